@@ -1,0 +1,6 @@
+"""Lets `python -m qdqtool` be the command line."""
+
+from qdqtool.cli import main
+
+if __name__ == "__main__":
+    main()

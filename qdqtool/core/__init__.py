@@ -1,0 +1,1 @@
+"""The nouns of the house, frozen, and the Protocols that backends fulfil."""

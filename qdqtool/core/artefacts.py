@@ -1,0 +1,104 @@
+"""The files of a run folder: one envelope, canonical bytes, checked on the way in.
+
+Every artefact is `{"kind", "schema", "provenance", "data"}`. Keys are sorted and nothing depends on time or place,
+so the same inputs give the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+import qdqtool
+from qdqtool.core.files import write_text
+from qdqtool.errors import InputFileError
+
+T = TypeVar("T")
+_LARGEST = 1 << 30
+"""Bytes; a JSON artefact beyond this is not one of ours."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Artefact(Generic[T]):
+    """A kind of file: its name in the envelope, its schema number, and the type of its data."""
+
+    kind: str
+    schema: int
+    type: type[T]
+
+    def dump(self, data: T, provenance: dict[str, str] | None = None) -> str:
+        """The canonical JSON text of `data` in its envelope."""
+        envelope = {
+            "kind": self.kind,
+            "schema": self.schema,
+            "provenance": {"qdqtool": qdqtool.__version__, **(provenance or {})},
+            "data": TypeAdapter(self.type).dump_python(data, mode="json", by_alias=True),
+        }
+        return canonical(envelope)
+
+    def write(self, path: Path, data: T, provenance: dict[str, str] | None = None) -> None:
+        """Write `data` at `path`, all or nothing."""
+        write_text(path, self.dump(data, provenance))
+
+    def read(self, path: Path) -> T:
+        """The data of the artefact at `path`.
+
+        Raises:
+            InputFileError: unreadable, another kind, a newer schema, or data that does not fit.
+        """
+        envelope = read_json(path)
+        if not isinstance(envelope, dict) or "kind" not in envelope or "data" not in envelope:
+            raise InputFileError(
+                "is not a qdqtool artefact", fix=f"pass a file of kind {self.kind!r}", where=str(path)
+            )
+        if envelope["kind"] != self.kind:
+            raise InputFileError(
+                f"holds a {envelope['kind']!r}, not a {self.kind!r}",
+                fix=f"pass a file of kind {self.kind!r}",
+                where=str(path),
+            )
+        schema = envelope.get("schema")
+        if not isinstance(schema, int) or schema > self.schema:
+            raise InputFileError(
+                f"has schema {schema!r}; this version reads up to {self.schema}",
+                fix="install a newer qdqtool, or write the file again with this one",
+                where=str(path),
+            )
+        try:
+            data: T = TypeAdapter(self.type).validate_python(envelope["data"])
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(str(part) for part in first["loc"])
+            raise InputFileError(
+                f"{error.error_count()} fields do not fit, first data.{place}: {first['msg']}",
+                fix="write the file again with the command that makes it",
+                where=str(path),
+            ) from error
+        return data
+
+
+def canonical(value: object) -> str:
+    """JSON text with sorted keys that is the same for equal values, with a newline at its end."""
+    return json.dumps(value, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def read_json(path: Path) -> Any:
+    """The JSON value in a file.
+
+    Raises:
+        InputFileError: unreadable, too large, too deeply nested, or not JSON.
+    """
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise InputFileError("is larger than 1 GiB", fix="pass a qdqtool artefact", where=str(path))
+        return json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise InputFileError(
+            f"cannot be read: {error.strerror}", fix="check the path and its permissions", where=str(path)
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise InputFileError(f"is not JSON: {error}", fix="write the file again", where=str(path)) from error

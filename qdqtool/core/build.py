@@ -1,0 +1,90 @@
+"""What a builder is asked, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InputProfile:
+    """Smallest, usual and largest shape of one dynamic input (an optimization profile's entry)."""
+
+    name: str
+    low: Shape
+    opt: Shape
+    high: Shape
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BuildRequest:
+    """One engine, please.
+
+    Attributes:
+        model: the ONNX file.
+        folder: where engine, log and layer dump go.
+        targets: GPU architectures, as "sm86".
+        profiles: shapes of dynamic inputs.
+        timeout_s: wall-clock limit in seconds.
+        stack_mib: stack of the building process in MiB (deep graphs recurse).
+        cache: folder of finished builds by digest; None to build afresh.
+    """
+
+    model: Path
+    folder: Path
+    targets: tuple[str, ...] = ("sm86",)
+    profiles: tuple[InputProfile, ...] = ()
+    timeout_s: float = 1800.0
+    stack_mib: int = 1024
+    cache: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BuildResult:
+    """An engine and what is known of its making.
+
+    Attributes:
+        builder: backend name ("rtx").
+        version: the builder's own version.
+        targets: GPU architectures.
+        engine: file name of the plan inside the folder.
+        log: file name of the log, every line kept.
+        layers: file name of the layer information; None where the builder gave none.
+        engine_bytes: size of the plan.
+        warnings: warnings of the builder a person should read, each once.
+        profiles: shapes of dynamic inputs that were built for.
+    """
+
+    builder: str
+    version: str
+    targets: tuple[str, ...]
+    engine: str
+    log: str
+    layers: str | None
+    engine_bytes: int
+    warnings: tuple[str, ...] = ()
+    profiles: tuple[InputProfile, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BuildCost:
+    """What a build cost here: measured, so never part of an artefact that must be reproducible."""
+
+    seconds: float
+    peak_mib: float | None
+    cached: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BuildProgress:
+    """How far a builder says it is: `done` of `total` steps of the phase; total None when unknown."""
+
+    phase: str
+    done: int
+    total: int | None
+
+
+OnProgress = Callable[[BuildProgress], None]

@@ -1,0 +1,57 @@
+"""Ranges of tensors, and the table of all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+INT8_LEVELS = 127.0
+"""Largest magnitude of symmetric INT8: scale = amax / 127."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TensorRange:
+    """The magnitude that becomes 127, for a whole tensor or per channel.
+
+    Attributes:
+        tensor: the tensor's name in the float model.
+        amax: one value, or one per channel along `axis`; all finite and positive.
+        axis: channel axis of a constant; None for one range per tensor.
+        low: smallest value seen; None where nobody looked.
+        high: largest value seen; None where nobody looked.
+        method: the calibrator that chose it ("max", "entropy", "cache", ...).
+        note: anything a reader must know ("never fired", "tied to x").
+    """
+
+    tensor: str
+    amax: tuple[float, ...]
+    axis: int | None = None
+    low: float | None = None
+    high: float | None = None
+    method: str = "max"
+    note: str = ""
+
+    @property
+    def scales(self) -> tuple[float, ...]:
+        """Quantization steps, amax / 127, in the order of `amax`."""
+        return tuple(amax / INT8_LEVELS for amax in self.amax)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CalibrationTable:
+    """One range per tensor, sorted by name.
+
+    Attributes:
+        ranges: activations and weights.
+        samples: how many samples were seen; None when the ranges came from somewhere else.
+        meaningful: False when the samples were random, so that accuracy means nothing.
+        source: what the samples were, in words.
+    """
+
+    ranges: tuple[TensorRange, ...]
+    samples: int | None = None
+    meaningful: bool = True
+    source: str = ""
+
+    def by_tensor(self) -> dict[str, TensorRange]:
+        """The same ranges, found by tensor name."""
+        return {entry.tensor: entry for entry in self.ranges}

@@ -1,0 +1,68 @@
+"""How far two runners are apart on the same samples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measure:
+    """One metric of one output over all samples; value None where it is undefined."""
+
+    metric: str
+    value: float | None
+    unit: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OutputComparison:
+    """All metrics of one model output."""
+
+    output: str
+    measures: tuple[Measure, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaskAccuracy:
+    """A task metric of reference and candidate on labelled samples.
+
+    Attributes:
+        metric: "top1", "top5", ...
+        unit: "%" for shares.
+        reference: of the first runner.
+        candidate: of the second.
+        low: lower end of the confidence interval of candidate - reference; None where not estimated.
+        high: upper end.
+        samples: labelled samples used.
+    """
+
+    metric: str
+    unit: str
+    reference: float
+    candidate: float
+    samples: int
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """Reference against candidate.
+
+    Attributes:
+        reference: what the first runner is, in words.
+        candidate: what the second runner is.
+        samples: how many samples both saw.
+        meaningful: False when the samples were random.
+        outputs: metrics per output.
+        task: task metrics, where there are labels.
+        worst: names of the samples with the lowest SQNR, worst first.
+    """
+
+    reference: str
+    candidate: str
+    samples: int
+    meaningful: bool
+    outputs: tuple[OutputComparison, ...]
+    task: tuple[TaskAccuracy, ...] = ()
+    worst: tuple[str, ...] = ()

@@ -1,0 +1,78 @@
+"""Data types of tensors, with a place for what nobody recognises."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class DType(str, Enum):
+    """A tensor's element type; `UNKNOWN` is a value of its own, never a guess."""
+
+    FLOAT32 = "fp32"
+    FLOAT16 = "fp16"
+    BFLOAT16 = "bf16"
+    FLOAT8 = "fp8"
+    FLOAT4 = "fp4"
+    FLOAT64 = "fp64"
+    INT4 = "int4"
+    INT8 = "int8"
+    UINT8 = "uint8"
+    INT16 = "int16"
+    INT32 = "int32"
+    INT64 = "int64"
+    BOOL = "bool"
+    STRING = "string"
+    UNKNOWN = "unknown"
+
+    @property
+    def bits(self) -> int | None:
+        """Bits per element, or None where that is not known."""
+        return _BITS.get(self)
+
+    @property
+    def is_float(self) -> bool:
+        """Whether values of this type are floating-point numbers of 16 bits or more."""
+        return self in _FLOATS
+
+    @classmethod
+    def parse(cls, word: str) -> DType:
+        """The type that `word` means in ONNX, numpy or any TensorRT release; UNKNOWN for other words."""
+        return _WORDS.get(word.strip().lower(), cls.UNKNOWN)
+
+    def __str__(self) -> str:
+        return self.value
+
+
+_FLOATS = frozenset({DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16, DType.FLOAT64})
+_BITS = {
+    DType.FLOAT64: 64,
+    DType.INT64: 64,
+    DType.FLOAT32: 32,
+    DType.INT32: 32,
+    DType.FLOAT16: 16,
+    DType.BFLOAT16: 16,
+    DType.INT16: 16,
+    DType.FLOAT8: 8,
+    DType.INT8: 8,
+    DType.UINT8: 8,
+    DType.BOOL: 8,
+    DType.FLOAT4: 4,
+    DType.INT4: 4,
+}
+_SPELLINGS = {
+    DType.FLOAT32: "float float32 fp32 f32",
+    DType.FLOAT16: "half float16 fp16 f16",
+    DType.BFLOAT16: "bfloat16 bf16",
+    DType.FLOAT8: "fp8 float8 fp8_e4m3 float8e4m3fn float8_e4m3fn float8e5m2",
+    DType.FLOAT4: "fp4 float4e2m1 fp4_e2m1",
+    DType.FLOAT64: "double float64 fp64",
+    DType.INT4: "int4",
+    DType.INT8: "int8 i8",
+    DType.UINT8: "uint8 u8",
+    DType.INT16: "int16",
+    DType.INT32: "int32 i32",
+    DType.INT64: "int64 i64",
+    DType.BOOL: "bool",
+    DType.STRING: "string object",
+}
+_WORDS = {word: dtype for dtype, words in _SPELLINGS.items() for word in words.split()}

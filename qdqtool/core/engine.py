@@ -1,0 +1,91 @@
+"""What an engine is made of, as its layer information states it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from math import prod
+
+from qdqtool.core.dtypes import DType
+
+
+class Certainty(str, Enum):
+    """How a fact about an engine is known."""
+
+    STATED = "stated"
+    INFERRED = "inferred"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineTensor:
+    """A tensor at the border of an engine layer.
+
+    Attributes:
+        name: as dumped.
+        shape: dimensions, -1 for dynamic ones; None where the dump does not say.
+        dtype: element type; UNKNOWN where the words are not understood.
+        format: the memory format in the dump's own words ("" where unstated).
+        location: Device, Host or "".
+    """
+
+    name: str
+    shape: tuple[int, ...] | None = None
+    dtype: DType = DType.UNKNOWN
+    format: str = ""
+    location: str = ""
+
+    @property
+    def bytes(self) -> int | None:
+        """Bytes without vector padding, or None when shape or type is unknown."""
+        if self.shape is None or self.dtype.bits is None or any(dim < 0 for dim in self.shape):
+            return None
+        return (prod(self.shape) * self.dtype.bits + 7) // 8
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineLayer:
+    """One layer (kernel launch) of an engine.
+
+    Attributes:
+        name: as dumped, control characters kept.
+        kind: LayerType in the dump's own words.
+        inputs: run-time inputs.
+        constants: weights and other constants where the dump lists them apart.
+        outputs: results.
+        tactic: kernel name, or "".
+        onnx_nodes: names of the ONNX nodes it says it contains.
+        certainty: whether `onnx_nodes` was stated in metadata or inferred from the name.
+        stream: stream id, or None.
+        attributes: the remaining fields of the dump as text, sorted by key.
+    """
+
+    name: str
+    kind: str
+    inputs: tuple[EngineTensor, ...] = ()
+    constants: tuple[EngineTensor, ...] = ()
+    outputs: tuple[EngineTensor, ...] = ()
+    tactic: str = ""
+    onnx_nodes: tuple[str, ...] = ()
+    certainty: Certainty = Certainty.UNKNOWN
+    stream: int | None = None
+    attributes: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Engine:
+    """All layers in launch order.
+
+    Attributes:
+        layers: in the order of the dump.
+        bindings: the engine's own inputs and outputs.
+        form: which layer-information form was read ("rtx-dump", "inspector-8.6", ...).
+        unread: how many records of the dump were not understood.
+        unknown_formats: type or format words nobody recognises, with their counts.
+    """
+
+    layers: tuple[EngineLayer, ...]
+    bindings: tuple[EngineTensor, ...] = ()
+    form: str = ""
+    unread: int = 0
+    unknown_formats: tuple[tuple[str, int], ...] = ()

@@ -1,0 +1,83 @@
+"""Writing files so that a reader sees the old content or the new, never half of it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from qdqtool.errors import InputFileError
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary path in the same folder that becomes `path` when the block ends without an error.
+
+    Raises:
+        InputFileError: the folder cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    os.close(handle)
+    draft = Path(name)
+    try:
+        yield draft
+        draft.chmod(0o666 & ~_umask())
+        draft.replace(path)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Put `content` at `path`, all or nothing."""
+    with replacing(path) as draft:
+        draft.write_bytes(content)
+
+
+def write_text(path: Path, content: str) -> None:
+    """Put `content` at `path` as UTF-8, all or nothing."""
+    write_bytes(path, content.encode("utf-8"))
+
+
+def digest_file(path: Path) -> str:
+    """SHA-256 of a file in hexadecimal, read in pieces.
+
+    Raises:
+        InputFileError: the file cannot be read.
+    """
+    sha = hashlib.sha256()
+    try:
+        with path.open("rb") as stream:
+            for chunk in iter(_reader(stream.read), b""):
+                sha.update(chunk)
+    except OSError as error:
+        raise InputFileError(
+            f"cannot be read: {error.strerror}", fix="check the path and its permissions", where=str(path)
+        ) from error
+    return sha.hexdigest()
+
+
+def _reader(read: Callable[[int], bytes]) -> Callable[[], bytes]:
+    return lambda: read(1 << 20)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _unwritable(path: Path, error: OSError) -> InputFileError:
+    return InputFileError(
+        f"cannot be written: {error.strerror or error}",
+        fix="check the folder's permissions and the free space; nothing was changed",
+        where=str(path),
+    )

@@ -1,0 +1,97 @@
+"""What an audit says: verdicts on nodes, and findings with reason, fix and evidence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from qdqtool.core.dtypes import DType
+from qdqtool.core.engine import Certainty
+
+
+class Severity(str, Enum):
+    """How much a finding matters; `rank` orders them."""
+
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+    @property
+    def rank(self) -> int:
+        """0 for info, 1 for warning, 2 for error."""
+        return ("info", "warning", "error").index(self.value)
+
+
+class Verdict(str, Enum):
+    """What became of a compute node in the engine."""
+
+    INT8 = "int8"
+    FP16 = "fp16"
+    BF16 = "bf16"
+    FP32 = "fp32"
+    FP8 = "fp8"
+    PROLOGUE = "dequantized in the prologue"
+    ATTENTION = "inside a fused attention"
+    ABSORBED = "absorbed"
+    NOT_FOUND = "not found"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeVerdict:
+    """The precision of one compute node in the engine, and why.
+
+    Attributes:
+        node: ONNX node name.
+        op: ONNX operator type.
+        verdict: what happened to it.
+        precision: type of the arithmetic; for ATTENTION that of the fused kernel's inputs.
+        requested: whether placement asked for INT8 on every input that matters.
+        layers: engine layers that hold it.
+        reason: why it is not INT8; "" where it is.
+        fix: what to do about it; "" where it is INT8.
+        certainty: stated by the dump, or inferred.
+    """
+
+    node: str
+    op: str
+    verdict: Verdict
+    precision: DType
+    requested: bool
+    layers: tuple[str, ...] = ()
+    reason: str = ""
+    fix: str = ""
+    certainty: Certainty = Certainty.STATED
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evidence:
+    """Where a claim can be checked: a file of the run folder and a place in it."""
+
+    file: str
+    place: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """One thing worth a person's attention.
+
+    Attributes:
+        code: stable identifier of the check ("QDQ201").
+        check: the check's file name.
+        severity: how much it matters.
+        subject: the ONNX node, tensor or engine layer it is about.
+        reason: what happened and what it costs.
+        fix: what to do about it.
+        bytes: activation bytes at stake, where the check can tell (estimated from the dump).
+        evidence: where to look.
+    """
+
+    code: str
+    check: str
+    severity: Severity
+    subject: str
+    reason: str
+    fix: str
+    bytes: int | None = None
+    evidence: tuple[Evidence, ...] = ()

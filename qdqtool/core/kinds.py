@@ -1,0 +1,20 @@
+"""All kinds of JSON artefacts, by the name of their file in a run folder."""
+
+from __future__ import annotations
+
+from qdqtool.core.artefacts import Artefact
+from qdqtool.core.audit import Audit
+from qdqtool.core.build import BuildResult
+from qdqtool.core.calibration import CalibrationTable
+from qdqtool.core.comparison import Comparison
+from qdqtool.core.engine import Engine
+from qdqtool.core.placement import Placement
+from qdqtool.core.report import Report
+
+PLACEMENT = Artefact(kind="placement", schema=1, type=Placement)
+CALIBRATION = Artefact(kind="calibration", schema=1, type=CalibrationTable)
+BUILD = Artefact(kind="build", schema=1, type=BuildResult)
+ENGINE = Artefact(kind="engine", schema=1, type=Engine)
+AUDIT = Artefact(kind="audit", schema=1, type=Audit)
+ACCURACY = Artefact(kind="accuracy", schema=1, type=Comparison)
+REPORT = Artefact(kind="report", schema=1, type=Report)

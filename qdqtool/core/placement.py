@@ -1,0 +1,111 @@
+"""Where to quantize, who said so, and why.
+
+The unit is a slot, one input of one node: a residual branch may be quantized for one consumer and not for another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from qdqtool.core.dtypes import DType
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, order=True)
+class Slot:
+    """Input number `index` of the node named `node`."""
+
+    node: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.node}[{self.index}]"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QuantSpec:
+    """How the values of a slot become integers.
+
+    Attributes:
+        dtype: the integer type.
+        axis: the channel axis of per-channel scales; None for one scale per tensor.
+    """
+
+    dtype: DType = DType.INT8
+    axis: int | None = None
+
+
+class Stance(str, Enum):
+    """What an opinion asks for."""
+
+    REQUEST = "request"
+    VETO = "veto"
+
+
+class SlotKind(str, Enum):
+    """Whether a slot holds a run-time value or a constant."""
+
+    ACTIVATION = "activation"
+    WEIGHT = "weight"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Opinion:
+    """One rule's wish for one slot, with its reason.
+
+    A REQUEST may carry a `spec`; all requests for a slot must agree on it. `fix` says what would
+    have to change for a VETO to go away ("" where nothing would).
+    """
+
+    slot: Slot
+    rule: str
+    stance: Stance
+    reason: str
+    fix: str = ""
+    spec: QuantSpec | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tie:
+    """Tensors that must share one scale, and why."""
+
+    tensors: tuple[str, ...]
+    rule: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decision:
+    """What was decided for one slot, and every opinion that led there.
+
+    Attributes:
+        slot: the input in question.
+        tensor: the tensor that feeds it.
+        op: operator type of the consuming node.
+        kind: run-time value or constant.
+        quantize: the verdict: someone requests and nobody vetoes.
+        spec: how, where `quantize` is true.
+        opinions: all of them, requests first, then by rule name.
+    """
+
+    slot: Slot
+    tensor: str
+    op: str
+    kind: SlotKind
+    quantize: bool
+    spec: QuantSpec | None
+    opinions: tuple[Opinion, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Placement:
+    """All decisions for one model, in graph order, and the ties between tensors."""
+
+    decisions: tuple[Decision, ...]
+    ties: tuple[Tie, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def quantized(self) -> tuple[Decision, ...]:
+        """The decisions that ask for a Q/DQ pair."""
+        return tuple(decision for decision in self.decisions if decision.quantize)

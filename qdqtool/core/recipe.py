@@ -1,0 +1,179 @@
+"""A recipe: everything the straight line can be told, in one checked document."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Pair = tuple[int, int]
+
+
+class Section(BaseModel):
+    """A part of a recipe: frozen, and unknown names are mistakes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class Preprocess(Section):
+    """How a raw image or array becomes a model input: `(value * scale - mean) / std`."""
+
+    resize: Annotated[int, Field(gt=0)] | Pair | None = None
+    """Images: length of the short side in pixels, or [height, width]."""
+    crop: Annotated[int, Field(gt=0)] | Pair | None = None
+    """Images: central crop, one side or [height, width]."""
+    letterbox: Pair | None = None
+    """Images: fit into [height, width] keeping the aspect ratio, padded with `pad`."""
+    anchor: Literal["center", "top-left"] = "center"
+    """Where letterbox puts the image."""
+    pad: Annotated[int, Field(ge=0, le=255)] = 114
+    """Pixel value of the letterbox border."""
+    colour: Literal["rgb", "bgr", "gray"] = "rgb"
+    """Order of the colour channels."""
+    scale: float = 1.0
+    """Factor on the raw value, before mean and std (1/255 = 0.00392156862745098)."""
+    mean: tuple[float, ...] = (0.0,)
+    """Subtracted after scaling, one value or one per channel."""
+    std: tuple[Annotated[float, Field(gt=0)], ...] = (1.0,)
+    """Divided by after the mean, one value or one per channel."""
+    layout: Literal["nchw", "nhwc", "as-is"] = "nchw"
+    """Order of dimensions that the model wants; "as-is" leaves arrays alone."""
+    arrays: bool = False
+    """Also treat arrays (.npz, .npy) this way: raw NHWC values such as 0-255. Images always are."""
+    reshape: tuple[int, ...] | None = None
+    """Shape of one sample without the batch dimension, applied last."""
+
+
+class SampleOptions(Section):
+    """Which samples, and how they are made."""
+
+    limit: Annotated[int, Field(gt=0)] | None = None
+    """Largest number of calibration samples; None takes all."""
+    batch: Annotated[int, Field(gt=0)] = 1
+    """Samples per inference where the model's batch dimension is free."""
+    preprocess: Preprocess = Preprocess()
+
+
+class PrepareOptions(Section):
+    """What is folded before placement."""
+
+    fold_constants: bool = True
+    """Compute what depends on constants only."""
+    fold_batchnorm: bool = True
+    """Fold BatchNormalization into the Conv, ConvTranspose or Gemm before it."""
+
+
+class PlacementOptions(Section):
+    """Where Q/DQ nodes go."""
+
+    ops: tuple[str, ...] = (
+        "Conv",
+        "ConvTranspose",
+        "Gemm",
+        "MatMul",
+        "Add",
+        "Concat",
+        "MaxPool",
+        "AveragePool",
+    )
+    """Operator types that the rules may quantize."""
+    exclude: tuple[str, ...] = ()
+    """Nodes kept float: glob patterns on node names."""
+    exclude_ops: tuple[str, ...] = ()
+    """Operator types kept float."""
+    only: tuple[str, ...] = ()
+    """If given, only nodes whose name matches one of these globs are quantized."""
+    first_layer: Literal["int8", "float"] = "int8"
+    """The first weighted node after each input."""
+    last_layer: Literal["int8", "float"] = "int8"
+    """The last weighted node before each output."""
+    min_channels: Annotated[int, Field(ge=0)] = 0
+    """Weighted nodes with fewer input or output channels stay float (the network's input channels excepted)."""
+    per_channel: bool = True
+    """One scale per output channel for weights."""
+    skip_rules: tuple[str, ...] = ()
+    """Rules that are not asked."""
+    target: Literal["rtx", "8", "10", "11"] = "rtx"
+    """The builder whose abilities count: TensorRT for RTX, or a TensorRT release."""
+
+
+class CalibrationOptions(Section):
+    """How ranges are chosen."""
+
+    method: str = "entropy"
+    """Calibrator for activations: a file name on the shelf `calibrators`."""
+    percentile: Annotated[float, Field(gt=0, le=100)] = 99.99
+    """Share of magnitudes kept by the percentile calibrator."""
+    weights: Literal["max", "mse"] = "max"
+    """Calibrator for weights."""
+    overrides: dict[str, str] = {}
+    """Calibrator by tensor-name glob; the first match wins."""
+
+
+class InsertOptions(Section):
+    """How the Q/DQ model is written."""
+
+    types: Literal["fp32", "fp16"] = "fp32"
+    """Type of everything that is not INT8."""
+    weights: Literal["qdq", "int8"] = "qdq"
+    """Float weights behind Q and DQ, or INT8 weights behind DQ only (about 4 times smaller)."""
+    keep_io: bool = True
+    """With fp16: model inputs and outputs stay FP32."""
+
+
+class BuildOptions(Section):
+    """How the engine is built."""
+
+    builder: str = "rtx"
+    """A file name on the shelf `qdqtool.backends`."""
+    sm: tuple[str, ...] = ("86",)
+    """GPU architectures, as "86" for SM86."""
+    timeout_s: Annotated[float, Field(gt=0)] = 1800.0
+    """Wall-clock limit in seconds."""
+    stack_mib: Annotated[int, Field(ge=8)] = 1024
+    """Stack of the building process in MiB."""
+    min_shapes: str = ""
+    """Smallest shapes of dynamic inputs, as "input:1x3x224x224,other:1x8"."""
+    opt_shapes: str = ""
+    """Usual shapes."""
+    max_shapes: str = ""
+    """Largest shapes."""
+
+
+class AuditOptions(Section):
+    """What counts as a problem."""
+
+    fail_on: Literal["error", "warning", "info", "never"] = "never"
+    """Exit with 1 when a finding is at least this severe."""
+    ignore: tuple[str, ...] = ()
+    """Finding codes that are not reported."""
+
+
+class CompareOptions(Section):
+    """How accuracy is checked."""
+
+    metrics: tuple[str, ...] = ("cosine", "sqnr_db", "max_abs")
+    """File names on the shelf `qdqtool.accuracy.metrics`."""
+    limit: Annotated[int, Field(gt=0)] | None = None
+    """Largest number of evaluation samples; None takes all."""
+    output: str = ""
+    """Which output holds the class scores; empty takes the first one."""
+    task: Literal["classify", "agreement", "none"] = "classify"
+    """With labels: top-1 and top-5. "agreement": share of samples where both runners agree on the class."""
+    max_drop: Annotated[float, Field(ge=0)] | None = None
+    """Exit with 1 when the task metric falls by more than this many points."""
+
+
+class Recipe(Section):
+    """A method without data: what `qdqtool run` does, step by step."""
+
+    name: str = "custom"
+    description: str = ""
+    samples: SampleOptions = SampleOptions()
+    prepare: PrepareOptions = PrepareOptions()
+    place: PlacementOptions = PlacementOptions()
+    calibrate: CalibrationOptions = CalibrationOptions()
+    insert: InsertOptions = InsertOptions()
+    build: BuildOptions = BuildOptions()
+    audit: AuditOptions = AuditOptions()
+    compare: CompareOptions = CompareOptions()

@@ -1,0 +1,1 @@
+"""The entrance: the only place that opens ONNX. Everyone else asks a `GraphView`."""

@@ -1,0 +1,206 @@
+"""Read-only questions about an ONNX graph, answered without giving the protobuf away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import onnx
+from onnx import numpy_helper
+
+from qdqtool.core.dtypes import DType
+from qdqtool.core.tensors import TensorInfo
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Node:
+    """One node of the main graph; attributes hold plain Python values, subgraphs only by name."""
+
+    name: str
+    op: str
+    domain: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any]
+    position: int
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        """The attribute's value, or `default` where the node does not have it."""
+        return self.attributes.get(name, default)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Use:
+    """One consumer of a tensor: input number `index` of `node`."""
+
+    node: Node
+    index: int
+
+
+class GraphView:
+    """Questions about the main graph of a model; If and Loop bodies are opaque nodes.
+
+    The model must have unique node names and inferred shapes, as `qdqtool.graph.load` makes it.
+    """
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self._graph = model.graph
+        self._model = model
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """All nodes in topological order."""
+        return tuple(_node(proto, position) for position, proto in enumerate(self._graph.node))
+
+    @cached_property
+    def by_name(self) -> dict[str, Node]:
+        """Nodes found by name."""
+        return {node.name: node for node in self.nodes}
+
+    @cached_property
+    def opset(self) -> int:
+        """Version of the default operator set."""
+        return next(
+            (entry.version for entry in self._model.opset_import if entry.domain in {"", "ai.onnx"}), 0
+        )
+
+    @cached_property
+    def inputs(self) -> tuple[TensorInfo, ...]:
+        """What the model is fed, initializers excluded."""
+        return tuple(_info(value) for value in self._graph.input if value.name not in self._initializers)
+
+    @cached_property
+    def outputs(self) -> tuple[TensorInfo, ...]:
+        """What the model returns."""
+        return tuple(_info(value) for value in self._graph.output)
+
+    def producer(self, tensor: str) -> Node | None:
+        """The node that makes `tensor`; None for model inputs and initializers."""
+        return self._producers.get(tensor)
+
+    def uses(self, tensor: str) -> tuple[Use, ...]:
+        """All consumers of `tensor` in graph order; a use inside a subgraph counts for the node that holds it."""
+        return self._uses.get(tensor, ())
+
+    def is_output(self, tensor: str) -> bool:
+        """Whether the model returns `tensor`."""
+        return tensor in self._output_names
+
+    def is_constant(self, tensor: str) -> bool:
+        """Whether `tensor` is an initializer or the output of a Constant node."""
+        return tensor in self._initializers or tensor in self._constants
+
+    def constant(self, tensor: str) -> NDArray[Any] | None:
+        """The value of a constant tensor; None where it is not constant."""
+        proto = self._initializers.get(tensor) or self._constants.get(tensor)
+        return None if proto is None else numpy_helper.to_array(proto)
+
+    def constant_shape(self, tensor: str) -> tuple[int, ...] | None:
+        """The shape of a constant without reading its values."""
+        proto = self._initializers.get(tensor) or self._constants.get(tensor)
+        return None if proto is None else tuple(proto.dims)
+
+    def info(self, tensor: str) -> TensorInfo:
+        """Type and shape as far as shape inference knows them."""
+        proto = self._initializers.get(tensor) or self._constants.get(tensor)
+        if proto is not None:
+            return TensorInfo(name=tensor, dtype=_dtype(proto.data_type), shape=tuple(proto.dims))
+        value = self._values.get(tensor)
+        return TensorInfo(name=tensor) if value is None else _info(value)
+
+    @cached_property
+    def _initializers(self) -> dict[str, onnx.TensorProto]:
+        return {tensor.name: tensor for tensor in self._graph.initializer}
+
+    @cached_property
+    def _constants(self) -> dict[str, onnx.TensorProto]:
+        return {
+            proto.output[0]: attribute.t
+            for proto in self._graph.node
+            if proto.op_type == "Constant"
+            for attribute in proto.attribute
+            if attribute.name == "value"
+        }
+
+    @cached_property
+    def _producers(self) -> dict[str, Node]:
+        return {output: node for node in self.nodes for output in node.outputs if output}
+
+    @cached_property
+    def _uses(self) -> dict[str, tuple[Use, ...]]:
+        uses: dict[str, list[Use]] = {}
+        for node, proto in zip(self.nodes, self._graph.node, strict=True):
+            for index, tensor in enumerate(node.inputs):
+                uses.setdefault(tensor, []).append(Use(node=node, index=index))
+            for offset, tensor in enumerate(_captured(proto)):
+                uses.setdefault(tensor, []).append(Use(node=node, index=len(node.inputs) + offset))
+        return {tensor: tuple(found) for tensor, found in uses.items()}
+
+    @cached_property
+    def _values(self) -> dict[str, onnx.ValueInfoProto]:
+        graph = self._graph
+        return {
+            value.name: value for values in (graph.value_info, graph.input, graph.output) for value in values
+        }
+
+    @cached_property
+    def _output_names(self) -> frozenset[str]:
+        return frozenset(value.name for value in self._graph.output)
+
+
+def _node(proto: onnx.NodeProto, position: int) -> Node:
+    return Node(
+        name=proto.name,
+        op=proto.op_type,
+        domain=proto.domain,
+        inputs=tuple(proto.input),
+        outputs=tuple(proto.output),
+        attributes={attribute.name: _value(attribute) for attribute in proto.attribute},
+        position=position,
+    )
+
+
+def _value(attribute: onnx.AttributeProto) -> Any:
+    if attribute.type in {onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS}:
+        return attribute.g.name
+    value = onnx.helper.get_attribute_value(attribute)
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _captured(proto: onnx.NodeProto) -> Iterator[str]:
+    """Outer tensors that the bodies of an If, Loop or Scan read."""
+    for attribute in proto.attribute:
+        for body in (attribute.g, *attribute.graphs):
+            own = {value.name for value in body.input} | {tensor.name for tensor in body.initializer}
+            for inner in body.node:
+                yield from (name for name in (*inner.input, *_captured(inner)) if name and name not in own)
+                own.update(inner.output)
+            yield from (value.name for value in body.output if value.name not in own)
+
+
+def _info(value: onnx.ValueInfoProto) -> TensorInfo:
+    kind = value.type.tensor_type
+    if not value.type.HasField("tensor_type"):
+        return TensorInfo(name=value.name)
+    shape = tuple(_dim(dim) for dim in kind.shape.dim) if kind.HasField("shape") else None
+    return TensorInfo(name=value.name, dtype=_dtype(kind.elem_type), shape=shape)
+
+
+def _dim(dim: onnx.TensorShapeProto.Dimension) -> int | str:
+    if dim.HasField("dim_value") and dim.dim_value >= 0:
+        return int(dim.dim_value)
+    return dim.dim_param or "?"
+
+
+def _dtype(number: int) -> DType:
+    return DType.parse(onnx.TensorProto.DataType.Name(number)) if number in _KNOWN else DType.UNKNOWN
+
+
+_KNOWN = frozenset(onnx.TensorProto.DataType.values())
