@@ -1,0 +1,167 @@
+"""Histograms of magnitudes that add up exactly, whatever the order, the batch size or the number of machines.
+
+The range is always a power of two, the smallest one above every magnitude seen, and it is divided into 4096 bins.
+So every bin's width is a power of two as well, each bin of a wide histogram is exactly a pair of bins of the next
+narrower one, and a histogram depends on nothing but the set of values. Minimum and maximum are kept exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrators import kernels
+from calibrators.kernels import BINS, UNSET_EXPONENT
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Histogram:
+    """How often which magnitude occurred.
+
+    Attributes:
+        counts: (4096,) int64; bin i counts magnitudes in [i, i + 1) * width. All zeros when only the extremes
+            were collected.
+        exponent: the range is [0, 2 ** exponent); None when nothing but zeros was seen.
+        low: smallest finite value; 0 when `total` is 0.
+        high: largest finite value; 0 when `total` is 0.
+        total: number of finite values.
+        nan: number of NaN values, not counted above.
+        inf: number of infinite values, not counted above.
+    """
+
+    counts: NDArray[np.int64]
+    exponent: int | None
+    low: float
+    high: float
+    total: int
+    nan: int = 0
+    inf: int = 0
+
+    @property
+    def amax(self) -> float:
+        """Largest magnitude, exactly."""
+        return max(abs(self.low), abs(self.high))
+
+    @property
+    def width(self) -> float:
+        """Width of a bin; 0 when nothing but zeros was seen."""
+        return 0.0 if self.exponent is None else math.ldexp(1.0 / BINS, self.exponent)
+
+    @property
+    def has_bins(self) -> bool:
+        """Whether magnitudes were counted, and not only the extremes."""
+        return self.total == 0 or bool(self.counts.any())
+
+    @property
+    def used(self) -> NDArray[np.int64]:
+        """The counts up to the last bin that is not empty."""
+        filled = np.flatnonzero(self.counts)
+        return self.counts[: int(filled[-1]) + 1] if filled.size else self.counts[:0]
+
+    @property
+    def _numbers(self) -> tuple[object, ...]:
+        return (self.exponent, self.low, self.high, self.total, self.nan, self.inf)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Histogram):
+            return NotImplemented
+        return self._numbers == other._numbers and np.array_equal(self.counts, other.counts)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Tally:
+    """A histogram that is still growing. Not for two threads at once: give each its own and merge."""
+
+    def __init__(self) -> None:
+        self._counts = np.zeros(BINS, np.int64)
+        self._state = kernels.fresh_state()
+
+    def add(self, values: NDArray[Any], lanes: NDArray[np.uint32]) -> None:
+        """Count the magnitudes of an array of any shape; `lanes` is scratch memory from `scratch()`."""
+        flat = _flat(values)
+        kernels.accumulate(flat, flat.view(np.int32), self._counts, lanes, self._state)
+
+    def add_extremes(self, values: NDArray[Any]) -> None:
+        """Note minimum and maximum only: several times faster, enough for the calibrator `max`."""
+        kernels.extremes_only(_flat(values).view(np.int32), self._state)
+
+    def histogram(self) -> Histogram:
+        """What was seen so far, as a value of its own."""
+        state = self._state
+        exponent = int(state[kernels.EXPONENT])
+        seen = state[kernels.LOW_KEY] <= state[kernels.HIGH_KEY]
+        return Histogram(
+            counts=self._counts.copy(),
+            exponent=None if exponent == UNSET_EXPONENT else exponent,
+            low=_value(state[kernels.LOW_KEY]) if seen else 0.0,
+            high=_value(state[kernels.HIGH_KEY]) if seen else 0.0,
+            total=int(state[kernels.SEEN]),
+            nan=int(state[kernels.NAN]),
+            inf=int(state[kernels.INF]),
+        )
+
+
+def scratch() -> NDArray[np.uint32]:
+    """Scratch memory for `Tally.add`: one per thread, shared by all its tallies."""
+    return np.zeros((kernels.LANES, BINS), np.uint32)
+
+
+def histogram_of(values: NDArray[Any]) -> Histogram:
+    """The histogram of one array."""
+    tally = Tally()
+    tally.add(values, scratch())
+    return tally.histogram()
+
+
+def merge(first: Histogram, second: Histogram) -> Histogram:
+    """The histogram of both data sets together; exact, commutative and associative."""
+    exponents = [part.exponent for part in (first, second) if part.exponent is not None]
+    exponent = max(exponents) if exponents else None
+    filled = [part for part in (first, second) if part.total]
+    return Histogram(
+        counts=_widened(first, exponent) + _widened(second, exponent),
+        exponent=exponent,
+        low=min((part.low for part in filled), default=0.0),
+        high=max((part.high for part in filled), default=0.0),
+        total=first.total + second.total,
+        nan=first.nan + second.nan,
+        inf=first.inf + second.inf,
+    )
+
+
+def empty() -> Histogram:
+    """The histogram of no data, neutral under `merge`."""
+    return Histogram(counts=np.zeros(BINS, np.int64), exponent=None, low=0.0, high=0.0, total=0)
+
+
+def coarsened(histogram: Histogram, most_bins: int) -> tuple[NDArray[np.int64], float]:
+    """The used counts in at most `most_bins` bins, and their width, by adding neighbours in pairs."""
+    counts, width = histogram.used, histogram.width
+    while counts.size > most_bins:
+        if counts.size % 2:
+            counts = np.append(counts, 0)
+        counts = counts[0::2] + counts[1::2]
+        width *= 2
+    return counts, width
+
+
+def _widened(histogram: Histogram, exponent: int | None) -> NDArray[np.int64]:
+    if histogram.exponent is None or exponent is None or histogram.exponent == exponent:
+        return histogram.counts
+    counts = histogram.counts.copy()
+    kernels.shrink(counts, exponent - histogram.exponent)
+    return counts
+
+
+def _flat(values: NDArray[Any]) -> NDArray[np.float32]:
+    return np.ascontiguousarray(values, dtype=np.float32).reshape(-1)
+
+
+def _value(key: np.int64) -> float:
+    bits = int(key) if key >= 0 else int(key) ^ 0x7FFFFFFF
+    return float(np.array([bits], np.int32).view(np.float32)[0]) + 0.0

@@ -1,0 +1,192 @@
+"""The inner loop of histogram collection: exact extremes, then bins, in pieces that stay in the processor's cache.
+
+A float32 is read a second time as an integer. Without its sign bit that integer orders magnitudes, and values from
+`INFINITY` on are Inf and NaN; with negative numbers mirrored it orders signed values. Integer minima and maxima
+compile to vector instructions, which floating-point ones do not, because of NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrators.compiled import compiled
+
+BIN_BITS: Final = 12
+BINS: Final = 1 << BIN_BITS
+"""Bins of every histogram; the largest magnitude lies in the upper half, so at least 2048 of them are in use."""
+LANES: Final = 4
+"""Neighbouring elements count into separate tables: equal values would otherwise wait for each other."""
+FEW: Final = 1 << 12
+"""Below this many elements clearing the lanes costs more than they save."""
+PIECE: Final = 1 << 14
+"""Elements per piece: 64 KiB, read twice from the processor's cache."""
+LOWEST_EXPONENT: Final = -100
+"""Smaller ranges are not told apart, so that the reciprocal of a bin's width stays a float32."""
+
+EXPONENT, LOW_KEY, HIGH_KEY, NAN, INF, SEEN = range(6)
+STATE_SIZE: Final = 6
+UNSET_EXPONENT: Final = -(1 << 20)
+
+_MAGNITUDE = np.int32(0x7FFFFFFF)
+_INFINITY = np.int32(0x7F800000)
+_HIGHEST = np.int32(0x7FFFFFFF)
+_LOWEST = np.int32(-0x80000000)
+
+
+def fresh_state() -> NDArray[np.int64]:
+    """Nothing seen yet."""
+    state = np.zeros(STATE_SIZE, np.int64)
+    state[EXPONENT] = UNSET_EXPONENT
+    state[LOW_KEY], state[HIGH_KEY] = _HIGHEST, _LOWEST
+    return state
+
+
+@compiled
+def shrink(counts: NDArray[np.int64], halvings: Any) -> None:
+    """Add neighbouring bins together `halvings` times, in place: bin i becomes bin i >> halvings."""
+    size = counts.size
+    if halvings <= 0:
+        return
+    for source in range(size):
+        moved = counts[source]
+        if moved:
+            counts[source] = 0
+            counts[source >> min(halvings, 62)] += moved
+
+
+@compiled
+def _extremes(bits: NDArray[np.int32]) -> Any:
+    low, high = _HIGHEST, _LOWEST
+    for i in range(bits.size):
+        key = bits[i] ^ ((bits[i] >> np.int32(31)) & _MAGNITUDE)
+        low = min(low, key)
+        high = max(high, key)
+    return low, high
+
+
+@compiled
+def _finite_extremes(bits: NDArray[np.int32], state: NDArray[np.int64]) -> Any:
+    low, high = _HIGHEST, _LOWEST
+    for i in range(bits.size):
+        magnitude = bits[i] & _MAGNITUDE
+        if magnitude > _INFINITY:
+            state[NAN] += 1
+        elif magnitude == _INFINITY:
+            state[INF] += 1
+        else:
+            key = bits[i] ^ ((bits[i] >> np.int32(31)) & _MAGNITUDE)
+            low = min(low, key)
+            high = max(high, key)
+    return low, high
+
+
+@compiled
+def _note_extremes(bits: NDArray[np.int32], state: NDArray[np.int64]) -> Any:
+    """Update minimum, maximum and the counts of NaN and Inf; whether all elements are finite, and the exponent."""
+    low, high = _extremes(bits)
+    finite = low > -_INFINITY - np.int32(1) and high < _INFINITY
+    if not finite:
+        low, high = _finite_extremes(bits, state)
+    if low > high:
+        return finite, UNSET_EXPONENT
+    state[LOW_KEY] = min(state[LOW_KEY], np.int64(low))
+    state[HIGH_KEY] = max(state[HIGH_KEY], np.int64(high))
+    lowest_magnitude = low ^ ((low >> np.int32(31)) & _MAGNITUDE)
+    magnitude = max(lowest_magnitude & _MAGNITUDE, (high ^ ((high >> np.int32(31)) & _MAGNITUDE)) & _MAGNITUDE)
+    if magnitude == 0:
+        return finite, UNSET_EXPONENT
+    return finite, max(np.int64(magnitude >> np.int32(23)) - 126, LOWEST_EXPONENT)
+
+
+@compiled
+def _count(values: NDArray[np.float32], lanes: NDArray[np.uint32], reciprocal: Any) -> None:
+    """Count finite magnitudes below the range; `reciprocal` is a power of two, so the product is exact."""
+    one = np.uint32(1)
+    whole = values.size // 4 * 4
+    for i in range(0, whole, 4):
+        lanes[0, np.uint32(abs(values[i]) * reciprocal)] += one
+        lanes[1, np.uint32(abs(values[i + 1]) * reciprocal)] += one
+        lanes[2, np.uint32(abs(values[i + 2]) * reciprocal)] += one
+        lanes[3, np.uint32(abs(values[i + 3]) * reciprocal)] += one
+    for i in range(whole, values.size):
+        lanes[0, np.uint32(abs(values[i]) * reciprocal)] += one
+
+
+@compiled
+def _count_few(values: NDArray[np.float32], counts: NDArray[np.int64], reciprocal: Any) -> None:
+    for i in range(values.size):
+        counts[np.uint32(abs(values[i]) * reciprocal)] += 1
+
+
+@compiled
+def _count_finite(values: NDArray[np.float32], counts: NDArray[np.int64], reciprocal: Any) -> Any:
+    seen = 0
+    for i in range(values.size):
+        if np.isfinite(values[i]):
+            counts[np.uint32(abs(values[i]) * reciprocal)] += 1
+            seen += 1
+    return seen
+
+
+@compiled
+def _flush(lanes: NDArray[np.uint32], counts: NDArray[np.int64]) -> None:
+    for i in range(counts.size):
+        counts[i] += np.int64(lanes[0, i]) + np.int64(lanes[1, i]) + np.int64(lanes[2, i]) + np.int64(lanes[3, i])
+    lanes[:] = 0
+
+
+@compiled
+def extremes_only(bits: NDArray[np.int32], state: NDArray[np.int64]) -> None:
+    """Minimum, maximum, element count and non-finite counts; no bins."""
+    nan, inf = state[NAN], state[INF]
+    _, exponent = _note_extremes(bits, state)
+    state[EXPONENT] = max(state[EXPONENT], exponent)
+    state[SEEN] += bits.size - (state[NAN] - nan) - (state[INF] - inf)
+
+
+@compiled
+def accumulate(
+    values: NDArray[np.float32],
+    bits: NDArray[np.int32],
+    counts: NDArray[np.int64],
+    lanes: NDArray[np.uint32],
+    state: NDArray[np.int64],
+) -> None:
+    """Add `values` to `counts`.
+
+    Args:
+        values: float32, one dimension.
+        bits: the same memory as int32.
+        counts: (BINS,) int64.
+        lanes: (LANES, BINS) uint32 of zeros, left as zeros.
+        state: see the named positions above.
+    """
+    pending = 0
+    for start in range(0, values.size, PIECE):
+        part, part_bits = values[start : start + PIECE], bits[start : start + PIECE]
+        finite, exponent = _note_extremes(part_bits, state)
+        if exponent > state[EXPONENT]:
+            if pending:
+                _flush(lanes, counts)
+                pending = 0
+            shrink(counts, exponent - state[EXPONENT])
+            state[EXPONENT] = exponent
+        reciprocal = np.float32(math.ldexp(1.0, BIN_BITS - max(state[EXPONENT], LOWEST_EXPONENT)))
+        if not finite:
+            state[SEEN] += _count_finite(part, counts, reciprocal)
+        elif values.size < FEW:
+            _count_few(part, counts, reciprocal)
+            state[SEEN] += part.size
+        else:
+            _count(part, lanes, reciprocal)
+            state[SEEN] += part.size
+            pending += part.size
+        if pending > 1 << 31:
+            _flush(lanes, counts)
+            pending = 0
+    if pending:
+        _flush(lanes, counts)

@@ -1,0 +1,34 @@
+"""The quantile of TensorRT's legacy calibrator: the upper edge of the histogram bin that holds it.
+
+IInt8LegacyCalibrator takes the region's maximum from a quantile of the histogram, 0.9999 unless `legacy:0.999`
+says otherwise. It is here to repeat old set-ups; for new work take `percentile`, which interpolates inside the bin.
+Its second parameter, a regression cut-off, was never documented and is not offered.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from calibrators.error import CalibrationDataError
+from calibrators.histogram import Histogram, coarsened
+from calibrators.ranges import Range
+
+BINS: Final = 2048
+
+
+def legacy(histogram: Histogram, quantile: float = 0.9999) -> Range:
+    """The upper edge of the bin, in a histogram of at most 2048 bins, where the quantile falls.
+
+    Raises:
+        CalibrationDataError: `quantile` is outside (0, 1].
+    """
+    if not 0 < quantile <= 1:
+        raise CalibrationDataError(f"a quantile of {quantile} is outside (0, 1]")
+    counts, width = coarsened(histogram, BINS)
+    index = int(np.searchsorted(np.cumsum(counts), histogram.total * quantile))
+    return Range(amax=min((index + 1) * width, histogram.amax), method="legacy")
+
+
+PLUGIN: Final = legacy

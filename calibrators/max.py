@@ -1,0 +1,20 @@
+"""The largest magnitude that was seen.
+
+Nothing is clipped, so one outlier makes all steps coarse. The right choice for tensors with a hard bound (images,
+sigmoid, softmax), for transformers and for weights; TensorRT calls it MinMaxCalibration.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from calibrators.histogram import Histogram
+from calibrators.ranges import Range
+
+
+def largest(histogram: Histogram) -> Range:
+    """The exact maximum; needs no bins."""
+    return Range(amax=histogram.amax, method="max")
+
+
+PLUGIN: Final = largest

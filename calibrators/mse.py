@@ -1,0 +1,24 @@
+"""The threshold with the smallest mean squared error of the values themselves.
+
+Weighs what is lost by clipping against what is lost by rounding. A sound default where the consumer is linear
+(convolutions, matrix products), because their output error grows with exactly this.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from calibrators.histogram import Histogram
+from calibrators.noise import quietest, running_moments
+from calibrators.ranges import Range
+
+
+def mse(histogram: Histogram) -> Range:
+    """The threshold that minimises the squared error, at most the maximum."""
+    if histogram.exponent is None:
+        return Range(amax=0.0, method="mse")
+    chosen = float(quietest(running_moments(histogram), histogram.amax / histogram.width))
+    return Range(amax=min(chosen * histogram.width, histogram.amax), method="mse")
+
+
+PLUGIN: Final = mse

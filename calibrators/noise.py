@@ -1,0 +1,91 @@
+"""How much noise quantization adds, read off a histogram.
+
+Inside a bin the values are taken as spread evenly. Then the squared error of every quantization level is a
+difference of running moments, and one threshold costs 128 steps, whatever the number of values.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrators.compiled import compiled
+from calibrators.histogram import Histogram
+
+LEVELS: Final = 127
+"""Positive levels of symmetric INT8; magnitudes round to 0..127."""
+
+
+def quantization_noise(histogram: Histogram, amax: float) -> float:
+    """Mean squared error of rounding and clipping to symmetric INT8 with `amax` as 127; 0 without data."""
+    if histogram.exponent is None:
+        return 0.0
+    if amax <= 0:
+        amax = histogram.width * 1e-6
+    moments = running_moments(histogram)
+    return float(squared_error(moments, amax / histogram.width)) * histogram.width**2 / histogram.total
+
+
+def running_moments(histogram: Histogram) -> NDArray[np.float64]:
+    """(3, 4097): the number, the sum and the sum of squares of magnitudes below each bin edge, in bin widths."""
+    counts = histogram.counts.astype(np.float64)
+    bins = np.arange(counts.size)
+    moments = np.zeros((3, counts.size + 1))
+    np.cumsum(counts, out=moments[0, 1:])
+    np.cumsum(counts * (bins + 0.5), out=moments[1, 1:])
+    np.cumsum(counts * (bins * (bins + 1.0) + 1 / 3), out=moments[2, 1:])
+    return moments
+
+
+@compiled
+def squared_error(moments: NDArray[np.float64], amax: Any) -> Any:
+    """Sum of squared errors in squared bin widths; `amax` in bin widths."""
+    size = moments.shape[1] - 1
+    step = amax / LEVELS
+    error = 0.0
+    zeroth = first = second = 0.0
+    for level in range(LEVELS + 1):
+        edge = (level + 0.5) * step
+        if level == LEVELS or edge >= size:
+            next_zeroth, next_first, next_second = moments[0, size], moments[1, size], moments[2, size]
+        else:
+            index = int(edge)
+            density = moments[0, index + 1] - moments[0, index]
+            next_zeroth = moments[0, index] + density * (edge - index)
+            next_first = moments[1, index] + density * (edge * edge - index * index) / 2
+            next_second = moments[2, index] + density * (edge * edge * edge - float(index) * index * index) / 3
+        value = level * step
+        error += (next_second - second) - 2 * value * (next_first - first) + value * value * (next_zeroth - zeroth)
+        zeroth, first, second = next_zeroth, next_first, next_second
+        if edge >= size:
+            break
+    return max(error, 0.0)
+
+
+@compiled
+def quietest(moments: NDArray[np.float64], highest: Any) -> Any:
+    """The threshold up to `highest` with the smallest squared error; both in bin widths.
+
+    A geometric grid down to 1/256 of the maximum, then three ever finer ones around the best point.
+    """
+    best, ratio = highest, 256.0 ** (1.0 / 96)
+    least = squared_error(moments, highest)
+    candidate = highest
+    for _ in range(96):
+        candidate /= ratio
+        error = squared_error(moments, candidate)
+        if error < least:
+            best, least = candidate, error
+    span = math.log(ratio)
+    for _ in range(3):
+        centre = best
+        for step in range(-8, 9):
+            candidate = min(centre * math.exp(span * step / 8), highest)
+            error = squared_error(moments, candidate)
+            if error < least:
+                best, least = candidate, error
+        span /= 8
+    return best

@@ -1,0 +1,18 @@
+"""What a calibrator returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Range:
+    """The magnitude that becomes 127.
+
+    Attributes:
+        amax: finite, never negative, never above the largest magnitude seen; 0 when nothing but zeros was seen.
+        method: the calibrator that chose it.
+    """
+
+    amax: float
+    method: str

@@ -1,0 +1,81 @@
+"""Ranges of constants, per channel: they are all there at once, so no histogram is needed.
+
+Weights are quantized to -127..127; the scale of a channel is amax / 127.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrators.compiled import compiled
+from calibrators.error import CalibrationDataError
+
+FRACTIONS: Final = tuple(float(fraction) for fraction in np.linspace(1.0, 0.4, 61))
+"""Thresholds that `mse` tries, as shares of a channel's maximum; the widest wins among equals."""
+
+
+def channel_max(weights: NDArray[Any], axis: int | None) -> NDArray[np.float64]:
+    """Largest magnitude of every channel along `axis`, (channels,); (1,) for the whole tensor when None.
+
+    Raises:
+        CalibrationDataError: NaN or Inf, no elements, or no such axis.
+    """
+    rows = _rows(weights, axis)
+    return np.abs(rows).max(axis=1).astype(np.float64)
+
+
+def channel_mse(weights: NDArray[Any], axis: int | None) -> NDArray[np.float64]:
+    """The threshold of every channel with the smallest mean squared error, (channels,).
+
+    Raises:
+        CalibrationDataError: NaN or Inf, no elements, or no such axis.
+    """
+    rows = _rows(weights, axis)
+    largest = np.abs(rows).max(axis=1)
+    return _quietest(rows, largest, np.array(FRACTIONS)).astype(np.float64)
+
+
+def _rows(weights: NDArray[Any], axis: int | None) -> NDArray[np.float32]:
+    """One row of float32 per channel.
+
+    Raises:
+        CalibrationDataError: as above.
+    """
+    values = np.asarray(weights, dtype=np.float32)
+    if axis is not None and not -values.ndim <= axis < values.ndim:
+        raise CalibrationDataError(f"a tensor of {values.ndim} dimensions has no axis {axis}")
+    if values.size == 0:
+        raise CalibrationDataError("holds no elements")
+    bad = values.size - int(np.count_nonzero(np.isfinite(values)))
+    if bad:
+        raise CalibrationDataError(f"{bad} of {values.size} elements are NaN or Inf")
+    rows = values.reshape(1, -1) if axis is None else np.moveaxis(values, axis, 0).reshape(values.shape[axis], -1)
+    return np.ascontiguousarray(rows)
+
+
+@compiled
+def _quietest(
+    rows: NDArray[np.float32], largest: NDArray[np.float32], fractions: NDArray[np.float64]
+) -> NDArray[np.float32]:
+    chosen = largest.copy()
+    for row in range(rows.shape[0]):
+        if largest[row] == 0:
+            continue
+        least = np.inf
+        for fraction in fractions:
+            amax = np.float32(largest[row] * fraction)
+            step = amax / np.float32(127)
+            reciprocal = np.float32(1) / step
+            error = 0.0
+            for value in rows[row]:
+                level = min(np.float32(127), np.rint(abs(value) * reciprocal))
+                missed = abs(value) - level * step
+                error += missed * missed
+            if error < least:
+                least, chosen[row] = error, amax
+    return chosen
+
+
