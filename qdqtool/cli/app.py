@@ -85,7 +85,7 @@ def _version(wanted: bool) -> None:
 
 def _options(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more on standard error.")] = False,
-    version: Annotated[
+    version: Annotated[  # noqa: ARG001 -- its callback does the work
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:

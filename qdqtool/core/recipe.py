@@ -4,9 +4,27 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 Pair = tuple[int, int]
+
+
+def _words(value: object) -> object:
+    """One word stands for a list of one; numbers are words too (86 for "86")."""
+    if isinstance(value, (str, int)):
+        return (str(value),)
+    return (
+        [str(entry) if isinstance(entry, int) else entry for entry in value]
+        if isinstance(value, list)
+        else value
+    )
+
+
+def _word(value: object) -> object:
+    return str(value) if isinstance(value, int) else value
+
+
+Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
 
 
 class Section(BaseModel):
@@ -66,7 +84,7 @@ class PrepareOptions(Section):
 class PlacementOptions(Section):
     """Where Q/DQ nodes go."""
 
-    ops: tuple[str, ...] = (
+    ops: Words = (
         "Conv",
         "ConvTranspose",
         "Gemm",
@@ -77,11 +95,11 @@ class PlacementOptions(Section):
         "AveragePool",
     )
     """Operator types that the rules may quantize."""
-    exclude: tuple[str, ...] = ()
+    exclude: Words = ()
     """Nodes kept float: glob patterns on node names."""
-    exclude_ops: tuple[str, ...] = ()
+    exclude_ops: Words = ()
     """Operator types kept float."""
-    only: tuple[str, ...] = ()
+    only: Words = ()
     """If given, only nodes whose name matches one of these globs are quantized."""
     first_layer: Literal["int8", "float"] = "int8"
     """The first weighted node after each input."""
@@ -91,9 +109,9 @@ class PlacementOptions(Section):
     """Weighted nodes with fewer input or output channels stay float (the network's input channels excepted)."""
     per_channel: bool = True
     """One scale per output channel for weights."""
-    skip_rules: tuple[str, ...] = ()
+    skip_rules: Words = ()
     """Rules that are not asked."""
-    target: Literal["rtx", "8", "10", "11"] = "rtx"
+    target: Annotated[Literal["rtx", "8", "10", "11"], BeforeValidator(_word)] = "rtx"
     """The builder whose abilities count: TensorRT for RTX, or a TensorRT release."""
 
 
@@ -126,7 +144,7 @@ class BuildOptions(Section):
 
     builder: str = "rtx"
     """A file name on the shelf `qdqtool.backends`."""
-    sm: tuple[str, ...] = ("86",)
+    sm: Words = ("86",)
     """GPU architectures, as "86" for SM86."""
     timeout_s: Annotated[float, Field(gt=0)] = 1800.0
     """Wall-clock limit in seconds."""
@@ -145,14 +163,14 @@ class AuditOptions(Section):
 
     fail_on: Literal["error", "warning", "info", "never"] = "never"
     """Exit with 1 when a finding is at least this severe."""
-    ignore: tuple[str, ...] = ()
+    ignore: Words = ()
     """Finding codes that are not reported."""
 
 
 class CompareOptions(Section):
     """How accuracy is checked."""
 
-    metrics: tuple[str, ...] = ("cosine", "sqnr_db", "max_abs")
+    metrics: Words = ("cosine", "sqnr_db", "max_abs")
     """File names on the shelf `qdqtool.accuracy.metrics`."""
     limit: Annotated[int, Field(gt=0)] | None = None
     """Largest number of evaluation samples; None takes all."""

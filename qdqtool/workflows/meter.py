@@ -1,0 +1,55 @@
+"""Measures wall-clock seconds and peak memory of a step in this process."""
+
+from __future__ import annotations
+
+import mmap
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+
+_STATM = Path("/proc/self/statm")
+_PAGE_MIB = mmap.PAGESIZE / (1 << 20)
+
+
+class Meter:
+    """A context that knows afterwards how long it took and how large the process grew.
+
+    Peak memory is sampled every 20 ms from the operating system; it is absent where there is no /proc.
+    """
+
+    def __init__(self) -> None:
+        self._peak = 0.0
+        self._done = threading.Event()
+        self._start = 0.0
+        self._seconds = 0.0
+        self._watcher = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Meter:
+        self._start = time.perf_counter()
+        if _STATM.exists():
+            self._watcher.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._seconds = time.perf_counter() - self._start
+        self._done.set()
+        if self._watcher.ident is not None:
+            self._watcher.join()
+
+    @property
+    def measured(self) -> dict[str, float]:
+        """`seconds`, and `peak_mib` where it is known."""
+        found = {"seconds": round(self._seconds, 3)}
+        if self._peak:
+            found["peak_mib"] = round(self._peak, 1)
+        return found
+
+    def _watch(self) -> None:
+        while True:
+            resident = int(_STATM.read_text("ascii").split()[1]) * _PAGE_MIB
+            self._peak = max(self._peak, resident)
+            if self._done.wait(0.02):
+                return

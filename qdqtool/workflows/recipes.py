@@ -1,0 +1,177 @@
+"""Reads recipes: safe YAML in, a checked `Recipe` out, or all mistakes at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from io import StringIO
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+from ruamel.yaml.events import AliasEvent
+
+from qdqtool.core.recipe import Recipe
+from qdqtool.errors import InputFileError, UsageError
+
+_LARGEST = 1 << 20
+"""Bytes; a recipe is a page, not a book."""
+
+
+def folder() -> Path:
+    """Where the shipped recipes are: inside the wheel, or at the top of a checkout."""
+    package = Path(__file__).resolve().parent.parent
+    shipped = package / "_recipes"
+    return shipped if shipped.is_dir() else package.parent / "recipes"
+
+
+def names() -> tuple[str, ...]:
+    """Names of the shipped recipes."""
+    return tuple(sorted(path.stem for path in folder().glob("*.yaml")))
+
+
+def locate(recipe: str) -> Path:
+    """The file of a recipe given by path or by shipped name.
+
+    Raises:
+        UsageError: neither a file nor a shipped recipe.
+    """
+    path = Path(recipe)
+    if path.suffix in {".yaml", ".yml"} or path.is_file():
+        if path.is_file():
+            return path
+        raise UsageError("there is no such recipe file", fix="check the path", where=recipe)
+    if recipe in names():
+        return folder() / f"{recipe}.yaml"
+    close = get_close_matches(recipe, names(), n=1)
+    hint = (
+        f"did you mean {close[0]!r}?"
+        if close
+        else f"choose one of {', '.join(names())}, or pass a .yaml file"
+    )
+    raise UsageError(f"no recipe is called {recipe!r}", fix=hint)
+
+
+def load(recipe: str | None, changes: Iterable[str] = ()) -> Recipe:
+    """The recipe of this name or path with `--set key=value` changes applied; None is all defaults.
+
+    Raises:
+        UsageError: mistakes in the recipe or the changes, all of them in one message.
+        InputFileError: the file cannot be read.
+    """
+    path = None if recipe is None else locate(recipe)
+    document = {} if path is None else _document(path)
+    for change in changes:
+        _apply(document, change)
+    try:
+        return Recipe.model_validate(document)
+    except ValidationError as error:
+        lines = [_explain(problem) for problem in error.errors()]
+        count = f"{len(lines)} mistake{'s' if len(lines) > 1 else ''}"
+        raise UsageError(
+            f"the recipe has {count}:\n  " + "\n  ".join(lines),
+            fix="mend these; `qdqtool recipe schema` prints everything a recipe can say",
+            where=str(path) if path else "--set",
+        ) from error
+
+
+def dump(recipe: Recipe) -> str:
+    """The recipe as YAML, every value written out."""
+    stream = StringIO()
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style = False
+    yaml.dump(recipe.model_dump(mode="json"), stream)
+    return stream.getvalue()
+
+
+def schema() -> dict[str, Any]:
+    """JSON schema of a recipe, made from the models that read it."""
+    return Recipe.model_json_schema()
+
+
+def _document(path: Path) -> dict[str, Any]:
+    text = _text(path)
+    try:
+        if any(isinstance(event, AliasEvent) for event in YAML(typ="safe", pure=True).parse(text)):
+            raise UsageError("anchors and aliases are not read", fix="write the value out", where=str(path))
+        document = YAML(typ="safe", pure=True).load(text)
+    except (YAMLError, ValueError, RecursionError) as error:
+        raise UsageError(
+            f"is not YAML: {_one_line(error)}", fix="mend the line named", where=str(path)
+        ) from error
+    if document is None:
+        return {}
+    if not isinstance(document, dict):
+        raise UsageError(
+            "a recipe is a mapping of names to values", fix="start with `place:`", where=str(path)
+        )
+    return document
+
+
+def _text(path: Path) -> str:
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise InputFileError("is larger than 1 MiB", fix="pass a recipe", where=str(path))
+        return path.read_text("utf-8")
+    except OSError as error:
+        raise InputFileError(
+            f"cannot be read: {error.strerror}", fix="check the path", where=str(path)
+        ) from error
+    except UnicodeDecodeError as error:
+        raise InputFileError("is not UTF-8 text", fix="pass a recipe in YAML", where=str(path)) from error
+
+
+def _apply(document: dict[str, Any], change: str) -> None:
+    """Put the value of `a.b.c=value` into the document; the value is read as YAML."""
+    key, equals, text = change.partition("=")
+    if not equals or not key.strip():
+        raise UsageError(
+            "is not key=value", fix="write it as place.first_layer=float", where=f"--set {change}"
+        )
+    try:
+        value = YAML(typ="safe", pure=True).load(text) if text.strip() else ""
+    except YAMLError as error:
+        raise UsageError(
+            f"is not YAML: {_one_line(error)}", fix="quote the value", where=f"--set {change}"
+        ) from error
+    *parents, last = key.strip().split(".")
+    place = document
+    for parent in parents:
+        inner = place.setdefault(parent, {})
+        if not isinstance(inner, dict):
+            raise UsageError(f"{parent!r} is not a section", fix="check the name", where=f"--set {change}")
+        place = inner
+    place[last] = value
+
+
+def _explain(problem: ErrorDetails) -> str:
+    place = ".".join(str(part) for part in problem["loc"]) or "(top)"
+    if problem["type"] == "extra_forbidden":
+        known = _fields(problem["loc"][:-1])
+        close = get_close_matches(str(problem["loc"][-1]), known, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"known names: {', '.join(known)}"
+        return f"{place}: unknown name; {hint}"
+    message = problem["msg"][0].lower() + problem["msg"][1:]
+    return f"{place}: {message}, got {problem['input']!r}"
+
+
+def _fields(loc: tuple[int | str, ...]) -> list[str]:
+    """Names that the section at `loc` knows."""
+    model: type[BaseModel] = Recipe
+    for part in loc:
+        field = model.model_fields.get(str(part))
+        if field is None:
+            return []
+        candidates = (field.annotation, *get_args(field.annotation))
+        inner = [kind for kind in candidates if isinstance(kind, type) and issubclass(kind, BaseModel)]
+        if not inner:
+            return []
+        model = inner[0]
+    return sorted(model.model_fields)
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,51 @@
+"""One contract for every plug-in on every shelf."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+from qdqtool.errors import UsageError
+from qdqtool.plugins import Shelf
+
+SHELVES = ("qdqtool.cli.commands",)
+ENTRIES = [(package, name) for package in SHELVES for name in Shelf(package=package).names()]
+
+
+@pytest.mark.parametrize(("package", "name"), ENTRIES, ids=[f"{package}:{name}" for package, name in ENTRIES])
+def test_a_plugin_has_a_plug_and_a_manual(package: str, name: str) -> None:
+    shelf = Shelf(package=package)
+    assert shelf.load(name) is not None
+    assert shelf.manual(name)
+
+
+def test_an_unknown_name_is_answered_with_the_nearest_one() -> None:
+    with pytest.raises(UsageError) as caught:
+        Shelf(package="qdqtool.cli.commands").load("runn")
+    assert "'run'" in caught.value.fix
+
+
+def test_a_file_without_a_plug_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "shelf_without_plug"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "thing.py").write_text('"""A thing."""')
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.invalidate_caches()
+    with pytest.raises(UsageError, match="has no PLUGIN"):
+        Shelf(package="shelf_without_plug").load("thing")
+
+
+def test_names_are_found_without_importing_the_plugins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "shelf_of_bombs"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "bomb.py").write_text("raise RuntimeError")
+    (package / "_private.py").write_text("raise RuntimeError")
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.invalidate_caches()
+    assert Shelf(package="shelf_of_bombs").names() == ("bomb",)
