@@ -17,6 +17,19 @@ class Certainty(str, Enum):
     UNKNOWN = "unknown"
 
 
+class Role(str, Enum):
+    """What a layer is for.
+
+    COMPUTE holds a convolution, a matrix product or an attention; QDQ only quantizes, dequantizes, casts or
+    reformats; SYNC (signal, wait, shape_call) is not a kernel; OTHER is everything else.
+    """
+
+    COMPUTE = "compute"
+    QDQ = "qdq"
+    OTHER = "other"
+    SYNC = "sync"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineTensor:
     """A tensor at the border of an engine layer.
@@ -58,6 +71,9 @@ class EngineLayer:
         certainty: whether `onnx_nodes` was stated in metadata or inferred from the name.
         stream: stream id, or None.
         attributes: the remaining fields of the dump as text, sorted by key.
+        role: what the layer is for, judged from its kind, name and tensors.
+        precision: type of the arithmetic of a COMPUTE layer, type of the output of the others.
+        precision_certainty: how `precision` is known.
     """
 
     name: str
@@ -70,6 +86,9 @@ class EngineLayer:
     certainty: Certainty = Certainty.UNKNOWN
     stream: int | None = None
     attributes: tuple[tuple[str, str], ...] = ()
+    role: Role = Role.OTHER
+    precision: DType = DType.UNKNOWN
+    precision_certainty: Certainty = Certainty.UNKNOWN
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

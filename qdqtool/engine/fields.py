@@ -1,0 +1,85 @@
+"""From the fields of one layer, as any form names them, to an `EngineLayer`.
+
+Every form is first brought into the shape of the inspector's JSON: `Name`, `LayerType`, lists of tensors in `Inputs`,
+`Constants` and `Outputs`, and further keys as text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from qdqtool.core.dtypes import DType
+from qdqtool.core.engine import Certainty, EngineLayer, EngineTensor
+from qdqtool.engine.formats import dtype_of
+from qdqtool.engine.metadata import onnx_nodes
+from qdqtool.engine.precision import judged
+
+_TYPE_KEYS = ("Datatype", "DataType", "Format/Datatype", "Format")
+_FORMAT_KEYS = ("Format", "Format/Datatype")
+_OWN_FIELDS = frozenset({"Name", "LayerType", "Inputs", "Constants", "Outputs", "TacticName", "StreamId"})
+
+
+def layer(fields: Mapping[str, Any]) -> EngineLayer:
+    """The layer with these fields; missing and odd ones are left empty, nothing raises."""
+    nodes = onnx_nodes(_text(fields.get("Metadata")))
+    return judged(
+        EngineLayer(
+            name=_text(fields.get("Name")),
+            kind=_text(fields.get("LayerType")),
+            inputs=_tensors(fields.get("Inputs")),
+            constants=_tensors(fields.get("Constants")),
+            outputs=_tensors(fields.get("Outputs")),
+            tactic=_text(fields.get("TacticName")),
+            onnx_nodes=nodes,
+            certainty=Certainty.STATED if nodes else Certainty.UNKNOWN,
+            stream=_integer(fields.get("StreamId")),
+            attributes=tuple(sorted((key, _text(fields[key])) for key in fields if key not in _OWN_FIELDS)),
+        )
+    )
+
+
+def tensor(fields: Mapping[str, Any]) -> EngineTensor:
+    """The tensor with these fields."""
+    return EngineTensor(
+        name=_text(fields.get("Name")),
+        shape=_shape(fields.get("Dimensions")),
+        dtype=next(
+            (dtype for dtype in map(dtype_of, _present(fields, _TYPE_KEYS)) if dtype.bits), DType.UNKNOWN
+        ),
+        format=next(iter(_present(fields, _FORMAT_KEYS)), ""),
+        location=_text(fields.get("Location")),
+    )
+
+
+def _tensors(value: Any) -> tuple[EngineTensor, ...]:
+    entries = value if isinstance(value, list) else []
+    return tuple(tensor(entry) for entry in entries if isinstance(entry, Mapping))
+
+
+def _present(fields: Mapping[str, Any], keys: tuple[str, ...]) -> list[str]:
+    return [_text(fields[key]) for key in keys if key in fields]
+
+
+def _shape(value: Any) -> tuple[int, ...] | None:
+    """Dimensions; None for `N/A due to dynamic shapes` and anything else that is not a list of integers."""
+    if not isinstance(value, list) or not all(type(dim) is int for dim in value):
+        return None
+    return tuple(value)
+
+
+def _integer(value: Any) -> int | None:
+    if type(value) is int:
+        return value
+    return (
+        int(value)
+        if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19
+        else None
+    )
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)

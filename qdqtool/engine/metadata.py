@@ -1,0 +1,18 @@
+"""ONNX node names in the Metadata field of a layer.
+
+Items look like `[ONNX Layer: name]` and are joined by U+001E or U+001F, or by nothing in some releases.
+"""
+
+from __future__ import annotations
+
+import re
+
+_START = "[ONNX Layer: "
+_JOINT = re.compile(r"[\x1e\x1f]|(?<=\])(?=\[ONNX Layer: )")
+
+
+def onnx_nodes(metadata: str) -> tuple[str, ...]:
+    """The node names that `metadata` states, each once, in its order; names may hold brackets and commas."""
+    items = (item.strip() for item in _JOINT.split(metadata))
+    names = (item[len(_START) : -1] for item in items if item.startswith(_START) and item.endswith("]"))
+    return tuple(dict.fromkeys(name for name in names if name))

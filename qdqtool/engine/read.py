@@ -1,0 +1,40 @@
+"""Reads layer information from a file, whichever form it has."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from qdqtool.core.engine import Engine
+from qdqtool.engine.decode import read_file
+from qdqtool.engine.readers import dump
+from qdqtool.engine.unknowns import unknown_formats
+from qdqtool.errors import InputFileError
+
+_READERS = (dump,)
+
+
+def read(path: Path) -> Engine:
+    """The layers that the file at `path` describes.
+
+    Raises:
+        InputFileError: unreadable, or in no known form of layer information.
+    """
+    return read_text(read_file(path), where=str(path))
+
+
+def read_text(text: str, *, where: str) -> Engine:
+    """The layers that `text` describes; `where` names it in messages.
+
+    Raises:
+        InputFileError: `text` is in no known form of layer information.
+    """
+    reader = next((reader for reader in _READERS if reader.recognizes(text)), None)
+    if reader is None:
+        raise InputFileError(
+            "holds no layer information",
+            fix="pass the file of --exportLayerInfo, or a log of a build with detailed profiling verbosity",
+            where=where,
+        )
+    engine = reader.read(text)
+    return replace(engine, unknown_formats=unknown_formats(engine))

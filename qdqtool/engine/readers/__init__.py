@@ -1,0 +1,1 @@
+"""One file per layer-information form: each turns the text of that form into layers."""
