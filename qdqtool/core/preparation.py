@@ -1,0 +1,26 @@
+"""What became of a model before placement."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qdqtool.core.tensors import TensorInfo
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Preparation:
+    """The prepared model in words.
+
+    Attributes:
+        model: file name of the original.
+        digest: SHA-256 of the original.
+        inputs: what the model is fed.
+        outputs: what it returns.
+        notes: everything that was changed, each in one sentence.
+    """
+
+    model: str
+    digest: str
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    notes: tuple[str, ...]

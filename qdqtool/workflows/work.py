@@ -1,0 +1,60 @@
+"""What every step of a run can reach: the order, the folder, the listener, and the samples."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+
+from qdqtool.calibration.samples import open_samples
+from qdqtool.core.artefacts import Artefact
+from qdqtool.core.preparation import Preparation
+from qdqtool.core.protocols import SampleSource
+from qdqtool.graph.load import load
+from qdqtool.graph.model import Model
+from qdqtool.workflows.folder import RunFolder
+from qdqtool.workflows.order import Listener, Order
+
+PREPARATION = Artefact(kind="preparation", schema=1, type=Preparation)
+
+
+class Work:
+    """One run in progress; opened files are kept so that no step reads them twice."""
+
+    def __init__(self, order: Order, folder: RunFolder, listener: Listener) -> None:
+        self.order = order
+        self.recipe = order.recipe
+        self.folder = folder
+        self.listener = listener
+        self._models: dict[str, Model] = {}
+
+    def model(self, name: str) -> Model:
+        """The ONNX file `name` of the run folder, opened once."""
+        if name not in self._models:
+            self._models[name] = load(self.folder / name)
+        return self._models[name]
+
+    def forget(self, name: str) -> None:
+        """The file was written again."""
+        self._models.pop(name, None)
+
+    @cached_property
+    def preparation(self) -> Preparation:
+        """What `prepare` said about the model."""
+        return PREPARATION.read(self.folder / "preparation.json")
+
+    @cached_property
+    def samples(self) -> SampleSource:
+        """The calibration samples."""
+        return open_samples(self.order.samples, self.preparation.inputs, self.recipe.samples.preprocess)
+
+    @cached_property
+    def evaluation(self) -> SampleSource:
+        """The evaluation samples, with labels where there are any."""
+        spec = self.order.eval_samples or self.order.samples
+        return open_samples(
+            spec, self.preparation.inputs, self.recipe.samples.preprocess, labels=self.order.labels
+        )
+
+    def path(self, name: str) -> Path:
+        """A file of the run folder."""
+        return self.folder / name
