@@ -56,6 +56,7 @@ class BuildResult:
         engine_bytes: size of the plan.
         warnings: warnings of the builder a person should read, each once.
         profiles: shapes of dynamic inputs that were built for.
+        notes: what was assumed on the way, such as shapes taken from the samples.
     """
 
     builder: str
@@ -67,6 +68,7 @@ class BuildResult:
     engine_bytes: int
     warnings: tuple[str, ...] = ()
     profiles: tuple[InputProfile, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

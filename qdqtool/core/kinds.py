@@ -9,8 +9,11 @@ from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.comparison import Comparison
 from qdqtool.core.engine import Engine
 from qdqtool.core.placement import Placement
+from qdqtool.core.preparation import Insertion, Preparation
 from qdqtool.core.report import Report
 
+PREPARATION = Artefact(kind="preparation", schema=1, type=Preparation)
+INSERTION = Artefact(kind="insertion", schema=1, type=Insertion)
 PLACEMENT = Artefact(kind="placement", schema=1, type=Placement)
 CALIBRATION = Artefact(kind="calibration", schema=1, type=CalibrationTable)
 BUILD = Artefact(kind="build", schema=1, type=BuildResult)

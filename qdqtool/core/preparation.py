@@ -1,4 +1,4 @@
-"""What became of a model before placement."""
+"""What became of a model before placement and after insertion, in words."""
 
 from __future__ import annotations
 
@@ -23,4 +23,11 @@ class Preparation:
     digest: str
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Insertion:
+    """What a reader of the Q/DQ model must know: values that overflow FP16, opset raised, and the like."""
+
     notes: tuple[str, ...]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
-from itertools import islice
+from dataclasses import replace
 
 from qdqtool.accuracy.compare import compare as compare_runners
 from qdqtool.audit.run import audit as audit_engine
@@ -16,9 +15,9 @@ from qdqtool.calibration.histograms import load_histograms, save_histograms
 from qdqtool.calibration.table import make_table
 from qdqtool.core.build import BuildProgress, BuildRequest, InputProfile
 from qdqtool.core.files import digest_file, write_text
-from qdqtool.core.kinds import ACCURACY, AUDIT, BUILD, CALIBRATION, ENGINE, PLACEMENT, REPORT
+from qdqtool.core.kinds import ACCURACY, AUDIT, BUILD, CALIBRATION, ENGINE, PLACEMENT, PREPARATION, REPORT
 from qdqtool.core.preparation import Preparation
-from qdqtool.core.protocols import Builder, SampleSource
+from qdqtool.core.protocols import Builder
 from qdqtool.engine.read import read as read_layers
 from qdqtool.graph.insert import insert as insert_pairs
 from qdqtool.graph.load import load
@@ -28,7 +27,7 @@ from qdqtool.placement.decide import decide
 from qdqtool.plugins import Shelf
 from qdqtool.report.assemble import Material, assemble
 from qdqtool.report.html import render
-from qdqtool.workflows.work import PREPARATION, Work
+from qdqtool.workflows.work import Work
 
 Measured = Mapping[str, float]
 
@@ -61,7 +60,7 @@ def collect(work: Work) -> Measured:
     histograms = collect_histograms(
         work.model("model.prepared.onnx"),
         placement,
-        limited(work.samples, work.recipe.samples.limit),
+        work.samples,
         batch=work.recipe.samples.batch,
         on_progress=work.listener.progressed,
     )
@@ -87,7 +86,7 @@ def insert(work: Work) -> Measured:
     table = CALIBRATION.read(work.path("calibration.json"))
     model = insert_pairs(work.model("model.prepared.onnx"), placement, table, work.recipe.insert)
     save(model, work.path("model.qdq.onnx"))
-    NOTES.write(work.path("insertion.json"), model.notes)
+    INSERTION.write(work.path("insertion.json"), Insertion(notes=model.notes))
     return {}
 
 
@@ -104,7 +103,87 @@ def build(work: Work) -> Measured:
         stack_mib=options.stack_mib,
         cache=work.order.cache,
     )
-    result, cost = builder_of(work).build(request, partial(_built, work))
+    result, cost = builder_of(work).build(request, lambda progress: _tell(work, progress))
     BUILD.write(work.path("build.json"), replace(result, notes=(*result.notes, *notes)))
     peak = {} if cost.peak_mib is None else {"builder_peak_mib": cost.peak_mib}
     return {"builder_seconds": cost.seconds, "cached": float(cost.cached), **peak}
+
+
+def parse(work: Work) -> Measured:
+    """Read the build log into optimizer events."""
+    write_events(read_log(work.path("build.log")), work.path("events.jsonl"))
+    return {}
+
+
+def engine(work: Work) -> Measured:
+    """Read the layer information of the engine."""
+    ENGINE.write(work.path("layers.json"), read_layers(work.path("layers.txt")))
+    return {}
+
+
+def audit(work: Work) -> Measured:
+    """Give every compute node a verdict, and every fallback a reason and a fix."""
+    result = audit_engine(
+        work.model("model.qdq.onnx").view,
+        ENGINE.read(work.path("layers.json")),
+        PLACEMENT.read(work.path("placement.json")),
+        ignore=work.recipe.audit.ignore,
+    )
+    AUDIT.write(work.path("findings.json"), result)
+    return {}
+
+
+def compare(work: Work) -> Measured:
+    """Run the float and the Q/DQ model on the evaluation samples."""
+    comparison = compare_runners(
+        open_runner(work.path("model.prepared.onnx"), description="float model on onnxruntime"),
+        open_runner(work.path("model.qdq.onnx"), description="Q/DQ model on onnxruntime"),
+        work.evaluation,
+        work.recipe.compare,
+        on_progress=work.listener.progressed,
+    )
+    ACCURACY.write(work.path("accuracy.json"), comparison)
+    return {"samples": float(comparison.samples)}
+
+
+def report(work: Work) -> Measured:
+    """Put everything together for a person and for scripts."""
+    built = BUILD.read(work.path("build.json"))
+    inserted = INSERTION.read(work.path("insertion.json"))
+    material = Material(
+        model_name=work.preparation.model,
+        placement=PLACEMENT.read(work.path("placement.json")),
+        table=CALIBRATION.read(work.path("calibration.json")),
+        build=built,
+        engine=ENGINE.read(work.path("layers.json")),
+        audit=AUDIT.read(work.path("findings.json")),
+        comparison=ACCURACY.read(work.path("accuracy.json")),
+        notes=(*work.preparation.notes, *inserted.notes, *built.notes),
+    )
+    result = assemble(material)
+    REPORT.write(work.path("report.json"), result)
+    write_text(work.path("report.html"), render(result))
+    return {}
+
+
+def builder_of(work: Work) -> Builder:
+    """The builder that the recipe names."""
+    plugin: Builder = BACKENDS.load(work.recipe.build.builder)
+    return plugin
+
+
+def profiles_of(work: Work) -> tuple[tuple[InputProfile, ...], tuple[str, ...]]:
+    """Shapes of dynamic inputs from the recipe, else from the first sample, and what was assumed."""
+    options = work.recipe.build
+    first = next(iter(work.samples))
+    return profiles(
+        work.preparation.inputs,
+        parse_shapes(options.min_shapes),
+        parse_shapes(options.opt_shapes),
+        parse_shapes(options.max_shapes),
+        {name: array.shape for name, array in first.feeds.items()},
+    )
+
+
+def _tell(work: Work, progress: BuildProgress) -> None:
+    work.listener.progressed(progress.done, progress.total)

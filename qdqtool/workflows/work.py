@@ -6,15 +6,13 @@ from functools import cached_property
 from pathlib import Path
 
 from qdqtool.calibration.samples import open_samples
-from qdqtool.core.artefacts import Artefact
+from qdqtool.core.kinds import PREPARATION
 from qdqtool.core.preparation import Preparation
 from qdqtool.core.protocols import SampleSource
 from qdqtool.graph.load import load
 from qdqtool.graph.model import Model
 from qdqtool.workflows.folder import RunFolder
 from qdqtool.workflows.order import Listener, Order
-
-PREPARATION = Artefact(kind="preparation", schema=1, type=Preparation)
 
 
 class Work:

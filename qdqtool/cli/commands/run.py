@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 
-def run(  # noqa: PLR0913 -- these are the options a user types
+def run(
     model: Annotated[Path, typer.Argument(help="Float ONNX model.")],
     samples: Annotated[
         str,
