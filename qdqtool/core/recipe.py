@@ -186,7 +186,9 @@ class Recipe(Section):
     """A method without data: what `qdqtool run` does, step by step."""
 
     name: str = "custom"
+    """What reports call this recipe."""
     description: str = ""
+    """When to use it, in one sentence."""
     samples: SampleOptions = SampleOptions()
     prepare: PrepareOptions = PrepareOptions()
     place: PlacementOptions = PlacementOptions()
