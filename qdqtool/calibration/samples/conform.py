@@ -1,0 +1,126 @@
+"""A raw sample is made to fit the model's inputs, or refused with the reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qdqtool.calibration.samples.raw import RawSample
+from qdqtool.calibration.samples.transform import scale_values, shape_array
+from qdqtool.core.dtypes import DType
+from qdqtool.core.protocols import Sample
+from qdqtool.core.recipe import Preprocess
+from qdqtool.core.tensors import TensorInfo
+from qdqtool.errors import InputFileError
+
+_NUMPY = {
+    DType.FLOAT16: np.float16,
+    DType.FLOAT32: np.float32,
+    DType.FLOAT64: np.float64,
+    DType.INT8: np.int8,
+    DType.UINT8: np.uint8,
+    DType.INT16: np.int16,
+    DType.INT32: np.int32,
+    DType.INT64: np.int64,
+    DType.BOOL: np.bool_,
+}
+
+
+def conform(raw: RawSample, inputs: tuple[TensorInfo, ...], preprocess: Preprocess) -> Sample:
+    """The sample with one array per model input, of the model's type and shape.
+
+    Raises:
+        InputFileError: names, shapes or types do not fit; names the tensor and the sample.
+    """
+    wanted = {info.name for info in inputs}
+    missing, extra = sorted(wanted - raw.arrays.keys()), sorted(raw.arrays.keys() - wanted)
+    if missing:
+        raise InputFileError(
+            f"has no array for input {', '.join(map(repr, missing))}; it has {', '.join(map(repr, extra)) or 'none'}",
+            fix=f"name the arrays like the model's inputs: {', '.join(sorted(wanted))}",
+            where=raw.name,
+        )
+    feeds = {info.name: _fitted(raw, info, preprocess) for info in inputs}
+    return Sample(name=raw.name, feeds=feeds, label=raw.label)
+
+
+def nonfinite(sample: Sample) -> dict[str, int]:
+    """How many values of each input are NaN or Inf; inputs without any are left out."""
+    counts = {
+        name: array.size - int(np.count_nonzero(np.isfinite(array)))
+        for name, array in sample.feeds.items()
+        if array.dtype.kind == "f"
+    }
+    return {name: count for name, count in counts.items() if count}
+
+
+def _fitted(raw: RawSample, info: TensorInfo, preprocess: Preprocess) -> NDArray[Any]:
+    array = raw.arrays[info.name]
+    where = f"{raw.name}, input {info.name!r}"
+    if raw.is_image or preprocess.arrays:
+        rows = array if raw.is_image else shape_array(_without_batch(array, info, preprocess), preprocess)
+        array = scale_values(rows, preprocess)
+    return np.ascontiguousarray(_shaped(_typed(array, info, where), info, where))
+
+
+def _without_batch(array: NDArray[Any], info: TensorInfo, preprocess: Preprocess) -> NDArray[Any]:
+    """One raw sample: a leading dimension of 1 is the batch, unless it is all there is."""
+    rank = len(info.shape or ()) if preprocess.reshape is None else array.ndim + 1
+    has_batch = array.ndim > 1 and array.shape[0] == 1 and array.ndim >= rank
+    return array[0] if has_batch else array
+
+
+def _typed(array: NDArray[Any], info: TensorInfo, where: str) -> NDArray[Any]:
+    wanted = _NUMPY.get(info.dtype)
+    if wanted is None or array.dtype == wanted:
+        return array
+    target = np.dtype(wanted)
+    if array.dtype.kind == "f" and target.kind == "f":
+        with np.errstate(over="ignore"):
+            return array.astype(target)
+    if array.dtype.kind in "iub" and target.kind in "iub":
+        cast = array.astype(target)
+        if np.array_equal(cast, array):
+            return cast
+        raise InputFileError(
+            f"holds values that do not fit {target}", fix=f"store the array as {target}", where=where
+        )
+    is_raw = array.dtype.kind in "iu" and target.kind == "f"
+    hint = "; for raw pixels set samples.preprocess.arrays=true with scale, mean and std" if is_raw else ""
+    raise InputFileError(
+        f"is {array.dtype}, the model wants {target}", fix=f"store the array as {target}{hint}", where=where
+    )
+
+
+def _shaped(array: NDArray[Any], info: TensorInfo, where: str) -> NDArray[Any]:
+    """The array with the model's rank: a missing batch dimension and dimensions of 1 are added."""
+    shape = info.shape
+    if shape is None or fits(array.shape, shape):
+        return array
+    if fits((1, *array.shape), shape):
+        return array[np.newaxis]
+    dims = tuple(1 if isinstance(dim, str) else dim for dim in shape)
+    is_same = tuple(dim for dim in array.shape if dim != 1) == tuple(dim for dim in dims if dim != 1)
+    if is_same and array.size == int(np.prod(dims)):
+        return array.reshape(dims)
+    turned = array.ndim >= 3 and fits(np.moveaxis(array, -1, -3).shape, shape[-array.ndim :])
+    raise InputFileError(
+        f"has shape {_text(array.shape)}, the model wants {_text(shape)}",
+        fix="the channels come last: set samples.preprocess.arrays=true, or transpose the array"
+        if turned
+        else "resize, crop or reshape the samples (samples.preprocess), or choose others",
+        where=where,
+    )
+
+
+def fits(shape: tuple[int, ...], wanted: tuple[int | str, ...]) -> bool:
+    """Whether an array of `shape` may be fed to an input of shape `wanted`; names stand for any length."""
+    return len(shape) == len(wanted) and all(
+        isinstance(want, str) or have == want for have, want in zip(shape, wanted, strict=True)
+    )
+
+
+def _text(shape: tuple[int | str, ...]) -> str:
+    return "x".join(map(str, shape)) or "scalar"

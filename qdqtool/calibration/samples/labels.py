@@ -1,0 +1,101 @@
+"""Class indices in a file of their own: .npy, .npz ("file.npz:key"), .json, .txt, .csv or .tsv.
+
+Tables with a header take the columns "file" (or name, path, image) and "class_id" (or label, class, y).
+Without names the labels belong to the samples in their order.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from qdqtool.calibration.samples.array_files import LABEL_KEYS
+from qdqtool.calibration.samples.arrays import members
+from qdqtool.core.artefacts import read_json
+from qdqtool.errors import InputFileError
+
+Labels = Mapping[str, int] | Sequence[int]
+_FILE = ("file", "filename", "name", "path", "image")
+_CLASS = ("class_id", "label", "class", "class_index", "y", "target")
+
+
+def read_labels(path: Path) -> Labels:
+    """Labels by sample file name, or in the order of the samples.
+
+    Raises:
+        InputFileError: unreadable, or no labels in it.
+    """
+    place, key = _with_key(path)
+    suffix = place.suffix.lower()
+    if suffix in {".npy", ".npz"}:
+        return _from_arrays(place, key)
+    if suffix == ".json":
+        return _from_json(place)
+    return _from_text(place)
+
+
+def _with_key(path: Path) -> tuple[Path, str]:
+    place, colon, key = str(path).rpartition(":")
+    return (Path(place), key) if colon and place.endswith(".npz") else (path, "")
+
+
+def _from_arrays(path: Path, key: str) -> list[int]:
+    found = {member.key: member for member in members(path)}
+    member = found.get(key) if key else next((found[name] for name in (*LABEL_KEYS, "") if name in found), None)
+    if member is None or len(member.shape) != 1 or member.dtype.kind not in "iu":
+        raise InputFileError(
+            f"has no row of whole numbers under {key or 'y, label or labels'!r}; it has {', '.join(found)}",
+            fix="name the array as file.npz:key",
+            where=str(path),
+        )
+    return [int(value) for value in member.whole()]
+
+
+def _from_json(path: Path) -> Labels:
+    content = read_json(path)
+    values = list(content.values()) if isinstance(content, dict) else content
+    if not isinstance(values, list) or not all(isinstance(value, int) for value in values):
+        raise InputFileError(
+            "holds neither a list of class indices nor an object from file name to class index",
+            fix='write it like {"cat.jpg": 3} or [3, 1]',
+            where=str(path),
+        )
+    return content if isinstance(content, dict) else values
+
+
+def _from_text(path: Path) -> Labels:
+    try:
+        lines = [line for line in path.read_text("utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputFileError(f"cannot be read: {error}", fix="pass a text file of labels", where=str(path)) from error
+    separator = "\t" if any("\t" in line for line in lines) else "," if any("," in line for line in lines) else " "
+    rows = list(csv.reader(lines, delimiter=separator, skipinitialspace=True))
+    if not rows:
+        raise InputFileError("holds no labels", fix="write one label per line", where=str(path))
+    header = [word.strip().lower() for word in rows[0]]
+    has_header = any(word in header for word in _CLASS)
+    file = next((header.index(word) for word in _FILE if word in header), None) if has_header else None
+    label = next((header.index(word) for word in _CLASS if word in header), -1) if has_header else -1
+    body = rows[1:] if has_header else rows
+    if not has_header and len(rows[0]) == 2:
+        file = 0
+    return _parsed(path, body, file, label)
+
+
+def _parsed(path: Path, rows: list[list[str]], file: int | None, label: int) -> Labels:
+    named: dict[str, int] = {}
+    listed: list[int] = []
+    for number, row in enumerate(rows, start=1):
+        try:
+            index = int(row[label])
+            if file is not None:
+                named[Path(row[file]).name] = index
+            listed.append(index)
+        except (ValueError, IndexError) as error:
+            raise InputFileError(
+                f"row {number} holds no class index: {' '.join(row)!r}",
+                fix="write one class index per line, or a table with the columns file and class_id",
+                where=str(path),
+            ) from error
+    return named or listed

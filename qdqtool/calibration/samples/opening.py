@@ -1,0 +1,179 @@
+"""From the words of a person to a source of samples that fit the model."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from qdqtool.calibration.samples.array_files import ArrayFiles, open_file
+from qdqtool.calibration.samples.code import Code
+from qdqtool.calibration.samples.conform import conform, nonfinite
+from qdqtool.calibration.samples.images import Images, pictures
+from qdqtool.calibration.samples.labels import Labels, read_labels
+from qdqtool.calibration.samples.polygraphy import PolygraphyInputs
+from qdqtool.calibration.samples.raw import RawSource
+from qdqtool.calibration.samples.spec import SampleSpec
+from qdqtool.calibration.samples.synthetic import Random
+from qdqtool.core.artefacts import canonical
+from qdqtool.core.protocols import Sample
+from qdqtool.core.tensors import TensorInfo
+from qdqtool.errors import InputFileError, UsageError
+
+_ARRAY_SUFFIXES = {".npy", ".npz"}
+_KINDS = "a folder, an .npz, .npy or .json file, module:function, or random:16"
+
+
+def open_samples(spec: SampleSpec, inputs: tuple[TensorInfo, ...]) -> Samples:
+    """The samples that `spec` names, made to fit `inputs`.
+
+    Raises:
+        UsageError: the words name nothing, the slice leaves nothing, or labels and samples do not match.
+        InputFileError: a file is unreadable or does not fit the model.
+    """
+    raw = _raw_source(spec, inputs)
+    labels = None if spec.labels is None else read_labels(spec.labels)
+    return Samples(spec, raw, inputs, labels)
+
+
+class Samples:
+    """Samples that can be read again and again, always in the same order.
+
+    Attributes:
+        skipped: names of samples left out of the last pass because they held NaN or Inf.
+    """
+
+    def __init__(
+        self, spec: SampleSpec, raw: RawSource, inputs: tuple[TensorInfo, ...], labels: Labels | None = None
+    ) -> None:
+        self._spec = spec
+        self._raw = raw
+        self._inputs = inputs
+        self._numbers = spec.select(len(raw))
+        self._labels = labels
+        self.skipped: tuple[str, ...] = ()
+        if not self._numbers:
+            raise UsageError(
+                f"{spec.text!r} holds no samples ({len(raw)} before slice and limit)", fix=f"name {_KINDS}"
+            )
+        if isinstance(labels, list) and len(labels) not in {len(raw), len(self._numbers)}:
+            raise UsageError(
+                f"{len(labels)} labels for {len(raw)} samples",
+                fix="give one label per sample, in the order of the samples",
+                where=str(spec.labels),
+            )
+
+    @property
+    def description(self) -> str:
+        """What the samples are, in words."""
+        numbers = self._numbers
+        part = "" if len(numbers) == len(self._raw) else f", numbers {numbers.start} to {numbers[-1]}"
+        step = "" if numbers.step == 1 else f" step {numbers.step}"
+        return f"{self._raw.description}{part}{step}"
+
+    @property
+    def meaningful(self) -> bool:
+        """False for random data."""
+        return self._raw.meaningful
+
+    @property
+    def digest(self) -> str:
+        """Changes whenever the samples or their preparation change."""
+        parts = {
+            "raw": self._raw.digest(),
+            "numbers": [self._numbers.start, self._numbers.stop, self._numbers.step],
+            "preprocess": self._spec.preprocess.model_dump(mode="json"),
+            "on_nan": self._spec.on_nan,
+        }
+        return hashlib.sha256(canonical(parts).encode()).hexdigest()
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __iter__(self) -> Iterator[Sample]:
+        return self.part(0, 1)
+
+    def part(self, shard: int, shards: int, skip: int = 0) -> Iterator[Sample]:
+        """Every `shards`-th sample from number `shard` on, without the first `skip` of them."""
+        numbers = self._numbers[shard::shards][skip:]
+        skipped: list[str] = []
+        for position, raw in enumerate(self._raw.read(numbers)):
+            sample = conform(raw, self._inputs, self._spec.preprocess)
+            bad = nonfinite(sample)
+            if bad and self._spec.on_nan == "skip":
+                skipped.append(sample.name)
+                continue
+            if bad:
+                raise _not_finite(sample, bad)
+            label = self._label(sample, numbers[position])
+            yield sample if label == sample.label else Sample(name=sample.name, feeds=sample.feeds, label=label)
+        self.skipped = tuple(skipped)
+
+    def _label(self, sample: Sample, number: int) -> int | None:
+        if self._labels is None:
+            return sample.label
+        if isinstance(self._labels, list):
+            is_whole = len(self._labels) == len(self._raw)
+            return int(self._labels[number if is_whole else self._numbers.index(number)])
+        assert isinstance(self._labels, dict)
+        name = Path(sample.name)
+        return self._labels.get(name.name, self._labels.get(name.stem))
+
+
+def _raw_source(spec: SampleSpec, inputs: tuple[TensorInfo, ...]) -> RawSource:
+    text = spec.place
+    path = Path(text)
+    if path.is_dir():
+        return _folder(path, spec, inputs)
+    if path.is_file():
+        return _file(path, spec, inputs)
+    if text == "random" or text.startswith("random:"):
+        return Random(text, inputs)
+    if ":" in text and "/" not in text.rpartition(":")[2]:
+        return Code(text, inputs)
+    raise UsageError(f"there are no samples at {text!r}", fix=f"name {_KINDS}")
+
+
+def _file(path: Path, spec: SampleSpec, inputs: tuple[TensorInfo, ...]) -> RawSource:
+    if path.suffix.lower() in _ARRAY_SUFFIXES:
+        return ArrayFiles(path.name, (open_file(path, inputs, spec.preprocess),))
+    if path.suffix.lower() == ".json":
+        return PolygraphyInputs(path)
+    raise UsageError(f"{path.suffix or 'no'} suffix: not a file of samples", fix=f"name {_KINDS}", where=str(path))
+
+
+def _folder(path: Path, spec: SampleSpec, inputs: tuple[TensorInfo, ...]) -> RawSource:
+    arrays = sorted(entry for entry in path.iterdir() if entry.suffix.lower() in _ARRAY_SUFFIXES)
+    has_images = bool(pictures(path))
+    if arrays and has_images:
+        raise UsageError("holds both arrays and images", fix="keep them in folders of their own", where=str(path))
+    if arrays:
+        files = tuple(open_file(entry, inputs, spec.preprocess) for entry in arrays)
+        return ArrayFiles(f"{len(files)} array files in {path.name}", files)
+    if not has_images:
+        raise InputFileError("holds neither images nor arrays", fix=f"name {_KINDS}", where=str(path))
+    if len(inputs) != 1:
+        raise UsageError(
+            f"images cannot feed a model of {len(inputs)} inputs",
+            fix="save one .npz per sample with an array for each input",
+            where=str(path),
+        )
+    return Images(path, inputs[0].name, spec.preprocess, _own_labels(path))
+
+
+def _own_labels(folder: Path) -> dict[str, int] | None:
+    """What `labels.tsv`, `labels.csv` or `labels.txt` in the folder itself says, by file name."""
+    for name in ("labels.tsv", "labels.csv", "labels.txt"):
+        if (folder / name).is_file():
+            labels = read_labels(folder / name)
+            return labels if isinstance(labels, dict) else None
+    return None
+
+
+def _not_finite(sample: Sample, bad: dict[str, int]) -> InputFileError:
+    tensor, count = next(iter(bad.items()))
+    return InputFileError(
+        f"input {tensor!r} holds {count} NaN or Inf values",
+        fix="repair the sample, or leave such samples out with --nan skip",
+        where=sample.name,
+    )

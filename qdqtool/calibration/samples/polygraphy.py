@@ -1,0 +1,66 @@
+"""Samples in the JSON files that Polygraphy writes with `--save-inputs`.
+
+A file is a list of feeds; each maps input names to {"array": base64 of an .npy file, "polygraphy_class": "ndarray"}.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qdqtool.calibration.samples.raw import RawSample
+from qdqtool.core.artefacts import read_json
+from qdqtool.core.files import digest_file
+from qdqtool.errors import InputFileError
+
+
+class PolygraphyInputs:
+    """The feeds of one file; its JSON text is kept, the arrays are decoded one feed at a time."""
+
+    meaningful = True
+
+    def __init__(self, path: Path) -> None:
+        self.description = f"Polygraphy inputs {path.name}"
+        self._path = path
+        content = read_json(path)
+        if not isinstance(content, list) or not all(isinstance(feed, dict) for feed in content):
+            raise InputFileError(
+                "is not a list of feeds", fix="write it with `polygraphy run --save-inputs`", where=str(path)
+            )
+        self._feeds: list[Mapping[str, Any]] = [_feed(entry) for entry in content]
+
+    def digest(self) -> str:
+        return digest_file(self._path)
+
+    def __len__(self) -> int:
+        return len(self._feeds)
+
+    def read(self, numbers: range) -> Iterator[RawSample]:
+        for number in numbers:
+            where = f"{self._path}[{number}]"
+            arrays = {name: _array(value, f"{where}, input {name!r}") for name, value in self._feeds[number].items()}
+            yield RawSample(name=where, arrays=arrays)
+
+
+def _feed(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The named arrays of a feed; ordered dictionaries lie one level deeper, as pairs."""
+    return {name: value for name, value in entry.items() if name != "polygraphy_class"}
+
+
+def _array(value: object, where: str) -> NDArray[Any]:
+    text = value.get("array") if isinstance(value, dict) else None
+    try:
+        if not isinstance(text, str):
+            raise ValueError("no base64 text under 'array'")
+        return np.asarray(np.load(io.BytesIO(base64.b64decode(text, validate=True)), allow_pickle=False))
+    except (ValueError, binascii.Error, EOFError, OSError, SyntaxError) as error:
+        raise InputFileError(
+            f"is not an array: {error}", fix="write the file with `polygraphy run --save-inputs`", where=where
+        ) from error

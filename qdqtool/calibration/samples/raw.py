@@ -1,0 +1,46 @@
+"""What the kinds of sources give before it is made to fit the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RawSample:
+    """One sample as it lies in its source.
+
+    Attributes:
+        name: where it came from, for messages ("cat.jpg", "x.npz[17]").
+        arrays: by model input name.
+        label: class index, or None.
+        is_image: whether the arrays are decoded images, which are always preprocessed.
+    """
+
+    name: str
+    arrays: Mapping[str, NDArray[Any]]
+    label: int | None = None
+    is_image: bool = False
+
+
+class RawSource(Protocol):
+    """Samples of one kind, in an order that never changes."""
+
+    @property
+    def description(self) -> str:
+        """What the samples are, in words."""
+
+    @property
+    def meaningful(self) -> bool:
+        """False for random data."""
+
+    def digest(self) -> str:
+        """Changes whenever the samples change."""
+
+    def __len__(self) -> int: ...
+
+    def read(self, numbers: range) -> Iterator[RawSample]:
+        """The samples with these ascending numbers."""

@@ -1,0 +1,122 @@
+"""Raw images and arrays become model inputs, as the recipe says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qdqtool.core.recipe import Preprocess
+from qdqtool.errors import UsageError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+def shape_image(image: Image, preprocess: Preprocess) -> NDArray[np.uint8]:
+    """Resize, crop and letterbox a picture; (height, width, channels) in the colour order of the recipe.
+
+    Raises:
+        UsageError: the crop is larger than the picture.
+    """
+    image = image.convert("L" if preprocess.colour == "gray" else "RGB")
+    if preprocess.resize is not None:
+        image = _resized(image, preprocess.resize)
+    if preprocess.crop is not None:
+        image = _cropped(image, preprocess.crop)
+    if preprocess.letterbox is not None:
+        image = _letterboxed(image, preprocess.letterbox, preprocess)
+    pixels = np.asarray(image)
+    pixels = pixels[:, :, np.newaxis] if pixels.ndim == 2 else pixels
+    return pixels[:, :, ::-1] if preprocess.colour == "bgr" else pixels
+
+
+def shape_array(pixels: NDArray[Any], preprocess: Preprocess) -> NDArray[Any]:
+    """The same for one raw array (height, width, channels) in RGB order, as far as its type allows it.
+
+    Raises:
+        UsageError: resizing is asked for and the values are not 8-bit.
+    """
+    if preprocess.resize is preprocess.crop is preprocess.letterbox is None:
+        is_bgr = preprocess.colour == "bgr" and pixels.ndim == 3 and pixels.shape[-1] == 3
+        return pixels[:, :, ::-1] if is_bgr else pixels
+    if pixels.dtype != np.uint8 or pixels.ndim not in {2, 3} or (pixels.ndim == 3 and pixels.shape[-1] not in {1, 3}):
+        raise UsageError(
+            f"an array of {pixels.dtype} {pixels.shape} cannot be resized or cropped",
+            fix="pass uint8 arrays of height x width x 3, or take resize, crop and letterbox out of samples.preprocess",
+        )
+    from PIL import Image as Images
+
+    return shape_image(Images.fromarray(pixels.squeeze(-1) if pixels.shape[-1] == 1 else pixels), preprocess)
+
+
+def scale_values(values: NDArray[Any], preprocess: Preprocess) -> NDArray[np.float32]:
+    """(value * scale - mean) / std, then the layout; float32.
+
+    Raises:
+        UsageError: mean or std has another number of channels than the data.
+    """
+    result = values.astype(np.float32)
+    for numbers in (preprocess.mean, preprocess.std):
+        if len(numbers) not in {1, values.shape[-1] if values.ndim else 1}:
+            raise UsageError(
+                f"mean or std has {len(numbers)} values, the data {values.shape} other channels",
+                fix="give samples.preprocess.mean and std one value, or one per channel in the model's colour order",
+            )
+    if preprocess.scale != 1.0:
+        result *= np.float32(preprocess.scale)
+    if any(preprocess.mean):
+        result -= np.array(preprocess.mean, np.float32)
+    if any(value != 1.0 for value in preprocess.std):
+        result /= np.array(preprocess.std, np.float32)
+    if preprocess.layout == "nchw" and result.ndim == 3:
+        result = np.ascontiguousarray(result.transpose(2, 0, 1))
+    return result if preprocess.reshape is None else _reshaped(result, preprocess.reshape)
+
+
+def _reshaped(values: NDArray[np.float32], shape: tuple[int, ...]) -> NDArray[np.float32]:
+    try:
+        return values.reshape(shape)
+    except ValueError as error:
+        raise UsageError(
+            f"a sample of shape {values.shape} cannot become {shape}",
+            fix="correct samples.preprocess.reshape: the shape of one sample without the batch dimension",
+        ) from error
+
+
+def _resized(image: Image, wanted: int | tuple[int, int]) -> Image:
+    from PIL.Image import Resampling
+
+    if isinstance(wanted, int):
+        ratio = wanted / min(image.size)
+        size = (max(wanted, round(image.width * ratio)), max(wanted, round(image.height * ratio)))
+    else:
+        size = (wanted[1], wanted[0])
+    return image if size == image.size else image.resize(size, Resampling.BILINEAR)
+
+
+def _cropped(image: Image, wanted: int | tuple[int, int]) -> Image:
+    height, width = (wanted, wanted) if isinstance(wanted, int) else wanted
+    left, top = (image.width - width) // 2, (image.height - height) // 2
+    if left < 0 or top < 0:
+        raise UsageError(
+            f"a crop of {height} x {width} does not fit into a picture of {image.height} x {image.width}",
+            fix="set samples.preprocess.resize to at least the crop",
+        )
+    return image.crop((left, top, left + width, top + height))
+
+
+def _letterboxed(image: Image, wanted: tuple[int, int], preprocess: Preprocess) -> Image:
+    from PIL import Image as Images
+    from PIL.Image import Resampling
+
+    height, width = wanted
+    ratio = min(width / image.width, height / image.height)
+    size = (max(1, int(image.width * ratio)), max(1, int(image.height * ratio)))
+    fill = preprocess.pad if image.mode == "L" else (preprocess.pad,) * 3
+    canvas = Images.new(image.mode, (width, height), fill)
+    is_centred = preprocess.anchor == "center"
+    offset = ((width - size[0]) // 2, (height - size[1]) // 2) if is_centred else (0, 0)
+    canvas.paste(image.resize(size, Resampling.BILINEAR), offset)
+    return canvas
