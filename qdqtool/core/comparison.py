@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measure:
-    """One metric of one output over all samples; value None where it is undefined."""
+    """One metric of one output over all samples; where it is undefined `value` is None and `note` says why."""
 
     metric: str
     value: float | None
     unit: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,9 +32,9 @@ class TaskAccuracy:
         unit: "%" for shares.
         reference: of the first runner.
         candidate: of the second.
-        low: lower end of the confidence interval of candidate - reference; None where not estimated.
+        low: lower end of the 95 % confidence interval of candidate - reference; None where not estimated.
         high: upper end.
-        samples: labelled samples used.
+        samples: samples used.
     """
 
     metric: str
@@ -43,6 +44,15 @@ class TaskAccuracy:
     samples: int
     low: float | None = None
     high: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SampleError:
+    """How much one sample suffers: the SQNR in dB of its worst output."""
+
+    sample: str
+    output: str
+    sqnr_db: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +66,8 @@ class Comparison:
         meaningful: False when the samples were random.
         outputs: metrics per output.
         task: task metrics, where there are labels.
-        worst: names of the samples with the lowest SQNR, worst first.
+        worst: the samples with the lowest SQNR, worst first.
+        notes: what a reader must know to trust the figures.
     """
 
     reference: str
@@ -65,4 +76,5 @@ class Comparison:
     meaningful: bool
     outputs: tuple[OutputComparison, ...]
     task: tuple[TaskAccuracy, ...] = ()
-    worst: tuple[str, ...] = ()
+    worst: tuple[SampleError, ...] = ()
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,119 @@
+"""Runs reference and candidate side by side over the same samples and says how far they are apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+
+from qdqtool.accuracy.metric import METRICS, Distance, Meter
+from qdqtool.accuracy.pairing import Pair, comparable, feeds_for, pair_outputs, unpaired
+from qdqtool.accuracy.task import Task
+from qdqtool.accuracy.worst import Worst
+from qdqtool.core.comparison import Comparison, Measure, OutputComparison
+from qdqtool.core.protocols import Runner, Sample, SampleSource
+from qdqtool.core.recipe import CompareOptions
+from qdqtool.errors import InputFileError, UsageError
+
+OnSample = Callable[[int, int], None]
+"""Called after each sample with the number done and the number there will be."""
+
+
+def compare(
+    reference: Runner,
+    candidate: Runner,
+    samples: SampleSource,
+    options: CompareOptions,
+    *,
+    on_progress: OnSample | None = None,
+) -> Comparison:
+    """Metrics per output, task metrics and worst samples; memory does not grow with the number of samples.
+
+    Both runners see each sample once. Task metrics need labels in the samples, except `agreement`.
+
+    Raises:
+        UsageError: an unknown metric or output, or runners without a common output.
+        InputFileError: no samples, outputs of different shapes, NaN outputs, labels out of range.
+    """
+    meeting = _Meeting(reference, candidate, options)
+    total = len(samples) if options.limit is None else min(options.limit, len(samples))
+    for done, sample in enumerate(islice(iter(samples), total), start=1):
+        meeting.add(sample)
+        if on_progress is not None:
+            on_progress(done, total)
+    if not meeting.seen:
+        raise InputFileError(
+            "there are no samples", fix="give at least one sample", where=samples.description
+        )
+    return meeting.result(meaningful=samples.meaningful)
+
+
+class _Meeting:
+    """Everything that is known so far about two runners."""
+
+    def __init__(self, reference: Runner, candidate: Runner, options: CompareOptions) -> None:
+        self._reference = reference
+        self._candidate = candidate
+        self._pairs = pair_outputs(reference, candidate)
+        self._scored = _scored(self._pairs, options.output)
+        distances = {name: _distance(name) for name in options.metrics}
+        self._units = {name: distance.unit for name, distance in distances.items()}
+        self._meters: dict[Pair, dict[str, Meter]] = {
+            pair: {name: distance.start() for name, distance in distances.items()} for pair in self._pairs
+        }
+        self._task = Task(options.task)
+        self._worst = Worst()
+        self.seen = 0
+
+    def add(self, sample: Sample) -> None:
+        left = self._reference.run(feeds_for(self._reference, sample))
+        right = self._candidate.run(feeds_for(self._candidate, sample))
+        values = {}
+        for pair, meters in self._meters.items():
+            a, b = comparable(left[pair.reference], right[pair.candidate], pair, sample)
+            values[pair.reference] = (a, b)
+            for meter in meters.values():
+                meter.add(a, b)
+        self._task.add(left[self._scored.reference], right[self._scored.candidate], sample)
+        self._worst.add(sample.name, values)
+        self.seen += 1
+
+    def result(self, *, meaningful: bool) -> Comparison:
+        return Comparison(
+            reference=self._reference.description,
+            candidate=self._candidate.description,
+            samples=self.seen,
+            meaningful=meaningful,
+            outputs=tuple(
+                OutputComparison(output=pair.reference, measures=self._measures(meters))
+                for pair, meters in self._meters.items()
+            ),
+            task=self._task.results(),
+            worst=self._worst.listed(),
+            notes=(*unpaired(self._reference, self._candidate, self._pairs), *self._task.notes()),
+        )
+
+    def _measures(self, meters: dict[str, Meter]) -> tuple[Measure, ...]:
+        readings = {name: meter.reading() for name, meter in meters.items()}
+        return tuple(
+            Measure(metric=name, value=reading.value, unit=self._units[name], note=reading.note)
+            for name, reading in readings.items()
+        )
+
+
+def _distance(name: str) -> Distance:
+    plugin = METRICS.load(name)
+    if not isinstance(plugin, Distance):
+        raise UsageError(
+            f"{name!r} is a task metric",
+            fix="leave it out of compare.metrics; it is measured when compare.task asks for it",
+        )
+    return plugin
+
+
+def _scored(pairs: tuple[Pair, ...], output: str) -> Pair:
+    """The pair that holds the class scores."""
+    for pair in pairs:
+        if output in {"", pair.reference, pair.candidate}:
+            return pair
+    names = ", ".join(repr(pair.reference) for pair in pairs)
+    raise UsageError(f"there is no output called {output!r}", fix=f"set compare.output to one of {names}")

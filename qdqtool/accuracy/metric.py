@@ -1,0 +1,67 @@
+"""What a metric is: a distance between tensors that grows sample by sample, or a hit per sample.
+
+A distance starts one meter per model output; the meter sees the reference and the candidate of every sample and keeps
+a few numbers, so memory does not grow with the samples. A hit looks at one sample's class scores and the true class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qdqtool.plugins import Shelf
+
+METRICS = Shelf(package="qdqtool.accuracy.metrics")
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reading:
+    """What a meter shows; `value` is None where the metric is undefined, and `note` says why."""
+
+    value: float | None
+    note: str = ""
+
+
+class Meter(Protocol):
+    """Sees pairs of equal shape, one per sample, in any order."""
+
+    def add(self, reference: Floats, candidate: Floats) -> None:
+        """Take in one sample's pair of finite arrays of equal shape."""
+
+    def reading(self) -> Reading:
+        """The metric over everything seen so far."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Distance:
+    """A metric of one output: its unit, which direction is good, and how a meter starts."""
+
+    start: Callable[[], Meter]
+    better: Literal["higher", "lower"]
+    unit: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hit:
+    """A task metric in percent: whether one sample counts.
+
+    Attributes:
+        hit: scores of all classes (vector) and the true class -> 0.0 or 1.0.
+        classes: fewest classes for which the metric says anything.
+        truth: the class comes from labels, or is the reference's own best class.
+    """
+
+    hit: Callable[[Floats, int], float]
+    classes: int = 2
+    truth: Literal["label", "reference"] = "label"
+
+
+NOTHING_SEEN = Reading(value=None, note="no samples")
+SAME = "no difference at all"
+SILENT = "the reference is zero everywhere"

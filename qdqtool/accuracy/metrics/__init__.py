@@ -1,0 +1,1 @@
+"""The shelf of metrics: each file is one metric."""

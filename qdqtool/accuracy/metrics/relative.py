@@ -1,0 +1,29 @@
+"""Relative error in percent: 100 * sum |candidate - reference| / sum |reference|.
+
+Sums before it divides, so values near zero do not blow it up as an elementwise relative error would. Undefined when
+the reference is zero everywhere.
+"""
+
+from __future__ import annotations
+
+from qdqtool.accuracy.metric import SILENT, Distance, Floats, Reading
+
+
+class Relative:
+    """Keeps two sums of magnitudes."""
+
+    def __init__(self) -> None:
+        self._error = 0.0
+        self._signal = 0.0
+
+    def add(self, reference: Floats, candidate: Floats) -> None:
+        self._error += float(abs(candidate - reference).sum())
+        self._signal += float(abs(reference).sum())
+
+    def reading(self) -> Reading:
+        if not self._signal:
+            return Reading(value=None, note=SILENT)
+        return Reading(value=100 * self._error / self._signal)
+
+
+PLUGIN = Distance(start=Relative, better="lower", unit="%")

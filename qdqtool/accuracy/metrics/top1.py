@@ -1,0 +1,16 @@
+"""Share of samples whose best class is the label, in percent.
+
+Of several classes with the same best score the first one counts, as argmax would say it.
+"""
+
+from __future__ import annotations
+
+from qdqtool.accuracy.metric import Floats, Hit
+from qdqtool.accuracy.scores import rank
+
+
+def _hit(scores: Floats, truth: int) -> float:
+    return float(rank(scores, truth) == 0)
+
+
+PLUGIN = Hit(hit=_hit)

@@ -1,0 +1,117 @@
+"""Which output of one runner belongs to which of the other, and whether two arrays can be compared at all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qdqtool.accuracy.metric import Floats
+from qdqtool.core.protocols import Feeds, Runner, Sample
+from qdqtool.errors import InputFileError, UsageError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pair:
+    """One output under its name in the reference and in the candidate."""
+
+    reference: str
+    candidate: str
+
+
+def pair_outputs(reference: Runner, candidate: Runner) -> tuple[Pair, ...]:
+    """Outputs of equal name in the reference's order; two single outputs belong together whatever their names.
+
+    Raises:
+        UsageError: the runners have no output in common.
+    """
+    theirs = set(candidate.outputs)
+    pairs = tuple(Pair(reference=name, candidate=name) for name in reference.outputs if name in theirs)
+    if not pairs and len(reference.outputs) == len(candidate.outputs) == 1:
+        return (Pair(reference=reference.outputs[0], candidate=candidate.outputs[0]),)
+    if not pairs:
+        raise UsageError(
+            f"the two have no output in common: {_listed(reference.outputs)} against {_listed(candidate.outputs)}",
+            fix="compare two forms of the same model, or rename the outputs",
+        )
+    return pairs
+
+
+def unpaired(reference: Runner, candidate: Runner, pairs: tuple[Pair, ...]) -> tuple[str, ...]:
+    """A sentence for each side that has outputs the other lacks."""
+    sides = (
+        ("the candidate", set(reference.outputs) - {pair.reference for pair in pairs}),
+        ("the reference", set(candidate.outputs) - {pair.candidate for pair in pairs}),
+    )
+    return tuple(
+        f"not compared, because {side} lacks them: {_listed(sorted(names))}" for side, names in sides if names
+    )
+
+
+def feeds_for(runner: Runner, sample: Sample) -> Feeds:
+    """The sample's arrays that this runner wants.
+
+    Raises:
+        InputFileError: the sample lacks one of the inputs.
+    """
+    missing = [info.name for info in runner.inputs if info.name not in sample.feeds]
+    if missing:
+        raise InputFileError(
+            f"lacks the input {_listed(missing)} of {runner.description}; it has {_listed(sorted(sample.feeds))}",
+            fix="give samples with one array per model input, under the input's name",
+            where=sample.name,
+        )
+    return {info.name: sample.feeds[info.name] for info in runner.inputs}
+
+
+def comparable(
+    reference: NDArray[Any], candidate: NDArray[Any], pair: Pair, sample: Sample
+) -> tuple[Floats, Floats]:
+    """Both arrays as float64, where equal infinities are replaced by zeros on both sides.
+
+    Raises:
+        InputFileError: text, different shapes, NaN, or an infinity on one side only.
+    """
+    place = f"output {pair.reference!r}, sample {sample.name!r}"
+    for side, array in (("reference", reference), ("candidate", candidate)):
+        if array.dtype.kind not in "fiub":
+            raise InputFileError(
+                f"the {side} gives {array.dtype} values, which cannot be compared as numbers",
+                fix="remove this output from the model, or compare models whose outputs are numbers",
+                where=place,
+            )
+    if reference.shape != candidate.shape:
+        raise InputFileError(
+            f"the reference has shape {reference.shape} and the candidate {candidate.shape}",
+            fix="compare two forms of the same model on the same samples",
+            where=place,
+        )
+    left, right = reference.astype(np.float64), candidate.astype(np.float64)
+    for side, values in (("reference", left), ("candidate", right)):
+        _refuse_nan(side, values, place)
+    wild = ~(np.isfinite(left) & np.isfinite(right))
+    if wild.any():
+        if not np.array_equal(left[wild], right[wild]):
+            raise InputFileError(
+                "one of the two is infinite where the other is not",
+                fix="look for an overflow: FP16 beyond 65504, a division by zero, a logarithm of zero",
+                where=place,
+            )
+        left, right = np.where(wild, 0.0, left), np.where(wild, 0.0, right)
+    return left, right
+
+
+def _refuse_nan(side: str, values: Floats, place: str) -> None:
+    count = int(np.isnan(values).sum())
+    if count:
+        raise InputFileError(
+            f"{count} of {values.size} values of the {side} are NaN",
+            fix="run the model on this sample alone and look for the first NaN: weights, a division by zero, a scale",
+            where=place,
+        )
+
+
+def _listed(names: tuple[str, ...] | list[str]) -> str:
+    return ", ".join(repr(name) for name in names) or "none"

@@ -1,0 +1,143 @@
+"""Task metrics: how often each side is right, and whether the difference is more than noise."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qdqtool.accuracy.intervals import paired_interval
+from qdqtool.accuracy.metric import METRICS, Floats, Hit
+from qdqtool.accuracy.scores import class_scores
+from qdqtool.core.comparison import TaskAccuracy
+from qdqtool.core.protocols import Sample
+from qdqtool.errors import InputFileError
+
+_ASK = {"classify": ("top1", "top5"), "agreement": ("agreement",), "none": ()}
+
+
+class HitCount:
+    """Hits of both sides for one metric, kept as one number per sample."""
+
+    def __init__(self, name: str, metric: Hit) -> None:
+        self._name = name
+        self.metric = metric
+        self._reference = array("d")
+        self._candidate = array("d")
+
+    def add(self, reference: Floats, candidate: Floats, truth: int) -> None:
+        """Take in one sample's scores on both sides."""
+        self._reference.append(self.metric.hit(reference, truth))
+        self._candidate.append(self.metric.hit(candidate, truth))
+
+    def result(self) -> TaskAccuracy | None:
+        """Both shares in percent and the interval of their difference in points; None without samples."""
+        if not self._reference:
+            return None
+        left, right = np.frombuffer(self._reference), np.frombuffer(self._candidate)
+        interval = paired_interval(right - left)
+        return TaskAccuracy(
+            metric=self._name,
+            unit="%",
+            reference=100 * float(left.mean()),
+            candidate=100 * float(right.mean()),
+            samples=len(left),
+            low=None if interval is None else 100 * interval.low,
+            high=None if interval is None else 100 * interval.high,
+        )
+
+
+class Task:
+    """Watches the output that holds class scores."""
+
+    def __init__(self, kind: str) -> None:
+        hits = [(name, METRICS.load(name)) for name in _ASK[kind]]
+        self._counts = [HitCount(name, metric) for name, metric in hits]
+        self._ties = 0
+        self._seen = 0
+        self._classes = 0
+        self._shifted = array("l", [0, 0, 0])
+        self._odd_shape = ""
+
+    def add(self, reference: NDArray[Any], candidate: NDArray[Any], sample: Sample) -> None:
+        """Take in one sample; without a label only metrics that need none count it.
+
+        Raises:
+            InputFileError: the label is not one of the output's classes.
+        """
+        if not self._counts:
+            return
+        if _is_index(reference):
+            self._add_index(int(reference.item()), int(candidate.item()), sample.label)
+            return
+        left, right = class_scores(reference), class_scores(candidate)
+        if left is None or right is None:
+            self._odd_shape = f"{reference.shape}"
+            return
+        _check_label(sample, len(left))
+        self._seen += 1
+        self._classes = len(left)
+        self._ties += int((right == right.max()).sum() > 1)
+        self._watch_shift(left, sample.label)
+        for count in self._counts:
+            truth = sample.label if count.metric.truth == "label" else int(left.argmax())
+            if truth is not None and len(left) >= count.metric.classes:
+                count.add(left, right, truth)
+
+    def results(self) -> tuple[TaskAccuracy, ...]:
+        """One entry per metric that saw samples."""
+        return tuple(found for count in self._counts if (found := count.result()) is not None)
+
+    def notes(self) -> tuple[str, ...]:
+        """What a reader must know to trust the figures."""
+        notes = []
+        if self._odd_shape:
+            notes.append(
+                f"no task metric: an output of shape {self._odd_shape} is not the class scores of one sample"
+            )
+        if self._ties:
+            share = 100 * self._ties / self._seen
+            notes.append(
+                f"in {share:.1f} % of the samples several classes of the candidate share the best score, and the first "
+                "one counts: the range of this output may be cut off"
+            )
+        if self._classes > self._seen > 0:
+            notes.append(f"{self._seen} samples for {self._classes} classes: most classes were not seen")
+        below, right, above = self._shifted
+        if max(below, above) > 2 * right and max(below, above) > self._seen // 4:
+            side = "one lower" if below > above else "one higher"
+            notes.append(f"the labels would fit much better {side}: is there a background class?")
+        return tuple(notes)
+
+    def _add_index(self, reference: int, candidate: int, label: int | None) -> None:
+        """The output is the class itself: all that can be asked is whether it is the true one."""
+        self._seen += 1
+        for count in self._counts:
+            truth = label if count.metric.truth == "label" else reference
+            if truth is not None and count.metric.classes <= 2:
+                count.add(_chosen(reference == truth), _chosen(candidate == truth), 0)
+
+    def _watch_shift(self, scores: Floats, label: int | None) -> None:
+        if label is not None:
+            step = int(scores.argmax()) - label
+            if -1 <= step <= 1:
+                self._shifted[step + 1] += 1
+
+
+def _is_index(output: NDArray[Any]) -> bool:
+    return output.size == 1 and output.dtype.kind in "iu"
+
+
+def _chosen(right: bool) -> Floats:
+    return np.array([1.0, 0.0]) if right else np.array([0.0, 1.0])
+
+
+def _check_label(sample: Sample, classes: int) -> None:
+    if sample.label is not None and not 0 <= sample.label < classes:
+        raise InputFileError(
+            f"the label is {sample.label}, but the model has {classes} classes, 0 to {classes - 1}",
+            fix="give labels that match the model's classes; where it has a background class, shift them by one",
+            where=sample.name,
+        )

@@ -1,0 +1,195 @@
+"""Two runners over the same samples: what is measured, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from qdqtool.accuracy.compare import compare
+from qdqtool.core.comparison import Comparison
+from qdqtool.core.protocols import Sample
+from qdqtool.core.recipe import CompareOptions
+from qdqtool.errors import InputFileError, UsageError
+from tests.accuracy.stand_ins import Given, Scripted, identity, rows
+
+FLOAT = Scripted(identity, description="float")
+
+
+def skewed(x: np.ndarray) -> dict[str, np.ndarray]:
+    """Adds 10 to class 0 of samples whose class 2 is positive."""
+    y = x.copy()
+    y[:, 0] += 10.0 * (x[:, 2] > 0)
+    return {"y": y}
+
+
+def task(found: Comparison, metric: str) -> tuple[float, float]:
+    entry = next(entry for entry in found.task if entry.metric == metric)
+    return entry.reference, entry.candidate
+
+
+def test_no_samples_is_an_error() -> None:
+    with pytest.raises(InputFileError, match="no samples"):
+        compare(FLOAT, FLOAT, Given([]), CompareOptions())
+
+
+def test_a_runner_against_itself_has_no_noise() -> None:
+    found = compare(FLOAT, FLOAT, rows(np.eye(4)), CompareOptions())
+    measures = {measure.metric: measure for measure in found.outputs[0].measures}
+    assert measures["cosine"].value == pytest.approx(1.0)
+    assert measures["sqnr_db"].value is None
+    assert "no difference" in measures["sqnr_db"].note
+    assert found.worst == ()
+
+
+def test_top1_of_both_sides_is_in_percent_and_the_difference_has_an_interval() -> None:
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(200, 8))
+    found = compare(FLOAT, Scripted(skewed), rows(values, values.argmax(axis=1)), CompareOptions())
+    reference, candidate = task(found, "top1")
+    expected = 100 * np.mean(skewed(values)["y"].argmax(axis=1) == values.argmax(axis=1))
+    assert reference == 100.0
+    assert candidate == pytest.approx(expected)
+    entry = found.task[0]
+    assert entry.low is not None
+    assert entry.high is not None
+    assert entry.low < candidate - reference < entry.high < 0
+
+
+def test_without_labels_there_is_no_task_metric() -> None:
+    assert compare(FLOAT, FLOAT, rows(np.eye(4)), CompareOptions()).task == ()
+
+
+def test_agreement_needs_no_labels() -> None:
+    values = np.array([[5.0, 0, -1], [5, 0, 1], [0, 5, 1], [0, 20, 1]])
+    found = compare(FLOAT, Scripted(skewed), rows(values), CompareOptions(task="agreement"))
+    assert task(found, "agreement") == (100.0, 75.0)
+
+
+def test_fewer_than_six_classes_have_no_top5() -> None:
+    found = compare(FLOAT, FLOAT, rows(np.eye(5), range(5)), CompareOptions())
+    assert [entry.metric for entry in found.task] == ["top1"]
+
+
+def test_an_output_that_is_the_class_index_counts_for_top1() -> None:
+    index = Scripted(lambda x: {"y": x.argmax(axis=1)})
+    found = compare(index, index, rows(np.eye(4), [0, 1, 2, 0]), CompareOptions())
+    assert task(found, "top1") == (75.0, 75.0)
+
+
+def test_boxes_agree_on_the_class_of_the_best_box() -> None:
+    boxes = np.zeros((1, 3, 8))
+    boxes[0, :, 4] = (0.9, 0.2, 0.1)
+    boxes[0, :, 5:] = ((0.1, 0.8, 0.1), (0.9, 0.1, 0.0), (0.0, 0.0, 0.9))
+    samples = Given([Sample(name="image", feeds={"x": boxes}, label=1)])
+    found = compare(FLOAT, FLOAT, samples, CompareOptions())
+    assert task(found, "top1") == (100.0, 100.0)
+
+
+@pytest.mark.parametrize("label", [4, -1])
+def test_labels_out_of_range_are_refused_with_the_sample_and_the_classes(label: int) -> None:
+    with pytest.raises(InputFileError, match=r"4 classes, 0 to 3") as caught:
+        compare(FLOAT, FLOAT, rows(np.eye(4), [0, 1, 2, label]), CompareOptions())
+    assert caught.value.where == "row3"
+
+
+def test_labels_shifted_by_one_are_noticed() -> None:
+    found = compare(FLOAT, FLOAT, rows(np.eye(9)[:8], range(1, 9)), CompareOptions())
+    assert any("background class" in note for note in found.notes)
+
+
+def test_a_candidate_whose_best_score_is_shared_is_noticed() -> None:
+    flat = Scripted(lambda x: {"y": np.minimum(x, 1.0)})
+    values = np.array([[5.0, 4, 0], [0, 0.5, 2]])
+    found = compare(FLOAT, flat, rows(values, [0, 2]), CompareOptions())
+    assert any("50.0 % of the samples" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("side", ["reference", "candidate"])
+def test_nan_outputs_are_refused_with_output_sample_and_side(side: str) -> None:
+    broken = Scripted(lambda x: {"y": np.where(x > 0.5, np.nan, x)})
+    pair = (broken, FLOAT) if side == "reference" else (FLOAT, broken)
+    with pytest.raises(InputFileError, match=f"1 of 4 values of the {side} are NaN") as caught:
+        compare(*pair, rows(np.eye(4)), CompareOptions())
+    assert caught.value.where == "output 'y', sample 'row0'"
+
+
+def test_infinities_on_one_side_only_are_refused_and_shared_ones_ignored() -> None:
+    masked = Scripted(lambda x: {"y": np.where(x > 0.5, -np.inf, x)})
+    assert compare(masked, masked, rows(np.eye(4)), CompareOptions()).samples == 4
+    with pytest.raises(InputFileError, match="infinite"):
+        compare(FLOAT, masked, rows(np.eye(4)), CompareOptions())
+
+
+def test_outputs_of_different_shapes_are_refused() -> None:
+    wide = Scripted(lambda x: {"y": np.tile(x, 2)})
+    with pytest.raises(InputFileError, match=r"\(1, 4\) and the candidate \(1, 8\)"):
+        compare(FLOAT, wide, rows(np.eye(4)), CompareOptions())
+
+
+def test_text_outputs_are_refused() -> None:
+    text = Scripted(lambda x: {"y": np.array(["cat"])})
+    with pytest.raises(InputFileError, match="cannot be compared as numbers"):
+        compare(text, text, rows(np.eye(4)), CompareOptions())
+
+
+def test_runners_without_a_common_output_are_refused() -> None:
+    other = Scripted(lambda x: {"a": x, "b": x}, outputs=("a", "b"))
+    with pytest.raises(UsageError, match="no output in common: 'y' against 'a', 'b'"):
+        compare(FLOAT, other, rows(np.eye(4)), CompareOptions())
+
+
+def test_single_outputs_belong_together_whatever_their_names() -> None:
+    other = Scripted(lambda x: {"z": x}, outputs=("z",))
+    assert compare(FLOAT, other, rows(np.eye(4)), CompareOptions()).outputs[0].output == "y"
+
+
+def test_outputs_that_only_one_side_has_are_named() -> None:
+    more = Scripted(lambda x: {"y": x, "extra": x}, outputs=("y", "extra"))
+    found = compare(more, FLOAT, rows(np.eye(4)), CompareOptions())
+    assert found.notes == ("not compared, because the candidate lacks them: 'extra'",)
+
+
+def test_a_missing_input_is_refused_with_the_sample() -> None:
+    samples = Given([Sample(name="s", feeds={"other": np.zeros(1)})])
+    with pytest.raises(InputFileError, match="lacks the input 'x' of float; it has 'other'"):
+        compare(FLOAT, FLOAT, samples, CompareOptions())
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (CompareOptions(metrics=("cosinus",)), "did you mean 'cosine'"),
+        (CompareOptions(metrics=("top1",)), "leave it out"),
+        (CompareOptions(output="logits"), "set compare.output to one of 'y'"),
+    ],
+    ids=["unknown metric", "task metric as distance", "unknown output"],
+)
+def test_wrong_options_are_refused_with_the_fix(options: CompareOptions, words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        compare(FLOAT, FLOAT, rows(np.eye(4)), options)
+    assert words in caught.value.fix
+
+
+def test_the_limit_stops_early_and_progress_counts_to_it() -> None:
+    seen: list[tuple[int, int]] = []
+    found = compare(
+        FLOAT, FLOAT, rows(np.eye(4)), CompareOptions(limit=3), on_progress=lambda *now: seen.append(now)
+    )
+    assert found.samples == 3
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_the_ten_worst_samples_come_worst_first() -> None:
+    noisy = Scripted(lambda x: {"y": x + x[:, :1] / 1000})
+    values = np.ones((30, 3))
+    values[:, 0] = np.arange(1, 31)
+    found = compare(FLOAT, noisy, rows(values), CompareOptions())
+    levels = [entry.sqnr_db for entry in found.worst]
+    assert len(levels) == 10
+    assert levels == sorted(levels)
+    assert found.worst[0].sample == "row29"
+
+
+def test_random_samples_are_marked_as_meaningless() -> None:
+    samples = Given(list(rows(np.eye(2))), meaningful=False)
+    assert not compare(FLOAT, FLOAT, samples, CompareOptions()).meaningful
