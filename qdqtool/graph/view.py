@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from onnx import numpy_helper
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.tensors import TensorInfo
+from qdqtool.graph.walk import captured
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -137,7 +138,7 @@ class GraphView:
         for node, proto in zip(self.nodes, self._graph.node, strict=True):
             for index, tensor in enumerate(node.inputs):
                 uses.setdefault(tensor, []).append(Use(node=node, index=index))
-            for offset, tensor in enumerate(_captured(proto)):
+            for offset, tensor in enumerate(captured(proto)):
                 uses.setdefault(tensor, []).append(Use(node=node, index=len(node.inputs) + offset))
         return {tensor: tuple(found) for tensor, found in uses.items()}
 
@@ -172,17 +173,6 @@ def _value(attribute: onnx.AttributeProto) -> Any:
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     return tuple(value) if isinstance(value, list) else value
-
-
-def _captured(proto: onnx.NodeProto) -> Iterator[str]:
-    """Outer tensors that the bodies of an If, Loop or Scan read."""
-    for attribute in proto.attribute:
-        for body in (attribute.g, *attribute.graphs):
-            own = {value.name for value in body.input} | {tensor.name for tensor in body.initializer}
-            for inner in body.node:
-                yield from (name for name in (*inner.input, *_captured(inner)) if name and name not in own)
-                own.update(inner.output)
-            yield from (value.name for value in body.output if value.name not in own)
 
 
 def _info(value: onnx.ValueInfoProto) -> TensorInfo:

@@ -1,0 +1,79 @@
+"""Turns Constant nodes into initializers, and initializers that are also inputs into plain ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+
+def lift_constants(graph: onnx.GraphProto) -> int:
+    """Replace Constant nodes by initializers of the same name; returns how many.
+
+    Strings, sparse values and constants that are model outputs stay nodes.
+    """
+    returned = {value.name for value in graph.output}
+    rest, lifted = [], []
+    for node in graph.node:
+        tensor = constant_tensor(node) if node.output and node.output[0] not in returned else None
+        if tensor is None:
+            rest.append(node)
+        else:
+            lifted.append(tensor)
+    if lifted:
+        kept = [_detached(node) for node in rest]
+        del graph.node[:]
+        graph.node.extend(kept)
+        graph.initializer.extend(lifted)
+    return len(lifted)
+
+
+def constant_tensor(node: onnx.NodeProto) -> onnx.TensorProto | None:
+    """The tensor that a Constant node makes, named like its output; None for other nodes and for strings."""
+    if node.op_type != "Constant" or node.domain not in {"", "ai.onnx"} or len(node.attribute) != 1:
+        return None
+    attribute = node.attribute[0]
+    values: dict[str, Any] = {
+        "value_float": np.float32(attribute.f),
+        "value_floats": np.asarray(attribute.floats, np.float32),
+        "value_int": np.int64(attribute.i),
+        "value_ints": np.asarray(attribute.ints, np.int64),
+    }
+    if attribute.name == "value":
+        tensor = onnx.TensorProto()
+        tensor.CopyFrom(attribute.t)
+        tensor.name = node.output[0]
+        return tensor
+    if attribute.name in values:
+        return numpy_helper.from_array(np.asarray(values[attribute.name]), node.output[0])
+    return None
+
+
+def drop_default_inputs(graph: onnx.GraphProto) -> int:
+    """Take initializers off the list of inputs, where IR versions before 4 put them; returns how many."""
+    stored = {tensor.name for tensor in graph.initializer}
+    inputs = [value for value in graph.input if value.name not in stored]
+    dropped = len(graph.input) - len(inputs)
+    if dropped:
+        kept = [_detached(value) for value in inputs]
+        del graph.input[:]
+        graph.input.extend(kept)
+    return dropped
+
+
+def drop_repeats(graph: onnx.GraphProto) -> int:
+    """Keep the last of initializers with one name, as onnxruntime does; returns how many went."""
+    last = {tensor.name: position for position, tensor in enumerate(graph.initializer)}
+    repeats = [position for position, tensor in enumerate(graph.initializer) if last[tensor.name] != position]
+    for position in reversed(repeats):
+        del graph.initializer[position]
+    return len(repeats)
+
+
+def _detached(message: Any) -> Any:
+    """A copy that outlives the list it is in."""
+    copy = type(message)()
+    copy.CopyFrom(message)
+    return copy

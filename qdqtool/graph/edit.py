@@ -1,0 +1,147 @@
+"""A private copy of a model's main graph that may be changed, and becomes a `Model` again when done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import onnx
+from onnx import numpy_helper
+
+from qdqtool.graph.model import Model
+from qdqtool.graph.naming import unique
+from qdqtool.graph.order import sort
+from qdqtool.graph.read import default_opset
+from qdqtool.graph.shapes import infer
+from qdqtool.graph.skeleton import copy_fields
+from qdqtool.graph.walk import captured, reads
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class Edit:
+    """The nodes, constants, inputs and outputs of a model, open for changes.
+
+    Constants are shared with the original until `finish` copies them: replace them, never write into them.
+
+    Attributes:
+        nodes: private copies, in any order; `finish` sorts them.
+        constants: initializers by name.
+        inputs: private copies of the declared inputs.
+        outputs: private copies of the declared outputs.
+        notes: sentences for the reader of the result.
+    """
+
+    def __init__(self, model: Model) -> None:
+        graph = model.proto.graph
+        self._model = model
+        self.opset = default_opset(model.proto)
+        self.nodes = [_copy(node) for node in graph.node]
+        self.constants = {tensor.name: tensor for tensor in graph.initializer}
+        self.inputs = [_copy(value) for value in graph.input]
+        self.outputs = [_copy(value) for value in graph.output]
+        self.notes = list(model.notes)
+        self._tensors = {value.name for value in (*self.inputs, *self.outputs)} | set(self.constants)
+        self._tensors |= {name for node in self.nodes for name in (*node.output, *reads(node))}
+        self._names = {node.name for node in self.nodes}
+
+    @property
+    def pinned(self) -> frozenset[str]:
+        """Tensors whose names must not change: model outputs, and what bodies of control flow read."""
+        inner = {name for node in self.nodes for name in captured(node)}
+        return frozenset(inner | {value.name for value in self.outputs})
+
+    def producers(self) -> dict[str, onnx.NodeProto]:
+        """The maker of each tensor, as things stand now."""
+        return {name: node for node in self.nodes for name in node.output if name}
+
+    def consumers(self) -> dict[str, list[tuple[onnx.NodeProto, int]]]:
+        """The readers of each tensor with the input number, as things stand now; bodies are not looked into."""
+        found: dict[str, list[tuple[onnx.NodeProto, int]]] = {}
+        for node in self.nodes:
+            for index, name in enumerate(node.input):
+                if name:
+                    found.setdefault(name, []).append((node, index))
+        return found
+
+    def value(self, tensor: str) -> NDArray[Any] | None:
+        """The value of a constant; None for other tensors."""
+        proto = self.constants.get(tensor)
+        return None if proto is None else numpy_helper.to_array(proto)
+
+    def fresh(self, wish: str) -> str:
+        """A tensor name that nobody has, as near to `wish` as possible."""
+        name = unique(wish, self._tensors)
+        self._tensors.add(name)
+        return name
+
+    def constant(self, wish: str, value: NDArray[Any]) -> str:
+        """A new constant under a fresh name, which is returned."""
+        name = self.fresh(wish)
+        self.constants[name] = numpy_helper.from_array(value, name)
+        return name
+
+    def node(
+        self, op: str, inputs: Sequence[str], outputs: Sequence[str], *, name: str, **attributes: Any
+    ) -> onnx.NodeProto:
+        """A new node under a fresh name, as near to `name` as possible."""
+        name = unique(name, self._names)
+        self._names.add(name)
+        node = onnx.helper.make_node(op, list(inputs), list(outputs), name=name, **attributes)
+        self.nodes.append(node)
+        return node
+
+    def remove(self, gone: Iterable[onnx.NodeProto]) -> None:
+        """Take these nodes out."""
+        marks = {id(node) for node in gone}
+        self.nodes = [node for node in self.nodes if id(node) not in marks]
+
+    def prune(self) -> int:
+        """Drop nodes that no output needs, then constants that no node reads; returns how many nodes went."""
+        makers = self.producers()
+        needed = {value.name for value in self.outputs}
+        waiting = list(needed)
+        alive: set[int] = set()
+        while waiting:
+            node = makers.get(waiting.pop())
+            if node is None or id(node) in alive:
+                continue
+            alive.add(id(node))
+            fresh = set(reads(node)) - needed
+            needed |= fresh
+            waiting += fresh
+        before = len(self.nodes)
+        self.nodes = [node for node in self.nodes if id(node) in alive]
+        self.constants = {name: tensor for name, tensor in self.constants.items() if name in needed}
+        return before - len(self.nodes)
+
+    def finish(self, *, retyped: bool = False) -> Model:
+        """The changed model: sorted, with shapes; `retyped` says that tensors may have new element types.
+
+        Raises:
+            InputFileError: the changes left a graph with a hole or a cycle.
+        """
+        old = self._model.proto
+        proto = onnx.ModelProto()
+        copy_fields(old, proto, skip={"graph"})
+        copy_fields(old.graph, proto.graph, skip={"node", "initializer", "input", "output", "value_info"})
+        given = [value.name for value in self.inputs] + list(self.constants)
+        given += [tensor.values.name for tensor in old.graph.sparse_initializer]
+        proto.graph.node.extend(sort(self.nodes, given, self._model.path))
+        proto.graph.initializer.extend(self.constants.values())
+        proto.graph.input.extend(self.inputs)
+        proto.graph.output.extend(self.outputs)
+        if not retyped:
+            made = {name for node in self.nodes for name in node.output}
+            proto.graph.value_info.extend(value for value in old.graph.value_info if value.name in made)
+        note = infer(proto, keep=not retyped)
+        if note and note not in self.notes:
+            self.notes.append(note)
+        return Model(proto=proto, path=self._model.path, notes=tuple(self.notes))
+
+
+def _copy(message: Any) -> Any:
+    copy = type(message)()
+    copy.CopyFrom(message)
+    return copy

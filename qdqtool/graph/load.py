@@ -1,0 +1,113 @@
+"""Opens a model file: checked, opset 13 or newer, named, sorted, with shapes. The file itself is never changed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import onnx
+from onnx.inliner import inline_local_functions
+
+from qdqtool.errors import InputFileError
+from qdqtool.graph.constants import drop_default_inputs, drop_repeats, lift_constants
+from qdqtool.graph.model import Model
+from qdqtool.graph.naming import name_nodes
+from qdqtool.graph.opset import LOWEST, raise_opset
+from qdqtool.graph.order import sort
+from qdqtool.graph.read import read
+from qdqtool.graph.shapes import infer
+from qdqtool.graph.skeleton import skeleton
+from qdqtool.graph.sound import check_values
+from qdqtool.graph.walk import bodies
+
+OLDEST_IR, NEWEST_IR = 8, 10
+"""IR versions that onnxruntime and every TensorRT from 8.6 on read."""
+
+
+def load(path: Path) -> Model:
+    """The model at `path`, ready for questions and edits.
+
+    What it does, each with a note where it changed something: weights in files beside the model are read, local
+    functions inlined, opsets before 13 raised, Constant nodes made initializers, initializers taken off the input
+    list, nodes named uniquely and sorted, shapes inferred. Operators are not judged, and If, Loop and Scan bodies
+    stay as they are.
+
+    Raises:
+        InputFileError: the file is missing, damaged or not ONNX; external data is missing or outside the folder;
+            a weight is NaN or infinite; the graph has a cycle; the opset cannot be raised to 13.
+    """
+    proto = read(path)
+    notes: list[str] = []
+    proto = _inline(proto, notes, path)
+    graph = proto.graph
+    _count(notes, drop_repeats(graph), "repeated initializers dropped, the last of each kept")
+    _count(notes, drop_default_inputs(graph), "initializers were also inputs; they are constants now")
+    lift_constants(graph)
+    proto, note = raise_opset(proto, LOWEST, path)
+    graph = proto.graph
+    lift_constants(graph)
+    _count(notes, name_nodes(graph.node), "nodes without a name of their own were named after their outputs")
+    _sort(proto, notes, path)
+    notes += [note] if note else []
+    proto.ir_version = min(max(proto.ir_version, OLDEST_IR), NEWEST_IR)
+    notes += check_values(graph, path)
+    _check(proto, path)
+    note = infer(proto)
+    notes += [note] if note else []
+    notes += _bodies(graph)
+    return Model(proto=proto, path=path, notes=tuple(notes))
+
+
+def _inline(proto: onnx.ModelProto, notes: list[str], path: Path) -> onnx.ModelProto:
+    """Local functions written out, so that every node is an operator."""
+    if not proto.functions:
+        return proto
+    _count(notes, len(proto.functions), "local functions inlined")
+    try:
+        return inline_local_functions(proto)
+    except (RuntimeError, ValueError) as error:
+        raise InputFileError(
+            f"has local functions that cannot be inlined: {error}",
+            fix="export without functions",
+            where=str(path),
+        ) from error
+
+
+def _sort(proto: onnx.ModelProto, notes: list[str], path: Path) -> None:
+    graph = proto.graph
+    given = [value.name for value in graph.input] + [tensor.name for tensor in graph.initializer]
+    given += [tensor.values.name for tensor in graph.sparse_initializer]
+    ordered = sort(list(graph.node), given, path)
+    made = {output for node in ordered for output in node.output} | set(given)
+    for value in graph.output:
+        if value.name not in made:
+            raise InputFileError(
+                f"returns {value.name!r}, which nothing makes", fix="export the model again", where=str(path)
+            )
+    if [id(node) for node in ordered] != [id(node) for node in graph.node]:
+        notes.append("nodes sorted into topological order")
+        copies = onnx.GraphProto(node=ordered).node
+        del graph.node[:]
+        graph.node.extend(copies)
+
+
+def _check(proto: onnx.ModelProto, path: Path) -> None:
+    """Let onnx judge attributes and arity; unknown operators are not our business."""
+    try:
+        onnx.checker.check_model(skeleton(proto)[0])
+    except onnx.checker.ValidationError as error:
+        reason = str(error).strip().split("\n", 1)[0]
+        if "No Op registered" not in reason and "No opset import" not in reason:
+            raise InputFileError(
+                f"is not valid ONNX: {reason}", fix="export the model again", where=str(path)
+            ) from error
+
+
+def _bodies(graph: onnx.GraphProto) -> list[str]:
+    counts = Counter(node.op_type for node in graph.node if any(True for _ in bodies(node)))
+    return [f"{count} {op} nodes: their bodies are left alone" for op, count in sorted(counts.items())]
+
+
+def _count(notes: list[str], count: int, sentence: str) -> None:
+    if count:
+        notes.append(f"{count} {sentence}")

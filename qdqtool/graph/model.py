@@ -1,0 +1,33 @@
+"""A model that went through the entrance: checked, named, sorted, with shapes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import onnx
+
+from qdqtool.graph.view import GraphView
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Model:
+    """An ONNX model in memory, and what a reader must know about how it came to be.
+
+    Every step of this package takes a `Model` and makes another; none changes the one it got.
+
+    Attributes:
+        proto: the model; nobody outside `qdqtool.graph` looks inside, and nobody changes it.
+        path: the file it came from.
+        notes: what was changed or noticed on the way, one sentence each.
+    """
+
+    proto: onnx.ModelProto
+    path: Path
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def view(self) -> GraphView:
+        """Questions about the main graph."""
+        return GraphView(self.proto)

@@ -1,0 +1,45 @@
+"""Raises a model's opset with onnx's version converter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+from onnx import version_converter
+
+from qdqtool.errors import InputFileError
+from qdqtool.graph.read import default_opset
+from qdqtool.graph.skeleton import restore, skeleton
+
+LOWEST = 13
+"""First opset whose QuantizeLinear and DequantizeLinear have a channel axis."""
+HALF_SCALES = 19
+"""First opset whose QuantizeLinear and DequantizeLinear take FP16 scales."""
+
+
+def raise_opset(proto: onnx.ModelProto, target: int, path: Path) -> tuple[onnx.ModelProto, str | None]:
+    """The same model at opset `target` or above, and a note when it had to be converted.
+
+    Raises:
+        InputFileError: the converter does not know how.
+    """
+    opset = default_opset(proto)
+    if opset >= target:
+        return proto, None
+    light, heavy = skeleton(proto)
+    light.ir_version = max(light.ir_version, 4)
+    try:
+        raised = version_converter.convert_version(light, target)
+    except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
+        reason = str(error).strip().split("\n", 1)[0]
+        raise InputFileError(
+            f"has opset {opset} and cannot be converted to {target}: {reason}",
+            fix=f"export the model again with opset {target} or newer",
+            where=str(path),
+        ) from error
+    # Only graph and version are taken: the converter forgets metadata and other domains.
+    light.graph.CopyFrom(raised.graph)
+    for entry in light.opset_import:
+        if entry.domain in {"", "ai.onnx"}:
+            entry.version = target
+    return restore(light, heavy), f"opset raised from {opset} to {target}"

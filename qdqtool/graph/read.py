@@ -1,0 +1,90 @@
+"""Parses an ONNX file into a protobuf whose parts at least fit together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError
+
+from qdqtool.errors import InputFileError
+from qdqtool.graph.external import attach
+from qdqtool.graph.walk import tensors
+from qdqtool.graph.weight import flaw
+
+_PROTOBUF_LIMIT = (1 << 31) - 1
+_AGAIN = "export or copy the model again"
+
+
+def read(path: Path) -> onnx.ModelProto:
+    """The model at `path` with all its weights in memory.
+
+    Raises:
+        InputFileError: not a file, not ONNX, without nodes, or with tensors whose bytes do not fit.
+    """
+    proto = _parse(_content(path), path)
+    if not proto.graph.node:
+        raise InputFileError(
+            "holds no nodes", fix="pass an ONNX model with at least one node", where=str(path)
+        )
+    newest = onnx.defs.onnx_opset_version()
+    opset = default_opset(proto)
+    if not 0 < opset <= newest:
+        what = f"uses opset {opset}" if opset else "says no opset"
+        raise InputFileError(
+            f"{what}; the installed onnx package reads 1 to {newest}",
+            fix=_AGAIN + " with a known opset",
+            where=str(path),
+        )
+    for tensor in tensors(proto.graph):
+        trouble = flaw(tensor)
+        if trouble:
+            raise InputFileError(f"tensor {tensor.name!r} {trouble}", fix=_AGAIN, where=str(path))
+    attach(proto, path)
+    return proto
+
+
+def default_opset(proto: onnx.ModelProto) -> int:
+    """Version of the default operator set; 0 where none is named."""
+    return max((entry.version for entry in proto.opset_import if entry.domain in {"", "ai.onnx"}), default=0)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        if path.is_dir():
+            raise InputFileError("is a folder", fix="pass the .onnx file inside it", where=str(path))
+        if path.stat().st_size > _PROTOBUF_LIMIT:
+            raise InputFileError(
+                "is larger than 2 GiB, more than one protobuf file can hold",
+                fix="export the model with external data",
+                where=str(path),
+            )
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputFileError(
+            f"cannot be read: {error.strerror}", fix="check the path and its permissions", where=str(path)
+        ) from error
+    if not content.strip(b"\0"):
+        raise InputFileError("is empty", fix=_AGAIN, where=str(path))
+    if content.startswith(b"version https://git-lfs"):
+        raise InputFileError(
+            "is a Git LFS pointer, not the model",
+            fix="fetch the real file with git lfs pull",
+            where=str(path),
+        )
+    return content
+
+
+def _parse(content: bytes, path: Path) -> onnx.ModelProto:
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(content)
+    except (DecodeError, UnicodeDecodeError) as error:
+        kind = "a text file, not an ONNX model" if _is_text(content) else "damaged, or not an ONNX model"
+        raise InputFileError(f"is {kind}", fix=_AGAIN, where=str(path)) from error
+    return proto
+
+
+def _is_text(content: bytes) -> bool:
+    head = content[:512]
+    return all(byte in b"\t\n\r" or 32 <= byte < 127 for byte in head)

@@ -1,0 +1,60 @@
+"""Looks for values that no engine can compute with: NaN anywhere, infinity in weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from qdqtool.errors import InputFileError
+
+_FLOATS = frozenset(
+    {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE, onnx.TensorProto.BFLOAT16}
+)
+_WEIGHTED = frozenset(
+    {
+        "Conv",
+        "ConvTranspose",
+        "Gemm",
+        "MatMul",
+        "BatchNormalization",
+        "LayerNormalization",
+        "LSTM",
+        "GRU",
+        "RNN",
+    }
+)
+
+
+def check_values(graph: onnx.GraphProto, path: Path) -> tuple[str, ...]:
+    """Notes on constants that hold infinity for a reason (masks, bounds).
+
+    Raises:
+        InputFileError: a constant holds NaN, or a weight holds infinity.
+    """
+    readers: dict[str, str] = {
+        name: f"{node.op_type} {node.name!r}"
+        for node in reversed(graph.node)
+        if node.op_type in _WEIGHTED
+        for name in node.input
+    }
+    notes = []
+    for tensor in graph.initializer:
+        if tensor.data_type not in _FLOATS:
+            continue
+        values = numpy_helper.to_array(tensor)
+        if np.isfinite(values).all():
+            continue
+        nans, count = int(np.isnan(values).sum()), int((~np.isfinite(values)).sum())
+        reader = readers.get(tensor.name)
+        if nans or reader:
+            used = f", read by {reader}" if reader else ""
+            raise InputFileError(
+                f"tensor {tensor.name!r} holds {nans} NaN and {count - nans} infinite of {values.size} values{used}",
+                fix="train or export the model again; such weights make every output NaN",
+                where=str(path),
+            )
+        notes.append(f"constant {tensor.name!r} holds {count} infinite values and was left as it is")
+    return tuple(notes)

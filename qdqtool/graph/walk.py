@@ -1,0 +1,43 @@
+"""Walks through protobufs: every tensor, every body of If, Loop and Scan, and what bodies read from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx
+
+
+def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """The graphs that a control-flow node holds."""
+    for attribute in node.attribute:
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def captured(node: onnx.NodeProto) -> Iterator[str]:
+    """Outer tensors that the bodies of an If, Loop or Scan read, repeats included."""
+    for body in bodies(node):
+        own = {value.name for value in body.input} | {tensor.name for tensor in body.initializer}
+        for inner in body.node:
+            yield from (name for name in (*inner.input, *captured(inner)) if name and name not in own)
+            own.update(inner.output)
+        yield from (value.name for value in body.output if value.name not in own)
+
+
+def reads(node: onnx.NodeProto) -> Iterator[str]:
+    """Every tensor a node needs, its bodies' needs included; absent optional inputs are left out."""
+    yield from (name for name in node.input if name)
+    yield from captured(node)
+
+
+def tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """Every tensor stored in a graph: initializers, attributes, and those of all bodies."""
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.TENSOR:
+                yield attribute.t
+            yield from attribute.tensors
+        for body in bodies(node):
+            yield from tensors(body)
