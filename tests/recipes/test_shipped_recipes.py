@@ -1,0 +1,58 @@
+"""Every shipped recipe is valid, explains itself, and names only plug-ins and samples that exist."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from qdqtool.plugins import Shelf
+from qdqtool.workflows import recipes
+
+FOLDER = Path(__file__).resolve().parents[2] / "recipes"
+FILES = sorted(FOLDER.glob("*.yaml"))
+NAMES = [path.stem for path in FILES]
+
+
+def test_the_three_families_of_models_have_a_recipe() -> None:
+    assert {"conv-int8", "transformer-int8", "detector-int8"} <= set(NAMES)
+
+
+@pytest.mark.parametrize("path", FILES, ids=NAMES)
+def test_recipe_is_valid_and_named_like_its_file(path: Path) -> None:
+    recipe = recipes.load(str(path))
+    assert recipe.name == path.stem
+    assert recipe.description.endswith(".")
+
+
+@pytest.mark.parametrize("path", FILES, ids=NAMES)
+def test_recipe_begins_with_a_comment_that_says_when_to_use_it_and_what_it_does(path: Path) -> None:
+    header = [line for line in path.read_text("utf-8").splitlines() if line.startswith("#")]
+    text = "\n".join(header)
+    assert len(header) >= 10
+    assert all(title in text for title in ("What it does", "When to take another", "Worth changing"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=NAMES)
+def test_changes_that_the_header_recommends_are_accepted(path: Path) -> None:
+    lines = [line for line in path.read_text("utf-8").splitlines() if line.startswith("#   --set ")]
+    changes = [line.removeprefix("#   --set ").split("  ")[0].strip().strip("'") for line in lines]
+    assert changes
+    for change in changes:
+        recipes.load(str(path), [change])
+
+
+@pytest.mark.parametrize("path", FILES, ids=NAMES)
+def test_recipe_holds_no_data_and_keeps_what_it_does_not_name_at_the_default(path: Path) -> None:
+    document = YAML(typ="safe", pure=True).load(path.read_text("utf-8"))
+    assert set(document) <= {"name", "description", "samples", "place", "calibrate", "insert", "compare"}
+    assert "preprocess" not in document["samples"]
+
+
+@pytest.mark.parametrize("path", FILES, ids=NAMES)
+def test_calibrator_of_the_recipe_is_on_the_shelf(path: Path) -> None:
+    from calibrators import NOT_PLUGINS
+
+    shelf = Shelf(package="calibrators", besides=NOT_PLUGINS)
+    assert recipes.load(str(path)).calibrate.method in shelf.names()
