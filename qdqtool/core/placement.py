@@ -75,6 +75,15 @@ class Tie:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Bond:
+    """Slots that are quantized together or not at all, because half of them makes the builder compute in float."""
+
+    slots: tuple[Slot, ...]
+    rule: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
     """What was decided for one slot, and every opinion that led there.
 

@@ -113,6 +113,8 @@ class PlacementOptions(Section):
     """Rules that are not asked."""
     target: Annotated[Literal["rtx", "8", "10", "11"], BeforeValidator(_word)] = "rtx"
     """The builder whose abilities count: TensorRT for RTX, or a TensorRT release."""
+    sm: Words = ()
+    """GPU architectures whose abilities count, as "75"; empty means SM80 and newer."""
 
 
 class CalibrationOptions(Section):

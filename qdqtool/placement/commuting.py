@@ -1,0 +1,67 @@
+"""Operators that only move or pick values, so that quantizing before or after them is the same.
+
+The builder pushes Q backward and DQ forward through them (B3 of NVIDIA's placement rules names MaxPool; the verbose
+logs name Slice and Concat; RTX builds show Split, Reshape, Transpose, Pad and nearest Resize too).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.graph.view import GraphView, Node
+
+_ALWAYS = frozenset(
+    {
+        "DepthToSpace",
+        "Dropout",
+        "Expand",
+        "Flatten",
+        "Gather",
+        "GlobalMaxPool",
+        "Identity",
+        "MaxPool",
+        "Reshape",
+        "Slice",
+        "SpaceToDepth",
+        "Split",
+        "Squeeze",
+        "Tile",
+        "Transpose",
+        "Unsqueeze",
+    }
+)
+
+
+def commutes(view: GraphView, node: Node) -> bool:
+    """Whether Q(op(x)) = op(Q(x)) for the first input of `node`."""
+    if node.domain not in {"", "ai.onnx"} or not node.inputs:
+        return False
+    if node.op in {"Resize", "Upsample"}:
+        return bool(node.attribute("mode", "nearest") == "nearest")
+    if node.op == "Pad":
+        return _pads_with_zero(view, node)
+    return node.op in _ALWAYS
+
+
+def moved(node: Node) -> tuple[str, ...]:
+    """The outputs of a commuting node that hold values of its first input."""
+    return node.outputs if node.op == "Split" else node.outputs[:1]
+
+
+def upstream(view: GraphView, tensor: str) -> Iterator[str]:
+    """`tensor` and everything before it that differs only by commuting operators, nearest first."""
+    yield tensor
+    node = view.producer(tensor)
+    while node is not None and commutes(view, node) and tensor in moved(node):
+        tensor = node.inputs[0]
+        yield tensor
+        node = view.producer(tensor)
+
+
+def _pads_with_zero(view: GraphView, node: Node) -> bool:
+    if node.attribute("mode", "constant") != "constant":
+        return True
+    if len(node.inputs) > 2 and node.inputs[2]:
+        value = view.constant(node.inputs[2])
+        return value is not None and not value.any()
+    return float(node.attribute("value", 0.0)) == 0.0

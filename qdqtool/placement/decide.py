@@ -1,0 +1,180 @@
+"""Counts the opinions of all rules: a slot is quantized if someone requests it and nobody vetoes.
+
+The order of rules cannot matter: requests and vetoes are sets, ties and bonds are merged as equivalence relations.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+
+from qdqtool.core.placement import (
+    Bond,
+    Decision,
+    Opinion,
+    Placement,
+    QuantSpec,
+    Slot,
+    SlotKind,
+    Stance,
+    Tie,
+)
+from qdqtool.core.recipe import PlacementOptions
+from qdqtool.errors import UsageError
+from qdqtool.graph.view import GraphView
+from qdqtool.placement.equivalence import classes
+from qdqtool.placement.weighted import compute_nodes, factors
+from qdqtool.plugins import Shelf
+
+RULES = Shelf(package="qdqtool.placement.rules")
+
+_MOST_REASONS = 4
+"""Reasons spelled out for one merged tie."""
+
+Rule = Callable[[GraphView, PlacementOptions], Iterator[Opinion | Tie | Bond]]
+
+
+def decide(
+    view: GraphView, options: PlacementOptions | None = None, rules: Iterable[Rule] | None = None
+) -> Placement:
+    """Where Q/DQ goes in a model, with every reason for and against.
+
+    Every input of every weighted node gets a decision, and so does every other slot that a rule speaks of.
+
+    Args:
+        view: the prepared model.
+        options: what the recipe says; its defaults without.
+        rules: which rules to ask, in any order; those of the shelf without.
+
+    Raises:
+        UsageError: `skip_rules` names an unknown rule, or two rules want one slot quantized differently.
+    """
+    options = options or PlacementOptions()
+    opinions: dict[Slot, list[Opinion]] = defaultdict(list)
+    ties: list[Tie] = []
+    bonds: list[Bond] = []
+    for rule in _asked(options) if rules is None else rules:
+        for statement in rule(view, options):
+            match statement:
+                case Opinion():
+                    opinions[statement.slot].append(statement)
+                case Tie():
+                    ties.append(statement)
+                case Bond():
+                    bonds.append(statement)
+    for opinion in tuple(_broken(bonds, opinions)):
+        opinions[opinion.slot].append(opinion)
+    for node in compute_nodes(view):
+        for slot in factors(node):
+            opinions.setdefault(slot, [])
+    decisions = tuple(_decision(view, slot, opinions[slot]) for slot in _in_graph_order(view, opinions))
+    return Placement(
+        decisions=decisions,
+        ties=_effective(ties, {decision.tensor for decision in decisions if decision.quantize}),
+        notes=tuple(_unmatched(view, options)),
+    )
+
+
+def _asked(options: PlacementOptions) -> tuple[Rule, ...]:
+    for name in options.skip_rules:
+        RULES.load(name)
+    return tuple(RULES.load(name) for name in RULES.names() if name not in options.skip_rules)
+
+
+def _granted(opinions: Iterable[Opinion]) -> bool:
+    stances = {opinion.stance for opinion in opinions}
+    return stances == {Stance.REQUEST}
+
+
+def _broken(bonds: Iterable[Bond], opinions: Mapping[Slot, list[Opinion]]) -> Iterator[Opinion]:
+    """Vetoes for slots whose partners stay float."""
+    bonds = tuple(bonds)
+    refused = {slot for bond in bonds for slot in bond.slots if not _granted(opinions.get(slot, ()))}
+    groups = {slot: group for group in classes(bond.slots for bond in bonds) for slot in group}
+    said = {(slot, bond.rule, bond.reason) for bond in bonds for slot in bond.slots}
+    for slot, rule, reason in sorted(said, key=lambda entry: (entry[0], entry[1], entry[2])):
+        causes = sorted(groups[slot] & refused)
+        if causes and slot not in refused:
+            yield Opinion(
+                slot=slot,
+                rule=rule,
+                stance=Stance.VETO,
+                reason=f"{reason}, and {', '.join(map(str, causes))} stays float",
+                fix=f"quantize {causes[0]} too",
+            )
+
+
+def _in_graph_order(view: GraphView, slots: Iterable[Slot]) -> list[Slot]:
+    return sorted(slots, key=lambda slot: (view.by_name[slot.node].position, slot.index))
+
+
+def _decision(view: GraphView, slot: Slot, opinions: list[Opinion]) -> Decision:
+    node = view.by_name[slot.node]
+    tensor = node.inputs[slot.index]
+    quantize = _granted(opinions)
+    return Decision(
+        slot=slot,
+        tensor=tensor,
+        op=node.op,
+        kind=SlotKind.WEIGHT if view.is_constant(tensor) else SlotKind.ACTIVATION,
+        quantize=quantize,
+        spec=_spec(slot, opinions) if quantize else None,
+        opinions=tuple(sorted(opinions, key=_rank)),
+    )
+
+
+def _rank(opinion: Opinion) -> tuple[bool, str, str]:
+    return (opinion.stance is Stance.VETO, opinion.rule, opinion.reason)
+
+
+def _spec(slot: Slot, opinions: list[Opinion]) -> QuantSpec:
+    wishes = {opinion.spec for opinion in opinions if opinion.spec is not None}
+    if len(wishes) > 1:
+        rules = " and ".join(sorted({opinion.rule for opinion in opinions}))
+        raise UsageError(
+            f"the rules {rules} disagree on how to quantize it",
+            fix="leave one of them out with place.skip_rules",
+            where=str(slot),
+        )
+    return wishes.pop() if wishes else QuantSpec()
+
+
+def _effective(ties: Iterable[Tie], quantized: set[str]) -> tuple[Tie, ...]:
+    """The ties that lie on the way of a Q moving backward, merged, with only the tensors that need a scale."""
+    behind: dict[str, list[Tie]] = defaultdict(list)
+    for tie in ties:
+        behind[tie.tensors[0]].append(tie)
+    reached, frontier = set(quantized), sorted(quantized)
+    while frontier:
+        for tie in behind[frontier.pop()]:
+            fresh = set(tie.tensors) - reached
+            reached |= fresh
+            frontier.extend(fresh)
+    active = [tie for first in sorted(reached & behind.keys()) for tie in behind[first]]
+    groups = [group for group in classes(tie.tensors for tie in active) if len(group & quantized) > 1]
+    home = {tensor: number for number, group in enumerate(groups) for tensor in group}
+    parts: dict[int, list[Tie]] = defaultdict(list)
+    for tie in active:
+        if tie.tensors[0] in home:
+            parts[home[tie.tensors[0]]].append(tie)
+    merged = (_merged(groups[number] & quantized, members) for number, members in parts.items())
+    return tuple(sorted(merged, key=lambda tie: tie.tensors))
+
+
+def _merged(tensors: Iterable[str], ties: Iterable[Tie]) -> Tie:
+    ties = tuple(ties)
+    reasons = sorted({tie.reason for tie in ties})
+    more = f"; and {len(reasons) - _MOST_REASONS} more" if len(reasons) > _MOST_REASONS else ""
+    return Tie(
+        tensors=tuple(sorted(tensors)),
+        rule=", ".join(sorted({tie.rule for tie in ties})),
+        reason="; ".join(reasons[:_MOST_REASONS]) + more,
+    )
+
+
+def _unmatched(view: GraphView, options: PlacementOptions) -> Iterator[str]:
+    for option, patterns in (("exclude", options.exclude), ("only", options.only)):
+        for pattern in patterns:
+            if not any(fnmatchcase(node.name, pattern) for node in view.nodes):
+                yield f"no node matches the pattern {pattern!r} of place.{option}"

@@ -1,0 +1,77 @@
+"""Shapes of subgraphs that several rules ask about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.placement.commuting import commutes
+
+_FARTHEST = 12
+"""Operators between a product and the softmax: scale, mask, casts, reshapes."""
+_WIDEST = 16
+_SCALING = frozenset({"Add", "Cast", "Div", "Mul", "Sub", "Where"})
+
+
+def attentions(view: GraphView) -> Iterator[tuple[Node, Node]]:
+    """The two matrix products of each attention: scores (before the softmax) and values (after it)."""
+    for node in view.nodes:
+        if node.op != "Softmax":
+            continue
+        scores = _product_before(view, node.inputs[0])
+        values = _product_after(view, node.outputs[0])
+        if scores is not None and values is not None:
+            yield scores, values
+
+
+def gates(view: GraphView) -> Iterator[tuple[Node, ...]]:
+    """The nodes of each squeeze-and-excite gate: from the pooling to the Mul with what was pooled, both excluded."""
+    for pool in view.nodes:
+        if pool.op not in {"GlobalAveragePool", "ReduceMean"}:
+            continue
+        chain: list[Node] = []
+        tensor = pool.outputs[0]
+        for _ in range(_FARTHEST):
+            # Swish reads its input twice, so the chain follows the last consumer while all belong to it.
+            uses = view.uses(tensor)
+            if not uses:
+                break
+            node = uses[-1].node
+            if node.op == "Mul" and pool.inputs[0] in node.inputs:
+                yield tuple(chain)
+                break
+            chain.extend(use.node for use in uses)
+            tensor = node.outputs[0]
+
+
+def _product_before(view: GraphView, tensor: str) -> Node | None:
+    """The nearest MatMul before `tensor`, past scales and masks; breadth first, so that a mask's own product loses."""
+    frontier = [tensor]
+    for _ in range(_FARTHEST):
+        producers = [node for node in map(view.producer, frontier) if node is not None]
+        for node in producers:
+            if node.op == "MatMul":
+                return node
+        frontier = [name for node in producers for name in _carried(view, node)][:_WIDEST]
+    return None
+
+
+def _carried(view: GraphView, node: Node) -> tuple[str, ...]:
+    if node.op in _SCALING:
+        values = node.inputs[1:] if node.op == "Where" else node.inputs
+        return tuple(name for name in values if not view.is_constant(name))[:2]
+    return node.inputs[:1] if commutes(view, node) else ()
+
+
+def _product_after(view: GraphView, tensor: str) -> Node | None:
+    for _ in range(_FARTHEST):
+        uses = view.uses(tensor)
+        if len(uses) != 1:
+            return None
+        node = uses[0].node
+        if node.op == "MatMul":
+            return node
+        if not (node.op in {"Cast", "Where"} or commutes(view, node)):
+            return None
+        tensor = node.outputs[0]
+    return None

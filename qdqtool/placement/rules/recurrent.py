@@ -1,0 +1,28 @@
+"""LSTM, GRU and RNN are left alone.
+
+Their state is carried through hundreds of steps, where rounding errors pile up, and no TensorRT release has an INT8
+kernel for them in explicit quantization.
+
+Evidence: NVIDIA's support matrix lists recurrence (loops) in FP32 and FP16 only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.core.placement import Opinion, Slot, Stance
+from qdqtool.core.recipe import PlacementOptions
+from qdqtool.graph.view import GraphView
+
+
+def PLUGIN(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:  # noqa: N802, ARG001 -- the plug
+    """Veto input, weights and recurrence weights."""
+    for node in view.nodes:
+        if node.op in {"GRU", "LSTM", "RNN"}:
+            for index in range(3):
+                yield Opinion(
+                    slot=Slot(node=node.name, index=index),
+                    rule="recurrent",
+                    stance=Stance.VETO,
+                    reason=f"{node.op} has no INT8 kernel",
+                )

@@ -1,0 +1,84 @@
+"""Nodes that multiply by weights: the ones worth computing in INT8."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.core.placement import Opinion, QuantSpec, Slot, Stance
+from qdqtool.core.recipe import PlacementOptions
+from qdqtool.graph.view import GraphView, Node
+
+COMPUTE = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+"""Operator types whose first two inputs are multiplied with each other."""
+
+
+def compute_nodes(view: GraphView, *ops: str) -> Iterator[Node]:
+    """Nodes that multiply their first two inputs, of these types or of all."""
+    wanted = frozenset(ops) or COMPUTE
+    for node in view.nodes:
+        if node.op in wanted and node.domain in {"", "ai.onnx"} and len(node.inputs) >= 2:
+            yield node
+
+
+def factors(node: Node) -> tuple[Slot, Slot]:
+    """The two slots that are multiplied."""
+    return Slot(node=node.name, index=0), Slot(node=node.name, index=1)
+
+
+def veto(node: Node, rule: str, reason: str, fix: str) -> Iterator[Opinion]:
+    """Keep both factors of `node` float."""
+    for slot in factors(node):
+        yield Opinion(slot=slot, rule=rule, stance=Stance.VETO, reason=reason, fix=fix)
+
+
+def weight_axis(view: GraphView, node: Node, index: int, options: PlacementOptions) -> int | None:
+    """The output-channel axis of constant input `index`, or None where one scale must do for the whole tensor.
+
+    One scale must do when the recipe says so, when the constant is a vector, or when the same constant is the
+    weight of another node that has its output channels on another axis.
+    """
+    tensor = node.inputs[index]
+    if not options.per_channel or not view.is_constant(tensor):
+        return None
+    axes = {
+        _channel_axis(view, use.node, use.index, options)
+        for use in view.uses(tensor)
+        if use.node.op in COMPUTE and use.index < 2
+    }
+    return axes.pop() if len(axes) == 1 else None
+
+
+def weight_spec(view: GraphView, node: Node, index: int, options: PlacementOptions) -> QuantSpec:
+    """INT8, per output channel where `weight_axis` finds one."""
+    return QuantSpec(axis=weight_axis(view, node, index, options))
+
+
+def channels(view: GraphView, node: Node) -> tuple[int, int] | None:
+    """Input and output channels of a node with constant weights; None where the weights are computed."""
+    index = 0 if view.is_constant(node.inputs[0]) else 1
+    shape = view.constant_shape(node.inputs[index])
+    if shape is None or len(shape) < 2:
+        return None
+    group = int(node.attribute("group", 1))
+    if node.op == "Conv":
+        return shape[1] * group, shape[0]
+    if node.op == "ConvTranspose":
+        return shape[0], shape[1] * group
+    flipped = bool(node.attribute("transA" if index == 0 else "transB", 0)) != (index == 0)
+    rows, columns = shape[-2], shape[-1]
+    return (columns, rows) if flipped else (rows, columns)
+
+
+def _channel_axis(view: GraphView, node: Node, index: int, options: PlacementOptions) -> int | None:
+    shape = view.constant_shape(node.inputs[index])
+    if shape is None or len(shape) < 2:
+        return None
+    if node.op == "Conv":
+        return 0
+    if node.op == "ConvTranspose":
+        axis = 0 if options.target == "8" else 1
+        return axis if node.attribute("group", 1) == 1 else None
+    if node.op == "Gemm":
+        flipped = bool(node.attribute("transB" if index else "transA", 0))
+        return index ^ flipped
+    return len(shape) - (1 if index else 2)
