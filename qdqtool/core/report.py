@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from qdqtool.core.comparison import Comparison
+from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Finding, NodeVerdict
 
 
@@ -27,7 +28,7 @@ class Summary:
     Attributes:
         model: file name of the float model.
         builder: builder, its version and its targets in words; "" when nothing was built.
-        nodes_total: compute nodes (Conv, ConvTranspose, Gemm, MatMul, attention).
+        nodes_total: compute nodes (Conv, ConvTranspose, Gemm, MatMul, attention); None when nothing was audited.
         nodes_int8: those that run INT8 in the engine.
         nodes_requested: those that placement asked for.
         kernels: kernels in the engine.
@@ -42,9 +43,9 @@ class Summary:
 
     model: str
     builder: str
-    nodes_total: int
-    nodes_int8: int
-    nodes_requested: int
+    nodes_total: int | None
+    nodes_int8: int | None
+    nodes_requested: int | None
     kernels: int | None
     compute_kernels: int | None
     qdq_kernels: int | None
@@ -80,15 +81,39 @@ class RangeRow:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class TensorRow:
+    """A tensor at the border of an engine layer; what the dump does not say is None, UNKNOWN or ""."""
+
+    name: str
+    shape: tuple[int, ...] | None
+    dtype: DType
+    format: str
+    bytes: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class LayerRow:
-    """One engine layer for the report; bytes are None where shapes or types are unknown."""
+    """One engine layer for the report.
+
+    Attributes:
+        name: as dumped.
+        kind: LayerType in the dump's own words.
+        tactic: kernel name, or "".
+        onnx_nodes: names of the ONNX nodes inside.
+        inputs: run-time inputs.
+        constants: weights and other constants.
+        outputs: results.
+        precision: "int8", "fp16", ... of its floating-point and INT8 inputs, "mixed" where they differ, "unknown".
+        bytes: run-time inputs and outputs together; None where a shape or type is unknown.
+    """
 
     name: str
     kind: str
     tactic: str
     onnx_nodes: tuple[str, ...]
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
+    inputs: tuple[TensorRow, ...]
+    constants: tuple[TensorRow, ...]
+    outputs: tuple[TensorRow, ...]
     precision: str
     bytes: int | None
 

@@ -1,0 +1,158 @@
+"""Puts the results of all steps that ran into one report."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from qdqtool.core.audit import Audit
+from qdqtool.core.build import BuildResult
+from qdqtool.core.calibration import CalibrationTable
+from qdqtool.core.comparison import Comparison
+from qdqtool.core.dtypes import DType
+from qdqtool.core.engine import Engine
+from qdqtool.core.findings import Finding, NodeVerdict, Severity, Verdict
+from qdqtool.core.placement import Placement
+from qdqtool.core.report import AccuracySummary, Fallback, Report, Summary
+from qdqtool.report.layers import layer_row
+from qdqtool.report.ranges import range_rows
+
+_INT8 = frozenset({Verdict.INT8, Verdict.ATTENTION, Verdict.ABSORBED})
+"""Verdicts under which a node's arithmetic can be INT8."""
+_BUILDERS = {"rtx": "TensorRT for RTX", "trt": "TensorRT", "trtexec": "trtexec"}
+_PROXY = (
+    "The engine was built by TensorRT for RTX, which stands in for classic TensorRT: its data types are real, its "
+    "kernels are finished on the device, and it has no timings."
+)
+_RANDOM = "The samples were random: ranges and accuracy mean nothing."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Material:
+    """What the steps left behind; None where a step did not run."""
+
+    model_name: str
+    placement: Placement | None = None
+    table: CalibrationTable | None = None
+    build: BuildResult | None = None
+    engine: Engine | None = None
+    audit: Audit | None = None
+    comparison: Comparison | None = None
+    notes: tuple[str, ...] = ()
+
+
+def assemble(material: Material) -> Report:
+    """The report on everything there is; steps that did not run leave their part empty."""
+    audit = material.audit
+    verdicts = audit.verdicts if audit else ()
+    return Report(
+        summary=_summary(material),
+        fallbacks=tuple(_fallback(verdict) for verdict in verdicts if not runs_int8(verdict)),
+        verdicts=verdicts,
+        findings=tuple(sorted(audit.findings, key=_urgency)) if audit else (),
+        comparison=material.comparison,
+        ranges=range_rows(material.table, material.placement) if material.table else (),
+        layers=tuple(layer_row(layer) for layer in material.engine.layers) if material.engine else (),
+        notes=_notes(material),
+    )
+
+
+def runs_int8(verdict: NodeVerdict) -> bool:
+    """Whether the node's arithmetic is INT8 in the engine."""
+    return verdict.precision is DType.INT8 and verdict.verdict in _INT8
+
+
+def _summary(material: Material) -> Summary:
+    audit, build = material.audit, material.build
+    counts = audit.counts if audit else None
+    verdicts = audit.verdicts if audit else None
+    found = Counter(finding.severity for finding in audit.findings) if audit else Counter()
+    return Summary(
+        model=material.model_name,
+        builder=_builder(build) if build else "",
+        nodes_total=None if verdicts is None else len(verdicts),
+        nodes_int8=None if verdicts is None else sum(map(runs_int8, verdicts)),
+        nodes_requested=None if verdicts is None else sum(verdict.requested for verdict in verdicts),
+        kernels=counts.kernels if counts else None,
+        compute_kernels=counts.compute if counts else None,
+        qdq_kernels=counts.qdq if counts else None,
+        activation_bytes_dumped=counts.activation_bytes_dumped if counts else None,
+        activation_bytes_fused=counts.activation_bytes_fused if counts else None,
+        engine_bytes=build.engine_bytes if build else None,
+        findings={severity.value: found[severity] for severity in Severity},
+        accuracy=_headline(material.comparison) if material.comparison else None,
+    )
+
+
+def _builder(build: BuildResult) -> str:
+    targets = ", ".join(target.upper() for target in build.targets)
+    return f"{_BUILDERS.get(build.builder, build.builder)} {build.version}" + (
+        f" for {targets}" if targets else ""
+    )
+
+
+def _headline(comparison: Comparison) -> AccuracySummary | None:
+    """The first task metric, else SQNR of the first output, else its first metric."""
+    if comparison.task:
+        task = comparison.task[0]
+        return AccuracySummary(
+            metric=task.metric,
+            unit=task.unit,
+            reference=task.reference,
+            int8=task.candidate,
+            samples=task.samples,
+            meaningful=comparison.meaningful,
+        )
+    measures = comparison.outputs[0].measures if comparison.outputs else ()
+    measure = next(
+        (entry for entry in measures if entry.metric == "sqnr_db"), measures[0] if measures else None
+    )
+    if measure is None:
+        return None
+    return AccuracySummary(
+        metric=measure.metric,
+        unit=measure.unit,
+        reference=None,
+        int8=measure.value,
+        samples=comparison.samples,
+        meaningful=comparison.meaningful,
+    )
+
+
+def _fallback(verdict: NodeVerdict) -> Fallback:
+    return Fallback(
+        node=verdict.node,
+        op=verdict.op,
+        precision=verdict.precision.value,
+        reason=verdict.reason or verdict.verdict.value,
+        fix=verdict.fix,
+        requested=verdict.requested,
+    )
+
+
+def _urgency(finding: Finding) -> tuple[int, int, str, str]:
+    """Sort key: the most severe first, then the most bytes."""
+    return (-finding.severity.rank, -(finding.bytes or 0), finding.code, finding.subject)
+
+
+def _notes(material: Material) -> tuple[str, ...]:
+    """Everything any step wants a person to know, each sentence once, in the order of the steps."""
+    table, build = material.table, material.build
+    said = [
+        *material.notes,
+        *(material.placement.notes if material.placement else ()),
+        *((_RANDOM,) if table and not table.meaningful else ()),
+        *((_PROXY,) if build and build.builder == "rtx" else ()),
+        *(build.warnings if build else ()),
+        *(_unread(material.engine) if material.engine else ()),
+        *(material.audit.notes if material.audit else ()),
+        *(material.comparison.notes if material.comparison else ()),
+    ]
+    return tuple(dict.fromkeys(said))
+
+
+def _unread(engine: Engine) -> tuple[str, ...]:
+    words = ", ".join(f"{word!r} ({count})" for word, count in engine.unknown_formats)
+    records = f"{engine.unread} records of the layer information were not understood and are not counted."
+    formats = f"Types or formats that nobody here recognises: {words}."
+    return (*((records,) if engine.unread else ()), *((formats,) if words else ()))

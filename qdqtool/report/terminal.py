@@ -1,0 +1,139 @@
+"""The report on a terminal: ten seconds of reading, the verdict first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from qdqtool.core.comparison import Comparison
+from qdqtool.core.findings import Finding, Severity
+from qdqtool.core.report import Fallback, Report, Summary
+from qdqtool.report import words
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_SHOWN = 8
+"""Entries of a list that are shown; the rest is counted."""
+_STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
+Measured = Mapping[str, Mapping[str, float]]
+"""What each step cost here: `seconds`, and `peak_mib` where it is known."""
+
+
+def render(report: Report, console: Console, measured: Measured | None = None) -> None:
+    """Print the summary; names are printed as they are, never as markup."""
+    summary = report.summary
+    _say(console, words.verdict(summary), style="bold")
+    _say(console, " -> ".join(part for part in (summary.model, summary.builder) if part))
+    _say(console, "")
+    for name, text in _rows(report):
+        _say(console, f"{name:<12} {text}")
+    _list(console, "Not INT8", [_fallback(entry) for entry in report.fallbacks])
+    loud = [finding for finding in report.findings if finding.severity is not Severity.INFO]
+    _list(console, "Findings", [_finding(finding) for finding in loud])
+    _list(console, "Notes", [(note, "", None) for note in report.notes])
+    if measured:
+        _costs(console, measured)
+
+
+def render_comparison(comparison: Comparison, console: Console) -> None:
+    """Print how far two models are apart, and which samples suffer most."""
+    _say(
+        console,
+        f"{comparison.reference} -> {comparison.candidate}, {comparison.samples} samples",
+        style="bold",
+    )
+    for name, text in _accuracy(comparison):
+        _say(console, f"{name:<12} {text}")
+    worst = [
+        (f"{entry.sample}: SQNR {entry.sqnr_db:.1f} dB in {entry.output}", "", None)
+        for entry in comparison.worst
+    ]
+    _list(console, "Worst samples", worst)
+    _list(console, "Notes", [(note, "", None) for note in comparison.notes])
+
+
+def _rows(report: Report) -> Iterator[tuple[str, str]]:
+    summary = report.summary
+    if report.comparison is not None:
+        yield from _accuracy(report.comparison)
+    if summary.kernels is not None:
+        compute = "unknown" if summary.compute_kernels is None else summary.compute_kernels
+        convert = "unknown" if summary.qdq_kernels is None else summary.qdq_kernels
+        yield (
+            "Kernels",
+            f"{summary.kernels}: {compute} compute, {convert} only quantize, cast or reformat  [recorded]",
+        )
+        yield "Activations", _activations(summary)
+    if summary.engine_bytes is not None:
+        yield "Engine", f"{words.size(summary.engine_bytes)}  [measured]"
+    if summary.nodes_total is not None:
+        counts = ", ".join(f"{count} {severity}" for severity, count in _counts(summary))
+        yield "Findings", counts
+
+
+def _accuracy(comparison: Comparison) -> Iterator[tuple[str, str]]:
+    caveat = words.accuracy_caveat(comparison)
+    source = f"  [{caveat}]" if caveat else "  [measured]"
+    for entry in comparison.task:
+        verdict = words.noise(entry)
+        yield "Accuracy", f"{words.task(entry)}{f': {verdict}' if verdict else ''}{source}"
+    for output in comparison.outputs[:_SHOWN]:
+        yield "Output", f"{output.output}: {', '.join(map(words.measure, output.measures))}{source}"
+    if len(comparison.outputs) > _SHOWN:
+        yield "Output", f"and {len(comparison.outputs) - _SHOWN} more outputs"
+
+
+def _activations(summary: Summary) -> str:
+    dumped, fused = summary.activation_bytes_dumped, summary.activation_bytes_fused
+    if dumped is None:
+        return "bytes unknown: a shape or a type is dynamic or not understood"
+    return f"{words.size(dumped)} [recorded], {words.size(fused)} with fused epilogues [estimated]"
+
+
+def _counts(summary: Summary) -> list[tuple[str, int]]:
+    """Severities with their counts, the worst first."""
+    order = sorted(Severity, key=lambda severity: -severity.rank)
+    return [(severity.value, summary.findings.get(severity.value, 0)) for severity in order]
+
+
+Entry = tuple[str, str, str | None]
+"""What, how to mend it, and a style."""
+
+
+def _fallback(entry: Fallback) -> Entry:
+    return f"{entry.node} ({entry.op}) {entry.precision}: {entry.reason}", entry.fix, None
+
+
+def _finding(finding: Finding) -> Entry:
+    cost = f" [{words.size(finding.bytes)} at stake, estimated]" if finding.bytes else ""
+    what = f"{finding.severity.value} {finding.code} {finding.subject}: {finding.reason}{cost}"
+    return what, finding.fix, _STYLES[finding.severity]
+
+
+def _list(console: Console, title: str, entries: Sequence[Entry]) -> None:
+    if not entries:
+        return
+    _say(console, "")
+    _say(console, f"{title}:", style="bold")
+    for what, fix, style in entries[:_SHOWN]:
+        _say(console, f"  {what}", style=style)
+        if fix:
+            _say(console, f"    fix: {fix}")
+    if len(entries) > _SHOWN:
+        _say(console, f"  and {len(entries) - _SHOWN} more, in report.json and on the page")
+
+
+def _costs(console: Console, measured: Measured) -> None:
+    _say(console, "")
+    _say(console, "Cost of the steps here  [measured]", style="bold")
+    for step, cost in measured.items():
+        peak = f", peak {cost['peak_mib']:.0f} MiB" if "peak_mib" in cost else ""
+        seconds = f"{cost['seconds']:.1f} s" if "seconds" in cost else words.UNKNOWN
+        _say(console, f"  {step:<12} {seconds}{peak}")
+
+
+def _say(console: Console, text: str, style: str | None = None) -> None:
+    """One line; control characters from names are shown, not sent to the terminal."""
+    plain = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+    console.print(plain, style=style, markup=False, highlight=False, emoji=False)

@@ -1,0 +1,100 @@
+"""Figures and verdicts in words, the same on the terminal and on the page."""
+
+from __future__ import annotations
+
+from qdqtool.core.comparison import Comparison, Measure, TaskAccuracy
+from qdqtool.core.report import Summary
+
+UNKNOWN = "unknown"
+_UNITS = ("KiB", "MiB", "GiB")
+_METRICS = {
+    "top1": "top-1",
+    "top5": "top-5",
+    "sqnr_db": "SQNR",
+    "psnr": "PSNR",
+    "max_abs": "max abs",
+    "mean_abs": "mean abs",
+    "kl": "KL",
+}
+
+
+def verdict(summary: Summary) -> str:
+    """The one sentence to read: how much of the network runs INT8."""
+    if summary.nodes_total is None or summary.nodes_int8 is None:
+        return "INT8: not known, because no engine was audited"
+    if not summary.nodes_total:
+        return "INT8: the model has no compute nodes"
+    share = percent(summary.nodes_int8, summary.nodes_total)
+    return f"INT8: {summary.nodes_int8} of {summary.nodes_total} compute nodes ({share})"
+
+
+def percent(part: int, whole: int) -> str:
+    """A share without decimals that says 100 % only for all and 0 % only for nothing."""
+    share = 100 * part / whole if whole else 0.0
+    if 0 < share < 1:
+        return "under 1 %"
+    return f"{99 if 99 < share < 100 else round(share)} %"
+
+
+def size(count: int | None) -> str:
+    """Bytes as B, KiB, MiB or GiB, with three digits."""
+    if count is None:
+        return UNKNOWN
+    if count < 1 << 10:
+        return f"{count} B"
+    step = min((count.bit_length() - 1) // 10, len(_UNITS))
+    amount = count / (1 << 10 * step)
+    return f"{amount:.{max(0, 3 - len(str(int(amount))))}f} {_UNITS[step - 1]}"
+
+
+def number(value: float | None) -> str:
+    """Up to four significant digits."""
+    return UNKNOWN if value is None else f"{value:.4g}"
+
+
+def metric(name: str) -> str:
+    """A metric's name as people write it."""
+    return _METRICS.get(name, name)
+
+
+def task(entry: TaskAccuracy) -> str:
+    """`top-1 98.4 % -> 98.1 % (-0.3 points, 95 % interval -0.9 to +0.2), 500 samples`."""
+    step = entry.candidate - entry.reference
+    span = (
+        ""
+        if entry.low is None or entry.high is None
+        else f", 95 % interval {entry.low:+.1f} to {entry.high:+.1f}"
+    )
+    unit = f" {entry.unit}" if entry.unit else ""
+    return (
+        f"{metric(entry.metric)} {entry.reference:.1f}{unit} -> {entry.candidate:.1f}{unit} "
+        f"({_signed(step)} points{span}), {entry.samples} samples"
+    )
+
+
+def noise(entry: TaskAccuracy) -> str:
+    """Whether the difference is more than chance."""
+    if entry.low is None or entry.high is None:
+        return ""
+    if entry.high < 0:
+        return "a real loss"
+    if entry.low > 0:
+        return "a real gain"
+    return "within noise"
+
+
+def measure(entry: Measure) -> str:
+    """`SQNR 34.2 dB`, or the reason why there is no figure."""
+    if entry.value is None:
+        return f"{metric(entry.metric)}: {entry.note or UNKNOWN}"
+    unit = f" {entry.unit}" if entry.unit else ""
+    return f"{metric(entry.metric)} {number(entry.value)}{unit}"
+
+
+def accuracy_caveat(comparison: Comparison) -> str:
+    """Why the accuracy must not be trusted; "" where it may."""
+    return "" if comparison.meaningful else "random samples: accuracy meaningless"
+
+
+def _signed(step: float) -> str:
+    return "0.0" if abs(step) < 0.05 else f"{step:+.1f}"

@@ -1,0 +1,128 @@
+"""A small run's results, made by hand: one INT8 convolution, one fallback, one finding."""
+
+from __future__ import annotations
+
+from qdqtool.core.audit import Audit, KernelCounts
+from qdqtool.core.build import BuildResult
+from qdqtool.core.calibration import CalibrationTable, TensorRange
+from qdqtool.core.comparison import Comparison, Measure, OutputComparison, SampleError, TaskAccuracy
+from qdqtool.core.dtypes import DType
+from qdqtool.core.engine import Certainty, Engine, EngineLayer, EngineTensor
+from qdqtool.core.findings import Evidence, Finding, NodeVerdict, Severity, Verdict
+from qdqtool.report.assemble import Material
+
+EVIL = '<script>alert("x")</script>'
+
+
+def tensor(
+    name: str, dtype: DType = DType.INT8, shape: tuple[int, ...] | None = (1, 8, 4, 4)
+) -> EngineTensor:
+    return EngineTensor(name=name, shape=shape, dtype=dtype, format="Linear")
+
+
+def layer(name: str, reads: tuple[EngineTensor, ...], writes: tuple[EngineTensor, ...]) -> EngineLayer:
+    return EngineLayer(
+        name=name,
+        kind="correlation",
+        inputs=reads,
+        outputs=writes,
+        tactic="sm80_int8",
+        onnx_nodes=(name,),
+        certainty=Certainty.STATED,
+    )
+
+
+def verdict(node: str, precision: DType, kind: Verdict | None = None, **words: str) -> NodeVerdict:
+    return NodeVerdict(
+        node=node,
+        op="Conv",
+        verdict=kind or Verdict(precision.value),
+        precision=precision,
+        requested=True,
+        **words,
+    )
+
+
+def finding(severity: Severity, subject: str = "conv2", size: int | None = None) -> Finding:
+    return Finding(
+        code="QDQ201",
+        check="float_fallback",
+        severity=severity,
+        subject=subject,
+        reason=f"{subject} runs FP32",
+        fix="give it a scale",
+        bytes=size,
+        evidence=(Evidence(file="layers.json", place="/data/layers/1"),),
+    )
+
+
+COMPARISON = Comparison(
+    reference="float.onnx",
+    candidate="model.qdq.onnx",
+    samples=500,
+    meaningful=True,
+    outputs=(
+        OutputComparison(
+            output="logits",
+            measures=(
+                Measure(metric="cosine", value=0.99981),
+                Measure(metric="sqnr_db", value=34.21, unit="dB"),
+                Measure(metric="psnr", value=None, unit="dB", note="the reference is the same everywhere"),
+            ),
+        ),
+    ),
+    task=(
+        TaskAccuracy(
+            metric="top1", unit="%", reference=98.4, candidate=98.1, samples=500, low=-0.9, high=0.25
+        ),
+    ),
+    worst=(SampleError(sample="x.npz[17]", output="logits", sqnr_db=12.34),),
+)
+
+TABLE = CalibrationTable(
+    ranges=(
+        TensorRange(tensor="image", amax=(1.0,), low=0.0, high=1.0, method="entropy"),
+        TensorRange(tensor="w1", amax=(0.5, 0.25), axis=0),
+    ),
+    samples=100,
+    source="calibration.npz",
+)
+
+BUILD = BuildResult(
+    builder="rtx", version="1.7.1", targets=("sm86",), engine="e", log="l", layers="d", engine_bytes=4_300_000
+)
+
+ENGINE = Engine(
+    layers=(
+        layer("conv1", (tensor("image"),), (tensor("a"),)),
+        layer("conv2", (tensor("a", DType.FLOAT32),), (tensor("b", DType.UNKNOWN),)),
+    ),
+    form="rtx-dump",
+    unknown_formats=(("Weird", 2),),
+)
+
+AUDIT = Audit(
+    verdicts=(
+        verdict("conv1", DType.INT8),
+        verdict("conv2", DType.FLOAT32, reason="no scale", fix="give it a scale"),
+    ),
+    findings=(
+        finding(Severity.INFO),
+        finding(Severity.WARNING, "small", 10),
+        finding(Severity.WARNING, "large", 1000),
+        finding(Severity.ERROR),
+    ),
+    counts=KernelCounts(
+        kernels=5, compute=2, qdq=3, activation_bytes_dumped=5_000_000, activation_bytes_fused=2_000_000
+    ),
+)
+
+FULL = Material(
+    model_name="float.onnx",
+    table=TABLE,
+    build=BUILD,
+    engine=ENGINE,
+    audit=AUDIT,
+    comparison=COMPARISON,
+    notes=("BatchNormalization folded",),
+)

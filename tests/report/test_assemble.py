@@ -1,0 +1,165 @@
+"""What the report says for every combination of steps that ran."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from qdqtool.core.comparison import Comparison, Measure, OutputComparison
+from qdqtool.core.dtypes import DType
+from qdqtool.core.findings import Verdict
+from qdqtool.core.kinds import REPORT
+from qdqtool.core.placement import Decision, Placement, Slot, SlotKind
+from qdqtool.core.report import Report
+from qdqtool.report.assemble import Material, assemble, runs_int8
+from tests.report.material import AUDIT, BUILD, COMPARISON, ENGINE, FULL, TABLE, layer, tensor, verdict
+
+
+def test_nothing_gives_an_empty_report_that_knows_nothing() -> None:
+    report = assemble(Material(model_name="m.onnx"))
+    assert report.summary.nodes_total is None
+    assert report.summary.kernels is None
+    assert report.summary.accuracy is None
+    assert report.summary.findings == {"info": 0, "warning": 0, "error": 0}
+    assert report.notes == ()
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"table": TABLE},
+        {"build": BUILD},
+        {"engine": ENGINE},
+        {"audit": AUDIT},
+        {"comparison": COMPARISON},
+    ],
+    ids=lambda part: next(iter(part)),
+)
+def test_every_step_alone_makes_a_report_that_survives_a_round_trip(
+    part: dict[str, object], tmp_path
+) -> None:
+    report = assemble(Material(model_name="m.onnx", **part))
+    REPORT.write(tmp_path / "report.json", report)
+    assert REPORT.read(tmp_path / "report.json") == report
+
+
+def test_summary_has_the_fields_that_scripts_rely_on() -> None:
+    summary = assemble(FULL).summary
+    assert (summary.nodes_total, summary.nodes_int8, summary.nodes_requested) == (2, 1, 2)
+    assert (summary.kernels, summary.compute_kernels, summary.qdq_kernels) == (5, 2, 3)
+    assert (summary.activation_bytes_dumped, summary.activation_bytes_fused) == (5_000_000, 2_000_000)
+    assert summary.findings == {"info": 1, "warning": 2, "error": 1}
+    assert summary.builder == "TensorRT for RTX 1.7.1 for SM86"
+    assert summary.accuracy is not None
+    assert (summary.accuracy.metric, summary.accuracy.reference, summary.accuracy.int8) == (
+        "top1",
+        98.4,
+        98.1,
+    )
+
+
+def test_fallbacks_are_the_nodes_that_are_not_int8_with_reason_and_fix() -> None:
+    (fallback,) = assemble(FULL).fallbacks
+    assert (fallback.node, fallback.op, fallback.precision) == ("conv2", "Conv", "fp32")
+    assert (fallback.reason, fallback.fix) == ("no scale", "give it a scale")
+
+
+@pytest.mark.parametrize(
+    ("kind", "precision", "expected"),
+    [
+        (Verdict.INT8, DType.INT8, True),
+        (Verdict.ATTENTION, DType.INT8, True),
+        (Verdict.ATTENTION, DType.FLOAT16, False),
+        (Verdict.ABSORBED, DType.INT8, True),
+        (Verdict.PROLOGUE, DType.INT8, False),
+        (Verdict.NOT_FOUND, DType.UNKNOWN, False),
+        (Verdict.FP16, DType.FLOAT16, False),
+    ],
+)
+def test_only_int8_arithmetic_counts_as_int8(kind: Verdict, precision: DType, expected: bool) -> None:
+    assert runs_int8(verdict("n", precision, kind)) is expected
+
+
+def test_findings_come_most_severe_first_then_by_bytes() -> None:
+    found = assemble(FULL).findings
+    assert [entry.severity.value for entry in found] == ["error", "warning", "warning", "info"]
+    assert [entry.subject for entry in found[1:3]] == ["large", "small"]
+
+
+def test_without_labels_the_headline_is_sqnr_of_the_first_output() -> None:
+    accuracy = _only_comparison(replace(COMPARISON, task=())).summary.accuracy
+    assert accuracy is not None
+    assert (accuracy.metric, accuracy.unit, accuracy.reference, accuracy.int8) == (
+        "sqnr_db",
+        "dB",
+        None,
+        34.21,
+    )
+
+
+def test_without_sqnr_the_headline_is_the_first_metric_there_is() -> None:
+    outputs = (OutputComparison(output="y", measures=(Measure(metric="max_abs", value=0.5),)),)
+    accuracy = _only_comparison(replace(COMPARISON, task=(), outputs=outputs)).summary.accuracy
+    assert accuracy is not None
+    assert (accuracy.metric, accuracy.int8) == ("max_abs", 0.5)
+
+
+def test_a_comparison_without_any_metric_has_no_headline() -> None:
+    assert _only_comparison(replace(COMPARISON, task=(), outputs=())).summary.accuracy is None
+
+
+def test_notes_say_that_the_builder_is_a_proxy_and_what_was_not_understood() -> None:
+    notes = " ".join(assemble(FULL).notes)
+    assert "stands in for classic TensorRT" in notes
+    assert "'Weird' (2)" in notes
+    assert "random" not in notes
+
+
+def test_another_builder_is_no_proxy() -> None:
+    report = assemble(Material(model_name="m", build=replace(BUILD, builder="trt")))
+    assert report.notes == ()
+    assert report.summary.builder == "TensorRT 1.7.1 for SM86"
+
+
+def test_random_calibration_is_said_once() -> None:
+    notes = assemble(replace(FULL, table=replace(TABLE, meaningful=False), notes=("a", "a"))).notes
+    assert sum("random" in note for note in notes) == 1
+    assert notes.count("a") == 1
+
+
+def test_ranges_leave_weights_out() -> None:
+    assert [row.tensor for row in assemble(FULL).ranges] == ["image"]
+    decision = Decision(
+        slot=Slot(node="n", index=1), tensor="image", op="Conv", kind=SlotKind.WEIGHT, quantize=True, spec=None, opinions=()
+    )  # fmt: skip
+    placed = replace(FULL, placement=Placement(decisions=(decision,), ties=()))
+    assert assemble(placed).ranges == ()
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "expected"),
+    [
+        ((DType.INT8,), "int8"),
+        ((DType.INT8, DType.INT32), "int8"),
+        ((DType.INT8, DType.FLOAT16), "mixed"),
+        ((DType.INT64,), "int64"),
+        ((DType.INT8, DType.UNKNOWN), "unknown"),
+        ((), "fp32"),
+    ],
+    ids=str,
+)
+def test_a_layer_is_as_precise_as_its_inputs(dtypes: tuple[DType, ...], expected: str) -> None:
+    inputs = tuple(tensor(dtype.value, dtype) for dtype in dtypes)
+    engine = replace(ENGINE, layers=(layer("l", inputs, (tensor("out", DType.FLOAT32),)),))
+    assert assemble(Material(model_name="m", engine=engine)).layers[0].precision == expected
+
+
+def test_bytes_of_a_layer_are_known_only_when_all_its_tensors_are() -> None:
+    first, second = assemble(FULL).layers
+    assert first.bytes == 2 * 128
+    assert second.bytes is None
+
+
+def _only_comparison(comparison: Comparison) -> Report:
+    return assemble(Material(model_name="m", comparison=comparison))

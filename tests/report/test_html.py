@@ -1,0 +1,46 @@
+"""The page: one file, no network, everything escaped."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from qdqtool.core.findings import Severity
+from qdqtool.report.assemble import Material, assemble
+from qdqtool.report.html import render
+from tests.report.material import AUDIT, ENGINE, EVIL, FULL, finding, layer, tensor, verdict
+
+
+def test_an_empty_report_is_a_page_too() -> None:
+    assert "INT8: not known" in render(assemble(Material(model_name="m.onnx")))
+
+
+@pytest.mark.parametrize(
+    "words", ["1 of 2 compute nodes (50 %)", "top-1 98.4 %", "conv2", "give it a scale", "image"]
+)
+def test_the_page_shows(words: str) -> None:
+    assert words in render(assemble(FULL))
+
+
+def test_the_page_asks_the_network_for_nothing() -> None:
+    page = render(assemble(FULL))
+    assert "http" not in page.replace("http-equiv", "")
+    assert "default-src 'none'" in page
+
+
+def test_names_from_models_and_dumps_are_text() -> None:
+    evil = replace(
+        FULL,
+        model_name=EVIL,
+        notes=(EVIL,),
+        engine=replace(ENGINE, layers=(layer(EVIL, (tensor(EVIL),), (tensor(EVIL),)),)),
+        audit=replace(
+            AUDIT,
+            verdicts=(verdict(EVIL, AUDIT.verdicts[1].precision, reason=EVIL, fix=EVIL),),
+            findings=(finding(Severity.ERROR, EVIL),),
+        ),
+    )
+    page = render(assemble(evil))
+    assert "alert" in page
+    assert EVIL not in page
