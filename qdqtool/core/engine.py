@@ -74,6 +74,7 @@ class EngineLayer:
         role: what the layer is for, judged from its kind, name and tensors.
         precision: type of the arithmetic of a COMPUTE layer, type of the output of the others.
         precision_certainty: how `precision` is known.
+        pointwise: whether it works element by element, so that the compute kernel before it could take it in.
     """
 
     name: str
@@ -89,6 +90,7 @@ class EngineLayer:
     role: Role = Role.OTHER
     precision: DType = DType.UNKNOWN
     precision_certainty: Certainty = Certainty.UNKNOWN
+    pointwise: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

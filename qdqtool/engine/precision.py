@@ -18,6 +18,9 @@ _COMPUTE_KINDS = frozenset({"correlation", "gemm", "deconv"})
 _FUSION_WORDS = frozenset({"Fc", "Corr", "Deco"})
 _MOVES = frozenset({"Tran", "Move", "Resh", "Cast", "Repl"})
 _QUANTIZE = _MOVES | {"Mul", "Div", "Min", "Max", "Roun", "Conc"}
+_POINTWISE = _QUANTIZE | frozenset(
+    {"Add", "Sub", "Silu", "Relu", "Sigm", "Sqrt", "Erf", "Exp", "Tanh", "Pow", "Abs", "Neg"}
+)
 _SUFFIX = re.compile(r"_myl\d+_\d+$")
 
 
@@ -25,7 +28,33 @@ def judged(layer: EngineLayer) -> EngineLayer:
     """`layer` with its role and its precision filled in."""
     role = role_of(layer)
     precision, certainty = _arithmetic(layer) if role is Role.COMPUTE else _result(layer)
-    return replace(layer, role=role, precision=precision, precision_certainty=certainty)
+    return replace(
+        layer,
+        role=role,
+        precision=precision,
+        precision_certainty=certainty,
+        pointwise=_is_pointwise(layer, role),
+    )
+
+
+def settled(layers: tuple[EngineLayer, ...]) -> tuple[EngineLayer, ...]:
+    """`layers` with the roles that only their neighbours can tell.
+
+    The result of an INT8 kernel must be rescaled by somebody, so a kernel that does this and quantizes for the next
+    one is an epilogue, not a mere conversion.
+    """
+    from_int8 = {
+        tensor.name
+        for layer in layers
+        if layer.role is Role.COMPUTE and layer.precision is DType.INT8
+        for tensor in layer.outputs
+    }
+    return tuple(
+        replace(layer, role=Role.OTHER)
+        if layer.role is Role.QDQ and any(tensor.name in from_int8 for tensor in layer.inputs)
+        else layer
+        for layer in layers
+    )
 
 
 def words(layer: EngineLayer) -> tuple[str, ...]:
@@ -76,6 +105,12 @@ def _only_converts(layer: EngineLayer, named: frozenset[str]) -> bool:
     quantizes = "Roun" in named or (DType.INT8 in types and "Cast" in named)
     joins = "Conc" in named and len(layer.inputs) > 1
     return quantizes and named <= _QUANTIZE and not joins
+
+
+def _is_pointwise(layer: EngineLayer, role: Role) -> bool:
+    named = frozenset(words(layer))
+    joins = "Conc" in named and len(layer.inputs) > 1
+    return role in {Role.OTHER, Role.QDQ} and bool(named) and named <= _POINTWISE and not joins
 
 
 def _arithmetic(layer: EngineLayer) -> tuple[DType, Certainty]:

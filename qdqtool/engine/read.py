@@ -7,11 +7,12 @@ from pathlib import Path
 
 from qdqtool.core.engine import Engine
 from qdqtool.engine.decode import read_file
-from qdqtool.engine.readers import dump
+from qdqtool.engine.precision import settled
+from qdqtool.engine.readers import Reader, dump
 from qdqtool.engine.unknowns import unknown_formats
 from qdqtool.errors import InputFileError
 
-_READERS = (dump,)
+_READERS: tuple[Reader, ...] = (dump,)
 
 
 def read(path: Path) -> Engine:
@@ -37,4 +38,4 @@ def read_text(text: str, *, where: str) -> Engine:
             where=where,
         )
     engine = reader.read(text)
-    return replace(engine, unknown_formats=unknown_formats(engine))
+    return replace(engine, layers=settled(engine.layers), unknown_formats=unknown_formats(engine))

@@ -1,0 +1,7 @@
+"""Says what became of every compute node in an engine, why, and what to do about it."""
+
+from qdqtool.audit.counts import counts
+from qdqtool.audit.run import audit
+from qdqtool.audit.verdicts import verdicts
+
+__all__ = ["audit", "counts", "verdicts"]

@@ -1,0 +1,213 @@
+"""Why a node does not run INT8, from evidence: the placement's vetoes and the Q/DQ graph around the node.
+
+Each cause was seen in builds of small graphs with TensorRT for RTX 1.7.1; none is a guess. Where no cause applies the
+audit says so instead of inventing one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from qdqtool.audit.case import Case
+from qdqtool.audit.operands import Operand
+from qdqtool.core.placement import Stance
+from qdqtool.graph.view import Node
+
+_DQ = "DequantizeLinear"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cause:
+    """A reason and what to do about it."""
+
+    reason: str
+    fix: str
+
+
+def causes(case: Case) -> tuple[Cause, ...]:
+    """What the evidence supports: the placement's own refusals, or else what the graph around the node shows."""
+    refused = tuple(cause for find in (_vetoed, _unasked) for cause in find(case))
+    return refused or tuple(cause for find in _SEEN_IN_GRAPH for cause in find(case))
+
+
+def _vetoed(case: Case) -> Iterator[Cause]:
+    """Placement refused an input."""
+    seen = set()
+    for decision in case.decisions:
+        for opinion in decision.opinions:
+            if opinion.stance is Stance.VETO and (opinion.rule, opinion.reason) not in seen:
+                seen.add((opinion.rule, opinion.reason))
+                yield Cause(
+                    reason=f"placement kept it float: {opinion.reason} (rule {opinion.rule})",
+                    fix=opinion.fix or f"nothing to do, unless you skip the rule {opinion.rule}",
+                )
+
+
+def _unasked(case: Case) -> Iterator[Cause]:
+    """Placement heard no request for an input."""
+    quiet = [
+        str(decision.slot)
+        for decision in case.decisions
+        if not decision.quantize and not any(opinion.stance is Stance.VETO for opinion in decision.opinions)
+    ]
+    if quiet:
+        yield Cause(
+            reason=f"no placement rule asked for {', '.join(quiet)}",
+            fix=f"add {case.node.op} to place.ops in the recipe, or see `qdqtool place` for what each rule said",
+        )
+
+
+def _transposed(case: Case) -> Iterator[Cause]:
+    """RTX has no INT8 kernel for ConvTranspose."""
+    if case.node.op == "ConvTranspose" and any(operand.quantized for operand in case.operands):
+        yield Cause(
+            reason="TensorRT for RTX runs no ConvTranspose in INT8; its Q/DQ only adds dequantize kernels",
+            fix="leave ConvTranspose float (place.exclude_ops: [ConvTranspose]) for this builder",
+        )
+
+
+def _old_architecture(case: Case) -> Iterator[Cause]:
+    """SM75 has no INT8 convolution here."""
+    if case.node.op == "Conv" and "sm75" in case.targets:
+        yield Cause(
+            reason="built for SM75, where TensorRT for RTX silently turns every INT8 convolution into Half",
+            fix="build for SM80 or newer; on SM75 leave convolutions float",
+        )
+
+
+def _one_of_two(case: Case) -> Iterator[Cause]:
+    """Only one factor of a product of two activations is quantized."""
+    bare = [operand for operand in case.activations if not operand.quantized]
+    if len(case.activations) > 1 and 0 < len(bare) < len(case.activations):
+        yield Cause(
+            reason=f"only one of the matrices it multiplies is quantized; {bare[0].source!r} is float",
+            fix=f"put Q/DQ on input {bare[0].index} as well, or take it off both",
+        )
+
+
+def _concat_unequal(case: Case) -> Iterator[Cause]:
+    """A Concat of differently scaled branches with no Q/DQ behind it."""
+    for operand in case.activations:
+        concat = _concat_of_dequantized(case, operand)
+        if concat is not None:
+            yield Cause(
+                reason=f"its input comes from {concat.name!r}, whose branches are quantized with scales of their own "
+                "and which no Q/DQ follows",
+                fix=f"put Q/DQ between {concat.name!r} and this node, or give its branches one shared scale",
+            )
+
+
+def _concat_of_dequantized(case: Case, operand: Operand) -> Node | None:
+    producer = case.view.producer(operand.source)
+    if operand.quantized or producer is None or producer.op != "Concat":
+        return None
+    branches = [case.view.producer(name) for name in producer.inputs]
+    return producer if all(branch is not None and branch.op == _DQ for branch in branches) else None
+
+
+def _bare_activation(case: Case) -> Iterator[Cause]:
+    """No Q/DQ in front of the activation."""
+    if any(_concat_of_dequantized(case, operand) for operand in case.activations):
+        return
+    if case.activations and not any(operand.quantized for operand in case.activations):
+        operand = case.activations[0]
+        extra = (
+            "; its quantized weight is dequantized at run time"
+            if any(w.quantized for w in case.weights)
+            else ""
+        )
+        yield Cause(
+            reason=f"no Q/DQ in front of its activation {operand.source!r}{extra}",
+            fix=f"put Q/DQ on input {operand.index}",
+        )
+
+
+def _weight_is_computed(case: Case) -> bool:
+    """Whether the kernel reads its weight from another kernel instead of holding it."""
+    one_activation = len(case.activations) == 1 and any(weight.quantized for weight in case.weights)
+    return one_activation and any(len(layer.inputs) > 1 for layer in case.holders.compute)
+
+
+def _bare_weight(case: Case) -> Iterator[Cause]:
+    """No Q/DQ on the weight."""
+    for operand in case.weights:
+        if not operand.quantized:
+            extra = (
+                "; a fake-quantize kernel is left in front of it"
+                if any(a.quantized for a in case.activations)
+                else ""
+            )
+            yield Cause(
+                reason=f"no Q/DQ on its weight {operand.source!r}{extra}",
+                fix=f"put Q/DQ on input {operand.index} as well: INT8 needs both",
+            )
+
+
+def _ranked_scale(case: Case) -> Iterator[Cause]:
+    """A scale of shape [1] on the input of a convolution."""
+    for operand in case.activations:
+        if case.node.op == "Conv" and operand.scale_shape == (1,):
+            yield Cause(
+                reason="the scale of its activation has shape [1] instead of []; TensorRT for RTX then computes in float",
+                fix="make the scale and the zero point scalars (`qdqtool repair` does it)",
+            )
+
+
+def _channel_activation(case: Case) -> Iterator[Cause]:
+    """Per-channel scales on an activation."""
+    for operand in case.activations:
+        if operand.axis is not None:
+            yield Cause(
+                reason="its activation has one scale per channel; TensorRT multiplies INT8 only with one per tensor",
+                fix="calibrate the activation per tensor",
+            )
+
+
+def _weight_axis(case: Case) -> Iterator[Cause]:
+    """Per-channel weight scales on the wrong axis."""
+    for operand in case.weights:
+        rank = len(case.view.constant_shape(operand.source) or ())
+        wanted = _output_axis(case, operand, rank)
+        if operand.axis is not None and rank and not operand.moves and operand.axis % rank != wanted % rank:
+            yield Cause(
+                reason=f"its weight scales run along axis {operand.axis}, not along the output channels (axis {wanted})",
+                fix=f"quantize the weight along axis {wanted}",
+            )
+
+
+def _moved(case: Case) -> Iterator[Cause]:
+    """An operator between DequantizeLinear and the node."""
+    for operand in case.operands:
+        if operand.moves:
+            yield Cause(
+                reason=f"{' and '.join(sorted(set(operand.moves)))} between DequantizeLinear and input {operand.index}",
+                fix="move Q/DQ behind it, so that DequantizeLinear feeds this node directly",
+            )
+
+
+def _output_axis(case: Case, operand: Operand, rank: int) -> int:
+    """The axis of the output channels of a weight."""
+    if case.node.op == "Conv":
+        return 0
+    if case.node.op == "ConvTranspose":
+        return 1
+    transposed = "transA" if operand.index == 0 else "transB"
+    last = rank - 1 if operand.index else rank - 2
+    if case.node.op == "Gemm" and case.node.attribute(transposed, 0):
+        last = 0 if operand.index else 1
+    return last
+
+
+_SEEN_IN_GRAPH: tuple[Callable[[Case], Iterator[Cause]], ...] = (
+    _transposed,
+    _old_architecture,
+    _concat_unequal,
+    _one_of_two,
+    _bare_activation,
+    _bare_weight,
+    _ranked_scale,
+    _channel_activation,
+    _weight_axis,
+    _moved,
+)

@@ -1,0 +1,1 @@
+"""The shelf of checks: one file per check, its docstring is what a user reads, its plug `PLUGIN` a `Check`."""

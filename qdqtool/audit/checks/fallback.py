@@ -1,0 +1,40 @@
+"""A node that was to run INT8 does not.
+
+Placement (or, without one, the Q/DQ nodes of the model) asked for INT8 on every input of this node, yet its kernel in
+the engine computes in float, or no kernel could be found. The Q/DQ in front of it then only costs: values are rounded
+to eight bits and turned back to float before they are multiplied. The reason comes from the Q/DQ graph around the node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.audit.check import Check, Draft, Scene
+from qdqtool.core.dtypes import DType
+from qdqtool.core.findings import Severity, Verdict
+
+
+def find(scene: Scene) -> Iterator[Draft]:
+    """One draft per requested node that is not INT8."""
+    for verdict in scene.verdicts:
+        if not verdict.requested or verdict.precision is DType.INT8:
+            continue
+        harmless = verdict.verdict is Verdict.ABSORBED
+        yield Draft(
+            subject=verdict.node,
+            reason=f"{verdict.op} was to run INT8 and is {_words(verdict.verdict, verdict.precision)}: {verdict.reason}",
+            fix=verdict.fix,
+            severity=Severity.INFO if harmless else None,
+            evidence=(scene.at_node(verdict.node), *(scene.at_layer(name) for name in verdict.layers)),
+        )
+
+
+def _words(kind: Verdict, precision: DType) -> str:
+    return (
+        str(kind.value)
+        if precision is DType.UNKNOWN or kind.value == precision.value
+        else f"{kind.value} ({precision})"
+    )
+
+
+PLUGIN = Check(code="QDQ201", severity=Severity.WARNING, find=find)

@@ -1,0 +1,66 @@
+"""A float node stands between INT8 nodes.
+
+Its input is turned from INT8 to float in front of it and back behind it, so the tensors on both sides are two or four
+times larger than they need to be, on top of the slower arithmetic. One missing Q/DQ pair often costs three kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from qdqtool.audit.check import Check, Draft, Scene
+from qdqtool.core.dtypes import DType
+from qdqtool.core.findings import NodeVerdict, Severity
+from qdqtool.graph.view import Node
+
+
+def find(scene: Scene) -> Iterator[Draft]:
+    """One draft per float node with an INT8 node before and one after it."""
+    by_node = {verdict.node: verdict for verdict in scene.verdicts}
+    for case in scene.cases:
+        verdict = by_node[case.node.name]
+        if not verdict.precision.is_float:
+            continue
+        before = _nearest(case.node, lambda node: _above(scene, node), by_node)
+        after = _nearest(case.node, lambda node: _below(scene, node), by_node)
+        if before and after and all(found.precision is DType.INT8 for found in (*before, *after)):
+            layers = case.holders.compute
+            sizes = [tensor.bytes for layer in layers for tensor in (*layer.inputs[:1], *layer.outputs)]
+            yield Draft(
+                subject=case.node.name,
+                reason=f"{case.node.op} runs {verdict.precision} between {before[0].node} and {after[0].node}, which run INT8",
+                fix=verdict.fix,
+                bytes=sum(size for size in sizes if size is not None) if None not in sizes else None,
+                evidence=(scene.at_node(case.node.name), *(scene.at_layer(layer.name) for layer in layers)),
+            )
+
+
+def _above(scene: Scene, node: Node) -> list[Node]:
+    producers = (scene.view.producer(name) for name in node.inputs)
+    return [producer for producer in producers if producer is not None]
+
+
+def _below(scene: Scene, node: Node) -> list[Node]:
+    return [use.node for output in node.outputs for use in scene.view.uses(output)]
+
+
+def _nearest(
+    start: Node, step: Callable[[Node], list[Node]], verdicts: dict[str, NodeVerdict]
+) -> tuple[NodeVerdict, ...]:
+    """The first compute nodes met on every path from `start`."""
+    found: list[NodeVerdict] = []
+    seen = {start.name}
+    waiting = step(start)
+    while waiting:
+        node = waiting.pop()
+        if node.name in seen:
+            continue
+        seen.add(node.name)
+        if node.name in verdicts:
+            found.append(verdicts[node.name])
+        else:
+            waiting.extend(step(node))
+    return tuple(sorted(found, key=lambda verdict: verdict.node))
+
+
+PLUGIN = Check(code="QDQ204", severity=Severity.WARNING, find=find)

@@ -1,0 +1,29 @@
+"""A node runs in float because nobody asked for INT8.
+
+Not a fault of the builder: placement refused this node, or the model has no Q/DQ on all of its inputs. The reason
+repeats what placement said, so that the list of float nodes in the engine is complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.audit.check import Check, Draft, Scene
+from qdqtool.core.dtypes import DType
+from qdqtool.core.findings import Severity, Verdict
+
+
+def find(scene: Scene) -> Iterator[Draft]:
+    """One draft per float node that was not requested."""
+    for verdict in scene.verdicts:
+        if verdict.requested or verdict.precision is DType.INT8 or verdict.verdict is Verdict.ABSORBED:
+            continue
+        yield Draft(
+            subject=verdict.node,
+            reason=f"{verdict.op} runs {verdict.precision} and nobody asked for INT8: {verdict.reason}",
+            fix=verdict.fix,
+            evidence=(scene.at_node(verdict.node), *(scene.at_layer(name) for name in verdict.layers)),
+        )
+
+
+PLUGIN = Check(code="QDQ202", severity=Severity.INFO, find=find)

@@ -1,0 +1,66 @@
+"""Which engine layers hold which ONNX node.
+
+Metadata says it for nearly every layer, but it says too much: a convolution is also named by the kernel that quantizes
+its input and by the one that holds its bias. So a node belongs to the compute layers among those that name it.
+Where Metadata is silent the layer's own name is read: `A+B_myl0_3` (TensorRT for RTX), `A + B`, `A || B`, `PWN(A)`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+
+from qdqtool.core.engine import Certainty, Engine, EngineLayer, Role
+
+_SUFFIX = re.compile(r"_myl\d+_\d+$")
+_JOINTS = re.compile(r" \+ | \|\| |\+")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Holders:
+    """The layers that name a node.
+
+    Attributes:
+        compute: those that do its arithmetic.
+        other: those that hold its bias, its activation or its quantization.
+        certainty: stated by metadata, or inferred from layer names.
+    """
+
+    compute: tuple[EngineLayer, ...] = ()
+    other: tuple[EngineLayer, ...] = ()
+    certainty: Certainty = Certainty.UNKNOWN
+
+
+def join(engine: Engine, nodes: frozenset[str]) -> dict[str, Holders]:
+    """The layers that hold each of `nodes`; a node that no layer names gets empty `Holders`."""
+    stated: dict[str, list[EngineLayer]] = defaultdict(list)
+    named: dict[str, list[EngineLayer]] = defaultdict(list)
+    for layer in engine.layers:
+        for node in layer.onnx_nodes:
+            stated[node].append(layer)
+        for node in _in_name(layer, nodes):
+            named[node].append(layer)
+    return {node: _holders(stated.get(node, []), named.get(node, [])) for node in sorted(nodes)}
+
+
+def _holders(stated: list[EngineLayer], named: list[EngineLayer]) -> Holders:
+    compute = tuple(layer for layer in stated if layer.role is Role.COMPUTE)
+    other = tuple(layer for layer in stated if layer.role is not Role.COMPUTE)
+    if compute:
+        return Holders(compute=compute, other=other, certainty=Certainty.STATED)
+    inferred = tuple(layer for layer in named if layer.role is Role.COMPUTE)
+    certainty = Certainty.INFERRED if inferred else Certainty.STATED if other else Certainty.UNKNOWN
+    return Holders(compute=inferred, other=other, certainty=certainty)
+
+
+def _in_name(layer: EngineLayer, nodes: frozenset[str]) -> list[str]:
+    stem = _SUFFIX.sub("", layer.name)
+    if stem in nodes:
+        return [stem]
+    pieces = (piece.strip() for piece in _JOINTS.split(stem))
+    return [
+        name
+        for name in dict.fromkeys(piece.removeprefix("PWN(").removesuffix(")") for piece in pieces)
+        if name in nodes
+    ]

@@ -1,0 +1,93 @@
+"""Puts verdicts, checks and counts together."""
+
+from __future__ import annotations
+
+from qdqtool.audit.check import Check, Scene
+from qdqtool.audit.counts import counts
+from qdqtool.audit.verdicts import cases, verdict
+from qdqtool.core.audit import Audit
+from qdqtool.core.engine import Engine
+from qdqtool.core.findings import Finding, NodeVerdict, Verdict
+from qdqtool.core.placement import Placement
+from qdqtool.graph.view import GraphView
+from qdqtool.plugins import Shelf
+
+CHECKS = Shelf(package="qdqtool.audit.checks")
+
+
+def audit(
+    view: GraphView,
+    engine: Engine,
+    placement: Placement | None = None,
+    *,
+    float_view: GraphView | None = None,
+    ignore: tuple[str, ...] = (),
+    targets: tuple[str, ...] = (),
+) -> Audit:
+    """Verdicts for every compute node, findings of every check, and counts.
+
+    Args:
+        view: the Q/DQ model that the engine was built from.
+        engine: its layers.
+        placement: the decisions that made the model; None for somebody else's Q/DQ.
+        float_view: the model before Q/DQ; nodes it has and `view` has not are noted.
+        ignore: codes or names of checks that are left out.
+        targets: architectures the engine was built for ("sm86"), as far as known.
+
+    Every node that placement requested is INT8 or has a finding that says why not, unless that check is ignored.
+    """
+    found = cases(view, engine, placement, targets=targets)
+    told = tuple(verdict(case) for case in found)
+    scene = Scene(view=view, engine=engine, placement=placement, cases=found, verdicts=told)
+    return Audit(
+        verdicts=told,
+        findings=_findings(scene, ignore),
+        counts=counts(engine),
+        notes=_notes(engine, told, view, float_view),
+    )
+
+
+def _findings(scene: Scene, ignore: tuple[str, ...]) -> tuple[Finding, ...]:
+    found: list[Finding] = []
+    for name in CHECKS.names():
+        check: Check = CHECKS.load(name)
+        if name not in ignore and check.code not in ignore:
+            found.extend(
+                Finding(
+                    code=check.code,
+                    check=name,
+                    severity=draft.severity or check.severity,
+                    subject=draft.subject,
+                    reason=draft.reason,
+                    fix=draft.fix,
+                    bytes=draft.bytes,
+                    evidence=draft.evidence,
+                )
+                for draft in check.find(scene)
+            )
+    return tuple(sorted(found, key=lambda finding: (-finding.severity.rank, finding.code)))
+
+
+def _notes(
+    engine: Engine, told: tuple[NodeVerdict, ...], view: GraphView, float_view: GraphView | None
+) -> tuple[str, ...]:
+    lost = sum(verdict.verdict is Verdict.NOT_FOUND for verdict in told)
+    unknown = sum(number for _, number in engine.unknown_formats)
+    gone = (
+        sorted({node.name for node in float_view.nodes} - {node.name for node in view.nodes})
+        if float_view
+        else []
+    )
+    notes = (
+        (engine.unread, f"{engine.unread} records of the layer information were not understood"),
+        (unknown, f"{unknown} tensors have a type in words nobody recognises"),
+        (
+            told and lost == len(told),
+            "no layer names any node of this model: the layer information belongs to another one",
+        ),
+        (
+            gone,
+            f"{len(gone)} nodes of the float model are not in the Q/DQ model, first {gone[0] if gone else ''}",
+        ),
+    )
+    return tuple(text for wanted, text in notes if wanted)

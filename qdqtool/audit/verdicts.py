@@ -1,0 +1,169 @@
+"""What became of every compute node: INT8 or not, and if not, why and what to do."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from qdqtool.audit.case import Case
+from qdqtool.audit.causes import causes
+from qdqtool.audit.join import Holders, join
+from qdqtool.audit.operands import COMPUTE_OPS, Operands
+from qdqtool.core.dtypes import DType
+from qdqtool.core.engine import Certainty, Engine, EngineLayer
+from qdqtool.core.findings import NodeVerdict, Verdict
+from qdqtool.core.placement import Decision, Placement
+from qdqtool.graph.view import GraphView
+
+_BY_TYPE = {
+    DType.INT8: Verdict.INT8,
+    DType.FLOAT16: Verdict.FP16,
+    DType.BFLOAT16: Verdict.BF16,
+    DType.FLOAT32: Verdict.FP32,
+    DType.FLOAT8: Verdict.FP8,
+}
+
+
+def verdicts(
+    view: GraphView, engine: Engine, placement: Placement | None, *, targets: tuple[str, ...] = ()
+) -> tuple[NodeVerdict, ...]:
+    """One verdict for every Conv, ConvTranspose, Gemm, MatMul and attention node, in graph order.
+
+    Args:
+        view: the Q/DQ model that the engine was built from.
+        engine: its layers.
+        placement: the decisions that made the model; None for somebody else's Q/DQ.
+        targets: architectures the engine was built for ("sm86"), as far as known.
+    """
+    return tuple(verdict(case) for case in cases(view, engine, placement, targets=targets))
+
+
+def cases(
+    view: GraphView, engine: Engine, placement: Placement | None, *, targets: tuple[str, ...] = ()
+) -> tuple[Case, ...]:
+    """Every compute node with its evidence, in graph order."""
+    nodes = [node for node in view.nodes if node.op in COMPUTE_OPS]
+    holders = join(engine, frozenset(node.name for node in nodes))
+    operands = Operands(view)
+    decisions: dict[str, list[Decision]] = defaultdict(list)
+    for decision in placement.decisions if placement else ():
+        if decision.slot.index < 2:
+            decisions[decision.slot.node].append(decision)
+    return tuple(
+        Case(
+            view=view,
+            node=node,
+            operands=operands.of(node),
+            decisions=tuple(decisions[node.name]),
+            holders=holders[node.name],
+            targets=targets,
+        )
+        for node in nodes
+    )
+
+
+def verdict(case: Case) -> NodeVerdict:
+    """The verdict on one node."""
+    if case.operands and not case.activations:
+        return _absent(
+            case, Verdict.ABSORBED, "it depends on constants only, so the builder computed it once"
+        )
+    if not case.holders.compute:
+        return _without_kernel(case)
+    precision, kind, certainty = _precision(case)
+    if precision is DType.INT8:
+        return _verdict(case, kind, precision, certainty=certainty)
+    reason, fix = _why(case, kind, precision)
+    return _verdict(case, kind, precision, reason=reason, fix=fix, certainty=certainty)
+
+
+def _precision(case: Case) -> tuple[DType, Verdict, Certainty]:
+    """Type of the arithmetic, what to call it, and how it is known."""
+    layers = case.holders.compute
+    found = {layer.precision for layer in layers}
+    precision = found.pop() if len(found) == 1 else DType.UNKNOWN
+    certainty = _weakest(case.holders.certainty, *(layer.precision_certainty for layer in layers))
+    if any("_gemm_mha" in layer.name for layer in layers):
+        return _in_attention(case, precision), Verdict.ATTENTION, certainty
+    if precision is not DType.INT8 and any(_reads_int8(layer) for layer in layers):
+        return precision, Verdict.PROLOGUE, certainty
+    return precision, _BY_TYPE.get(precision, Verdict.UNKNOWN), certainty
+
+
+def _in_attention(case: Case, precision: DType) -> DType:
+    """Both matrix products share a kernel; this one is INT8 if it also reads both operands through Q/DQ."""
+    if precision is DType.INT8 and not all(operand.quantized for operand in case.operands):
+        return DType.UNKNOWN
+    return precision
+
+
+def _reads_int8(layer: EngineLayer) -> bool:
+    return any(tensor.dtype is DType.INT8 for tensor in layer.inputs[:1])
+
+
+def _why(case: Case, kind: Verdict, precision: DType) -> tuple[str, str]:
+    found = causes(case)
+    if found:
+        reason = "; ".join(cause.reason for cause in found)
+        return reason, "; ".join(dict.fromkeys(cause.fix for cause in found))
+    if precision is DType.UNKNOWN:
+        return (
+            "the layer information does not show the type of its arithmetic",
+            "look at the layer itself with `qdqtool engine show`",
+        )
+    where = "dequantizes its INT8 input in its prologue" if kind is Verdict.PROLOGUE else "is float"
+    return (
+        f"its inputs are quantized as they should be, yet the kernel the builder chose {where}; no cause is visible",
+        "leave this node float to save the Q/DQ kernels, or try another builder version or target",
+    )
+
+
+def _without_kernel(case: Case) -> NodeVerdict:
+    if case.operands and not case.activations:
+        return _absent(
+            case, Verdict.ABSORBED, "it depends on constants only, so the builder computed it once"
+        )
+    others = case.holders.other
+    if others:
+        names = ", ".join(sorted({layer.name for layer in others})[:3])
+        return _absent(
+            case,
+            Verdict.ABSORBED,
+            f"no convolution or matrix kernel names it; it is named by {names}",
+            others,
+        )
+    if not any(case.view.uses(output) or case.view.is_output(output) for output in case.node.outputs):
+        return _absent(case, Verdict.ABSORBED, "nothing uses its result, so the builder dropped it")
+    return _absent(case, Verdict.NOT_FOUND, "no layer of the engine names it")
+
+
+def _absent(case: Case, kind: Verdict, reason: str, layers: tuple[EngineLayer, ...] = ()) -> NodeVerdict:
+    fixes = {
+        Verdict.ABSORBED: "nothing to do",
+        Verdict.NOT_FOUND: "check that the layer information belongs to this model and is detailed",
+    }
+    holders = Holders(compute=layers, certainty=Certainty.INFERRED)
+    found = Case(
+        view=case.view, node=case.node, operands=case.operands, decisions=case.decisions, holders=holders
+    )
+    return _verdict(found, kind, DType.UNKNOWN, reason=reason, fix=fixes[kind], certainty=Certainty.INFERRED)
+
+
+def _verdict(
+    case: Case, kind: Verdict, precision: DType, *, reason: str = "", fix: str = "", certainty: Certainty
+) -> NodeVerdict:
+    return NodeVerdict(
+        node=case.node.name,
+        op=case.node.op,
+        verdict=kind,
+        precision=precision,
+        requested=case.requested,
+        layers=tuple(layer.name for layer in case.holders.compute),
+        reason=reason,
+        fix=fix,
+        certainty=certainty,
+    )
+
+
+def _weakest(*certainties: Certainty) -> Certainty:
+    order = (Certainty.UNKNOWN, Certainty.INFERRED, Certainty.STATED)
+    return min(certainties, key=order.index)
