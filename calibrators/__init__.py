@@ -7,5 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-NOT_PLUGINS: Final = frozenset({"compiled", "error", "histogram", "kernels", "noise", "ranges", "tensorrt", "weights"})
+NOT_PLUGINS: Final = frozenset(
+    {"compiled", "error", "histogram", "kernels", "noise", "ranges", "tensorrt", "weights"}
+)
 """Modules of this package that are not calibrators."""

@@ -90,6 +90,11 @@ class Tally:
         """Note minimum and maximum only: several times faster, enough for the calibrator `max`."""
         kernels.extremes_only(_flat(values).view(np.int32), self._state)
 
+    @property
+    def nonfinite(self) -> int:
+        """How many NaN and Inf values were met."""
+        return int(self._state[kernels.NAN] + self._state[kernels.INF])
+
     def histogram(self) -> Histogram:
         """What was seen so far, as a value of its own."""
         state = self._state

@@ -96,7 +96,9 @@ def _note_extremes(bits: NDArray[np.int32], state: NDArray[np.int64]) -> Any:
     state[LOW_KEY] = min(state[LOW_KEY], np.int64(low))
     state[HIGH_KEY] = max(state[HIGH_KEY], np.int64(high))
     lowest_magnitude = low ^ ((low >> np.int32(31)) & _MAGNITUDE)
-    magnitude = max(lowest_magnitude & _MAGNITUDE, (high ^ ((high >> np.int32(31)) & _MAGNITUDE)) & _MAGNITUDE)
+    magnitude = max(
+        lowest_magnitude & _MAGNITUDE, (high ^ ((high >> np.int32(31)) & _MAGNITUDE)) & _MAGNITUDE
+    )
     if magnitude == 0:
         return finite, UNSET_EXPONENT
     return finite, max(np.int64(magnitude >> np.int32(23)) - 126, LOWEST_EXPONENT)
@@ -135,7 +137,9 @@ def _count_finite(values: NDArray[np.float32], counts: NDArray[np.int64], recipr
 @compiled
 def _flush(lanes: NDArray[np.uint32], counts: NDArray[np.int64]) -> None:
     for i in range(counts.size):
-        counts[i] += np.int64(lanes[0, i]) + np.int64(lanes[1, i]) + np.int64(lanes[2, i]) + np.int64(lanes[3, i])
+        counts[i] += (
+            np.int64(lanes[0, i]) + np.int64(lanes[1, i]) + np.int64(lanes[2, i]) + np.int64(lanes[3, i])
+        )
     lanes[:] = 0
 
 

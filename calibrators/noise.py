@@ -56,9 +56,13 @@ def squared_error(moments: NDArray[np.float64], amax: Any) -> Any:
             density = moments[0, index + 1] - moments[0, index]
             next_zeroth = moments[0, index] + density * (edge - index)
             next_first = moments[1, index] + density * (edge * edge - index * index) / 2
-            next_second = moments[2, index] + density * (edge * edge * edge - float(index) * index * index) / 3
+            next_second = (
+                moments[2, index] + density * (edge * edge * edge - float(index) * index * index) / 3
+            )
         value = level * step
-        error += (next_second - second) - 2 * value * (next_first - first) + value * value * (next_zeroth - zeroth)
+        error += (
+            (next_second - second) - 2 * value * (next_first - first) + value * value * (next_zeroth - zeroth)
+        )
         zeroth, first, second = next_zeroth, next_first, next_second
         if edge >= size:
             break

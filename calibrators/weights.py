@@ -24,7 +24,8 @@ def channel_max(weights: NDArray[Any], axis: int | None) -> NDArray[np.float64]:
         CalibrationDataError: NaN or Inf, no elements, or no such axis.
     """
     rows = _rows(weights, axis)
-    return np.abs(rows).max(axis=1).astype(np.float64)
+    amax: NDArray[np.float64] = np.abs(rows).max(axis=1).astype(np.float64)
+    return amax
 
 
 def channel_mse(weights: NDArray[Any], axis: int | None) -> NDArray[np.float64]:
@@ -52,7 +53,11 @@ def _rows(weights: NDArray[Any], axis: int | None) -> NDArray[np.float32]:
     bad = values.size - int(np.count_nonzero(np.isfinite(values)))
     if bad:
         raise CalibrationDataError(f"{bad} of {values.size} elements are NaN or Inf")
-    rows = values.reshape(1, -1) if axis is None else np.moveaxis(values, axis, 0).reshape(values.shape[axis], -1)
+    rows = (
+        values.reshape(1, -1)
+        if axis is None
+        else np.moveaxis(values, axis, 0).reshape(values.shape[axis], -1)
+    )
     return np.ascontiguousarray(rows)
 
 
@@ -77,5 +82,3 @@ def _quietest(
             if error < least:
                 least, chosen[row] = error, amax
     return chosen
-
-

@@ -135,7 +135,11 @@ def _assigned(
 
 
 def _only_candidate(found: Mapping[str, Member], labels: Member | None) -> Member | None:
-    numeric = [member for member in found.values() if member is not labels and member.shape and member.dtype.kind in "fiub"]
+    numeric = [
+        member
+        for member in found.values()
+        if member is not labels and member.shape and member.dtype.kind in "fiub"
+    ]
     if len(numeric) == 1:
         return numeric[0]
     return next((found[key] for key in _DATA_KEYS if key in found), None)

@@ -45,7 +45,9 @@ class Member:
         """All of it."""
         with ExitStack() as stack:
             stream, _ = _opened(stack, self.path, self.key)
-            values = np.frombuffer(_exactly(stream, self, math.prod(self.shape) * self.dtype.itemsize), self.dtype)
+            values = np.frombuffer(
+                _exactly(stream, self, math.prod(self.shape) * self.dtype.itemsize), self.dtype
+            )
         return values.reshape(self.shape, order="F" if self.fortran else "C")
 
     def rows(self, numbers: range) -> Iterator[NDArray[Any]]:
@@ -90,7 +92,9 @@ def _member(path: Path, key: str) -> Member:
     return Member(path=path, key=key, shape=shape, dtype=dtype, fortran=fortran)
 
 
-def _opened(stack: ExitStack, path: Path, key: str) -> tuple[IO[bytes], tuple[tuple[int, ...], bool, np.dtype[Any]]]:
+def _opened(
+    stack: ExitStack, path: Path, key: str
+) -> tuple[IO[bytes], tuple[tuple[int, ...], bool, np.dtype[Any]]]:
     """A stream that stands behind the header, and what the header says."""
     try:
         if key:
@@ -102,9 +106,20 @@ def _opened(stack: ExitStack, path: Path, key: str) -> tuple[IO[bytes], tuple[tu
             available = path.stat().st_size
         version = npy.read_magic(stream)
         if version not in _HEADERS:
-            raise InputFileError(f"is .npy version {version}", fix="save it again with numpy.save", where=str(path))
+            raise InputFileError(
+                f"is .npy version {version}", fix="save it again with numpy.save", where=str(path)
+            )
         shape, fortran, dtype = _HEADERS[version](stream)
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile, zlib.error, EOFError, SyntaxError, RuntimeError) as error:
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        zipfile.BadZipFile,
+        zlib.error,
+        EOFError,
+        SyntaxError,
+        RuntimeError,
+    ) as error:
         raise _unreadable(path, error) from error
     if dtype.hasobject:
         raise InputFileError(
@@ -133,5 +148,7 @@ def _ends_early(path: Path, key: str) -> InputFileError:
 
 def _unreadable(path: Path, error: Exception) -> InputFileError:
     return InputFileError(
-        f"cannot be read as a numpy file: {error}", fix="write it with numpy.save or numpy.savez", where=str(path)
+        f"cannot be read as a numpy file: {error}",
+        fix="write it with numpy.save or numpy.savez",
+        where=str(path),
     )

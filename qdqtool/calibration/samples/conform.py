@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ _NUMPY = {
 
 
 def conform(raw: RawSample, inputs: tuple[TensorInfo, ...], preprocess: Preprocess) -> Sample:
-    """The sample with one array per model input, of the model's type and shape.
+    """The sample with one array per model input, of the model's type and shape, and a batch dimension of 1.
 
     Raises:
         InputFileError: names, shapes or types do not fit; names the tensor and the sample.
@@ -41,6 +42,10 @@ def conform(raw: RawSample, inputs: tuple[TensorInfo, ...], preprocess: Preproce
             f"has no array for input {', '.join(map(repr, missing))}; it has {', '.join(map(repr, extra)) or 'none'}",
             fix=f"name the arrays like the model's inputs: {', '.join(sorted(wanted))}",
             where=raw.name,
+        )
+    if fixed_batch(inputs) is not None:
+        inputs = tuple(
+            replace(info, shape=(1, *info.shape[1:]) if info.shape else info.shape) for info in inputs
         )
     feeds = {info.name: _fitted(raw, info, preprocess) for info in inputs}
     return Sample(name=raw.name, feeds=feeds, label=raw.label)
@@ -54,6 +59,24 @@ def nonfinite(sample: Sample) -> dict[str, int]:
         if array.dtype.kind == "f"
     }
     return {name: count for name, count in counts.items() if count}
+
+
+def fixed_batch(inputs: tuple[TensorInfo, ...]) -> int | None:
+    """The batch size that a model insists on, when it is the same for all inputs; None where it is free."""
+    leading = {info.shape[0] for info in inputs if info.shape}
+    size = leading.pop() if len(leading) == 1 else None
+    return size if isinstance(size, int) else None
+
+
+def tiled(sample: Sample, copies: int) -> Sample:
+    """The same sample `copies` times along the batch dimension."""
+    if copies == 1:
+        return sample
+    feeds = {
+        name: np.concatenate([array] * copies) if array.ndim else array
+        for name, array in sample.feeds.items()
+    }
+    return replace(sample, feeds=feeds)
 
 
 def _fitted(raw: RawSample, info: TensorInfo, preprocess: Preprocess) -> NDArray[Any]:

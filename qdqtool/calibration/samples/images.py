@@ -60,9 +60,17 @@ class Images:
         try:
             with Image.open(path) as image:
                 return shape_image(image, self._preprocess)
-        except (OSError, UnidentifiedImageError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        except (
+            OSError,
+            UnidentifiedImageError,
+            SyntaxError,
+            ValueError,
+            Image.DecompressionBombError,
+        ) as error:
             raise InputFileError(
-                f"cannot be decoded: {error}", fix="remove the picture or convert it to PNG or JPEG", where=str(path)
+                f"cannot be decoded: {error}",
+                fix="remove the picture or convert it to PNG or JPEG",
+                where=str(path),
             ) from error
         except UsageError as error:
             raise UsageError(error.what, fix=error.fix, where=str(path)) from error

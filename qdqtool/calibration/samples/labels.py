@@ -42,7 +42,9 @@ def _with_key(path: Path) -> tuple[Path, str]:
 
 def _from_arrays(path: Path, key: str) -> list[int]:
     found = {member.key: member for member in members(path)}
-    member = found.get(key) if key else next((found[name] for name in (*LABEL_KEYS, "") if name in found), None)
+    member = (
+        found.get(key) if key else next((found[name] for name in (*LABEL_KEYS, "") if name in found), None)
+    )
     if member is None or len(member.shape) != 1 or member.dtype.kind not in "iu":
         raise InputFileError(
             f"has no row of whole numbers under {key or 'y, label or labels'!r}; it has {', '.join(found)}",
@@ -68,8 +70,12 @@ def _from_text(path: Path) -> Labels:
     try:
         lines = [line for line in path.read_text("utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
-        raise InputFileError(f"cannot be read: {error}", fix="pass a text file of labels", where=str(path)) from error
-    separator = "\t" if any("\t" in line for line in lines) else "," if any("," in line for line in lines) else " "
+        raise InputFileError(
+            f"cannot be read: {error}", fix="pass a text file of labels", where=str(path)
+        ) from error
+    separator = (
+        "\t" if any("\t" in line for line in lines) else "," if any("," in line for line in lines) else " "
+    )
     rows = list(csv.reader(lines, delimiter=separator, skipinitialspace=True))
     if not rows:
         raise InputFileError("holds no labels", fix="write one label per line", where=str(path))
@@ -84,18 +90,18 @@ def _from_text(path: Path) -> Labels:
 
 
 def _parsed(path: Path, rows: list[list[str]], file: int | None, label: int) -> Labels:
-    named: dict[str, int] = {}
-    listed: list[int] = []
-    for number, row in enumerate(rows, start=1):
-        try:
-            index = int(row[label])
-            if file is not None:
-                named[Path(row[file]).name] = index
-            listed.append(index)
-        except (ValueError, IndexError) as error:
-            raise InputFileError(
-                f"row {number} holds no class index: {' '.join(row)!r}",
-                fix="write one class index per line, or a table with the columns file and class_id",
-                where=str(path),
-            ) from error
-    return named or listed
+    listed = [_class_index(path, number, row, label) for number, row in enumerate(rows, start=1)]
+    if file is None:
+        return listed
+    return {Path(row[file]).name: index for row, index in zip(rows, listed, strict=True) if len(row) > file}
+
+
+def _class_index(path: Path, number: int, row: list[str], column: int) -> int:
+    try:
+        return int(row[column])
+    except (ValueError, IndexError) as error:
+        raise InputFileError(
+            f"row {number} holds no class index: {' '.join(row)!r}",
+            fix="write one class index per line, or a table with the columns file and class_id",
+            where=str(path),
+        ) from error

@@ -8,15 +8,16 @@ from pathlib import Path
 
 from qdqtool.calibration.samples.array_files import ArrayFiles, open_file
 from qdqtool.calibration.samples.code import Code
-from qdqtool.calibration.samples.conform import conform, nonfinite
+from qdqtool.calibration.samples.conform import conform, fixed_batch, nonfinite, tiled
 from qdqtool.calibration.samples.images import Images, pictures
 from qdqtool.calibration.samples.labels import Labels, read_labels
 from qdqtool.calibration.samples.polygraphy import PolygraphyInputs
 from qdqtool.calibration.samples.raw import RawSource
-from qdqtool.calibration.samples.spec import SampleSpec
+from qdqtool.calibration.samples.spec import NanPolicy, SampleSpec
 from qdqtool.calibration.samples.synthetic import Random
 from qdqtool.core.artefacts import canonical
 from qdqtool.core.protocols import Sample
+from qdqtool.core.recipe import Preprocess
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import InputFileError, UsageError
 
@@ -24,16 +25,33 @@ _ARRAY_SUFFIXES = {".npy", ".npz"}
 _KINDS = "a folder, an .npz, .npy or .json file, module:function, or random:16"
 
 
-def open_samples(spec: SampleSpec, inputs: tuple[TensorInfo, ...]) -> Samples:
-    """The samples that `spec` names, made to fit `inputs`.
+def open_samples(
+    text: str,
+    inputs: tuple[TensorInfo, ...],
+    preprocess: Preprocess = Preprocess(),  # noqa: B008 -- frozen
+    *,
+    labels: str | None = None,
+    limit: int | None = None,
+    on_nan: NanPolicy = "error",
+) -> Samples:
+    """The samples that a person names, made to fit a model.
+
+    Args:
+        text: a folder, an .npz, .npy or .json file, "module:function", or "random:16"; each may be followed by
+            [start:stop:step], so that one data set gives disjoint calibration and evaluation samples.
+        inputs: what the model is fed.
+        preprocess: how raw images and arrays become model inputs.
+        labels: a file of class indices; None takes what lies beside or in the samples.
+        limit: at most this many samples, after the slice.
+        on_nan: whether a sample that holds NaN or Inf is an error or left out.
 
     Raises:
         UsageError: the words name nothing, the slice leaves nothing, or labels and samples do not match.
         InputFileError: a file is unreadable or does not fit the model.
     """
-    raw = _raw_source(spec, inputs)
-    labels = None if spec.labels is None else read_labels(spec.labels)
-    return Samples(spec, raw, inputs, labels)
+    spec = SampleSpec(text=text, preprocess=preprocess, limit=limit, on_nan=on_nan)
+    found = None if labels is None else read_labels(Path(labels))
+    return Samples(spec, _raw_source(spec, inputs), inputs, found)
 
 
 class Samples:
@@ -60,7 +78,7 @@ class Samples:
             raise UsageError(
                 f"{len(labels)} labels for {len(raw)} samples",
                 fix="give one label per sample, in the order of the samples",
-                where=str(spec.labels),
+                where=spec.text,
             )
 
     @property
@@ -91,11 +109,13 @@ class Samples:
         return len(self._numbers)
 
     def __iter__(self) -> Iterator[Sample]:
-        return self.part(0, 1)
+        """All samples; a model with a fixed batch size gets as many copies of each as it wants."""
+        copies = fixed_batch(self._inputs) or 1
+        return (tiled(sample, copies) for sample in self.rows(range(len(self))))
 
-    def part(self, shard: int, shards: int, skip: int = 0) -> Iterator[Sample]:
-        """Every `shards`-th sample from number `shard` on, without the first `skip` of them."""
-        numbers = self._numbers[shard::shards][skip:]
+    def rows(self, positions: range) -> Iterator[Sample]:
+        """The samples at these ascending positions, with a batch dimension of 1 whatever the model's is."""
+        numbers = self._numbers[positions.start : positions.stop : positions.step]
         skipped: list[str] = []
         for position, raw in enumerate(self._raw.read(numbers)):
             sample = conform(raw, self._inputs, self._spec.preprocess)
@@ -106,7 +126,9 @@ class Samples:
             if bad:
                 raise _not_finite(sample, bad)
             label = self._label(sample, numbers[position])
-            yield sample if label == sample.label else Sample(name=sample.name, feeds=sample.feeds, label=label)
+            yield (
+                sample if label == sample.label else Sample(name=sample.name, feeds=sample.feeds, label=label)
+            )
         self.skipped = tuple(skipped)
 
     def _label(self, sample: Sample, number: int) -> int | None:
@@ -139,14 +161,18 @@ def _file(path: Path, spec: SampleSpec, inputs: tuple[TensorInfo, ...]) -> RawSo
         return ArrayFiles(path.name, (open_file(path, inputs, spec.preprocess),))
     if path.suffix.lower() == ".json":
         return PolygraphyInputs(path)
-    raise UsageError(f"{path.suffix or 'no'} suffix: not a file of samples", fix=f"name {_KINDS}", where=str(path))
+    raise UsageError(
+        f"{path.suffix or 'no'} suffix: not a file of samples", fix=f"name {_KINDS}", where=str(path)
+    )
 
 
 def _folder(path: Path, spec: SampleSpec, inputs: tuple[TensorInfo, ...]) -> RawSource:
     arrays = sorted(entry for entry in path.iterdir() if entry.suffix.lower() in _ARRAY_SUFFIXES)
     has_images = bool(pictures(path))
     if arrays and has_images:
-        raise UsageError("holds both arrays and images", fix="keep them in folders of their own", where=str(path))
+        raise UsageError(
+            "holds both arrays and images", fix="keep them in folders of their own", where=str(path)
+        )
     if arrays:
         files = tuple(open_file(entry, inputs, spec.preprocess) for entry in arrays)
         return ArrayFiles(f"{len(files)} array files in {path.name}", files)

@@ -6,7 +6,6 @@ A file is a list of feeds; each maps input names to {"array": base64 of an .npy 
 from __future__ import annotations
 
 import base64
-import binascii
 import io
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -45,7 +44,9 @@ class PolygraphyInputs:
     def read(self, numbers: range) -> Iterator[RawSample]:
         for number in numbers:
             where = f"{self._path}[{number}]"
-            arrays = {name: _array(value, f"{where}, input {name!r}") for name, value in self._feeds[number].items()}
+            arrays = {
+                name: _array(value, f"{where}, input {name!r}") for name, value in self._feeds[number].items()
+            }
             yield RawSample(name=where, arrays=arrays)
 
 
@@ -56,11 +57,15 @@ def _feed(entry: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _array(value: object, where: str) -> NDArray[Any]:
     text = value.get("array") if isinstance(value, dict) else None
+    if not isinstance(text, str):
+        raise _not_an_array("no base64 text under 'array'", where)
     try:
-        if not isinstance(text, str):
-            raise ValueError("no base64 text under 'array'")
         return np.asarray(np.load(io.BytesIO(base64.b64decode(text, validate=True)), allow_pickle=False))
-    except (ValueError, binascii.Error, EOFError, OSError, SyntaxError) as error:
-        raise InputFileError(
-            f"is not an array: {error}", fix="write the file with `polygraphy run --save-inputs`", where=where
-        ) from error
+    except (ValueError, EOFError, OSError, SyntaxError) as error:
+        raise _not_an_array(str(error), where) from error
+
+
+def _not_an_array(what: str, where: str) -> InputFileError:
+    return InputFileError(
+        f"is not an array: {what}", fix="write the file with `polygraphy run --save-inputs`", where=where
+    )

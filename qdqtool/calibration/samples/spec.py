@@ -23,14 +23,12 @@ class SampleSpec:
         text: a folder, an .npz, .npy or .json file, "module:function", or "random:16"; each may be followed by
             [start:stop:step], so that one data set gives disjoint calibration and evaluation samples.
         preprocess: how raw images and arrays become model inputs.
-        labels: a file of class indices; None takes what lies in the samples themselves.
         limit: at most this many samples, after the slice.
         on_nan: what happens to a sample that holds NaN or Inf.
     """
 
     text: str
-    preprocess: Preprocess = Preprocess()
-    labels: Path | None = None
+    preprocess: Preprocess
     limit: int | None = None
     on_nan: NanPolicy = "error"
 
@@ -48,7 +46,9 @@ class SampleSpec:
         words = [int(word) if word else None for word in self._parts()[1].split(":")]
         start, stop, step = (*words, None, None)[:3]
         if step is not None and step < 1:
-            raise UsageError(f"the step of {self.text!r} is {step}", fix="take a positive step, as in x.npz[0:100:2]")
+            raise UsageError(
+                f"the step of {self.text!r} is {step}", fix="take a positive step, as in x.npz[0:100:2]"
+            )
         return range(count)[slice(start, stop, step)][: self.limit]
 
     def _parts(self) -> tuple[str, str]:

@@ -41,7 +41,11 @@ def shape_array(pixels: NDArray[Any], preprocess: Preprocess) -> NDArray[Any]:
     if preprocess.resize is preprocess.crop is preprocess.letterbox is None:
         is_bgr = preprocess.colour == "bgr" and pixels.ndim == 3 and pixels.shape[-1] == 3
         return pixels[:, :, ::-1] if is_bgr else pixels
-    if pixels.dtype != np.uint8 or pixels.ndim not in {2, 3} or (pixels.ndim == 3 and pixels.shape[-1] not in {1, 3}):
+    if (
+        pixels.dtype != np.uint8
+        or pixels.ndim not in {2, 3}
+        or (pixels.ndim == 3 and pixels.shape[-1] not in {1, 3})
+    ):
         raise UsageError(
             f"an array of {pixels.dtype} {pixels.shape} cannot be resized or cropped",
             fix="pass uint8 arrays of height x width x 3, or take resize, crop and letterbox out of samples.preprocess",

@@ -1,0 +1,151 @@
+"""Histograms of many tensors, and the file they are kept in.
+
+`histograms.npz` holds no Python objects: a JSON text as bytes ("about") and one array of counts, (tensors, 4096).
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrators.histogram import Histogram, merge
+from calibrators.kernels import BINS
+from qdqtool.calibration.samples.arrays import members
+from qdqtool.core.artefacts import canonical
+from qdqtool.core.files import write_bytes
+from qdqtool.errors import InputFileError
+
+KIND: Final = "histograms"
+SCHEMA: Final = 1
+_NUMBERS: Final = {
+    "exponent": (int, type(None)),
+    "low": (float,),
+    "high": (float,),
+    "total": (int,),
+    "nan": (int,),
+    "inf": (int,),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Histograms:
+    """What was seen of every tensor.
+
+    Attributes:
+        tensors: histogram by tensor name, sorted by name.
+        samples: how many samples were run.
+        meaningful: False when they were random.
+        source: what they were, in words.
+        notes: anything a reader must know.
+    """
+
+    tensors: Mapping[str, Histogram]
+    samples: int
+    meaningful: bool = True
+    source: str = ""
+    notes: tuple[str, ...] = ()
+    identity: Mapping[str, str] = field(default_factory=dict)
+
+
+def save_histograms(path: Path, histograms: Histograms) -> None:
+    """Write all of it at `path`; the same content gives the same bytes."""
+    names = sorted(histograms.tensors)
+    about = {
+        "kind": KIND,
+        "schema": SCHEMA,
+        "samples": histograms.samples,
+        "meaningful": histograms.meaningful,
+        "source": histograms.source,
+        "notes": list(histograms.notes),
+        "identity": dict(histograms.identity),
+        "tensors": [{"name": name, **_numbers(histograms.tensors[name])} for name in names],
+    }
+    counts = (
+        np.stack([histograms.tensors[name].counts for name in names])
+        if names
+        else np.zeros((0, BINS), np.int64)
+    )
+    if counts.max(initial=0) < 1 << 32:
+        counts = counts.astype(np.uint32)
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, about=np.frombuffer(canonical(about).encode(), np.uint8), counts=counts)
+    write_bytes(path, buffer.getvalue())
+
+
+def load_histograms(path: Path) -> Histograms:
+    """What `save_histograms` wrote.
+
+    Raises:
+        InputFileError: unreadable, damaged, another kind of file, or a newer schema.
+    """
+    found = {member.key: member for member in members(path)}
+    if found.keys() != {"about", "counts"}:
+        raise _misfit(path, "is not a file of histograms")
+    about = _about(path, found["about"].whole())
+    counts = found["counts"]
+    entries = about["tensors"]
+    if counts.shape != (len(entries), BINS) or counts.dtype.kind not in "iu":
+        raise _misfit(path, f"holds counts of {counts.dtype} {counts.shape} for {len(entries)} tensors")
+    rows = counts.rows(range(len(entries)))
+    tensors = {entry["name"]: _histogram(path, entry, row) for entry, row in zip(entries, rows, strict=True)}
+    return Histograms(
+        tensors=tensors,
+        samples=about["samples"],
+        meaningful=about["meaningful"],
+        source=about["source"],
+        notes=tuple(about["notes"]),
+        identity=about["identity"],
+    )
+
+
+def merged(parts: Iterable[Mapping[str, Histogram]]) -> dict[str, Histogram]:
+    """The histograms of all parts together, sorted by tensor."""
+    result: dict[str, Histogram] = {}
+    for part in parts:
+        for name, histogram in part.items():
+            result[name] = merge(result[name], histogram) if name in result else histogram
+    return dict(sorted(result.items()))
+
+
+def _numbers(histogram: Histogram) -> dict[str, object]:
+    return {name: getattr(histogram, name) for name in _NUMBERS}
+
+
+def _about(path: Path, text: NDArray[Any]) -> dict[str, Any]:
+    try:
+        about = json.loads(text.tobytes().decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise _misfit(path, f"holds a damaged description: {error}") from error
+    wanted = {
+        "samples": int,
+        "meaningful": bool,
+        "source": str,
+        "notes": list,
+        "identity": dict,
+        "tensors": list,
+    }
+    if not isinstance(about, dict) or about.get("kind") != KIND:
+        raise _misfit(path, "is not a file of histograms")
+    if not isinstance(about.get("schema"), int) or about["schema"] > SCHEMA:
+        raise _misfit(path, f"has schema {about.get('schema')!r}; this version reads up to {SCHEMA}")
+    if any(not isinstance(about.get(name), kind) for name, kind in wanted.items()):
+        raise _misfit(path, "holds a damaged description")
+    return about
+
+
+def _histogram(path: Path, entry: Any, counts: NDArray[Any]) -> Histogram:
+    is_right = isinstance(entry, dict) and isinstance(entry.get("name"), str)
+    if not is_right or any(not isinstance(entry.get(name, ""), kinds) for name, kinds in _NUMBERS.items()):
+        raise _misfit(path, "holds a damaged description of a tensor")
+    return Histogram(counts=counts.astype(np.int64), **{name: entry[name] for name in _NUMBERS})
+
+
+def _misfit(path: Path, what: str) -> InputFileError:
+    return InputFileError(what, fix="write it again with qdqtool calibrate", where=str(path))

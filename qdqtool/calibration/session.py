@@ -1,0 +1,61 @@
+"""Opening a model in onnxruntime for collection."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from qdqtool.errors import InputFileError
+
+
+def processors() -> int:
+    """How many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def open_session(model: bytes | str, threads: int) -> Any:
+    """An onnxruntime session on the CPU that uses `threads` threads inside one run.
+
+    Optimizations stay on: the values that are fetched are the same, and fusions between them are kept.
+
+    Raises:
+        InputFileError: onnxruntime cannot run the model.
+    """
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    if threads == 1:
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    try:
+        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    except failures() as error:
+        raise InputFileError(
+            f"onnxruntime cannot run the model: {first_line(error)}",
+            fix="check that the float model itself runs: qdqtool calibrates on onnxruntime",
+        ) from error
+
+
+def failures() -> tuple[type[Exception], ...]:
+    """What onnxruntime raises when a model cannot be opened or run."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    names = (
+        "Fail",
+        "InvalidArgument",
+        "InvalidGraph",
+        "InvalidProtobuf",
+        "NotImplemented",
+        "RuntimeException",
+        "EPFail",
+    )
+    return (*(getattr(state, name) for name in names), RuntimeError, ValueError)
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error's text."""
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,196 @@
+"""From histograms and weights to one range per tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import lru_cache, reduce
+from typing import TYPE_CHECKING
+
+import calibrators
+from calibrators.error import CalibrationDataError
+from calibrators.histogram import Histogram, empty, merge
+from calibrators.ranges import Range
+from calibrators.weights import channel_max, channel_mse
+from qdqtool.calibration.bounds import bounds
+from qdqtool.calibration.histograms import Histograms
+from qdqtool.core.calibration import CalibrationTable, TensorRange
+from qdqtool.core.placement import Decision, Placement, SlotKind
+from qdqtool.core.recipe import CalibrationOptions
+from qdqtool.errors import InputFileError, UsageError
+from qdqtool.plugins import Shelf
+
+if TYPE_CHECKING:
+    from qdqtool.calibration.bounds import Bound
+    from qdqtool.graph.view import GraphView
+
+Calibrator = Callable[[Histogram], Range]
+CALIBRATORS = Shelf(package="calibrators", besides=calibrators.NOT_PLUGINS)
+NEVER_FIRED = 1.0
+"""The range of a tensor that was zero in every sample: any range represents it exactly."""
+
+
+def make_table(
+    histograms: Histograms, placement: Placement, view: GraphView, options: CalibrationOptions
+) -> CalibrationTable:
+    """One range per quantized tensor: activations from histograms, weights from their values.
+
+    Tensors that are tied share the range of their common histogram. A tensor with a hard bound (sigmoid, softmax,
+    a clip) never gets a range beyond it, and where values crowd at the bound, none below what was seen.
+
+    Raises:
+        UsageError: no such calibrator, or a parameter it cannot take.
+        InputFileError: a tensor was not collected, or weights hold NaN or Inf.
+    """
+    chooser = Chooser(options, histograms.tensors, bounds(view))
+    ranges = {}
+    for group in groups(placement):
+        ranges.update({entry.tensor: entry for entry in chooser.choose(group)})
+    for decision in placement.quantized:
+        if decision.kind is SlotKind.WEIGHT and decision.tensor not in ranges:
+            ranges[decision.tensor] = weight_range(decision, view, options)
+    return CalibrationTable(
+        ranges=tuple(ranges[name] for name in sorted(ranges)),
+        samples=histograms.samples,
+        meaningful=histograms.meaningful,
+        source=histograms.source,
+    )
+
+
+def groups(placement: Placement) -> tuple[tuple[str, ...], ...]:
+    """The quantized activations, those that must share a range together; sorted."""
+    group_of: dict[str, set[str]] = {}
+    for decision in placement.quantized:
+        if decision.kind is SlotKind.ACTIVATION:
+            group_of.setdefault(decision.tensor, {decision.tensor})
+    for tie in placement.ties:
+        if not any(name in group_of for name in tie.tensors):
+            continue
+        joined = set(tie.tensors).union(*(group_of.get(name, set()) for name in tie.tensors))
+        group_of.update(dict.fromkeys(joined, joined))
+    return tuple(sorted({tuple(sorted(group)) for group in group_of.values()}))
+
+
+@dataclass(frozen=True)
+class Chooser:
+    """Chooses the range of activations."""
+
+    options: CalibrationOptions
+    histograms: Mapping[str, Histogram]
+    bounds: Mapping[str, Bound]
+
+    def choose(self, group: tuple[str, ...]) -> list[TensorRange]:
+        """The range of tensors that share one.
+
+        Raises:
+            UsageError: their calibrators cannot be found.
+            InputFileError: one of them was not collected, or only its extremes were.
+        """
+        missing = [name for name in group if name not in self.histograms]
+        if missing:
+            raise InputFileError(
+                f"the histograms know nothing of tensor {missing[0]!r}",
+                fix="collect again: the placement has changed since",
+            )
+        common = reduce(merge, (self.histograms[name] for name in group), empty())
+        method = method_of(group, self.options)
+        if not common.has_bins and method != "max":
+            raise InputFileError(
+                f"only the extremes of tensor {group[0]!r} were collected, and {method!r} needs a histogram",
+                fix="collect again without --method max, or take --method max",
+            )
+        found, note = self._bounded(group, common, calibrator(method)(common))
+        return [self._entry(name, group, found, note) for name in group]
+
+    def _bounded(self, group: tuple[str, ...], common: Histogram, found: Range) -> tuple[Range, str]:
+        limits = [self.bounds.get(name) for name in group]
+        if common.amax == 0:
+            return Range(amax=NEVER_FIRED, method=found.method), "never fired: zero in every sample"
+        known = [limit for limit in limits if limit is not None]
+        if len(known) < len(limits):
+            return found, ""
+        largest = max(limit.amax for limit in known)
+        if any(limit.saturates for limit in known):
+            return Range(amax=min(common.amax, largest), method="max"), f"bounded by {known[0].op}"
+        return Range(amax=min(found.amax, largest), method=found.method), ""
+
+    def _entry(self, name: str, group: tuple[str, ...], found: Range, note: str) -> TensorRange:
+        seen = self.histograms[name]
+        others = [other for other in group if other != name]
+        words = [note] if note else []
+        words += [f"shares its range with {', '.join(others)}"] if others else []
+        ignored = seen.nan + seen.inf
+        words += [f"{ignored} NaN or Inf values left out"] if ignored else []
+        return TensorRange(
+            tensor=name,
+            amax=(found.amax,),
+            low=seen.low,
+            high=seen.high,
+            method=found.method,
+            note="; ".join(words),
+        )
+
+
+def method_of(group: tuple[str, ...], options: CalibrationOptions) -> str:
+    """The calibrator of a group: the first override that matches one of its tensors, else the recipe's."""
+    for pattern, method in options.overrides.items():
+        if any(fnmatchcase(name, pattern) for name in group):
+            return method
+    if options.method == "percentile":
+        return f"percentile:{options.percentile}"
+    return options.method
+
+
+@lru_cache(maxsize=32)
+def calibrator(words: str) -> Calibrator:
+    """The calibrator on the shelf, with its parameter where one is given: "entropy", "percentile:99.9".
+
+    Raises:
+        UsageError: no such calibrator, or not a parameter it can take.
+    """
+    name, colon, parameter = words.partition(":")
+    plugin = CALIBRATORS.load(name)
+    if not colon:
+        return plugin  # type: ignore[no-any-return]
+    try:
+        number = float(parameter)
+        plugin(empty(), number)
+    except (ValueError, TypeError) as error:
+        raise UsageError(
+            f"{words!r}: {error}", fix=f"write {name}, or {name}:99.9 where it takes a number; see its manual"
+        ) from error
+    return lambda histogram: plugin(histogram, number)
+
+
+def weight_range(decision: Decision, view: GraphView, options: CalibrationOptions) -> TensorRange:
+    """The range of a constant, per channel where placement says so.
+
+    Raises:
+        InputFileError: not a constant, or it holds NaN or Inf.
+    """
+    values = view.constant(decision.tensor)
+    if values is None:
+        raise InputFileError(
+            f"weight {decision.tensor!r} is not a constant", fix="fold constants first (prepare)"
+        )
+    axis = decision.spec.axis if decision.spec else None
+    try:
+        amax = (channel_mse if options.weights == "mse" else channel_max)(values, axis)
+    except CalibrationDataError as error:
+        raise InputFileError(
+            f"weight {decision.tensor!r}: {error}",
+            fix="repair or export the model again",
+            where=decision.slot.node,
+        ) from error
+    dead = int((amax == 0).sum())
+    filler = float(amax.max()) or NEVER_FIRED
+    return TensorRange(
+        tensor=decision.tensor,
+        amax=tuple(float(value) or filler for value in amax),
+        axis=axis,
+        low=float(values.min()),
+        high=float(values.max()),
+        method=options.weights,
+        note=f"{dead} of {amax.size} channels hold zeros only" if dead else "",
+    )
