@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from math import prod
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -111,7 +113,10 @@ class Crew:
         self._fetched = tuple(name for name in tensors if name not in fed)
         processors_free = how.threads or processors()
         self._workers = processors_free if fetched_bytes(model.view, self._fetched) <= _ROOMY else 1
-        self._session = open_session(probe(model, self._fetched), max(1, processors_free // self._workers))
+        with TemporaryDirectory(prefix="qdqtool-") as folder:
+            source = probe(model, self._fetched, Path(folder)).source if self._fetched else None
+            threads = max(1, processors_free // self._workers)
+            self._session = None if source is None else open_session(source, threads)
         self._lock = Lock()
         self._stopped = False
         self._nonfinite: dict[str, tuple[str, int]] = {}
@@ -144,7 +149,7 @@ class Crew:
         )
 
     def _work(self, work: Iterator[Batch], finished: Callable[[Batch], None]) -> dict[str, Histogram]:
-        fetcher = Fetcher(self._session, self._fetched)
+        fetcher = None if self._session is None else Fetcher(self._session, self._fetched)
         tallies = {name: Tally() for name in (*self._fed, *self._fetched)}
         lanes = scratch()
         while not self._stopped:
@@ -154,7 +159,7 @@ class Crew:
                 break
             for name in self._fed:
                 self._count(name, batch.feeds[name], batch, tallies[name], lanes)
-            for name, values in fetcher.run(batch.feeds, ", ".join(batch.names)) if self._fetched else ():
+            for name, values in fetcher.run(batch.feeds, ", ".join(batch.names)) if fetcher else ():
                 self._count(name, values, batch, tallies[name], lanes)
             with self._lock:
                 finished(batch)

@@ -50,7 +50,9 @@ class Fetcher:
 
     def _measured(self, feeds: Feeds, shapes: tuple[tuple[int, ...], ...]) -> list[NDArray[Any]]:
         """Run with outputs of unknown shape; remember the shapes for the next run."""
-        values: list[NDArray[Any]] = self._session.run(list(self._tensors), dict(feeds))
+        values: list[NDArray[Any]] = self._session.run(
+            list(self._tensors), {name: feeds[name] for name in self._inputs}
+        )
         self._shapes = shapes
         self._buffers = [np.empty_like(value, order="C") for value in values] if self._is_steady else []
         return values
