@@ -19,7 +19,7 @@ def compare(
     samples: Annotated[
         str, typer.Option(help="Samples: .npz, .npy, folder, Polygraphy .json, module:function, random:16.")
     ],
-    labels: Annotated[Path | None, typer.Option(help="Class indices of the samples.")] = None,
+    labels: Annotated[str | None, typer.Option(help="Class indices of the samples.")] = None,
     recipe: Annotated[
         str | None, typer.Option(help="Shipped recipe or .yaml file: preprocessing and metrics.")
     ] = None,
@@ -33,7 +33,7 @@ def compare(
     """Measure how far two models are apart on the same samples."""
     from qdqtool.accuracy.compare import compare as compare_runners
     from qdqtool.backends.ort import open_runner
-    from qdqtool.calibration.samples import SampleSpec, open_samples
+    from qdqtool.calibration.samples import open_samples
     from qdqtool.cli.screen import progress, stdout
     from qdqtool.cli.verdict import accuracy_missed, tell
     from qdqtool.core.kinds import ACCURACY
@@ -42,13 +42,13 @@ def compare(
 
     chosen = recipes.load(recipe, changes or [])
     left, right = (open_runner(path, description=path.name) for path in (reference, candidate))
-    spec = SampleSpec(text=samples, preprocess=chosen.samples.preprocess, labels=labels)
+    source = open_samples(samples, left.inputs, chosen.samples.preprocess, labels=labels)
     with progress() as bars:
         bar = bars.add_task("compare")
         found = compare_runners(
             left,
             right,
-            open_samples(spec, left.inputs),
+            source,
             chosen.compare,
             on_progress=lambda done, total: bars.update(bar, completed=done, total=total),
         )
