@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import onnx
 from onnx import numpy_helper
 
@@ -79,8 +80,12 @@ class Edit:
     def constant(self, wish: str, value: NDArray[Any]) -> str:
         """A new constant under a fresh name, which is returned."""
         name = self.fresh(wish)
-        self.constants[name] = numpy_helper.from_array(value, name)
+        self.put(name, value)
         return name
+
+    def put(self, name: str, value: NDArray[Any]) -> None:
+        """Make `name` a constant with this value, or give the constant a new value."""
+        self.constants[name] = numpy_helper.from_array(np.ascontiguousarray(value), name)
 
     def node(
         self, op: str, inputs: Sequence[str], outputs: Sequence[str], *, name: str, **attributes: Any

@@ -45,6 +45,19 @@ def restore(light: onnx.ModelProto, heavy: tuple[onnx.TensorProto, ...]) -> onnx
     return light
 
 
+def declaration(proto: onnx.ModelProto, tensor: str) -> onnx.ValueInfoProto:
+    """Name, type and shape of a tensor as far as the model notes them; a bare name otherwise."""
+    copy = onnx.ValueInfoProto(name=tensor)
+    for values in (proto.graph.value_info, proto.graph.input, proto.graph.output):
+        for value in values:
+            if value.name == tensor:
+                copy.CopyFrom(value)
+    for constant in proto.graph.initializer:
+        if constant.name == tensor:
+            return onnx.helper.make_tensor_value_info(tensor, constant.data_type, list(constant.dims))
+    return copy
+
+
 def copy_fields(source: Message, target: Message, *, skip: Container[str]) -> None:
     """Copy every field except those in `skip`."""
     for field, value in source.ListFields():

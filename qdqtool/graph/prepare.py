@@ -1,0 +1,33 @@
+"""Brings a float model into the shape that placement and TensorRT like, without changing what it computes."""
+
+from __future__ import annotations
+
+from qdqtool.core.recipe import PrepareOptions
+from qdqtool.graph.batchnorm import fold_batchnorm
+from qdqtool.graph.bypass import bypass
+from qdqtool.graph.edit import Edit
+from qdqtool.graph.fold import fold_constants
+from qdqtool.graph.model import Model
+
+
+def prepare(model: Model, options: PrepareOptions) -> Model:
+    """The model with idle nodes gone, constants computed and BatchNormalization folded, as `options` say.
+
+    Numerically the same up to float rounding; inputs and outputs keep their names; each change leaves a note.
+    """
+    edit = Edit(model)
+    idle = bypass(edit, model.view)
+    if idle:
+        edit.notes.append(f"{idle} Identity, Dropout or idle Cast nodes removed")
+        edit.prune()
+        model = edit.finish()
+    if options.fold_constants:
+        model = fold_constants(model)
+    edit = Edit(model)
+    folded = fold_batchnorm(edit) if options.fold_batchnorm else 0
+    if folded:
+        edit.notes.append(f"{folded} BatchNormalization nodes folded into the layer before them")
+    unused = edit.prune()
+    if unused:
+        edit.notes.append(f"{unused} nodes that no output needs were removed")
+    return edit.finish()

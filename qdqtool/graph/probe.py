@@ -1,0 +1,62 @@
+"""Makes a model that returns chosen tensors, so that a runner can watch them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from qdqtool.core.tensors import TensorInfo
+from qdqtool.errors import UsageError
+from qdqtool.graph.edit import Edit
+from qdqtool.graph.model import Model
+from qdqtool.graph.save import SINGLE_FILE_LIMIT, save, serialize, weight_bytes
+from qdqtool.graph.skeleton import declaration
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Probe:
+    """A model whose outputs are exactly the watched tensors.
+
+    Attributes:
+        source: the model, as bytes or as the path of a file for models of 2 GiB and more.
+        inputs: what it is fed, like the original.
+        outputs: the watched tensors in the order asked for.
+    """
+
+    source: bytes | Path
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+
+
+def probe(model: Model, tensors: Sequence[str], folder: Path | None = None) -> Probe:
+    """A model that returns `tensors` and computes nothing else; tensors may be inputs, constants or results.
+
+    `folder` is where the file of a model of 2 GiB and more goes; smaller models stay in memory.
+
+    Raises:
+        UsageError: a tensor is not in the main graph, or a large model came without a folder.
+    """
+    edit = Edit(model)
+    made = edit.producers()
+    for name in tensors:
+        if not (name in made or name in edit.constants or any(value.name == name for value in edit.inputs)):
+            raise UsageError(
+                f"no tensor of the main graph is called {name!r}",
+                fix="name an input, a constant or the output of a node",
+                where=str(model.path),
+            )
+    edit.outputs = [declaration(model.proto, name) for name in dict.fromkeys(tensors)]
+    edit.prune()
+    small = edit.finish()
+    return Probe(source=_source(small, folder), inputs=small.view.inputs, outputs=small.view.outputs)
+
+
+def _source(model: Model, folder: Path | None) -> bytes | Path:
+    if weight_bytes(model) < SINGLE_FILE_LIMIT:
+        return serialize(model)
+    if folder is None:
+        raise UsageError("a model above 2 GiB needs a folder for its probe", fix="pass the run folder")
+    path = folder / "probe.onnx"
+    save(model, path)
+    return path
