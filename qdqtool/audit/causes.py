@@ -71,7 +71,7 @@ def _old_architecture(case: Case) -> Iterator[Cause]:
     """SM75 has no INT8 convolution here."""
     if case.node.op == "Conv" and "sm75" in case.targets:
         yield Cause(
-            reason="built for SM75, where TensorRT for RTX silently turns every INT8 convolution into Half",
+            reason="built for SM75, where TensorRT for RTX silently runs every INT8 convolution in float",
             fix="build for SM80 or newer; on SM75 leave convolutions float",
         )
 
@@ -110,12 +110,10 @@ def _bare_activation(case: Case) -> Iterator[Cause]:
     """No Q/DQ in front of the activation."""
     if any(_concat_of_dequantized(case, operand) for operand in case.activations):
         return
-    if case.activations and not any(operand.quantized for operand in case.activations):
+    if case.activations and not _any_quantized(case.activations):
         operand = case.activations[0]
         extra = (
-            "; its quantized weight is dequantized at run time"
-            if any(w.quantized for w in case.weights)
-            else ""
+            "; its quantized weight is dequantized in every inference" if _weight_is_computed(case) else ""
         )
         yield Cause(
             reason=f"no Q/DQ in front of its activation {operand.source!r}{extra}",
@@ -125,23 +123,23 @@ def _bare_activation(case: Case) -> Iterator[Cause]:
 
 def _weight_is_computed(case: Case) -> bool:
     """Whether the kernel reads its weight from another kernel instead of holding it."""
-    one_activation = len(case.activations) == 1 and any(weight.quantized for weight in case.weights)
+    one_activation = len(case.activations) == 1 and _any_quantized(case.weights)
     return one_activation and any(len(layer.inputs) > 1 for layer in case.holders.compute)
 
 
 def _bare_weight(case: Case) -> Iterator[Cause]:
     """No Q/DQ on the weight."""
+    back = "; its quantized activation is turned back to float" if _any_quantized(case.activations) else ""
     for operand in case.weights:
         if not operand.quantized:
-            extra = (
-                "; a fake-quantize kernel is left in front of it"
-                if any(a.quantized for a in case.activations)
-                else ""
-            )
             yield Cause(
-                reason=f"no Q/DQ on its weight {operand.source!r}{extra}",
+                reason=f"no Q/DQ on its weight {operand.source!r}{back}",
                 fix=f"put Q/DQ on input {operand.index} as well: INT8 needs both",
             )
+
+
+def _any_quantized(operands: tuple[Operand, ...]) -> bool:
+    return any(operand.quantized for operand in operands)
 
 
 def _ranked_scale(case: Case) -> Iterator[Cause]:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from qdqtool.cli.screen import stderr
 from qdqtool.core.comparison import Comparison
-from qdqtool.core.findings import Severity
+from qdqtool.core.findings import Finding, Severity
 from qdqtool.core.recipe import Recipe
 from qdqtool.core.report import Report
-from qdqtool.errors import LimitMissed
+from qdqtool.errors import LimitMissed, UsageError
 
 
 def exit_code(report: Report, recipe: Recipe) -> int:
     """0, or 1 when a finding is at least as severe as `audit.fail_on` or accuracy fell by more than `compare.max_drop`."""
-    return tell([*_findings(report, recipe), *accuracy_missed(report.comparison, recipe.compare.max_drop)])
+    missed = findings_missed(report.findings, recipe.audit.fail_on)
+    return tell([*missed, *accuracy_missed(report.comparison, recipe.compare.max_drop)])
 
 
 def tell(missed: list[str]) -> int:
@@ -31,9 +32,17 @@ def accuracy_missed(comparison: Comparison | None, limit: float | None) -> list[
     return [f"{task.metric} fell by {drop:.2f} points, allowed are {limit:g}"] if drop > limit else []
 
 
-def _findings(report: Report, recipe: Recipe) -> list[str]:
-    if recipe.audit.fail_on == "never":
+def findings_missed(findings: tuple[Finding, ...], limit: str) -> list[str]:
+    """What to say when findings are at least as severe as `limit`: error, warning, info or never.
+
+    Raises:
+        UsageError: `limit` is another word.
+    """
+    if limit == "never":
         return []
-    limit = Severity(recipe.audit.fail_on).rank
-    count = sum(finding.severity.rank >= limit for finding in report.findings)
-    return [f"{count} findings at or above {recipe.audit.fail_on!r}"] if count else []
+    if limit not in {severity.value for severity in Severity}:
+        raise UsageError(
+            f"{limit!r} is no severity", fix="choose error, warning, info or never", where="--fail-on"
+        )
+    count = sum(finding.severity.rank >= Severity(limit).rank for finding in findings)
+    return [f"{count} findings at or above {limit!r}"] if count else []

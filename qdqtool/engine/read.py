@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
 from qdqtool.core.engine import Engine
+from qdqtool.core.kinds import ENGINE
 from qdqtool.engine.decode import read_file
 from qdqtool.engine.precision import settled
 from qdqtool.engine.readers import Reader, dump
 from qdqtool.engine.unknowns import unknown_formats
 from qdqtool.errors import InputFileError
 
+_ARTEFACT = re.compile(r'"kind": *"engine"')
 _READERS: tuple[Reader, ...] = (dump,)
 
 
@@ -21,7 +24,10 @@ def read(path: Path) -> Engine:
     Raises:
         InputFileError: unreadable, or in no known form of layer information.
     """
-    return read_text(read_file(path), where=str(path))
+    text = read_file(path)
+    if _ARTEFACT.search(text[:4096]) and text.startswith("{"):
+        return ENGINE.read(path)
+    return read_text(text, where=str(path))
 
 
 def read_text(text: str, *, where: str) -> Engine:
