@@ -1,59 +1,37 @@
 """One pass over the samples gives a histogram of every tensor that is to be quantized.
 
-Where the time goes, and what is done about it: only tensors that placement asks for are fetched, graph
-optimizations stay on, outputs land in memory that is used again, and a compiled loop counts them while they are
-still in the cache. Each processor runs whole samples by itself (onnxruntime with one thread, then counting), which
-wastes less than several threads on one sample and lets inference and counting overlap. Histograms merge exactly, so
-neither the number of threads nor the order matters.
+Only tensors that placement asks for are fetched, graph optimizations stay on, outputs land in memory that is used
+again, and a compiled loop counts them while they are still in the cache. Histograms merge exactly, so neither the
+number of threads, nor the order, nor an interruption changes a single bit of the result.
 """
 
 from __future__ import annotations
 
+import hashlib
+import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from dataclasses import dataclass
-from math import prod
+from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from calibrators.histogram import Histogram, Tally, scratch
-from qdqtool.calibration.fetch import Fetcher
-from qdqtool.calibration.histograms import Histograms, merged
+from qdqtool.calibration.crew import PLAIN, Crew, Manner, probed
+from qdqtool.calibration.histograms import Histograms, load_histograms, merged, save_histograms
 from qdqtool.calibration.samples.batches import Batch, batches
 from qdqtool.calibration.samples.conform import fixed_batch
 from qdqtool.calibration.samples.opening import Samples
-from qdqtool.calibration.samples.spec import NanPolicy
-from qdqtool.calibration.session import open_session, processors
+from qdqtool.calibration.span import Span
+from qdqtool.core.artefacts import canonical
+from qdqtool.core.files import digest_file
 from qdqtool.core.placement import Placement, SlotKind
-from qdqtool.core.protocols import SampleSource
+from qdqtool.core.protocols import Sample, SampleSource
 from qdqtool.errors import InputFileError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from qdqtool.graph.model import Model
-    from qdqtool.graph.view import GraphView
 
 OnProgress = Callable[[int, "int | None"], None]
-_ROOMY = 128 << 20
-"""Bytes of fetched tensors per sample up to which every processor works on a sample of its own."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Collecting:
-    """How a collection is done.
-
-    Attributes:
-        bins: count magnitudes; False notes minimum and maximum only, which is enough for the calibrator `max`.
-        on_nan: what happens when a tensor holds NaN or Inf: an error, or those values are left out.
-        threads: processors to use; None takes all.
-    """
-
-    bins: bool = True
-    on_nan: NanPolicy = "error"
-    threads: int | None = None
+_SECONDS_PER_PART = 10.0
+"""Work that may be lost when the process is killed."""
 
 
 def collect(
@@ -62,8 +40,8 @@ def collect(
     samples: SampleSource,
     *,
     batch: int = 1,
+    manner: Manner = PLAIN,
     on_progress: OnProgress | None = None,
-    how: Collecting = Collecting(),
 ) -> Histograms:
     """Run all samples and count the magnitudes of every activation that `placement` wants quantized.
 
@@ -72,26 +50,14 @@ def collect(
         placement: which tensors are needed.
         samples: model inputs.
         batch: samples per run where the model's batch dimension is free; a fixed one rules.
+        manner: bins or extremes, NaN policy, processors.
         on_progress: told how many samples are done, and of how many.
-        how: bins or extremes, NaN policy, processors.
 
     Raises:
         InputFileError: a sample does not fit, or a tensor holds NaN or Inf; names tensor and sample.
     """
-    tensors = activations(placement)
-    crew = Crew(model, tensors, how)
-    fixed = fixed_batch(model.view.inputs)
-    rows = samples.rows(range(len(samples))) if isinstance(samples, Samples) else iter(samples)
-    work = batches(rows, fixed or batch, fill=fixed is not None)
-    tensors_seen, count = crew.run(work, len(samples), on_progress)
-    notes = crew.notes()
-    return Histograms(
-        tensors=tensors_seen,
-        samples=count,
-        meaningful=samples.meaningful,
-        source=samples.description,
-        notes=notes,
-    )
+    collection = Collection(model, placement, samples, batch=batch, manner=manner)
+    return collection.run(Span(total=len(samples)), on_progress=on_progress)
 
 
 def activations(placement: Placement) -> tuple[str, ...]:
@@ -101,99 +67,113 @@ def activations(placement: Placement) -> tuple[str, ...]:
     return tuple(sorted(wanted | tied))
 
 
-class Crew:
-    """Threads that each run samples and count; their counts are added up at the end."""
+def model_digest(model: Model, tensors: tuple[str, ...]) -> str:
+    """Digest of all that decides the values of `tensors`, weights included."""
+    sha = hashlib.sha256()
+    with probed(model, tensors) as source:
+        if isinstance(source, bytes):
+            sha.update(source)
+        else:
+            for file in sorted(source.parent.iterdir()):
+                sha.update(digest_file(file).encode())
+    return sha.hexdigest()
 
-    def __init__(self, model: Model, tensors: tuple[str, ...], how: Collecting) -> None:
-        from qdqtool.graph.probe import probe
 
-        self._how = how
-        fed = {info.name for info in model.view.inputs}
-        self._fed = tuple(name for name in tensors if name in fed)
-        self._fetched = tuple(name for name in tensors if name not in fed)
-        processors_free = how.threads or processors()
-        self._workers = processors_free if fetched_bytes(model.view, self._fetched) <= _ROOMY else 1
-        with TemporaryDirectory(prefix="qdqtool-") as folder:
-            source = probe(model, self._fetched, Path(folder)).source if self._fetched else None
-            threads = max(1, processors_free // self._workers)
-            self._session = None if source is None else open_session(source, threads)
-        self._lock = Lock()
-        self._stopped = False
-        self._nonfinite: dict[str, tuple[str, int]] = {}
+class Collection:
+    """One model and one set of samples; parts of it can be collected anywhere and added up."""
 
-    def run(
-        self, work: Iterator[Batch], total: int, on_progress: OnProgress | None
-    ) -> tuple[dict[str, Histogram], int]:
-        """All batches; the histograms and the number of samples in them."""
-        done = 0
+    def __init__(
+        self,
+        model: Model,
+        placement: Placement,
+        samples: SampleSource,
+        *,
+        batch: int = 1,
+        manner: Manner = PLAIN,
+    ) -> None:
+        self._samples = samples
+        self._tensors = activations(placement)
+        self._fixed = fixed_batch(model.view.inputs)
+        self._batch = self._fixed or batch
+        self._manner = manner
+        self._model = model
+        self._crew = Crew(model, self._tensors, manner)
 
-        def finished(batch: Batch) -> None:
-            nonlocal done
-            done += len(batch.names)
+    def identity(self) -> dict[str, str]:
+        """What must agree for two parts to belong together; reads all samples."""
+        about = canonical([self._tensors, self._manner.bins, self._manner.on_nan])
+        return {
+            "model": model_digest(self._model, self._tensors),
+            "samples": self._samples.digest,
+            "collected": hashlib.sha256(about.encode()).hexdigest(),
+        }
+
+    def run(self, span: Span, *, on_progress: OnProgress | None = None) -> Histograms:
+        """Collect a part in one go."""
+        return self._extended(self._nothing(span), span.left, on_progress)
+
+    def resume(self, span: Span, path: Path, *, on_progress: OnProgress | None = None) -> Histograms:
+        """Collect a part, keeping what is done at `path` every few seconds, and going on from what is there.
+
+        Raises:
+            InputFileError: `path` holds something else that this would destroy.
+        """
+        identity = self.identity()
+        found = self._kept(path, identity, span) or replace(self._nothing(span), identity=identity)
+        size = self._batch
+        while not found.span.is_complete:
+            began = time.monotonic()
+            found = self._extended(found, found.span.left[:size], on_progress)
+            save_histograms(path, found)
+            seconds = time.monotonic() - began
+            pace = min(8.0, _SECONDS_PER_PART / max(seconds, 1e-3))
+            size = max(1, round(size * pace / self._batch)) * self._batch
+        return found
+
+    def _extended(self, found: Histograms, positions: range, on_progress: OnProgress | None) -> Histograms:
+        before, seen = found.span.done, 0
+
+        def on_done(count: int) -> None:
+            nonlocal seen
+            seen += count
             if on_progress is not None:
-                on_progress(done, total)
+                on_progress(before + seen, len(found.span.positions))
 
-        with ThreadPoolExecutor(self._workers, thread_name_prefix="collect") as pool:
-            hands = [pool.submit(self._work, work, finished) for _ in range(self._workers)]
-            try:
-                wait(hands, return_when=FIRST_EXCEPTION)
-            finally:
-                self._stopped = True
-        return merged(hand.result() for hand in hands), done
-
-    def notes(self) -> tuple[str, ...]:
-        """What was left out."""
-        return tuple(
-            f"{tensor}: {count} NaN or Inf values left out, first in {sample}"
-            for tensor, (sample, count) in sorted(self._nonfinite.items())
+        fresh = self._crew.run(self._work(positions), on_done)
+        return replace(
+            found,
+            tensors=merged((found.tensors, fresh)),
+            samples=found.samples + seen,
+            span=replace(found.span, done=before + len(positions)),
         )
 
-    def _work(self, work: Iterator[Batch], finished: Callable[[Batch], None]) -> dict[str, Histogram]:
-        fetcher = None if self._session is None else Fetcher(self._session, self._fetched)
-        tallies = {name: Tally() for name in (*self._fed, *self._fetched)}
-        lanes = scratch()
-        while not self._stopped:
-            with self._lock:
-                batch = next(work, None)
-            if batch is None:
-                break
-            for name in self._fed:
-                self._count(name, batch.feeds[name], batch, tallies[name], lanes)
-            for name, values in fetcher.run(batch.feeds, ", ".join(batch.names)) if fetcher else ():
-                self._count(name, values, batch, tallies[name], lanes)
-            with self._lock:
-                finished(batch)
-        return {name: tally.histogram() for name, tally in tallies.items()}
+    def _work(self, positions: range) -> Iterator[Batch]:
+        return batches(self._rows(positions), self._batch, fill=self._fixed is not None)
 
-    def _count(
-        self, name: str, values: NDArray[Any], batch: Batch, tally: Tally, lanes: NDArray[Any]
-    ) -> None:
-        if batch.padding and values.ndim:
-            whole = len(batch.names) + batch.padding
-            if values.shape[0] % whole == 0:
-                values = values[: values.shape[0] // whole * len(batch.names)]
-        before = tally.nonfinite
-        if self._how.bins:
-            tally.add(values, lanes)
-        else:
-            tally.add_extremes(values)
-        if tally.nonfinite > before:
-            self._complain(name, tally.nonfinite - before, batch)
+    def _rows(self, positions: range) -> Iterator[Sample]:
+        if isinstance(self._samples, Samples):
+            return self._samples.rows(positions)
+        wanted = set(positions)
+        return (sample for number, sample in enumerate(self._samples) if number in wanted)
 
-    def _complain(self, name: str, count: int, batch: Batch) -> None:
-        where = ", ".join(batch.names)
-        if self._how.on_nan == "error":
+    def _nothing(self, span: Span) -> Histograms:
+        return Histograms(
+            tensors={},
+            samples=0,
+            meaningful=self._samples.meaningful,
+            source=self._samples.description,
+            span=replace(span, done=0),
+        )
+
+    def _kept(self, path: Path, identity: dict[str, str], span: Span) -> Histograms | None:
+        """What an earlier run left at `path`; None when there is nothing, or of another model or other samples."""
+        if not path.exists():
+            return None
+        try:
+            found = load_histograms(path)
+        except InputFileError as error:
             raise InputFileError(
-                f"tensor {name!r} holds {count} NaN or Inf values",
-                fix="repair the model or leave the sample out; --nan skip leaves out such values",
-                where=where,
-            )
-        with self._lock:
-            first, total = self._nonfinite.get(name, (where, 0))
-            self._nonfinite[name] = (first, total + count)
-
-
-def fetched_bytes(view: GraphView, tensors: tuple[str, ...]) -> int:
-    """Estimated size of the fetched values of one sample in FP32; free dimensions count as 1."""
-    shapes = (view.info(name).shape or () for name in tensors)
-    return sum(4 * prod(dim for dim in shape if isinstance(dim, int)) for shape in shapes)
+                f"is in the way: {error.what}", fix="choose another file for the histograms", where=str(path)
+            ) from error
+        same = replace(found.span, done=0) == replace(span, done=0)
+        return found if found.identity == identity and same else None

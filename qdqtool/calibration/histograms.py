@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from calibrators.histogram import Histogram, merge
 from calibrators.kernels import BINS
 from qdqtool.calibration.samples.arrays import members
+from qdqtool.calibration.span import NOTHING, Span
 from qdqtool.core.artefacts import canonical
 from qdqtool.core.files import write_bytes
 from qdqtool.errors import InputFileError
@@ -43,14 +44,16 @@ class Histograms:
         samples: how many samples were run.
         meaningful: False when they were random.
         source: what they were, in words.
-        notes: anything a reader must know.
+        span: which part of the samples this is.
+        identity: digests of model, samples and manner; empty when nobody asked for them. Parts that are added up
+            must agree in it.
     """
 
     tensors: Mapping[str, Histogram]
     samples: int
     meaningful: bool = True
     source: str = ""
-    notes: tuple[str, ...] = ()
+    span: Span = NOTHING
     identity: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -63,7 +66,7 @@ def save_histograms(path: Path, histograms: Histograms) -> None:
         "samples": histograms.samples,
         "meaningful": histograms.meaningful,
         "source": histograms.source,
-        "notes": list(histograms.notes),
+        "span": asdict(histograms.span),
         "identity": dict(histograms.identity),
         "tensors": [{"name": name, **_numbers(histograms.tensors[name])} for name in names],
     }
@@ -100,7 +103,7 @@ def load_histograms(path: Path) -> Histograms:
         samples=about["samples"],
         meaningful=about["meaningful"],
         source=about["source"],
-        notes=tuple(about["notes"]),
+        span=Span(**about["span"]),
         identity=about["identity"],
     )
 
@@ -127,7 +130,7 @@ def _about(path: Path, text: NDArray[Any]) -> dict[str, Any]:
         "samples": int,
         "meaningful": bool,
         "source": str,
-        "notes": list,
+        "span": dict,
         "identity": dict,
         "tensors": list,
     }
@@ -137,6 +140,11 @@ def _about(path: Path, text: NDArray[Any]) -> dict[str, Any]:
         raise _misfit(path, f"has schema {about.get('schema')!r}; this version reads up to {SCHEMA}")
     if any(not isinstance(about.get(name), kind) for name, kind in wanted.items()):
         raise _misfit(path, "holds a damaged description")
+    numbers = about["span"]
+    if numbers.keys() != asdict(NOTHING).keys() or not all(
+        isinstance(value, int) for value in numbers.values()
+    ):
+        raise _misfit(path, "holds a damaged description of its span")
     return about
 
 

@@ -1,0 +1,144 @@
+"""Threads that run samples and count magnitudes, each with tables of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final
+
+from calibrators.histogram import Histogram, Tally, scratch
+from qdqtool.calibration.fetch import Fetcher
+from qdqtool.calibration.histograms import merged
+from qdqtool.calibration.samples.batches import Batch
+from qdqtool.calibration.samples.spec import NanPolicy
+from qdqtool.calibration.session import open_session, processors
+from qdqtool.errors import InputFileError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from qdqtool.graph.model import Model
+    from qdqtool.graph.view import GraphView
+
+_ROOMY = 128 << 20
+"""Bytes of fetched tensors per sample up to which every processor works on a sample of its own."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Manner:
+    """How values are counted.
+
+    Attributes:
+        bins: count magnitudes; False notes minimum and maximum only, which is enough for the calibrator `max`.
+        on_nan: what happens when a tensor holds NaN or Inf: an error, or those values are left out.
+        threads: processors to use; None takes all.
+    """
+
+    bins: bool = True
+    on_nan: NanPolicy = "error"
+    threads: int | None = None
+
+
+PLAIN: Final = Manner()
+"""Bins, no tolerance for NaN, all processors."""
+
+
+class Crew:
+    """Ready to run samples of one model; opened once, used for any number of parts.
+
+    Each processor runs whole samples by itself (onnxruntime with one thread, then counting), which wastes less than
+    several threads on one sample and lets inference and counting overlap.
+    """
+
+    def __init__(self, model: Model, tensors: tuple[str, ...], manner: Manner) -> None:
+        self._manner = manner
+        fed = {info.name for info in model.view.inputs}
+        self._fed = tuple(name for name in tensors if name in fed)
+        self._fetched = tuple(name for name in tensors if name not in fed)
+        free = manner.threads or processors()
+        self._workers = free if fetched_bytes(model.view, self._fetched) <= _ROOMY else 1
+        self._session: Any = None
+        if self._fetched:
+            with probed(model, self._fetched) as source:
+                self._session = open_session(source, max(1, free // self._workers))
+        self._lock = Lock()
+        self._stopped = False
+
+    def run(self, work: Iterator[Batch], on_done: Callable[[int], None]) -> dict[str, Histogram]:
+        """The histograms of all batches together; `on_done` is told the size of each finished batch.
+
+        Raises:
+            InputFileError: the model fails on a sample, or a tensor holds NaN or Inf.
+        """
+        with ThreadPoolExecutor(self._workers, thread_name_prefix="collect") as pool:
+            hands = [pool.submit(self._work, work, on_done) for _ in range(self._workers)]
+            try:
+                wait(hands, return_when=FIRST_EXCEPTION)
+            except BaseException:
+                self._stopped = True
+                raise
+            self._stopped = any(hand.done() and hand.exception() for hand in hands)
+        return merged(hand.result() for hand in hands)
+
+    def _work(self, work: Iterator[Batch], on_done: Callable[[int], None]) -> dict[str, Histogram]:
+        fetcher = None if self._session is None else Fetcher(self._session, self._fetched)
+        tallies = {name: Tally() for name in (*self._fed, *self._fetched)}
+        lanes = scratch()
+        while not self._stopped:
+            with self._lock:
+                batch = next(work, None)
+            if batch is None:
+                break
+            for name in self._fed:
+                self._count(name, batch.feeds[name], batch, tallies[name], lanes)
+            for name, values in fetcher.run(batch.feeds, ", ".join(batch.names)) if fetcher else ():
+                self._count(name, values, batch, tallies[name], lanes)
+            with self._lock:
+                on_done(len(batch.names))
+        return {name: tally.histogram() for name, tally in tallies.items()}
+
+    def _count(
+        self, name: str, values: NDArray[Any], batch: Batch, tally: Tally, lanes: NDArray[Any]
+    ) -> None:
+        if batch.padding and values.ndim:
+            values = _without_padding(values, batch)
+        before = tally.nonfinite
+        if self._manner.bins:
+            tally.add(values, lanes)
+        else:
+            tally.add_extremes(values)
+        if tally.nonfinite > before and self._manner.on_nan == "error":
+            raise InputFileError(
+                f"tensor {name!r} holds {tally.nonfinite - before} NaN or Inf values",
+                fix="repair the model or the sample; --nan skip leaves such values out",
+                where=", ".join(batch.names),
+            )
+
+
+@contextmanager
+def probed(model: Model, tensors: tuple[str, ...]) -> Iterator[bytes | Path]:
+    """A model that returns `tensors`; a file in a folder that goes away afterwards when it is above 2 GiB."""
+    from qdqtool.graph.probe import probe
+
+    with TemporaryDirectory(prefix="qdqtool-") as folder:
+        yield probe(model, tensors, Path(folder)).source
+
+
+def fetched_bytes(view: GraphView, tensors: tuple[str, ...]) -> int:
+    """Estimated size of the fetched values of one sample in FP32; free dimensions count as 1."""
+    shapes = (view.info(name).shape or () for name in tensors)
+    return sum(4 * prod(dim for dim in shape if isinstance(dim, int)) for shape in shapes)
+
+
+def _without_padding(values: NDArray[Any], batch: Batch) -> NDArray[Any]:
+    """The rows of real samples, for tensors whose first dimension is a multiple of the batch."""
+    whole = len(batch.names) + batch.padding
+    if values.shape[0] % whole:
+        return values
+    return values[: values.shape[0] // whole * len(batch.names)]
