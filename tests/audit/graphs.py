@@ -1,0 +1,231 @@
+"""Small Q/DQ graphs, one per thing that keeps a node from INT8, with the precision each compute node ends up with.
+
+What each becomes in TensorRT for RTX (SM86) was found by building it; `test_verdicts_on_builds.py` builds them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+
+from tests.models import Sketch
+
+
+class Quantized(Sketch):
+    """A sketch that also writes Q/DQ pairs; node names are `<name>/Q` and `<name>/DQ`."""
+
+    def qdq(self, name: str, x: str, scale: Any = 0.05, axis: int | None = None) -> str:
+        """A Q/DQ pair behind `x`; `scale` may be an array."""
+        value = np.asarray(scale, np.float32)
+        names = [
+            self.constant(f"{name}_s", value),
+            self.constant(f"{name}_z", np.zeros(value.shape, np.int8)),
+        ]
+        extra = {} if axis is None else {"axis": axis}
+        y = self.node("QuantizeLinear", [x, *names], f"{name}_q", name=f"{name}/Q", **extra)
+        return self.node("DequantizeLinear", [y, *names], f"{name}_dq", name=f"{name}/DQ", **extra)
+
+    def qconv(
+        self,
+        name: str,
+        x: str,
+        *,
+        channels: tuple[int, int] = (8, 8),
+        act: Any = 0.05,
+        weight: bool = True,
+        **more: Any,
+    ) -> str:
+        """A 3x3 Conv with bias behind Q/DQ pairs; `act=None` or `weight=False` leaves one out."""
+        data = x if act is None else self.qdq(f"{name}_x", x, act, 1 if np.ndim(act) else None)
+        kernel = more.pop("kernel", 3)
+        values = self.weight(f"{name}_w", channels[1], channels[0] // more.get("group", 1), kernel, kernel)
+        if weight:
+            values = self.qdq(f"{name}_w", values, np.full(channels[1], 0.01), 0)
+        bias = self.weight(f"{name}_b", channels[1])
+        pads = [kernel // 2] * 4
+        return self.node("Conv", [data, values, bias], f"{name}_y", name=name, pads=pads, **more)
+
+    def qmatmul(
+        self,
+        name: str,
+        x: str,
+        *,
+        shape: tuple[int, int] = (32, 32),
+        axis: int = 1,
+        act: bool = True,
+        weight: bool = True,
+    ) -> str:
+        """A MatMul with a constant behind Q/DQ pairs."""
+        data = self.qdq(f"{name}_x", x) if act else x
+        values = self.weight(f"{name}_w", *shape)
+        if weight:
+            values = self.qdq(f"{name}_w", values, np.full(shape[axis], 0.01), axis)
+        return self.node("MatMul", [data, values], f"{name}_y", name=name)
+
+
+def _chain(**second: Any) -> onnx.ModelProto:
+    s = Quantized()
+    x = s.relu("relu", s.qconv("c1", s.input("x", [1, 8, 16, 16])))
+    y = s.qconv("c2", x, **second)
+    s.output(s.relu("relu2", s.qconv("c3", s.relu("relu3", y))), [1, 8, 16, 16])
+    return s.model()
+
+
+def fine() -> onnx.ModelProto:
+    return _chain()
+
+
+def float_weight() -> onnx.ModelProto:
+    return _chain(weight=False)
+
+
+def float_activation() -> onnx.ModelProto:
+    return _chain(act=None)
+
+
+def scale_of_rank_one() -> onnx.ModelProto:
+    s = Quantized()
+    data = s.qdq("c1_x", s.input("x", [1, 8, 16, 16]), [0.05])
+    weight = s.qdq("c1_w", s.weight("c1_w", 8, 8, 3, 3), np.full(8, 0.01), 0)
+    s.output(s.node("Conv", [data, weight], "y", name="c1", pads=[1] * 4), [1, 8, 16, 16])
+    return s.model()
+
+
+def scale_per_channel() -> onnx.ModelProto:
+    return _chain(act=np.full(8, 0.05))
+
+
+def unequal_concat() -> onnx.ModelProto:
+    s = Quantized()
+    x = s.input("x", [1, 8, 16, 16])
+    left = s.qdq("left", s.relu("r1", s.qconv("c1", x)), 0.05)
+    right = s.qdq("right", s.relu("r2", s.qconv("c2", x)), 0.02)
+    y = s.node("Concat", [left, right], "cat_y", name="cat", axis=1)
+    s.output(s.qconv("c3", y, channels=(16, 8), act=None), [1, 8, 16, 16])
+    return s.model()
+
+
+def transposed_conv() -> onnx.ModelProto:
+    s = Quantized()
+    x = s.relu("relu", s.qconv("c1", s.input("x", [1, 8, 16, 16])))
+    weight = s.qdq("up_w", s.weight("up_w", 8, 8, 2, 2), np.full(8, 0.01), 1)
+    s.output(
+        s.node("ConvTranspose", [s.qdq("up_x", x), weight], "y", name="up", strides=[2, 2]), [1, 8, 32, 32]
+    )
+    return s.model()
+
+
+def one_matrix_quantized() -> onnx.ModelProto:
+    s = Quantized()
+    a, b = s.input("a", [2, 32, 32]), s.input("b", [2, 32, 32])
+    s.output(s.node("MatMul", [s.qdq("a_x", a), b], "y", name="mm"), [2, 32, 32])
+    return s.model()
+
+
+def both_matrices_quantized() -> onnx.ModelProto:
+    s = Quantized()
+    a, b = s.input("a", [2, 32, 32]), s.input("b", [2, 32, 32])
+    s.output(s.node("MatMul", [s.qdq("a_x", a), s.qdq("b_x", b)], "y", name="mm"), [2, 32, 32])
+    return s.model()
+
+
+def matmul(**more: Any) -> onnx.ModelProto:
+    s = Quantized()
+    s.output(s.qmatmul("mm", s.input("x", [1, 16, 32]), **more), [1, 16, 32])
+    return s.model()
+
+
+def matmul_wrong_axis() -> onnx.ModelProto:
+    return matmul(axis=0)
+
+
+def matmul_float_weight() -> onnx.ModelProto:
+    return matmul(weight=False)
+
+
+def matmul_float_activation() -> onnx.ModelProto:
+    return matmul(act=False)
+
+
+def weight_behind_transpose() -> onnx.ModelProto:
+    s = Quantized()
+    weight = s.qdq("mm_w", s.weight("mm_w", 32, 32), np.full(32, 0.01), 0)
+    turned = s.node("Transpose", [weight], "w_t", name="turn", perm=[1, 0])
+    s.output(
+        s.node("MatMul", [s.qdq("mm_x", s.input("x", [1, 16, 32])), turned], "y", name="mm"), [1, 16, 32]
+    )
+    return s.model()
+
+
+def attention(*, quantized: tuple[str, ...] = ("q", "k", "p", "v")) -> onnx.ModelProto:
+    """softmax(q k) v with Q/DQ on the named operands ("p" is the softmax output)."""
+    s = Quantized()
+    x = s.input("x", [1, 64, 64])
+    split = s.constant("split", np.array([1, 64, 4, 16]))
+    parts = {}
+    for part, order in (("q", [0, 2, 1, 3]), ("k", [0, 2, 3, 1]), ("v", [0, 2, 1, 3])):
+        y = s.qmatmul(f"{part}_proj", x, shape=(64, 64))
+        y = s.node("Reshape", [y, split], f"{part}_r", name=f"{part}_reshape")
+        parts[part] = s.node("Transpose", [y], f"{part}_t", name=f"{part}_transpose", perm=order)
+
+    def maybe(part: str, y: str) -> str:
+        return s.qdq(part, y, 0.0079 if part == "p" else 0.05) if part in quantized else y
+
+    y = s.node("MatMul", [maybe("q", parts["q"]), maybe("k", parts["k"])], "qk_y", name="qk")
+    y = s.node("Mul", [y, s.constant("factor", np.float32(0.25))], "scaled", name="scaling")
+    y = s.node("Softmax", [y], "probs", name="softmax", axis=-1)
+    y = s.node("MatMul", [maybe("p", y), maybe("v", parts["v"])], "av_y", name="av")
+    y = s.node("Transpose", [y], "back", name="back_transpose", perm=[0, 2, 1, 3])
+    y = s.node("Reshape", [y, s.constant("merge", np.array([1, 64, 64]))], "merged", name="merge")
+    s.output(s.qmatmul("out_proj", y, shape=(64, 64)), [1, 64, 64])
+    return s.model()
+
+
+def attention_float() -> onnx.ModelProto:
+    return attention(quantized=())
+
+
+def attention_scores_only() -> onnx.ModelProto:
+    return attention(quantized=("q", "k"))
+
+
+def attention_values_only() -> onnx.ModelProto:
+    return attention(quantized=("p", "v"))
+
+
+def dead_and_fixed() -> onnx.ModelProto:
+    """A MatMul of two constants beside a Conv."""
+    s = Quantized()
+    y = s.qconv("c1", s.input("x", [1, 8, 16, 16]))
+    product = s.node("MatMul", [s.weight("a", 16, 16), s.weight("b", 16, 16)], "ab", name="fixed")
+    s.output(s.node("Add", [y, product], "y", name="add"), [1, 8, 16, 16])
+    return s.model()
+
+
+GRAPHS: dict[str, Callable[[], onnx.ModelProto]] = {
+    make.__name__: make
+    for make in (
+        fine,
+        float_weight,
+        float_activation,
+        scale_of_rank_one,
+        scale_per_channel,
+        unequal_concat,
+        transposed_conv,
+        one_matrix_quantized,
+        both_matrices_quantized,
+        matmul,
+        matmul_wrong_axis,
+        matmul_float_weight,
+        matmul_float_activation,
+        weight_behind_transpose,
+        attention,
+        attention_float,
+        attention_scores_only,
+        attention_values_only,
+        dead_and_fixed,
+    )
+}

@@ -1,0 +1,125 @@
+"""Verdicts on real engines: every small graph is built with TensorRT for RTX and must come out as recorded."""
+
+from __future__ import annotations
+
+import pytest
+
+from qdqtool.audit import audit
+from qdqtool.core.build import BuildRequest
+from qdqtool.core.dtypes import DType
+from qdqtool.core.findings import NodeVerdict, Verdict
+from qdqtool.engine import read
+from qdqtool.graph.load import load
+from tests.audit.graphs import GRAPHS
+from tests.models import save
+
+pytestmark = pytest.mark.rtx
+pytest.importorskip("tensorrt_rtx", reason="needs tensorrt-rtx (pip install 'qdqtool[rtx]')")
+
+EXPECTED: dict[str, dict[str, tuple[str, str]]] = {
+    "fine": {"c1": ("int8", ""), "c2": ("int8", ""), "c3": ("int8", "")},
+    "float_weight": {"c1": ("int8", ""), "c2": ("fp32", "no Q/DQ on its weight"), "c3": ("int8", "")},
+    "float_activation": {"c2": ("fp32", "no Q/DQ in front of its activation 'relu_y'; its quantized weight")},
+    "scale_of_rank_one": {"c1": ("fp32", "shape [1] instead of []")},
+    "scale_per_channel": {"c2": ("fp32", "one scale per channel")},
+    "unequal_concat": {
+        "c1": ("int8", ""),
+        "c3": ("fp32", "'cat', whose branches are quantized with scales of"),
+    },
+    "transposed_conv": {"c1": ("int8", ""), "up": ("fp32", "no ConvTranspose in INT8")},
+    "one_matrix_quantized": {"mm": ("fp32", "only one of the matrices")},
+    "both_matrices_quantized": {"mm": ("int8", "")},
+    "matmul": {"mm": ("int8", "")},
+    "matmul_wrong_axis": {"mm": ("fp32", "along axis 0, not along the output channels (axis 1)")},
+    "matmul_float_weight": {"mm": ("fp32", "no Q/DQ on its weight")},
+    "matmul_float_activation": {"mm": ("fp32", "no Q/DQ in front of its activation")},
+    "weight_behind_transpose": {"mm": ("int8", "")},
+    "attention": {"qk": ("int8", ""), "av": ("int8", ""), "q_proj": ("int8", ""), "out_proj": ("int8", "")},
+    "attention_float": {"qk": ("fp32", "no Q/DQ"), "av": ("fp32", "no Q/DQ"), "v_proj": ("int8", "")},
+    "attention_scores_only": {"qk": ("int8", ""), "av": ("fp32", "no Q/DQ")},
+    "attention_values_only": {"qk": ("fp32", "no Q/DQ"), "av": ("int8", "")},
+    "dead_and_fixed": {"c1": ("int8", "")},
+}
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory):
+    """Verdicts and findings of one graph, built once."""
+    from qdqtool.backends.rtx import PLUGIN as RTX
+
+    made = {}
+
+    def judge(name: str, target: str = "sm86"):
+        if (name, target) not in made:
+            folder = tmp_path_factory.mktemp(f"{name}-{target}")
+            path = save(GRAPHS[name](), folder)
+            RTX.build(BuildRequest(model=path, folder=folder, targets=(target,)))
+            made[name, target] = audit(load(path).view, read(folder / "layers.txt"), targets=(target,))
+        return made[name, target]
+
+    return judge
+
+
+def by_node(verdicts: tuple[NodeVerdict, ...]) -> dict[str, NodeVerdict]:
+    return {verdict.node: verdict for verdict in verdicts}
+
+
+def test_every_graph_has_an_expectation():
+    assert set(EXPECTED) == set(GRAPHS)
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_verdicts_and_reasons_match_what_the_builder_does(judged, name: str):
+    found = by_node(judged(name).verdicts)
+    for node, (precision, reason) in EXPECTED[name].items():
+        assert found[node].precision == DType(precision), node
+        assert reason in found[node].reason, node
+        assert bool(found[node].fix) == bool(reason), node
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_every_requested_node_is_int8_or_has_a_finding(judged, name: str):
+    result = judged(name)
+    explained = {finding.subject for finding in result.findings if finding.reason and finding.fix}
+    for verdict in result.verdicts:
+        assert (
+            verdict.precision is DType.INT8
+            or verdict.node in explained
+            or verdict.verdict is Verdict.ABSORBED
+        )
+
+
+def test_attention_is_one_kernel_and_both_products_are_int8(judged):
+    found = by_node(judged("attention").verdicts)
+    assert (found["qk"].verdict, found["av"].verdict) == (Verdict.ATTENTION, Verdict.ATTENTION)
+    assert found["qk"].layers == found["av"].layers
+
+
+def test_merged_projections_share_a_kernel(judged):
+    found = by_node(judged("attention").verdicts)
+    assert found["q_proj"].layers == found["k_proj"].layers == found["v_proj"].layers
+
+
+def test_a_kernel_that_dequantizes_first_is_called_so(judged):
+    assert by_node(judged("matmul_wrong_axis").verdicts)["mm"].verdict is Verdict.PROLOGUE
+
+
+def test_sm75_is_named_as_the_reason(judged):
+    found = by_node(judged("fine", "sm75").verdicts)
+    assert {verdict.precision for verdict in found.values()} == {DType.FLOAT32}
+    assert all("SM75" in verdict.reason for verdict in found.values())
+
+
+def test_float_islands_and_runtime_weights_are_found(judged):
+    codes = {(finding.check, finding.subject) for finding in judged("float_activation").findings}
+    assert ("float_island", "c2") in codes
+    assert any(check == "runtime_weights" for check, _ in codes)
+
+
+def test_a_clean_chain_has_no_findings_and_fewer_bytes_when_fused(judged):
+    result = judged("fine")
+    assert result.findings == ()
+    counts = result.counts
+    assert (counts.kernels, counts.compute, counts.qdq) == (7, 3, 1)
+    assert counts.activation_bytes_dumped == 77_824
+    assert counts.activation_bytes_fused == 28_672
