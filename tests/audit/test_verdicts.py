@@ -1,0 +1,122 @@
+"""Verdicts from evidence, on engines made by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from qdqtool.audit import audit, verdicts
+from qdqtool.core.dtypes import DType
+from qdqtool.core.engine import Certainty, Role
+from qdqtool.core.findings import Severity, Verdict
+from qdqtool.core.placement import Decision, Opinion, Placement, QuantSpec, Slot, SlotKind, Stance
+from tests.audit.graphs import dead_and_fixed, fine, float_weight, matmul_wrong_axis
+from tests.audit.scenes import engine, kernel, view_of
+
+
+def decision(node: str, index: int, *opinions: Opinion) -> Decision:
+    wanted = bool(opinions) and all(opinion.stance is Stance.REQUEST for opinion in opinions)
+    return Decision(
+        slot=Slot(node=node, index=index),
+        tensor=f"{node}_{index}",
+        op="Conv",
+        kind=SlotKind.WEIGHT if index else SlotKind.ACTIVATION,
+        quantize=wanted,
+        spec=QuantSpec() if wanted else None,
+        opinions=opinions,
+    )
+
+
+def opinion(node: str, index: int, stance: Stance, reason: str = "it pays", fix: str = "") -> Opinion:
+    return Opinion(slot=Slot(node=node, index=index), rule="user", stance=stance, reason=reason, fix=fix)
+
+
+def asked(*nodes: str) -> Placement:
+    slots = [(node, index) for node in nodes for index in (0, 1)]
+    return Placement(
+        decisions=tuple(decision(node, index, opinion(node, index, Stance.REQUEST)) for node, index in slots),
+        ties=(),
+    )
+
+
+def test_a_model_without_compute_nodes_has_no_verdicts(tmp_path):
+    from tests.models import Sketch
+
+    s = Sketch()
+    s.output(s.relu("relu", s.input("x", [1, 4])), [1, 4])
+    assert verdicts(view_of(s.model(), tmp_path), engine(), None) == ()
+
+
+def test_int8_nodes_need_no_reason(tmp_path):
+    layers = engine(*(kernel(f"{node}_myl0_1", node) for node in ("c1", "c2", "c3")))
+    found = verdicts(view_of(fine(), tmp_path), layers, asked("c1", "c2", "c3"))
+    assert [(v.node, v.verdict, v.reason, v.fix, v.requested) for v in found] == [
+        (node, Verdict.INT8, "", "", True) for node in ("c1", "c2", "c3")
+    ]
+
+
+def test_the_placements_own_veto_is_the_reason(tmp_path):
+    refused = opinion("c2", 0, Stance.VETO, "excluded by *2", "take *2 out of place.exclude")
+    placement = Placement(decisions=(decision("c2", 0, refused), decision("c2", 1, refused)), ties=())
+    layers = engine(kernel("c2_myl0_1", "c2", precision=DType.FLOAT16))
+    found = {v.node: v for v in verdicts(view_of(float_weight(), tmp_path), layers, placement)}
+    assert found["c2"].reason == "placement kept it float: excluded by *2 (rule user)"
+    assert found["c2"].fix == "take *2 out of place.exclude"
+    assert found["c2"].requested is False
+
+
+def test_a_slot_nobody_asked_for_is_named(tmp_path):
+    placement = Placement(decisions=(decision("c2", 0), decision("c2", 1)), ties=())
+    layers = engine(kernel("c2_myl0_1", "c2", precision=DType.FLOAT32))
+    found = {v.node: v for v in verdicts(view_of(float_weight(), tmp_path), layers, placement)}
+    assert "no placement rule asked for c2[0], c2[1]" in found["c2"].reason
+
+
+def test_a_node_no_layer_names_is_not_found_and_says_what_to_check(tmp_path):
+    result = audit(view_of(fine(), tmp_path), engine(kernel("other", "elsewhere")))
+    assert {v.verdict for v in result.verdicts} == {Verdict.NOT_FOUND}
+    assert {v.certainty for v in result.verdicts} == {Certainty.INFERRED}
+    assert any("belongs to another" in note for note in result.notes)
+    assert {f.severity for f in result.findings if f.check == "fallback"} == {Severity.WARNING}
+
+
+def test_a_node_only_a_layers_name_tells_of_is_inferred(tmp_path):
+    layers = engine(kernel("c1+c2_myl0_4"), kernel("c3 + relu2"))
+    found = verdicts(view_of(fine(), tmp_path), layers, None)
+    assert [(v.verdict, v.certainty) for v in found] == [(Verdict.INT8, Certainty.INFERRED)] * 3
+    assert found[0].layers == found[1].layers == ("c1+c2_myl0_4",)
+
+
+def test_a_node_only_other_kernels_name_is_absorbed(tmp_path):
+    layers = engine(kernel("k", "c1", role=Role.OTHER), kernel("c2_myl0_1", "c2"), kernel("c3_myl0_2", "c3"))
+    found = verdicts(view_of(fine(), tmp_path), layers, None)
+    assert (found[0].verdict, found[0].precision, found[0].layers) == (
+        Verdict.ABSORBED,
+        DType.UNKNOWN,
+        ("k",),
+    )
+
+
+def test_a_product_of_constants_without_a_kernel_is_absorbed(tmp_path):
+    found = verdicts(view_of(dead_and_fixed(), tmp_path), engine(kernel("c1_myl0_1", "c1")), None)
+    assert [(v.node, v.verdict) for v in found] == [("c1", Verdict.INT8), ("fixed", Verdict.ABSORBED)]
+
+
+def test_two_kernels_that_disagree_are_unknown(tmp_path):
+    layers = engine(kernel("a", "mm"), kernel("b", "mm", precision=DType.FLOAT16))
+    found = verdicts(view_of(matmul_wrong_axis(), tmp_path), layers, None)
+    assert found[0].precision is DType.UNKNOWN
+    assert found[0].reason
+
+
+def test_a_fallback_without_a_visible_cause_says_so(tmp_path):
+    layers = engine(*(kernel(f"{node}_myl0_1", node, precision=DType.FLOAT16) for node in ("c1", "c2", "c3")))
+    found = verdicts(view_of(fine(), tmp_path), layers, asked("c1", "c2", "c3"))
+    assert all("no cause is visible" in verdict.reason for verdict in found)
+
+
+@pytest.mark.parametrize("ignored", ["QDQ201", "fallback"])
+def test_ignored_checks_find_nothing(tmp_path, ignored: str):
+    layers = engine(kernel("c1_myl0_1", "c1", precision=DType.FLOAT16))
+    view = view_of(fine(), tmp_path)
+    assert any(finding.check == "fallback" for finding in audit(view, layers).findings)
+    assert not any(finding.check == "fallback" for finding in audit(view, layers, ignore=(ignored,)).findings)
