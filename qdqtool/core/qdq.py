@@ -1,0 +1,41 @@
+"""Quantize/dequantize pairs as they stand in a graph, whoever put them there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qdqtool.core.dtypes import DType
+from qdqtool.core.placement import Slot, SlotKind
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QdqPair:
+    """A QuantizeLinear and a DequantizeLinear behind it, or one of them alone.
+
+    Attributes:
+        tensor: the float tensor that is quantized; for a DequantizeLinear alone, the integers it reads.
+        quantize: node name of the QuantizeLinear; None where integers come from elsewhere.
+        dequantize: node name of the DequantizeLinear; None where nothing turns the integers back.
+        kind: whether `tensor` is a constant.
+        dtype: type of the integers between the two.
+        scale: quantization steps; empty where they are computed at run time.
+        scale_shape: shape of the scale, () for a scalar; None where it is computed.
+        zero_point: one value per scale, zeros where the node has none; empty where computed.
+        axis: channel axis of a scale with one dimension or more, counted from the front where the rank is known.
+        slots: the inputs that read the result.
+        returned: whether the model returns the result.
+        domain: operator domain of the nodes ("" or "com.microsoft").
+    """
+
+    tensor: str
+    quantize: str | None
+    dequantize: str | None
+    kind: SlotKind
+    dtype: DType
+    scale: tuple[float, ...]
+    scale_shape: tuple[int, ...] | None
+    zero_point: tuple[int, ...]
+    axis: int | None
+    slots: tuple[Slot, ...]
+    returned: bool = False
+    domain: str = ""

@@ -1,0 +1,107 @@
+"""Reads the Q/DQ nodes that are in a model, ours or anybody's."""
+
+from __future__ import annotations
+
+from math import prod
+
+from qdqtool.core.dtypes import DType
+from qdqtool.core.placement import Slot, SlotKind
+from qdqtool.core.qdq import QdqPair
+from qdqtool.graph.model import Model
+from qdqtool.graph.view import GraphView, Node
+
+QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+_DOMAINS = frozenset({"", "ai.onnx", "com.microsoft"})
+_INTEGER_OPS = frozenset(
+    {
+        QUANTIZE,
+        DEQUANTIZE,
+        "DynamicQuantizeLinear",
+        "ConvInteger",
+        "MatMulInteger",
+        "QLinearConv",
+        "QLinearMatMul",
+        "QLinearAdd",
+        "QLinearMul",
+        "QLinearConcat",
+        "QLinearGlobalAveragePool",
+        "QLinearAveragePool",
+        "QLinearLeakyRelu",
+        "QLinearSigmoid",
+        "QLinearSoftmax",
+        "QGemm",
+        "DynamicQuantizeMatMul",
+        "MatMulIntegerToFloat",
+    }
+)
+
+
+def find(model: Model) -> tuple[QdqPair, ...]:
+    """Every Q/DQ pair, one entry per DequantizeLinear, plus each QuantizeLinear that no DequantizeLinear reads.
+
+    In graph order. Scales are read where they are constant; nothing is judged.
+    """
+    view = model.view
+    pairs = []
+    for node in view.nodes:
+        if _is(node, DEQUANTIZE):
+            before = view.producer(node.inputs[0])
+            pairs.append(_pair(before if before and _is(before, QUANTIZE) else None, node, view))
+        elif _is(node, QUANTIZE) and not any(_is(use.node, DEQUANTIZE) for use in view.uses(node.outputs[0])):
+            pairs.append(_pair(node, None, view))
+    return tuple(pairs)
+
+
+def quantized_ops(model: Model) -> tuple[str, ...]:
+    """Operator types of the main graph that already compute with integers, sorted; empty for a float model."""
+    return tuple(sorted({node.op for node in model.view.nodes if node.op in _INTEGER_OPS}))
+
+
+def _is(node: Node, op: str) -> bool:
+    return node.op == op and node.domain in _DOMAINS
+
+
+def _pair(quantize: Node | None, dequantize: Node | None, view: GraphView) -> QdqPair:
+    first, last = quantize or dequantize, dequantize or quantize
+    assert first is not None
+    assert last is not None
+    tensor = first.inputs[0]
+    scale = view.constant(last.inputs[1])
+    uses = view.uses(last.outputs[0])
+    return QdqPair(
+        tensor=tensor,
+        quantize=quantize.name if quantize else None,
+        dequantize=dequantize.name if dequantize else None,
+        kind=SlotKind.WEIGHT if view.is_constant(tensor) else SlotKind.ACTIVATION,
+        dtype=_integer_type(last, quantize, view),
+        scale=() if scale is None else tuple(float(value) for value in scale.reshape(-1)),
+        scale_shape=None if scale is None else tuple(scale.shape),
+        zero_point=_zero_point(last, view),
+        axis=_axis(last, view),
+        slots=tuple(Slot(node=use.node.name, index=use.index) for use in uses),
+        returned=view.is_output(last.outputs[0]),
+        domain="" if last.domain == "ai.onnx" else last.domain,
+    )
+
+
+def _integer_type(last: Node, quantize: Node | None, view: GraphView) -> DType:
+    if len(last.inputs) > 2 and last.inputs[2]:
+        return view.info(last.inputs[2]).dtype
+    between = quantize.outputs[0] if quantize else last.inputs[0]
+    return view.info(between).dtype
+
+
+def _zero_point(node: Node, view: GraphView) -> tuple[int, ...]:
+    if len(node.inputs) < 3 or not node.inputs[2]:
+        return (0,) * prod(view.constant_shape(node.inputs[1]) or ())
+    value = view.constant(node.inputs[2])
+    return () if value is None else tuple(int(entry) for entry in value.reshape(-1))
+
+
+def _axis(node: Node, view: GraphView) -> int | None:
+    shape = view.info(node.inputs[1]).shape
+    if not shape:
+        return None
+    axis = int(node.attribute("axis", 1))
+    rank = len(view.info(node.inputs[0]).shape or ())
+    return axis + rank if axis < 0 and rank else axis
