@@ -85,7 +85,7 @@ class Edit:
 
     def put(self, name: str, value: NDArray[Any]) -> None:
         """Make `name` a constant with this value, or give the constant a new value."""
-        self.constants[name] = numpy_helper.from_array(np.ascontiguousarray(value), name)
+        self.constants[name] = numpy_helper.from_array(np.asarray(value, order="C"), name)
 
     def node(
         self, op: str, inputs: Sequence[str], outputs: Sequence[str], *, name: str, **attributes: Any
