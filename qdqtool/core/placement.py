@@ -54,7 +54,8 @@ class Opinion:
     """One rule's wish for one slot, with its reason.
 
     A REQUEST may carry a `spec`; all requests for a slot must agree on it. `fix` says what would
-    have to change for a VETO to go away ("" where nothing would).
+    have to change for a VETO to go away ("" where nothing would). A REQUEST with `only_if_shared` counts only
+    where the same values are quantized for another consumer anyway.
     """
 
     slot: Slot
@@ -63,6 +64,7 @@ class Opinion:
     reason: str
     fix: str = ""
     spec: QuantSpec | None = None
+    only_if_shared: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

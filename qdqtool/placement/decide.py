@@ -23,14 +23,13 @@ from qdqtool.core.placement import (
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.errors import UsageError
 from qdqtool.graph.view import GraphView
+from qdqtool.placement.commuting import upstream
 from qdqtool.placement.equivalence import classes
+from qdqtool.placement.ties import carriers, effective
 from qdqtool.placement.weighted import compute_nodes, factors
 from qdqtool.plugins import Shelf
 
 RULES = Shelf(package="qdqtool.placement.rules")
-
-_MOST_REASONS = 4
-"""Reasons spelled out for one merged tie."""
 
 Rule = Callable[[GraphView, PlacementOptions], Iterator[Opinion | Tie | Bond]]
 
@@ -63,15 +62,15 @@ def decide(
                     ties.append(statement)
                 case Bond():
                     bonds.append(statement)
-    for opinion in tuple(_broken(bonds, opinions)):
-        opinions[opinion.slot].append(opinion)
+    _add(opinions, _broken(bonds, opinions))
+    _add(opinions, _unshared(view, ties, opinions))
     for node in compute_nodes(view):
         for slot in factors(node):
             opinions.setdefault(slot, [])
     decisions = tuple(_decision(view, slot, opinions[slot]) for slot in _in_graph_order(view, opinions))
     return Placement(
         decisions=decisions,
-        ties=_effective(ties, {decision.tensor for decision in decisions if decision.quantize}),
+        ties=effective(ties, frozenset(decision.tensor for decision in decisions if decision.quantize)),
         notes=tuple(_unmatched(view, options)),
     )
 
@@ -87,9 +86,8 @@ def _granted(opinions: Iterable[Opinion]) -> bool:
     return stances == {Stance.REQUEST}
 
 
-def _broken(bonds: Iterable[Bond], opinions: Mapping[Slot, list[Opinion]]) -> Iterator[Opinion]:
+def _broken(bonds: list[Bond], opinions: Mapping[Slot, list[Opinion]]) -> Iterator[Opinion]:
     """Vetoes for slots whose partners stay float."""
-    bonds = tuple(bonds)
     refused = {slot for bond in bonds for slot in bond.slots if not _granted(opinions.get(slot, ()))}
     groups = {slot: group for group in classes(bond.slots for bond in bonds) for slot in group}
     said = {(slot, bond.rule, bond.reason) for bond in bonds for slot in bond.slots}
@@ -103,6 +101,30 @@ def _broken(bonds: Iterable[Bond], opinions: Mapping[Slot, list[Opinion]]) -> It
                 reason=f"{reason}, and {', '.join(map(str, causes))} stays float",
                 fix=f"quantize {causes[0]} too",
             )
+
+
+def _unshared(view: GraphView, ties: list[Tie], opinions: Mapping[Slot, list[Opinion]]) -> Iterator[Opinion]:
+    """Vetoes for slots that were only worth quantizing if another consumer had the same values quantized."""
+    asking = {
+        slot: [o for o in said if o.only_if_shared] for slot, said in opinions.items() if _granted(said)
+    }
+    firm = {view.by_name[slot.node].inputs[slot.index] for slot, hopes in asking.items() if not hopes}
+    shared = carriers(ties, firm)
+    for slot, hopes in asking.items():
+        tensor = view.by_name[slot.node].inputs[slot.index]
+        if hopes and shared.isdisjoint(upstream(view, tensor)):
+            yield Opinion(
+                slot=slot,
+                rule=min(hope.rule for hope in hopes),
+                stance=Stance.VETO,
+                reason="no other layer reads these values in INT8, so nothing would be saved",
+                fix="quantize another consumer of the tensor",
+            )
+
+
+def _add(opinions: dict[Slot, list[Opinion]], more: Iterator[Opinion]) -> None:
+    for opinion in tuple(more):
+        opinions[opinion.slot].append(opinion)
 
 
 def _in_graph_order(view: GraphView, slots: Iterable[Slot]) -> list[Slot]:
@@ -138,39 +160,6 @@ def _spec(slot: Slot, opinions: list[Opinion]) -> QuantSpec:
             where=str(slot),
         )
     return wishes.pop() if wishes else QuantSpec()
-
-
-def _effective(ties: Iterable[Tie], quantized: set[str]) -> tuple[Tie, ...]:
-    """The ties that lie on the way of a Q moving backward, merged, with only the tensors that need a scale."""
-    behind: dict[str, list[Tie]] = defaultdict(list)
-    for tie in ties:
-        behind[tie.tensors[0]].append(tie)
-    reached, frontier = set(quantized), sorted(quantized)
-    while frontier:
-        for tie in behind[frontier.pop()]:
-            fresh = set(tie.tensors) - reached
-            reached |= fresh
-            frontier.extend(fresh)
-    active = [tie for first in sorted(reached & behind.keys()) for tie in behind[first]]
-    groups = [group for group in classes(tie.tensors for tie in active) if len(group & quantized) > 1]
-    home = {tensor: number for number, group in enumerate(groups) for tensor in group}
-    parts: dict[int, list[Tie]] = defaultdict(list)
-    for tie in active:
-        if tie.tensors[0] in home:
-            parts[home[tie.tensors[0]]].append(tie)
-    merged = (_merged(groups[number] & quantized, members) for number, members in parts.items())
-    return tuple(sorted(merged, key=lambda tie: tie.tensors))
-
-
-def _merged(tensors: Iterable[str], ties: Iterable[Tie]) -> Tie:
-    ties = tuple(ties)
-    reasons = sorted({tie.reason for tie in ties})
-    more = f"; and {len(reasons) - _MOST_REASONS} more" if len(reasons) > _MOST_REASONS else ""
-    return Tie(
-        tensors=tuple(sorted(tensors)),
-        rule=", ".join(sorted({tie.rule for tie in ties})),
-        reason="; ".join(reasons[:_MOST_REASONS]) + more,
-    )
 
 
 def _unmatched(view: GraphView, options: PlacementOptions) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 
 from qdqtool.core.placement import Opinion, QuantSpec, Slot, Stance
@@ -31,26 +32,23 @@ def veto(node: Node, rule: str, reason: str, fix: str) -> Iterator[Opinion]:
         yield Opinion(slot=slot, rule=rule, stance=Stance.VETO, reason=reason, fix=fix)
 
 
-def weight_axis(view: GraphView, node: Node, index: int, options: PlacementOptions) -> int | None:
-    """The output-channel axis of constant input `index`, or None where one scale must do for the whole tensor.
+def weight_specs(view: GraphView, options: PlacementOptions) -> dict[str, QuantSpec]:
+    """How each constant factor is quantized, by tensor name: INT8 per output channel where that is possible.
 
-    One scale must do when the recipe says so, when the constant is a vector, or when the same constant is the
-    weight of another node that has its output channels on another axis.
+    One scale must do for the whole tensor when the recipe says so, when the constant is a vector, or when it is the
+    weight of two nodes that have their output channels on different axes.
     """
-    tensor = node.inputs[index]
-    if not options.per_channel or not view.is_constant(tensor):
-        return None
-    axes = {
-        _channel_axis(view, use.node, use.index, options)
-        for use in view.uses(tensor)
-        if use.node.op in COMPUTE and use.index < 2
+    axes: dict[str, set[int | None]] = defaultdict(set)
+    for node in compute_nodes(view):
+        for slot in factors(node):
+            tensor = node.inputs[slot.index]
+            if view.is_constant(tensor):
+                axes[tensor].add(
+                    _channel_axis(view, node, slot.index, options) if options.per_channel else None
+                )
+    return {
+        tensor: QuantSpec(axis=found.pop() if len(found) == 1 else None) for tensor, found in axes.items()
     }
-    return axes.pop() if len(axes) == 1 else None
-
-
-def weight_spec(view: GraphView, node: Node, index: int, options: PlacementOptions) -> QuantSpec:
-    """INT8, per output channel where `weight_axis` finds one."""
-    return QuantSpec(axis=weight_axis(view, node, index, options))
 
 
 def channels(view: GraphView, node: Node) -> tuple[int, int] | None:

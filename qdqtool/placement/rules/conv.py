@@ -19,11 +19,12 @@ from collections.abc import Iterator
 from qdqtool.core.placement import Bond, Opinion, QuantSpec, Stance
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.graph.view import GraphView
-from qdqtool.placement.weighted import compute_nodes, factors, weight_spec
+from qdqtool.placement.weighted import compute_nodes, factors, weight_specs
 
 
 def PLUGIN(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Bond]:  # noqa: N802 -- the plug
     """Activation per tensor, weight per output channel, both or neither."""
+    specs = weight_specs(view, options)
     for node in compute_nodes(view, "Conv"):
         activation, weight = factors(node)
         yield Opinion(
@@ -38,7 +39,7 @@ def PLUGIN(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Bon
             rule="conv",
             stance=Stance.REQUEST,
             reason="a convolution computes in INT8 when its weights are quantized",
-            spec=weight_spec(view, node, 1, options),
+            spec=specs.get(node.inputs[1], QuantSpec()),
         )
         yield Bond(
             slots=(activation, weight),

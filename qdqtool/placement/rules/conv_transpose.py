@@ -18,14 +18,15 @@ from collections.abc import Iterator
 from qdqtool.core.placement import Bond, Opinion, QuantSpec, Stance
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.graph.view import GraphView
-from qdqtool.placement.weighted import compute_nodes, factors, veto, weight_spec
+from qdqtool.placement.weighted import compute_nodes, factors, veto, weight_specs
 
 
 def PLUGIN(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Bond]:  # noqa: N802 -- the plug
     """Both inputs on classic TensorRT; a veto on RTX."""
+    specs = weight_specs(view, options)
     for node in compute_nodes(view, "ConvTranspose"):
         activation, weight = factors(node)
-        for slot, spec in ((activation, QuantSpec()), (weight, weight_spec(view, node, 1, options))):
+        for slot, spec in ((activation, QuantSpec()), (weight, specs.get(node.inputs[1], QuantSpec()))):
             yield Opinion(
                 slot=slot,
                 rule="conv_transpose",

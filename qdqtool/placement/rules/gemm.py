@@ -12,14 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qdqtool.core.placement import Bond, Opinion, Stance
+from qdqtool.core.placement import Bond, Opinion, QuantSpec, Stance
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.graph.view import GraphView
-from qdqtool.placement.weighted import compute_nodes, factors, weight_spec
+from qdqtool.placement.weighted import compute_nodes, factors, weight_specs
 
 
 def PLUGIN(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Bond]:  # noqa: N802 -- the plug
     """Both factors, constants per output channel."""
+    specs = weight_specs(view, options)
     for node in compute_nodes(view, "Gemm"):
         for slot in factors(node):
             yield Opinion(
@@ -27,7 +28,7 @@ def PLUGIN(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Bon
                 rule="gemm",
                 stance=Stance.REQUEST,
                 reason="a matrix product computes in INT8 when both factors are quantized",
-                spec=weight_spec(view, node, slot.index, options),
+                spec=specs.get(node.inputs[slot.index], QuantSpec()),
             )
         yield Bond(
             slots=factors(node),

@@ -15,14 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qdqtool.core.placement import Bond, Opinion, Stance
+from qdqtool.core.placement import Bond, Opinion, QuantSpec, Stance
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.graph.view import GraphView
-from qdqtool.placement.weighted import compute_nodes, factors, weight_spec
+from qdqtool.placement.weighted import compute_nodes, factors, weight_specs
 
 
 def PLUGIN(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Bond]:  # noqa: N802 -- the plug
     """Both factors of every MatMul that has exactly one constant."""
+    specs = weight_specs(view, options)
     for node in compute_nodes(view, "MatMul"):
         if view.is_constant(node.inputs[0]) == view.is_constant(node.inputs[1]):
             continue
@@ -32,7 +33,7 @@ def PLUGIN(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Bon
                 rule="matmul_weight",
                 stance=Stance.REQUEST,
                 reason="a matrix product computes in INT8 when activation and weight are quantized",
-                spec=weight_spec(view, node, slot.index, options),
+                spec=specs.get(node.inputs[slot.index], QuantSpec()),
             )
         yield Bond(
             slots=factors(node),

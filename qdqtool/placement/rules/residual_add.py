@@ -37,9 +37,8 @@ def PLUGIN(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:  # 
         if node.op != "Add" or len(node.inputs) != 2 or any(map(view.is_constant, node.inputs)):
             continue
         index = _shared(view, node, wanted)
-        reason = (
-            "the shortcut is quantized for another layer already, so reading it as INT8 saves a float copy"
-        )
+        shared = index is not None
+        reason = "the shortcut is quantized for another layer already, so INT8 here saves a float copy"
         if index is None and options.target != "rtx":
             index = _second_conv(view, node)
             reason = "the Add fuses into one convolution and reads the result of the other as INT8"
@@ -50,6 +49,7 @@ def PLUGIN(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:  # 
                 stance=Stance.REQUEST,
                 reason=reason,
                 spec=QuantSpec(),
+                only_if_shared=shared,
             )
 
 

@@ -1,0 +1,133 @@
+"""Small graphs for placement, beside those of `tests.models`."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+
+from qdqtool.graph.view import GraphView
+from tests.models import Sketch
+
+
+def view(proto: onnx.ModelProto) -> GraphView:
+    """Questions about a hand-made model, with shapes."""
+    return GraphView(onnx.shape_inference.infer_shapes(proto))
+
+
+def excite() -> onnx.ModelProto:
+    """stem -> SiLU -> x; x * sigmoid(expand(SiLU(squeeze(pool(x))))) -> tail."""
+    s = Sketch(20)
+
+    def silu(name: str, x: str) -> str:
+        gate = s.node("Sigmoid", [x], f"{name}_gate", name=f"{name}_sigmoid")
+        return s.node("Mul", [x, gate], f"{name}_act", name=f"{name}_mul")
+
+    x = silu("stem", s.conv("stem", s.input("x", [1, 8, 16, 16]), (8, 8)))
+    y = s.node("GlobalAveragePool", [x], "pool_y", name="pool")
+    y = silu("squeeze", s.conv("squeeze", y, (8, 4), kernel=1))
+    y = s.node("Sigmoid", [s.conv("expand", y, (4, 8), kernel=1)], "gate_y", name="gate")
+    y = s.node("Mul", [x, y], "excited", name="excite")
+    s.output(s.conv("tail", y, (8, 8), kernel=1), [1, 8, 16, 16])
+    return s.model()
+
+
+def pyramid() -> onnx.ModelProto:
+    """conv1 -> a; conv2 (stride 2) -> b; concat(resize(b), a) -> conv3; b -> conv4."""
+    s = Sketch(21)
+    a = s.relu("relu1", s.conv("conv1", s.input("x", [1, 8, 16, 16]), (8, 8)))
+    b = s.relu("relu2", s.conv("conv2", a, (8, 8), stride=2))
+    factors = s.constant("factors", np.array([1, 1, 2, 2], np.float32))
+    up = s.node(
+        "Resize",
+        [b, "", factors],
+        "up_y",
+        name="up",
+        mode="nearest",
+        coordinate_transformation_mode="asymmetric",
+        nearest_mode="floor",
+    )
+    y = s.node("Concat", [up, a], "concat_y", name="concat", axis=1)
+    s.output(s.conv("conv3", y, (16, 8)), [1, 8, 16, 16])
+    s.output(s.conv("conv4", b, (8, 8)), [1, 8, 8, 8])
+    return s.model()
+
+
+def float_concat() -> onnx.ModelProto:
+    """Two maps that convolutions read, and a Concat of both that only leaves the model."""
+    s = Sketch(22)
+    a = s.relu("relu1", s.conv("conv1", s.input("x", [1, 8, 8, 8]), (8, 8)))
+    b = s.relu("relu2", s.conv("conv2", a, (8, 8)))
+    s.output(s.node("Concat", [a, b], "both", name="concat", axis=1), [1, 16, 8, 8])
+    s.output(s.conv("conv3", b, (8, 8)), [1, 8, 8, 8])
+    return s.model()
+
+
+def strided_shortcut() -> onnx.ModelProto:
+    """A residual block whose shortcut is a strided Slice and a zero Pad, as CIFAR ResNets have it."""
+    s = Sketch(23)
+    stem = s.relu("stem_relu", s.conv("stem", s.input("x", [1, 8, 16, 16]), (8, 8)))
+    y = s.relu("relu1", s.conv("conv1", stem, (8, 16), stride=2))
+    y = s.conv("conv2", y, (16, 16))
+    bounds = [
+        s.constant(name, np.array(value))
+        for name, value in (("starts", [0, 0]), ("ends", [2**31, 2**31]), ("axes", [2, 3]), ("steps", [2, 2]))
+    ]
+    short = s.node("Slice", [stem, *bounds], "slice_y", name="slice")
+    pads = s.constant("pads", np.array([0, 4, 0, 0, 0, 4, 0, 0]))
+    short = s.node("Pad", [short, pads], "pad_y", name="pad")
+    y = s.node("Relu", [s.node("Add", [y, short], "add_y", name="add")], "relu_y", name="relu")
+    s.output(s.conv("tail", y, (16, 8)), [1, 8, 8, 8])
+    return s.model()
+
+
+def shared_weight() -> onnx.ModelProto:
+    """One square matrix used by a Gemm with transB and by one without."""
+    s = Sketch(24)
+    weight = s.weight("w", 16, 16)
+    y = s.node("Gemm", [s.input("x", [4, 16]), weight], "fc1_y", name="fc1", transB=1)
+    s.output(s.node("Gemm", [y, weight], "fc2_y", name="fc2"), [4, 16])
+    return s.model()
+
+
+def computed_weight() -> onnx.ModelProto:
+    """A Conv whose weights are a model input."""
+    s = Sketch(25)
+    inputs = [s.input("x", [1, 8, 8, 8]), s.input("w", [8, 8, 3, 3])]
+    s.output(s.node("Conv", inputs, "y", name="conv", kernel_shape=[3, 3], pads=[1] * 4), [1, 8, 8, 8])
+    return s.model()
+
+
+def recurrent() -> onnx.ModelProto:
+    """An LSTM in front of a Gemm."""
+    s = Sketch(26)
+    inputs = [s.input("x", [5, 1, 4]), s.weight("w", 1, 32, 4), s.weight("r", 1, 32, 8)]
+    y = s.node("LSTM", inputs, "lstm_y", name="lstm", hidden_size=8)
+    y = s.node("Reshape", [y, s.constant("shape", np.array([5, 8]))], "flat", name="reshape")
+    s.output(s.node("Gemm", [y, s.weight("fc_w", 8, 3)], "fc_y", name="fc"), [5, 3])
+    return s.model()
+
+
+def pooled() -> onnx.ModelProto:
+    """conv1 -> AveragePool -> conv2 -> GlobalAveragePool -> output."""
+    s = Sketch(27)
+    x = s.relu("relu1", s.conv("conv1", s.input("x", [1, 8, 16, 16]), (8, 8)))
+    x = s.node("AveragePool", [x], "pool_y", name="pool", kernel_shape=[2, 2], strides=[2, 2])
+    x = s.node("GlobalAveragePool", [s.conv("conv2", x, (8, 8))], "gap_y", name="gap")
+    s.output(x, [1, 8, 1, 1])
+    return s.model()
+
+
+def long_chain(length: int) -> onnx.ModelProto:
+    """`length` nodes: convolutions, pools, concats and adds in turns."""
+    s = Sketch(28)
+    x = s.input("x", [1, 4, 8, 8])
+    weight = s.weight("w", 4, 4, 1, 1)
+    for step in range(length // 5):
+        y = s.node("Conv", [x, weight], f"c{step}", name=f"conv{step}", kernel_shape=[1, 1])
+        y = s.node("Relu", [y], f"r{step}", name=f"relu{step}")
+        y = s.node("Add", [y, x], f"a{step}", name=f"add{step}")
+        y = s.node("Identity", [y], f"i{step}", name=f"identity{step}")
+        x = s.node("Reshape", [y, "shape"], f"s{step}", name=f"reshape{step}")
+    s.constant("shape", np.array([1, 4, 8, 8]))
+    s.output(x, [1, 4, 8, 8])
+    return s.model()

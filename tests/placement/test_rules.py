@@ -1,0 +1,272 @@
+from __future__ import annotations
+
+import pytest
+
+from qdqtool.core.placement import Bond, Opinion, Placement, QuantSpec, Stance, Tie
+from qdqtool.core.recipe import PlacementOptions
+from qdqtool.placement.decide import RULES, decide
+from tests import models
+from tests.placement import graphs
+
+
+def place(proto, **options) -> Placement:
+    return decide(graphs.view(proto), PlacementOptions(**options))
+
+
+def quantized(placement: Placement) -> set[str]:
+    return {str(decision.slot) for decision in placement.quantized}
+
+
+def specs(placement: Placement) -> dict[str, int | None]:
+    return {str(decision.slot): decision.spec.axis for decision in placement.quantized}
+
+
+def vetoes(placement: Placement, slot: str) -> dict[str, str]:
+    decision = next(d for d in placement.decisions if str(d.slot) == slot)
+    return {o.rule: o.reason for o in decision.opinions if o.stance is Stance.VETO}
+
+
+@pytest.mark.parametrize("name", RULES.names())
+def test_every_rule_has_a_manual_and_signs_with_its_own_name(name):
+    manual = RULES.manual(name)
+    assert len(manual.splitlines()) >= 5
+    assert manual.splitlines()[0].endswith(".")
+    picky = PlacementOptions(
+        exclude=("*",), first_layer="float", last_layer="float", min_channels=64, target="10"
+    )
+    said = set()
+    for make in (
+        models.attention,
+        models.residual_cnn,
+        models.unet,
+        models.matmuls,
+        models.gemms,
+        graphs.excite,
+        graphs.computed_weight,
+        graphs.recurrent,
+        graphs.pooled,
+    ):
+        for options in (PlacementOptions(), picky):
+            for statement in RULES.load(name)(graphs.view(make()), options):
+                assert isinstance(statement, (Opinion, Tie, Bond))
+                assert statement.rule == name
+                assert statement.reason
+                said.add(type(statement))
+    assert said
+
+
+@pytest.mark.parametrize("name", RULES.names())
+def test_every_rule_has_nothing_to_say_about_a_graph_without_anything_to_quantize(name):
+    s = models.Sketch()
+    s.output(s.relu("relu", s.input("x", [1, 4])), [1, 4])
+    options = PlacementOptions(exclude=("*",), first_layer="float", last_layer="float", min_channels=8)
+    assert list(RULES.load(name)(graphs.view(s.model()), options)) == []
+
+
+def test_conv_weights_have_one_scale_per_output_channel():
+    assert specs(place(models.conv_chain())) == {
+        "conv1[0]": None, "conv1[1]": 0, "conv2[0]": None, "conv2[1]": 0
+    }  # fmt: skip
+
+
+def test_per_channel_false_gives_one_scale_per_weight():
+    assert set(specs(place(models.conv_chain(), per_channel=False)).values()) == {None}
+
+
+def test_gemm_weight_axis_follows_transb():
+    assert {k: v for k, v in specs(place(models.gemms())).items() if k.endswith("[1]")} == {
+        "fc1[1]": 0, "fc2[1]": 1
+    }  # fmt: skip
+
+
+def test_matmul_weight_axis_is_the_output_channel_on_either_side():
+    axes = specs(place(models.matmuls()))
+    assert axes["mm_right[1]"] == 1
+    assert axes["mm_left[0]"] == 0
+    assert axes["mm_both[0]"] is None
+    assert axes["mm_both[1]"] is None
+
+
+def test_a_weight_shared_with_different_channel_axes_gets_one_scale():
+    assert specs(place(graphs.shared_weight())) == {
+        "fc1[0]": None, "fc1[1]": None, "fc2[0]": None, "fc2[1]": None
+    }  # fmt: skip
+
+
+def test_conv_transpose_stays_float_on_rtx_with_a_fix():
+    placement = place(models.unet())
+    decision = next(d for d in placement.decisions if str(d.slot) == "up[0]")
+    assert not decision.quantize
+    assert [o.fix for o in decision.opinions if o.stance is Stance.VETO] == [
+        "replace it by a nearest Resize and a Conv, or accept float here"
+    ]
+
+
+@pytest.mark.parametrize(("target", "axis"), [("8", 0), ("10", 1), ("11", 1)])
+def test_conv_transpose_axis_follows_the_release(target, axis):
+    assert specs(place(models.unet(), target=target))["up[1]"] == axis
+
+
+def test_grouped_conv_transpose_has_one_scale():
+    assert specs(place(models.unet(group=2), target="10"))["up[1]"] is None
+
+
+def test_attention_products_are_quantized_on_all_four_inputs():
+    assert {"qk[0]", "qk[1]", "av[0]", "av[1]"} <= quantized(place(models.attention()))
+
+
+def test_an_attention_with_one_excluded_product_is_float_as_a_whole():
+    placement = place(models.attention(), exclude=("qk",))
+    assert not {"qk[0]", "qk[1]", "av[0]", "av[1]"} & quantized(placement)
+    assert "qk[0], qk[1] stays float" in vetoes(placement, "av[0]")["attention"]
+
+
+def test_two_activation_products_are_float_together():
+    placement = place(models.matmuls(), exclude=("mm_both",))
+    assert not {"mm_both[0]", "mm_both[1]"} & quantized(placement)
+
+
+def test_residual_add_quantizes_the_identity_shortcut_only():
+    slots = quantized(place(models.residual_cnn()))
+    assert "add1[1]" in slots
+    assert "add1[0]" not in slots
+
+
+def test_residual_add_of_two_convolutions_depends_on_the_builder():
+    assert not {"add2[0]", "add2[1]"} & quantized(place(models.residual_cnn()))
+    classic = quantized(place(models.residual_cnn(), target="10"))
+    assert "add2[1]" in classic
+    assert "add2[0]" not in classic
+
+
+def test_residual_stream_of_a_transformer_stays_float():
+    assert not {"add1[0]", "add1[1]", "add2[0]", "add2[1]"} & quantized(place(models.attention()))
+
+
+def test_strided_shortcut_is_quantized_because_its_origin_is():
+    placement = place(graphs.strided_shortcut())
+    assert "add[1]" in quantized(placement)
+    assert ("pad_y", "stem_relu_y") in {tie.tensors for tie in placement.ties}
+
+
+def test_concat_inputs_share_one_scale():
+    ties = place(graphs.pyramid()).ties
+    assert [tie.tensors for tie in ties] == [("concat_y", "relu1_y", "relu2_y")]
+    assert ties[0].rule == "commuting, concat"
+
+
+def test_concat_that_feeds_no_int8_layer_ties_nothing():
+    assert place(graphs.float_concat()).ties == ()
+    assert place(graphs.pyramid(), exclude=("conv3",)).ties == ()
+
+
+def test_maxpool_and_its_input_share_one_scale():
+    ties = {tie.tensors for tie in place(models.unet()).ties}
+    assert ("concat_y", "pool_y") in ties
+
+
+@pytest.mark.parametrize("op", ["Concat", "MaxPool"])
+def test_ties_are_left_out_where_the_recipe_does_not_list_the_operator(op):
+    ops = tuple(name for name in PlacementOptions().ops if name != op)
+    assert ("concat_y", "pool_y") not in {tie.tensors for tie in place(models.unet(), ops=ops).ties}
+
+
+def test_average_pools_stay_float_on_rtx_and_are_quantized_on_classic():
+    rtx = place(graphs.pooled())
+    assert "pooling" in vetoes(rtx, "pool[0]")
+    classic = quantized(place(graphs.pooled(), target="8"))
+    assert "pool[0]" in classic
+    assert "gap[0]" not in classic
+
+
+def test_squeeze_and_excite_gates_stay_float_unless_the_rule_is_skipped():
+    gate = {"squeeze[0]", "squeeze[1]", "expand[0]", "expand[1]"}
+    slots = quantized(place(graphs.excite()))
+    assert not gate & slots
+    assert {"stem[0]", "tail[0]"} <= slots
+    assert gate <= quantized(place(graphs.excite(), skip_rules=("squeeze_excite",)))
+
+
+def test_a_classifier_head_behind_a_pool_is_no_gate():
+    assert "fc[0]" in quantized(place(models.residual_cnn()))
+
+
+@pytest.mark.parametrize(
+    ("options", "rule_says"),
+    [
+        ({"exclude": ("conv*",)}, "place.exclude lists 'conv*'"),
+        ({"only": ("conv2",)}, "no pattern of place.only matches it"),
+        ({"exclude_ops": ("Conv",)}, "place.exclude_ops lists Conv"),
+        ({"ops": ("Gemm",)}, "place.ops does not list Conv"),
+    ],
+    ids=["exclude", "only", "exclude_ops", "ops"],
+)
+def test_the_user_keeps_nodes_float(options, rule_says):
+    placement = place(models.conv_chain(), **options)
+    assert vetoes(placement, "conv1[0]")["user"] == rule_says
+    assert "conv1[0]" not in quantized(placement)
+
+
+def test_first_and_last_layers_can_stay_float():
+    first = quantized(place(models.residual_cnn(), first_layer="float"))
+    assert "stem[0]" not in first
+    assert {"conv1[0]", "fc[0]"} <= first
+    last = quantized(place(models.residual_cnn(), last_layer="float"))
+    assert "fc[0]" not in last
+    assert {"stem[0]", "shortcut[0]"} <= last
+
+
+def test_every_head_has_its_own_last_layer():
+    placement = place(graphs.pyramid(), last_layer="float")
+    assert not {"conv3[0]", "conv4[0]"} & quantized(placement)
+    assert "conv2[0]" in quantized(placement)
+
+
+def test_few_channels_stay_float_but_the_colours_of_the_input_do_not_count():
+    placement = place(models.depthwise_cnn(), min_channels=16)
+    assert quantized(placement) >= {"stem[0]", "dw[0]", "pw[0]"}
+    narrow = place(models.depthwise_cnn(), min_channels=20)
+    assert vetoes(narrow, "dw[0]")["min_channels"] == "it has 16 channels, fewer than place.min_channels=20"
+
+
+def test_computed_conv_weights_are_int8_on_rtx_and_float_on_classic():
+    assert quantized(place(graphs.computed_weight())) == {"conv[0]", "conv[1]"}
+    assert "unsupported" in vetoes(place(graphs.computed_weight(), target="10"), "conv[1]")
+
+
+def test_sm75_has_no_int8_convolution_on_rtx():
+    assert quantized(place(models.residual_cnn(), sm=("75",))) == {"fc[0]", "fc[1]"}
+
+
+def test_integer_products_are_left_alone():
+    s = models.Sketch()
+    a = s.input("a", [4, 4], 7)
+    s.output(s.node("MatMul", [a, a], "y", name="mm"), [4, 4], 7)
+    placement = place(s.model())
+    assert quantized(placement) == set()
+    assert "int64" in vetoes(placement, "mm[0]")["unsupported"]
+
+
+def test_a_model_that_already_has_qdq_is_not_quantized_twice():
+    s = models.Sketch()
+    import numpy as np
+
+    step, zero = s.constant("step", np.float32(0.1)), s.constant("zero", np.int8(0))
+    q = s.node("QuantizeLinear", [s.input("x", [1, 8, 8, 8]), step, zero], "q", name="q")
+    x = s.node("DequantizeLinear", [q, step, zero], "d", name="d")
+    s.output(s.conv("conv", x, (8, 8)), [1, 8, 8, 8])
+    placement = place(s.model())
+    assert quantized(placement) == set()
+    assert "comes from Q/DQ already" in vetoes(placement, "conv[0]")["unsupported"]
+
+
+def test_recurrent_layers_are_left_alone():
+    placement = place(graphs.recurrent())
+    assert vetoes(placement, "lstm[0]") == {"recurrent": "LSTM has no INT8 kernel"}
+    assert quantized(placement) == {"fc[0]", "fc[1]"}
+
+
+def test_requests_for_activations_ask_for_one_scale():
+    for decision in place(models.attention()).quantized:
+        if decision.kind.value == "activation":
+            assert decision.spec == QuantSpec()
