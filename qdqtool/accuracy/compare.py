@@ -24,17 +24,19 @@ def compare(
     samples: SampleSource,
     options: CompareOptions,
     *,
+    inside: frozenset[str] = frozenset(),
     on_progress: OnSample | None = None,
 ) -> Comparison:
     """Metrics per output, task metrics and worst samples; memory does not grow with the number of samples.
 
-    Both runners see each sample once. Task metrics need labels in the samples, except `agreement`.
+    Both runners see each sample once. Task metrics need labels in the samples, except `agreement`. Outputs named in
+    `inside` are intermediate tensors that the runners were made to return: they are measured, and listed apart.
 
     Raises:
         UsageError: an unknown metric or output, or runners without a common output.
         InputFileError: no samples, outputs of different shapes, NaN outputs, labels out of range.
     """
-    meeting = _Meeting(reference, candidate, options)
+    meeting = _Meeting(reference, candidate, options, inside)
     total = len(samples) if options.limit is None else min(options.limit, len(samples))
     for done, sample in enumerate(islice(iter(samples), total), start=1):
         meeting.add(sample)
@@ -50,11 +52,14 @@ def compare(
 class _Meeting:
     """Everything that is known so far about two runners."""
 
-    def __init__(self, reference: Runner, candidate: Runner, options: CompareOptions) -> None:
+    def __init__(
+        self, reference: Runner, candidate: Runner, options: CompareOptions, inside: frozenset[str]
+    ) -> None:
         self._reference = reference
         self._candidate = candidate
         self._pairs = pair_outputs(reference, candidate)
-        self._scored = _scored(self._pairs, options.output)
+        self._inside = inside
+        self._scored = _scored([pair for pair in self._pairs if pair.reference not in inside], options.output)
         distances = {name: _distance(name) for name in options.metrics}
         self._units = {name: distance.unit for name, distance in distances.items()}
         self._meters: dict[Pair, dict[str, Meter]] = {
@@ -70,7 +75,8 @@ class _Meeting:
         values = {}
         for pair, meters in self._meters.items():
             a, b = comparable(left[pair.reference], right[pair.candidate], pair, sample)
-            values[pair.reference] = (a, b)
+            if pair.reference not in self._inside:
+                values[pair.reference] = (a, b)
             for meter in meters.values():
                 meter.add(a, b)
         self._task.add(left[self._scored.reference], right[self._scored.candidate], sample)
@@ -83,13 +89,18 @@ class _Meeting:
             candidate=self._candidate.description,
             samples=self.seen,
             meaningful=meaningful,
-            outputs=tuple(
-                OutputComparison(output=pair.reference, measures=self._measures(meters))
-                for pair, meters in self._meters.items()
-            ),
+            outputs=self._compared(lambda name: name not in self._inside),
             task=self._task.results(),
             worst=self._worst.listed(),
             notes=(*unpaired(self._reference, self._candidate, self._pairs), *self._task.notes()),
+            tensors=self._compared(lambda name: name in self._inside),
+        )
+
+    def _compared(self, wanted: Callable[[str], bool]) -> tuple[OutputComparison, ...]:
+        return tuple(
+            OutputComparison(output=pair.reference, measures=self._measures(meters))
+            for pair, meters in self._meters.items()
+            if wanted(pair.reference)
         )
 
     def _measures(self, meters: dict[str, Meter]) -> tuple[Measure, ...]:
@@ -110,7 +121,7 @@ def _distance(name: str) -> Distance:
     return plugin
 
 
-def _scored(pairs: tuple[Pair, ...], output: str) -> Pair:
+def _scored(pairs: list[Pair], output: str) -> Pair:
     """The pair that holds the class scores."""
     for pair in pairs:
         if output in {"", pair.reference, pair.candidate}:

@@ -68,6 +68,7 @@ class Comparison:
         task: task metrics, where there are labels.
         worst: the samples with the lowest SQNR, worst first.
         notes: what a reader must know to trust the figures.
+        tensors: metrics per intermediate tensor in graph order, where the models were watched inside.
     """
 
     reference: str
@@ -78,3 +79,4 @@ class Comparison:
     task: tuple[TaskAccuracy, ...] = ()
     worst: tuple[SampleError, ...] = ()
     notes: tuple[str, ...] = ()
+    tensors: tuple[OutputComparison, ...] = ()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from qdqtool.core.buildlog import FunnelStep
 from qdqtool.core.comparison import Comparison
 from qdqtool.core.dtypes import DType
+from qdqtool.core.events import LedgerRow
 from qdqtool.core.findings import Finding, NodeVerdict
 
 
@@ -69,8 +71,28 @@ class Fallback:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Threshold:
+    """The magnitude that one calibrator would make 127."""
+
+    method: str
+    amax: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RangeRow:
-    """One activation range for the report."""
+    """One activation range for the report.
+
+    Attributes:
+        tensor: the tensor's name in the float model.
+        amax: the magnitude that becomes 127.
+        low: smallest value seen; None where nobody looked.
+        high: largest value seen.
+        method: the calibrator that chose `amax`.
+        note: anything a reader must know.
+        counts: histogram of the magnitudes seen, in bins of `width` from 0 on; () where there is none.
+        width: width of a bin.
+        thresholds: what other calibrators would have chosen on the same histogram, sorted by `method`.
+    """
 
     tensor: str
     amax: float
@@ -78,6 +100,9 @@ class RangeRow:
     high: float | None
     method: str
     note: str
+    counts: tuple[int, ...] = ()
+    width: float = 0.0
+    thresholds: tuple[Threshold, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,6 +130,9 @@ class LayerRow:
         outputs: results.
         precision: "int8", "fp16", ... of its floating-point and INT8 inputs, "mixed" where they differ, "unknown".
         bytes: run-time inputs and outputs together; None where a shape or type is unknown.
+        weight_bytes: constants together; None where unknown.
+        ms: time of one inference in milliseconds as profiled; None where it was not.
+        macs: multiply-accumulate operations of one inference; None where not known.
     """
 
     name: str
@@ -116,11 +144,27 @@ class LayerRow:
     outputs: tuple[TensorRow, ...]
     precision: str
     bytes: int | None
+    weight_bytes: int | None = None
+    ms: float | None = None
+    macs: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """Everything the report page shows; HTML is made from this and nothing else."""
+    """Everything the report page shows; HTML is made from this and nothing else.
+
+    Attributes:
+        summary: ten seconds of reading.
+        fallbacks: compute nodes that are not INT8.
+        verdicts: all compute nodes.
+        findings: most severe first.
+        comparison: accuracy against the float model; None where nothing was compared.
+        ranges: activation ranges, sorted by tensor.
+        layers: engine layers in launch order.
+        notes: what every step wants a person to know.
+        ledger: fate of every Q and DQ node, where the builder's log tells it.
+        funnel: layers left after each stage of the builder, where its log tells it.
+    """
 
     summary: Summary
     fallbacks: tuple[Fallback, ...]
@@ -130,3 +174,5 @@ class Report:
     ranges: tuple[RangeRow, ...]
     layers: tuple[LayerRow, ...]
     notes: tuple[str, ...]
+    ledger: tuple[LedgerRow, ...] = ()
+    funnel: tuple[FunnelStep, ...] = ()

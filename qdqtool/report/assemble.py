@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from calibrators.histogram import Histogram
 from qdqtool.core.audit import Audit
 from qdqtool.core.build import BuildResult
+from qdqtool.core.buildlog import BuildLog
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.comparison import Comparison
 from qdqtool.core.dtypes import DType
@@ -14,7 +17,7 @@ from qdqtool.core.engine import Engine
 from qdqtool.core.findings import Finding, NodeVerdict, Severity, Verdict
 from qdqtool.core.placement import Placement
 from qdqtool.core.report import AccuracySummary, Fallback, Report, Summary
-from qdqtool.report.layers import layer_row
+from qdqtool.report.layers import layer_rows
 from qdqtool.report.ranges import range_rows
 
 _INT8 = frozenset({Verdict.INT8, Verdict.ATTENTION, Verdict.ABSORBED})
@@ -29,7 +32,16 @@ _RANDOM = "The samples were random: ranges and accuracy mean nothing."
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Material:
-    """What the steps left behind; None where a step did not run."""
+    """What the steps left behind; None where a step did not run.
+
+    Attributes:
+        model_name: file name of the float model.
+        histograms: magnitudes seen in calibration, by tensor.
+        log: the builder's log; its last run counts.
+        times: milliseconds of one inference by engine layer name, where the engine was profiled.
+        macs: multiply-accumulate operations by engine layer name, where they are known.
+        notes: what the steps want a person to know.
+    """
 
     model_name: str
     placement: Placement | None = None
@@ -38,6 +50,10 @@ class Material:
     engine: Engine | None = None
     audit: Audit | None = None
     comparison: Comparison | None = None
+    histograms: Mapping[str, Histogram] = field(default_factory=dict)
+    log: BuildLog | None = None
+    times: Mapping[str, float] = field(default_factory=dict)
+    macs: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
@@ -45,15 +61,18 @@ def assemble(material: Material) -> Report:
     """The report on everything there is; steps that did not run leave their part empty."""
     audit = material.audit
     verdicts = audit.verdicts if audit else ()
+    log = material.log.runs[-1] if material.log and material.log.runs else None
     return Report(
         summary=_summary(material),
         fallbacks=tuple(_fallback(verdict) for verdict in verdicts if not runs_int8(verdict)),
         verdicts=verdicts,
         findings=tuple(sorted(audit.findings, key=_urgency)) if audit else (),
         comparison=material.comparison,
-        ranges=range_rows(material.table, material.placement) if material.table else (),
-        layers=tuple(layer_row(layer) for layer in material.engine.layers) if material.engine else (),
+        ranges=range_rows(material.table, material.placement, material.histograms) if material.table else (),
+        layers=layer_rows(material.engine, material.times, material.macs) if material.engine else (),
         notes=_notes(material),
+        ledger=log.ledger if log else (),
+        funnel=log.funnel if log else (),
     )
 
 

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from qdqtool.core.dtypes import DType
-from qdqtool.core.engine import EngineLayer, EngineTensor
+from qdqtool.core.engine import Engine, EngineLayer, EngineTensor
 from qdqtool.core.report import LayerRow, TensorRow
 
 _QUANTIZED = frozenset({DType.INT8, DType.FLOAT8, DType.INT4, DType.FLOAT4})
 
 
-def layer_row(layer: EngineLayer) -> LayerRow:
-    """The layer with the precision of its inputs and the bytes it moves."""
-    return LayerRow(
-        name=layer.name,
-        kind=layer.kind,
-        tactic=layer.tactic,
-        onnx_nodes=layer.onnx_nodes,
-        inputs=tuple(_tensor(tensor) for tensor in layer.inputs),
-        constants=tuple(_tensor(tensor) for tensor in layer.constants),
-        outputs=tuple(_tensor(tensor) for tensor in layer.outputs),
-        precision=_precision(layer),
-        bytes=_bytes((*layer.inputs, *layer.outputs)),
+def layer_rows(engine: Engine, times: Mapping[str, float], macs: Mapping[str, int]) -> tuple[LayerRow, ...]:
+    """All layers in launch order, with the precision of their inputs and the bytes they move."""
+    return tuple(
+        LayerRow(
+            name=layer.name,
+            kind=layer.kind,
+            tactic=layer.tactic,
+            onnx_nodes=layer.onnx_nodes,
+            inputs=tuple(_tensor(tensor) for tensor in layer.inputs),
+            constants=tuple(_tensor(tensor) for tensor in layer.constants),
+            outputs=tuple(_tensor(tensor) for tensor in layer.outputs),
+            precision=_precision(layer),
+            bytes=_bytes((*layer.inputs, *layer.outputs)),
+            weight_bytes=_bytes(layer.constants),
+            ms=times.get(layer.name),
+            macs=macs.get(layer.name),
+        )
+        for layer in engine.layers
     )
 
 

@@ -193,3 +193,13 @@ def test_the_ten_worst_samples_come_worst_first() -> None:
 def test_random_samples_are_marked_as_meaningless() -> None:
     samples = Given(list(rows(np.eye(2))), meaningful=False)
     assert not compare(FLOAT, FLOAT, samples, CompareOptions()).meaningful
+
+
+def test_tensors_inside_the_model_are_listed_apart_from_its_outputs() -> None:
+    watched = Scripted(lambda x: {"inner": x, "y": x}, outputs=("inner", "y"))
+    noisy = Scripted(lambda x: {"inner": x + 0.1, "y": x}, outputs=("inner", "y"))
+    found = compare(watched, noisy, rows(np.eye(4), range(4)), CompareOptions(), inside=frozenset({"inner"}))
+    assert [entry.output for entry in found.outputs] == ["y"]
+    assert [entry.output for entry in found.tensors] == ["inner"]
+    assert found.task[0].candidate == 100.0
+    assert found.worst == ()

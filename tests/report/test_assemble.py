@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from calibrators.histogram import histogram_of
+from qdqtool.core.buildlog import BuildLog, FunnelStep, LogRun
 from qdqtool.core.comparison import Comparison, Measure, OutputComparison
 from qdqtool.core.dtypes import DType
+from qdqtool.core.events import End, LedgerRow
 from qdqtool.core.findings import Verdict
 from qdqtool.core.kinds import REPORT
 from qdqtool.core.placement import Decision, Placement, Slot, SlotKind
@@ -159,6 +163,32 @@ def test_bytes_of_a_layer_are_known_only_when_all_its_tensors_are() -> None:
     first, second = assemble(FULL).layers
     assert first.bytes == 2 * 128
     assert second.bytes is None
+
+
+def test_a_histogram_comes_with_its_range_in_at_most_64_bins() -> None:
+    seen = histogram_of(np.linspace(0, 0.9, 1000, dtype=np.float32))
+    (row,) = assemble(replace(FULL, histograms={"image": seen})).ranges
+    assert sum(row.counts) == 1000
+    assert len(row.counts) <= 64
+    assert row.width * len(row.counts) == pytest.approx(0.9, abs=row.width)
+
+
+def test_times_and_macs_find_their_layer_by_name() -> None:
+    first, second = assemble(replace(FULL, times={"conv1": 0.25}, macs={"conv2": 1000})).layers
+    assert (first.ms, first.macs) == (0.25, None)
+    assert (second.ms, second.macs) == (None, 1000)
+
+
+def test_the_last_run_of_the_log_gives_ledger_and_funnel() -> None:
+    row = LedgerRow(node="q1", kind="Q", end=End.OUTPUT, into="conv1")
+    step = FunnelStep(stage="After fusion", layers=12, line=7)
+    run = LogRun(
+        number=1, front_end="rtx", version=None, build="", argv=(), status="built",
+        first_line=1, lines=9, blank=0, unread=0, ledger=(row,), funnel=(step,),
+    )  # fmt: skip
+    report = assemble(replace(FULL, log=BuildLog(runs=(run,))))
+    assert report.ledger == (row,)
+    assert report.funnel == (step,)
 
 
 def _only_comparison(comparison: Comparison) -> Report:
