@@ -1,0 +1,157 @@
+"""Choose a range for every tensor that placement wants quantized.
+
+The samples run once on onnxruntime, and only histograms are kept: memory does not grow with the number of samples, and
+neither batch size nor order changes the result. The histograms stay beside the table (`table.histograms.npz`): the
+same command after an interruption goes on from there, and another --method needs no second pass.
+
+Many machines: give each of them the same command with --shard 1/4 ... 4/4 and -o part-1.npz ..., then --merge the
+parts; or let --cluster spread shards over the workers of a Dask scheduler. The table is the same, bit for bit.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from qdqtool.calibration.histograms import Histograms
+    from qdqtool.core.calibration import CalibrationTable
+    from qdqtool.workflows.calibration import Calibration
+
+
+def calibrate(
+    model: Annotated[Path, typer.Argument(help="Float ONNX model.")],
+    samples: Annotated[
+        str, typer.Option(help="Samples: .npz, .npy, folder, Polygraphy .json, module:function, random:16.")
+    ] = "",
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write the table here; with --shard, the histograms.")
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(help="max, entropy, percentile, mse, best, legacy, or all; default: the recipe's."),
+    ] = None,
+    recipe: Annotated[
+        str | None, typer.Option("--recipe", "-r", help="Shipped recipe or .yaml file.")
+    ] = None,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", help="Change one value of the recipe.")
+    ] = None,
+    placement: Annotated[Path | None, typer.Option(help="Use this placement.json.")] = None,
+    histograms: Annotated[
+        Path | None, typer.Option(help="Keep the histograms here; default: beside --out.")
+    ] = None,
+    shard: Annotated[str | None, typer.Option(help="Run only this part of the samples: 2/8.")] = None,
+    merge: Annotated[
+        list[str] | None, typer.Option(help="Add up the histograms of shards: file, folder or pattern.")
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option(help="Spread over Dask: tcp://host:8786, or local for this machine.")
+    ] = None,
+    nan: Annotated[str, typer.Option(help="NaN and Inf in the data: error or skip.")] = "error",
+    threads: Annotated[int | None, typer.Option(min=1, help="Processors to use; default: all.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
+) -> None:
+    """Choose a range for every tensor that placement wants quantized."""
+    from qdqtool.calibration.span import parse_shard
+    from qdqtool.cli.screen import stderr
+    from qdqtool.errors import UsageError
+    from qdqtool.workflows import calibration, recipes
+
+    if nan not in {"error", "skip"}:
+        raise UsageError(f"--nan {nan} is neither error nor skip", fix="take one of the two")
+    if bool(samples) == bool(merge):
+        raise UsageError("wants either --samples or --merge", fix="name the samples, or the shards to add up")
+    chosen = recipes.load(recipe, changes or [])
+    order = calibration.CalibrationOrder(
+        model=model,
+        recipe=chosen,
+        samples=samples,
+        placement=placement,
+        on_nan="skip" if nan == "skip" else "error",
+        threads=threads,
+    )
+    job = calibration.Calibration(order)
+    methods = calibration.ALL_METHODS if method == "all" else (method or chosen.calibrate.method,)
+    kept = histograms or (out.with_suffix(".histograms.npz") if out else None)
+    if shard is not None:
+        found = _collected(job, methods, out or histograms, parse_shard(shard))
+        stderr().print(f"{found.span}: wrote {out or histograms}", markup=False, highlight=False)
+        return
+    if merge:
+        found = calibration.merge(merge)
+    elif cluster is not None:
+        found = _from_cluster(job, methods, kept, cluster)
+    else:
+        found = _collected(job, methods, kept, (0, 1))
+    _deliver(job.tables(found, methods), out, as_json=as_json)
+
+
+def _collected(job: Calibration, methods: tuple[str, ...], kept: Path | None, shard: tuple[int, int]) -> Histograms:
+    from qdqtool.cli.screen import progress
+
+    with progress() as bars:
+        bar = bars.add_task("calibrate", total=None)
+        return job.collect(
+            job.manner(methods),
+            kept,
+            shard,
+            lambda done, total: bars.update(bar, completed=done, total=total),
+        )
+
+
+def _from_cluster(job: Calibration, methods: tuple[str, ...], kept: Path | None, address: str) -> Histograms:
+    from qdqtool.cli.screen import progress
+    from qdqtool.workflows.cluster import collect_on_cluster
+
+    with progress() as bars:
+        bar = bars.add_task("calibrate", total=None)
+        return collect_on_cluster(
+            job, job.manner(methods), address, kept, lambda done, total: bars.update(bar, completed=done, total=total)
+        )
+
+
+def _deliver(tables: dict[str, CalibrationTable], out: Path | None, *, as_json: bool) -> None:
+    """Write the last table to `out`, and each of several beside it; print what was asked for."""
+    from qdqtool.cli.screen import stderr
+    from qdqtool.core.kinds import CALIBRATION
+
+    *_, main = tables.values()
+    if out is not None:
+        for method, table in tables.items() if len(tables) > 1 else ():
+            CALIBRATION.write(out.with_suffix(f".{method}.json"), table)
+        CALIBRATION.write(out, main)
+        stderr().print(f"wrote {out}", markup=False, highlight=False)
+    if as_json:
+        sys.stdout.write(CALIBRATION.dump(main))
+    elif out is None:
+        _show(main)
+    if not main.meaningful:
+        stderr().print("random samples: these ranges mean nothing", style="yellow", highlight=False)
+
+
+def _show(table: CalibrationTable) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    from qdqtool.cli.screen import stdout
+
+    rows = Table("tensor", "amax", "scale", "seen", "by", "note", box=None)
+    for entry in table.ranges:
+        seen = "" if entry.low is None else f"{entry.low:.4g} .. {entry.high:.4g}"
+        several = f" x {len(entry.amax)}" if len(entry.amax) > 1 else ""
+        rows.add_row(
+            escape(entry.tensor),
+            f"{max(entry.amax):.6g}{several}",
+            f"{max(entry.scales):.6g}",
+            seen,
+            entry.method,
+            escape(entry.note),
+        )
+    stdout().print(rows)
+
+
+PLUGIN = calibrate

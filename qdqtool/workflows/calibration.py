@@ -1,0 +1,129 @@
+"""Calibration by itself: a model and samples, or shards of histograms, become tables of ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from glob import glob
+from pathlib import Path
+
+from qdqtool.calibration.collect import Collection
+from qdqtool.calibration.crew import Manner
+from qdqtool.calibration.histograms import Histograms
+from qdqtool.calibration.samples import Samples, open_samples
+from qdqtool.calibration.samples.spec import NanPolicy
+from qdqtool.calibration.shards import merge_files
+from qdqtool.calibration.span import Span
+from qdqtool.calibration.table import make_table
+from qdqtool.core.calibration import CalibrationTable
+from qdqtool.core.kinds import PLACEMENT
+from qdqtool.core.placement import Placement
+from qdqtool.core.recipe import Recipe
+from qdqtool.errors import InputFileError, UsageError
+from qdqtool.graph.load import load
+from qdqtool.graph.model import Model
+from qdqtool.graph.prepare import prepare
+from qdqtool.placement.decide import decide
+
+ALL_METHODS = ("max", "entropy", "percentile", "mse", "best")
+OnProgress = Callable[[int, "int | None"], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CalibrationOrder:
+    """What is to be calibrated.
+
+    Attributes:
+        model: the float ONNX file.
+        recipe: placement, preprocessing and calibration options.
+        samples: where samples come from, as typed; "" when only shards are merged.
+        placement: a placement.json to use instead of deciding anew.
+        on_nan: what happens to samples and values that are NaN or Inf.
+        threads: processors to use; None takes all.
+    """
+
+    model: Path
+    recipe: Recipe
+    samples: str = ""
+    placement: Path | None = None
+    on_nan: NanPolicy = "error"
+    threads: int | None = None
+
+
+class Calibration:
+    """One order in progress; the model is opened once."""
+
+    def __init__(self, order: CalibrationOrder) -> None:
+        self.order = order
+
+    @cached_property
+    def model(self) -> Model:
+        """The prepared model."""
+        return prepare(load(self.order.model), self.order.recipe.prepare)
+
+    @cached_property
+    def placement(self) -> Placement:
+        """Which tensors need a range."""
+        if self.order.placement is not None:
+            return PLACEMENT.read(self.order.placement)
+        return decide(self.model.view, self.order.recipe.place)
+
+    @cached_property
+    def samples(self) -> Samples:
+        """The samples, made to fit the model."""
+        options = self.order.recipe.samples
+        return open_samples(
+            self.order.samples,
+            self.model.view.inputs,
+            options.preprocess,
+            limit=options.limit,
+            on_nan=self.order.on_nan,
+        )
+
+    def manner(self, methods: Sequence[str]) -> Manner:
+        """Bins, unless every method does without."""
+        return Manner(
+            bins=any(method != "max" for method in methods), on_nan=self.order.on_nan, threads=self.order.threads
+        )
+
+    def collect(
+        self, manner: Manner, kept: Path | None, shard: tuple[int, int] = (0, 1), on_progress: OnProgress | None = None
+    ) -> Histograms:
+        """The histograms of one shard; with `kept`, going on from what an interrupted run left there."""
+        collection = Collection(
+            self.model, self.placement, self.samples, batch=self.order.recipe.samples.batch, manner=manner
+        )
+        span = Span(shard=shard[0], shards=shard[1], total=len(self.samples))
+        if kept is None:
+            return collection.run(span, on_progress=on_progress)
+        return collection.resume(span, kept, on_progress=on_progress)
+
+    def tables(self, histograms: Histograms, methods: Sequence[str]) -> dict[str, CalibrationTable]:
+        """One table per method."""
+        options = self.order.recipe.calibrate
+        return {
+            method: make_table(
+                histograms, self.placement, self.model.view, options.model_copy(update={"method": method})
+            )
+            for method in methods
+        }
+
+
+def merge(places: Sequence[str]) -> Histograms:
+    """The histograms of all shards in files, folders or glob patterns.
+
+    Raises:
+        UsageError: a pattern matches nothing.
+        InputFileError: parts are missing or do not belong together.
+    """
+    paths: list[Path] = []
+    for place in places:
+        pattern = str(Path(place) / "*.npz") if Path(place).is_dir() else place
+        found = sorted(Path(match) for match in glob(pattern))  # noqa: PTH207 -- absolute patterns too
+        if not found:
+            raise UsageError(f"{place!r} matches no file", fix="name the .npz files that --shard wrote")
+        paths += found
+    if len(set(paths)) < len(paths):
+        raise InputFileError("a file is named twice", fix="name every shard once")
+    return merge_files(paths)
