@@ -1,0 +1,137 @@
+"""Runs one program to its end, or ends it: with a wall-clock limit, its children included, no zombie left.
+
+The program runs in a process group of its own, so Ctrl-C reaches only us and we end the whole group. Its standard
+error goes straight into a file: what native code writes there survives any crash.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import qdqtool
+
+_LONGEST_LINE = 1 << 20
+"""Bytes; a longer line is handed on in pieces."""
+_LAST_WORDS_S = 2.0
+"""Seconds we go on reading after the program ended, should one of its children keep the pipe open."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ended:
+    """How a program ended.
+
+    Attributes:
+        code: exit code; negative is the number of the signal that killed it.
+        timed_out: whether we ended it because its time was up.
+        seconds: wall-clock time.
+    """
+
+    code: int
+    timed_out: bool
+    seconds: float
+
+
+def run(
+    arguments: Sequence[str],
+    *,
+    first_words: str,
+    errors: Path,
+    on_line: Callable[[str], None],
+    timeout_s: float,
+) -> Ended:
+    """Run a program, hand each line of its standard output to `on_line`, append its standard error to `errors`.
+
+    Its working folder is the one that holds `errors`.
+
+    `first_words` go to its standard input, which stays open until the program ends: a program that watches it
+    notices when we die. Whatever interrupts us (Ctrl-C, an error in `on_line`) ends the program and its children.
+
+    Raises:
+        OSError: the program cannot be started.
+    """
+    start = time.monotonic()
+    with errors.open("ab") as sink:
+        process = subprocess.Popen(  # noqa: S603 -- running a program is what this is for
+            list(arguments),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=sink,
+            cwd=errors.parent,
+            env={**os.environ, "PYTHONPATH": _import_path()},
+            start_new_session=os.name == "posix",
+        )
+    timed_out = threading.Event()
+    silent = threading.Event()
+    guard = threading.Thread(target=_guard, args=(process, timeout_s, timed_out, silent), daemon=True)
+    try:
+        guard.start()
+        _tell(process.stdin, first_words)
+        _listen(process.stdout, on_line)
+        silent.set()
+        guard.join()
+    finally:
+        _end(process)
+    return Ended(code=process.returncode, timed_out=timed_out.is_set(), seconds=time.monotonic() - start)
+
+
+def _import_path() -> str:
+    """Lets a child find this very package, however it was found here."""
+    here = str(Path(qdqtool.__file__).parent.parent)
+    return os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
+
+
+def _guard(
+    process: subprocess.Popen[bytes], timeout_s: float, timed_out: threading.Event, silent: threading.Event
+) -> None:
+    """End the group when its time is up, or when it keeps the pipe open after its leader ended."""
+    try:
+        process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        timed_out.set()
+    else:
+        silent.wait(_LAST_WORDS_S)
+    _kill(process)
+
+
+def _tell(stdin: IO[bytes] | None, words: str) -> None:
+    assert stdin is not None
+    try:
+        stdin.write(words.encode())
+        stdin.flush()
+    except BrokenPipeError:
+        return  # it ended already: its exit code says why
+
+
+def _listen(stdout: IO[bytes] | None, on_line: Callable[[str], None]) -> None:
+    assert stdout is not None
+    with stdout:
+        while line := stdout.readline(_LONGEST_LINE):
+            on_line(line.decode("utf-8", "replace").rstrip("\r\n"))
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    _kill(process)
+    process.wait()
+    if process.stdin is not None:
+        try:
+            process.stdin.close()
+        except BrokenPipeError:
+            return  # it ended before it had read everything
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    try:
+        if os.name == "posix":
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
+    except (ProcessLookupError, PermissionError):
+        return  # nothing of the group is left

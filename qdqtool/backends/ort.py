@@ -1,0 +1,149 @@
+"""Runs ONNX models on the CPU with onnxruntime, Q/DQ nodes exactly as they stand.
+
+The session is set up so that a Q/DQ model computes what its nodes say: `session.disable_quant_qdq` keeps
+onnxruntime from turning DQ -> op -> Q into integer kernels of its own, whose rounding (and, on processors without
+VNNI, whose saturation) is neither that of the graph nor that of TensorRT. Everything else that onnxruntime
+optimizes keeps float semantics. Nodes run one after the other with deterministic kernels: on one machine the same
+model and feeds give the same bits.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnxruntime
+from onnxruntime.capi import onnxruntime_pybind11_state as native
+
+from qdqtool.core.dtypes import DType
+from qdqtool.core.protocols import Feeds
+from qdqtool.core.tensors import TensorInfo
+from qdqtool.errors import InputFileError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_TROUBLE: tuple[type[Exception], ...] = (
+    *(kind for kind in vars(native).values() if isinstance(kind, type) and issubclass(kind, Exception)),
+    RuntimeError,
+    ValueError,
+)
+"""All that onnxruntime raises; its classes share no parent of their own and differ by release."""
+
+_ADVICE = {
+    r"is not a registered function/op|No Op registered|NOT_IMPLEMENTED": (
+        "onnxruntime has no kernel for this operator: replace it, or cut the model before it"
+    ),
+    r"Protobuf parsing failed|INVALID_PROTOBUF|ModelProto does not have a graph|No graph was found": (
+        "the file is not an ONNX model, or is damaged: export it again"
+    ),
+    r"[Ee]xternal data|file_size|GetFileLength": "put the file with the weights next to the model",
+    r"bad_alloc|Failed to allocate|BFCArena": "not enough memory: use a smaller batch",
+}
+"""What to do about the messages of onnxruntime that people meet."""
+
+
+class OrtRunner:
+    """One model in an onnxruntime session."""
+
+    def __init__(self, session: onnxruntime.InferenceSession, description: str, where: str | None) -> None:
+        self._session = session
+        self._where = where
+        self.description = description
+        self.inputs: tuple[TensorInfo, ...] = tuple(_info(value) for value in session.get_inputs())
+        self.outputs: tuple[str, ...] = tuple(
+            value.name for value in session.get_outputs() if value.type.startswith("tensor(")
+        )
+
+    def run(self, feeds: Feeds) -> dict[str, NDArray[Any]]:
+        """One array per tensor output.
+
+        Raises:
+            InputFileError: names, types or shapes of the feeds do not fit, or the model fails on them.
+        """
+        _check(self.inputs, feeds, self._where)
+        wanted = {info.name: feeds[info.name] for info in self.inputs}
+        try:
+            values = self._session.run(list(self.outputs), wanted)
+        except _TROUBLE as error:
+            raise _trouble("the model fails on this sample", error, self._where) from error
+        return dict(zip(self.outputs, values, strict=True))
+
+
+def open_runner(model: Path | bytes, *, description: str) -> OrtRunner:
+    """A runner for the model in a file (external data beside it) or in memory.
+
+    Raises:
+        InputFileError: the file is missing, damaged, or holds what onnxruntime cannot run.
+    """
+    where = str(model) if isinstance(model, Path) else None
+    if isinstance(model, Path) and not model.is_file():
+        raise InputFileError("there is no such file", fix="check the path", where=where)
+    try:
+        session = onnxruntime.InferenceSession(
+            str(model) if isinstance(model, Path) else model,
+            sess_options=session_options(),
+            providers=["CPUExecutionProvider"],
+        )
+    except _TROUBLE as error:
+        raise _trouble("onnxruntime cannot open the model", error, where) from error
+    return OrtRunner(session, description, where)
+
+
+def session_options() -> onnxruntime.SessionOptions:
+    """Options under which Q/DQ nodes compute what they say."""
+    options = onnxruntime.SessionOptions()
+    options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+    options.inter_op_num_threads = 1
+    options.use_deterministic_compute = True
+    options.log_severity_level = 4  # what goes wrong is raised; nothing is also printed
+    options.add_session_config_entry("session.disable_quant_qdq", "1")
+    return options
+
+
+def _info(value: Any) -> TensorInfo:
+    word = re.fullmatch(r"tensor\((\w+)\)", value.type)
+    dims = tuple(dim if isinstance(dim, int) and dim >= 0 else str(dim or "?") for dim in value.shape or ())
+    return TensorInfo(name=value.name, dtype=DType.parse(word[1]) if word else DType.UNKNOWN, shape=dims)
+
+
+def _check(inputs: tuple[TensorInfo, ...], feeds: Feeds, where: str | None) -> None:
+    mistakes = []
+    for info in inputs:
+        array = feeds.get(info.name)
+        if array is None:
+            mistakes.append(f"input {info.name!r} is missing (fed: {', '.join(sorted(feeds)) or 'nothing'})")
+            continue
+        dtype = DType.parse(np.asarray(array).dtype.name)
+        if info.dtype is not DType.UNKNOWN and dtype is not info.dtype:
+            mistakes.append(f"input {info.name!r} wants {info.dtype}, not {dtype}")
+        if not _fits(info, array.shape):
+            wanted = "x".join(str(dim) for dim in info.shape or ())
+            mistakes.append(f"input {info.name!r} wants {wanted}, not {'x'.join(map(str, array.shape))}")
+    if mistakes:
+        raise InputFileError(
+            "; ".join(mistakes),
+            fix="make the samples fit the model, or change the preprocessing",
+            where=where,
+        )
+
+
+def _fits(info: TensorInfo, shape: tuple[int, ...]) -> bool:
+    if info.shape is None:
+        return True
+    same_rank = len(info.shape) == len(shape)
+    return same_rank and all(
+        isinstance(dim, str) or dim == n for dim, n in zip(info.shape, shape, strict=True)
+    )
+
+
+def _trouble(what: str, error: Exception, where: str | None) -> InputFileError:
+    text = " ".join(str(error).split())
+    message = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
+    advice = next(
+        (fix for pattern, fix in _ADVICE.items() if re.search(pattern, text)),
+        "check the model with onnxruntime",
+    )
+    return InputFileError(f"{what}: {message[:500]}", fix=advice, where=where)

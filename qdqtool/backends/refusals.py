@@ -1,0 +1,190 @@
+"""Turns what a native builder says when it refuses a model into what is wrong, where, and how to mend it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from qdqtool.errors import BuildError, InputFileError, QdqError
+
+_NOISE = re.compile(r"cudaError 35|CUDA driver version is insufficient|catchCudaError")
+"""Said by builders on machines without a driver, about nothing that concerns the model."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mistake:
+    """One complaint of the ONNX parser.
+
+    Attributes:
+        code: the parser's error code by name ("INVALID_NODE"), or empty.
+        node: the node's name, or empty.
+        op: its operator, or empty.
+        text: the parser's own words.
+    """
+
+    code: str
+    node: str
+    op: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Known:
+    """A sentence of the builder that we understand."""
+
+    pattern: re.Pattern[str]
+    what: str
+    fix: str
+    unreadable: bool = False
+
+
+def _known(pattern: str, what: str, fix: str, *, unreadable: bool = False) -> Known:
+    return Known(pattern=re.compile(pattern), what=what, fix=fix, unreadable=unreadable)
+
+
+KNOWN = (
+    _known(
+        r"MODEL_DESERIALIZE_FAILED|Failed to parse the ONNX model|Could not open file",
+        "cannot be parsed as an ONNX model: it is damaged, cut short or something else",
+        "export the model again",
+        unreadable=True,
+    ),
+    _known(
+        r"Network must have at least one output",
+        "holds no network: it is not an ONNX model, or it declares no outputs",
+        "pass an ONNX model with at least one output",
+        unreadable=True,
+    ),
+    _known(
+        r"[Ww]eights? .*(external|file)|Failed to open file|external data",
+        "needs external data that cannot be read",
+        "put the file with the weights next to the model, under the name the model gives it",
+        unreadable=True,
+    ),
+    _known(
+        r"shiftIsAllZeros|[Nn]on-zero zero point",
+        "the zero point is not 0; TensorRT knows symmetric quantization only",
+        "quantize with zero point 0 (signed INT8)",
+    ),
+    _known(
+        r"Scale coefficients must all be positive",
+        "a scale is zero, negative or not a number",
+        "calibrate again on samples that are not constant, and check the weights for NaN",
+    ),
+    _known(
+        r"has type Int32 but must have type",
+        "an INT32 tensor stands before DequantizeLinear, as onnxruntime writes for biases",
+        "keep biases in float (onnxruntime: extra option QuantizeBias=False)",
+    ),
+    _known(
+        r"Quantized constant .* is only allowed before DQ|only allowed before DQ",
+        "an INT8 constant is used by something other than DequantizeLinear",
+        "let every INT8 constant feed a DequantizeLinear, and give it at least one dimension",
+    ),
+    _known(
+        r"HW-specific datatypes?: fp8|fp8.*not supported",
+        "FP8 is in the model and a target GPU has none",
+        "build for sm89 or newer, or quantize to INT8",
+    ),
+    _known(
+        r"no optimization profile has been defined",
+        "an input has dynamic dimensions and no shapes were given",
+        "give --min-shapes, --opt-shapes and --max-shapes, as input:1x3x224x224",
+    ),
+    _known(
+        r"[Cc]ould not find any implementation for node|no implementation",
+        "there is no kernel for this node in the precision asked for",
+        "keep the node float: exclude it from placement",
+    ),
+    _known(
+        r"out of memory|bad_alloc|OutOfMemory|insufficient memory",
+        "the builder ran out of memory",
+        "free memory, or build for smaller shapes",
+    ),
+    _known(
+        r"No space left on device",
+        "the disk is full",
+        "free some space and build again",
+    ),
+    _known(
+        r"MyelinCheckException|myelin",
+        "the optimizer failed on a check of its own",
+        "update the builder; if it stays, find the node by excluding nodes from placement",
+    ),
+)
+"""Sentences in the order they are tried."""
+
+_CANNOT_BUILD = {
+    "NonZero": "cut the detector head: end the model before it, and compute the rest outside the engine",
+    "NonMaxSuppression": "cut the detector head: end the model before it, and compute the rest outside the engine",
+    "Unique": "cut the model before it: the number of results depends on the data",
+    "DynamicQuantizeLinear": "quantize statically: remove it and calibrate scales",
+    "QLinearConv": "use the Q/DQ format instead of the QOperator format (onnxruntime: QuantFormat.QDQ)",
+    "QLinearMatMul": "use the Q/DQ format instead of the QOperator format (onnxruntime: QuantFormat.QDQ)",
+    "ConvInteger": "quantize statically in the Q/DQ format",
+    "MatMulInteger": "quantize statically in the Q/DQ format",
+}
+
+
+def refusal(mistakes: Sequence[Mistake], messages: Sequence[str], *, where: str, log: str) -> QdqError:
+    """The error for a model that was refused.
+
+    `mistakes` come from the parser, `messages` are the builder's error lines, `log` is where all lines are.
+    """
+    if mistakes:
+        return _parse_error(mistakes, where=where, log=log)
+    spoken = [message for message in messages if not is_noise(message)] or list(messages)
+    text = spoken[0] if spoken else "the builder gave no engine and no reason"
+    known = _understand("\n".join(spoken))
+    if known is None:
+        return BuildError(f"the builder refused: {clean(text)}", fix=f"read the end of {log}", where=where)
+    if known.unreadable:
+        return InputFileError(known.what, fix=known.fix, where=where)
+    return BuildError(f"{_node_in(text)}{known.what} ({clean(text)})", fix=known.fix, where=where)
+
+
+def is_noise(message: str) -> bool:
+    """Whether a message only says that this machine has no usable GPU driver."""
+    return bool(_NOISE.search(message)) and message.count("\n") == 0
+
+
+def clean(message: str) -> str:
+    """One line a person can read: noise lines and source positions removed, at most 300 characters."""
+    lines = [line.strip() for line in message.splitlines() if line.strip() and not _NOISE.search(line)]
+    text = " ".join(lines or [message.strip()])
+    text = re.sub(r"\s*In \w+ at \S+?:\d+\)", ")", text)
+    return text if len(text) <= 300 else f"{text[:300]}..."
+
+
+def _parse_error(mistakes: Sequence[Mistake], *, where: str, log: str) -> QdqError:
+    first = mistakes[0]
+    more = f" (and {len(mistakes) - 1} more, see {log})" if len(mistakes) > 1 else ""
+    place = f"node {first.node!r} ({first.op}): " if first.node or first.op else ""
+    if first.op in _CANNOT_BUILD or _unsupported(first):
+        what = f"{place}the operator {first.op} is not supported by the builder{more}"
+        fix = _CANNOT_BUILD.get(first.op, "replace the operator, or cut the model before it")
+        return BuildError(what, fix=fix, where=where)
+    known = _understand(f"{first.code}: {first.text}")
+    if known is None:
+        text = f"{place}{clean(first.text)} [{first.code}]{more}"
+        return BuildError(
+            text, fix=f"change this node, or exclude it from placement; details in {log}", where=where
+        )
+    kind = InputFileError if known.unreadable else BuildError
+    return kind(f"{place}{known.what}{more}", fix=known.fix, where=where)
+
+
+def _unsupported(mistake: Mistake) -> bool:
+    return mistake.code == "UNSUPPORTED_NODE" or bool(
+        re.search(r"[Pp]lugin not found|was not found in plugin", mistake.text)
+    )
+
+
+def _understand(text: str) -> Known | None:
+    return next((known for known in KNOWN if known.pattern.search(text)), None)
+
+
+def _node_in(text: str) -> str:
+    found = re.search(r"for node (.+?)\.?(?: due to|\)|$)", text)
+    return f"node {found[1]!r}: " if found else ""

@@ -1,0 +1,20 @@
+"""TensorRT for RTX: a real builder of the TensorRT family that needs no GPU.
+
+    pip install 'qdqtool[rtx]'
+
+It parses the model, optimizes it and chooses datatypes for every tensor as on a machine with a GPU, and tells them
+in a layer dump; the last choice of kernels is left to the device. So it answers "what runs INT8?" on any laptop,
+but never "how fast?", and it is a proxy: classic TensorRT may fuse and choose differently. Figures from it say so.
+
+Targets are GPU architectures: sm86 by default; sm75, sm80, sm86, sm89, sm120 and sm121 with release 1.7. On sm75
+every INT8 convolution silently becomes Half. Networks are always strongly typed: there is no --fp16 or --int8,
+the types stand in the model. With several targets the builder prints one layer dump for all of them.
+
+Every build runs in a process of its own, with a large stack and a wall-clock limit, because some models end the
+native builder with a signal; that becomes a message that names the likely cause. All log lines are kept in
+`build.log`, the layer dump in `layers.txt`, the engine in `engine.plan`.
+"""
+
+from qdqtool.backends.rtx.builder import RtxBuilder
+
+PLUGIN = RtxBuilder()

@@ -1,0 +1,114 @@
+"""Shapes of dynamic inputs: trtexec's spelling, and one optimization profile made of it.
+
+    parse_shapes("input:1x3x224x224,tokens:1x128")   {"input": (1, 3, 224, 224), "tokens": (1, 128)}
+
+A scalar is spelled `name:` or `name:scalar`. Names may hold colons and commas, and may stand in single quotes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
+
+from qdqtool.core.build import InputProfile, Shape
+from qdqtool.core.tensors import TensorInfo
+from qdqtool.errors import UsageError
+
+Shapes = Mapping[str, Shape]
+
+_ENTRY = re.compile(r"(?P<name>.+?):(?P<dims>\d+(?:x\d+)*|scalar|)(?:,|$)", re.DOTALL)
+_EXAMPLE = "write it as trtexec does: input:1x3x224x224,other:1x8"
+
+
+def parse_shapes(text: str) -> dict[str, Shape]:
+    """The shapes spelled in `text`; an empty text gives none.
+
+    Raises:
+        UsageError: the text is not of the form `name:AxBxC,...`, or names an input twice.
+    """
+    shapes: dict[str, Shape] = {}
+    rest = text.strip()
+    while rest:
+        entry = _ENTRY.match(rest)
+        if entry is None:
+            raise UsageError(f"cannot read the shapes from {rest!r} on", fix=_EXAMPLE, where=text)
+        name = entry["name"].strip().removeprefix("'").removesuffix("'")
+        if name in shapes:
+            raise UsageError(f"the input {name!r} has two shapes", fix="give one shape per input", where=text)
+        dims = entry["dims"]
+        shapes[name] = tuple(int(dim) for dim in dims.split("x")) if dims[:1].isdigit() else ()
+        rest = rest[entry.end() :]
+    return shapes
+
+
+def profiles(
+    inputs: tuple[TensorInfo, ...], low: Shapes, opt: Shapes, high: Shapes, sample_shapes: Shapes
+) -> tuple[tuple[InputProfile, ...], tuple[str, ...]]:
+    """The profile of every dynamic input, and a sentence for each choice nobody made.
+
+    A shape that is not given is taken from those that are (the usual shape first); where none is given, the
+    samples decide.
+
+    Raises:
+        UsageError: an unknown input, a shape that does not fit the model, or no shape at all; all mistakes at once.
+    """
+    made: list[InputProfile] = []
+    notes: list[str] = []
+    mistakes = _strangers(inputs, (low, opt, high))
+    for info in inputs:
+        given = [shapes.get(info.name) for shapes in (low, opt, high)]
+        known = [shape for shape in (given[1], given[0], given[2]) if shape is not None]
+        if not known and not info.is_static and info.name in sample_shapes:
+            shape = sample_shapes[info.name]
+            known = [shape]
+            notes.append(f"input {info.name!r} is dynamic and no shape was given: built for {_spell(shape)}")
+        if not known:
+            if not info.is_static:
+                mistakes.append(f"input {info.name!r} is dynamic and has no shape")
+            continue
+        smallest, usual, largest = (shape if shape is not None else known[0] for shape in given)
+        profile = InputProfile(name=info.name, low=smallest, opt=usual, high=largest)
+        mistakes += _misfits(info, profile)
+        if not info.is_static:
+            made.append(profile)
+    if mistakes:
+        raise UsageError("; ".join(mistakes), fix=f"--min-shapes, --opt-shapes, --max-shapes: {_EXAMPLE}")
+    return tuple(made), tuple(notes)
+
+
+def _strangers(inputs: tuple[TensorInfo, ...], given: tuple[Shapes, ...]) -> list[str]:
+    names = [info.name for info in inputs]
+    mistakes = []
+    for name in sorted({name for shapes in given for name in shapes} - set(names)):
+        close = get_close_matches(name, names, n=1) or names
+        mistakes.append(f"the model has no input {name!r} (it has {', '.join(map(repr, close))})")
+    return mistakes
+
+
+def _misfits(info: TensorInfo, profile: InputProfile) -> list[str]:
+    mistakes = [
+        f"shape {_spell(shape)} does not fit input {info.name!r} with shape {_spell(info.shape or ())}"
+        for shape in dict.fromkeys((profile.low, profile.opt, profile.high))
+        if not _fits(info, shape)
+    ]
+    if not mistakes:
+        rising = zip(profile.low, profile.opt, profile.high, strict=True)
+        if not all(smallest <= usual <= largest for smallest, usual, largest in rising):
+            mistakes.append(
+                f"input {info.name!r}: the shapes must rise from min over opt to max, not "
+                f"{_spell(profile.low)}, {_spell(profile.opt)}, {_spell(profile.high)}"
+            )
+    return mistakes
+
+
+def _fits(info: TensorInfo, shape: Shape) -> bool:
+    if info.shape is None:
+        return True
+    if len(shape) != len(info.shape):
+        return False
+    return all(isinstance(dim, str) or dim == wanted for dim, wanted in zip(info.shape, shape, strict=True))
+
+
+def _spell(shape: tuple[int | str, ...]) -> str:
+    return "x".join(str(dim) for dim in shape) or "scalar"

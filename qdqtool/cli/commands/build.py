@@ -1,0 +1,77 @@
+"""Build an engine from an ONNX model and keep its log and its layer information.
+
+The folder gets `engine.plan`, `build.log` (every line), `layers.txt` (where the builder gives it) and `build.json`.
+The builder runs in a process of its own: it can be stopped with Ctrl-C, has a time limit, and when it crashes the
+message names the likely node.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def build(
+    model: Annotated[Path, typer.Argument(help="ONNX model, with or without Q/DQ.")],
+    out: Annotated[Path, typer.Option(help="Folder for the engine, its log and its layers.")],
+    builder: Annotated[str, typer.Option(help="Which builder: a backend's name.")] = "rtx",
+    sm: Annotated[str, typer.Option(help="GPU architectures: 86,89.")] = "86",
+    min_shapes: Annotated[str, typer.Option(help="Smallest shapes: input:1x3x224x224,other:1x8.")] = "",
+    opt_shapes: Annotated[str, typer.Option(help="Usual shapes.")] = "",
+    max_shapes: Annotated[str, typer.Option(help="Largest shapes.")] = "",
+    timeout: Annotated[float, typer.Option(min=1.0, help="Wall-clock limit in seconds.")] = 1800.0,
+    stack_mib: Annotated[
+        int, typer.Option(min=8, max=65536, help="Stack of the builder in MiB; long chains of nodes need it.")
+    ] = 1024,
+    build_cache: Annotated[Path | None, typer.Option(help="Folder of finished builds to share.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print build.json instead of a summary.")] = False,
+) -> None:
+    """Build an engine from an ONNX model and keep its log and its layer information."""
+    from dataclasses import replace
+
+    from qdqtool.backends import BUILDERS
+    from qdqtool.backends.shapes import parse_shapes, profiles
+    from qdqtool.cli.screen import progress, stderr, stdout
+    from qdqtool.core.build import BuildProgress, BuildRequest
+    from qdqtool.core.kinds import BUILD
+    from qdqtool.graph.load import load
+
+    low, opt, high = (parse_shapes(text) for text in (min_shapes, opt_shapes, max_shapes))
+    plugin = BUILDERS.load(builder)
+    found, notes = profiles(load(model).view.inputs, low, opt, high, sample_shapes={})
+    request = BuildRequest(
+        model=model,
+        folder=out,
+        targets=tuple(part.strip() for part in sm.split(",")),
+        profiles=found,
+        timeout_s=timeout,
+        stack_mib=stack_mib,
+        cache=build_cache,
+    )
+    with progress() as bars:
+        bar = bars.add_task("build", total=None)
+
+        def moved(news: BuildProgress) -> None:
+            bars.update(bar, description=news.phase.lower(), completed=news.done, total=news.total)
+
+        result, cost = plugin.build(request, moved)
+    result = replace(result, notes=(*result.notes, *notes))
+    BUILD.write(out / "build.json", result)
+    if as_json:
+        sys.stdout.write(BUILD.dump(result))
+        return
+    peak = f", {cost.peak_mib:.0f} MiB" if cost.peak_mib is not None else ""
+    spent = "from the build cache" if cost.cached else f"in {cost.seconds:.1f} s{peak}"
+    stdout().print(
+        f"{out / result.engine}: {result.engine_bytes / 2**20:.1f} MiB for {', '.join(result.targets)}, {spent}",
+        markup=False,
+        highlight=False,
+    )
+    for line in (*result.warnings, *result.notes):
+        stderr().print(f"  {line}", markup=False, highlight=False)
+
+
+PLUGIN = build
