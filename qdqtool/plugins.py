@@ -12,6 +12,7 @@ import inspect
 import pkgutil
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -64,7 +65,13 @@ class Shelf:
         return getattr(module, attribute)
 
     def _guests(self) -> dict[str, EntryPoint]:
-        return {entry.name: entry for entry in entry_points(group=self.package)}
+        return _installed(self.package)
 
     def _kind(self) -> str:
         return self.package.rpartition(".")[2].removesuffix("s")
+
+
+@lru_cache
+def _installed(package: str) -> dict[str, EntryPoint]:
+    """Plug-ins of other distributions; looked up once, because every look reads all metadata on the path."""
+    return {entry.name: entry for entry in entry_points(group=package)}
