@@ -84,11 +84,17 @@ class Calibration:
     def manner(self, methods: Sequence[str]) -> Manner:
         """Bins, unless every method does without."""
         return Manner(
-            bins=any(method != "max" for method in methods), on_nan=self.order.on_nan, threads=self.order.threads
+            bins=any(method != "max" for method in methods),
+            on_nan=self.order.on_nan,
+            threads=self.order.threads,
         )
 
     def collect(
-        self, manner: Manner, kept: Path | None, shard: tuple[int, int] = (0, 1), on_progress: OnProgress | None = None
+        self,
+        manner: Manner,
+        kept: Path | None,
+        shard: tuple[int, int] = (0, 1),
+        on_progress: OnProgress | None = None,
     ) -> Histograms:
         """The histograms of one shard; with `kept`, going on from what an interrupted run left there."""
         collection = Collection(

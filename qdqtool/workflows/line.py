@@ -1,4 +1,4 @@
-"""The straight line: prepare, place, collect, calibrate, insert, build, parse, engine, audit, compare, report.
+"""The straight line: prepare, place, collect, calibrate, insert, build, engine, audit, compare, report.
 
 Each step reads and writes files of the run folder. A step is skipped when everything it depends on is unchanged:
 the files it reads, the part of the recipe it obeys, the model, the samples, and the version of qdqtool.
@@ -106,12 +106,6 @@ LINE = (
         outside=_shapes,
     ),
     Step(
-        name="parse",
-        act=steps.parse,
-        reads=("build.log",),
-        writes=("events.jsonl",),
-    ),
-    Step(
         name="engine",
         act=steps.engine,
         reads=("layers.txt",),
@@ -150,8 +144,8 @@ LINE = (
 )
 
 
-def run(order: Order, listener: Listener | None = None) -> tuple[Report, dict[str, Footprint]]:
-    """Do the whole line in `order.out` and return the report and what each step cost when it ran.
+def run(order: Order, listener: Listener | None = None) -> Report:
+    """Do the whole line in `order.out` and return the report.
 
     Raises:
         QdqError: a step failed; finished steps stay, and the next run goes on from them.
@@ -163,7 +157,7 @@ def run(order: Order, listener: Listener | None = None) -> tuple[Report, dict[st
         for step in LINE:
             _do(step, work)
         write_text(folder / "provenance.json", provenance(work))
-        return REPORT.read(folder / "report.json"), folder.footprints()
+        return REPORT.read(folder / "report.json")
 
 
 def provenance(work: Work) -> str:

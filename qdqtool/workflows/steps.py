@@ -7,16 +7,26 @@ from dataclasses import replace
 
 from qdqtool.accuracy.compare import compare as compare_runners
 from qdqtool.audit.run import audit as audit_engine
+from qdqtool.backends import BUILDERS
 from qdqtool.backends.ort import open_runner
 from qdqtool.backends.shapes import parse_shapes, profiles
-from qdqtool.buildlog import read as read_log
 from qdqtool.calibration.collect import collect as collect_histograms
 from qdqtool.calibration.histograms import load_histograms, save_histograms
 from qdqtool.calibration.table import make_table
 from qdqtool.core.build import BuildProgress, BuildRequest, InputProfile
 from qdqtool.core.files import digest_file, write_text
-from qdqtool.core.kinds import ACCURACY, AUDIT, BUILD, CALIBRATION, ENGINE, PLACEMENT, PREPARATION, REPORT
-from qdqtool.core.preparation import Preparation
+from qdqtool.core.kinds import (
+    ACCURACY,
+    AUDIT,
+    BUILD,
+    CALIBRATION,
+    ENGINE,
+    INSERTION,
+    PLACEMENT,
+    PREPARATION,
+    REPORT,
+)
+from qdqtool.core.preparation import Insertion, Preparation
 from qdqtool.core.protocols import Builder
 from qdqtool.engine.read import read as read_layers
 from qdqtool.graph.insert import insert as insert_pairs
@@ -24,7 +34,6 @@ from qdqtool.graph.load import load
 from qdqtool.graph.prepare import prepare as prepare_model
 from qdqtool.graph.save import save
 from qdqtool.placement.decide import decide
-from qdqtool.plugins import Shelf
 from qdqtool.report.assemble import Material, assemble
 from qdqtool.report.html import render
 from qdqtool.workflows.work import Work
@@ -109,12 +118,6 @@ def build(work: Work) -> Measured:
     return {"builder_seconds": cost.seconds, "cached": float(cost.cached), **peak}
 
 
-def parse(work: Work) -> Measured:
-    """Read the build log into optimizer events."""
-    write_events(read_log(work.path("build.log")), work.path("events.jsonl"))
-    return {}
-
-
 def engine(work: Work) -> Measured:
     """Read the layer information of the engine."""
     ENGINE.write(work.path("layers.json"), read_layers(work.path("layers.txt")))
@@ -127,7 +130,9 @@ def audit(work: Work) -> Measured:
         work.model("model.qdq.onnx").view,
         ENGINE.read(work.path("layers.json")),
         PLACEMENT.read(work.path("placement.json")),
+        float_view=work.model("model.prepared.onnx").view,
         ignore=work.recipe.audit.ignore,
+        targets=BUILD.read(work.path("build.json")).targets,
     )
     AUDIT.write(work.path("findings.json"), result)
     return {}
@@ -168,7 +173,7 @@ def report(work: Work) -> Measured:
 
 def builder_of(work: Work) -> Builder:
     """The builder that the recipe names."""
-    plugin: Builder = BACKENDS.load(work.recipe.build.builder)
+    plugin: Builder = BUILDERS.load(work.recipe.build.builder)
     return plugin
 
 

@@ -43,14 +43,21 @@ class Work:
     @cached_property
     def samples(self) -> SampleSource:
         """The calibration samples."""
-        return open_samples(self.order.samples, self.preparation.inputs, self.recipe.samples.preprocess)
+        options = self.recipe.samples
+        return open_samples(
+            self.order.samples, self.preparation.inputs, options.preprocess, limit=options.limit
+        )
 
     @cached_property
     def evaluation(self) -> SampleSource:
         """The evaluation samples, with labels where there are any."""
         spec = self.order.eval_samples or self.order.samples
         return open_samples(
-            spec, self.preparation.inputs, self.recipe.samples.preprocess, labels=self.order.labels
+            spec,
+            self.preparation.inputs,
+            self.recipe.samples.preprocess,
+            labels=self.order.labels,
+            limit=self.recipe.compare.limit,
         )
 
     def path(self, name: str) -> Path:

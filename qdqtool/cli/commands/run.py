@@ -62,11 +62,11 @@ def run(
         cache=build_cache,
     )
     with Narrator() as narrator:
-        report, footprints = line.run(order, narrator)
+        report = line.run(order, narrator)
     if as_json:
         sys.stdout.write((out / "report.json").read_text("utf-8"))
     else:
-        terminal.render(report, stdout(), {name: step.measured for name, step in footprints.items()})
+        terminal.render(report, stdout())
         stdout().print(f"page: {out / 'report.html'}", markup=False, highlight=False)
     return exit_code(report, order.recipe)
 
