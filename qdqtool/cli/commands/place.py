@@ -1,12 +1,14 @@
 """Say where Q/DQ would go, and why; the model is not changed.
 
-Every weighted node gets a line: what each of its inputs becomes, and every rule's reason for or against. Tensors
+Every weighted node gets a line: which of its inputs are quantized, and the reasons that settled it. Tensors
 that share one scale are listed behind. `qdqtool explain RULE` prints what a rule wants and on what evidence.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -65,43 +67,47 @@ def _decisions(placement: Placement) -> Table:
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table("node", "op", "input", "becomes", "because", box=None)
-    previous = ""
-    for decision in placement.decisions:
-        node = decision.slot.node if decision.slot.node != previous else ""
-        previous = decision.slot.node
-        style = "green" if decision.quantize else "yellow"
+    table = Table("node", "op", "inputs", "because", box=None)
+    for node, slots in groupby(placement.decisions, key=lambda decision: decision.slot.node):
+        decisions = tuple(slots)
+        chosen = [decision for decision in decisions if decision.quantize]
         table.add_row(
             escape(node),
-            decision.op if node else "",
-            escape(f"{decision.slot.index} {decision.tensor}"),
-            f"[{style}]{_becomes(decision)}[/]",
-            escape("; ".join(_reasons(decision)) or "no rule asks for it"),
+            decisions[0].op,
+            f"[green]{', '.join(map(_becomes, chosen))}[/]" if chosen else "[yellow]float[/]",
+            escape("; ".join(_reasons(chosen or decisions)) or "no rule asks for it"),
         )
     return table
 
 
 def _becomes(decision: Decision) -> str:
-    if decision.spec is None:
-        return "float"
-    axis = decision.spec.axis
-    return str(decision.spec.dtype) if axis is None else f"{decision.spec.dtype} axis {axis}"
+    axis = None if decision.spec is None else decision.spec.axis
+    kind = "" if decision.spec is None else str(decision.spec.dtype)
+    return f"{decision.slot.index}: {kind}" + ("" if axis is None else f" axis {axis}")
 
 
-def _reasons(decision: Decision) -> list[str]:
-    """What settled it: the requests of a quantized slot, the vetoes of a float one."""
+def _reasons(decisions: Iterable[Decision]) -> list[str]:
+    """What settled it, each reason once: the requests of quantized slots, the vetoes of float ones."""
     from qdqtool.core.placement import Stance
 
-    stance = Stance.REQUEST if decision.quantize else Stance.VETO
-    return [f"{o.rule}: {o.reason}" for o in decision.opinions if o.stance is stance]
+    said = [
+        f"{opinion.rule}: {opinion.reason}"
+        for decision in decisions
+        for opinion in decision.opinions
+        if (opinion.stance is Stance.REQUEST) is decision.quantize
+    ]
+    return list(dict.fromkeys(said))
 
 
 def _summary(placement: Placement) -> str:
+    from qdqtool.core.placement import SlotKind
+
     nodes = {decision.slot.node for decision in placement.decisions}
     chosen = {decision.slot.node for decision in placement.quantized}
+    weights = sum(decision.kind is SlotKind.WEIGHT for decision in placement.quantized)
     return (
-        f"{len(chosen)} of {len(nodes)} nodes in INT8, {len(placement.quantized)} Q/DQ pairs, "
-        f"{len(placement.ties)} groups of tensors sharing a scale"
+        f"{len(chosen)} of {len(nodes)} nodes get Q/DQ: {len(placement.quantized) - weights} pairs on activations, "
+        f"{weights} on weights, {len(placement.ties)} groups of tensors with one scale"
     )
 
 

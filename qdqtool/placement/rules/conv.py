@@ -27,20 +27,17 @@ def PLUGIN(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Bon
     specs = weight_specs(view, options)
     for node in compute_nodes(view, "Conv"):
         activation, weight = factors(node)
-        yield Opinion(
-            slot=activation,
-            rule="conv",
-            stance=Stance.REQUEST,
-            reason="a convolution computes in INT8 when its input is quantized",
-            spec=QuantSpec(),
-        )
-        yield Opinion(
-            slot=weight,
-            rule="conv",
-            stance=Stance.REQUEST,
-            reason="a convolution computes in INT8 when its weights are quantized",
-            spec=specs.get(node.inputs[1], QuantSpec()),
-        )
+        for slot, spec in (
+            (activation, QuantSpec()),
+            (weight, specs.get(node.inputs[1], QuantSpec())),
+        ):
+            yield Opinion(
+                slot=slot,
+                rule="conv",
+                stance=Stance.REQUEST,
+                reason="a convolution computes in INT8 when input and weights are quantized",
+                spec=spec,
+            )
         yield Bond(
             slots=(activation, weight),
             rule="conv",

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import json
+
+from qdqtool.cli.app import run
+from qdqtool.core.kinds import PLACEMENT
+from tests import models
+
+
+def test_place_prints_one_line_per_node_with_its_reason(tmp_path, capfd):
+    path = models.save(models.residual_cnn(), tmp_path)
+    assert run(["place", str(path)]) == 0
+    shown = " ".join(capfd.readouterr().out.split())
+    assert "residual_add:" in shown
+    assert "8 of 9 nodes get Q/DQ: 8 pairs on activations, 7 on weights" in shown
+
+
+def test_place_json_is_exactly_the_artefact(tmp_path, capfd):
+    path = models.save(models.concat_cnn(), tmp_path)
+    out = tmp_path / "placement.json"
+    assert run(["place", str(path), "--json", "-o", str(out)]) == 0
+    printed = capfd.readouterr().out
+    assert printed == out.read_text("utf-8")
+    assert json.loads(printed)["kind"] == "placement"
+    assert PLACEMENT.read(out).quantized
+
+
+def test_place_leaves_the_model_as_it_was(tmp_path):
+    path = models.save(models.attention(), tmp_path)
+    before = path.read_bytes()
+    assert run(["place", str(path), "-r", "transformer-int8"]) == 0
+    assert path.read_bytes() == before
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+
+
+def test_place_takes_changes_of_the_recipe(tmp_path, capfd):
+    path = models.save(models.conv_chain(), tmp_path)
+    assert run(["place", str(path), "--set", "place.exclude=[conv1, nobody]", "--json"]) == 0
+    captured = capfd.readouterr()
+    assert "no node matches the pattern 'nobody' of place.exclude" in captured.err
+    decisions = json.loads(captured.out)["data"]["decisions"]
+    assert {d["slot"]["node"] for d in decisions if d["quantize"]} == {"conv2"}
+
+
+def test_a_file_that_is_not_a_model_is_an_input_error(tmp_path, capfd):
+    path = tmp_path / "text.onnx"
+    path.write_text("hello")
+    assert run(["place", str(path)]) == 5
+    assert "fix:" in capfd.readouterr().err
