@@ -2,38 +2,21 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
-from onnx.reference import ReferenceEvaluator
 
+from qdqtool.graph.compute import computable, compute
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
-from qdqtool.graph.walk import bodies
 from qdqtool.graph.weight import byte_size
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_log = logging.getLogger(__name__)
 _GROWTH = 4 << 20
 """Bytes by which a folded value may exceed what it was computed from."""
-_KEPT = frozenset(
-    {
-        "QuantizeLinear",
-        "DequantizeLinear",
-        "DynamicQuantizeLinear",
-        "RandomNormal",
-        "RandomNormalLike",
-        "RandomUniform",
-        "RandomUniformLike",
-        "Multinomial",
-        "Bernoulli",
-        "Dropout",
-    }
-)
 
 
 def fold_constants(model: Model) -> Model:
@@ -53,33 +36,33 @@ def fold_constants(model: Model) -> Model:
         model = edit.finish()
     if not total:
         return model
-    edit = Edit(model)
-    edit.notes.append(f"{total} nodes that depend on constants only were computed")
-    return edit.finish()
+    note = f"{total} nodes that depend on constants only were computed"
+    return Model(proto=model.proto, path=model.path, notes=(*model.notes, note))
 
 
 def _sweep(edit: Edit, model: Model) -> int:
     """One pass in graph order; returns how many nodes became constants."""
     gone = []
-    pinned = {value.name for value in edit.outputs}
+    outputs = {value.name for value in edit.outputs}
     for node in edit.nodes:
-        if node.domain not in {"", "ai.onnx"} or node.op_type in _KEPT or any(True for _ in bodies(node)):
+        if not computable(node) or any(name in outputs for name in node.output):
             continue
-        if any(name in pinned for name in node.output):
-            continue
-        values = _known_shape(node, model) or _computed(node, edit, model)
-        if values is None:
-            continue
-        for name, value in values.items():
+        values = _known_shape(node, model)
+        names = {name for name in node.input if name}
+        if values is None and names <= edit.constants.keys() and _affordable(node, edit, model):
+            inputs = {name: value for name in sorted(names) if (value := edit.value(name)) is not None}
+            values = compute(node, inputs, edit.opset)
+        for name, value in (values or {}).items():
             edit.put(name, value)
-        gone.append(node)
+        if values is not None:
+            gone.append(node)
     edit.remove(gone)
     return len(gone)
 
 
 def _known_shape(node: onnx.NodeProto, model: Model) -> dict[str, NDArray[Any]] | None:
     """The value of Shape or Size when every dimension is a number."""
-    if node.op_type not in {"Shape", "Size"} or not node.input:
+    if node.op_type not in {"Shape", "Size"}:
         return None
     info = model.view.info(node.input[0])
     if info.shape is None or not info.is_static:
@@ -89,40 +72,6 @@ def _known_shape(node: onnx.NodeProto, model: Model) -> dict[str, NDArray[Any]] 
     bounds = {attribute.name: attribute.i for attribute in node.attribute}
     part = info.shape[bounds.get("start", 0) : bounds.get("end", len(info.shape))]
     return {node.output[0]: np.asarray(part, np.int64)}
-
-
-def _computed(node: onnx.NodeProto, edit: Edit, model: Model) -> dict[str, NDArray[Any]] | None:
-    """The outputs of a node whose inputs are all constant; None where they are not, or cannot be computed."""
-    names = [name for name in node.input if name]
-    if not all(name in edit.constants for name in names) or not _affordable(node, edit, model):
-        return None
-    opset = onnx.helper.make_opsetid("", edit.opset)
-    graph = onnx.helper.make_graph(
-        [node],
-        "fold",
-        [
-            onnx.helper.make_tensor_value_info(name, edit.constants[name].data_type, None)
-            for name in sorted(set(names))
-        ],
-        [onnx.ValueInfoProto(name=name) for name in node.output if name],
-    )
-    wanted = [name for name in node.output if name]
-    try:
-        with np.errstate(divide="raise", invalid="raise", over="raise"):
-            evaluator = ReferenceEvaluator(onnx.helper.make_model(graph, opset_imports=[opset]))
-            made = evaluator.run(wanted, {name: edit.value(name) for name in names})
-    except (
-        ArithmeticError,
-        RuntimeError,
-        NotImplementedError,
-        TypeError,
-        ValueError,
-        IndexError,
-        KeyError,
-    ) as error:
-        _log.info("left %s %r as it is: %s", node.op_type, node.name, error)
-        return None
-    return {name: np.asarray(value) for name, value in zip(wanted, made, strict=True)}
 
 
 def _affordable(node: onnx.NodeProto, edit: Edit, model: Model) -> bool:

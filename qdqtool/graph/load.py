@@ -17,6 +17,7 @@ from qdqtool.graph.order import sort
 from qdqtool.graph.read import read
 from qdqtool.graph.shapes import infer
 from qdqtool.graph.skeleton import skeleton
+from qdqtool.graph.softmax import unflatten
 from qdqtool.graph.sound import check_values
 from qdqtool.graph.walk import bodies
 
@@ -43,19 +44,21 @@ def load(path: Path) -> Model:
     _count(notes, drop_repeats(graph), "repeated initializers dropped, the last of each kept")
     _count(notes, drop_default_inputs(graph), "initializers were also inputs; they are constants now")
     lift_constants(graph)
-    proto, note = raise_opset(proto, LOWEST, path)
+    _count(notes, name_nodes(graph.node), "nodes without a name of their own were named after their outputs")
+    proto, raised = raise_opset(proto, LOWEST, path)
     graph = proto.graph
     lift_constants(graph)
-    _count(notes, name_nodes(graph.node), "nodes without a name of their own were named after their outputs")
+    name_nodes(graph.node)
     _sort(proto, notes, path)
-    notes += [note] if note else []
+    notes += [raised] if raised else []
     proto.ir_version = min(max(proto.ir_version, OLDEST_IR), NEWEST_IR)
     notes += check_values(graph, path)
     _check(proto, path)
     note = infer(proto)
     notes += [note] if note else []
     notes += _bodies(graph)
-    return Model(proto=proto, path=path, notes=tuple(notes))
+    model = Model(proto=proto, path=path, notes=tuple(notes))
+    return unflatten(model) if raised else model
 
 
 def _inline(proto: onnx.ModelProto, notes: list[str], path: Path) -> onnx.ModelProto:

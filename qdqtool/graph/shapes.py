@@ -5,10 +5,14 @@ from __future__ import annotations
 import logging
 
 import onnx
+from onnx.shape_inference import InferenceError, infer_shapes
 
+from qdqtool.graph.read import default_opset
 from qdqtool.graph.skeleton import skeleton
+from qdqtool.graph.symbols import resolve
 
 _log = logging.getLogger(__name__)
+_FAILURES = (InferenceError, RuntimeError, ValueError)
 
 
 def infer(proto: onnx.ModelProto, *, keep: bool = True) -> str | None:
@@ -20,25 +24,48 @@ def infer(proto: onnx.ModelProto, *, keep: bool = True) -> str | None:
     light, _ = skeleton(proto)
     if not keep:
         del light.graph.value_info[:]
-    note = None
-    for attempt in ("with", "without"):
-        try:
-            known = onnx.shape_inference.infer_shapes(light, data_prop=True)
-            break
-        except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
-            _log.info("shape inference %s the stored shapes failed: %s", attempt, error)
-            note = f"shape inference failed: {_first_line(error)}"
-            del light.graph.value_info[:]
-    else:
+    known, note = _plain(light)
+    if known is None:
         return note
+    values = {value.name: value for value in known.graph.value_info}
+    made = {name for node in proto.graph.node for name in node.output if name}
+    outputs = {value.name: value for value in known.graph.output}
+    blank = [name for name in made if not _has_shape(values.get(name) or outputs.get(name))]
+    values |= {
+        name: value
+        for name, value in (resolve(light, default_opset(light)) if blank else {}).items()
+        if name in blank
+    }
     del proto.graph.value_info[:]
-    proto.graph.value_info.extend(known.graph.value_info)
-    for mine, found in zip(proto.graph.output, known.graph.output, strict=True):
-        complete = mine.type.HasField("tensor_type") and mine.type.tensor_type.HasField("shape")
-        if not keep or not complete:
+    proto.graph.value_info.extend(values[name] for name in sorted(values) if name not in outputs)
+    for mine in proto.graph.output:
+        found = values.get(mine.name) or outputs[mine.name]
+        if not keep or not _has_shape(mine):
             mine.type.CopyFrom(found.type)
     return None
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n", 1)[0]
+def _plain(light: onnx.ModelProto) -> tuple[onnx.ModelProto | None, str | None]:
+    """What onnx infers, at the second try without the shapes that were stored; None and a note when both fail."""
+    try:
+        return infer_shapes(light, data_prop=True), None
+    except _FAILURES as error:
+        _log.info("shape inference with the stored shapes failed: %s", error)
+    del light.graph.value_info[:]
+    try:
+        return infer_shapes(light, data_prop=True), None
+    except _FAILURES as error:
+        return None, f"shape inference failed: {str(error).strip().splitlines()[0]}"
+
+
+def _has_shape(value: onnx.ValueInfoProto | None) -> bool:
+    return (
+        value is not None and value.type.HasField("tensor_type") and value.type.tensor_type.HasField("shape")
+    )
+
+
+def _is_vague(value: onnx.ValueInfoProto | None) -> bool:
+    """Whether the shape is unknown or holds a symbol that inference made up."""
+    if value is None or not _has_shape(value):
+        return True
+    return any(dim.dim_param.startswith("unk__") for dim in value.type.tensor_type.shape.dim)
