@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from qdqtool.core.buildlog import FunnelStep
 from qdqtool.core.comparison import Comparison
 from qdqtool.core.dtypes import DType
+from qdqtool.core.engine import Certainty, Role
 from qdqtool.core.events import LedgerRow
 from qdqtool.core.findings import Finding, NodeVerdict
 
@@ -128,7 +129,9 @@ class LayerRow:
         inputs: run-time inputs.
         constants: weights and other constants.
         outputs: results.
-        precision: "int8", "fp16", ... of its floating-point and INT8 inputs, "mixed" where they differ, "unknown".
+        role: what the layer is for.
+        precision: type of the arithmetic of a compute layer, type of the output of the others.
+        certainty: how `precision` is known.
         bytes: run-time inputs and outputs together; None where a shape or type is unknown.
         weight_bytes: constants together; None where unknown.
         ms: time of one inference in milliseconds as profiled; None where it was not.
@@ -142,7 +145,9 @@ class LayerRow:
     inputs: tuple[TensorRow, ...]
     constants: tuple[TensorRow, ...]
     outputs: tuple[TensorRow, ...]
-    precision: str
+    role: Role
+    precision: DType
+    certainty: Certainty
     bytes: int | None
     weight_bytes: int | None = None
     ms: float | None = None

@@ -7,7 +7,7 @@ from qdqtool.core.build import BuildResult
 from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.comparison import Comparison, Measure, OutputComparison, SampleError, TaskAccuracy
 from qdqtool.core.dtypes import DType
-from qdqtool.core.engine import Certainty, Engine, EngineLayer, EngineTensor
+from qdqtool.core.engine import Certainty, Engine, EngineLayer, EngineTensor, Role
 from qdqtool.core.findings import Evidence, Finding, NodeVerdict, Severity, Verdict
 from qdqtool.report.assemble import Material
 
@@ -20,7 +20,12 @@ def tensor(
     return EngineTensor(name=name, shape=shape, dtype=dtype, format="Linear")
 
 
-def layer(name: str, reads: tuple[EngineTensor, ...], writes: tuple[EngineTensor, ...]) -> EngineLayer:
+def layer(
+    name: str,
+    reads: tuple[EngineTensor, ...],
+    writes: tuple[EngineTensor, ...],
+    precision: DType = DType.INT8,
+) -> EngineLayer:
     return EngineLayer(
         name=name,
         kind="correlation",
@@ -29,6 +34,9 @@ def layer(name: str, reads: tuple[EngineTensor, ...], writes: tuple[EngineTensor
         tactic="sm80_int8",
         onnx_nodes=(name,),
         certainty=Certainty.STATED,
+        role=Role.COMPUTE,
+        precision=precision,
+        precision_certainty=Certainty.STATED,
     )
 
 
@@ -95,7 +103,7 @@ BUILD = BuildResult(
 ENGINE = Engine(
     layers=(
         layer("conv1", (tensor("image"),), (tensor("a"),)),
-        layer("conv2", (tensor("a", DType.FLOAT32),), (tensor("b", DType.UNKNOWN),)),
+        layer("conv2", (tensor("a", DType.FLOAT32),), (tensor("b", DType.UNKNOWN),), DType.FLOAT32),
     ),
     form="rtx-dump",
     unknown_formats=(("Weird", 2),),

@@ -17,7 +17,7 @@ from qdqtool.core.kinds import REPORT
 from qdqtool.core.placement import Decision, Placement, Slot, SlotKind
 from qdqtool.core.report import Report
 from qdqtool.report.assemble import Material, assemble, runs_int8
-from tests.report.material import AUDIT, BUILD, COMPARISON, ENGINE, FULL, TABLE, layer, tensor, verdict
+from tests.report.material import AUDIT, BUILD, COMPARISON, ENGINE, FULL, TABLE, verdict
 
 
 def test_nothing_gives_an_empty_report_that_knows_nothing() -> None:
@@ -139,24 +139,6 @@ def test_ranges_leave_weights_out() -> None:
     )  # fmt: skip
     placed = replace(FULL, placement=Placement(decisions=(decision,), ties=()))
     assert assemble(placed).ranges == ()
-
-
-@pytest.mark.parametrize(
-    ("dtypes", "expected"),
-    [
-        ((DType.INT8,), "int8"),
-        ((DType.INT8, DType.INT32), "int8"),
-        ((DType.INT8, DType.FLOAT16), "mixed"),
-        ((DType.INT64,), "int64"),
-        ((DType.INT8, DType.UNKNOWN), "unknown"),
-        ((), "fp32"),
-    ],
-    ids=str,
-)
-def test_a_layer_is_as_precise_as_its_inputs(dtypes: tuple[DType, ...], expected: str) -> None:
-    inputs = tuple(tensor(dtype.value, dtype) for dtype in dtypes)
-    engine = replace(ENGINE, layers=(layer("l", inputs, (tensor("out", DType.FLOAT32),)),))
-    assert assemble(Material(model_name="m", engine=engine)).layers[0].precision == expected
 
 
 def test_bytes_of_a_layer_are_known_only_when_all_its_tensors_are() -> None:

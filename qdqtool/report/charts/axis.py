@@ -1,0 +1,60 @@
+"""Axes: where a value lies, and which round numbers are written beside it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+_STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Axis:
+    """A range of values and its label; on a logarithmic axis all values are positive."""
+
+    label: str
+    low: float
+    high: float
+    log: bool = False
+
+    def at(self, value: float) -> float:
+        """Position of a value: 0 at the low end, 1 at the high end."""
+        low, high, place = (self._scaled(number) for number in (self.low, self.high, value))
+        return (place - low) / (high - low) if high > low else 0.5
+
+    def ticks(self) -> tuple[float, ...]:
+        """Round numbers inside the range, about five of them; powers of ten on a logarithmic axis."""
+        if self.log:
+            first, last = math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9)
+            every = max(1, (last - first) // 6 + 1)
+            return tuple(10.0**power for power in range(first, last + 1, every))
+        if not self.high > self.low:
+            return (self.low,)
+        rough = (self.high - self.low) / 5
+        unit = 10.0 ** math.floor(math.log10(rough))
+        step = unit * next(factor for factor in _STEPS if factor * unit >= rough * (1 - 1e-9))
+        first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
+        return tuple(round(number * step, 12) for number in range(first, last + 1))
+
+    def _scaled(self, value: float) -> float:
+        return math.log10(value) if self.log else value
+
+
+def axis_over(label: str, values: Iterable[float], *, log: bool = False) -> Axis:
+    """An axis on which all the values have room; a logarithmic one reaches to full decades."""
+    found = [value for value in values if not log or value > 0]
+    low, high = min(found, default=1.0 if log else 0.0), max(found, default=1.0)
+    if log:
+        bottom, top = math.floor(math.log10(low)), math.ceil(math.log10(high))
+        return Axis(label=label, low=10.0**bottom, high=10.0 ** max(top, bottom + 1), log=True)
+    margin = 0.05 * (high - low) or max(abs(high), 1.0) * 0.05
+    return Axis(label=label, low=low - margin, high=high + margin)
+
+
+def short(value: float) -> str:
+    """A number for a tick: 1.5, 20k, 3M, 1e-05."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:g}{letter}"
+    return f"{value:g}"

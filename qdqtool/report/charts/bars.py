@@ -1,0 +1,77 @@
+"""Horizontal bars: one figure per name, or shares of a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from qdqtool.report.svg import Element, canvas, element, hint, shorten, write
+
+_WIDTH, _ROW, _LABEL, _VALUE = 720, 22, 250, 90
+_LETTERS = 38
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bar:
+    """One bar: its name, its length, the words for its length, a CSS class, and more words for whoever asks."""
+
+    label: str
+    value: float
+    text: str
+    style: str = "plain"
+    more: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stack:
+    """A row of parts that make a whole; the length of a part is its `value`."""
+
+    label: str
+    parts: tuple[Bar, ...]
+
+
+def bars(rows: Sequence[Bar], title: str) -> Element:
+    """One bar per row, longest value to the full width."""
+    drawing = canvas(_WIDTH, _ROW * len(rows) + 4, aria_label=title, class_="chart")
+    longest = max((abs(row.value) for row in rows), default=0.0) or 1.0
+    room = _WIDTH - _LABEL - _VALUE
+    for number, row in enumerate(rows):
+        group = element("g", drawing)
+        hint(group, f"{row.label}: {row.text}{f' - {row.more}' if row.more else ''}")
+        top = number * _ROW + 2
+        length = room * abs(row.value) / longest
+        write(group, shorten(row.label, _LETTERS), _LABEL - 8, top + 14, class_="end")
+        element(
+            "rect",
+            group,
+            x=_LABEL,
+            y=top + 2,
+            width=max(1.0, length),
+            height=_ROW - 6,
+            class_=f"bar {row.style}",
+        )
+        write(group, row.text, _LABEL + length + 6, top + 14)
+    return drawing
+
+
+def stacked(rows: Sequence[Stack], title: str) -> Element:
+    """Every row fills the width; a part is named where its words have room."""
+    drawing = canvas(_WIDTH, 30 * len(rows) + 4, aria_label=title, class_="chart")
+    room = _WIDTH - 130
+    for number, row in enumerate(rows):
+        top = 30 * number + 2
+        write(drawing, row.label, 122, top + 18, class_="end")
+        whole = sum(part.value for part in row.parts) or 1.0
+        left = 130.0
+        for part in row.parts:
+            width = room * part.value / whole
+            group = element("g", drawing)
+            hint(group, f"{row.label}: {part.label} {part.text}")
+            element(
+                "rect", group, x=left, y=top + 2, width=max(0.5, width), height=24, class_=f"bar {part.style}"
+            )
+            words = f"{part.label} {part.text}"
+            if width > 7 * len(words):
+                write(group, words, left + width / 2, top + 18, class_="middle inside")
+            left += width
+    return drawing

@@ -1,0 +1,68 @@
+"""Points in a plane, with axes, words for every point, and an optional line through some of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from qdqtool.report.charts.axis import Axis, short
+from qdqtool.report.svg import Element, canvas, element, hint, write
+
+_WIDTH, _HEIGHT = 720, 330
+_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 16, 12, 44
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Point:
+    """A place, the words for it, a CSS class, and a radius in pixels."""
+
+    x: float
+    y: float
+    text: str
+    style: str = "plain"
+    radius: float = 4.0
+
+
+def scatter(
+    points: Sequence[Point], across: Axis, up: Axis, title: str, front: Sequence[tuple[float, float]] = ()
+) -> Element:
+    """The points, and a line through the places of `front` in the order given."""
+    drawing = canvas(_WIDTH, _HEIGHT, aria_label=title, class_="chart")
+    _grid(drawing, across, up)
+    if len(front) > 1:
+        path = " ".join(f"{_x(across, x):.1f},{_y(up, y):.1f}" for x, y in front)
+        element("polyline", drawing, points=path, class_="front")
+    for point in points:
+        dot = element(
+            "circle",
+            drawing,
+            cx=_x(across, point.x),
+            cy=_y(up, point.y),
+            r=point.radius,
+            class_=f"dot {point.style}",
+        )
+        hint(dot, point.text)
+    return drawing
+
+
+def _grid(drawing: Element, across: Axis, up: Axis) -> None:
+    bottom = _HEIGHT - _BOTTOM
+    for tick in across.ticks():
+        x = _x(across, tick)
+        element("line", drawing, x1=x, y1=_TOP, x2=x, y2=bottom, class_="grid")
+        write(drawing, short(tick), x, bottom + 16, class_="middle soft")
+    for tick in up.ticks():
+        y = _y(up, tick)
+        element("line", drawing, x1=_LEFT, y1=y, x2=_WIDTH - _RIGHT, y2=y, class_="grid")
+        write(drawing, short(tick), _LEFT - 6, y + 4, class_="end soft")
+    write(drawing, across.label, (_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 8, class_="middle")
+    middle = (_TOP + bottom) / 2
+    write(drawing, up.label, 14, middle, class_="middle", transform=f"rotate(-90 14 {middle:.0f})")
+
+
+def _x(axis: Axis, value: float) -> float:
+    return _LEFT + axis.at(value) * (_WIDTH - _LEFT - _RIGHT)
+
+
+def _y(axis: Axis, value: float) -> float:
+    return _HEIGHT - _BOTTOM - axis.at(value) * (_HEIGHT - _TOP - _BOTTOM)

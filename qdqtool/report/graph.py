@@ -1,0 +1,172 @@
+"""The engine as a drawing: one box per layer, one line per tensor that goes from layer to layer."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from qdqtool.core.report import LayerRow, TensorRow
+from qdqtool.report import words
+from qdqtool.report.layout import Layout, Place, lay_out
+from qdqtool.report.palette import swatch
+from qdqtool.report.svg import Element, canvas, element, hint, shorten, write
+
+LARGEST = 4000
+"""Layers; a drawing of more would neither be read nor open quickly."""
+_BOX = (216, 46)
+_PORT = (150, 26)
+_PORTS = 40
+"""Engine inputs and outputs that are drawn; names-only dumps would make every tensor one."""
+_MARGIN = 12
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wire:
+    """A tensor on its way from box `source` to box `target`; boxes after the layers are inputs and outputs."""
+
+    source: int
+    target: int
+    tensor: TensorRow
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Network:
+    """Layers, the engine's own inputs and outputs as boxes behind them, and the tensors between.
+
+    Attributes:
+        ports: tensors that enter or leave the engine; box number len(layers) + i is ports[i].
+        wires: sorted by source, target and tensor name.
+    """
+
+    layers: tuple[LayerRow, ...]
+    ports: tuple[TensorRow, ...]
+    wires: tuple[Wire, ...]
+
+
+def network(layers: Sequence[LayerRow]) -> Network:
+    """Who feeds whom: a tensor comes from its last writer before the reader, else from any writer.
+
+    Layers that write parts of one tensor (a Concat made in place) all feed its readers.
+    """
+    writers: dict[str, list[int]] = defaultdict(list)
+    for number, layer in enumerate(layers):
+        for tensor in layer.outputs:
+            writers[tensor.name].append(number)
+    wires: list[Wire] = []
+    fed: dict[str, tuple[TensorRow, list[int]]] = {}
+    for number, layer in enumerate(layers):
+        for tensor in layer.inputs:
+            sources = _sources(writers.get(tensor.name, []), number)
+            if not sources:
+                fed.setdefault(tensor.name, (tensor, []))[1].append(number)
+            wires.extend(Wire(source=source, target=number, tensor=tensor) for source in sources)
+    ports, more = _ports(layers, fed)
+    return Network(layers=tuple(layers), ports=ports, wires=_sorted([*wires, *more]))
+
+
+def _ports(
+    layers: Sequence[LayerRow], fed: dict[str, tuple[TensorRow, list[int]]]
+) -> tuple[tuple[TensorRow, ...], list[Wire]]:
+    """Tensors that nobody writes, with their readers, and tensors that nobody reads."""
+    read = {tensor.name for layer in layers for tensor in layer.inputs}
+    left = {
+        tensor.name: (tensor, number)
+        for number, layer in enumerate(layers)
+        for tensor in layer.outputs
+        if tensor.name not in read
+    }
+    if len(fed) + len(left) > _PORTS:
+        return (), []
+    first = len(layers)
+    entering = [
+        Wire(source=first + port, target=reader, tensor=tensor)
+        for port, (tensor, readers) in enumerate(fed.values())
+        for reader in readers
+    ]
+    leaving = [
+        Wire(source=writer, target=first + len(fed) + port, tensor=tensor)
+        for port, (tensor, writer) in enumerate(left.values())
+    ]
+    tensors = (*(tensor for tensor, _ in fed.values()), *(tensor for tensor, _ in left.values()))
+    return tensors, [*entering, *leaving]
+
+
+def _sources(writers: list[int], reader: int) -> list[int]:
+    """Writers before the reader; where there are none, the others (a loop) except the reader itself."""
+    before = writers[: bisect_left(writers, reader)]
+    return before or [writer for writer in writers if writer != reader]
+
+
+def _sorted(wires: list[Wire]) -> tuple[Wire, ...]:
+    return tuple(sorted(wires, key=lambda wire: (wire.source, wire.target, wire.tensor.name)))
+
+
+def draw(net: Network) -> Element:
+    """The drawing; boxes carry their layer number in data-layer, in launch order from 0."""
+    bundles: dict[tuple[int, int], list[TensorRow]] = defaultdict(list)
+    for wire in net.wires:
+        bundles[wire.source, wire.target].append(wire.tensor)
+    sizes = [_BOX] * len(net.layers) + [_PORT] * len(net.ports)
+    layout = lay_out(sizes, list(bundles))
+    drawing = canvas(
+        layout.width + 2 * _MARGIN, layout.height + 2 * _MARGIN, class_="graph", aria_label="Engine graph"
+    )
+    sheet = element("g", drawing, transform=f"translate({_MARGIN} {_MARGIN})")
+    for path, tensors in zip(layout.paths, bundles.values(), strict=True):
+        _line(sheet, path, tensors)
+    _boxes(sheet, net, layout)
+    return drawing
+
+
+def _boxes(sheet: Element, net: Network, layout: Layout) -> None:
+    for number, layer in enumerate(net.layers):
+        box = _box(sheet, layout.centres[number], _BOX, f"node {swatch(layer.precision)}")
+        box.set("data-layer", str(number))
+        hint(box, layer.name)
+        write(box, shorten(_label(layer), 32), 10, 19, class_="name")
+        write(box, shorten(_about(layer), 38), 10, 36, class_="soft")
+    for tensor, centre in zip(net.ports, layout.centres[len(net.layers) :], strict=True):
+        box = _box(sheet, centre, _PORT, f"node port {swatch(tensor.dtype)}")
+        hint(box, describe(tensor))
+        write(box, shorten(tensor.name, 20), _PORT[0] / 2, 17, class_="middle")
+
+
+def _box(sheet: Element, centre: Place, size: tuple[int, int], style: str) -> Element:
+    left, top = centre[0] - size[0] // 2, centre[1] - size[1] // 2
+    box = element("g", sheet, class_=style, transform=f"translate({left} {top})")
+    element("rect", box, width=size[0], height=size[1], rx=5)
+    return box
+
+
+def _line(sheet: Element, path: tuple[Place, ...], tensors: list[TensorRow]) -> None:
+    corners = " ".join(f"{x},{y}" for x, y in path)
+    line = element("polyline", sheet, points=corners, class_=f"edge {swatch(tensors[0].dtype)}")
+    hint(line, "\n".join(map(describe, tensors)))
+
+
+def describe(tensor: TensorRow) -> str:
+    """`name: int8 1x64x56x56, Row major, 196 KiB`."""
+    shape = "?" if tensor.shape is None else "x".join(map(str, tensor.shape)) or "scalar"
+    parts = [
+        f"{tensor.dtype.value} {shape}",
+        tensor.format,
+        words.size(tensor.bytes) if tensor.bytes is not None else "",
+    ]
+    return f"{tensor.name}: {', '.join(part for part in parts if part)}"
+
+
+def _label(layer: LayerRow) -> str:
+    """The ONNX nodes where they are known, else the layer's own name."""
+    if not layer.onnx_nodes:
+        return layer.name
+    more = f" +{len(layer.onnx_nodes) - 1}" if len(layer.onnx_nodes) > 1 else ""
+    return f"{shorten(layer.onnx_nodes[0], 28)}{more}"
+
+
+def _about(layer: LayerRow) -> str:
+    known = [layer.kind, layer.precision.value, words.size(layer.bytes) if layer.bytes is not None else ""]
+    if layer.ms is not None:
+        known.append(f"{layer.ms:.3g} ms")
+    return " \N{MIDDLE DOT} ".join(part for part in known if part)

@@ -1,0 +1,58 @@
+"""Colours of precisions, the same in graph, charts and tables.
+
+The hues are those of Okabe and Ito, which people who do not see red and green apart can tell from each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from qdqtool.core.dtypes import DType
+
+_COLOURS = {
+    "int8": "#009e73",
+    "fp8": "#cc79a7",
+    "int4": "#117a65",
+    "fp4": "#a35c86",
+    "fp16": "#0072b2",
+    "bf16": "#56b4e9",
+    "fp32": "#d55e00",
+    "fp64": "#8c3f00",
+    "other": "#7f8c8d",
+    "unknown": "#b0b0b0",
+}
+_ORDER = tuple(_COLOURS)
+
+
+def swatch(dtype: DType) -> str:
+    """The CSS class of a precision; integers that are indices or shapes share one."""
+    return f"p-{dtype.value if dtype.value in _COLOURS else 'other'}"
+
+
+def in_order(dtypes: Iterable[DType]) -> list[DType]:
+    """Each precision once, narrow to wide, then what is other or unknown."""
+    return sorted(
+        set(dtypes), key=lambda dtype: (_ORDER.index(swatch(dtype).removeprefix("p-")), dtype.value)
+    )
+
+
+CLASSES = "\n".join(f".p-{name} {{ --c: {colour}; }}" for name, colour in _COLOURS.items())
+"""CSS that gives every precision its colour as the variable --c."""
+
+STYLE = (
+    CLASSES
+    + """
+svg { font: 12px system-ui, sans-serif; color: #1b1f24; background: #fff; }
+text { fill: currentColor; }
+.soft { opacity: .65; }
+.end { text-anchor: end; }
+.middle { text-anchor: middle; }
+.grid { stroke: currentColor; stroke-opacity: .18; }
+.bar, .dot { fill: var(--c, #0072b2); }
+.dot { fill-opacity: .75; }
+.plain { fill: #0072b2; }
+.mark { stroke: currentColor; stroke-width: 1.5; }
+.front { fill: none; stroke: #d55e00; stroke-width: 1.5; }
+"""
+)
+"""Style of a drawing that stands alone."""

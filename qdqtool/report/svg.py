@@ -1,0 +1,76 @@
+"""SVG elements built safely: text is text, whatever a model or a dump calls its layers."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree as ET
+
+from markupsafe import Markup
+
+from qdqtool.report.palette import STYLE
+
+_NAMESPACE = "http://www.w3.org/2000/svg"
+Element = ET.Element
+
+
+def element(tag: str, parent: Element | None = None, /, **attributes: object) -> Element:
+    """A new element, appended to `parent`; `class_` becomes class, other underscores become hyphens."""
+    texts = {name.rstrip("_").replace("_", "-"): _text(value) for name, value in attributes.items()}
+    return ET.Element(tag, texts) if parent is None else ET.SubElement(parent, tag, texts)
+
+
+def canvas(width: float, height: float, **attributes: object) -> Element:
+    """An empty drawing of this size that scales with its surroundings."""
+    return element("svg", viewBox=f"0 0 {_text(width)} {_text(height)}", role="img", **attributes)
+
+
+def write(parent: Element, words: str, x: float, y: float, **attributes: object) -> Element:
+    """One line of text."""
+    node = element("text", parent, x=x, y=y, **attributes)
+    node.text = clean(words)
+    return node
+
+
+def hint(parent: Element, words: str) -> None:
+    """What a pointer resting on `parent` shows, and a screen reader says."""
+    element("title", parent).text = clean(words)
+
+
+def clean(words: str) -> str:
+    """The words with control characters made visible, so that XML can hold them and people can see them."""
+    return "".join(_visible(char) for char in words)
+
+
+def shorten(words: str, most: int) -> str:
+    """At most `most` characters, the middle left out: both ends of a layer's name tell something."""
+    if len(words) <= most:
+        return words
+    head = (most - 1) // 2
+    return f"{words[:head]}\N{HORIZONTAL ELLIPSIS}{words[len(words) - (most - 1 - head) :]}"
+
+
+def inline(drawing: Element) -> Markup:
+    """The drawing as part of a page that brings its own style."""
+    return Markup(ET.tostring(drawing, encoding="unicode"))  # noqa: S704 -- the serializer has escaped it
+
+
+def standalone(drawing: Element) -> str:
+    """The drawing as a file of its own."""
+    copy = ET.Element(drawing.tag, {**drawing.attrib, "xmlns": _NAMESPACE})
+    element("style", copy).text = STYLE
+    copy.extend(drawing)
+    return ET.tostring(copy, encoding="unicode", xml_declaration=False) + "\n"
+
+
+def _text(value: object) -> str:
+    return f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else clean(str(value))
+
+
+def _visible(char: str) -> str:
+    code = ord(char)
+    if code < 0x20:
+        return " " if char in "\t\n\r" else chr(0x2400 + code)
+    return (
+        "\N{REPLACEMENT CHARACTER}"
+        if 0x7F <= code < 0xA0 or 0xD800 <= code < 0xE000 or code >= 0xFFFE
+        else char
+    )
