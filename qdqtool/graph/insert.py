@@ -38,13 +38,7 @@ def insert(model: Model, placement: Placement, table: CalibrationTable, options:
         UsageError: the model has Q/DQ nodes already, or the placement asks for anything but INT8.
         InputFileError: placement or table belong to another model, or a range is missing or not a positive number.
     """
-    there = quantized_ops(model)
-    if there:
-        raise UsageError(
-            f"has quantized operators already: {', '.join(there)}",
-            fix="start from the float model, or keep this one: run `qdqtool repair` on it, then build and audit",
-            where=str(model.path),
-        )
+    refuse_quantized(model)
     halves = any(model.view.info(decision.tensor).dtype is DType.FLOAT16 for decision in placement.quantized)
     if halves or options.types == "fp16":
         model = _with_half_scales(model)
@@ -53,6 +47,21 @@ def insert(model: Model, placement: Placement, table: CalibrationTable, options:
         writer.write(decision)
     written = writer.finish()
     return to_half(written, keep_io=options.keep_io) if options.types == "fp16" else written
+
+
+def refuse_quantized(model: Model) -> None:
+    """Stop where somebody has quantized the model already.
+
+    Raises:
+        UsageError: the model has Q/DQ nodes or quantized operators.
+    """
+    there = quantized_ops(model)
+    if there:
+        raise UsageError(
+            f"has quantized operators already: {', '.join(there)}",
+            fix="start from the float model, or keep this one: run `qdqtool repair` on it, then build and audit",
+            where=str(model.path),
+        )
 
 
 def quantize(value: NDArray[Any], scale: NDArray[Any], axis: int | None) -> NDArray[np.int8]:

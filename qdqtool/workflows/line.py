@@ -179,6 +179,7 @@ def provenance(work: Work) -> str:
                     name: digest
                     for footprint in work.folder.footprints().values()
                     for name, digest in footprint.outputs.items()
+                    if name != "build.log"  # holds the builder's own times
                 },
             },
         }

@@ -30,6 +30,7 @@ from qdqtool.core.preparation import Insertion, Preparation
 from qdqtool.core.protocols import Builder
 from qdqtool.engine.read import read as read_layers
 from qdqtool.graph.insert import insert as insert_pairs
+from qdqtool.graph.insert import refuse_quantized
 from qdqtool.graph.load import load
 from qdqtool.graph.prepare import prepare as prepare_model
 from qdqtool.graph.save import save
@@ -43,7 +44,9 @@ Measured = Mapping[str, float]
 
 def prepare(work: Work) -> Measured:
     """Open the float model, fold what can be folded, and keep the result with notes of every change."""
-    model = prepare_model(load(work.order.model), work.recipe.prepare)
+    original = load(work.order.model)
+    refuse_quantized(original)
+    model = prepare_model(original, work.recipe.prepare)
     save(model, work.path("model.prepared.onnx"))
     preparation = Preparation(
         model=work.order.model.name,

@@ -88,7 +88,9 @@ def test_set_changes_one_value_and_reads_it_as_yaml() -> None:
     assert recipe.calibrate.percentile == 99.9
 
 
-@pytest.mark.parametrize("change", ["novalue", "=3", "place.exclude.deep=1"], ids=["no equals", "no key", "too deep"])
+@pytest.mark.parametrize(
+    "change", ["novalue", "=3", "place.exclude.deep=1"], ids=["no equals", "no key", "too deep"]
+)
 def test_a_bad_change_is_a_clear_error(change: str) -> None:
     with pytest.raises(UsageError):
         recipes.load(None, [change] if change != "place.exclude.deep=1" else ["place.exclude=a", change])

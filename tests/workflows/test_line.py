@@ -1,0 +1,177 @@
+"""The straight line on the embedded example: its contract, its freshness, its honesty."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from qdqtool.cli.app import run as cli
+
+ROOT = Path(__file__).resolve().parents[2]
+DIGITS = ROOT / "recipes" / "examples" / "digits"
+pytest.importorskip("tensorrt_rtx", reason="building needs the extra rtx")
+pytestmark = pytest.mark.rtx
+
+
+def arguments(out: Path, *more: str, model: Path = DIGITS / "digits.onnx") -> list[str]:
+    return [
+        "run",
+        str(model),
+        "--samples",
+        f"{DIGITS / 'calibration.npz'}[:64]",
+        "--eval-samples",
+        str(DIGITS / "evaluation.npz"),
+        "--labels",
+        str(DIGITS / "labels.npy"),
+        "--out",
+        str(out),
+        *more,
+    ]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("run") / "digits"
+    assert cli(arguments(out)) == 0
+    return out
+
+
+def report_of(folder: Path) -> dict:
+    return json.loads((folder / "report.json").read_text("utf-8"))["data"]
+
+
+def test_the_run_folder_holds_one_file_per_step(folder: Path) -> None:
+    expected = {
+        "recipe.yaml", "provenance.json", "placement.json", "histograms.npz", "calibration.json", "model.qdq.onnx",
+        "build.json", "build.log", "layers.json", "engine.plan", "events.jsonl", "findings.json", "accuracy.json",
+        "report.json", "report.html",
+    }  # fmt: skip
+    assert expected <= {path.name for path in folder.iterdir()}
+
+
+def test_the_report_keeps_its_contract_with_scripts(folder: Path) -> None:
+    data = report_of(folder)
+    summary = data["summary"]
+    for name in ("nodes_total", "nodes_int8", "kernels", "qdq_kernels", "activation_bytes_dumped"):
+        assert isinstance(summary[name], int), name
+    assert isinstance(summary["activation_bytes_fused"], int)
+    assert set(summary["findings"]) == {"error", "warning", "info"}
+    assert summary["accuracy"]["metric"] == "top1"
+    assert {"reference", "int8"} <= set(summary["accuracy"])
+    for fallback in data["fallbacks"]:
+        assert {"node", "op", "precision", "reason", "fix"} <= set(fallback)
+
+
+def test_the_embedded_example_runs_int8_without_losing_accuracy(folder: Path) -> None:
+    summary = report_of(folder)["summary"]
+    assert summary["nodes_int8"] == summary["nodes_total"] == summary["nodes_requested"]
+    assert summary["accuracy"]["reference"] - summary["accuracy"]["int8"] <= 1.0
+
+
+def test_a_second_run_does_nothing_and_says_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.onnx")}
+    assert cli(arguments(folder)) == 0
+    assert {path.name: path.stat().st_mtime_ns for path in folder.glob("*.onnx")} == before
+    assert capsys.readouterr().err.count("fresh") >= 10
+
+
+def test_a_change_repeats_only_what_depends_on_it(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    assert cli(arguments(copy, "--set", "calibrate.method=max")) == 0
+    said = {line.split()[0]: line for line in capsys.readouterr().err.splitlines() if line.strip()}
+    assert "fresh" in said["collect"]
+    assert "fresh" not in said["calibrate"]
+    assert "fresh" not in said["build"]
+
+
+def test_a_damaged_file_is_made_again(folder: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    (copy / "calibration.json").write_text("{}")
+    assert cli(arguments(copy)) == 0
+    assert (copy / "calibration.json").read_bytes() == (folder / "calibration.json").read_bytes()
+
+
+def test_the_same_inputs_give_the_same_bytes_under_two_hash_seeds(tmp_path: Path) -> None:
+    folders = []
+    for seed in ("1", "2"):
+        out = tmp_path / seed
+        subprocess.run(
+            [sys.executable, "-m", "qdqtool", *arguments(out)],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            cwd=ROOT,
+            check=True,
+            capture_output=True,
+        )
+        folders.append(out)
+    # The builder prints its own times into build.log; steps.json is what the steps cost here.
+    measured = {"build.log", "steps.json", "events.jsonl"}
+    names = {path.name for path in folders[0].iterdir() if path.is_file()} - measured
+    different = [
+        name for name in sorted(names) if (folders[0] / name).read_bytes() != (folders[1] / name).read_bytes()
+    ]
+    assert not different
+
+
+def test_random_samples_are_marked_as_meaningless(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = cli(
+        ["run", str(DIGITS / "digits.onnx"), "--samples", "random:4", "--out", str(tmp_path / "x"), "--json"]
+    )  # fmt: skip
+    assert code == 0
+    summary = json.loads(capsys.readouterr().out)["data"]["summary"]
+    assert summary["accuracy"]["meaningful"] is False
+
+
+def test_an_excluded_node_is_reported_as_float_with_the_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli(arguments(tmp_path / "x", "--set", "place.exclude=classify*", "--json")) == 0
+    data = json.loads(capsys.readouterr().out)["data"]
+    assert [entry["op"] for entry in data["fallbacks"]] == ["Gemm"]
+    assert "exclude" in data["fallbacks"][0]["reason"]
+    assert data["fallbacks"][0]["fix"]
+
+
+def test_pre_quantized_weights_and_fp16_make_the_model_smaller(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "small"
+    assert cli(arguments(out, "--set", "insert.types=fp16", "--set", "insert.weights=int8")) == 0
+    assert (out / "model.qdq.onnx").stat().st_size * 2 < (folder / "model.qdq.onnx").stat().st_size
+    summary = report_of(out)["summary"]
+    assert summary["nodes_int8"] == summary["nodes_total"]
+
+
+def test_fail_on_turns_a_finding_into_exit_code_1(tmp_path: Path) -> None:
+    more = ("--set", "place.exclude='*'", "--fail-on", "info")
+    assert cli(arguments(tmp_path / "x", *more)) == 1
+
+
+def test_two_runs_do_not_share_a_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from filelock import FileLock
+
+    with FileLock(folder / ".lock"):
+        assert cli(arguments(folder)) == 2
+    assert "another run" in capsys.readouterr().err
+
+
+def test_a_failed_step_leaves_the_original_and_the_finished_steps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = tmp_path / "broken.onnx"
+    content = (DIGITS / "digits.onnx").read_bytes()[:5000]
+    model.write_bytes(content)
+    assert cli(arguments(tmp_path / "x", model=model)) == 5
+    said = capsys.readouterr().err
+    assert "broken.onnx" in said
+    assert "fix:" in said
+    assert "Traceback" not in said
+    assert model.read_bytes() == content
+    assert not (tmp_path / "x" / "model.prepared.onnx").exists()
