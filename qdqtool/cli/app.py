@@ -10,7 +10,6 @@ import traceback
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
-import click
 import typer
 
 import qdqtool
@@ -33,12 +32,13 @@ def run(arguments: list[str]) -> int:
     except QdqError as error:
         show(error)
         return error.exit_code
-    except click.exceptions.Abort:
+    except typer.Abort:
         return _interrupted()
     except KeyboardInterrupt:
         return _interrupted()
-    except click.ClickException as error:
-        error.show()
+    except typer.TyperException as error:
+        wrong_usage: Any = error  # each one that the parser raises can show itself; the stated base cannot
+        wrong_usage.show()
         return 2
     except BrokenPipeError:
         # The reader of our answer went away: nothing is left to say to it.
@@ -50,7 +50,7 @@ def run(arguments: list[str]) -> int:
 
 
 def application() -> typer.main.Typer | Any:
-    """The click command made of every file on the shelf of commands."""
+    """The command made of every file on the shelf of commands."""
     app = typer.Typer(
         name="qdqtool",
         help="INT8 for NVIDIA TensorRT by explicit Q/DQ: place, calibrate, insert, build, audit, compare, report.",
