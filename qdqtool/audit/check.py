@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from qdqtool.audit.case import Case
-from qdqtool.core.engine import Engine, EngineLayer, Role
+from qdqtool.core.engine import Engine, EngineLayer
 from qdqtool.core.findings import Evidence, NodeVerdict, Severity
 from qdqtool.core.placement import Placement
 from qdqtool.graph.view import GraphView
@@ -46,7 +46,7 @@ class Scene:
     @cached_property
     def kernels(self) -> tuple[EngineLayer, ...]:
         """Layers that launch something."""
-        return tuple(layer for layer in self.engine.layers if layer.role is not Role.SYNC)
+        return self.engine.kernels
 
     @cached_property
     def positions(self) -> dict[str, int]:

@@ -15,7 +15,7 @@ def counts(engine: Engine) -> KernelCounts:
     result of an INT8 convolution is written and read again by the kernel that adds its bias, and with that kernel
     fused into the convolution (estimated).
     """
-    kernels = [layer for layer in engine.layers if layer.role is not Role.SYNC]
+    kernels = list(engine.kernels)
     dumped = _total([size for layer in kernels for size in _sizes(layer)])
     saved = _total([2 * size if size is not None else None for size in _fused_away(engine, kernels)])
     return KernelCounts(

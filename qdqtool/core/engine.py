@@ -21,13 +21,13 @@ class Role(str, Enum):
     """What a layer is for.
 
     COMPUTE holds a convolution, a matrix product or an attention; QDQ only quantizes, dequantizes, casts or
-    reformats; SYNC (signal, wait, shape_call) is not a kernel; OTHER is everything else.
+    reformats; NONE launches nothing (signal, wait, shape_call, NoOp, Constant); OTHER is everything else.
     """
 
     COMPUTE = "compute"
     QDQ = "qdq"
     OTHER = "other"
-    SYNC = "sync"
+    NONE = "none"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,6 +75,7 @@ class EngineLayer:
         precision: type of the arithmetic of a COMPUTE layer, type of the output of the others.
         precision_certainty: how `precision` is known.
         pointwise: whether it works element by element, so that the compute kernel before it could take it in.
+        profile: number of the optimization profile it was built for.
     """
 
     name: str
@@ -91,6 +92,7 @@ class EngineLayer:
     precision: DType = DType.UNKNOWN
     precision_certainty: Certainty = Certainty.UNKNOWN
     pointwise: bool = False
+    profile: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,6 +105,7 @@ class Engine:
         form: which layer-information form was read ("rtx-dump", "inspector-8.6", ...).
         unread: how many records of the dump were not understood.
         unknown_formats: type or format words nobody recognises, with their counts.
+        notes: what a reader of the layers should know, one sentence each.
     """
 
     layers: tuple[EngineLayer, ...]
@@ -110,3 +113,9 @@ class Engine:
     form: str = ""
     unread: int = 0
     unknown_formats: tuple[tuple[str, int], ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def kernels(self) -> tuple[EngineLayer, ...]:
+        """The layers that launch something, for the first optimization profile."""
+        return tuple(layer for layer in self.layers if layer.role is not Role.NONE and layer.profile == 0)

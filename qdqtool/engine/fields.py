@@ -15,6 +15,7 @@ from qdqtool.core.engine import Certainty, EngineLayer, EngineTensor
 from qdqtool.engine.formats import dtype_of
 from qdqtool.engine.metadata import onnx_nodes
 from qdqtool.engine.precision import judged
+from qdqtool.engine.weights import stated_constants
 
 _TYPE_KEYS = ("Datatype", "DataType", "Format/Datatype", "Format")
 _FORMAT_KEYS = ("Format", "Format/Datatype")
@@ -29,7 +30,7 @@ def layer(fields: Mapping[str, Any]) -> EngineLayer:
             name=_text(fields.get("Name")),
             kind=_text(fields.get("LayerType")),
             inputs=_tensors(fields.get("Inputs")),
-            constants=_tensors(fields.get("Constants")),
+            constants=_tensors(fields.get("Constants")) or stated_constants(fields),
             outputs=_tensors(fields.get("Outputs")),
             tactic=_text(fields.get("TacticName")),
             onnx_nodes=nodes,

@@ -9,13 +9,15 @@ from pathlib import Path
 from qdqtool.core.engine import Engine
 from qdqtool.core.kinds import ENGINE
 from qdqtool.engine.decode import read_file
-from qdqtool.engine.precision import settled
-from qdqtool.engine.readers import Reader, dump
+from qdqtool.engine.optimization_profiles import with_profiles
+from qdqtool.engine.readers import Reader, dump, inspector, lines, names, replay
+from qdqtool.engine.roles import settled
 from qdqtool.engine.unknowns import unknown_formats
 from qdqtool.errors import InputFileError
 
 _ARTEFACT = re.compile(r'"kind": *"engine"')
-_READERS: tuple[Reader, ...] = (dump,)
+_READERS: tuple[Reader, ...] = (inspector, dump, lines, replay, names)
+"""The most detailed form first: a log may hold several."""
 
 
 def read(path: Path) -> Engine:
@@ -44,4 +46,5 @@ def read_text(text: str, *, where: str) -> Engine:
             where=where,
         )
     engine = reader.read(text)
-    return replace(engine, layers=settled(engine.layers), unknown_formats=unknown_formats(engine))
+    layers = with_profiles(settled(engine.layers))
+    return replace(engine, layers=layers, unknown_formats=unknown_formats(engine))

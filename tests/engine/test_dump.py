@@ -82,7 +82,7 @@ def test_a_layer_named_int8_is_not_int8_because_of_its_name():
 def test_roles_tell_kernels_that_only_convert():
     wait = "Name: __mye1_myl0_9, LayerType: wait, Inputs: [], Constants: [], Outputs: [], TacticName: , StreamId: 1, EventId: 2, Metadata: "
     engine = layers(dump(QUANTIZE, CONV, EPILOGUE, wait))
-    assert [layer.role for layer in engine.layers] == [Role.QDQ, Role.COMPUTE, Role.OTHER, Role.SYNC]
+    assert [layer.role for layer in engine.layers] == [Role.QDQ, Role.COMPUTE, Role.OTHER, Role.NONE]
     assert [layer.pointwise for layer in engine.layers] == [True, False, True, False]
 
 
@@ -204,7 +204,7 @@ def test_real_dumps_give_the_recorded_figures(
 ):
     content = shared(f"corpus/rtx/{name}").read_bytes()
     text = (lzma.decompress(content) if name.endswith(".xz") else content).decode()
-    found = [layer for layer in layers(text).layers if layer.role is not Role.SYNC]
+    found = [layer for layer in layers(text).layers if layer.role is not Role.NONE]
     computing = [layer for layer in found if layer.role is Role.COMPUTE]
     size = sum(tensor.bytes or 0 for layer in found for tensor in (*layer.inputs, *layer.outputs))
     assert (len(found), len(computing), round(size / 1e6, 1)) == (kernels, compute, megabytes)

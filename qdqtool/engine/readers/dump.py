@@ -16,13 +16,15 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from qdqtool.core.engine import Engine
+from qdqtool.core.engine import Engine, EngineTensor
 from qdqtool.engine.fields import layer, tensor
 
 FORM = "layers-dump"
 _RECORD = re.compile(r"^(?:\[[^\]\n]*\] )*(?=Name: )", re.MULTILINE)
 _AFTER = re.compile(r"\n(?=\[[^\]\n]*\] |\s*$|I/O Tensors:|Bindings:|Engine Metadata:)")
 _LISTS = ("Inputs", "Constants", "Outputs")
+_HEADING = re.compile(r"^(?:I/O Tensors|Bindings):$", re.MULTILINE)
+_NAMES = re.compile(r"^Bindings:\n((?:[^\[\n][^\n]*\n)+)", re.MULTILINE)
 _BINDING = re.compile(r"^ +(Name: .*, IOMode: .*)$", re.MULTILINE)
 
 
@@ -34,14 +36,27 @@ def recognizes(text: str) -> bool:
 def read(text: str) -> Engine:
     """The layers of the last `Layers:` message in `text`."""
     last = text[max(text.rfind("\nLayers:\n"), 0) :]
-    records = list(_records(last))
+    records = list(_records(last[: _end(last)]))
     fields = [found for found in map(_fields, records) if found is not None]
     return Engine(
         layers=tuple(layer(found) for found in fields),
-        bindings=tuple(tensor(_simple_fields(match[1])) for match in _BINDING.finditer(last)),
+        bindings=_bindings(last),
         form=FORM,
         unread=len(records) - len(fields),
     )
+
+
+def _end(text: str) -> int:
+    """Where the list of layers ends: an inspector's text goes on with bindings, then with single layers again."""
+    heading = _HEADING.search(text)
+    return heading.start() if heading else len(text)
+
+
+def _bindings(text: str) -> tuple[EngineTensor, ...]:
+    named = _NAMES.search(text)
+    if named:
+        return tuple(EngineTensor(name=name) for name in named[1].splitlines())
+    return tuple(tensor(_simple_fields(match[1])) for match in _BINDING.finditer(text))
 
 
 def _records(text: str) -> Iterator[str]:

@@ -1,0 +1,8 @@
+"""Times of layers, whatever wrote them: one file per form.
+
+from qdqtool.engine.profiles import read_profile
+"""
+
+from qdqtool.engine.profiles.read import read_profile, read_profile_text
+
+__all__ = ["read_profile", "read_profile_text"]

@@ -1,0 +1,50 @@
+"""Reads the times of layers from a file, whichever form it has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from qdqtool.core.timing import Profile
+from qdqtool.engine.decode import read_file
+from qdqtool.engine.profiles import exported, listed, printed, table
+from qdqtool.errors import InputFileError
+
+
+class ProfileReader(Protocol):
+    """What each form offers."""
+
+    def recognizes(self, text: str) -> bool:
+        """Whether `text` has this form."""
+
+    def read(self, text: str) -> Profile:
+        """The rows in `text`; those that do not fit are counted as unread, nothing raises."""
+
+
+_READERS: tuple[ProfileReader, ...] = (exported, table, printed, listed)
+
+
+def read_profile(path: Path) -> Profile:
+    """The times that the file at `path` holds.
+
+    Raises:
+        InputFileError: unreadable, or in no known form of profile.
+    """
+    return read_profile_text(read_file(path), where=str(path))
+
+
+def read_profile_text(text: str, *, where: str) -> Profile:
+    """The times that `text` holds; `where` names it in messages.
+
+    Raises:
+        InputFileError: `text` is in no known form of profile, or holds no row.
+    """
+    reader = next((reader for reader in _READERS if reader.recognizes(text)), None)
+    profile = reader.read(text) if reader else None
+    if profile is None or not profile.rows:
+        raise InputFileError(
+            "holds no times of layers",
+            fix="pass the file of trtexec --exportProfile, or a log of a run with --dumpProfile",
+            where=where,
+        )
+    return profile

@@ -1,0 +1,76 @@
+"""The `Engine Layer Information:` text of verbose builds, one `Layer(...)` line per layer.
+
+    Layer(CaskConvolution): conv1 + relu1, Tactic: 7144526460361122478, x[Half(1,3,224,224)] -> y[Half(1,64,112,112)]
+    Layer(CaskConvolution): conv1 + relu1, Tactic: 0xf64396b97c889179, x (Int8[1,3:4,224,224]) -> y (Half[1,64,112,112])
+
+The first spelling is that of TensorRT 8.0 to 8.4, the second that of later releases; `3:4` means three channels padded
+to a multiple of four, a negative dimension is a dynamic one. Constants have no inputs. Names may hold commas, brackets
+and arrows, so tensors are found by the type and shape behind them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from qdqtool.core.engine import Engine
+from qdqtool.engine.fields import layer
+
+_LINE = re.compile(
+    r"^.*?\bLayer\(([^()\n]*)\): (.*), Tactic: (-?(?:0x[0-9a-fA-F]{1,16}|\d{1,20})), (.*)$", re.MULTILINE
+)
+_TENSOR = re.compile(r"(.+?)(?:\[(\w+)\(([-\d,: ]*)\)\]| ?\((\w+)\[([-\d,: ]*)\]\))(?=, | ->|$)")
+_HEADING = re.compile(r"Engine Layer Information:")
+
+
+def recognizes(text: str) -> bool:
+    """Whether `text` holds at least one such line."""
+    return _LINE.search(text) is not None
+
+
+def read(text: str) -> Engine:
+    """The layers behind the last heading in `text`, or all of them where there is none."""
+    at = max((match.end() for match in _HEADING.finditer(text)), default=0)
+    if _LINE.search(text, at) is None:
+        at = 0
+    found = [_fields(match) for match in _LINE.finditer(text, at)]
+    return Engine(
+        layers=tuple(layer(fields) for fields in found if fields is not None),
+        form="layer-lines",
+        unread=sum(fields is None for fields in found),
+    )
+
+
+def _fields(line: re.Match[str]) -> dict[str, Any] | None:
+    """The fields of one line in the inspector's shape, or None where its tensors are not understood."""
+    inputs: list[dict[str, Any]] = []
+    outputs: list[dict[str, Any]] = []
+    rest, side = line[4].strip(), inputs
+    while rest:
+        if rest.startswith("->"):
+            rest, side = rest.removeprefix("->").strip(), outputs
+            continue
+        found = _TENSOR.match(rest)
+        if found is None:
+            return None
+        side.append(_tensor(found))
+        rest = rest[found.end() :].removeprefix(", ").strip()
+    return {
+        "Name": line[2],
+        "LayerType": line[1],
+        "Inputs": inputs,
+        "Outputs": outputs,
+        "TacticValue": line[3],
+    }
+
+
+def _tensor(found: re.Match[str]) -> dict[str, Any]:
+    words, dims = (found[2], found[3]) if found[2] else (found[4], found[5])
+    sizes = [
+        int(dim.partition(":")[0]) for dim in dims.split(",") if re.fullmatch(r"\s*-?\d{1,18}(:\d+)?", dim)
+    ]
+    return {
+        "Name": found[1].strip(),
+        "Dimensions": [max(size, -1) for size in sizes],
+        "Format/Datatype": f"{words}[{dims}]",
+    }

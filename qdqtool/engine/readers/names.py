@@ -1,0 +1,38 @@
+"""Text that lists the names of layers and nothing else: what builds without detailed profiling verbosity print.
+
+Layers:
+conv1 + relu1
+pool1
+
+Bindings:
+input
+"""
+
+from __future__ import annotations
+
+import re
+
+from qdqtool.core.engine import Engine, EngineTensor
+from qdqtool.engine.fields import layer
+
+NAMES_ONLY = "the layer information holds names only; types, shapes and formats need a build with --profilingVerbosity=detailed"
+_LAYERS = re.compile(r"^(?:\[[^\]\n]*\] )*Layers:\n((?:[^\[\n][^\n]*\n)+)", re.MULTILINE)
+_BINDINGS = re.compile(r"^Bindings:\n((?:[^\[\n][^\n]*\n)+)", re.MULTILINE)
+
+
+def recognizes(text: str) -> bool:
+    """Whether `text` holds such a list."""
+    return _LAYERS.search(text + "\n") is not None
+
+
+def read(text: str) -> Engine:
+    """The names of the last list in `text` as layers without tensors."""
+    *_, found = _LAYERS.finditer(text + "\n")
+    names = [name for name in found[1].splitlines() if name.strip()]
+    bindings = _BINDINGS.search(text + "\n", found.end())
+    return Engine(
+        layers=tuple(layer({"Name": name}) for name in names),
+        bindings=tuple(EngineTensor(name=name) for name in (bindings[1].splitlines() if bindings else ())),
+        form="names-only",
+        notes=(NAMES_ONLY,),
+    )

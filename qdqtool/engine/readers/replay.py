@@ -1,0 +1,38 @@
+"""A tactic replay file as `polygraphy inspect tactics` prints it: names, tactics and types, but no shapes.
+
+Layer: conv1 + relu1
+Algorithm: (Implementation: 2147483657, Tactic: -480840) | Inputs: (TensorInfo(DataType.FLOAT, (784, 28, 1), -1, 1),) | Outputs: (...)
+"""
+
+from __future__ import annotations
+
+import re
+
+from qdqtool.core.engine import Engine
+from qdqtool.engine.fields import layer
+
+_ENTRY = re.compile(
+    r"^(?:\[\w\] )?\s*Layer: (.*)\n\s*Algorithm: \(Implementation: (-?\d{1,20}), Tactic: (-?\d{1,20})\)"
+    r" \| Inputs: (.*?) \| Outputs: (.*)$",
+    re.MULTILINE,
+)
+_TYPE = re.compile(r"DataType\.(\w+)")
+
+
+def recognizes(text: str) -> bool:
+    """Whether `text` holds at least one such entry."""
+    return _ENTRY.search(text) is not None
+
+
+def read(text: str) -> Engine:
+    """The entries as layers; the strides they state say nothing certain of shapes."""
+    layers = []
+    for name, implementation, tactic, inputs, outputs in _ENTRY.findall(text):
+        fields = {"Name": name, "TacticValue": tactic, "Implementation": implementation}
+        sides = {"Inputs": inputs, "Outputs": outputs}
+        tensors = {
+            side: [{"Name": "", "Format/Datatype": word} for word in _TYPE.findall(words)]
+            for side, words in sides.items()
+        }
+        layers.append(layer({**fields, **tensors}))
+    return Engine(layers=tuple(layers), form="tactic-replay")

@@ -1,0 +1,110 @@
+"""What a layer is for: computing, converting, something else, or nothing at all."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from qdqtool.core.dtypes import DType
+from qdqtool.core.engine import EngineLayer, Role
+
+_NO_KERNEL = frozenset({"signal", "wait", "shape_call", "NoOp", "Constant", "TrainStation"})
+_COMPUTE_KIND = re.compile(r"conv|gemm|matrixmultiply|matmul|fullyconnected|correlation", re.IGNORECASE)
+_ATTENTION = re.compile(r"_gemm_mha|kgen_mha|fmha|flash_attention|QKVToContext", re.IGNORECASE)
+_COMPUTE_PLUGIN = re.compile(
+    r"QKVToContext|FullyConnected|CustomFC|MultiHead|Attention|DeformableConv", re.IGNORECASE
+)
+_REFORMAT = frozenset({"Reformat", "MyelinReformat", "Quantize", "Dequantize", "Cast"})
+_REARRANGES = frozenset({"SLICE", "CONCAT"})
+"""Origins of a Reformat layer that copies because the graph slices or concatenates, not to convert."""
+_FUSION_WORDS = frozenset({"Fc", "Corr", "Deco"})
+_MOVES = frozenset({"Tran", "Move", "Resh", "Cast", "Repl"})
+_QUANTIZE = _MOVES | {"Mul", "Div", "Min", "Max", "Roun", "Conc"}
+_POINTWISE = _QUANTIZE | frozenset(
+    {"Add", "Sub", "Silu", "Relu", "Sigm", "Sqrt", "Erf", "Exp", "Tanh", "Pow", "Abs", "Neg"}
+)
+_SUFFIX = re.compile(r"_myl\d+_\d+$")
+
+
+def words(layer: EngineLayer) -> tuple[str, ...]:
+    """The operations a generated kernel is named after: `__myl_MulMinMaxRounCast_myl0_0` has five.
+
+    A last word "Etc" means that the name was cut and further operations are not shown.
+    """
+    stem = _SUFFIX.sub("", layer.name)
+    return (
+        tuple(re.findall(r"[A-Z][a-z0-9]*", stem.removeprefix("__myl_"))) if stem.startswith("__myl_") else ()
+    )
+
+
+def role_of(layer: EngineLayer) -> Role:
+    """What the layer is for, as far as it alone can tell."""
+    if layer.kind in _NO_KERNEL:
+        return Role.NONE
+    named = frozenset(words(layer))
+    if _computes(layer, named):
+        return Role.COMPUTE
+    return Role.QDQ if _only_converts(layer, named) else Role.OTHER
+
+
+def is_attention(layer: EngineLayer) -> bool:
+    """Whether the kernel is a fused attention."""
+    return _ATTENTION.search(f"{layer.name} {layer.tactic}") is not None
+
+
+def dequantizes_first(layer: EngineLayer) -> bool:
+    """Whether a compute kernel turns its INT8 input into floats before it multiplies (`CastMul...Fc`)."""
+    named = words(layer)
+    core = next((at for at, word in enumerate(named) if word in _FUSION_WORDS), 0)
+    return "Cast" in named[:core]
+
+
+def is_pointwise(layer: EngineLayer) -> bool:
+    """Whether a generated kernel works element by element, so that a compute kernel could take it in."""
+    named = frozenset(words(layer))
+    joins = "Conc" in named and len(layer.inputs) > 1
+    return layer.role in {Role.OTHER, Role.QDQ} and bool(named) and named <= _POINTWISE and not joins
+
+
+def settled(layers: tuple[EngineLayer, ...]) -> tuple[EngineLayer, ...]:
+    """`layers` with the roles that only their neighbours can tell.
+
+    The result of an INT8 kernel must be rescaled by somebody, so a generated kernel that does this and quantizes for
+    the next one is an epilogue, not a mere conversion.
+    """
+    from_int8 = {
+        tensor.name
+        for layer in layers
+        if layer.role is Role.COMPUTE and layer.precision is DType.INT8
+        for tensor in layer.outputs
+    }
+    return tuple(
+        replace(layer, role=Role.OTHER)
+        if layer.role is Role.QDQ
+        and words(layer)
+        and any(tensor.name in from_int8 for tensor in layer.inputs)
+        else layer
+        for layer in layers
+    )
+
+
+def _computes(layer: EngineLayer, named: frozenset[str]) -> bool:
+    if layer.kind in _REFORMAT:
+        return False
+    if _COMPUTE_KIND.search(layer.kind) or is_attention(layer) or named & _FUSION_WORDS:
+        return True
+    plugin = dict(layer.attributes).get("PluginType", "")
+    return _COMPUTE_PLUGIN.search(plugin) is not None
+
+
+def _only_converts(layer: EngineLayer, named: frozenset[str]) -> bool:
+    types = {tensor.dtype for tensor in (*layer.inputs, *layer.constants, *layer.outputs)}
+    if layer.kind in _REFORMAT:
+        return dict(layer.attributes).get("Origin", "") not in _REARRANGES
+    if layer.kind == "Scale":
+        return DType.INT8 in types and len(types) > 1
+    if not named or named <= _MOVES:
+        return bool(named)
+    quantizes = "Roun" in named or (DType.INT8 in types and "Cast" in named)
+    joins = "Conc" in named and len(layer.inputs) > 1
+    return quantizes and named <= _QUANTIZE and not joins
