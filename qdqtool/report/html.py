@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.resources import files
+
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
-from qdqtool.core.findings import Severity
+from qdqtool.core.engine import Role
 from qdqtool.core.report import Report
-from qdqtool.report import words
+from qdqtool.report import palette, svg, words
 from qdqtool.report.assemble import runs_int8
+from qdqtool.report.details import Detail, details
+from qdqtool.report.figures import Figure, figures
+from qdqtool.report.graph import LARGEST, draw, network
+from qdqtool.report.sides import Sides, compare_sides
 
 
-def render(report: Report) -> str:
-    """The HTML text of the page; everything that comes from a model or a dump is escaped."""
+def render(report: Report, against: Report | None = None) -> str:
+    """The HTML text of the page; everything that comes from a model or a dump is escaped.
+
+    With `against`, a second run, the page shows both and what differs between them.
+    """
     environment = Environment(
         loader=PackageLoader("qdqtool.report", "page"),
         autoescape=True,
@@ -19,7 +33,65 @@ def render(report: Report) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    template = environment.get_template("page.html")
-    return template.render(
-        report=report, summary=report.summary, words=words, runs_int8=runs_int8, severities=tuple(Severity)
+    environment.filters["clean"] = svg.clean
+    environment.filters["metric_name"] = words.metric
+    script = _asset("page.js")
+    runs = [_Run("a", report)] + ([_Run("b", against)] if against is not None else [])
+    return environment.get_template("page.html").render(
+        runs=runs,
+        sides=_sides(report, against),
+        style=Markup(palette.CLASSES + _asset("page.css")),  # noqa: S704 -- our own file
+        script=Markup(script),  # noqa: S704 -- our own file
+        script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        words=words,
+        swatch=palette.swatch,
+        in_order=palette.in_order,
+        runs_int8=runs_int8,
     )
+
+
+def _sides(report: Report, against: Report | None) -> Sides | None:
+    return None if against is None else compare_sides(report, against)
+
+
+def _asset(name: str) -> str:
+    return (files("qdqtool.report") / "page" / name).read_text("utf-8")
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One run as the template wants it; `key` keeps the identifiers of two runs apart."""
+
+    key: str
+    report: Report
+
+    @cached_property
+    def graph(self) -> Markup | None:
+        """The engine's drawing; None where there is nothing to draw, or too much."""
+        layers = [layer for layer in self.report.layers if layer.role is not Role.NONE]
+        return svg.inline(draw(network(self.report.layers))) if 0 < len(layers) <= LARGEST else None
+
+    @cached_property
+    def is_too_large(self) -> bool:
+        return len(self.report.layers) > LARGEST
+
+    @cached_property
+    def details(self) -> list[Detail]:
+        return details(self.report)
+
+    @cached_property
+    def figures(self) -> tuple[tuple[Figure, tuple[Markup, ...]], ...]:
+        """Charts with their drawings as markup."""
+        return tuple(
+            (figure, tuple(svg.inline(drawing) for drawing in figure.drawings))
+            for figure in figures(self.report)
+        )
+
+    @cached_property
+    def layer_of(self) -> dict[str, int]:
+        """Number of the first layer that holds an ONNX node, by node name."""
+        found: dict[str, int] = {}
+        for number, layer in enumerate(self.report.layers):
+            for node in layer.onnx_nodes:
+                found.setdefault(node, number)
+        return found

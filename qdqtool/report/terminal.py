@@ -58,8 +58,7 @@ def _rows(report: Report) -> Iterator[tuple[str, str]]:
     if report.comparison is not None:
         yield from _accuracy(report.comparison)
     if summary.kernels is not None:
-        compute = "unknown" if summary.compute_kernels is None else summary.compute_kernels
-        convert = "unknown" if summary.qdq_kernels is None else summary.qdq_kernels
+        compute, convert = words.count(summary.compute_kernels), words.count(summary.qdq_kernels)
         yield (
             "Kernels",
             f"{summary.kernels}: {compute} compute, {convert} only quantize, cast or reformat  [recorded]",
@@ -68,8 +67,7 @@ def _rows(report: Report) -> Iterator[tuple[str, str]]:
     if summary.engine_bytes is not None:
         yield "Engine", f"{words.size(summary.engine_bytes)}  [measured]"
     if summary.nodes_total is not None:
-        counts = ", ".join(f"{count} {severity}" for severity, count in _counts(summary))
-        yield "Findings", counts
+        yield "Findings", words.severities(summary.findings)
 
 
 def _accuracy(comparison: Comparison) -> Iterator[tuple[str, str]]:
@@ -89,12 +87,6 @@ def _activations(summary: Summary) -> str:
     if dumped is None:
         return "bytes unknown: a shape or a type is dynamic or not understood"
     return f"{words.size(dumped)} [recorded], {words.size(fused)} with fused epilogues [estimated]"
-
-
-def _counts(summary: Summary) -> list[tuple[str, int]]:
-    """Severities with their counts, the worst first."""
-    order = sorted(Severity, key=lambda severity: -severity.rank)
-    return [(severity.value, summary.findings.get(severity.value, 0)) for severity in order]
 
 
 Entry = tuple[str, str, str | None]

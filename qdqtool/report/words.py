@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from qdqtool.core.comparison import Comparison, Measure, TaskAccuracy
+from collections.abc import Mapping
+
+from qdqtool.core.comparison import Comparison, Measure, OutputComparison, TaskAccuracy
+from qdqtool.core.findings import Severity
 from qdqtool.core.report import Summary
 
 UNKNOWN = "unknown"
@@ -72,6 +75,18 @@ def task(entry: TaskAccuracy) -> str:
     )
 
 
+def spread(entry: TaskAccuracy) -> str:
+    """`-0.3 points (95 % interval -0.9 to +0.2), 500 samples: within noise`."""
+    span = (
+        ""
+        if entry.low is None or entry.high is None
+        else f" (95 % interval {entry.low:+.1f} to {entry.high:+.1f})"
+    )
+    told = noise(entry)
+    step = _signed(entry.candidate - entry.reference)
+    return f"{step} points{span}, {entry.samples} samples{f': {told}' if told else ''}"
+
+
 def noise(entry: TaskAccuracy) -> str:
     """Whether the difference is more than chance."""
     if entry.low is None or entry.high is None:
@@ -91,9 +106,43 @@ def measure(entry: Measure) -> str:
     return f"{metric(entry.metric)} {number(entry.value)}{unit}"
 
 
+def value(entry: Measure) -> str:
+    """The figure and its unit, or the reason why there is none."""
+    unit = f" {entry.unit}" if entry.unit else ""
+    return entry.note or UNKNOWN if entry.value is None else f"{number(entry.value)}{unit}"
+
+
+def headline(output: OutputComparison) -> str:
+    """The measure of an output that says most: SQNR where there is one, else the first."""
+    chosen = _chosen(output)
+    return UNKNOWN if chosen is None else measure(chosen)
+
+
+def rest(output: OutputComparison) -> str:
+    """All measures of an output but the headline."""
+    chosen = _chosen(output)
+    return ", ".join(measure(entry) for entry in output.measures if entry is not chosen)
+
+
+def count(number_of: int | None) -> str:
+    """A count, or that it is unknown."""
+    return UNKNOWN if number_of is None else str(number_of)
+
+
+def severities(found: Mapping[str, int]) -> str:
+    """`1 error, 2 warning, 1 info`."""
+    order = sorted(Severity, key=lambda severity: -severity.rank)
+    return ", ".join(f"{found.get(severity.value, 0)} {severity.value}" for severity in order)
+
+
 def accuracy_caveat(comparison: Comparison) -> str:
     """Why the accuracy must not be trusted; "" where it may."""
     return "" if comparison.meaningful else "random samples: accuracy meaningless"
+
+
+def _chosen(output: OutputComparison) -> Measure | None:
+    by_name = {entry.metric: entry for entry in reversed(output.measures)}
+    return by_name.get("sqnr_db", output.measures[0] if output.measures else None)
 
 
 def _signed(step: float) -> str:

@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from qdqtool.report.svg import Element, canvas, element, hint, write
+from qdqtool.report.svg import Element, canvas, element, hint, shorten, write
 
-_WIDTH, _HEIGHT, _FLOOR = 220, 84, 66
+_WIDTH, _HEIGHT, _FLOOR, _CEILING = 220, 96, 78, 18
+_LETTERS = 34
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -19,15 +20,16 @@ class Mark:
     text: str
 
 
-def histogram(counts: Sequence[int], width: float, marks: Sequence[Mark], title: str) -> Element:
+def histogram(label: str, counts: Sequence[int], width: float, marks: Sequence[Mark], more: str) -> Element:
     """Bars on a logarithmic scale of counts, one per bin from 0 on; marks beyond the last bin get room."""
-    drawing = canvas(_WIDTH, _HEIGHT, aria_label=title, class_="chart small")
-    hint(drawing, title)
+    drawing = canvas(_WIDTH, _HEIGHT, aria_label=f"{label}: {more}", class_="chart small")
+    hint(drawing, f"{label}: {more}")
+    write(drawing, shorten(label, _LETTERS), 0, 11)
     reach = max([width * len(counts), *(mark.value * 1.05 for mark in marks)], default=0.0) or 1.0
     tallest = math.log1p(max(counts, default=0)) or 1.0
     for number, count in enumerate(counts):
         if count:
-            height = (_FLOOR - 6) * math.log1p(count) / tallest
+            height = (_FLOOR - _CEILING) * math.log1p(count) / tallest
             left, step = _WIDTH * number * width / reach, _WIDTH * width / reach
             element(
                 "rect",
@@ -41,7 +43,7 @@ def histogram(counts: Sequence[int], width: float, marks: Sequence[Mark], title:
     element("line", drawing, x1=0, y1=_FLOOR, x2=_WIDTH, y2=_FLOOR, class_="grid")
     for mark in marks:
         x = _WIDTH * mark.value / reach
-        line = element("line", drawing, x1=x, y1=2, x2=x, y2=_FLOOR, class_="mark")
+        line = element("line", drawing, x1=x, y1=_CEILING - 2, x2=x, y2=_FLOOR, class_="mark")
         hint(line, mark.text)
     write(drawing, "0", 0, _HEIGHT - 4, class_="soft")
     write(drawing, f"{reach:.3g}", _WIDTH, _HEIGHT - 4, class_="end soft")

@@ -1,0 +1,237 @@
+"""Which charts a report gives."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from qdqtool.core.comparison import OutputComparison
+from qdqtool.core.dtypes import DType
+from qdqtool.core.engine import Role
+from qdqtool.core.report import LayerRow, RangeRow, Report
+from qdqtool.report import words
+from qdqtool.report.charts.axis import Axis, axis_over
+from qdqtool.report.charts.bars import Bar, Stack, bars, stacked
+from qdqtool.report.charts.histogram import Mark, histogram
+from qdqtool.report.charts.scatter import Point, scatter
+from qdqtool.report.palette import in_order, swatch
+from qdqtool.report.svg import Element
+
+_SHOWN = 25
+_HISTOGRAMS = 48
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Figure:
+    """A chart with its words.
+
+    Attributes:
+        name: for file names and links.
+        title: what it shows.
+        caption: how to read it.
+        source: measured, recorded or estimated.
+        drawings: one, or many small ones side by side.
+    """
+
+    name: str
+    title: str
+    caption: str
+    source: str
+    drawings: tuple[Element, ...]
+
+
+def figures(report: Report) -> tuple[Figure, ...]:
+    """All charts for which the report has figures."""
+    layers = [layer for layer in report.layers if layer.role is not Role.NONE]
+    made = [_shares(layers), *_by_layer(layers), _by_kind(layers), _roofline(layers), _funnel(report)]
+    made += [_noise(report.comparison.tensors) if report.comparison else None, _ranges(report.ranges)]
+    return tuple(figure for figure in made if figure is not None)
+
+
+def _shares(layers: Sequence[LayerRow]) -> Figure | None:
+    if not layers:
+        return None
+    weighings: tuple[tuple[str, Callable[[LayerRow], float], Callable[[float], str]], ...] = (
+        ("kernels", lambda _: 1, lambda value: f"{value:.0f}"),
+        ("bytes", lambda layer: layer.bytes or 0, lambda value: words.size(round(value))),
+        ("time", lambda layer: layer.ms or 0.0, lambda value: f"{value:.3g} ms"),
+    )
+    rows = []
+    for label, weigh, tell in weighings:
+        sums: dict[DType, float] = defaultdict(float)
+        for layer in layers:
+            sums[layer.precision] += weigh(layer)
+        if any(sums.values()):
+            order = in_order(dtype for dtype, value in sums.items() if value)
+            parts = (Bar(label=str(d), value=sums[d], text=tell(sums[d]), style=swatch(d)) for d in order)
+            rows.append(Stack(label=label, parts=tuple(parts)))
+    return Figure(
+        name="precision-shares",
+        title="Precision shares",
+        caption="Type of the arithmetic of compute kernels, and of the output of the others.",
+        source="recorded",
+        drawings=(stacked(rows, "Precision shares"),),
+    )
+
+
+def _by_layer(layers: Sequence[LayerRow]) -> Iterator[Figure | None]:
+    yield _longest(layers, "time", "Time by layer", lambda layer: layer.ms, lambda value: f"{value:.4g} ms")
+    yield _longest(
+        layers,
+        "bytes",
+        "Activation bytes by layer",
+        lambda layer: layer.bytes,
+        lambda value: words.size(round(value)),
+    )
+
+
+def _longest(
+    layers: Sequence[LayerRow],
+    name: str,
+    title: str,
+    measure: Callable[[LayerRow], float | None],
+    tell: Callable[[float], str],
+) -> Figure | None:
+    known = [(value, layer) for layer in layers if (value := measure(layer))]
+    if not known:
+        return None
+    top = sorted(known, key=lambda pair: -pair[0])[:_SHOWN]
+    rows = [
+        Bar(
+            label=", ".join(layer.onnx_nodes) or layer.name,
+            value=value,
+            text=tell(value),
+            style=swatch(layer.precision),
+            more=f"{layer.kind} {layer.precision}",
+        )
+        for value, layer in top
+    ]
+    whole = sum(value for value, _ in known)
+    share = words.percent(round(sum(value for value, _ in top) * 1000 / whole), 1000)
+    return Figure(
+        name=f"{name}-by-layer",
+        title=title,
+        caption=f"The {len(rows)} largest of {len(layers)}; together {share} of all.",
+        source="measured" if name == "time" else "recorded",
+        drawings=(bars(rows, title),),
+    )
+
+
+def _by_kind(layers: Sequence[LayerRow]) -> Figure | None:
+    timed = any(layer.ms for layer in layers)
+    sums: dict[str, float] = defaultdict(float)
+    counts: dict[str, int] = defaultdict(int)
+    for layer in layers:
+        sums[layer.kind] += (layer.ms if timed else layer.bytes) or 0
+        counts[layer.kind] += 1
+    rows = [
+        Bar(
+            label=kind or "unnamed",
+            value=value,
+            text=f"{value:.4g} ms" if timed else words.size(round(value)),
+            more=f"{counts[kind]} layers",
+        )
+        for kind, value in sorted(sums.items(), key=lambda pair: (-pair[1], pair[0]))[:_SHOWN]
+        if value
+    ]
+    title = "Time by layer type" if timed else "Activation bytes by layer type"
+    if not rows:
+        return None
+    return Figure(
+        name="by-type",
+        title=title,
+        caption="Layer types in the engine's own words.",
+        source="measured" if timed else "recorded",
+        drawings=(bars(rows, title),),
+    )
+
+
+def _roofline(layers: Sequence[LayerRow]) -> Figure | None:
+    """Intensity against speed where layers were timed, else against work."""
+    points = []
+    timed = any(layer.ms and layer.macs for layer in layers)
+    for layer in layers:
+        moved = (layer.bytes or 0) + (layer.weight_bytes or 0)
+        if not layer.macs or not moved or (timed and not layer.ms):
+            continue
+        height = layer.macs / layer.ms / 1e6 if timed and layer.ms else layer.macs / 1e6
+        intensity = layer.macs / moved
+        text = f"{layer.name}: {intensity:.3g} MACs/byte, {height:.4g} {'GMAC/s' if timed else 'M MACs'}"
+        points.append(Point(x=intensity, y=height, text=text, style=swatch(layer.precision)))
+    if not points:
+        return None
+    up = axis_over("GMAC/s" if timed else "million MACs", [point.y for point in points], log=True)
+    across = axis_over("arithmetic intensity, MACs per byte", [point.x for point in points], log=True)
+    return Figure(
+        name="intensity",
+        title="Arithmetic intensity",
+        caption="Layers to the left wait for memory, layers to the right for arithmetic.",
+        source="measured" if timed else "estimated",
+        drawings=(scatter(points, across, up, "Arithmetic intensity"),),
+    )
+
+
+def _funnel(report: Report) -> Figure | None:
+    if not report.funnel:
+        return None
+    rows = [Bar(label=step.stage, value=step.layers, text=f"{step.layers}") for step in report.funnel]
+    return Figure(
+        name="layer-funnel",
+        title="Layers left after each stage of the builder",
+        caption="Stages in the order of the log.",
+        source="recorded",
+        drawings=(bars(rows, "Layers left after each stage"),),
+    )
+
+
+def _noise(tensors: Iterable[OutputComparison]) -> Figure | None:
+    levels = [
+        (entry.output, measure.value)
+        for entry in tensors
+        for measure in entry.measures
+        if measure.metric == "sqnr_db" and measure.value is not None
+    ]
+    if not levels:
+        return None
+    points = [
+        Point(x=number, y=level, text=f"{name}: {level:.1f} dB", radius=3.0)
+        for number, (name, level) in enumerate(levels)
+    ]
+    across = Axis(label="tensors in graph order", low=-1, high=len(levels))
+    up = axis_over("SQNR, dB", [level for _, level in levels])
+    return Figure(
+        name="noise-by-tensor",
+        title="Signal to quantization noise by tensor",
+        caption="Each point is a tensor inside the model; where the points fall, accuracy is lost.",
+        source="measured",
+        drawings=(scatter(points, across, up, "SQNR by tensor"),),
+    )
+
+
+def _ranges(ranges: Sequence[RangeRow]) -> Figure | None:
+    """Histograms of the tensors that lose most of their reach, worst first."""
+    known = [row for row in ranges if row.counts]
+    if not known:
+        return None
+    worst = sorted(known, key=lambda row: (row.amax / _reach(row), row.tensor))[:_HISTOGRAMS]
+    return Figure(
+        name="ranges",
+        title="Calibration ranges",
+        caption=f"Magnitudes seen in calibration (counts on a logarithmic scale) and the one that becomes 127; "
+        f"{len(worst)} of {len(known)} tensors, most clipped first.",
+        source="measured",
+        drawings=tuple(_histogram(row) for row in worst),
+    )
+
+
+def _histogram(row: RangeRow) -> Element:
+    marks = [Mark(value=row.amax, text=f"{row.method} {row.amax:.4g}")]
+    marks += [Mark(value=entry.amax, text=f"{entry.method} {entry.amax:.4g}") for entry in row.thresholds]
+    more = f"largest {_reach(row):.4g}, {row.amax:.4g} becomes 127 ({row.method})"
+    return histogram(row.tensor, row.counts, row.width, marks, more)
+
+
+def _reach(row: RangeRow) -> float:
+    seen = [abs(value) for value in (row.low, row.high) if value is not None]
+    return max(seen, default=0.0) or row.width * len(row.counts) or row.amax

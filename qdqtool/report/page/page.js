@@ -1,0 +1,247 @@
+"use strict";
+(() => {
+  const every = (place, what) => Array.from(place.querySelectorAll(what));
+
+  function themes() {
+    const button = document.querySelector("[data-theme-button]");
+    const kinds = ["auto", "light", "dark"];
+    button.addEventListener("click", () => {
+      const next = kinds[(kinds.indexOf(button.dataset.themeButton) + 1) % kinds.length];
+      button.dataset.themeButton = next;
+      button.textContent = `Theme: ${next}`;
+      if (next === "auto") delete document.documentElement.dataset.theme;
+      else document.documentElement.dataset.theme = next;
+    });
+  }
+
+  function tabs() {
+    const buttons = every(document, "[role=tab]");
+    const show = (chosen) => {
+      for (const button of buttons) {
+        const on = button === chosen;
+        button.setAttribute("aria-selected", on);
+        button.tabIndex = on ? 0 : -1;
+        document.getElementById(button.getAttribute("aria-controls")).hidden = !on;
+      }
+      window.dispatchEvent(new Event("resize"));
+    };
+    buttons.forEach((button, number) => {
+      button.addEventListener("click", () => show(button));
+      button.addEventListener("keydown", (event) => {
+        const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+        if (!step) return;
+        const next = buttons[(number + step + buttons.length) % buttons.length];
+        show(next);
+        next.focus();
+      });
+    });
+  }
+
+  function sortable(table) {
+    const body = table.tBodies[0];
+    const value = (row, column) => {
+      const cell = row.cells[column];
+      const number = cell.dataset.value;
+      return number === undefined ? cell.textContent.trim() : number === "" ? -Infinity : Number(number);
+    };
+    every(table, "th").forEach((head, column) => {
+      const button = head.querySelector("button");
+      if (!button) return;
+      button.addEventListener("click", () => {
+        const up = head.getAttribute("aria-sort") !== "ascending";
+        every(table, "th").forEach((other) => other.removeAttribute("aria-sort"));
+        head.setAttribute("aria-sort", up ? "ascending" : "descending");
+        const rows = Array.from(body.rows).map((row) => [value(row, column), row]);
+        rows.sort(([a], [b]) => (typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), "en", { numeric: true })));
+        if (!up) rows.reverse();
+        body.append(...rows.map(([, row]) => row));
+      });
+    });
+  }
+
+  function filterable(input) {
+    const rows = Array.from(document.getElementById(input.dataset.filter).tBodies[0].rows);
+    const count = input.nextElementSibling;
+    const texts = rows.map((row) => row.textContent.toLowerCase());
+    input.addEventListener("input", () => {
+      const wanted = input.value.trim().toLowerCase();
+      let left = 0;
+      rows.forEach((row, number) => {
+        row.hidden = !texts[number].includes(wanted);
+        left += !row.hidden;
+      });
+      count.textContent = wanted ? `${left} of ${rows.length}` : "";
+    });
+  }
+
+  function fill(panel, layer) {
+    const line = (tag, text, parent) => {
+      const node = document.createElement(tag);
+      node.textContent = text;
+      parent.append(node);
+      return node;
+    };
+    panel.replaceChildren();
+    line("h3", layer.name, panel);
+    const facts = line("dl", "", panel);
+    for (const [name, text] of layer.facts) {
+      line("dt", name, facts);
+      line("dd", text, facts);
+    }
+    for (const [title, lines] of layer.lists) {
+      line("strong", title, panel);
+      const list = line("ul", "", panel);
+      lines.forEach((text) => line("li", text, list));
+    }
+    panel.scrollTop = 0;
+  }
+
+  function explorer(run) {
+    const stage = run.querySelector(".stage");
+    if (!stage) return;
+    const layers = JSON.parse(run.querySelector("script[type='application/json']").textContent);
+    const graph = stage.querySelector("svg");
+    const panel = run.querySelector(".details");
+    const [, , width, height] = graph.getAttribute("viewBox").split(" ").map(Number);
+    const boxes = new Map(every(graph, "[data-layer]").map((box) => [Number(box.dataset.layer), box]));
+    const order = Array.from(boxes.keys());
+    const place = (box) => box.getAttribute("transform").match(/-?[\d.]+/g).map(Number);
+    let zoom = 1;
+    let chosen = null;
+    let hits = [];
+
+    function scale(next, x = stage.clientWidth / 2, y = stage.clientHeight / 2) {
+      next = Math.min(4, Math.max(0.02, next));
+      const left = (stage.scrollLeft + x) / zoom;
+      const top = (stage.scrollTop + y) / zoom;
+      zoom = next;
+      graph.setAttribute("width", width * zoom);
+      graph.setAttribute("height", height * zoom);
+      stage.scrollTo(left * zoom - x, top * zoom - y);
+      look();
+    }
+    const fitWidth = () => Math.min(1, stage.clientWidth / width);
+    const fitAll = () => Math.min(fitWidth(), stage.clientHeight / height);
+
+    function reveal(box) {
+      const [x, y] = place(box);
+      stage.scrollTo((x + 108) * zoom - stage.clientWidth / 2, (y + 35) * zoom - stage.clientHeight / 2);
+    }
+    function choose(number, { move = true } = {}) {
+      const box = boxes.get(number);
+      if (!box) return;
+      if (chosen !== null) boxes.get(chosen).classList.remove("chosen");
+      chosen = number;
+      box.classList.add("chosen");
+      if (zoom < 0.35) scale(0.8);
+      if (move) reveal(box);
+      fill(panel, layers[number]);
+    }
+    run.chooseLayer = (number) => {
+      choose(number);
+      run.querySelector(".explorer").scrollIntoView({ block: "center" });
+      stage.focus({ preventScroll: true });
+    };
+
+    const search = run.querySelector("input[type=search].find");
+    const count = run.querySelector(".count");
+    search.addEventListener("input", () => {
+      const wanted = search.value.trim().toLowerCase();
+      hits.forEach((number) => boxes.get(number).classList.remove("hit"));
+      hits = wanted ? order.filter((number) => layers[number].find.includes(wanted)) : [];
+      hits.forEach((number) => boxes.get(number).classList.add("hit"));
+      graph.classList.toggle("searching", wanted !== "");
+      count.textContent = wanted ? `${hits.length} of ${order.length} layers` : "";
+    });
+    search.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" || !hits.length) return;
+      const at = hits.indexOf(chosen) + (event.shiftKey ? -1 : 1);
+      choose(hits[(at + hits.length) % hits.length]);
+    });
+
+    every(run, "[data-zoom]").forEach((button) =>
+      button.addEventListener("click", () => {
+        const how = button.dataset.zoom;
+        scale(how === "all" ? fitAll() : how === "width" ? fitWidth() : zoom * Number(how));
+      }),
+    );
+    stage.addEventListener("wheel", (event) => {
+      if (!event.ctrlKey && !event.metaKey) return;
+      event.preventDefault();
+      const frame = stage.getBoundingClientRect();
+      scale(zoom * Math.exp(-event.deltaY / 300), event.clientX - frame.left, event.clientY - frame.top);
+    }, { passive: false });
+
+    stage.addEventListener("keydown", (event) => {
+      const at = chosen === null ? -1 : order.indexOf(chosen);
+      const step = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1 }[event.key];
+      if (event.key === "+" || event.key === "=") scale(zoom * 1.25);
+      else if (event.key === "-") scale(zoom * 0.8);
+      else if (event.key === "0") scale(fitAll());
+      else if (event.key === "/") search.focus();
+      else if (event.key === "Home") choose(order[0]);
+      else if (event.key === "End") choose(order[order.length - 1]);
+      else if (step && !event.shiftKey) choose(order[Math.min(order.length - 1, Math.max(0, at + step))]);
+      else return;
+      event.preventDefault();
+    });
+
+    let drag = null;
+    stage.addEventListener("pointerdown", (event) => {
+      if (event.button !== 0 || event.pointerType === "touch") return;
+      drag = { x: event.clientX, y: event.clientY, left: stage.scrollLeft, top: stage.scrollTop, moved: false };
+    });
+    window.addEventListener("pointermove", (event) => {
+      if (!drag) return;
+      const [dx, dy] = [event.clientX - drag.x, event.clientY - drag.y];
+      if (Math.hypot(dx, dy) > 4) drag.moved = true;
+      if (!drag.moved) return;
+      stage.classList.add("dragging");
+      stage.scrollTo(drag.left - dx, drag.top - dy);
+    });
+    window.addEventListener("pointerup", () => {
+      stage.classList.remove("dragging");
+      if (drag && drag.moved) setTimeout(() => { drag = null; });
+      else drag = null;
+    });
+    graph.addEventListener("click", (event) => {
+      if (drag && drag.moved) return;
+      const box = event.target.closest("[data-layer]");
+      if (box) choose(Number(box.dataset.layer), { move: false });
+    });
+
+    const overview = run.querySelector(".overview");
+    const frame = overview.querySelector(".window");
+    function look() {
+      const share = stage.clientHeight / Math.max(1, graph.clientHeight || height * zoom);
+      frame.setAttribute("y", 1000 * Math.min(1, stage.scrollTop / Math.max(1, stage.scrollHeight)));
+      frame.setAttribute("height", 1000 * Math.min(1, share));
+    }
+    overview.addEventListener("click", (event) => {
+      const share = event.offsetY / overview.clientHeight;
+      stage.scrollTop = share * stage.scrollHeight - stage.clientHeight / 2;
+    });
+    stage.addEventListener("scroll", look, { passive: true });
+    const start = () => {
+      if (!stage.clientWidth || stage.dataset.ready) return;
+      stage.dataset.ready = "yes";
+      scale(Math.max(0.5, fitWidth()));
+      stage.scrollTo(Math.max(0, (width * zoom - stage.clientWidth) / 2), 0);
+      look();
+    };
+    window.addEventListener("resize", () => { start(); look(); });
+    start();
+  }
+
+  themes();
+  tabs();
+  every(document, "table.sortable").forEach(sortable);
+  every(document, "input[data-filter]").forEach(filterable);
+  for (const run of every(document, ".run")) {
+    explorer(run);
+    run.addEventListener("click", (event) => {
+      const link = event.target.closest("[data-goto]");
+      if (link && run.chooseLayer) run.chooseLayer(Number(link.dataset.goto));
+    });
+  }
+})();

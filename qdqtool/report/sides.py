@@ -1,0 +1,167 @@
+"""Two runs side by side: figures, nodes whose precision differs, layers whose cost differs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from qdqtool.core.findings import NodeVerdict
+from qdqtool.core.report import Report, Summary
+from qdqtool.report import words
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FigurePair:
+    """One figure of both runs in words, and the difference where it is a number."""
+
+    name: str
+    first: str
+    second: str
+    change: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodePair:
+    """A compute node whose verdict differs; "absent" where a run does not have it."""
+
+    node: str
+    op: str
+    first: str
+    second: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CostPair:
+    """What holds an ONNX node in both runs: kernels, bytes and milliseconds of all layers that name it."""
+
+    node: str
+    first_kernels: int
+    second_kernels: int
+    first_bytes: int
+    second_bytes: int
+    first_ms: float | None
+    second_ms: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sides:
+    """Everything that differs between two runs."""
+
+    figures: tuple[FigurePair, ...]
+    nodes: tuple[NodePair, ...]
+    costs: tuple[CostPair, ...]
+
+
+def compare_sides(first: Report, second: Report) -> Sides:
+    """Runs of the same model are aligned by the names of their ONNX nodes."""
+    return Sides(
+        figures=_figures(first, second),
+        nodes=_nodes(first.verdicts, second.verdicts),
+        costs=_costs(first, second),
+    )
+
+
+def _figures(first: Report, second: Report) -> tuple[FigurePair, ...]:
+    left, right = first.summary, second.summary
+    counted = (
+        ("Compute nodes", left.nodes_total, right.nodes_total),
+        ("of them INT8", left.nodes_int8, right.nodes_int8),
+        ("Kernels", left.kernels, right.kernels),
+        ("only quantize, cast or reformat", left.qdq_kernels, right.qdq_kernels),
+    )
+    sized = (
+        ("Activation bytes as dumped", left.activation_bytes_dumped, right.activation_bytes_dumped),
+        ("with fused epilogues (estimated)", left.activation_bytes_fused, right.activation_bytes_fused),
+        ("Engine size", left.engine_bytes, right.engine_bytes),
+    )
+    rows = [FigurePair(name="Builder", first=left.builder, second=right.builder, change="")]
+    rows += [FigurePair(name="Accuracy", first=_accuracy(left), second=_accuracy(right), change="")]
+    rows += [
+        FigurePair(name=name, first=_count(a), second=_count(b), change=_step(a, b)) for name, a, b in counted
+    ]
+    rows += [
+        FigurePair(name=name, first=words.size(a), second=words.size(b), change=_share(a, b))
+        for name, a, b in sized
+    ]
+    times = [sum(layer.ms for layer in report.layers if layer.ms) or None for report in (first, second)]
+    if any(times):
+        shown = [f"{time:.4g} ms" if time else words.UNKNOWN for time in times]
+        rows.append(
+            FigurePair(name="Time of all layers", first=shown[0], second=shown[1], change=_share(*times))
+        )
+    return tuple(rows)
+
+
+def _accuracy(summary: Summary) -> str:
+    found = summary.accuracy
+    if found is None:
+        return words.UNKNOWN
+    value = f"{words.metric(found.metric)} {words.number(found.int8)} {found.unit}".strip()
+    return value if found.meaningful else f"{value} (random samples: meaningless)"
+
+
+def _nodes(first: tuple[NodeVerdict, ...], second: tuple[NodeVerdict, ...]) -> tuple[NodePair, ...]:
+    left, right = ({verdict.node: verdict for verdict in side} for side in (first, second))
+    pairs = []
+    for node in dict.fromkeys((*left, *right)):
+        a, b = left.get(node), right.get(node)
+        some = b or a
+        if some is not None and _shown(a) != _shown(b):
+            reason = next((side.reason for side in (b, a) if side is not None and side.reason), "")
+            pairs.append(NodePair(node=node, op=some.op, first=_shown(a), second=_shown(b), reason=reason))
+    return tuple(pairs)
+
+
+def _shown(verdict: NodeVerdict | None) -> str:
+    return "absent" if verdict is None else verdict.verdict.value
+
+
+def _costs(first: Report, second: Report) -> tuple[CostPair, ...]:
+    """Nodes of both runs whose layers differ, the largest change first."""
+    left, right = _by_node(first), _by_node(second)
+    pairs = []
+    for node in left.keys() & right.keys():
+        a, b = left[node], right[node]
+        if a != b:
+            pairs.append(
+                CostPair(
+                    node=node,
+                    first_kernels=a[0],
+                    second_kernels=b[0],
+                    first_bytes=a[1],
+                    second_bytes=b[1],
+                    first_ms=a[2],
+                    second_ms=b[2],
+                )
+            )
+    return tuple(sorted(pairs, key=lambda pair: (-_weight(pair), pair.node)))
+
+
+def _weight(pair: CostPair) -> float:
+    if pair.first_ms is not None and pair.second_ms is not None:
+        return abs(pair.first_ms - pair.second_ms)
+    return abs(pair.first_bytes - pair.second_bytes)
+
+
+def _by_node(report: Report) -> dict[str, tuple[int, int, float | None]]:
+    """Kernels, known bytes and milliseconds by ONNX node; a layer of several nodes counts for its first one."""
+    found: dict[str, tuple[int, int, float | None]] = defaultdict(lambda: (0, 0, None))
+    for layer in report.layers:
+        if layer.onnx_nodes:
+            kernels, moved, ms = found[layer.onnx_nodes[0]]
+            time = ms if layer.ms is None else (ms or 0.0) + layer.ms
+            found[layer.onnx_nodes[0]] = (kernels + 1, moved + (layer.bytes or 0), time)
+    return dict(found)
+
+
+def _count(value: int | None) -> str:
+    return words.UNKNOWN if value is None else str(value)
+
+
+def _step(first: int | None, second: int | None) -> str:
+    return "" if first is None or second is None else f"{second - first:+d}"
+
+
+def _share(first: float | None, second: float | None) -> str:
+    return "" if not first or second is None else f"{100 * (second - first) / first:+.1f} %"
