@@ -1,0 +1,35 @@
+"""The log room: any log of a TensorRT builder in, what it says out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.buildlog.reader import Progress, Reader, Watch
+from qdqtool.buildlog.source import LogSource, Source
+from qdqtool.core.buildlog import BuildLog, LogRun
+
+__all__ = ["LogSource", "Progress", "Source", "Watch", "read", "runs"]
+
+
+def read(source: Source, watch: Watch | None = None) -> BuildLog:
+    """Everything a log tells.
+
+    Args:
+        source: a path, or a binary or text stream; compressed (xz, gzip, bzip2) and UTF-16 logs are recognised.
+        watch: called after each block that was read, for a live display.
+
+    Raises:
+        InputFileError: the file cannot be opened or read. Its content never raises.
+    """
+    opened = LogSource(source)
+    found = tuple(Reader(opened, watch).runs())
+    return BuildLog(runs=found, notes=tuple(opened.notes))
+
+
+def runs(source: LogSource, watch: Watch | None = None) -> Iterator[LogRun]:
+    """The runs of a log one after the other, so that a log of any size takes the memory of one run.
+
+    Raises:
+        InputFileError: the file cannot be opened or read.
+    """
+    return Reader(source, watch).runs()

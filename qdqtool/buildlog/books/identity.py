@@ -1,0 +1,112 @@
+"""Who ran: front end, version, command, verdict."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections import Counter
+
+from qdqtool.buildlog.grammar import Hear
+from qdqtool.buildlog.prefix import Prefix
+
+_VERSION = re.compile(r"TensorRT v(\d{4,6})")
+_BUILD = re.compile(r"\[(b\d{1,6})\]")
+_DOTTED = re.compile(r"\d{1,3}(?:\.\d{1,5}){1,4}")
+_LONGEST_COMMAND = 1 << 16
+
+
+class IdentityBook:
+    """Collects signs of the front end, the version and the verdict of one run."""
+
+    def __init__(self) -> None:
+        self.version: tuple[int, ...] | None = None
+        self.build = ""
+        self.command = ""
+        self.verdict = ""
+        self.generated = False
+        self._signs: Counter[str] = Counter()
+
+    def ears(self) -> dict[str, Hear]:
+        return {
+            "run-begins": self._begins,
+            "run-passed": lambda _line, *_: self._ends("passed"),
+            "run-failed": lambda _line, *_: self._ends("failed"),
+            "run-waived": lambda _line, *_: self._ends("waived"),
+            "polygraphy-begins": self._polygraphy,
+            "polygraphy-passed": lambda _line, *_: self._ends("passed"),
+            "polygraphy-failed": lambda _line, *_: self._ends("failed"),
+            "module-loaded": lambda _line, *_: self._sign("polygraphy"),
+            "version": self._says_version,
+            "section-options": lambda _line, *_: self._sign("trtexec"),
+            "convergence-mode": lambda _line, *_: self._sign("rtx"),
+            "engine-generated": self._generates,
+            "engine-added": self._generates,
+            "engine-built": self._generates,
+        }
+
+    def saw_prefix(self, prefix: Prefix) -> None:
+        """Note the form of a line's prefix: a weak sign of the front end."""
+        if prefix.form >= 0:
+            self._signs[_FORMS.get(prefix.form, "logger")] += 1
+
+    @property
+    def front_end(self) -> str:
+        """The front end that the signs speak for, strong signs before prefixes."""
+        for name in ("rtx", "trtexec", "polygraphy"):
+            if self._signs[f"!{name}"]:
+                return name
+        return self._signs.most_common(1)[0][0] if self._signs else "unknown"
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """The command as words; split at white space where its quotes do not match."""
+        try:
+            return tuple(shlex.split(self.command))
+        except ValueError:
+            return tuple(self.command.split())
+
+    def status(self, *, failed: bool) -> str:
+        """The verdict of the run, from what it prints at its end."""
+        if self.verdict:
+            return self.verdict
+        if failed:
+            return "failed"
+        return "built" if self.generated else "cut"
+
+    def _begins(self, _line: int, program: str, command: str) -> None:
+        self._sign("trtexec")
+        self.command = command.strip()[:_LONGEST_COMMAND]
+        found = _VERSION.search(program)
+        if found:
+            self.version = version_of(int(found.group(1)))
+        build = _BUILD.search(program)
+        self.build = build.group(1) if build else ""
+
+    def _polygraphy(self, _line: int, command: str) -> None:
+        self._sign("polygraphy")
+        self.command = command.strip()[:_LONGEST_COMMAND]
+
+    def _ends(self, verdict: str) -> None:
+        self.verdict = verdict
+
+    def _sign(self, front_end: str) -> None:
+        self._signs[f"!{front_end}"] += 1
+
+    def _says_version(self, _line: int, text: str) -> None:
+        found = _DOTTED.match(text)
+        if found and self.version is None:
+            self.version = tuple(int(part) for part in found.group().split("."))
+
+    def _generates(self, _line: int, *_fields: object) -> None:
+        self.generated = True
+
+
+_FORMS = {0: "python", 3: "python", 4: "deepstream", 6: "jetson-inference"}
+"""What a prefix form speaks for; the stamped form is corrected to trtexec by its option echo."""
+
+
+def version_of(number: int) -> tuple[int, ...]:
+    """A version number of the banner as numbers: 8412 is 8.4.12, 8600 is 8.6.0, 101401 is 10.14.1."""
+    if number >= 10000:
+        return (number // 10000, number // 100 % 100, number % 100)
+    return (number // 1000, number // 100 % 10, number % 100)

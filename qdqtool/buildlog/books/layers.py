@@ -1,0 +1,55 @@
+"""The finished engine: its layers from the text of any generation, and its bindings."""
+
+from __future__ import annotations
+
+from qdqtool.buildlog.grammar import Hear
+from qdqtool.buildlog.records import layer_of_line, layer_of_name, layer_of_record, nodes_of
+from qdqtool.core.engine import EngineLayer
+
+
+class LayersBook:
+    """Keeps the last dump of each form; detailed records are preferred to one-line layers, these to bare names."""
+
+    def __init__(self) -> None:
+        self._lines: list[tuple[str, str, str]] = []
+        self._records: list[tuple[str, str]] = []
+        self._names: list[str] = []
+        self.bindings: list[str] = []
+        self.regions: dict[str, tuple[str, ...]] = {}
+
+    def __len__(self) -> int:
+        return len(self._lines) + len(self._records) + len(self._names)
+
+    def ears(self) -> dict[str, Hear]:
+        return {
+            "layers-heading": lambda _line: self._lines.clear(),
+            "layers-detailed": self._restart,
+            "layer": lambda _line, kind, name, rest: self._lines.append((kind, name, rest)),
+            "layer-record": lambda _line, name, rest: self._records.append((name, rest)),
+            "layer-name-only": lambda _line, name: self._names.append(name),
+            "foreign-node": self._region,
+            "bindings-heading": lambda _line: self.bindings.clear(),
+            "binding": lambda _line, tensor: self.bindings.append(tensor),
+        }
+
+    def finish(self) -> tuple[EngineLayer, ...]:
+        """The layers of the engine, in its order."""
+        if self._records:
+            return tuple(layer_of_record(*record) for record in self._records)
+        if self._lines:
+            return tuple(layer_of_line(*line) for line in self._lines)
+        return tuple(layer_of_name(name) for name in self._names)
+
+    def tactics(self) -> dict[str, str]:
+        """Layer -> tactic id, from whichever form states it."""
+        return {layer.name: dict(layer.attributes).get("TacticValue", "") for layer in self.finish()} | {
+            name: dict(layer_of_line(kind, name, rest).attributes).get("TacticValue", "")
+            for kind, name, rest in self._lines
+        }
+
+    def _region(self, _line: int, region: str, metadata: str) -> None:
+        self.regions[region] = nodes_of(metadata)
+
+    def _restart(self, _line: int) -> None:
+        self._records.clear()
+        self._names.clear()

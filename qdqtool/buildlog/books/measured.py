@@ -1,0 +1,119 @@
+"""What was measured: the performance summary and the per-layer profile."""
+
+from __future__ import annotations
+
+import re
+
+from qdqtool.buildlog.diagnosis import diagnose
+from qdqtool.buildlog.grammar import Hear
+from qdqtool.core.buildlog import Performance, ProfileRow, Times
+
+_VALUE = re.compile(
+    r"(min|max|mean|median|percentile)(?:\((\d{1,3}(?:\.\d{1,3})?)%\))? = ([-+.\deinf]{1,24}) ms"
+)
+_METRICS = {
+    "Latency": "latency",
+    "Host Latency": "latency",
+    "End-to-End Host Latency": "end_to_end",
+    "Enqueue Time": "enqueue",
+    "H2D Latency": "h2d",
+    "H2D": "h2d",
+    "GPU Compute Time": "gpu_compute",
+    "GPU Compute": "gpu_compute",
+    "D2H Latency": "d2h",
+    "D2H": "d2h",
+}
+
+
+class MeasuredBook:
+    """Keeps the last performance summary, and the rows of the last profile."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, float] = {}
+        self._metrics: dict[str, Times] = {}
+        self._queries: int | None = None
+        self._profile: list[ProfileRow] = []
+
+    def __len__(self) -> int:
+        return len(self._profile)
+
+    def ears(self) -> dict[str, Hear]:
+        return {
+            "throughput": lambda _line, qps: self._number("throughput_qps", qps),
+            "walltime": lambda _line, seconds: self._number("walltime_s", seconds),
+            "gpu-total": lambda _line, seconds: self._number("gpu_total_s", seconds),
+            "unstable": lambda _line, percent: self._number("variance_percent", percent),
+            "traced": self._traced,
+            "metric-times": self._metric,
+            "profile-columns": lambda _line, *_: self._profile.clear(),
+            "profile-count": lambda _line, *_: self._profile.clear(),
+            "profile-row": lambda _line, layer, numbers, *_: self._row(layer, numbers.rstrip("%").split()),
+            "profile-row-first": self._row_first,
+            "profile-record": self._record,
+        }
+
+    def performance(self) -> Performance | None:
+        """The summary with its diagnosis; None where the run was not timed."""
+        if not self._metrics and "throughput_qps" not in self._numbers:
+            return None
+        number = self._numbers.get
+        return diagnose(
+            Performance(
+                metrics=self._metrics,
+                queries=self._queries,
+                variance_percent=number("variance_percent"),
+                throughput_qps=number("throughput_qps"),
+                walltime_s=number("walltime_s"),
+                gpu_total_s=number("gpu_total_s"),
+            )
+        )
+
+    def profile(self) -> tuple[ProfileRow, ...]:
+        """The rows of the profile; its total is not a row."""
+        return tuple(row for row in self._profile if row.layer != "Total")
+
+    def _number(self, field: str, value: float | None) -> None:
+        if value is not None:
+            self._numbers[field] = value
+
+    def _traced(self, _line: int, queries: int, _seconds: float | None) -> None:
+        self._queries = queries
+
+    def _metric(self, _line: int, metric: str, text: str) -> None:
+        values: dict[str, float] = {}
+        percentiles: dict[str, float] = {}
+        for name, percent, number in _VALUE.findall(text):
+            try:
+                value = float(number)
+            except ValueError:
+                continue
+            if name == "percentile":
+                percentiles[percent or "99"] = value
+            else:
+                values[name] = value
+        name = _METRICS.get(metric)
+        if name:
+            self._metrics[name] = Times(**values, percentiles=percentiles)
+
+    def _row_first(self, _line: int, numbers: str, *rest: str) -> None:
+        self._row(rest[-1], numbers.split())
+
+    def _row(self, layer: str, numbers: list[str]) -> None:
+        total, average, *median, percent = (float(number) for number in numbers)
+        self._profile.append(
+            ProfileRow(
+                layer=layer,
+                total_ms=total,
+                average_ms=average,
+                median_ms=median[0] if median else None,
+                percent=percent,
+            )
+        )
+
+    def _record(self, _line: int, layer: str, text: str) -> None:
+        numbers = re.findall(r"(?:^|: )(-?\d[\d.e+-]{0,24})", text)
+        try:
+            if len(numbers) in (3, 4):
+                self._row(layer, numbers)
+        except ValueError:
+            return

@@ -1,0 +1,53 @@
+"""Memory of builder and engine, device placement, and the size of the plan."""
+
+from __future__ import annotations
+
+import re
+
+from qdqtool.buildlog.grammar import Hear
+from qdqtool.core.buildlog import Memory
+
+_BYTES = re.compile(r"(\d{1,18})(?: bytes)?")
+
+
+class MemoryBook:
+    """Keeps the last stated value of each kind of memory; peaks keep the largest."""
+
+    def __init__(self) -> None:
+        self._bytes: dict[str, int] = {}
+        self.placement: dict[str, list[str]] = {}
+
+    def ears(self) -> dict[str, Hear]:
+        stated = {
+            "memory-host": "host_persistent",
+            "memory-device": "device_persistent",
+            "memory-scratch": "scratch",
+            "memory-activation": "activation",
+            "memory-weights": "weights",
+        }
+        return {
+            **{name: self._state(field) for name, field in stated.items()},
+            "memory-peak": self._peak,
+            "engine-loaded": lambda _line, mib: self._bytes.__setitem__("engine_mib", mib),
+            "on-gpu": lambda _line, layer: self._place("GPU", layer),
+            "on-dla": lambda _line, layer: self._place("DLA", layer),
+        }
+
+    def finish(self) -> Memory:
+        """All memory as values."""
+        return Memory(**self._bytes)
+
+    def _state(self, field: str) -> Hear:
+        def hear(_line: int, text: str) -> None:
+            found = _BYTES.match(text)
+            if found:
+                self._bytes[field] = int(found.group(1))
+
+        return hear
+
+    def _peak(self, _line: int, cpu: int, gpu: int) -> None:
+        self._bytes["peak_cpu_mib"] = max(cpu, self._bytes.get("peak_cpu_mib", 0))
+        self._bytes["peak_gpu_mib"] = max(gpu, self._bytes.get("peak_gpu_mib", 0))
+
+    def _place(self, device: str, layer: str) -> None:
+        self.placement.setdefault(device, []).append(layer)

@@ -1,0 +1,182 @@
+"""What the graph optimizer tried and did, as it speaks; names are told apart when the run is over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from qdqtool.buildlog.grammar import Hear
+from qdqtool.buildlog.names import Names
+from qdqtool.core.buildlog import FunnelStep
+from qdqtool.core.events import EventKind, OptimizerEvent, PassCount
+
+Spoken = tuple[int, EventKind, str, str, str, str]
+"""Line, kind, pass, text that names nodes, into, detail."""
+
+
+class OptimizerBook:
+    """Keeps every message of the optimizer in order."""
+
+    def __init__(self) -> None:
+        self._spoken: list[Spoken] = []
+        self.funnel: list[FunnelStep] = []
+
+    def __len__(self) -> int:
+        return len(self._spoken)
+
+    def ears(self) -> dict[str, Hear]:
+        return {
+            "attempt": self._attempt,
+            "attempt-unnamed": lambda line, name: self._attempt(line, name, ""),
+            "fused": lambda line, name, nodes: self._say(line, EventKind.FUSED, name, nodes),
+            "fused-unnamed": lambda line, nodes: self._say(line, EventKind.FUSED, "", nodes),
+            "quantize-into": lambda line, name, nodes, into: self._say(
+                line, EventKind.QUANTIZED, name, nodes, into
+            ),
+            "swapped": lambda line, nodes: self._say(line, EventKind.SWAPPED, "", nodes),
+            "duplicate": self._duplicate,
+            "removed": self._removed,
+            "layer-converted": self._retyped,
+            "layer-swapped": self._retyped,
+            "merged": lambda line, nodes: self._say(line, EventKind.MERGED, "", nodes),
+            "slice-retargeted": lambda line, node, rest: self._say(line, EventKind.SLICE, "", node, "", rest),
+            "slice-copied": lambda line, node, rest: self._say(line, EventKind.COPIED, "", node, "", rest),
+            "concat-gone": lambda line, node: self._say(line, EventKind.CONCAT, "", node),
+            "retargeted": lambda line, rest: self._say(line, EventKind.RETARGETED, "", rest),
+            "copy-made": lambda line, rest, reason: self._say(line, EventKind.COPIED, "", rest, "", reason),
+            "split-constant": lambda line, what: self._say(line, EventKind.SPLIT, "ConstantSplit", what),
+            "qdq-banner": lambda line, step: self._say(
+                line, EventKind.BANNER, "", "", "", step.removeprefix("- ")
+            ),
+            "qdq-optimization": lambda line: self._say(
+                line, EventKind.BANNER, "", "", "", "optimization pass"
+            ),
+            "layers-original": lambda line, layers: self._layers(line, "original", layers),
+            "layers-after": self._layers,
+        }
+
+    def events(self, names: Names) -> tuple[OptimizerEvent, ...]:
+        """The messages as events, their nodes told apart with the help of all names of the run."""
+        made = []
+        for line, kind, name, text, into, detail in self._spoken:
+            nodes, result = _SPLIT.get(kind, _whole)(names, text)
+            made.append(
+                OptimizerEvent(
+                    line=line, kind=kind, pass_name=name, nodes=nodes, into=into or result, detail=detail
+                )
+            )
+            if result:
+                names.add(result)
+        return tuple(made)
+
+    def _say(
+        self, line: int, kind: EventKind, name: str, nodes: str, into: str = "", detail: str = ""
+    ) -> None:
+        self._spoken.append((line, kind, name, nodes, into, detail))
+
+    def _attempt(self, line: int, name: str, node: str) -> None:
+        self._spoken.append((line, EventKind.ATTEMPT, name, node, "", ""))
+
+    def _removed(self, line: int, node: str) -> None:
+        self._spoken.append((line, EventKind.REMOVED, "", node, "", ""))
+
+    def _duplicate(self, line: int, node: str, _kind: str, twin: str) -> None:
+        self._spoken.append((line, EventKind.DUPLICATE, "", node, twin, ""))
+
+    def _retyped(self, line: int, node: str, before: str, after: str) -> None:
+        self._spoken.append((line, EventKind.RETYPED, "", node, "", f"{before} -> {after}"))
+
+    def _layers(self, line: int, stage: str, layers: int) -> None:
+        self.funnel.append(FunnelStep(stage=stage, layers=layers, line=line))
+        self._spoken.append((line, EventKind.LAYERS, "", "", stage, str(layers)))
+
+
+def _whole(_names: Names, text: str) -> tuple[tuple[str, ...], str]:
+    return ((text,) if text else ()), ""
+
+
+def _fused(names: Names, text: str) -> tuple[tuple[str, ...], str]:
+    first, second = names.split(text, " with ")
+    if not second:
+        return (first,), ""
+    return (first, second), f"{first} + {second}"
+
+
+def _swapped(names: Names, text: str) -> tuple[tuple[str, ...], str]:
+    first, second = names.split(text, " with ")
+    return ((first, second) if second else (first,)), ""
+
+
+def _quantized(names: Names, text: str) -> tuple[tuple[str, ...], str]:
+    if text.startswith("(") and text.endswith(")") and " and " in text:
+        first, second = names.split(text[1:-1], " and ")
+        return (first, second), ""
+    return (text,), ""
+
+
+def _merged(_names: Names, text: str) -> tuple[tuple[str, ...], str]:
+    return tuple(text.split(" || ")), text
+
+
+def _moved(names: Names, text: str) -> tuple[tuple[str, ...], str]:
+    first, second = names.split(text, " to ")
+    return ((first,) if first else ()), second
+
+
+_SPLIT: dict[EventKind, Callable[[Names, str], tuple[tuple[str, ...], str]]] = {
+    EventKind.FUSED: _fused,
+    EventKind.SWAPPED: _swapped,
+    EventKind.QUANTIZED: _quantized,
+    EventKind.MERGED: _merged,
+    EventKind.RETARGETED: _moved,
+    EventKind.COPIED: _moved,
+}
+
+
+_EFFECTS = frozenset(
+    {
+        EventKind.FUSED,
+        EventKind.QUANTIZED,
+        EventKind.SWAPPED,
+        EventKind.DUPLICATE,
+        EventKind.REMOVED,
+        EventKind.RETYPED,
+        EventKind.SPLIT,
+    }
+)
+
+
+def count_passes(events: tuple[OptimizerEvent, ...], silent: frozenset[int]) -> dict[str, PassCount]:
+    """Attempts and effects of every pass.
+
+    An effect line without a pass name belongs to the attempt before it, up to the next attempt, banner or count.
+
+    Args:
+        events: all events of a run.
+        silent: lines of attempts that had an effect without printing it (a Q split over a Concat leaves its clones).
+    """
+    attempts: dict[str, int] = {}
+    effects: dict[str, int] = {}
+    first: dict[str, int] = {}
+    current = ""
+    done: set[str] = set()
+    for event in events:
+        name = event.pass_name
+        if event.kind is EventKind.ATTEMPT:
+            attempts[name] = attempts.get(name, 0) + 1
+            first.setdefault(name, event.line)
+            current, done = name, set()
+            if event.line in silent:
+                effects[name] = effects.get(name, 0) + 1
+        elif event.kind in _EFFECTS:
+            for one in {name or current, current} - {""} - done:
+                done.add(one)
+                effects[one] = effects.get(one, 0) + 1
+                first.setdefault(one, event.line)
+            if not current:
+                done = set()
+        elif event.kind in (EventKind.BANNER, EventKind.LAYERS):
+            current, done = "", set()
+    return {
+        name: PassCount(attempts=attempts.get(name, 0), effects=effects.get(name, 0), first_line=line)
+        for name, line in sorted(first.items(), key=lambda item: item[1])
+    }

@@ -1,0 +1,74 @@
+"""What was asked: the echo of options, the device, and the model's header."""
+
+from __future__ import annotations
+
+from qdqtool.buildlog.grammar import Hear
+from qdqtool.core.buildlog import OnnxHeader
+
+_MOST = 512
+"""Options kept per run; trtexec prints about ninety."""
+
+
+class OptionsBook:
+    """Keeps section -> option -> value; repeated options are joined with commas."""
+
+    def __init__(self) -> None:
+        self.sections: dict[str, dict[str, str]] = {}
+        self._current: dict[str, str] = {}
+        self._kept = 0
+        self._header: dict[str, str] = {}
+        self.plugins = 0
+
+    def ears(self) -> dict[str, Hear]:
+        header = {
+            "onnx-file": "file",
+            "onnx-ir": "ir_version",
+            "onnx-opset": "opset",
+            "onnx-producer": "producer",
+            "onnx-producer-version": "producer_version",
+            "onnx-domain": "domain",
+            "onnx-model-version": "model_version",
+        }
+        return {
+            "section-options": self._open,
+            "section-device": lambda line: self._open(line, "Device"),
+            "section-joined": self._open_joined,
+            "option": self._option,
+            "option-tight": self._option,
+            "option-unset": lambda line, key: self._option(line, key, ""),
+            "plugin-registered": self._plugin,
+            **{name: self._note(field) for name, field in header.items()},
+        }
+
+    @property
+    def onnx(self) -> OnnxHeader | None:
+        """The model's header, or None where none is printed."""
+        return OnnxHeader(**{"file": "", **self._header}) if self._header else None
+
+    def _open(self, _line: int, title: str) -> None:
+        if len(self.sections) < 32:
+            self._current = self.sections.setdefault(
+                title.removesuffix(" Options").removesuffix(" Information"), {}
+            )
+
+    def _open_joined(self, line: int, title: str, option: str, value: str) -> None:
+        self._open(line, title)
+        self._option(line, option, value)
+
+    def _option(self, _line: int, key: str, value: str) -> None:
+        value = value.strip()
+        if self._kept >= _MOST:
+            return
+        self._kept += 1
+        before = self._current.get(key)
+        repeated = before and before != value and value not in before.split(", ")
+        self._current[key] = f"{before}, {value}" if repeated else value
+
+    def _plugin(self, _line: int, *_fields: str) -> None:
+        self.plugins += 1
+
+    def _note(self, field: str) -> Hear:
+        def hear(_line: int, value: str) -> None:
+            self._header.setdefault(field, value.strip())
+
+        return hear

@@ -1,0 +1,94 @@
+"""Where the time of a build went: durations the log states, and differences of its time stamps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+from qdqtool.buildlog.grammar import Hear
+from qdqtool.buildlog.prefix import seconds_of
+from qdqtool.core.buildlog import Phase
+
+_STATED = {
+    "parsing-took": "parsing",
+    "construction-took": "graph construction",
+    "optimization-took": "graph optimization",
+    "construction-and-optimization-took": "graph construction and optimization",
+    "calibration-ends": "calibration",
+    "selection-took": "formats and tactics selection",
+    "engine-generated": "engine generation",
+    "engine-built": "engine build",
+    "engine-deserialized": "engine deserialization",
+}
+_MARKS = {
+    "parsing-begins": "parsing",
+    "onnx-file": "parsing",
+    "network-input": "parsing",
+    "layers-original": "graph optimization",
+    "calibration-begins": "calibration",
+    "calibration-begins-batch": "calibration",
+    "timing": "autotuning",
+    "selection-took": "engine generation",
+    "engine-generated": "loading",
+    "inference-begins": "inference",
+}
+_MOST = 200
+
+
+class PhasesBook:
+    """Keeps stated durations, and the time stamp at which each phase begins.
+
+    Args:
+        now: the time stamp of the line being heard, "" where it has none.
+    """
+
+    def __init__(self, now: Callable[[], str]) -> None:
+        self._now = now
+        self._stated: list[Phase] = []
+        self._marks: list[tuple[str, int, float]] = []
+        self.current = ""
+
+    def ears(self) -> dict[str, Hear]:
+        return {
+            **{name: self._state(phase) for name, phase in _STATED.items() if name not in _MARKS},
+            **{name: self._mark(phase) for name, phase in _MARKS.items() if name not in _STATED},
+            **{name: self._both(_STATED[name], _MARKS[name]) for name in _STATED if name in _MARKS},
+        }
+
+    def finish(self, last_stamp: str) -> tuple[Phase, ...]:
+        """Stated durations in order, then the phases measured by time stamps."""
+        end = seconds_of(last_stamp)
+        marks = self._marks + ([("", 0, end)] if end is not None else [])
+        measured = [
+            Phase(name=name, line=line, seconds=after - begin, stated=False)
+            for (name, line, begin), (_, _, after) in pairwise(marks)
+            if after >= begin
+        ]
+        return (*self._stated, *measured)
+
+    def _state(self, phase: str) -> Hear:
+        def hear(line: int, seconds: float | None) -> None:
+            if seconds is not None and len(self._stated) < _MOST:
+                self._stated.append(Phase(name=phase, line=line, seconds=seconds, stated=True))
+
+        return hear
+
+    def _mark(self, phase: str) -> Hear:
+        def hear(line: int, *_fields: object) -> None:
+            if self.current == phase:
+                return
+            self.current = phase
+            begin = seconds_of(self._now())
+            if begin is not None and len(self._marks) < _MOST:
+                self._marks.append((phase, line, begin))
+
+        return hear
+
+    def _both(self, stated: str, mark: str) -> Hear:
+        state, begin = self._state(stated), self._mark(mark)
+
+        def hear(line: int, seconds: float | None) -> None:
+            state(line, seconds)
+            begin(line)
+
+        return hear

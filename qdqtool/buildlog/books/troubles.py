@@ -1,0 +1,56 @@
+"""Warnings and errors, each wording once, and the reason when a build failed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from qdqtool.buildlog.causes import cause_of, is_consequence
+from qdqtool.buildlog.grammar import Hear
+from qdqtool.core.buildlog import Failure
+from qdqtool.core.events import LogRecord
+
+_CHANGING = re.compile(r"0x[0-9a-fA-F]+|\d+")
+_MOST = 400
+"""Wordings kept per run and severity."""
+_LONGEST = 2000
+
+
+class TroublesBook:
+    """Keeps warnings and errors by wording."""
+
+    def __init__(self) -> None:
+        self._warnings: dict[str, LogRecord] = {}
+        self._errors: dict[str, LogRecord] = {}
+
+    def ears(self) -> dict[str, Hear]:
+        return {}
+
+    def note(self, line: int, severity: str, text: str, topic: str) -> None:
+        """Keep a message of severity W, E, F or X; topic is the name of its sentence, "" when unread."""
+        kept = self._warnings if severity == "W" else self._errors
+        key = _CHANGING.sub("#", text[:_LONGEST])
+        known = kept.get(key)
+        if known is not None:
+            kept[key] = replace(known, count=known.count + 1)
+        elif len(kept) < _MOST:
+            kept[key] = LogRecord(line=line, severity=severity, text=text[:_LONGEST], topic=topic)
+
+    @property
+    def warnings(self) -> tuple[LogRecord, ...]:
+        """Warnings in the order of their first line."""
+        return tuple(self._warnings.values())
+
+    @property
+    def errors(self) -> tuple[LogRecord, ...]:
+        """Errors in the order of their first line."""
+        return tuple(self._errors.values())
+
+    def failure(self) -> Failure | None:
+        """The error that explains the others: the first known cause, else the first that is no consequence."""
+        for record in self.errors:
+            known = cause_of(record.text)
+            if known is not None:
+                return Failure(line=record.line, text=record.text, meaning=known.meaning, fix=known.fix)
+        reasons = [record for record in self.errors if not is_consequence(record.text)] or list(self.errors)
+        return Failure(line=reasons[0].line, text=reasons[0].text) if reasons else None

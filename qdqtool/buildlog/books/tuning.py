@@ -1,0 +1,168 @@
+"""Autotuning: kernels tried, the fastest and the chosen of every layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from qdqtool.buildlog.grammar import Hear
+from qdqtool.core.buildlog import LayerTuning, MyelinTuning, Tuning
+
+_REFORMAT = "Optimizer Reformat("
+
+
+class _Row:
+    """One layer while it is tuned."""
+
+    __slots__ = ("best", "candidates", "fastest", "formats", "line", "ms", "runner", "seconds")
+
+    def __init__(self, line: int) -> None:
+        self.line = line
+        self.formats = 0
+        self.candidates = 0
+        self.seconds: float | None = None
+        self.best: float | None = None
+        self.fastest = ""
+        self.runner = ""
+        self.ms: dict[str, float] = {}
+
+    def take(
+        self, candidates: int, tactic: str, ms: float | None, runner: str, seconds: float | None
+    ) -> None:
+        self.formats += 1
+        self.candidates += candidates
+        if seconds is not None:
+            self.seconds = (self.seconds or 0.0) + seconds
+        if ms is None:
+            return
+        if self.best is None or ms < self.best:
+            self.best, self.fastest, self.runner = ms, tactic, runner
+        if ms < self.ms.get(tactic, ms + 1):
+            self.ms[tactic] = ms
+
+
+class TuningBook:
+    """Sums up autotuning per layer; reformatting candidates are one row together.
+
+    Args:
+        candidates: how many timed kernels the log has shown so far.
+    """
+
+    def __init__(self, candidates: Callable[[], int]) -> None:
+        self._candidates = candidates
+        self._rows: dict[str, _Row] = {}
+        self._reformats: _Row | None = None
+        self._layer = ""
+        self._runner = ""
+        self._mark = 0
+        self._myelin: list[MyelinTuning] = []
+        self._op: tuple[int, str] | None = None
+        self._op_fastest: tuple[str, float | None] = ("", None)
+        self._op_mark = 0
+        self._cache: tuple[int, int] | None = None
+
+    def __len__(self) -> int:
+        return len(self._rows) + len(self._myelin)
+
+    def ears(self) -> dict[str, Hear]:
+        return {
+            "timing": self._timing,
+            "timed": self._timed,
+            "fastest": self._fastest,
+            "myelin-op": self._myelin_op,
+            "myelin-row": self._myelin_row,
+            "myelin-selected": self._myelin_selected,
+            "timing-cache-gone": self._cache_gone,
+        }
+
+    @property
+    def now(self) -> tuple[str, float | None]:
+        """The layer being tuned, and its fastest kernel so far in milliseconds."""
+        row = self._rows.get(self._layer)
+        return self._layer, row.best if row else None
+
+    def finish(self, chosen: dict[str, str]) -> Tuning:
+        """All of autotuning; `chosen` is layer -> tactic id of the finished engine."""
+        rows = [self._value(layer, row, chosen.get(layer, "")) for layer, row in self._rows.items()]
+        rows.sort(key=lambda row: (-(row.seconds or 0.0), -row.candidates, row.line))
+        entries, hits = self._cache or (None, None)
+        return Tuning(
+            layers=tuple(rows),
+            reformats=self._value("(reformatting)", self._reformats, "") if self._reformats else None,
+            myelin=tuple(self._myelin),
+            cache_entries=entries,
+            cache_hits=hits,
+        )
+
+    @staticmethod
+    def _value(layer: str, row: _Row, chosen: str) -> LayerTuning:
+        return LayerTuning(
+            layer=layer,
+            formats=row.formats,
+            candidates=row.candidates,
+            seconds=None if row.seconds is None else round(row.seconds, 6),
+            fastest_ms=row.best,
+            fastest=row.fastest,
+            runner=row.runner,
+            chosen=chosen,
+            chosen_ms=row.ms.get(chosen),
+            line=row.line,
+        )
+
+    def _timing(self, line: int, layer: str, runner: str) -> None:
+        self._layer, self._runner = layer, runner
+        self._mark = self._candidates()
+        if layer not in self._rows and not layer.startswith(_REFORMAT):
+            self._rows[layer] = _Row(line)
+
+    def _timed(
+        self, line: int, layer: str, runner: str, seconds: float | None, tactic: str, ms: float | None
+    ) -> None:
+        if layer != self._layer:
+            self._timing(line, layer, runner)
+        self._take(line, tactic, ms, seconds)
+
+    def _fastest(self, line: int, tactic: str, ms: float | None) -> None:
+        if self._layer:
+            self._take(line, tactic, ms, None)
+
+    def _take(self, line: int, tactic: str, ms: float | None, seconds: float | None) -> None:
+        row = self._rows.get(self._layer)
+        if row is None:
+            row = self._reformats = self._reformats or _Row(line)
+        seen = self._candidates()
+        row.take(seen - self._mark, tactic, ms, self._runner.partition("[")[0], seconds)
+        self._mark = seen
+
+    def _myelin_op(self, line: int, op: str) -> None:
+        name = op.partition("(key:")[0].partition(": [ONNX")[0]
+        self._op = (line, name)
+        self._op_fastest = ("", None)
+        self._op_mark = self._candidates()
+
+    def _myelin_row(self, _line: int, *fields: object) -> None:
+        _, ms, _, _, _, tactic, _ = fields
+        assert isinstance(tactic, str)
+        assert ms is None or isinstance(ms, float)
+        if not self._op_fastest[0]:
+            self._op_fastest = (tactic, ms)
+
+    def _myelin_selected(self, _line: int, tactic: str, ms: float | None) -> None:
+        if self._op is None:
+            return
+        line, op = self._op
+        fastest, fastest_ms = self._op_fastest
+        self._myelin.append(
+            MyelinTuning(
+                op=op,
+                candidates=self._candidates() - self._op_mark,
+                fastest_ms=fastest_ms,
+                fastest=fastest,
+                selected=tactic,
+                selected_ms=ms,
+                line=line,
+            )
+        )
+        self._op = None
+
+    def _cache_gone(self, _line: int, entries: int, hits: int) -> None:
+        self._cache = (entries, hits)

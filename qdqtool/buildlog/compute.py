@@ -1,0 +1,124 @@
+"""From the ledger to the compute nodes: which convolutions and matrix products run in INT8, and why the others do not."""
+
+from __future__ import annotations
+
+from qdqtool.buildlog.graph import Graph
+from qdqtool.buildlog.names import Names
+from qdqtool.core.buildlog import LogNode
+from qdqtool.core.dtypes import DType
+from qdqtool.core.engine import EngineLayer
+from qdqtool.core.events import ComputeNode, End, LedgerRow
+
+COMPUTE = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+"""Operators whose precision decides the speed of an INT8 engine."""
+
+
+class Precisions:
+    """Verdicts on the compute nodes of one run."""
+
+    def __init__(
+        self, graph: Graph, ledger: tuple[LedgerRow, ...], layers: tuple[EngineLayer, ...], names: Names
+    ) -> None:
+        self._graph = graph
+        self._rows = {row.node: row for row in ledger}
+        self._fused: dict[str, list[LedgerRow]] = {}
+        for row in ledger:
+            if row.end in (End.INPUT, End.WEIGHT, End.OUTPUT):
+                for part in names.parts(row.into):
+                    self._fused.setdefault(part, []).append(row)
+        self._layers: dict[str, EngineLayer] = {}
+        for layer in layers:
+            for part in (*layer.onnx_nodes, *names.parts(layer.name)):
+                if part not in self._layers or layer.kind in _CORES:
+                    self._layers[part] = layer
+
+    def all(self) -> tuple[ComputeNode, ...]:
+        """A verdict for every compute node of the model, in its order."""
+        return tuple(self._judge(node) for node in self._graph.nodes if node.op in COMPUTE)
+
+    def _judge(self, node: LogNode) -> ComputeNode:
+        rows = self._fused.get(node.name, [])
+        ends = {row.end for row in rows}
+        layer = self._layers.get(node.name)
+        if ends & {End.INPUT, End.WEIGHT} and any(row.kind == "DQ" for row in rows):
+            precision = "int8" if End.OUTPUT in ends else "int8-in"
+            reason = self._fused_reason(node, rows)
+        else:
+            precision, reason = self._unfused(node, layer)
+        return ComputeNode(
+            node=node.name,
+            op=node.op,
+            precision=precision,
+            reason=reason,
+            lines=tuple(sorted({line for row in rows for line in row.lines})),
+            layer=layer.name if layer else "",
+            contradiction=_contradiction(precision, layer) if rows else "",
+        )
+
+    def _fused_reason(self, node: LogNode, rows: list[LedgerRow]) -> str:
+        output = next((row.node for row in rows if row.end is End.OUTPUT), "")
+        if output:
+            return f"its DQ inputs and its output {output} were fused into it"
+        after = sorted({reader.op for reader in self._graph.readers(node.name)})
+        behind = f"its readers are {', '.join(after)}" if after else "it makes an output of the model"
+        return f"its DQ inputs were fused into it, but no Q was fused as its output: {behind}"
+
+    def _unfused(self, node: LogNode, layer: EngineLayer | None) -> tuple[str, str]:
+        makers = [self._graph.maker(tensor.name) for tensor in node.inputs[:2]]
+        feeding = [maker for maker in makers if maker is not None and maker.op == "DequantizeLinear"]
+        if not node.inputs:
+            return "unknown", "the log does not show its inputs"
+        if not feeding:
+            return "float", "none of its inputs comes from a DequantizeLinear"
+        if len(feeding) < 2:
+            bare = next(
+                tensor.name
+                for tensor, maker in zip(node.inputs, makers, strict=False)
+                if maker not in feeding
+            )
+            return "float", f"its input {bare} does not come from a DequantizeLinear"
+        fates = [self._rows[maker.name].end for maker in feeding if maker.name in self._rows]
+        if all(fate is End.KERNEL for fate in fates) and layer is not None:
+            return _by_tensors(layer)
+        words = ", ".join(sorted({str(fate) for fate in fates}))
+        return "unknown", f"the log does not say that its DQ inputs were fused into it (they are {words})"
+
+
+_CORES = frozenset({"correlation", "gemm", "deconv", "CaskConvolution", "CaskGemmConvolution"})
+_FLOATS = frozenset({DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16})
+
+
+def _by_tensors(layer: EngineLayer) -> tuple[str, str]:
+    """The verdict that a kernel's own tensors give: INT8 needs two INT8 operands of rank 2 or more."""
+    operands = [tensor for tensor in (*layer.inputs, *layer.constants) if len(tensor.shape or ()) >= 2]
+    quantized = [tensor for tensor in operands if tensor.dtype is DType.INT8]
+    if not operands:
+        return "unknown", f"its kernel {layer.name} lists no tensors"
+    if len(quantized) < 2:
+        return "float", f"its kernel {layer.name} reads {len(quantized)} INT8 tensor(s) of {len(operands)}"
+    if any(tensor.dtype is DType.INT8 for tensor in layer.outputs):
+        return "int8", f"its kernel {layer.name} reads and writes INT8"
+    return "int8-in", f"its kernel {layer.name} reads INT8 and writes {_types(layer)}"
+
+
+def _contradiction(precision: str, layer: EngineLayer | None) -> str:
+    """How the engine layer's tensors disagree with the ledger; "" where they agree or are not printed."""
+    if layer is None or not layer.outputs or not layer.inputs:
+        return ""
+    reads = any(tensor.dtype is DType.INT8 for tensor in (*layer.inputs, *layer.constants))
+    writes = any(tensor.dtype is DType.INT8 for tensor in layer.outputs)
+    known = all(tensor.dtype is not DType.UNKNOWN for tensor in (*layer.inputs, *layer.outputs))
+    if not known:
+        return ""
+    if precision in ("int8", "int8-in") and not reads:
+        return f"the ledger says INT8 in, its layer reads {_types(layer, inputs=True)}"
+    if precision == "int8" and not writes:
+        return f"the ledger says INT8 out, its layer writes {_types(layer)}"
+    if precision == "int8-in" and writes and not any(tensor.dtype in _FLOATS for tensor in layer.outputs):
+        return f"the ledger says float out, its layer writes {_types(layer)}"
+    return ""
+
+
+def _types(layer: EngineLayer, *, inputs: bool = False) -> str:
+    tensors = layer.inputs if inputs else layer.outputs
+    return ", ".join(sorted({str(tensor.dtype) for tensor in tensors})) or "nothing"

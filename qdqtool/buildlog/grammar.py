@@ -1,0 +1,101 @@
+"""All sentences of the shelf, arranged so that a message meets only the few that can fit it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+
+from qdqtool.buildlog.sentence import Fields, Read, Section, Sentence, Shape
+from qdqtool.plugins import Shelf
+
+PATTERNS = Shelf(package="qdqtool.buildlog.patterns")
+KEY = 8
+"""Bytes of a message that choose the sentences to try."""
+
+Hear = Callable[..., None]
+Bound = tuple[Read, Hear | None, Section | None]
+"""A sentence as the reader uses it: how it reads, who hears it, what it opens."""
+
+
+class Grammar:
+    """Sentences by their first bytes, by a fixed part inside, and sections by their heading.
+
+    Attributes:
+        keys: first `KEY` bytes of sentences -> place in `buckets`.
+        buckets: sentences that begin with the same bytes, longest head first.
+        light: sentences that may be counted without taking them apart.
+        sections: heading -> section.
+    """
+
+    def __init__(self, families: tuple[str, ...] = ()) -> None:
+        plugs = [PATTERNS.load(name) for name in families or PATTERNS.names()]
+        sentences = [sentence for plug in plugs for sentence in plug.sentences]
+        self.sections: dict[str, Section] = {s.opens: s for plug in plugs for s in plug.sections}
+        self.keys: dict[str, int] = {}
+        self.buckets: list[list[Sentence]] = []
+        self._short: list[Sentence] = []
+        self._inner: list[tuple[str, Sentence]] = []
+        self._shapes: list[Shape] = []
+        for sentence in sentences:
+            self._place(sentence)
+        for bucket in self.buckets:
+            bucket.sort(key=lambda sentence: -len(sentence.head))
+        self._short.sort(key=lambda sentence: -len(sentence.head))
+        self._starts = {sentence.head[:2] for sentence in self._short}
+        self.light = [s for s in sentences if isinstance(s, Sentence) and s.light != "no"]
+
+    def read(self, body: str) -> tuple[str, Fields] | None:
+        """What a message says: the name of its sentence and its fields; None when no sentence fits."""
+        place = self.keys.get(body[:KEY])
+        if place is not None:
+            for sentence in self.buckets[place]:
+                fields = sentence.read(body)
+                if fields is not None:
+                    return sentence.name, fields
+        return self.read_rare(body)
+
+    def read_rare(self, body: str) -> tuple[str, Fields] | None:
+        """As `read`, for a message whose first bytes choose no sentence."""
+        if body[:2] in self._starts or body[:1] in self._starts:
+            for sentence in self._short:
+                if body.startswith(sentence.head):
+                    fields = sentence.read(body)
+                    if fields is not None:
+                        return sentence.name, fields
+        for anchor, sentence in self._inner:
+            if anchor in body:
+                fields = sentence.read(body)
+                if fields is not None:
+                    return sentence.name, fields
+        for shape in self._shapes:
+            fields = shape.read(body)
+            if fields is not None:
+                return shape.name, fields
+        return None
+
+    def bind(self, ears: Mapping[str, Hear]) -> list[tuple[Bound, ...]]:
+        """The buckets, each sentence with who hears it and the section it opens."""
+        return [
+            tuple((s.read, ears.get(s.name), self.sections.get(s.name)) for s in bucket)
+            for bucket in self.buckets
+        ]
+
+    def _place(self, sentence: Sentence | Shape) -> None:
+        if isinstance(sentence, Shape):
+            self._shapes.append(sentence)
+        elif not sentence.head:
+            self._inner.append((sentence.anchor, sentence))
+        elif len(sentence.head) < KEY or not sentence.head[:KEY].isascii():
+            self._short.append(sentence)
+        else:
+            key = sentence.head[:KEY]
+            if key not in self.keys:
+                self.keys[key] = len(self.buckets)
+                self.buckets.append([])
+            self.buckets[self.keys[key]].append(sentence)
+
+
+@lru_cache(maxsize=1)
+def grammar() -> Grammar:
+    """The grammar of the whole shelf, arranged once."""
+    return Grammar()

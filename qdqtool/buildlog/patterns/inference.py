@@ -1,0 +1,115 @@
+"""Running the engine: bindings, warm-up, trace averages, performance summary."""
+
+from qdqtool.buildlog.sentence import Family, Section, row, says
+
+_METRIC = row(
+    "metric-times",
+    r"(?P<metric>(?:End-to-End Host |Host |H2D |D2H )?Latency|Enqueue Time|GPU Compute Time|GPU Compute|H2D|D2H): "
+    r"(?P<times>min[ =:].*)",
+    "GPU Compute Time: min = 1.1 ms, max = 2.9 ms, mean = 1.2 ms, median = 1.15 ms, percentile(99%) = 2.5 ms",
+)
+
+PLUGIN = Family(
+    sentences=(
+        says(
+            "values-random",
+            "Using random values for {direction:word} {tensor}",
+            "Using random values for input x",
+        ),
+        says(
+            "values-loaded",
+            "Using values loaded from {file} for {direction:word} {tensor}",
+            "Using values loaded from x.raw for input x",
+        ),
+        says(
+            "binding-created",
+            "Created {direction:word} binding for {tensor} with dimensions {dims}",
+            "Created input binding for images with dimensions 1x3x640x960",
+        ),
+        says(
+            "binding-created",
+            "{direction:word} binding for {tensor} with dimensions {dims} is created.",
+            "Input binding for x with dimensions 4x3x224x224 is created.",
+        ),
+        says(
+            "shapes-overridden",
+            "Dynamic dimensions required for input: {tensor}, but no shapes were provided. "
+            "Automatically overriding shape to: {dims}",
+            "Dynamic dimensions required for input: x, but no shapes were provided. Automatically overriding shape "
+            "to: 1x3x224x224",
+        ),
+        says(
+            "persistent-cache",
+            "Setting persistentCacheLimit to {bytes:int} bytes.",
+            "Setting persistentCacheLimit to 0 bytes.",
+        ),
+        says("enqueue-version", "Using enqueueV{n:int}.", "Using enqueueV3."),
+        says("inference-begins", "Starting inference", "Starting inference"),
+        says("inference-begins", "Starting inference threads", "Starting inference threads"),
+        says(
+            "warmup",
+            "Warmup completed {queries:int} queries over {ms:num} ms",
+            "Warmup completed 185 queries over 200 ms",
+        ),
+        says(
+            "traced",
+            "Timing trace has {queries:int} queries over {seconds:num} s",
+            "Timing trace has 2523 queries over 3.00267 s",
+        ),
+        says("section-trace", "=== Trace details ===", "=== Trace details ==="),
+        says("trace-heading", "Trace averages of {runs:int} runs:", "Trace averages of 10 runs:"),
+        says(
+            "trace-average",
+            "Average on {runs:int} runs - GPU latency: {gpu:num} ms - {rest}",
+            "Average on 10 runs - GPU latency: 0.153 ms - Host latency: 0.16 ms (end to end 0.27 ms, enqueue 0.05 ms)",
+            light="all",
+        ),
+        says("section-performance", "=== Performance summary ===", "=== Performance summary ==="),
+        says("throughput", "Throughput: {qps:num} qps", "Throughput: 840.251 qps"),
+        _METRIC,
+        says("walltime", "Total Host Walltime: {seconds:num} s", "Total Host Walltime: 3.00267 s"),
+        says("gpu-total", "Total GPU Compute Time: {seconds:num} s", "Total GPU Compute Time: 2.94 s"),
+        says(
+            "unstable",
+            "* GPU compute time is unstable, with coefficient of variance = {percent:num}%.",
+            "* GPU compute time is unstable, with coefficient of variance = 18.1606%.",
+        ),
+        says(
+            "throughput-bound",
+            "* Throughput may be bound by {what} rather than {other}.",
+            "* Throughput may be bound by Enqueue Time rather than GPU Compute and the GPU may be under-utilized.",
+        ),
+        says(
+            "explanations-elsewhere",
+            "Explanations of the performance metrics are printed in the verbose logs.",
+            "Explanations of the performance metrics are printed in the verbose logs.",
+        ),
+        says(
+            "section-explanations",
+            "=== Explanations of the performance metrics ===",
+            "=== Explanations of the performance metrics ===",
+        ),
+    ),
+    sections=(
+        Section(
+            opens="section-performance",
+            rows=(
+                row(
+                    "performance-hint",
+                    r"(?P<hint>(?:If not already in use|Add|Use|Lock|Consider) ?,? .+)",
+                    "If not already in use, locking GPU clock frequency or adding --useSpinWait may improve the stability.",
+                ),
+            ),
+        ),
+        Section(
+            opens="section-explanations",
+            rows=(
+                row(
+                    "metric-explained",
+                    r"(?P<metric>[A-Z][\w \-]+): (?P<text>.+)",
+                    "Total Host Walltime: the host walltime from when the first query (after warmups) is enqueued.",
+                ),
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,34 @@
+"""What the engine is made of: layer records in the text of every generation, bindings, device placement."""
+
+from qdqtool.buildlog.sentence import Family, Section, row, says
+
+_NAME = row("layer-name-only", r"(?P<layer>[^\s\[=&].*)", "Conv_1 + Relu_2")
+_BINDING = row("binding", r"(?P<tensor>\S.*)", "images", "output0")
+
+PLUGIN = Family(
+    sentences=(
+        says("layers-heading", "Engine Layer Information:", "Engine Layer Information:"),
+        says("layer-information", "Layer Information:", "Layer Information:"),
+        says("layers-detailed", "Layers:", "Layers:"),
+        says("bindings-heading", "Bindings:", "Bindings:"),
+        says("io-heading", "I/O Tensors:", "I/O Tensors:"),
+        says(
+            "layer",
+            "Layer({kind}): {name>}, Tactic: {rest}",
+            "Layer(CaskConvolution): A + B, Tactic: 7144526460361122478, in[Half(1,256,180,180)] -> out[Half(1,9)]",
+            "Layer(Reformat): q, Tactic: 0x00000000000003ea, x (Float[1,3,640,960]) -> q_out (Int8[1,3,640,960])",
+        ),
+        says(
+            "layer-record",
+            "Name: {name}, LayerType: {rest}",
+            "Name: MaxPool_2, LayerType: CaskPooling, Inputs: [ { Name: x, Location: Device, Dimensions: [1,64,9,9], "
+            "Format/Datatype: Thirty-two wide channel vectorized row major Int8 format }], Outputs: []",
+        ),
+    ),
+    sections=(
+        Section(opens="layers-heading", rows=()),
+        Section(opens="layers-detailed", rows=(_NAME,), bare=True),
+        Section(opens="bindings-heading", rows=(_BINDING,), bare=True),
+        Section(opens="io-heading", rows=(_BINDING,), bare=True),
+    ),
+)

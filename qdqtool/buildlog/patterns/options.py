@@ -1,0 +1,52 @@
+"""What trtexec was asked: its echo of model, build, system, inference and reporting options, and the device."""
+
+from qdqtool.buildlog.sentence import Family, Section, row, says
+
+_OPTION = says(
+    "option",
+    "{key}: {value}",
+    "Memory Pools: workspace: 1024 MiB, dlaSRAM: default, dlaLocalDRAM: default, dlaGlobalDRAM: default",
+    "Input build shape: x=1x3x224x224+4x3x224x224+16x3x224x224",
+    "Selected Device: NVIDIA GeForce RTX 3090",
+)
+_EMPTY = row("option-unset", r"(?P<key>[^:]{1,80}):", "Output:", "Plugins:", "setPluginsToSerialize:")
+_TIGHT = row(
+    "option-tight", r"(?P<key>Dump refittable layers):(?P<value>\w+)", "Dump refittable layers:Disabled"
+)
+_NOTE = says(
+    "options-note",
+    "Note: {text}",
+    "Note: The application clock rates do not reflect the actual clock rates that the GPU is currently running at.",
+)
+_DEVICE_HEAD = says("available-devices", "Available Devices:{devices?}", "Available Devices: ")
+_DEVICE = row(
+    "available-device",
+    r'Device (?P<index>\d+): "(?P<name>[^"]*)" UUID: (?P<uuid>\S+)',
+    'Device 0: "NVIDIA H100 PCIe" UUID: GPU-31e9692b-62b7-2d62-f0b1-f4195b568ac7',
+)
+_ROWS = (_DEVICE, _NOTE, _DEVICE_HEAD, _OPTION, _EMPTY, _TIGHT)
+
+PLUGIN = Family(
+    sentences=(
+        says("section-options", "=== {title} Options ===", "=== Build Options ===", "=== Model Options ==="),
+        says("section-device", "=== Device Information ===", "=== Device Information ==="),
+        says(
+            "section-joined",
+            "=== {title} ==={option}: {value?}",
+            "=== Device Information ===Device: 0",
+        ),
+        _DEVICE,
+        says(
+            "option-advice",
+            "{types} precisions have been specified - more performance might be enabled by additionally "
+            "specifying {flags}",
+            "FP32 and INT8 precisions have been specified - more performance might be enabled by additionally "
+            "specifying --fp16 or --best",
+        ),
+    ),
+    sections=(
+        Section(opens="section-options", rows=_ROWS),
+        Section(opens="section-device", rows=_ROWS),
+        Section(opens="section-joined", rows=_ROWS),
+    ),
+)

@@ -1,0 +1,158 @@
+"""Autotuning by the classic builder: formats tried, kernels timed, kernels chosen."""
+
+from qdqtool.buildlog.sentence import Family, says
+
+PLUGIN = Family(
+    sentences=(
+        says(
+            "tactic",
+            "Tactic: {tactic:hex} Time: {ms:num}",
+            "Tactic: 0x00000000000003ea Time: 0.0141162",
+            "Tactic: -3730012925709297561 Time: 0.220436",
+            "Tactic: 1002 Time: 0.004096",
+            light="all",
+        ),
+        says(
+            "tactic-named",
+            "Tactic Name: {kernel} Tactic: {tactic:hex} Time: {ms:num}",
+            "Tactic Name: sm80_xmma_fprop_implicit_gemm Tactic: 0x00000000000204bb Time: 0.0866743",
+            light="all",
+        ),
+        says(
+            "timing",
+            "--------------- Timing Runner: {layer>} ({runner})",
+            "--------------- Timing Runner: Conv_1 + Relu_2 (CaskConvolution[0x80000009])",
+            "--------------- Timing Runner: Optimizer Reformat(<in> -> x) (Reformat)",
+        ),
+        says(
+            "timed",
+            "{layer>} ({runner}) profiling completed in {seconds:num} seconds. Fastest Tactic: {tactic:hex} Time: {ms:num}",
+            "Conv_1 (CaskConvolution[0x80000009]) profiling completed in 0.41 seconds. "
+            "Fastest Tactic: 0x5b8bf1b8028629d9 Time: 0.00534603",
+        ),
+        says(
+            "fastest",
+            "Fastest Tactic: {tactic:hex} Time: {ms:num}",
+            "Fastest Tactic: 0x00000000000003e8 Time: 0.00507949",
+        ),
+        says(
+            "chosen",
+            ">>>>>>>>>>>>>>> Chose Runner Type: {runner:word} Tactic: {tactic:hex}",
+            ">>>>>>>>>>>>>>> Chose Runner Type: CaskConvolution Tactic: 0x764ba04bb839d539",
+        ),
+        says(
+            "kernel-set",
+            "{layer} Set Tactic Name: {kernel} Tactic: {tactic}",
+            "Conv_32 Set Tactic Name: ampere_scudnn_128x64_relu_small_nn_v1 Tactic: 4549827808004681195",
+        ),
+        says(
+            "kernel-set",
+            "{layer?}Set Tactic Name: {kernel} Tactic: {tactic}",
+            "Set Tactic Name: sm50_xmma_cublas_gemvx Tactic: 0x000000000002044a numSplitK: 1 numBuffers: 0",
+        ),
+        says(
+            "no-tactics",
+            "{runner:word} has no valid tactics for this config, skipping",
+            "CaskFlattenConvolution has no valid tactics for this config, skipping",
+        ),
+        says(
+            "formats-tried",
+            "*************** Autotuning format combination: {formats}",
+            "*************** Autotuning format combination: Int8(1,1:32,9) -> Float(1,9) ***************",
+            light="all",
+        ),
+        says(
+            "reformat-tried",
+            "*************** Autotuning Reformat:{formats}",
+            "*************** Autotuning Reformat: Float(1,1,1) -> Float(1:4,1,1) ***************",
+            "*************** Autotuning Reformat:Float(98,49:32,7,1) -> Float(3136,49,7,1) ***************",
+            light="all",
+        ),
+        says(
+            "costs",
+            "=============== Computing costs for{layer?}",
+            "=============== Computing costs for Conv_1",
+            "=============== Computing costs for",
+            light="all",
+        ),
+        says(
+            "reformat-costs",
+            "=============== Computing reformatting costs{rest?}",
+            "=============== Computing reformatting costs",
+            "=============== Computing reformatting costs for available format set",
+            light="all",
+        ),
+        says(
+            "tactic-too-slow",
+            "Fast skip Tactic:{tactic:hex} which exceed time limit during pre-run",
+            "Fast skip Tactic:0x0000000000000000 which exceed time limit during pre-run",
+        ),
+        says(
+            "reformat-added",
+            "Adding reformat layer: {layer} from {before} to {after}",
+            "Adding reformat layer: Reformatted Input Tensor 0 to Conv_1 (x) from Float(1,1) to Int8(1,1:32)",
+        ),
+        says(
+            "selection-took",
+            "Formats and tactics selection completed in {seconds:num} seconds.",
+            "Formats and tactics selection completed in 6.81485 seconds.",
+        ),
+        says(
+            "workspace-short",
+            "Some tactics do not have sufficient workspace memory to run. {advice}",
+            "Some tactics do not have sufficient workspace memory to run. Increasing workspace size may increase "
+            "performance, please check verbose output.",
+        ),
+        says(
+            "timing-cache-local",
+            "Local timing cache in use. {rest}",
+            "Local timing cache in use. Profiling results in this builder pass will not be stored.",
+        ),
+        says(
+            "timing-cache-global",
+            "Global timing cache in use. {rest}",
+            "Global timing cache in use. Profiling results in this builder pass will be stored.",
+        ),
+        says(
+            "timing-cache-gone",
+            "Deleting timing cache: {entries:int} entries, served {hits:int} hits since creation.",
+            "Deleting timing cache: 144 entries, served 172 hits since creation.",
+        ),
+        says(
+            "tactic-source-unused",
+            "Disabling unused tactic source: {source}",
+            "Disabling unused tactic source: JIT_CONVOLUTIONS",
+        ),
+        says(
+            "tactic-source",
+            "Using {library} a tactic source",
+            "Using cuDNN as a tactic source",
+            "Using cublas a tactic source",
+        ),
+        says(
+            "tactic-source-for",
+            "Using {library} as {user} tactic source",
+            "Using cublasLt as core library tactic source",
+        ),
+        says(
+            "timing-cache-gone",
+            "Deleting timing cache: {entries:int} entries, {hits:int} hits",
+            "Deleting timing cache: 65 entries, 0 hits",
+        ),
+        says(
+            "only-option",
+            "Tactic: {tactic} is the only option, timing skipped",
+            "Tactic: 0 is the only option, timing skipped",
+        ),
+        says(
+            "tactics-pruned",
+            "{layer>}: {available:int} available tactics, {unparsable:int} unparsable, {rest}",
+            "Conv_1: 32 available tactics, 0 unparsable, 16 pruned, 16 remaining after tactic pruning.",
+        ),
+        says(
+            "library-version",
+            "{user} was linked against {library} but loaded {other}",
+            "TensorRT was linked against cuDNN 8.9.0 but loaded cuDNN 8.6.0",
+        ),
+    )
+)

@@ -1,0 +1,55 @@
+"""Warnings that a person should know the meaning of."""
+
+from qdqtool.buildlog.sentence import Family, says
+
+PLUGIN = Family(
+    sentences=(
+        says(
+            "int64-weights",
+            "Your ONNX model has been generated with INT64 weights, while TensorRT does not natively support INT64. "
+            "{rest}",
+            "Your ONNX model has been generated with INT64 weights, while TensorRT does not natively support INT64. "
+            "Attempting to cast down to INT32.",
+        ),
+        says(
+            "int64-binding",
+            "Make sure {direction:word} {tensor} has Int64 binding.",
+            "Make sure output z has Int64 binding.",
+        ),
+        says(
+            "fp16-weights",
+            "Weights [name={weights>}] had the following issues when converted to FP16:",
+            "Weights [name=574 + (Unnamed Layer* 95) [Shuffle]] had the following issues when converted to FP16:",
+        ),
+        says("fp16-subnormal", "- Subnormal FP16 values detected.", "- Subnormal FP16 values detected."),
+        says(
+            "fp16-tiny",
+            "- Values less than smallest positive FP16 Subnormal value detected. {rest}",
+            "- Values less than smallest positive FP16 Subnormal value detected. Converting to FP16 minimum "
+            "subnormalized value.",
+        ),
+        says(
+            "fp16-advice",
+            "If this is not the desired behavior, please modify the weights or retrain {rest}",
+            "If this is not the desired behavior, please modify the weights or retrain with regularization to adjust "
+            "the magnitude of the weights.",
+        ),
+        says(
+            "max-batch",
+            "The getMaxBatchSize() function should not be used with an engine built from a network created with {rest}",
+            "The getMaxBatchSize() function should not be used with an engine built from a network created with "
+            "NetworkDefinitionCreationFlag::kEXPLICIT_BATCH flag. This function will always return 1.",
+        ),
+        says(
+            "default-stream",
+            "Using default stream in {call} may lead to performance issues {rest}",
+            "Using default stream in enqueueV3() may lead to performance issues due to additional calls to "
+            "cudaStreamSynchronize() by TensorRT to ensure correct synchronization.",
+        ),
+        says(
+            "weak-typing",
+            "Weakly-typed networks have been deprecated in TensorRT. {rest}",
+            "Weakly-typed networks have been deprecated in TensorRT. Use strongly typed networks.",
+        ),
+    )
+)

@@ -1,0 +1,287 @@
+"""Reading: blocks of lines in, runs out, in constant memory.
+
+Most lines take the short way: skimmed, read by the one or two sentences that share their first bytes, heard by one
+book. The others take the long way: their prefix is peeled, and they are tried against sentences, the open section,
+source positions and joined messages, in that order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from qdqtool.buildlog.grammar import Bound, Grammar, Hear, grammar
+from qdqtool.buildlog.prefix import NO_PREFIX, Prefix, peel, without_position
+from qdqtool.buildlog.run import Run
+from qdqtool.buildlog.sentence import Fields, Section
+from qdqtool.buildlog.skim import SLOW, TUNED, Skimmed, Skimmer
+from qdqtool.buildlog.source import LogSource
+from qdqtool.core.buildlog import LogRun
+
+_STAMP = re.compile(r"\[(\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d)\]")
+_JOINT = re.compile(r"(?=\[\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d\] ?\[)|(?==== [A-Z][\w ]{3,60} ===)|(?=&&&& )")
+_LOUD = frozenset("WEFX")
+_STARTS = frozenset({"run-begins", "polygraphy-begins", "onnx-file", "layers-original"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """How far the reading is, for a live display: the phase, the layer being tuned and its best kernel so far (ms)."""
+
+    run: int
+    lines: int
+    taken: int
+    phase: str
+    layer: str
+    best_ms: float | None
+
+
+Watch = Callable[[Progress], None]
+
+
+class Reader:
+    """Reads one log."""
+
+    def __init__(self, source: LogSource, watch: Watch | None = None) -> None:
+        self._source = source
+        self._watch = watch
+        self._grammar: Grammar = grammar()
+        self._skim = Skimmer(self._grammar)
+        self._done: list[LogRun] = []
+        self._text = ""
+        self._at = 0
+        self._line = 0
+        self._candidates = 0
+        self._extra = 0
+        self._section: Section | None = None
+        self._table: list[tuple[Bound, ...]] = []
+        self._ears: dict[str, Hear] = {}
+        self._run = self._new_run(1)
+
+    def runs(self) -> Iterator[LogRun]:
+        """The runs of the log, each as soon as it has ended."""
+        for block in self._source.blocks():
+            self._read(block)
+            yield from self._done
+            self._done.clear()
+            if self._watch:
+                self._watch(self._progress())
+        if self._run.lines or self._run.number == 1:
+            yield self._run.value()
+
+    def _progress(self) -> Progress:
+        layer, best = self._run.tuning.now
+        return Progress(
+            run=self._run.number,
+            lines=self._line,
+            taken=self._source.taken,
+            phase=self._run.phases.current,
+            layer=layer,
+            best_ms=best,
+        )
+
+    # Runs
+
+    def _new_run(self, first_line: int) -> Run:
+        number = self._run.number + 1 if first_line > 1 else 1
+        self._run = Run(number, first_line, self._timed_so_far, self._now)
+        self._bind()
+        return self._run
+
+    def _bind(self) -> None:
+        """Connect sentences with the books of the current run; in place, so that a running loop sees it."""
+        self._ears = self._run.ears()
+        ears = {**self._ears, **{name: self._start(name) for name in _STARTS}}
+        self._table[:] = self._grammar.bind(ears)
+
+    def _start(self, name: str) -> Hear:
+        """The ear of a sentence that may begin a new run."""
+
+        def hear(line: int, *fields: object) -> None:
+            if self._begins(name):
+                self._end_run(line)
+            inner = self._ears.get(name)
+            if inner is not None:
+                inner(line, *fields)
+
+        return hear
+
+    def _begins(self, name: str) -> bool:
+        """Whether this sentence begins another run: a banner after anything, a model or a graph after an engine."""
+        run = self._run
+        if name in ("run-begins", "polygraphy-begins"):
+            return bool(run.identity.command or run.identity.generated or run.identity.verdict)
+        if name == "onnx-file":
+            return run.options.onnx is not None and run.options.onnx.file != ""
+        return run.identity.generated
+
+    def _end_run(self, line: int) -> None:
+        """Close the current run before `line`, which belongs to the next."""
+        run = self._run
+        read = line - run.first_line
+        later = run.lines - read
+        run.lines = read
+        self._done.append(run.value())
+        self._new_run(line)
+        self._run.lines = later
+
+    def _timed_so_far(self) -> int:
+        return self._candidates + self._extra
+
+    def _now(self) -> str:
+        found = _STAMP.match(self._text, self._at)
+        return found.group(1) if found else ""
+
+    # Blocks
+
+    def _read(self, block: bytes) -> None:
+        if b"\r" in block:
+            self._read_by_hand(block)
+            return
+        ascii_only = block.isascii()
+        self._text = block.decode("latin-1")
+        skimmed = self._skim(block)
+        first = self._line + 1
+        run = self._run
+        run.lines += skimmed.lines
+        run.blank += skimmed.blank
+        self._line += skimmed.lines
+        if run.keep(len(skimmed.number), skimmed.kept):
+            self._bind()
+        self._short_way(skimmed, first, ascii_only=ascii_only)
+        if skimmed.body:
+            self._run.prefixed = self._run.prefixed or skimmed.body[-1] != skimmed.start[-1]
+            self._at = self._text.rfind("\n[", 0, len(self._text) - 1) + 1
+            self._run.last_stamp = self._now() or self._run.last_stamp
+
+    def _short_way(self, skimmed: Skimmed, first: int, *, ascii_only: bool) -> None:
+        text, table = self._text, self._table
+        rows = zip(
+            skimmed.number,
+            skimmed.code,
+            skimmed.start,
+            skimmed.body,
+            skimmed.end,
+            skimmed.candidates,
+            strict=True,
+        )
+        for number, code, start, at, end, candidates in rows:
+            self._at = start
+            self._candidates = candidates
+            if code >= 0:
+                body = text[at:end]
+                if not ascii_only:
+                    body = _utf8(body)
+                for read, hear, section in table[code]:
+                    fields = read(body)
+                    if fields is not None:
+                        if hear is not None:
+                            hear(first + number, *fields)
+                        self._section = section
+                        break
+                else:
+                    self._long_way(first + number, body, NO_PREFIX, has_prefix=True)
+            elif code == SLOW:
+                line = text[start:end]
+                self._by_hand(first + number, line if ascii_only else _utf8(line))
+            else:
+                body = text[at:end]
+                self._long_way(
+                    first + number, body if ascii_only else _utf8(body), NO_PREFIX, has_prefix=True
+                )
+
+    def _read_by_hand(self, block: bytes) -> None:
+        """A block with lone carriage returns (progress bars): each line is several messages over each other."""
+        self._text = ""
+        lines = block.decode("utf-8", "replace").split("\n")[:-1]
+        if self._run.keep(len(lines), len(block)):
+            self._bind()
+        for line in lines:
+            self._line += 1
+            self._run.lines += 1
+            pieces = [piece for piece in line.split("\r") if piece.strip()]
+            if not pieces:
+                self._run.blank += 1
+            before = self._run.unread
+            for piece in pieces:
+                self._text, self._at = piece, 0
+                self._by_hand(self._line, piece)
+            self._run.unread = min(self._run.unread, before + 1) if pieces else before
+
+    # Single lines
+
+    def _by_hand(self, line: int, text: str) -> None:
+        prefix, body = peel(text)
+        body = body.strip()
+        if prefix is not NO_PREFIX:
+            self._run.prefixed = True
+            self._run.identity.saw_prefix(prefix)
+        if not body:
+            self._run.blank += 1
+            return
+        self._long_way(line, body, prefix, has_prefix=prefix.form >= 0)
+
+    def _long_way(self, line: int, body: str, prefix: Prefix, *, has_prefix: bool) -> None:
+        body = body.strip()
+        found = self._recognise(body, has_prefix=has_prefix)
+        if found is None:
+            self._unknown(line, body, prefix)
+            return
+        name, fields, inside = found
+        if prefix.severity in _LOUD:
+            self._run.troubles.note(line, prefix.severity, body, name)
+        self._hear(line, name, fields)
+        if not inside:
+            self._section = self._grammar.sections.get(name)
+
+    def _recognise(self, body: str, *, has_prefix: bool) -> tuple[str, Fields, bool] | None:
+        """The sentence a message is, its fields, and whether it is a row of the open section."""
+        section = self._section
+        if section is not None and section.bare and has_prefix:
+            section = self._section = None
+        if section is not None and section.first:
+            inside = _row(section, body)
+            if inside is not None:
+                return (*inside, True)
+        found = self._grammar.read(body)
+        if found is not None:
+            return (*found, False)
+        if section is not None and not section.first and (not section.bare or self._run.prefixed):
+            inside = _row(section, body)
+            if inside is not None:
+                return (*inside, True)
+        rest = without_position(body)
+        found = self._grammar.read(rest) if rest else None
+        return (*found, False) if found is not None else None
+
+    def _unknown(self, line: int, body: str, prefix: Prefix) -> None:
+        """A message that no sentence fits: perhaps two joined ones."""
+        self._section = None
+        pieces = [piece for piece in _JOINT.split(body, maxsplit=8) if piece.strip()]
+        if len(pieces) > 1:
+            for piece in pieces:
+                self._by_hand(line, piece)
+            return
+        if prefix.severity in _LOUD:
+            self._run.troubles.note(line, prefix.severity, body, "")
+        self._run.miss(line, body)
+
+    def _hear(self, line: int, name: str, fields: Fields) -> None:
+        if name in TUNED:
+            self._extra += 1
+        hear = self._start(name) if name in _STARTS else self._ears.get(name)
+        if hear is not None:
+            hear(line, *fields)
+
+
+def _row(section: Section, body: str) -> tuple[str, Fields] | None:
+    for sentence in section.rows:
+        fields = sentence.read(body)
+        if fields is not None:
+            return sentence.name, fields
+    return None
+
+
+def _utf8(latin: str) -> str:
+    return latin.encode("latin-1").decode("utf-8", "replace")

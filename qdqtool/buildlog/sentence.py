@@ -1,0 +1,274 @@
+"""Sentences: how one message of a log is recognised and taken apart.
+
+A sentence is written as the message itself, with its changing parts in braces:
+
+    Running: {pass} on {node}
+    {layer>} ({runner}) profiling completed in {seconds:num} seconds. Fastest Tactic: {tactic:hex} Time: {ms:num}
+
+* `{name}` takes the text up to the first occurrence of what follows; it is not empty.
+* `{name?}` may be empty.
+* `{name>}` takes the text up to the *last* occurrence of what follows (node names contain brackets and spaces).
+  At most one field of a sentence does that.
+* `{name:kind}` also checks and converts: `int`, `num` (a float; infinite becomes None), `hex` (a tactic id in any
+  spelling, as `0x` and 16 digits), `word` (no white space).
+
+Matching is a handful of `str.find` calls: its time is linear in the message, whatever the message holds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import isfinite
+from string import Formatter
+from typing import Any, Literal
+
+Fields = tuple[Any, ...]
+Read = Callable[[str], "Fields | None"]
+Light = Literal["no", "all", "rest"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sentence:
+    """A message with fixed words and named fields.
+
+    Attributes:
+        name: what it says; several sentences (wordings of several releases) may share a name and its fields.
+        form: the message with its fields in braces.
+        examples: messages it recognises, from real logs; they are its test.
+        light: "all" if the reader may count its messages without taking them apart, "rest" if all but the first of
+            a run of them, "no" if each is heard. Light sentences begin with at least eight fixed ASCII characters.
+    """
+
+    name: str
+    form: str
+    examples: tuple[str, ...]
+    light: Light = "no"
+    head: str = field(init=False, default="")
+    anchor: str = field(init=False, default="")
+    fields: tuple[str, ...] = field(init=False, default=())
+    read: Read = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        plan = _plan(self.form)
+        object.__setattr__(self, "head", plan.head)
+        object.__setattr__(self, "anchor", plan.head or max((*plan.between, plan.tail), key=len))
+        object.__setattr__(self, "fields", tuple(name for name, _ in plan.fields))
+        object.__setattr__(self, "read", _compile(plan))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shape:
+    """A row of a table or of an array, recognised by a regular expression over its whole length.
+
+    The expression must be free of nested repetition, so that its time stays linear.
+    """
+
+    name: str
+    form: str
+    examples: tuple[str, ...]
+    fields: tuple[str, ...] = field(init=False, default=())
+    read: Read = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        pattern = re.compile(self.form)
+        names = sorted(pattern.groupindex, key=lambda name: pattern.groupindex[name])
+        object.__setattr__(self, "fields", tuple(names))
+
+        def read(body: str) -> Fields | None:
+            found = pattern.fullmatch(body)
+            return found.groups() if found else None
+
+        object.__setattr__(self, "read", read)
+
+
+def says(name: str, form: str, *examples: str, light: Light = "no") -> Sentence:
+    """A sentence, written short."""
+    return Sentence(name=name, form=form, examples=examples, light=light)
+
+
+def row(name: str, form: str, *examples: str) -> Shape:
+    """A row, written short."""
+    return Shape(name=name, form=form, examples=examples)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Section:
+    """Lines that have a meaning only after a heading: options, tables, layer records.
+
+    Attributes:
+        opens: name of the sentence that is its heading.
+        rows: what its lines look like.
+        first: whether rows are tried before the sentences of the whole log; otherwise after them.
+        bare: whether its rows carry no logger prefix, so that the next line with a prefix ends it.
+    """
+
+    opens: str
+    rows: tuple[Sentence | Shape, ...]
+    first: bool = False
+    bare: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Family:
+    """Sentences about one subject: the plug of a file on the shelf of patterns."""
+
+    sentences: tuple[Sentence | Shape, ...]
+    sections: tuple[Section, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Plan:
+    head: str
+    fields: tuple[tuple[str, str], ...]
+    between: tuple[str, ...]
+    tail: str
+    greedy: int | None
+    optional: frozenset[int]
+
+
+def _plan(form: str) -> _Plan:
+    fields: list[tuple[str, str]] = []
+    literals: list[str] = []
+    greedy: int | None = None
+    optional: set[int] = set()
+    open_literal = ""
+    for literal, name, kind, _ in Formatter().parse(form):
+        # An escaped brace ends a literal early, without a field behind it.
+        open_literal += literal
+        if name is None:
+            continue
+        literals.append(open_literal)
+        open_literal = ""
+        if name.endswith(">"):
+            assert greedy is None, form
+            greedy = len(fields)
+        elif name.endswith("?"):
+            optional.add(len(fields))
+        fields.append((name.rstrip(">?"), kind or "text"))
+    literals.append(open_literal)
+    assert all(literals[1:-1]), f"two fields touch in {form!r}"
+    return _Plan(
+        head=literals[0],
+        fields=tuple(fields),
+        between=tuple(literals[1:-1]),
+        tail=literals[-1] if fields else "",
+        greedy=greedy,
+        optional=frozenset(optional),
+    )
+
+
+def _compile(plan: _Plan) -> Read:
+    if not plan.fields:
+        head = plan.head
+        return lambda body: () if body == head else None
+    plain = all(kind == "text" for _, kind in plan.fields) and not plan.optional
+    if plain and not plan.tail and len(plan.fields) == 1:
+        return _one(plan.head)
+    if plain and not plan.tail and len(plan.fields) == 2:
+        return _two(plan.head, plan.between[0], last=plan.greedy == 0)
+    return _general(plan)
+
+
+def _one(head: str) -> Read:
+    skip = len(head)
+
+    def read(body: str) -> Fields | None:
+        return (body[skip:],) if body.startswith(head) and len(body) > skip else None
+
+    return read
+
+
+def _two(head: str, middle: str, *, last: bool) -> Read:
+    skip = len(head)
+
+    def first_split(body: str) -> Fields | None:
+        if not body.startswith(head):
+            return None
+        left, found, right = body[skip:].partition(middle)
+        return (left, right) if found and left and right else None
+
+    def last_split(body: str) -> Fields | None:
+        if not body.startswith(head):
+            return None
+        left, found, right = body[skip:].rpartition(middle)
+        return (left, right) if found and left and right else None
+
+    return last_split if last else first_split
+
+
+def _general(plan: _Plan) -> Read:
+    head, tail, between = plan.head, plan.tail, plan.between
+    count = len(plan.fields)
+    pivot = count - 1 if plan.greedy is None else plan.greedy
+    convert = tuple((at, _KINDS[kind]) for at, (_, kind) in enumerate(plan.fields) if kind != "text")
+    required = tuple(at for at in range(count) if at not in plan.optional)
+
+    def read(body: str) -> Fields | None:
+        if not (body.startswith(head) and body.endswith(tail)):
+            return None
+        start, end = len(head), len(body) - len(tail)
+        values: list[Any] = [""] * count
+        for at in range(pivot):
+            found = body.find(between[at], start, end)
+            if found < 0:
+                return None
+            values[at] = body[start:found]
+            start = found + len(between[at])
+        for at in range(count - 1, pivot, -1):
+            found = body.rfind(between[at - 1], start, end)
+            if found < 0:
+                return None
+            values[at] = body[found + len(between[at - 1]) : end]
+            end = found
+        values[pivot] = body[start:end] if start <= end else ""
+        for at in required:
+            if not values[at]:
+                return None
+        for at, kind in convert:
+            value = kind(values[at])
+            if value is _WRONG:
+                return None
+            values[at] = value
+        return tuple(values)
+
+    return read
+
+
+_WRONG = object()
+
+
+def _int(text: str) -> object:
+    text = text.strip()
+    digits = text[1:] if text[:1] in "+-" else text
+    return int(text) if digits.isascii() and digits.isdigit() and len(digits) < 25 else _WRONG
+
+
+def _number(text: str) -> object:
+    try:
+        value = float(text)
+    except ValueError:
+        return _WRONG
+    return value if isfinite(value) else None
+
+
+def tactic_id(text: str) -> object:
+    """A tactic id as `0x` and 16 digits: releases print it signed decimal, hexadecimal, or hexadecimal padded."""
+    text = text.strip()
+    try:
+        value = int(text, 16) if text.startswith("0x") else int(text)
+    except ValueError:
+        return _WRONG
+    return f"0x{value & 0xFFFFFFFFFFFFFFFF:016x}" if -(1 << 63) <= value < 1 << 64 else _WRONG
+
+
+def _hex(text: str) -> object:
+    return tactic_id(text) if len(text) < 25 else _WRONG
+
+
+def _word(text: str) -> object:
+    return text if text and not any(char.isspace() for char in text) else _WRONG
+
+
+_KINDS: dict[str, Callable[[str], object]] = {"int": _int, "num": _number, "hex": _hex, "word": _word}

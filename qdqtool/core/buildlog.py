@@ -1,0 +1,268 @@
+"""A builder's log, read: its runs and everything each run tells."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from qdqtool.core.engine import EngineLayer
+from qdqtool.core.events import ComputeNode, LedgerRow, LedgerSummary, LogRecord, OptimizerEvent, PassCount
+from qdqtool.core.tensors import TensorInfo
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OnnxHeader:
+    """The model's header as the parser prints it; "" for what it does not say."""
+
+    file: str
+    ir_version: str = ""
+    opset: str = ""
+    producer: str = ""
+    producer_version: str = ""
+    domain: str = ""
+    model_version: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogNode:
+    """A node of the model, rebuilt from its parsing block."""
+
+    name: str
+    op: str
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    line: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogNetwork:
+    """The model's graph, rebuilt from the log; empty where the log does not print it."""
+
+    inputs: tuple[TensorInfo, ...] = ()
+    nodes: tuple[LogNode, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FunnelStep:
+    """How many layers were left after a stage; stages repeat."""
+
+    stage: str
+    layers: int
+    line: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Phase:
+    """A stretch of the build.
+
+    Attributes:
+        name: what was done.
+        line: where it begins, or where its duration is stated.
+        seconds: its length.
+        stated: whether the log states the length (else it is the difference of time stamps, to the second).
+    """
+
+    name: str
+    line: int
+    seconds: float
+    stated: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerTuning:
+    """Autotuning of one layer.
+
+    Attributes:
+        layer: its name.
+        formats: format combinations and kernel families that were timed.
+        candidates: kernels timed.
+        seconds: time spent, as stated; None where the release does not print it.
+        fastest_ms: fastest kernel over all formats, in milliseconds; None where nothing ran.
+        fastest: its tactic id.
+        runner: the kernel family of the fastest.
+        chosen: tactic id in the finished engine; "" where the log does not list its layers.
+        chosen_ms: the time that tactic was measured with; None where it was never the fastest of a combination.
+        line: where its tuning begins.
+    """
+
+    layer: str
+    formats: int
+    candidates: int
+    seconds: float | None
+    fastest_ms: float | None
+    fastest: str
+    runner: str
+    chosen: str
+    chosen_ms: float | None
+    line: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MyelinTuning:
+    """Autotuning of one operation inside a Myelin region: candidates, the fastest and the selected kernel."""
+
+    op: str
+    candidates: int
+    fastest_ms: float | None
+    fastest: str
+    selected: str
+    selected_ms: float | None
+    line: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tuning:
+    """All of autotuning.
+
+    Attributes:
+        layers: classic layers, slowest to tune first where that is known, else most candidates first.
+        reformats: all reformatting candidates together.
+        myelin: operations of Myelin regions.
+        cache_entries: entries of the timing cache; None where not printed.
+        cache_hits: times it answered.
+    """
+
+    layers: tuple[LayerTuning, ...] = ()
+    reformats: LayerTuning | None = None
+    myelin: tuple[MyelinTuning, ...] = ()
+    cache_entries: int | None = None
+    cache_hits: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Memory:
+    """Memory in bytes (peaks in MiB); None where the log does not say."""
+
+    host_persistent: int | None = None
+    device_persistent: int | None = None
+    scratch: int | None = None
+    activation: int | None = None
+    weights: int | None = None
+    peak_cpu_mib: int | None = None
+    peak_gpu_mib: int | None = None
+    engine_mib: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Times:
+    """A metric of the performance summary, in milliseconds; percentiles by their percent."""
+
+    min: float | None = None
+    max: float | None = None
+    mean: float | None = None
+    median: float | None = None
+    percentiles: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Performance:
+    """What trtexec measured, and what it means.
+
+    Attributes:
+        throughput_qps: queries per second.
+        metrics: latency, enqueue, h2d, gpu_compute, d2h, end_to_end.
+        walltime_s, gpu_total_s: totals in seconds.
+        queries: timed queries.
+        variance_percent: coefficient of variance of GPU compute time, printed where it is unstable.
+        diagnosis: in words.
+    """
+
+    throughput_qps: float | None = None
+    metrics: dict[str, Times] = field(default_factory=dict)
+    walltime_s: float | None = None
+    gpu_total_s: float | None = None
+    queries: int | None = None
+    variance_percent: float | None = None
+    diagnosis: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProfileRow:
+    """One layer of the profile: total, average and median milliseconds, percent; elided layers have 0 everywhere."""
+
+    layer: str
+    total_ms: float
+    average_ms: float
+    median_ms: float | None
+    percent: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Failure:
+    """Why a build failed: the message that tells, and what it means and asks for."""
+
+    line: int
+    text: str
+    meaning: str = ""
+    fix: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unread:
+    """A wording nobody has named yet: one example, how often, and where first."""
+
+    text: str
+    count: int
+    line: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogRun:
+    """Everything one run tells. Empty values mean that the log does not say.
+
+    Attributes:
+        number: 1 for the first run of the log.
+        front_end: trtexec, python, polygraphy, rtx, jetson-inference, deepstream, logger, or unknown.
+        version: TensorRT version, (8, 4, 12); None where unknown.
+        build: build tag of the banner ("b11").
+        argv: the command as words.
+        status: passed, failed, waived, built (an engine was generated, no verdict printed), or cut.
+        first_line, lines, blank, unread: lines of this run; the read ones are `lines - blank - unread`.
+        unread_lines: the unread ones by wording, most frequent first.
+        clipped: records that were counted but not kept, because the run is larger than the memory allowed for it.
+        options: section of the echo -> option -> value.
+        placement: "GPU" and "DLA" -> layers.
+        plugins: plug-in creators registered.
+        bindings: the engine's inputs and outputs by name.
+    """
+
+    number: int
+    front_end: str
+    version: tuple[int, ...] | None
+    build: str
+    argv: tuple[str, ...]
+    status: str
+    first_line: int
+    lines: int
+    blank: int
+    unread: int
+    unread_lines: tuple[Unread, ...] = ()
+    clipped: int = 0
+    failure: Failure | None = None
+    options: dict[str, dict[str, str]] = field(default_factory=dict)
+    onnx: OnnxHeader | None = None
+    network: LogNetwork = field(default_factory=LogNetwork)
+    plugins: int = 0
+    passes: dict[str, PassCount] = field(default_factory=dict)
+    funnel: tuple[FunnelStep, ...] = ()
+    phases: tuple[Phase, ...] = ()
+    events: tuple[OptimizerEvent, ...] = ()
+    ledger: tuple[LedgerRow, ...] = ()
+    ledger_summary: LedgerSummary | None = None
+    compute: tuple[ComputeNode, ...] = ()
+    tuning: Tuning = field(default_factory=Tuning)
+    placement: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    memory: Memory = field(default_factory=Memory)
+    engine_layers: tuple[EngineLayer, ...] = ()
+    bindings: tuple[str, ...] = ()
+    performance: Performance | None = None
+    profile: tuple[ProfileRow, ...] = ()
+    warnings: tuple[LogRecord, ...] = ()
+    errors: tuple[LogRecord, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BuildLog:
+    """A log: its runs in order, and what had to be done to read its bytes ("utf-16", "xz", "cut short", ...)."""
+
+    runs: tuple[LogRun, ...]
+    notes: tuple[str, ...] = ()

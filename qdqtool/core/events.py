@@ -1,0 +1,173 @@
+"""What a builder's log says it did: records, optimizer events, and the fate of every Q and DQ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogRecord:
+    """One message of a log.
+
+    Attributes:
+        line: number of its line, from 1.
+        severity: V, I, W, E or F; "" where the log does not print it.
+        text: the message without its prefix.
+        topic: what it is about, in our words ("tactic-skipped", ...); "" where nobody has named it.
+        count: how many messages of this wording the log holds; `line` is the first.
+    """
+
+    line: int
+    severity: str
+    text: str
+    topic: str = ""
+    count: int = 1
+
+
+class EventKind(str, Enum):
+    """What a line of the optimizer reports. An attempt is not an effect."""
+
+    ATTEMPT = "attempt"
+    FUSED = "fused"
+    QUANTIZED = "quantized"
+    SWAPPED = "swapped"
+    DUPLICATE = "duplicate"
+    REMOVED = "removed"
+    RETYPED = "retyped"
+    MERGED = "merged"
+    SLICE = "slice"
+    CONCAT = "concat"
+    RETARGETED = "retargeted"
+    COPIED = "copied"
+    SPLIT = "split"
+    BANNER = "banner"
+    LAYERS = "layers"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OptimizerEvent:
+    """One thing the graph optimizer tried or did.
+
+    Attributes:
+        line: number of the log line, from 1.
+        kind: what it reports.
+        pass_name: the pass, "" where the line names none.
+        nodes: the nodes it is about, in the order of the line.
+        into: the node, tensor or stage that results or receives; "" where there is none.
+        detail: the rest of what the line says (types, reason, number of layers).
+    """
+
+    line: int
+    kind: EventKind
+    pass_name: str = ""
+    nodes: tuple[str, ...] = ()
+    into: str = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PassCount:
+    """How often a pass was tried and how often it changed the graph.
+
+    Attributes:
+        attempts: `Running: X on Y` lines.
+        effects: attempts in which the pass did something; a pass that another one calls, or that an old release
+            reports without an attempt, adds an effect and no attempt.
+        first_line: where it first speaks.
+    """
+
+    attempts: int
+    effects: int
+    first_line: int
+
+
+class End(str, Enum):
+    """What became of a Q or DQ node."""
+
+    FOLDED = "constant-folded"
+    INPUT = "fused-input"
+    WEIGHT = "fused-weight"
+    OUTPUT = "fused-output"
+    MERGED = "merged"
+    SPLIT = "split"
+    CANCELLED = "cancelled"
+    COPY = "runtime-copy"
+    KERNEL = "inside-kernel"
+    MOVED = "moved"
+    UNKNOWN = "unknown"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LedgerStep:
+    """One thing that happened to a Q or DQ node, and the line that says so."""
+
+    line: int
+    what: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LedgerRow:
+    """The fate of one Q or DQ node of the model, or of a clone that the optimizer made.
+
+    Attributes:
+        node: its name.
+        kind: "Q" or "DQ".
+        end: what became of it. FOLDED: computed at build time. INPUT, WEIGHT, OUTPUT: part of the compute node
+            `into`. MERGED: its twin `into` stands for it. SPLIT: its clones above the Concat `into` stand for it.
+            CANCELLED: met its opposite `into`, and both became nothing or one rescaling. COPY: the layer `into` runs
+            it. KERNEL: somewhere inside the generated kernel or region `into`. MOVED: last seen passing `into`, and
+            the log does not say more. UNKNOWN: the log does not say.
+        into: see `end`; "" where there is nothing to name.
+        lines: numbers of the log lines that tell its story.
+        steps: the story.
+        clone_of: the node of the model that it was cloned from; "" for nodes of the model.
+    """
+
+    node: str
+    kind: str
+    end: End
+    into: str = ""
+    lines: tuple[int, ...] = ()
+    steps: tuple[LedgerStep, ...] = ()
+    clone_of: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LedgerSummary:
+    """The ledger counted: nodes of the model, clones, ends, and how many of the model's nodes have a known end."""
+
+    q: int
+    dq: int
+    clones: int
+    ends: dict[str, int]
+    accounted: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ComputeNode:
+    """What a convolution or matrix product of the model runs in, as far as the log tells.
+
+    Attributes:
+        node: its name in the model.
+        op: its ONNX operator.
+        precision: "int8" (INT8 in and out), "int8-in" (INT8 in, float out), "float", or "unknown".
+        reason: why, in words.
+        lines: log lines that show it.
+        layer: the engine layer that runs it, "" where the log names none.
+        contradiction: how that layer's own tensors disagree; "" where they agree or are not printed.
+    """
+
+    node: str
+    op: str
+    precision: str
+    reason: str
+    lines: tuple[int, ...] = ()
+    layer: str = ""
+    contradiction: str = ""

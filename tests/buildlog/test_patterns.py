@@ -1,0 +1,74 @@
+"""The contract of the shelf of log sentences: every sentence recognises its own examples, and only they decide."""
+
+from __future__ import annotations
+
+import pytest
+
+from qdqtool.buildlog.grammar import KEY, PATTERNS, Grammar, grammar
+from qdqtool.buildlog.sentence import Section, Sentence, Shape
+
+FAMILIES = {name: PATTERNS.load(name) for name in PATTERNS.names()}
+SENTENCES = [
+    pytest.param(sentence, id=f"{family}: {sentence.name}, {sentence.form[:40]!r}")
+    for family, plug in FAMILIES.items()
+    for sentence in plug.sentences
+]
+ROWS = [
+    pytest.param(section, row, id=f"{family}: {section.opens} > {row.name}")
+    for family, plug in FAMILIES.items()
+    for section in plug.sections
+    for row in section.rows
+]
+
+
+@pytest.mark.parametrize("name", list(FAMILIES))
+def test_a_family_says_in_its_docstring_what_it_is_about(name):
+    assert PATTERNS.manual(name)
+
+
+@pytest.mark.parametrize("sentence", SENTENCES)
+def test_a_sentence_recognises_its_examples_among_all_sentences(sentence: Sentence | Shape):
+    assert sentence.examples, "a sentence without an example has no test"
+    for example in sentence.examples:
+        found = grammar().read(example.strip())
+        assert found is not None, example
+        assert found[0] == sentence.name, example
+        assert len(found[1]) == len(sentence.fields)
+
+
+@pytest.mark.parametrize(("section", "row"), ROWS)
+def test_a_row_recognises_its_examples(section: Section, row: Sentence | Shape):
+    assert row.examples
+    for example in row.examples:
+        first = next(one for one in section.rows if one.read(example.strip()) is not None)
+        assert first.name == row.name, example
+
+
+@pytest.mark.parametrize("name", list(FAMILIES))
+def test_sections_open_with_a_sentence_that_exists(name):
+    headings = {sentence.name for plug in FAMILIES.values() for sentence in plug.sentences}
+    headings |= {row.name for plug in FAMILIES.values() for section in plug.sections for row in section.rows}
+    assert {section.opens for section in FAMILIES[name].sections} <= headings
+
+
+def test_wordings_of_one_name_have_the_same_number_of_fields():
+    counts: dict[str, set[int]] = {}
+    for plug in FAMILIES.values():
+        for sentence in plug.sentences:
+            counts.setdefault(sentence.name, set()).add(len(sentence.fields))
+    assert not {name for name, numbers in counts.items() if len(numbers) > 1}
+
+
+def test_light_sentences_begin_with_enough_fixed_bytes():
+    for sentence in grammar().light:
+        assert len(sentence.head) >= KEY
+        assert sentence.head[:KEY].isascii()
+
+
+def test_one_family_alone_makes_a_grammar():
+    alone = Grammar(("tuning",))
+    assert alone.read("Tactic: 0x00000000000003ea Time: 0.0141162") == (
+        "tactic",
+        ("0x00000000000003ea", 0.0141162),
+    )
+    assert alone.read("Running: ConvReluFusion on Conv_1") is None
