@@ -8,6 +8,7 @@ from qdqtool.core.build import BuildResult
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.comparison import Comparison
 from qdqtool.core.engine import Engine
+from qdqtool.core.explore import EngineView
 from qdqtool.core.placement import Placement
 from qdqtool.core.preparation import Insertion, Preparation
 from qdqtool.core.report import Report
@@ -18,6 +19,7 @@ PLACEMENT = Artefact(kind="placement", schema=1, type=Placement)
 CALIBRATION = Artefact(kind="calibration", schema=1, type=CalibrationTable)
 BUILD = Artefact(kind="build", schema=1, type=BuildResult)
 ENGINE = Artefact(kind="engine", schema=1, type=Engine)
+ENGINE_VIEW = Artefact(kind="engine-view", schema=1, type=EngineView)
 AUDIT = Artefact(kind="audit", schema=1, type=Audit)
 ACCURACY = Artefact(kind="accuracy", schema=1, type=Comparison)
 REPORT = Artefact(kind="report", schema=1, type=Report)

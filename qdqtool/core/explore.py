@@ -1,0 +1,157 @@
+"""An engine as an explorer shows it: every layer with its cost and its time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from qdqtool.core.dtypes import DType
+from qdqtool.core.engine import Certainty, EngineTensor, Role
+
+
+class CostModel(str, Enum):
+    """How bytes are counted.
+
+    TREX is what NVIDIA's trt-engine-explorer counts: one input of a convolution, weights in the input's type, no bias
+    and no padding. EXACT counts every input, weights and bias in their own types, and padded channels.
+    """
+
+    TREX = "trex"
+    EXACT = "exact"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cost:
+    """What a layer reads, writes and multiplies; None where the dump does not tell.
+
+    Attributes:
+        bytes: inputs, weights and outputs together.
+        input_bytes: run-time inputs.
+        weight_bytes: weights and other constants.
+        output_bytes: results.
+        macs: multiply-accumulate operations of a compute layer.
+        gemm: the product as a matrix product: (M, N, K).
+    """
+
+    bytes: int | None = None
+    input_bytes: int | None = None
+    weight_bytes: int | None = None
+    output_bytes: int | None = None
+    macs: int | None = None
+    gemm: tuple[int, int, int] | None = None
+
+    @property
+    def intensity(self) -> float | None:
+        """MACs per byte."""
+        return self.macs / self.bytes if self.macs and self.bytes else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Device:
+    """Peak rates of a GPU.
+
+    Attributes:
+        name: as trtexec prints it.
+        sm: architecture, "sm86".
+        sms: streaming multiprocessors.
+        clock_ghz: boost clock.
+        bandwidth_gbs: memory bandwidth in GB/s.
+        int8_tops: dense INT8 tensor-core rate in 10^12 operations per second; None where there is none.
+        fp16_tflops: dense FP16 tensor-core rate with FP32 accumulation.
+        fp32_tflops: rate of the CUDA cores.
+        source: where the figures come from.
+    """
+
+    name: str
+    sm: str
+    sms: int
+    clock_ghz: float
+    bandwidth_gbs: float
+    int8_tops: float | None
+    fp16_tflops: float | None
+    fp32_tflops: float
+    source: str
+
+    def peak(self, dtype: DType) -> float | None:
+        """Operations per second in units of 10^12 for arithmetic in `dtype`."""
+        if dtype is DType.INT8:
+            return self.int8_tops
+        return self.fp16_tflops if dtype in {DType.FLOAT16, DType.BFLOAT16} else self.fp32_tflops
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerView:
+    """One layer with what it costs.
+
+    Attributes:
+        name: as dumped.
+        kind: LayerType in the dump's own words.
+        role: what it is for.
+        inputs: run-time inputs.
+        constants: weights and other constants.
+        outputs: results.
+        precision: type of the arithmetic.
+        certainty: how `precision` is known.
+        tactic: kernel name.
+        onnx_nodes: the ONNX nodes it holds.
+        ms: average time of one inference in milliseconds (measured); None without a profile.
+        elided: whether the profile says that it takes no time at all.
+        bytes: see `Cost`.
+        macs: see `Cost`.
+        gemm: see `Cost`.
+        intensity: MACs per byte.
+        tflops: achieved 10^12 operations per second (two per MAC), where timed.
+        gbs: achieved GB/s, where timed.
+        bound: "compute" or "memory" by the roofline of a device, where known.
+    """
+
+    name: str
+    kind: str
+    role: Role
+    inputs: tuple[EngineTensor, ...]
+    constants: tuple[EngineTensor, ...]
+    outputs: tuple[EngineTensor, ...]
+    precision: DType
+    certainty: Certainty
+    tactic: str
+    onnx_nodes: tuple[str, ...]
+    ms: float | None = None
+    elided: bool = False
+    bytes: int | None = None
+    macs: int | None = None
+    gemm: tuple[int, int, int] | None = None
+    intensity: float | None = None
+    tflops: float | None = None
+    gbs: float | None = None
+    bound: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineView:
+    """All layers of an engine with their costs.
+
+    Attributes:
+        layers: in launch order.
+        bindings: the engine's own inputs and outputs.
+        form: which form of layer information was read.
+        cost_model: how bytes were counted.
+        unknown_formats: type words nobody recognises, with their counts.
+        unread: records that were not understood.
+        total_ms: sum of all layer times (measured); larger than the time of one undisturbed inference.
+        matched: share of the profile's rows that belong to a layer; None without a profile.
+        unmatched_rows: names of the profile's rows that belong to no layer.
+        device: the GPU whose roofline was used, or "".
+        notes: what a reader should know.
+    """
+
+    layers: tuple[LayerView, ...]
+    bindings: tuple[EngineTensor, ...] = ()
+    form: str = ""
+    cost_model: CostModel = CostModel.EXACT
+    unknown_formats: tuple[tuple[str, int], ...] = ()
+    unread: int = 0
+    total_ms: float | None = None
+    matched: float | None = None
+    unmatched_rows: tuple[str, ...] = ()
+    device: str = ""
+    notes: tuple[str, ...] = ()

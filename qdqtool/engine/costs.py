@@ -1,0 +1,158 @@
+"""Bytes and multiply-accumulate operations of a layer, from the shapes in its dump.
+
+A convolution with `weights` elements in total multiplies N*P*Q*weights times (N*H*W*weights for a transposed one); a
+matrix product multiplies its output elements times the length of the dimension it sums over. Where a shape is dynamic
+or a factor cannot be told, the figure is None: no guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import prod
+
+from qdqtool.core.engine import EngineLayer, EngineTensor, Role
+from qdqtool.core.explore import Cost, CostModel
+from qdqtool.engine.formats import channel_multiple
+from qdqtool.engine.precision import weight
+from qdqtool.engine.roles import is_attention
+
+Shape = tuple[int, ...]
+Gemm = tuple[int, int, int]
+
+
+def cost(layer: EngineLayer, model: CostModel) -> Cost:
+    """What `layer` costs under `model`."""
+    macs, gemm = _work(layer)
+    sides = _trex(layer) if model is CostModel.TREX else _exact(layer)
+    return Cost(
+        bytes=_sum(sides),
+        input_bytes=sides[0],
+        weight_bytes=sides[1],
+        output_bytes=sides[2],
+        macs=macs,
+        gemm=gemm,
+    )
+
+
+def _trex(layer: EngineLayer) -> tuple[int | None, int | None, int | None]:
+    """Input, weight and output bytes as trt-engine-explorer counts them."""
+    outputs = _sum(tensor.bytes for tensor in layer.outputs)
+    held = weight(layer)
+    if not _convolves(layer) or held is None or held.shape is None or not layer.inputs:
+        return _sum(tensor.bytes for tensor in layer.inputs), 0, outputs
+    bits = layer.inputs[0].dtype.bits
+    weights = None if bits is None else prod(held.shape) * bits // 8
+    return layer.inputs[0].bytes, weights, outputs
+
+
+def _exact(layer: EngineLayer) -> tuple[int | None, int | None, int | None]:
+    """Input, weight and output bytes with padding; a tensor that is listed twice is read once."""
+    inputs = {tensor.name or str(index): tensor for index, tensor in enumerate(layer.inputs)}
+    return (
+        _sum(padded_bytes(tensor) for tensor in inputs.values()),
+        _sum(tensor.bytes for tensor in layer.constants),
+        _sum(padded_bytes(tensor) for tensor in layer.outputs),
+    )
+
+
+def padded_bytes(tensor: EngineTensor) -> int | None:
+    """Bytes of a tensor with its channels (dimension 1) padded as its format says."""
+    plain = tensor.bytes
+    multiple = channel_multiple(tensor.format)
+    if plain is None or tensor.shape is None or len(tensor.shape) < 3 or not tensor.shape[1]:
+        return plain
+    channels = tensor.shape[1]
+    return plain // channels * (-(-channels // multiple) * multiple)
+
+
+def _work(layer: EngineLayer) -> tuple[int | None, Gemm | None]:
+    """MACs and the matrix view of a compute layer."""
+    if layer.role is not Role.COMPUTE or not layer.inputs or not layer.outputs:
+        return None, None
+    left, result = layer.inputs[0].shape, layer.outputs[0].shape
+    if not _static(left) or not _static(result) or left is None or result is None:
+        return None, None
+    if is_attention(layer):
+        return _attention(layer), None
+    held = weight(layer)
+    if _convolves(layer):
+        return _convolution(layer, held.shape if held else None, left, result)
+    return _product(_factor(layer, held), left, result)
+
+
+def _convolution(
+    layer: EngineLayer, weights: Shape | None, left: Shape, result: Shape
+) -> tuple[int | None, Gemm | None]:
+    if weights is None or len(weights) < 3 or len(result) < 3 or "Pool" in layer.kind:
+        return None, None
+    transposed = "deconv" in layer.kind.lower()
+    positions = _positions(left if transposed else result)
+    macs = positions * prod(weights)
+    return macs, (positions, weights[0], prod(weights[1:]))
+
+
+def _positions(shape: Shape) -> int:
+    """N times the spatial positions of an N, C, ... tensor."""
+    return shape[0] * prod(shape[2:])
+
+
+def _product(factor: Shape | None, left: Shape, result: Shape) -> tuple[int | None, Gemm | None]:
+    """MACs of a matrix product; `factor` is the right-hand side where it is known."""
+    if len(left) < 2 or len(result) < 2:
+        return None, None
+    depth = _depth(factor, left, result)
+    if depth is None:
+        return None, None
+    columns = result[-1]
+    return prod(result) * depth, (prod(result) // columns if columns else 0, columns, depth)
+
+
+def _depth(factor: Shape | None, left: Shape, result: Shape) -> int | None:
+    """The length of the dimension that is summed over; None where it is ambiguous."""
+    if factor is None:
+        return left[-1]
+    if len(factor) < 2:
+        return None
+    rows, columns = factor[-2:]
+    candidates = {
+        depth
+        for depth, other in ((rows, columns), (columns, rows))
+        if depth in left[1:] and other in result[1:]
+    }
+    return candidates.pop() if len(candidates) == 1 else None
+
+
+def _factor(layer: EngineLayer, held: EngineTensor | None) -> Shape | None:
+    if held is not None:
+        return held.shape
+    return layer.inputs[1].shape if len(layer.inputs) > 1 else None
+
+
+def _attention(layer: EngineLayer) -> int | None:
+    """Two products over query and key of shape (heads, tokens, width) and (heads, width, tokens)."""
+    shapes = [tensor.shape for tensor in layer.inputs[:3]]
+    if len(shapes) != 3 or any(shape is None or len(shape) != 3 or not _static(shape) for shape in shapes):
+        return None
+    query, key, value = (shape or () for shape in shapes)
+    if query[2] != key[1] or key[2] != value[1]:
+        return None
+    return query[0] * query[1] * key[2] * (query[2] + value[2])
+
+
+def _convolves(layer: EngineLayer) -> bool:
+    held = weight(layer)
+    kernel = held is not None and held.shape is not None and len(held.shape) > 3
+    return kernel and ("conv" in layer.kind.lower() or layer.kind == "correlation" or "Corr" in layer.name)
+
+
+def _static(shape: Shape | None) -> bool:
+    return shape is not None and all(dim >= 0 for dim in shape)
+
+
+def _sum(sizes: Iterable[int | None]) -> int | None:
+    total = 0
+    for size in sizes:
+        if size is None:
+            return None
+        total += size
+    return total

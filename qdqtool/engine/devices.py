@@ -1,0 +1,133 @@
+"""Peak rates of common GPUs, for the roofline.
+
+A peak is multiprocessors times boost clock times dense operations per multiprocessor and clock. The last factor is a
+property of the architecture (NVIDIA's architecture whitepapers: Turing, GA100, GA10x, AD10x, GH100; Jetson AGX Orin
+technical brief); GeForce boards multiply FP16 with FP32 accumulation at half the rate of their professional siblings.
+Multiprocessors, clocks and bandwidths are those of the datasheets named with each GPU, dense figures throughout.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from qdqtool.core.explore import Device
+from qdqtool.engine.decode import read_file
+from qdqtool.engine.profiles.numbers import number
+from qdqtool.errors import InputFileError, UsageError
+
+_RATES = {
+    # architecture: operations per multiprocessor and clock: INT8 tensor, FP16 tensor, FP32
+    "sm75": (2048, 1024, 128),
+    "sm80": (4096, 2048, 128),
+    "sm86": (2048, 1024, 256),
+    "sm87": (4096, 2048, 256),
+    "sm89": (2048, 1024, 256),
+    "sm90": (8192, 4096, 256),
+}
+_GPUS = (
+    # name, architecture, multiprocessors, clock in GHz, GB/s, GeForce, source
+    ("NVIDIA T4", "sm75", 40, 1.59, 320.0, False, "NVIDIA T4 datasheet (2019)"),
+    ("NVIDIA A100-SXM4-80GB", "sm80", 108, 1.41, 2039.0, False, "NVIDIA A100 datasheet (2021)"),
+    ("NVIDIA A100 80GB PCIe", "sm80", 108, 1.41, 1935.0, False, "NVIDIA A100 datasheet (2021)"),
+    ("NVIDIA A100-SXM4-40GB", "sm80", 108, 1.41, 1555.0, False, "NVIDIA A100 datasheet (2020)"),
+    ("NVIDIA A10", "sm86", 72, 1.695, 600.0, False, "NVIDIA A10 datasheet (2021)"),
+    ("NVIDIA A40", "sm86", 84, 1.74, 696.0, False, "NVIDIA A40 datasheet (2021)"),
+    ("NVIDIA GeForce RTX 3090", "sm86", 82, 1.695, 936.0, True, "GA102 whitepaper (2020)"),
+    ("Jetson AGX Orin 64GB", "sm87", 16, 1.3, 204.8, False, "Jetson AGX Orin technical brief (2022)"),
+    ("NVIDIA L4", "sm89", 58, 2.04, 300.0, False, "NVIDIA L4 datasheet (2023)"),
+    ("NVIDIA L40S", "sm89", 142, 2.52, 864.0, False, "NVIDIA L40S datasheet (2023)"),
+    ("NVIDIA GeForce RTX 4090", "sm89", 128, 2.52, 1008.0, True, "Ada whitepaper (2022)"),
+    ("NVIDIA H100 80GB HBM3", "sm90", 132, 1.83, 3350.0, False, "NVIDIA H100 datasheet (2023)"),
+    ("NVIDIA H200", "sm90", 132, 1.83, 4800.0, False, "NVIDIA H200 datasheet (2024)"),
+)
+
+
+def devices() -> tuple[Device, ...]:
+    """All GPUs that are known."""
+    return tuple(
+        _device(name, sm, sms, clock, bandwidth, geforce=geforce, source=source)
+        for name, sm, sms, clock, bandwidth, geforce, source in _GPUS
+    )
+
+
+def find_device(words: str) -> Device:
+    """The GPU whose name holds `words`, or whose rates stand in the metadata file `words`.
+
+    Raises:
+        UsageError: no GPU or several have such a name.
+        InputFileError: the file is not trtexec metadata.
+    """
+    if words.endswith(".json"):
+        return device_of_metadata(Path(words))
+    found = [device for device in devices() if words.lower() in device.name.lower()]
+    exact = [device for device in found if device.name.lower() == words.lower()]
+    if len(exact or found) == 1:
+        return (exact or found)[0]
+    names = [device.name for device in found or devices()]
+    close = get_close_matches(words, names, n=1, cutoff=0.4)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    raise UsageError(
+        f"{'several GPUs are' if found else 'no GPU is'} called {words!r}",
+        fix=f"{hint}known are {', '.join(names)}; or pass the metadata JSON of a trtexec run",
+        where="--device",
+    )
+
+
+def device_of_metadata(path: Path) -> Device:
+    """The GPU that the metadata JSON of a trtexec run describes (`device_information`).
+
+    Raises:
+        InputFileError: unreadable, or without the figures that are needed.
+    """
+    try:
+        value = json.loads(read_file(path))
+    except (ValueError, RecursionError) as error:
+        raise _no_device(path) from error
+    fields = value.get("device_information") if isinstance(value, Mapping) else None
+    device = _described(fields, path.name) if isinstance(fields, Mapping) else None
+    if device is None:
+        raise _no_device(path)
+    return device
+
+
+def _described(fields: Mapping[str, Any], source: str) -> Device | None:
+    name, capability = fields.get("Selected Device"), number(fields.get("Compute Capability"))
+    clock = number(fields.get("Compute Clock Rate") or fields.get("Application Compute Clock Rate"))
+    memory = number(fields.get("Memory Clock Rate") or fields.get("Application Memory Clock Rate"))
+    sms, width = number(fields.get("SMs")), number(fields.get("Memory Bus Width"))
+    sm = f"sm{round(capability * 10)}" if capability else ""
+    if not isinstance(name, str) or not (clock and memory and sms and width) or sm not in _RATES:
+        return None
+    # Two transfers per clock on every line of the bus.
+    bandwidth = width / 8 * memory * 2
+    return _device(name, sm, int(sms), clock, bandwidth, geforce="GeForce" in name, source=source)
+
+
+def _device(  # noqa: PLR0913 -- one argument per column of the table
+    name: str, sm: str, sms: int, clock: float, bandwidth: float, *, geforce: bool, source: str
+) -> Device:
+    int8, fp16, fp32 = _RATES[sm]
+    giga = sms * clock / 1000
+    return Device(
+        name=name,
+        sm=sm,
+        sms=sms,
+        clock_ghz=clock,
+        bandwidth_gbs=bandwidth,
+        int8_tops=giga * int8,
+        fp16_tflops=giga * fp16 / (2 if geforce else 1),
+        fp32_tflops=giga * fp32,
+        source=source,
+    )
+
+
+def _no_device(path: Path) -> InputFileError:
+    return InputFileError(
+        "describes no GPU that is known",
+        fix="pass the metadata JSON that a trtexec run's log was made into, with device_information",
+        where=str(path),
+    )

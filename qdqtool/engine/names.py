@@ -1,0 +1,54 @@
+"""The grammar of layer names.
+
+conv1 + relu1             one after the other in one layer
+conv1 || conv2            side by side in one layer
+PWN(PWN(sigmoid), mul)    pointwise operations, nested
+{ForeignNode[a...b]}      a region from a to b
+conv1 [profile 1]         for the second optimization profile
+conv1_myl0_3              third kernel of the first Myelin graph
+"""
+
+from __future__ import annotations
+
+import re
+
+from qdqtool.engine.optimization_profiles import without_mark
+
+_KERNEL = re.compile(r"_myl\d+_\d+$")
+_SPACE = re.compile(r"\s+")
+
+
+def normalized(name: str) -> str:
+    """`name` without optimization profile, PWN() and double spaces: equal for the spellings of different tools."""
+    return _SPACE.sub(" ", _without_pointwise(without_mark(name))).strip()
+
+
+def stem(name: str) -> str:
+    """`name` without the number of its kernel."""
+    return _KERNEL.sub("", name)
+
+
+def parts(name: str) -> tuple[str, ...]:
+    """The names that a layer's name is made of, in their order."""
+    pieces = re.split(r" \+ | \|\| ", normalized(stem(name)))
+    return tuple(piece.strip() for piece in pieces if piece.strip())
+
+
+def _without_pointwise(name: str) -> str:
+    """PWN(...) replaced by what is inside; other brackets stay."""
+    kept: list[str] = []
+    opened: list[bool] = []
+    at = 0
+    while at < len(name):
+        pointwise = name.startswith("PWN(", at)
+        character = name[at]
+        if pointwise or character == "(":
+            opened.append(pointwise)
+        closes = character == ")" and bool(opened)
+        if pointwise:
+            at += 4
+            continue
+        if not (closes and opened.pop()):
+            kept.append(" +" if character == "," and opened and opened[-1] else character)
+        at += 1
+    return "".join(kept)

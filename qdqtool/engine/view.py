@@ -1,0 +1,72 @@
+"""Joins layers with costs, times and a device's roofline."""
+
+from __future__ import annotations
+
+from qdqtool.core.engine import Engine, EngineLayer, Role
+from qdqtool.core.explore import Cost, CostModel, Device, EngineView, LayerView
+from qdqtool.core.timing import Profile, ProfileRow
+from qdqtool.engine.costs import cost
+from qdqtool.engine.timed import join_times
+
+
+def view(
+    engine: Engine,
+    *,
+    profile: Profile | None = None,
+    cost_model: CostModel = CostModel.EXACT,
+    device: Device | None = None,
+) -> EngineView:
+    """Every layer of `engine` with what it costs, how long it takes and what limits it, as far as known."""
+    timed = join_times(engine, profile) if profile else None
+    rows = timed.rows if timed else (None,) * len(engine.layers)
+    layers = tuple(
+        _layer(layer, cost(layer, cost_model), row, device)
+        for layer, row in zip(engine.layers, rows, strict=True)
+    )
+    return EngineView(
+        layers=layers,
+        bindings=engine.bindings,
+        form=engine.form,
+        cost_model=cost_model,
+        unknown_formats=engine.unknown_formats,
+        unread=engine.unread,
+        total_ms=profile.total_ms if profile else None,
+        matched=timed.matched if timed else None,
+        unmatched_rows=tuple(row.name for row in timed.unmatched) if timed else (),
+        device=device.name if device else "",
+        notes=(*engine.notes, *(timed.notes if timed else ())),
+    )
+
+
+def _layer(layer: EngineLayer, costs: Cost, row: ProfileRow | None, device: Device | None) -> LayerView:
+    ms = row.average_ms if row else None
+    return LayerView(
+        name=layer.name,
+        kind=layer.kind,
+        role=layer.role,
+        inputs=layer.inputs,
+        constants=layer.constants,
+        outputs=layer.outputs,
+        precision=layer.precision,
+        certainty=layer.precision_certainty,
+        tactic=layer.tactic,
+        onnx_nodes=layer.onnx_nodes,
+        ms=ms,
+        elided=row is not None and row.elided,
+        bytes=costs.bytes,
+        macs=costs.macs,
+        gemm=costs.gemm,
+        intensity=costs.intensity,
+        tflops=2 * costs.macs / ms / 1e9 if ms and costs.macs else None,
+        gbs=costs.bytes / ms / 1e6 if ms and costs.bytes else None,
+        bound=_bound(layer, costs, device),
+    )
+
+
+def _bound(layer: EngineLayer, costs: Cost, device: Device | None) -> str | None:
+    """Which roof of `device` the layer meets first: its arithmetic rate or its memory bandwidth."""
+    peak = device.peak(layer.precision) if device else None
+    if device is None or peak is None or costs.intensity is None or layer.role is not Role.COMPUTE:
+        return None
+    ridge = peak * 1e12 / (device.bandwidth_gbs * 1e9) / 2
+    return "compute" if costs.intensity >= ridge else "memory"
