@@ -7,6 +7,7 @@ from enum import Enum
 from math import prod
 
 from qdqtool.core.dtypes import DType
+from qdqtool.core.formats import channel_multiple
 
 
 class Certainty(str, Enum):
@@ -55,6 +56,14 @@ class EngineTensor:
             return None
         return (prod(self.shape) * self.dtype.bits + 7) // 8
 
+    @property
+    def padded_bytes(self) -> int | None:
+        """Bytes with the channels (dimension 1) padded as the format says, or None when shape or type is unknown."""
+        plain, multiple = self.bytes, channel_multiple(self.format)
+        if plain is None or self.shape is None or len(self.shape) < 3 or not self.shape[1]:
+            return plain
+        return plain // self.shape[1] * (-(-self.shape[1] // multiple) * multiple)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineLayer:
@@ -75,6 +84,7 @@ class EngineLayer:
         precision: type of the arithmetic of a COMPUTE layer, type of the output of the others.
         precision_certainty: how `precision` is known.
         pointwise: whether it works element by element, so that the compute kernel before it could take it in.
+        tensor_cores: whether its kernel runs on tensor cores; None where its name does not tell.
         profile: number of the optimization profile it was built for.
     """
 
@@ -92,6 +102,7 @@ class EngineLayer:
     precision: DType = DType.UNKNOWN
     precision_certainty: Certainty = Certainty.UNKNOWN
     pointwise: bool = False
+    tensor_cores: bool | None = None
     profile: int = 0
 
 

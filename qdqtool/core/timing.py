@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import fsum
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,7 +54,7 @@ class Profile:
     @property
     def total_ms(self) -> float:
         """Sum of the average times of all layers."""
-        return sum(row.average_ms for row in self.rows)
+        return fsum(row.average_ms for row in self.rows)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

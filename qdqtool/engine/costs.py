@@ -12,7 +12,6 @@ from math import prod
 
 from qdqtool.core.engine import EngineLayer, EngineTensor, Role
 from qdqtool.core.explore import Cost, CostModel
-from qdqtool.engine.formats import channel_multiple
 from qdqtool.engine.precision import weight
 from qdqtool.engine.roles import is_attention
 
@@ -49,20 +48,10 @@ def _exact(layer: EngineLayer) -> tuple[int | None, int | None, int | None]:
     """Input, weight and output bytes with padding; a tensor that is listed twice is read once."""
     inputs = {tensor.name or str(index): tensor for index, tensor in enumerate(layer.inputs)}
     return (
-        _sum(padded_bytes(tensor) for tensor in inputs.values()),
+        _sum(tensor.padded_bytes for tensor in inputs.values()),
         _sum(tensor.bytes for tensor in layer.constants),
-        _sum(padded_bytes(tensor) for tensor in layer.outputs),
+        _sum(tensor.padded_bytes for tensor in layer.outputs),
     )
-
-
-def padded_bytes(tensor: EngineTensor) -> int | None:
-    """Bytes of a tensor with its channels (dimension 1) padded as its format says."""
-    plain = tensor.bytes
-    multiple = channel_multiple(tensor.format)
-    if plain is None or tensor.shape is None or len(tensor.shape) < 3 or not tensor.shape[1]:
-        return plain
-    channels = tensor.shape[1]
-    return plain // channels * (-(-channels // multiple) * multiple)
 
 
 def _work(layer: EngineLayer) -> tuple[int | None, Gemm | None]:

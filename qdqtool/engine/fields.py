@@ -12,7 +12,7 @@ from typing import Any
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty, EngineLayer, EngineTensor
-from qdqtool.engine.formats import dtype_of
+from qdqtool.core.formats import dtype_of
 from qdqtool.engine.metadata import onnx_nodes
 from qdqtool.engine.precision import judged
 from qdqtool.engine.weights import stated_constants

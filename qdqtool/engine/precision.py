@@ -13,7 +13,7 @@ from math import prod
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty, EngineLayer, EngineTensor, Role
 from qdqtool.engine.roles import dequantizes_first, is_attention, is_pointwise, role_of
-from qdqtool.engine.tactics import math_type, spelled_type
+from qdqtool.engine.tactics import math_type, spelled_type, tensor_cores
 
 _Known = tuple[DType, Certainty]
 _UNKNOWN: _Known = (DType.UNKNOWN, Certainty.UNKNOWN)
@@ -23,7 +23,13 @@ def judged(layer: EngineLayer) -> EngineLayer:
     """`layer` with its role and its precision filled in."""
     layer = replace(layer, role=role_of(layer))
     precision, certainty = _arithmetic(layer) if layer.role is Role.COMPUTE else _result(layer)
-    return replace(layer, precision=precision, precision_certainty=certainty, pointwise=is_pointwise(layer))
+    return replace(
+        layer,
+        precision=precision,
+        precision_certainty=certainty,
+        pointwise=is_pointwise(layer),
+        tensor_cores=_on_tensor_cores(layer),
+    )
 
 
 def weight(layer: EngineLayer) -> EngineTensor | None:
@@ -63,6 +69,11 @@ def _operands(layer: EngineLayer) -> tuple[EngineTensor, ...]:
     if is_attention(layer):
         return layer.inputs
     return layer.inputs[:1] if "conv" in layer.kind.lower() else layer.inputs[:2]
+
+
+def _on_tensor_cores(layer: EngineLayer) -> bool | None:
+    # CudaDepthwiseConvolution is a runner of its own without a kernel name; it has no tensor-core kernels.
+    return False if layer.kind == "CudaDepthwiseConvolution" else tensor_cores(layer.tactic)
 
 
 def _result(layer: EngineLayer) -> _Known:

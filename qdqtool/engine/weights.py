@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from qdqtool.core.engine import EngineTensor
-from qdqtool.engine.formats import dtype_of
+from qdqtool.core.formats import dtype_of
 
 _PREFIXES = ("", "Conv")
 """A fused convolution, activation and pooling writes its parameters as `ConvKernel`, `ConvWeights`, ..."""
