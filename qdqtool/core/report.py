@@ -136,6 +136,10 @@ class LayerRow:
         weight_bytes: constants together; None where unknown.
         ms: time of one inference in milliseconds as profiled; None where it was not.
         macs: multiply-accumulate operations of one inference; None where not known.
+        intensity: MACs per byte.
+        tflops: achieved 10^12 operations per second (two per MAC), where timed.
+        gbs: achieved GB/s, where timed.
+        bound: "compute" or "memory" by the roofline of a device, "" where unknown.
     """
 
     name: str
@@ -152,6 +156,10 @@ class LayerRow:
     weight_bytes: int | None = None
     ms: float | None = None
     macs: int | None = None
+    intensity: float | None = None
+    tflops: float | None = None
+    gbs: float | None = None
+    bound: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,6 +14,7 @@ from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.comparison import Comparison
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Engine
+from qdqtool.core.explore import EngineView
 from qdqtool.core.findings import Finding, NodeVerdict, Severity, Verdict
 from qdqtool.core.placement import Placement
 from qdqtool.core.report import AccuracySummary, Fallback, Report, Summary
@@ -38,8 +39,7 @@ class Material:
         model_name: file name of the float model.
         histograms: magnitudes seen in calibration, by tensor.
         log: the builder's log; its last run counts.
-        times: milliseconds of one inference by engine layer name, where the engine was profiled.
-        macs: multiply-accumulate operations by engine layer name, where they are known.
+        view: what the layers of `engine` cost, and how long they take where they were profiled.
         notes: what the steps want a person to know.
     """
 
@@ -52,8 +52,7 @@ class Material:
     comparison: Comparison | None = None
     histograms: Mapping[str, Histogram] = field(default_factory=dict)
     log: BuildLog | None = None
-    times: Mapping[str, float] = field(default_factory=dict)
-    macs: Mapping[str, int] = field(default_factory=dict)
+    view: EngineView | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -69,7 +68,7 @@ def assemble(material: Material) -> Report:
         findings=tuple(sorted(audit.findings, key=_urgency)) if audit else (),
         comparison=material.comparison,
         ranges=range_rows(material.table, material.placement, material.histograms) if material.table else (),
-        layers=layer_rows(material.engine, material.times, material.macs) if material.engine else (),
+        layers=layer_rows(material.engine, material.view) if material.engine else (),
         notes=_notes(material),
         ledger=log.ledger if log else (),
         funnel=log.funnel if log else (),
@@ -164,6 +163,8 @@ def _notes(material: Material) -> tuple[str, ...]:
         *((_PROXY,) if build and build.builder == "rtx" else ()),
         *(build.warnings if build else ()),
         *(_unread(material.engine) if material.engine else ()),
+        *(material.engine.notes if material.engine else ()),
+        *(material.view.notes if material.view else ()),
         *(material.audit.notes if material.audit else ()),
         *(material.comparison.notes if material.comparison else ()),
     ]

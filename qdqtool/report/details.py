@@ -58,7 +58,6 @@ def _detail(
 
 
 def _facts(layer: LayerRow) -> list[tuple[str, str]]:
-    moved = None if layer.bytes is None else layer.bytes + (layer.weight_bytes or 0)
     guess = "" if layer.certainty is Certainty.STATED else f" ({layer.certainty.value})"
     return [
         ("Type", layer.kind),
@@ -69,7 +68,10 @@ def _facts(layer: LayerRow) -> list[tuple[str, str]]:
         ("Activations", words.size(layer.bytes)),
         ("Weights", "" if layer.weight_bytes is None else words.size(layer.weight_bytes)),
         ("MACs", "" if layer.macs is None else f"{layer.macs:,}"),
-        ("Intensity", f"{layer.macs / moved:.4g} MACs/byte" if layer.macs and moved else ""),
+        ("Intensity", "" if layer.intensity is None else f"{layer.intensity:.4g} MACs/byte"),
+        ("Achieved", "" if layer.tflops is None else f"{layer.tflops:.3g} TFLOP/s (measured)"),
+        ("Memory", "" if layer.gbs is None else f"{layer.gbs:.4g} GB/s (measured)"),
+        ("Bound by", layer.bound),
     ]
 
 

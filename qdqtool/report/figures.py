@@ -15,6 +15,7 @@ from qdqtool.report.charts.axis import Axis, axis_over
 from qdqtool.report.charts.bars import Bar, Stack, bars, stacked
 from qdqtool.report.charts.histogram import Mark, histogram
 from qdqtool.report.charts.scatter import Point, scatter
+from qdqtool.report.graph import label
 from qdqtool.report.palette import in_order, swatch
 from qdqtool.report.svg import Element
 
@@ -58,14 +59,14 @@ def _shares(layers: Sequence[LayerRow]) -> Figure | None:
         ("time", lambda layer: layer.ms or 0.0, lambda value: f"{value:.3g} ms"),
     )
     rows = []
-    for label, weigh, tell in weighings:
+    for what, weigh, tell in weighings:
         sums: dict[DType, float] = defaultdict(float)
         for layer in layers:
             sums[layer.precision] += weigh(layer)
         if any(sums.values()):
             order = in_order(dtype for dtype, value in sums.items() if value)
             parts = (Bar(label=str(d), value=sums[d], text=tell(sums[d]), style=swatch(d)) for d in order)
-            rows.append(Stack(label=label, parts=tuple(parts)))
+            rows.append(Stack(label=what, parts=tuple(parts)))
     return Figure(
         name="precision-shares",
         title="Precision shares",
@@ -99,11 +100,11 @@ def _longest(
     top = sorted(known, key=lambda pair: -pair[0])[:_SHOWN]
     rows = [
         Bar(
-            label=", ".join(layer.onnx_nodes) or layer.name,
+            label=label(layer),
             value=value,
             text=tell(value),
             style=swatch(layer.precision),
-            more=f"{layer.kind} {layer.precision}",
+            more=f"{layer.name}, {layer.kind}, {layer.precision}",
         )
         for value, layer in top
     ]
@@ -149,19 +150,26 @@ def _by_kind(layers: Sequence[LayerRow]) -> Figure | None:
 
 def _roofline(layers: Sequence[LayerRow]) -> Figure | None:
     """Intensity against speed where layers were timed, else against work."""
-    points = []
-    timed = any(layer.ms and layer.macs for layer in layers)
-    for layer in layers:
-        moved = (layer.bytes or 0) + (layer.weight_bytes or 0)
-        if not layer.macs or not moved or (timed and not layer.ms):
-            continue
-        height = layer.macs / layer.ms / 1e6 if timed and layer.ms else layer.macs / 1e6
-        intensity = layer.macs / moved
-        text = f"{layer.name}: {intensity:.3g} MACs/byte, {height:.4g} {'GMAC/s' if timed else 'M MACs'}"
-        points.append(Point(x=intensity, y=height, text=text, style=swatch(layer.precision)))
+    timed = any(layer.tflops for layer in layers)
+    found = [
+        (layer, layer.intensity, layer.tflops if timed else (layer.macs or 0) / 1e6)
+        for layer in layers
+        if layer.intensity
+    ]
+    unit = "TFLOP/s" if timed else "million MACs"
+    points = [
+        Point(
+            x=across,
+            y=up,
+            text=f"{label(layer)}: {across:.3g} MACs/byte, {up:.4g} {unit}",
+            style=swatch(layer.precision),
+        )
+        for layer, across, up in found
+        if across and up
+    ]
     if not points:
         return None
-    up = axis_over("GMAC/s" if timed else "million MACs", [point.y for point in points], log=True)
+    up = axis_over(unit, [point.y for point in points], log=True)
     across = axis_over("arithmetic intensity, MACs per byte", [point.x for point in points], log=True)
     return Figure(
         name="intensity",

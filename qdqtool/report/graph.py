@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from qdqtool.core.engine import Role
 from qdqtool.core.report import LayerRow, TensorRow
 from qdqtool.report import words
 from qdqtool.report.layout import Layout, Place, lay_out
@@ -20,6 +22,9 @@ _PORT = (150, 26)
 _PORTS = 40
 """Engine inputs and outputs that are drawn; names-only dumps would make every tensor one."""
 _MARGIN = 12
+_LETTERS = 27
+_CONVERSION = re.compile(r"quantizelinear|cast|reshape|transpose", re.IGNORECASE)
+"""Nodes that name a layer badly: what they do is seen from the tensors."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,20 +41,26 @@ class Network:
     """Layers, the engine's own inputs and outputs as boxes behind them, and the tensors between.
 
     Attributes:
+        layers: those that launch something; box number i is layers[i].
+        numbers: place of each in the launch order of all layers.
         ports: tensors that enter or leave the engine; box number len(layers) + i is ports[i].
         wires: sorted by source, target and tensor name.
     """
 
     layers: tuple[LayerRow, ...]
+    numbers: tuple[int, ...]
     ports: tuple[TensorRow, ...]
     wires: tuple[Wire, ...]
 
 
-def network(layers: Sequence[LayerRow]) -> Network:
-    """Who feeds whom: a tensor comes from its last writer before the reader, else from any writer.
+def network(rows: Sequence[LayerRow]) -> Network:
+    """Who feeds whom: a tensor comes from its writers before the reader, else from any writer.
 
-    Layers that write parts of one tensor (a Concat made in place) all feed its readers.
+    Layers that write parts of one tensor (a Concat made in place) all feed its readers. Layers that launch nothing
+    are left out.
     """
+    numbers = tuple(number for number, row in enumerate(rows) if row.role is not Role.NONE)
+    layers = tuple(rows[number] for number in numbers)
     writers: dict[str, list[int]] = defaultdict(list)
     for number, layer in enumerate(layers):
         for tensor in layer.outputs:
@@ -63,7 +74,7 @@ def network(layers: Sequence[LayerRow]) -> Network:
                 fed.setdefault(tensor.name, (tensor, []))[1].append(number)
             wires.extend(Wire(source=source, target=number, tensor=tensor) for source in sources)
     ports, more = _ports(layers, fed)
-    return Network(layers=tuple(layers), ports=ports, wires=_sorted([*wires, *more]))
+    return Network(layers=layers, numbers=numbers, ports=ports, wires=_sorted([*wires, *more]))
 
 
 def _ports(
@@ -121,11 +132,11 @@ def draw(net: Network) -> Element:
 
 
 def _boxes(sheet: Element, net: Network, layout: Layout) -> None:
-    for number, layer in enumerate(net.layers):
-        box = _box(sheet, layout.centres[number], _BOX, f"node {swatch(layer.precision)}")
+    for number, layer, centre in zip(net.numbers, net.layers, layout.centres, strict=False):
+        box = _box(sheet, centre, _BOX, f"node {swatch(layer.precision)}")
         box.set("data-layer", str(number))
         hint(box, layer.name)
-        write(box, shorten(_label(layer), 32), 10, 19, class_="name")
+        write(box, label(layer), 10, 19, class_="name")
         write(box, shorten(_about(layer), 38), 10, 36, class_="soft")
     for tensor, centre in zip(net.ports, layout.centres[len(net.layers) :], strict=True):
         box = _box(sheet, centre, _PORT, f"node port {swatch(tensor.dtype)}")
@@ -157,12 +168,14 @@ def describe(tensor: TensorRow) -> str:
     return f"{tensor.name}: {', '.join(part for part in parts if part)}"
 
 
-def _label(layer: LayerRow) -> str:
-    """The ONNX nodes where they are known, else the layer's own name."""
-    if not layer.onnx_nodes:
-        return layer.name
-    more = f" +{len(layer.onnx_nodes) - 1}" if len(layer.onnx_nodes) > 1 else ""
-    return f"{shorten(layer.onnx_nodes[0], 28)}{more}"
+def label(layer: LayerRow) -> str:
+    """The first ONNX node that is more than a conversion, and how many there are besides; else the layer's name."""
+    nodes = layer.onnx_nodes
+    if not nodes:
+        return shorten(layer.name, _LETTERS)
+    chosen = next((node for node in nodes if not _CONVERSION.search(node)), nodes[0])
+    more = f" +{len(nodes) - 1}" if len(nodes) > 1 else ""
+    return f"{shorten(chosen, _LETTERS - len(more))}{more}"
 
 
 def _about(layer: LayerRow) -> str:

@@ -11,13 +11,12 @@ from importlib.resources import files
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from qdqtool.core.engine import Role
 from qdqtool.core.report import Report
 from qdqtool.report import palette, svg, words
 from qdqtool.report.assemble import runs_int8
 from qdqtool.report.details import Detail, details
 from qdqtool.report.figures import Figure, figures
-from qdqtool.report.graph import LARGEST, draw, network
+from qdqtool.report.graph import LARGEST, Network, draw, network
 from qdqtool.report.sides import Sides, compare_sides
 
 
@@ -66,14 +65,17 @@ class _Run:
     report: Report
 
     @cached_property
-    def graph(self) -> Markup | None:
-        """The engine's drawing; None where there is nothing to draw, or too much."""
-        layers = [layer for layer in self.report.layers if layer.role is not Role.NONE]
-        return svg.inline(draw(network(self.report.layers))) if 0 < len(layers) <= LARGEST else None
+    def network(self) -> Network:
+        return network(self.report.layers)
 
     @cached_property
     def is_too_large(self) -> bool:
-        return len(self.report.layers) > LARGEST
+        return len(self.network.layers) > LARGEST
+
+    @cached_property
+    def graph(self) -> Markup | None:
+        """The engine's drawing; None where there is nothing to draw, or too much."""
+        return svg.inline(draw(self.network)) if self.network.layers and not self.is_too_large else None
 
     @cached_property
     def details(self) -> list[Detail]:

@@ -2,32 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
+from dataclasses import replace
 
-from qdqtool.core.engine import Engine, EngineTensor
+from qdqtool.core.engine import Engine, EngineLayer, EngineTensor
+from qdqtool.core.explore import EngineView, LayerView
 from qdqtool.core.report import LayerRow, TensorRow
 
 
-def layer_rows(engine: Engine, times: Mapping[str, float], macs: Mapping[str, int]) -> tuple[LayerRow, ...]:
-    """All layers in launch order, with the bytes they move."""
-    return tuple(
-        LayerRow(
-            name=layer.name,
-            kind=layer.kind,
-            tactic=layer.tactic,
-            onnx_nodes=layer.onnx_nodes,
-            inputs=tuple(_tensor(tensor) for tensor in layer.inputs),
-            constants=tuple(_tensor(tensor) for tensor in layer.constants),
-            outputs=tuple(_tensor(tensor) for tensor in layer.outputs),
-            role=layer.role,
-            precision=layer.precision,
-            certainty=layer.precision_certainty,
-            bytes=_bytes((*layer.inputs, *layer.outputs)),
-            weight_bytes=_bytes(layer.constants),
-            ms=times.get(layer.name),
-            macs=macs.get(layer.name),
-        )
-        for layer in engine.layers
+def layer_rows(engine: Engine, view: EngineView | None) -> tuple[LayerRow, ...]:
+    """All layers in launch order; `view`, made from the same engine, adds what each costs."""
+    rows = tuple(_row(layer) for layer in engine.layers)
+    return rows if view is None else tuple(map(_costed, rows, view.layers))
+
+
+def _row(layer: EngineLayer) -> LayerRow:
+    return LayerRow(
+        name=layer.name,
+        kind=layer.kind,
+        tactic=layer.tactic,
+        onnx_nodes=layer.onnx_nodes,
+        inputs=tuple(_tensor(tensor) for tensor in layer.inputs),
+        constants=tuple(_tensor(tensor) for tensor in layer.constants),
+        outputs=tuple(_tensor(tensor) for tensor in layer.outputs),
+        role=layer.role,
+        precision=layer.precision,
+        certainty=layer.precision_certainty,
+        bytes=_bytes((*layer.inputs, *layer.outputs)),
+        weight_bytes=_bytes(layer.constants),
+    )
+
+
+def _costed(row: LayerRow, view: LayerView) -> LayerRow:
+    return replace(
+        row,
+        ms=view.ms,
+        macs=view.macs,
+        intensity=view.intensity,
+        tflops=view.tflops,
+        gbs=view.gbs,
+        bound=view.bound or "",
     )
 
 
@@ -37,7 +51,8 @@ def _tensor(tensor: EngineTensor) -> TensorRow:
     )
 
 
-def _bytes(tensors: tuple[EngineTensor, ...]) -> int | None:
+def _bytes(tensors: Iterable[EngineTensor]) -> int | None:
+    """The sum; None where there are no tensors or one is not known."""
     sizes = [tensor.bytes for tensor in tensors]
     known = [size for size in sizes if size is not None]
     return sum(known) if known and len(known) == len(sizes) else None

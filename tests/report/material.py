@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from qdqtool.core.audit import Audit, KernelCounts
 from qdqtool.core.build import BuildResult
 from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.comparison import Comparison, Measure, OutputComparison, SampleError, TaskAccuracy
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty, Engine, EngineLayer, EngineTensor, Role
+from qdqtool.core.explore import EngineView, LayerView
 from qdqtool.core.findings import Evidence, Finding, NodeVerdict, Severity, Verdict
 from qdqtool.report.assemble import Material
 
@@ -107,6 +110,30 @@ ENGINE = Engine(
     ),
     form="rtx-dump",
     unknown_formats=(("Weird", 2),),
+)
+
+
+def cost(layer: EngineLayer, **figures: Any) -> LayerView:
+    return LayerView(
+        name=layer.name,
+        kind=layer.kind,
+        role=layer.role,
+        inputs=layer.inputs,
+        constants=layer.constants,
+        outputs=layer.outputs,
+        precision=layer.precision,
+        certainty=layer.precision_certainty,
+        tactic=layer.tactic,
+        onnx_nodes=layer.onnx_nodes,
+        **figures,
+    )
+
+
+VIEW = EngineView(
+    layers=(
+        cost(ENGINE.layers[0], ms=0.25, macs=1000, intensity=4.0, tflops=0.5, gbs=12.0, bound="memory"),
+        cost(ENGINE.layers[1]),
+    )
 )
 
 AUDIT = Audit(

@@ -17,7 +17,7 @@ from qdqtool.core.kinds import REPORT
 from qdqtool.core.placement import Decision, Placement, Slot, SlotKind
 from qdqtool.core.report import Report
 from qdqtool.report.assemble import Material, assemble, runs_int8
-from tests.report.material import AUDIT, BUILD, COMPARISON, ENGINE, FULL, TABLE, verdict
+from tests.report.material import AUDIT, BUILD, COMPARISON, ENGINE, FULL, TABLE, VIEW, verdict
 
 
 def test_nothing_gives_an_empty_report_that_knows_nothing() -> None:
@@ -155,10 +155,10 @@ def test_a_histogram_comes_with_its_range_in_at_most_64_bins() -> None:
     assert row.width * len(row.counts) == pytest.approx(0.9, abs=row.width)
 
 
-def test_times_and_macs_find_their_layer_by_name() -> None:
-    first, second = assemble(replace(FULL, times={"conv1": 0.25}, macs={"conv2": 1000})).layers
-    assert (first.ms, first.macs) == (0.25, None)
-    assert (second.ms, second.macs) == (None, 1000)
+def test_costs_come_from_the_view_of_the_engine() -> None:
+    first, second = assemble(replace(FULL, view=VIEW)).layers
+    assert (first.ms, first.macs, first.bound) == (0.25, 1000, "memory")
+    assert (second.ms, second.macs, second.bound) == (None, None, "")
 
 
 def test_the_last_run_of_the_log_gives_ledger_and_funnel() -> None:
