@@ -2,8 +2,21 @@
 
 from qdqtool.plugins import Shelf
 
-BUILDERS = Shelf(
-    package="qdqtool.backends",
-    besides=frozenset({"cache", "child", "crashes", "drafts", "ort", "percent", "refusals", "shapes"}),
+_SHARED = (
+    "cache",
+    "child",
+    "crashes",
+    "drafts",
+    "facts",
+    "flags",
+    "gpu",
+    "guards",
+    "native",
+    "ort",
+    "percent",
+    "refusals",
+    "shapes",
+    "targets",
 )
+BUILDERS = Shelf(package="qdqtool.backends", besides=frozenset(_SHARED))
 """The builders, by name; the other files of this folder are what they share."""

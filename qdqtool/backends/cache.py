@@ -29,7 +29,8 @@ _RESULT = "result.json"
 def digest(request: BuildRequest, builder: str, version: str) -> str:
     """SHA-256 over all that the engine depends on: model, external data, targets, profiles, builder and release."""
     files = [request.model, *external_files(request.model)]
-    facts = [builder, version, *request.targets, *map(repr, request.profiles), *map(digest_file, files)]
+    facts = [builder, version, *request.targets, *request.flags, *map(repr, request.profiles)]
+    facts += map(digest_file, files)
     return hashlib.sha256("\n".join(facts).encode()).hexdigest()
 
 

@@ -9,6 +9,9 @@ from pathlib import Path
 
 from qdqtool.errors import InputFileError
 
+ENGINE, LOG, LAYERS = "engine.plan", "build.log", "layers.txt"
+"""The products of every builder; the layer information is kept as the builder gives it, dump or JSON."""
+
 
 @contextmanager
 def drafting(folder: Path) -> Iterator[Path]:
@@ -21,7 +24,7 @@ def drafting(folder: Path) -> Iterator[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         place = tempfile.TemporaryDirectory(prefix=".build-", dir=folder, ignore_cleanup_errors=True)
     except OSError as error:
-        raise unwritable(folder, error) from error
+        raise unwritable(folder, error.strerror or str(error)) from error
     with place as name:
         yield Path(name)
 
@@ -36,7 +39,7 @@ def publish(drafts: Path, folder: Path, names: Iterable[str]) -> None:
         for name in names:
             (drafts / name).replace(folder / name)
     except OSError as error:
-        raise unwritable(folder, error) from error
+        raise unwritable(folder, error.strerror or str(error)) from error
 
 
 def withdraw(folder: Path, names: Iterable[str]) -> None:
@@ -45,10 +48,10 @@ def withdraw(folder: Path, names: Iterable[str]) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
-def unwritable(folder: Path, error: OSError) -> InputFileError:
+def unwritable(folder: Path, why: str) -> InputFileError:
     """The error for a folder that takes no files."""
     return InputFileError(
-        f"cannot be written: {error.strerror or error}",
+        f"cannot be written: {why}",
         fix="check the folder's permissions and the free space",
         where=str(folder),
     )

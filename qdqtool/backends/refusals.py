@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from qdqtool.errors import BuildError, InputFileError, QdqError
+from qdqtool.errors import BuildError, InputFileError, MissingPackage, QdqError
 
 _NOISE = re.compile(r"cudaError 35|CUDA driver version is insufficient|catchCudaError")
 """Said by builders on machines without a driver, about nothing that concerns the model."""
@@ -31,36 +31,48 @@ class Mistake:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Known:
-    """A sentence of the builder that we understand."""
+    """A sentence of the builder that we understand, and the error it becomes."""
 
     pattern: re.Pattern[str]
     what: str
     fix: str
-    unreadable: bool = False
+    kind: type[QdqError]
 
 
-def _known(pattern: str, what: str, fix: str, *, unreadable: bool = False) -> Known:
-    return Known(pattern=re.compile(pattern), what=what, fix=fix, unreadable=unreadable)
+def _known(pattern: str, what: str, fix: str, kind: type[QdqError] = BuildError) -> Known:
+    return Known(pattern=re.compile(pattern), what=what, fix=fix, kind=kind)
 
 
 KNOWN = (
     _known(
+        r"no builder can be created|CUDA initialization failure|no CUDA-capable device",
+        "TensorRT finds no usable GPU, or the GPU's driver is too old for it",
+        "run on a machine with an NVIDIA GPU, or use --builder rtx, which needs none; see qdqtool doctor",
+        MissingPackage,
+    ),
+    _known(
+        r"a name is not UTF-8",
+        "a name in the model is not valid UTF-8: the file is damaged",
+        "export the model again",
+        InputFileError,
+    ),
+    _known(
         r"MODEL_DESERIALIZE_FAILED|Failed to parse the ONNX model|Could not open file",
         "cannot be parsed as an ONNX model: it is damaged, cut short or something else",
         "export the model again",
-        unreadable=True,
+        InputFileError,
     ),
     _known(
         r"Network must have at least one output",
         "holds no network: it is not an ONNX model, or it declares no outputs",
         "pass an ONNX model with at least one output",
-        unreadable=True,
+        InputFileError,
     ),
     _known(
         r"[Ww]eights? .*(external|file)|Failed to open file|external data",
         "needs external data that cannot be read",
         "put the file with the weights next to the model, under the name the model gives it",
-        unreadable=True,
+        InputFileError,
     ),
     _known(
         r"shiftIsAllZeros|[Nn]on-zero zero point",
@@ -139,8 +151,8 @@ def refusal(mistakes: Sequence[Mistake], messages: Sequence[str], *, where: str,
     known = _understand("\n".join(spoken))
     if known is None:
         return BuildError(f"the builder refused: {clean(text)}", fix=f"read the end of {log}", where=where)
-    if known.unreadable:
-        return InputFileError(known.what, fix=known.fix, where=where)
+    if known.kind is not BuildError:
+        return known.kind(known.what, fix=known.fix, where=where)
     return BuildError(f"{_node_in(text)}{known.what} ({clean(text)})", fix=known.fix, where=where)
 
 
@@ -154,6 +166,7 @@ def clean(message: str) -> str:
     lines = [line.strip() for line in message.splitlines() if line.strip() and not _NOISE.search(line)]
     text = " ".join(lines or [message.strip()])
     text = re.sub(r"\s*In \w+ at \S+?:\d+\)", ")", text)
+    text = re.sub(r"^\w+\.(?:cpp|h|hpp):\d+: ", "", text)
     return text if len(text) <= 300 else f"{text[:300]}..."
 
 
@@ -171,8 +184,7 @@ def _parse_error(mistakes: Sequence[Mistake], *, where: str, log: str) -> QdqErr
         return BuildError(
             text, fix=f"change this node, or exclude it from placement; details in {log}", where=where
         )
-    kind = InputFileError if known.unreadable else BuildError
-    return kind(f"{place}{known.what}{more}", fix=known.fix, where=where)
+    return known.kind(f"{place}{known.what}{more}", fix=known.fix, where=where)
 
 
 def _unsupported(mistake: Mistake) -> bool:

@@ -31,6 +31,8 @@ class BuildRequest:
         timeout_s: wall-clock limit in seconds.
         stack_mib: stack of the building process in MiB (deep graphs recurse).
         cache: folder of finished builds by digest; None to build afresh.
+        flags: further wishes in trtexec's spelling ("--builderOptimizationLevel=5"); each backend honours what it
+            can and refuses the rest.
     """
 
     model: Path
@@ -40,6 +42,7 @@ class BuildRequest:
     timeout_s: float = 1800.0
     stack_mib: int = 1024
     cache: Path | None = None
+    flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,7 +16,7 @@ import onnx
 import pytest
 
 from qdqtool.backends import BUILDERS
-from qdqtool.backends.rtx.builder import target_of
+from qdqtool.backends.targets import target_of
 from qdqtool.core.build import BuildCost, BuildProgress, BuildRequest, BuildResult, InputProfile
 from qdqtool.errors import BuildError, InputFileError, QdqError, UsageError
 from tests.backends import graphs
@@ -113,12 +113,12 @@ def test_a_dynamic_batch_is_built_for_its_profile(tmp_path: Path) -> None:
 def test_several_targets_go_into_one_engine(tmp_path: Path) -> None:
     result, _ = build(graphs.quantized_conv(), tmp_path, targets=("86", "SM_89"))
     assert result.targets == ("sm86", "sm89")
-    assert any("one layer dump" in warning for warning in result.warnings)
+    assert any("one layer dump" in warning for warning in (*result.warnings, *result.notes))
 
 
 def test_sm75_comes_with_a_warning_that_int8_convolutions_become_half(tmp_path: Path) -> None:
     result, _ = build(graphs.quantized_conv(), tmp_path, targets=("sm75",))
-    assert any("Half" in warning for warning in result.warnings)
+    assert any("Half" in warning for warning in (*result.warnings, *result.notes))
     layers = (tmp_path / "out/layers.txt").read_text("utf-8").splitlines()
     convolutions = [line for line in layers if "LayerType: correlation" in line]
     assert convolutions

@@ -1,6 +1,7 @@
 """TensorRT for RTX: a real builder of the TensorRT family that needs no GPU.
 
     pip install 'qdqtool[rtx]'
+    qdqtool build model.onnx --out built --sm 86
 
 It parses the model, optimizes it and chooses datatypes for every tensor as on a machine with a GPU, and tells them
 in a layer dump; the last choice of kernels is left to the device. So it answers "what runs INT8?" on any laptop,
@@ -15,6 +16,15 @@ native builder with a signal; that becomes a message that names the likely cause
 `build.log`, the layer dump in `layers.txt`, the engine in `engine.plan`.
 """
 
-from qdqtool.backends.rtx.builder import RtxBuilder
+from qdqtool.backends.native.builder import Library, NativeBuilder
 
-PLUGIN = RtxBuilder()
+PLUGIN = NativeBuilder(
+    Library(
+        name="rtx",
+        title="TensorRT for RTX",
+        module="tensorrt_rtx",
+        oldest=(1, 7, 1),
+        too_old="cannot build INT8 convolutions",
+        portable=True,
+    )
+)

@@ -38,7 +38,7 @@ def logger_of(trt: Any) -> Any:
     return Log()
 
 
-def monitor_of(trt: Any, tell: Callable[[dict[str, Any]], None]) -> Any:
+def monitor_of(trt: Any, tell: Callable[[dict[str, Any]], object]) -> Any:
     """A progress monitor that tells the builder's nested phases as one rising percentage."""
     percent = Percent()
 

@@ -1,0 +1,71 @@
+"""Flags in trtexec's spelling, the one vocabulary of builders that everybody knows.
+
+    --fp16   --memPoolSize=workspace:1024MiB   --builderOptimizationLevel=5
+
+Every backend reads this spelling: `trtexec` hands it on, `trt` and `rtx` translate it into calls.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from qdqtool.errors import UsageError
+
+_FLAG = re.compile(r"--(?P<name>[A-Za-z][\w-]*)(?:=(?P<value>.*))?", re.DOTALL)
+_SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMG]i?B?|B)?", re.IGNORECASE)
+_UNITS = {"": 1 << 20, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+PRECISIONS = frozenset({"fp16", "bf16", "int8", "fp8", "int4", "best"})
+"""Flags that allow weakly typed networks more types; `best` allows all."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Flag:
+    """One flag: `--name` or `--name=value`."""
+
+    name: str
+    value: str | None = None
+
+    def __str__(self) -> str:
+        return f"--{self.name}" if self.value is None else f"--{self.name}={self.value}"
+
+
+def parse_flags(words: Iterable[str]) -> tuple[Flag, ...]:
+    """The flags in these words; a leading program name is not a flag.
+
+    Raises:
+        UsageError: a word is not of the form `--name` or `--name=value`.
+    """
+    flags = []
+    for word in words:
+        found = _FLAG.fullmatch(word)
+        if found is None:
+            raise UsageError(
+                f"{word!r} is not a flag", fix="write flags as trtexec does: --name or --name=value"
+            )
+        flags.append(Flag(name=found["name"], value=found["value"]))
+    return tuple(flags)
+
+
+def split_flags(text: str) -> tuple[str, ...]:
+    """The words of a line of flags, quotes respected.
+
+    Raises:
+        UsageError: a quote is not closed.
+    """
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise UsageError(f"cannot read the flags {text!r}: {error}", fix="close the quote") from error
+
+
+def bytes_of(text: str) -> int | None:
+    """A size as trtexec reads it, in bytes: "1024" and "1024MiB" are MiB, also B, KiB, GiB; None for other text."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        return None
+    unit = (found["unit"] or "").upper()
+    return int(float(found["number"]) * _UNITS[unit[:1]])

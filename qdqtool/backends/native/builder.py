@@ -1,0 +1,197 @@
+"""Asks a child process for an engine and keeps what comes back."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from qdqtool.backends import cache, child
+from qdqtool.backends.crashes import crash
+from qdqtool.backends.drafts import ENGINE, LAYERS, LOG, drafting, publish, unwritable, withdraw
+from qdqtool.backends.facts import facts_of
+from qdqtool.backends.flags import parse_flags
+from qdqtool.backends.refusals import Mistake, clean, is_noise, refusal
+from qdqtool.backends.targets import target_of
+from qdqtool.core.build import BuildCost, BuildProgress, BuildRequest, BuildResult, OnProgress
+from qdqtool.errors import InputFileError, MissingPackage, QdqError, UsageError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Library:
+    """A native library that builds engines.
+
+    Attributes:
+        name: the backend's name.
+        title: what people call it.
+        module: the Python module.
+        oldest: first release that is good enough.
+        too_old: what older releases cannot do.
+        portable: whether it builds for GPUs that are not here.
+    """
+
+    name: str
+    title: str
+    module: str
+    oldest: tuple[int, ...]
+    too_old: str
+    portable: bool
+
+
+class NativeBuilder:
+    """Builds engines with a native library, in a process of its own."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+
+    def version(self) -> str:
+        """The installed release, as "1.7.1.116".
+
+        Raises:
+            MissingPackage: not installed, or too old.
+        """
+        library = self._library
+        try:
+            found = version(library.module)
+        except PackageNotFoundError:
+            raise MissingPackage(
+                f"{library.title} is not installed", fix=f"pip install 'qdqtool[{library.name}]'"
+            ) from None
+        if tuple(int(part) for part in re.findall(r"\d+", found)[:3]) < library.oldest:
+            oldest = ".".join(map(str, library.oldest))
+            raise MissingPackage(
+                f"{library.title} {found} {library.too_old}",
+                fix=f"pip install --upgrade '{library.module.replace('_', '-')}>={oldest}'",
+            )
+        return found
+
+    def build(
+        self, request: BuildRequest, on_progress: OnProgress | None = None
+    ) -> tuple[BuildResult, BuildCost]:
+        """The engine, its log and its layer information, in `request.folder`.
+
+        Ctrl-C ends the child and leaves the folder as it was. A failed build leaves its log, and no engine.
+
+        Raises:
+            BuildError: refused, crashed or out of time.
+            InputFileError: the model cannot be read, or the folder cannot be written.
+            MissingPackage: the library is not installed.
+            UsageError: a target or a flag that the library does not know.
+        """
+        start = time.monotonic()
+        release = self.version()
+        if not request.model.is_file():
+            raise InputFileError("there is no such file", fix="check the path", where=str(request.model))
+        key = cache.digest(request, self._library.name, release) if request.cache else ""
+        if request.cache and (found := cache.fetch(request.cache, key, request.folder)):
+            return found, BuildCost(seconds=time.monotonic() - start, peak_mib=None, cached=True)
+        with drafting(request.folder) as drafts:
+            result, peak = self._build(request, drafts, release, on_progress)
+        if request.cache:
+            cache.keep(request.cache, key, request.folder, result)
+        return result, BuildCost(seconds=time.monotonic() - start, peak_mib=peak, cached=False)
+
+    def _build(
+        self, request: BuildRequest, drafts: Path, release: str, on_progress: OnProgress | None
+    ) -> tuple[BuildResult, float | None]:
+        verdict: dict[str, Any] = {"event": "none"}
+
+        def hear(line: str) -> None:
+            nonlocal verdict
+            event = json.loads(line)
+            if event["event"] != "progress":
+                verdict = event
+            elif on_progress is not None:
+                on_progress(BuildProgress(phase=event["phase"], done=event["percent"], total=100))
+
+        ended = child.run(
+            (sys.executable, "-m", "qdqtool.backends.native.worker"),
+            first_words=self._order(request, drafts),
+            errors=drafts / LOG,
+            on_line=hear,
+            timeout_s=request.timeout_s,
+        )
+        if verdict["event"] == "built":
+            result = self._result(request, release, verdict, drafts)
+            publish(drafts, request.folder, [name for name in (result.layers, LOG, ENGINE) if name])
+            return result, verdict["peak_mib"]
+        error = _failure(verdict, ended, request, drafts / LOG)
+        publish(drafts, request.folder, [LOG])
+        withdraw(request.folder, [ENGINE, LAYERS])
+        raise error
+
+    def _order(self, request: BuildRequest, drafts: Path) -> str:
+        flags = parse_flags(request.flags)
+        # TensorRT for RTX keeps the model's types whatever is asked: there is nothing to guard.
+        facts = None if self._library.portable else asdict(facts_of(request.model))
+        order = {
+            "module": self._library.module,
+            "model": str(request.model.absolute()),
+            "plan": str((drafts / ENGINE).absolute()),
+            "layers": str((drafts / LAYERS).absolute()),
+            "targets": list(dict.fromkeys(target_of(word) for word in request.targets)),
+            "profiles": [asdict(profile) for profile in request.profiles],
+            "flags": [str(flag) for flag in flags],
+            "facts": facts,
+            "stack_mib": request.stack_mib,
+        }
+        return json.dumps(order) + "\n"
+
+    def _result(
+        self, request: BuildRequest, release: str, verdict: dict[str, Any], drafts: Path
+    ) -> BuildResult:
+        targets = tuple(verdict["targets"])
+        layers = drafts / LAYERS
+        return BuildResult(
+            builder=self._library.name,
+            version=release,
+            targets=targets,
+            engine=ENGINE,
+            log=LOG,
+            layers=LAYERS if layers.stat().st_size > 0 else None,
+            engine_bytes=(drafts / ENGINE).stat().st_size,
+            warnings=tuple(clean(text) for text in verdict["warnings"] if not is_noise(text)),
+            profiles=request.profiles,
+            notes=self._notes(targets),
+        )
+
+    def _notes(self, targets: tuple[str, ...]) -> tuple[str, ...]:
+        if not self._library.portable:
+            return (
+                f"built for the GPU at hand ({', '.join(targets) or 'unknown'}): TensorRT builds for no other",
+            )
+        notes = []
+        if "sm75" in targets:
+            notes.append("on sm75 this builder turns every INT8 convolution into Half")
+        if len(targets) > 1:
+            notes.append(f"the builder prints one layer dump for all of {', '.join(targets)}")
+        return tuple(notes)
+
+
+def _failure(verdict: dict[str, Any], ended: child.Ended, request: BuildRequest, log: Path) -> QdqError:
+    where = str(request.model)
+    event = verdict["event"]
+    if event == "refused":
+        mistakes = [Mistake(**mistake) for mistake in verdict["mistakes"]]
+        return refusal(mistakes, verdict["messages"], where=where, log=str(request.folder / LOG))
+    if event == "unknown targets":
+        return UsageError(
+            f"cannot build for {', '.join(verdict['unknown'])}",
+            fix=f"choose from {', '.join(verdict['supported'])}",
+        )
+    if event == "refused flag":
+        return UsageError(f"{verdict['flag']}: {verdict['why']}", fix="leave the flag out, or correct it")
+    if event == "guard":
+        return UsageError(verdict["what"], fix=verdict["fix"], where=where)
+    if event == "unwritable":
+        return unwritable(request.folder, verdict["why"])
+    if event == "no library":
+        return MissingPackage(
+            f"the library cannot be loaded: {verdict['why']}", fix="qdqtool doctor says what is missing"
+        )
+    return crash(ended, request, log)

@@ -1,0 +1,161 @@
+"""One build with a native library, from the ONNX file to the plan; the same calls for every release.
+
+The libraries differ by what they have, never by the number they carry: targets can be named where the config takes
+compute capabilities, progress is told where there is a monitor, layers come from the engine inspector where the
+engine can be loaded here, and from the builder's own dump where not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from qdqtool.backends.facts import ModelFacts
+from qdqtool.backends.flags import Flag, parse_flags
+from qdqtool.backends.gpu import gpus
+from qdqtool.backends.guards import Abilities, Guard, choose_typing, guards
+from qdqtool.backends.native.calibrator import attach_cache
+from qdqtool.backends.native.ears import logger_of, monitor_of
+from qdqtool.backends.native.mistakes import mistakes_of
+from qdqtool.backends.native.settings import (
+    configure,
+    constrain,
+    network_flags,
+    read_timing_cache,
+    strong_of,
+)
+from qdqtool.backends.native.verdict import NoEngine
+from qdqtool.core.files import write_bytes
+from qdqtool.errors import InputFileError
+
+Tell = Callable[[dict[str, Any]], object]
+
+
+def build(trt: Any, request: dict[str, Any], tell: Tell) -> dict[str, Any]:
+    """Build, write the products where the request says, and return what is to be known of the result.
+
+    Raises:
+        NoEngine: there is none, and this is why.
+    """
+    targets = _targets(trt, request["targets"])
+    flags, warnings = _plan(trt, request, targets)
+    log = logger_of(trt)
+    try:
+        builder = _builder(trt, log)
+        network = builder.create_network(network_flags(trt, flags))
+        parser = trt.OnnxParser(network, log)
+        tell({"event": "progress", "phase": "parsing", "percent": 0})
+        if not parser.parse_from_file(request["model"]):
+            raise NoEngine("refused", mistakes=mistakes_of(parser), messages=log.errors)
+        constrain(trt, network, flags)
+        config = builder.create_builder_config()
+        config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
+        configure(trt, config, flags)
+        _add_targets(trt, config, targets)
+        _add_profile(builder, config, request["profiles"])
+        timing_cache = read_timing_cache(config, flags)
+        # The config keeps neither of them alive.
+        alive = (attach_cache(trt, config, flags), _attach_monitor(trt, config, tell))
+        plan = builder.build_serialized_network(network, config)
+        del alive
+    except UnicodeDecodeError as error:
+        raise NoEngine("refused", mistakes=[], messages=[f"a name is not UTF-8: {error.reason}"]) from error
+    if plan is None:
+        raise NoEngine("refused", mistakes=[], messages=log.errors)
+    _write(Path(request["plan"]), bytes(plan))
+    _write(Path(request["layers"]), _layers(trt, log, plan).encode())
+    if timing_cache is not None:
+        _write(timing_cache, bytes(config.get_timing_cache().serialize()))
+    return {
+        "warnings": [*warnings, *log.warnings],
+        "targets": targets or _this_gpu(),
+        "flags": [str(flag) for flag in flags],
+    }
+
+
+def _plan(trt: Any, request: dict[str, Any], targets: list[str]) -> tuple[tuple[Flag, ...], list[str]]:
+    """The flags of this build, and what is to be said about them."""
+    flags = parse_flags(request["flags"])
+    if request["facts"] is None:
+        return flags, []
+    facts = ModelFacts(**request["facts"])
+    here = gpus()
+    can = Abilities(
+        name=f"TensorRT {trt.__version__}",
+        strong=strong_of(trt),
+        sm=here[0].sm if here and not targets else None,
+    )
+    flags, chosen = choose_typing(facts, flags, can)
+    profiled = frozenset(entry["name"] for entry in request["profiles"])
+    found: tuple[Guard, ...] = guards(facts, flags, can, profiled=profiled)
+    for guard in found:
+        if guard.fatal:
+            raise NoEngine("guard", what=guard.what, fix=guard.fix)
+    return flags, [*([chosen] if chosen else []), *map(str, found)]
+
+
+def _targets(trt: Any, wanted: list[str]) -> list[str]:
+    """The targets to build for; none where the library builds for the GPU at hand only."""
+    if not hasattr(trt, "ComputeCapability"):
+        return []
+    known = [name.lower() for name in trt.ComputeCapability.__members__ if name.startswith("SM")]
+    unknown = [target for target in wanted if target not in known]
+    if unknown:
+        known.sort(key=lambda name: int(name[2:]))
+        raise NoEngine("unknown targets", unknown=unknown, supported=known)
+    return wanted
+
+
+def _this_gpu() -> list[str]:
+    return [f"sm{gpu.sm}" for gpu in gpus()[:1]]
+
+
+def _builder(trt: Any, log: Any) -> Any:
+    try:
+        return trt.Builder(log)
+    except (TypeError, RuntimeError) as error:
+        messages = ["no builder can be created here: there is no usable GPU, or its driver is too old"]
+        raise NoEngine("refused", mistakes=[], messages=[*messages, *log.errors]) from error
+
+
+def _add_targets(trt: Any, config: Any, targets: list[str]) -> None:
+    if targets:
+        config.num_compute_capabilities = len(targets)
+    for index, target in enumerate(targets):
+        config.set_compute_capability(trt.ComputeCapability.__members__[target.upper()], index)
+
+
+def _add_profile(builder: Any, config: Any, entries: list[dict[str, Any]]) -> None:
+    if not entries:
+        return
+    profile = builder.create_optimization_profile()
+    for entry in entries:
+        profile.set_shape(entry["name"], entry["low"], entry["opt"], entry["high"])
+    config.add_optimization_profile(profile)
+
+
+def _attach_monitor(trt: Any, config: Any, tell: Tell) -> Any:
+    if not hasattr(trt, "IProgressMonitor"):
+        return None
+    monitor = monitor_of(trt, tell)
+    config.progress_monitor = monitor
+    return monitor
+
+
+def _layers(trt: Any, log: Any, plan: Any) -> str:
+    """What the engine inspector says, as JSON; the builder's own dump where the engine cannot be loaded here."""
+    if log.layers and hasattr(trt, "ComputeCapability"):
+        return str(log.layers)
+    engine = trt.Runtime(log).deserialize_cuda_engine(plan)
+    if engine is None:
+        return str(log.layers)
+    inspector = engine.create_engine_inspector()
+    return str(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        write_bytes(path, content)
+    except InputFileError as error:
+        raise NoEngine("unwritable", why=error.what) from error

@@ -1,0 +1,25 @@
+"""The ONNX parser's complaints as plain values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_MOST = 200
+
+
+def mistakes_of(parser: Any) -> list[dict[str, str]]:
+    """At most 200 complaints; releases before 9 know a node's number but not its name."""
+    found = (parser.get_error(index) for index in range(min(parser.num_errors, _MOST)))
+    return [
+        {
+            "code": error.code().name,
+            "node": error.node_name() if hasattr(error, "node_name") else _number(error.node()),
+            "op": error.node_operator() if hasattr(error, "node_operator") else "",
+            "text": error.desc(),
+        }
+        for error in found
+    ]
+
+
+def _number(index: int) -> str:
+    return f"number {index}" if index >= 0 else ""

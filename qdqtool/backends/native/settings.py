@@ -1,0 +1,270 @@
+"""Translates flags in trtexec's spelling into calls on a native builder's network and config.
+
+Nothing here asks for a version: a flag is honoured when the library has what it needs, refused when it has not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from qdqtool.backends.flags import Flag, bytes_of
+from qdqtool.backends.guards import Strong
+from qdqtool.backends.native.verdict import refused_flag
+
+Setter = Callable[[Any, Any, Flag], None]
+"""Takes the library, the config and the flag."""
+
+_ELSEWHERE = (
+    "onnx saveEngine exportLayerInfo dumpLayerInfo verbose skipInference buildOnly profilingVerbosity "
+    "minShapes optShapes maxShapes stronglyTyped explicitBatch calib layerPrecisions layerOutputTypes timingCacheFile"
+)
+_IGNORED = frozenset(_ELSEWHERE.split())
+"""Flags that are settled elsewhere: we always build only, keep all messages and ask for detailed layers."""
+
+
+def strong_of(trt: Any) -> Strong:
+    """Whether the library's networks are strongly typed."""
+    if "INT8" not in trt.BuilderFlag.__members__:
+        return "always"
+    return "on request" if "STRONGLY_TYPED" in trt.NetworkDefinitionCreationFlag.__members__ else "never"
+
+
+def network_flags(trt: Any, flags: tuple[Flag, ...]) -> int:
+    """The creation flags of the network: explicit batch where it is still a choice, strong typing where asked.
+
+    Raises:
+        NoEngine: strong typing was asked of a library that has none.
+    """
+    known = trt.NetworkDefinitionCreationFlag.__members__
+    bits = 1 << int(known["EXPLICIT_BATCH"]) if "EXPLICIT_BATCH" in known else 0
+    asked = next((flag for flag in flags if flag.name == "stronglyTyped"), None)
+    if asked and strong_of(trt) == "never":
+        raise refused_flag(asked, "this release knows weakly typed networks only")
+    if asked and "STRONGLY_TYPED" in known:
+        bits |= 1 << int(known["STRONGLY_TYPED"])
+    return bits
+
+
+def configure(trt: Any, config: Any, flags: tuple[Flag, ...]) -> None:
+    """Set on `config` what the flags ask.
+
+    Raises:
+        NoEngine: a flag is not known here, or the library cannot do it.
+    """
+    for flag in flags:
+        if flag.name in _IGNORED:
+            continue
+        setter = _SETTERS.get(flag.name)
+        if setter is None:
+            raise refused_flag(
+                flag, "not a build flag that this backend can translate; use the trtexec backend"
+            )
+        setter(trt, config, flag)
+
+
+def constrain(trt: Any, network: Any, flags: tuple[Flag, ...]) -> None:
+    """Give single layers the precisions and output types that the flags name (weakly typed networks only).
+
+    Raises:
+        NoEngine: the library knows no layer precisions, or the value cannot be read.
+    """
+    for flag in flags:
+        if flag.name not in {"layerPrecisions", "layerOutputTypes"}:
+            continue
+        if not hasattr(trt.ILayer, "precision"):
+            raise refused_flag(flag, "this release has no layer precisions; write types into the model")
+        wishes = _layer_wishes(flag)
+        for index in range(network.num_layers):
+            layer = network.get_layer(index)
+            types = [types for pattern, types in wishes if _matches(pattern, layer.name)]
+            if not types:
+                continue
+            if flag.name == "layerPrecisions":
+                layer.precision = _dtype(trt, flag, types[-1][0])
+            else:
+                for output, word in enumerate(types[-1][: layer.num_outputs]):
+                    layer.set_output_type(output, _dtype(trt, flag, word))
+
+
+def read_timing_cache(config: Any, flags: tuple[Flag, ...]) -> Path | None:
+    """Attach the timing cache the flags name, empty where there is no such file; its path, to be written after."""
+    path = next((Path(flag.value) for flag in flags if flag.name == "timingCacheFile" and flag.value), None)
+    if path is None:
+        return None
+    content = path.read_bytes() if path.is_file() else b""
+    config.set_timing_cache(config.create_timing_cache(content), False)
+    return path
+
+
+def _layer_wishes(flag: Flag) -> list[tuple[str, list[str]]]:
+    wishes = []
+    for part in (flag.value or "").split(","):
+        pattern, colon, types = part.rpartition(":")
+        if not colon:
+            raise refused_flag(flag, "write name:type,name:type")
+        wishes.append((pattern, types.split("+")))
+    return wishes
+
+
+def _matches(pattern: str, name: str) -> bool:
+    """Whether a layer has this name; the pattern may hold one `*`, as in trtexec."""
+    before, star, after = pattern.partition("*")
+    if not star:
+        return name == pattern
+    return len(name) >= len(before) + len(after) and name.startswith(before) and name.endswith(after)
+
+
+def _dtype(trt: Any, flag: Flag, word: str) -> Any:
+    names = {
+        "fp32": "FLOAT",
+        "fp16": "HALF",
+        "bf16": "BF16",
+        "int32": "INT32",
+        "int8": "INT8",
+        "int64": "INT64",
+    }
+    known = trt.DataType.__members__
+    if names.get(word) not in known:
+        raise refused_flag(flag, f"{word!r} is not a type of this release")
+    return known[names[word]]
+
+
+def _builder_flag(*names: str) -> Setter:
+    def set_flags(trt: Any, config: Any, flag: Flag) -> None:
+        known = trt.BuilderFlag.__members__
+        found = [name for name in names if name in known]
+        if not found:
+            raise refused_flag(flag, "this release has no such builder flag")
+        for name in found:
+            config.set_flag(known[name])
+
+    return set_flags
+
+
+def _clear_tf32(trt: Any, config: Any, flag: Flag) -> None:
+    del flag
+    config.clear_flag(trt.BuilderFlag.TF32)
+
+
+def _number(attribute: str) -> Setter:
+    def set_number(trt: Any, config: Any, flag: Flag) -> None:
+        del trt
+        if not hasattr(config, attribute):
+            raise refused_flag(flag, "this release has no such setting")
+        if flag.value is None or not flag.value.lstrip("-").isdigit():
+            raise refused_flag(flag, "needs a whole number")
+        setattr(config, attribute, int(flag.value))
+
+    return set_number
+
+
+def _choice(attribute: str, enum: str, words: Mapping[str, str]) -> Setter:
+    def set_choice(trt: Any, config: Any, flag: Flag) -> None:
+        known = getattr(getattr(trt, enum, None), "__members__", {})
+        name = words.get((flag.value or "").lower())
+        if name is None:
+            raise refused_flag(flag, f"choose one of {', '.join(words)}")
+        if name not in known or not hasattr(config, attribute):
+            raise refused_flag(flag, "this release has no such setting")
+        setattr(config, attribute, known[name])
+
+    return set_choice
+
+
+def _sparsity(trt: Any, config: Any, flag: Flag) -> None:
+    if flag.value == "enable":
+        config.set_flag(trt.BuilderFlag.SPARSE_WEIGHTS)
+    elif flag.value != "disable":
+        raise refused_flag(flag, "choose enable or disable; force overwrites weights and is trtexec's own")
+
+
+def _constraints(trt: Any, config: Any, flag: Flag) -> None:
+    names = {"obey": "OBEY_PRECISION_CONSTRAINTS", "prefer": "PREFER_PRECISION_CONSTRAINTS"}
+    if flag.value == "none":
+        return
+    if flag.value not in names:
+        raise refused_flag(flag, "choose obey, prefer or none")
+    _builder_flag(names[flag.value])(trt, config, flag)
+
+
+_POOLS = {
+    "workspace": "WORKSPACE",
+    "dlaSRAM": "DLA_MANAGED_SRAM",
+    "dlaLocalDRAM": "DLA_LOCAL_DRAM",
+    "dlaGlobalDRAM": "DLA_GLOBAL_DRAM",
+    "tacticSharedMem": "TACTIC_SHARED_MEMORY",
+}
+
+
+def _pools(trt: Any, config: Any, flag: Flag) -> None:
+    for part in (flag.value or "").split(","):
+        word, _, size = part.partition(":")
+        limit = bytes_of(size)
+        if word not in _POOLS or limit is None:
+            raise refused_flag(flag, f"write pool:size with one of {', '.join(_POOLS)}")
+        if _POOLS[word] not in trt.MemoryPoolType.__members__:
+            raise refused_flag(flag, f"this release has no pool {word}")
+        config.set_memory_pool_limit(trt.MemoryPoolType.__members__[_POOLS[word]], limit)
+
+
+def _workspace(trt: Any, config: Any, flag: Flag) -> None:
+    _pools(trt, config, Flag(name=flag.name, value=f"workspace:{flag.value}"))
+
+
+def _dla(trt: Any, config: Any, flag: Flag) -> None:
+    config.default_device_type = trt.DeviceType.DLA
+    _number("DLA_core")(trt, config, flag)
+
+
+def _tactic_sources(trt: Any, config: Any, flag: Flag) -> None:
+    bits = config.get_tactic_sources()
+    for part in (flag.value or "").split(","):
+        sign, name = part[:1], part[1:].upper()
+        if sign not in {"+", "-"} or name not in trt.TacticSource.__members__:
+            raise refused_flag(flag, f"write +NAME or -NAME of {', '.join(trt.TacticSource.__members__)}")
+        bit = 1 << int(trt.TacticSource.__members__[name])
+        bits = bits | bit if sign == "+" else bits & ~bit
+    config.set_tactic_sources(bits)
+
+
+_SETTERS: dict[str, Setter] = {
+    "fp16": _builder_flag("FP16"),
+    "bf16": _builder_flag("BF16"),
+    "int8": _builder_flag("INT8"),
+    "fp8": _builder_flag("FP8"),
+    "int4": _builder_flag("INT4"),
+    "best": _builder_flag("FP16", "BF16", "INT8"),
+    "noTF32": _clear_tf32,
+    "refit": _builder_flag("REFIT"),
+    "stripWeights": _builder_flag("STRIP_PLAN"),
+    "versionCompatible": _builder_flag("VERSION_COMPATIBLE"),
+    "excludeLeanRuntime": _builder_flag("EXCLUDE_LEAN_RUNTIME"),
+    "directIO": _builder_flag("DIRECT_IO"),
+    "restricted": _builder_flag("SAFETY_SCOPE"),
+    "noBuilderCache": _builder_flag("DISABLE_TIMING_CACHE"),
+    "noCompilationCache": _builder_flag("DISABLE_COMPILATION_CACHE"),
+    "errorOnTimingCacheMiss": _builder_flag("ERROR_ON_TIMING_CACHE_MISS"),
+    "monitorMemory": _builder_flag("MONITOR_MEMORY"),
+    "allowWeightStreaming": _builder_flag("WEIGHT_STREAMING"),
+    "allowGPUFallback": _builder_flag("GPU_FALLBACK"),
+    "heuristic": _builder_flag("ENABLE_TACTIC_HEURISTIC"),
+    "sparsity": _sparsity,
+    "precisionConstraints": _constraints,
+    "memPoolSize": _pools,
+    "workspace": _workspace,
+    "builderOptimizationLevel": _number("builder_optimization_level"),
+    "maxAuxStreams": _number("max_aux_streams"),
+    "maxTactics": _number("max_num_tactics"),
+    "avgTiming": _number("avg_timing_iterations"),
+    "minTiming": _number("min_timing_iterations"),
+    "l2LimitForTiling": _number("l2_limit_for_tiling"),
+    "useDLACore": _dla,
+    "tacticSources": _tactic_sources,
+    "hardwareCompatibilityLevel": _choice(
+        "hardware_compatibility_level",
+        "HardwareCompatibilityLevel",
+        {"none": "NONE", "ampere+": "AMPERE_PLUS", "samecomputecapability": "SAME_COMPUTE_CAPABILITY"},
+    ),
+}

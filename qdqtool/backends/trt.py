@@ -1,0 +1,33 @@
+"""TensorRT 8.6 to 11 through its Python package, on a machine with an NVIDIA GPU.
+
+    pip install 'qdqtool[trt]'
+    qdqtool build model.onnx --out built --builder trt --flags "--fp16 --builderOptimizationLevel=5"
+
+It builds for the GPU at hand only. The child process asks the library what it has and never what number it carries:
+
+- Networks are strongly typed where the library knows nothing else (11). Where it is a choice (9, 10) a model with Q/DQ
+  is built strongly typed unless a precision flag is given; where there is none (8.6) INT8 is enabled for it, and FP16
+  when the model has FP16 tensors. What was chosen stands in the warnings of the result.
+- Flags are written as for trtexec and translated into calls; a flag that the installed release cannot honour is an
+  error that says so. --calib hands over a finished calibration cache (up to 10).
+- Progress is shown where there is a progress monitor (9 and later). The layer information comes from the engine
+  inspector, as JSON, at detailed verbosity.
+- A timing cache (--timingCacheFile) is read if it is there, and written after the build.
+
+What was never run: no release of this package was run for the tests of qdqtool, which have no GPU. Its calls are
+checked against the classes, attributes and signatures of the real bindings of 8.6.1, 10.9, 10.16, 11.0 and 11.4, read
+from the packages and played by stand-ins; the bindings of 9 are on no package index and were not seen.
+"""
+
+from qdqtool.backends.native.builder import Library, NativeBuilder
+
+PLUGIN = NativeBuilder(
+    Library(
+        name="trt",
+        title="TensorRT",
+        module="tensorrt",
+        oldest=(8, 6),
+        too_old="is older than anything tested",
+        portable=False,
+    )
+)
