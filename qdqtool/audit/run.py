@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from qdqtool.audit.check import Check, Scene
+from qdqtool.audit.check import Check
 from qdqtool.audit.counts import counts
-from qdqtool.audit.verdicts import cases, verdict
+from qdqtool.audit.scene import Scene, stage
 from qdqtool.core.audit import Audit
 from qdqtool.core.engine import Engine
-from qdqtool.core.findings import Finding, NodeVerdict, Verdict
+from qdqtool.core.findings import Finding, Verdict
 from qdqtool.core.placement import Placement
 from qdqtool.graph.view import GraphView
 from qdqtool.plugins import Shelf
@@ -16,7 +16,7 @@ CHECKS = Shelf(package="qdqtool.audit.checks")
 
 
 def audit(
-    view: GraphView,
+    view: GraphView | None,
     engine: Engine,
     placement: Placement | None = None,
     *,
@@ -27,7 +27,7 @@ def audit(
     """Verdicts for every compute node, findings of every check, and counts.
 
     Args:
-        view: the Q/DQ model that the engine was built from.
+        view: the Q/DQ model that the engine was built from; None audits the layer information alone.
         engine: its layers.
         placement: the decisions that made the model; None for somebody else's Q/DQ.
         float_view: the model before Q/DQ; nodes it has and `view` has not are noted.
@@ -36,14 +36,16 @@ def audit(
 
     Every node that placement requested is INT8 or has a finding that says why not, unless that check is ignored.
     """
-    found = cases(view, engine, placement, targets=targets)
-    told = tuple(verdict(case) for case in found)
-    scene = Scene(view=view, engine=engine, placement=placement, cases=found, verdicts=told)
+    return examine(stage(engine, view, placement, targets=targets), float_view=float_view, ignore=ignore)
+
+
+def examine(scene: Scene, *, float_view: GraphView | None = None, ignore: tuple[str, ...] = ()) -> Audit:
+    """The audit of a scene that may also hold costs, times and another engine to compare with."""
     return Audit(
-        verdicts=told,
+        verdicts=scene.verdicts,
         findings=_findings(scene, ignore),
-        counts=counts(engine),
-        notes=_notes(engine, told, view, float_view),
+        counts=counts(scene.engine),
+        notes=_notes(scene, float_view),
     )
 
 
@@ -68,16 +70,10 @@ def _findings(scene: Scene, ignore: tuple[str, ...]) -> tuple[Finding, ...]:
     return tuple(sorted(found, key=lambda finding: (-finding.severity.rank, finding.code)))
 
 
-def _notes(
-    engine: Engine, told: tuple[NodeVerdict, ...], view: GraphView, float_view: GraphView | None
-) -> tuple[str, ...]:
+def _notes(scene: Scene, float_view: GraphView | None) -> tuple[str, ...]:
+    engine, told = scene.engine, scene.verdicts
     lost = sum(verdict.verdict is Verdict.NOT_FOUND for verdict in told)
     unknown = sum(number for _, number in engine.unknown_formats)
-    gone = (
-        sorted({node.name for node in float_view.nodes} - {node.name for node in view.nodes})
-        if float_view
-        else []
-    )
     notes = (
         (engine.unread, f"{engine.unread} records of the layer information were not understood"),
         (unknown, f"{unknown} tensors have a type in words nobody recognises"),
@@ -85,9 +81,17 @@ def _notes(
             told and lost == len(told),
             "no layer names any node of this model: the layer information belongs to another one",
         ),
-        (
-            gone,
-            f"{len(gone)} nodes of the float model are not in the Q/DQ model, first {gone[0] if gone else ''}",
-        ),
     )
-    return tuple(text for wanted, text in notes if wanted)
+    return (*engine.notes, *(text for wanted, text in notes if wanted), *_gone(scene.view, float_view))
+
+
+def _gone(view: GraphView | None, float_view: GraphView | None) -> tuple[str, ...]:
+    """Which nodes of the float model the Q/DQ model has lost."""
+    if view is None or float_view is None:
+        return ()
+    gone = sorted({node.name for node in float_view.nodes} - {node.name for node in view.nodes})
+    return (
+        (f"{len(gone)} nodes of the float model are not in the Q/DQ model, first {gone[0]!r}",)
+        if gone
+        else ()
+    )

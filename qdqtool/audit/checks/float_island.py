@@ -2,52 +2,96 @@
 
 Its input is turned from INT8 to float in front of it and back behind it, so the tensors on both sides are two or four
 times larger than they need to be, on top of the slower arithmetic. One missing Q/DQ pair often costs three kernels.
+Without a model the engine's own layers are judged: a float kernel that reads what an INT8 kernel made and is read by
+one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from qdqtool.audit.check import Check, Draft, Scene
+from qdqtool.audit.check import Check, Draft
+from qdqtool.audit.scene import Scene, bytes_of
 from qdqtool.core.dtypes import DType
+from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import NodeVerdict, Severity
-from qdqtool.graph.view import Node
+from qdqtool.graph.view import GraphView, Node
 
 
 def find(scene: Scene) -> Iterator[Draft]:
-    """One draft per float node with an INT8 node before and one after it."""
+    """One draft per float node with INT8 nodes before and after it."""
+    return _nodes(scene, scene.view) if scene.view else _layers(scene)
+
+
+def _nodes(scene: Scene, view: GraphView) -> Iterator[Draft]:
     by_node = {verdict.node: verdict for verdict in scene.verdicts}
     for case in scene.cases:
         verdict = by_node[case.node.name]
         if not verdict.precision.is_float:
             continue
-        before = _nearest(case.node, lambda node: _above(scene, node), by_node)
-        after = _nearest(case.node, lambda node: _below(scene, node), by_node)
+        before = _nearest(case.node, lambda node: _above(view, node), by_node)
+        after = _nearest(case.node, lambda node: _below(view, node), by_node)
         if before and after and all(found.precision is DType.INT8 for found in (*before, *after)):
             layers = case.holders.compute
             sizes = [tensor.bytes for layer in layers for tensor in (*layer.inputs[:1], *layer.outputs)]
+            known = [size for size in sizes if size is not None]
             yield Draft(
                 subject=case.node.name,
-                reason=f"{case.node.op} runs {verdict.precision} between {before[0].node} and {after[0].node}, which run INT8",
+                reason=f"{case.node.op} runs {verdict.precision} between {before[0].node} and {after[0].node}, "
+                "which run INT8",
                 fix=verdict.fix,
-                bytes=sum(size for size in sizes if size is not None) if None not in sizes else None,
+                bytes=sum(known) if len(known) == len(sizes) else None,
                 evidence=(scene.at_node(case.node.name), *(scene.at_layer(layer.name) for layer in layers)),
             )
 
 
-def _above(scene: Scene, node: Node) -> list[Node]:
-    producers = (scene.view.producer(name) for name in node.inputs)
+def _layers(scene: Scene) -> Iterator[Draft]:
+    for layer in scene.kernels:
+        if layer.role is not Role.COMPUTE or not layer.precision.is_float:
+            continue
+        before, after = _computing(layer, scene.writers), _computing(layer, scene.readers)
+        if before and after and all(found.precision is DType.INT8 for found in (*before, *after)):
+            yield Draft(
+                subject=layer.name,
+                reason=f"runs {layer.precision} between {before[0].name} and {after[0].name}, which run INT8",
+                fix="put Q/DQ on its input and its weight",
+                bytes=bytes_of(layer),
+                evidence=(scene.at_layer(layer.name),),
+            )
+
+
+def _computing(
+    start: EngineLayer, step: Callable[[EngineLayer], tuple[EngineLayer, ...]]
+) -> list[EngineLayer]:
+    """The first compute kernels met on every way from `start`."""
+    found: list[EngineLayer] = []
+    seen = {start.name}
+    waiting = list(step(start))
+    while waiting:
+        layer = waiting.pop()
+        if layer.name in seen:
+            continue
+        seen.add(layer.name)
+        if layer.role is Role.COMPUTE:
+            found.append(layer)
+        else:
+            waiting.extend(step(layer))
+    return sorted(found, key=lambda layer: layer.name)
+
+
+def _above(view: GraphView, node: Node) -> list[Node]:
+    producers = (view.producer(name) for name in node.inputs)
     return [producer for producer in producers if producer is not None]
 
 
-def _below(scene: Scene, node: Node) -> list[Node]:
-    return [use.node for output in node.outputs for use in scene.view.uses(output)]
+def _below(view: GraphView, node: Node) -> list[Node]:
+    return [use.node for output in node.outputs for use in view.uses(output)]
 
 
 def _nearest(
     start: Node, step: Callable[[Node], list[Node]], verdicts: dict[str, NodeVerdict]
 ) -> tuple[NodeVerdict, ...]:
-    """The first compute nodes met on every path from `start`."""
+    """The first compute nodes met on every way from `start`."""
     found: list[NodeVerdict] = []
     seen = {start.name}
     waiting = step(start)

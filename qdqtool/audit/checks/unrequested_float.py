@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qdqtool.audit.check import Check, Draft, Scene
+from qdqtool.audit.check import Check, Draft
+from qdqtool.audit.scene import Scene
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity, Verdict
 

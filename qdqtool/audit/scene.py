@@ -1,0 +1,135 @@
+"""Everything an audit looks at, and questions about it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import cached_property
+
+from qdqtool.audit.case import Case
+from qdqtool.audit.verdicts import cases, verdict
+from qdqtool.core.difference import EngineDiff
+from qdqtool.core.engine import Engine, EngineLayer, Role
+from qdqtool.core.explore import EngineView
+from qdqtool.core.findings import Evidence, NodeVerdict
+from qdqtool.core.placement import Placement
+from qdqtool.graph.view import GraphView
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """All there is to look at.
+
+    Attributes:
+        engine: the layers of the engine.
+        view: the Q/DQ model; None when only layer information is there.
+        placement: the decisions, or None.
+        cases: every compute node with its evidence, in graph order.
+        verdicts: what became of each, in the same order.
+        explored: costs and times of the layers, or None.
+        compared: how the engine differs from another one, or None; it is the second of the two.
+        layers_file: name of the file that evidence points into.
+    """
+
+    engine: Engine
+    view: GraphView | None = None
+    placement: Placement | None = None
+    cases: tuple[Case, ...] = ()
+    verdicts: tuple[NodeVerdict, ...] = ()
+    explored: EngineView | None = None
+    compared: EngineDiff | None = None
+    layers_file: str = "layers.json"
+
+    @cached_property
+    def kernels(self) -> tuple[EngineLayer, ...]:
+        """Layers that launch something."""
+        return self.engine.kernels
+
+    @cached_property
+    def border(self) -> frozenset[str]:
+        """Names of the engine's own inputs and outputs."""
+        return frozenset(binding.name for binding in self.engine.bindings)
+
+    def at_layer(self, name: str) -> Evidence:
+        """The place of a layer in the layer information."""
+        index = self._positions[name]
+        if self.layers_file == "layers.json":
+            return Evidence(file=self.layers_file, place=f"/data/layers/{index}")
+        pointer = self.engine.form.startswith("inspector")
+        return Evidence(file=self.layers_file, place=f"/Layers/{index}" if pointer else f"record {index + 1}")
+
+    def at_node(self, name: str) -> Evidence:
+        """The place of a node in the Q/DQ model."""
+        return Evidence(file="model.qdq.onnx", place=name)
+
+    def writers(self, layer: EngineLayer) -> tuple[EngineLayer, ...]:
+        """The kernels that make the inputs of `layer`."""
+        return self._reach(layer, forward=False)
+
+    def readers(self, layer: EngineLayer) -> tuple[EngineLayer, ...]:
+        """The kernels that read the outputs of `layer`."""
+        return self._reach(layer, forward=True)
+
+    def ms(self, layer: EngineLayer) -> float | None:
+        """Measured milliseconds of a layer, where there is a profile."""
+        return self.explored.layers[self._positions[layer.name]].ms if self.explored else None
+
+    @cached_property
+    def _positions(self) -> dict[str, int]:
+        """Index of each layer by its name, of the first where names repeat."""
+        return {layer.name: index for index, layer in reversed(list(enumerate(self.engine.layers)))}
+
+    @cached_property
+    def _wires(self) -> tuple[dict[str, list[EngineLayer]], dict[str, list[EngineLayer]]]:
+        made: dict[str, list[EngineLayer]] = defaultdict(list)
+        read: dict[str, list[EngineLayer]] = defaultdict(list)
+        for layer in self.engine.layers:
+            if layer.profile == 0:
+                for tensor in layer.outputs:
+                    made[tensor.name].append(layer)
+                for tensor in layer.inputs:
+                    read[tensor.name].append(layer)
+        return made, read
+
+    def _reach(self, layer: EngineLayer, *, forward: bool) -> tuple[EngineLayer, ...]:
+        """The nearest kernels up or down the wires; layers without a kernel are passed through."""
+        made, read = self._wires
+        found: dict[str, EngineLayer] = {}
+        seen: set[str] = set()
+        waiting = [tensor.name for tensor in (layer.outputs if forward else layer.inputs)]
+        while waiting:
+            name = waiting.pop(0)
+            if name in seen:
+                continue
+            seen.add(name)
+            for other in (read if forward else made).get(name, []):
+                if other.role is Role.NONE:
+                    waiting += [tensor.name for tensor in (other.outputs if forward else other.inputs)]
+                elif other is not layer:
+                    found[other.name] = other
+        return tuple(found.values())
+
+
+def stage(
+    engine: Engine,
+    view: GraphView | None = None,
+    placement: Placement | None = None,
+    *,
+    targets: tuple[str, ...] = (),
+) -> Scene:
+    """The scene of an engine, with a verdict on every compute node of the model where there is one."""
+    found = cases(view, engine, placement, targets=targets) if view else ()
+    return Scene(
+        engine=engine,
+        view=view,
+        placement=placement,
+        cases=found,
+        verdicts=tuple(verdict(case) for case in found),
+    )
+
+
+def bytes_of(layer: EngineLayer) -> int | None:
+    """What a layer reads and writes at run time, without weights."""
+    sizes = [tensor.padded_bytes for tensor in (*layer.inputs, *layer.outputs)]
+    known = [size for size in sizes if size is not None]
+    return sum(known) if len(known) == len(sizes) else None

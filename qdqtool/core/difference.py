@@ -1,0 +1,119 @@
+"""How two engines of the same model differ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qdqtool.core.dtypes import DType
+from qdqtool.core.engine import Certainty
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Side:
+    """One engine's part of a pair.
+
+    Attributes:
+        layers: names of the layers.
+        precision: type of the arithmetic; UNKNOWN where the layers differ.
+        ms: measured time, or None.
+        bytes: what the layers read and write, or None.
+    """
+
+    layers: tuple[str, ...]
+    precision: DType = DType.UNKNOWN
+    ms: float | None = None
+    bytes: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerPair:
+    """Layers of two engines that do the same work.
+
+    Attributes:
+        nodes: what they have in common: ONNX nodes or weights.
+        left: in the first engine.
+        right: in the second engine.
+        certainty: aligned by name, or inferred from shapes and order.
+    """
+
+    nodes: tuple[str, ...]
+    left: Side
+    right: Side
+    certainty: Certainty = Certainty.STATED
+
+    @property
+    def ms(self) -> float | None:
+        """Milliseconds that the second engine takes longer; negative where it is faster."""
+        return None if self.left.ms is None or self.right.ms is None else self.right.ms - self.left.ms
+
+    @property
+    def bytes(self) -> int | None:
+        """Bytes that the second engine moves more."""
+        if self.left.bytes is None or self.right.bytes is None:
+            return None
+        return self.right.bytes - self.left.bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineTotals:
+    """One engine in figures.
+
+    Attributes:
+        name: as the user calls it.
+        kernels: layers that launch something.
+        compute: of these, convolutions, matrix products and attentions.
+        int8: of these, INT8.
+        conversions: kernels that only quantize, dequantize, cast or reformat.
+        ms: sum of all layers, or None.
+        conversion_ms: time of the conversions, or None.
+        bytes: what all kernels read and write, or None.
+    """
+
+    name: str
+    kernels: int
+    compute: int
+    int8: int
+    conversions: int
+    ms: float | None
+    conversion_ms: float | None
+    bytes: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cause:
+    """One thing that makes the second engine different, in words.
+
+    Attributes:
+        text: what happened, with its layers.
+        ms: milliseconds it costs (negative: saves), or None.
+        bytes: bytes it costs, or None.
+        layers: names of the layers in question.
+    """
+
+    text: str
+    ms: float | None
+    bytes: int | None
+    layers: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineDiff:
+    """Two engines side by side.
+
+    Attributes:
+        left: totals of the first.
+        right: totals of the second.
+        pairs: layers that do the same work, in the order of the first engine.
+        left_only: kernels of the first engine that have no counterpart.
+        right_only: kernels of the second engine that have no counterpart.
+        causes: what matters, the largest first.
+        notes: what a reader should know.
+    """
+
+    left: EngineTotals
+    right: EngineTotals
+    pairs: tuple[LayerPair, ...]
+    left_only: tuple[Side, ...]
+    right_only: tuple[Side, ...]
+    causes: tuple[Cause, ...]
+    notes: tuple[str, ...] = ()
