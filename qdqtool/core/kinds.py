@@ -5,10 +5,12 @@ from __future__ import annotations
 from qdqtool.core.artefacts import Artefact
 from qdqtool.core.audit import Audit
 from qdqtool.core.build import BuildResult
+from qdqtool.core.buildlog import BuildLog
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.comparison import Comparison
 from qdqtool.core.engine import Engine
 from qdqtool.core.explore import EngineView
+from qdqtool.core.lint import LintReport
 from qdqtool.core.placement import Placement
 from qdqtool.core.preparation import Insertion, Preparation
 from qdqtool.core.report import Report
@@ -18,8 +20,10 @@ INSERTION = Artefact(kind="insertion", schema=1, type=Insertion)
 PLACEMENT = Artefact(kind="placement", schema=1, type=Placement)
 CALIBRATION = Artefact(kind="calibration", schema=1, type=CalibrationTable)
 BUILD = Artefact(kind="build", schema=1, type=BuildResult)
+LOG = Artefact(kind="log", schema=1, type=BuildLog)
 ENGINE = Artefact(kind="engine", schema=1, type=Engine)
 ENGINE_VIEW = Artefact(kind="engine-view", schema=1, type=EngineView)
 AUDIT = Artefact(kind="audit", schema=1, type=Audit)
 ACCURACY = Artefact(kind="accuracy", schema=1, type=Comparison)
+LINT = Artefact(kind="lint", schema=1, type=LintReport)
 REPORT = Artefact(kind="report", schema=1, type=Report)

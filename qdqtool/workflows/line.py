@@ -1,4 +1,4 @@
-"""The straight line: prepare, place, collect, calibrate, insert, build, engine, audit, compare, report.
+"""The straight line: prepare, place, collect, calibrate, insert, build, parse, engine, audit, compare, report.
 
 Each step reads and writes files of the run folder. A step is skipped when everything it depends on is unchanged:
 the files it reads, the part of the recipe it obeys, the model, the samples, and the version of qdqtool.
@@ -106,6 +106,12 @@ LINE = (
         outside=_shapes,
     ),
     Step(
+        name="parse",
+        act=steps.parse,
+        reads=("build.log",),
+        writes=("log.json", "events.jsonl"),
+    ),
+    Step(
         name="engine",
         act=steps.engine,
         reads=("layers.txt",),
@@ -135,6 +141,8 @@ LINE = (
             "calibration.json",
             "insertion.json",
             "build.json",
+            "log.json",
+            "histograms.npz",
             "layers.json",
             "findings.json",
             "accuracy.json",
@@ -142,6 +150,10 @@ LINE = (
         writes=("report.json", "report.html"),
     ),
 )
+
+
+_TIMED = frozenset({"build.log", "log.json"})
+"""Files that hold the builder's own times, so that no two builds give the same bytes."""
 
 
 def run(order: Order, listener: Listener | None = None) -> Report:
@@ -179,7 +191,7 @@ def provenance(work: Work) -> str:
                     name: digest
                     for footprint in work.folder.footprints().values()
                     for name, digest in footprint.outputs.items()
-                    if name != "build.log"  # holds the builder's own times
+                    if name not in _TIMED
                 },
             },
         }

@@ -10,6 +10,7 @@ from qdqtool.audit.run import audit as audit_engine
 from qdqtool.backends import BUILDERS
 from qdqtool.backends.ort import open_runner
 from qdqtool.backends.shapes import parse_shapes, profiles
+from qdqtool.buildlog import read as read_log
 from qdqtool.calibration.collect import collect as collect_histograms
 from qdqtool.calibration.histograms import load_histograms, save_histograms
 from qdqtool.calibration.table import make_table
@@ -22,6 +23,7 @@ from qdqtool.core.kinds import (
     CALIBRATION,
     ENGINE,
     INSERTION,
+    LOG,
     PLACEMENT,
     PREPARATION,
     REPORT,
@@ -29,6 +31,7 @@ from qdqtool.core.kinds import (
 from qdqtool.core.preparation import Insertion, Preparation
 from qdqtool.core.protocols import Builder
 from qdqtool.engine.read import read as read_layers
+from qdqtool.engine.view import view as view_engine
 from qdqtool.graph.insert import insert as insert_pairs
 from qdqtool.graph.insert import refuse_quantized
 from qdqtool.graph.load import load
@@ -37,6 +40,7 @@ from qdqtool.graph.save import save
 from qdqtool.placement.decide import decide
 from qdqtool.report.assemble import Material, assemble
 from qdqtool.report.html import render
+from qdqtool.workflows.events import write_events
 from qdqtool.workflows.work import Work
 
 Measured = Mapping[str, float]
@@ -121,6 +125,14 @@ def build(work: Work) -> Measured:
     return {"builder_seconds": cost.seconds, "cached": float(cost.cached), **peak}
 
 
+def parse(work: Work) -> Measured:
+    """Read the build log: what the optimizer did, and what became of every Q and DQ."""
+    log = read_log(work.path("build.log"))
+    LOG.write(work.path("log.json"), log)
+    write_events(log, work.path("events.jsonl"))
+    return {}
+
+
 def engine(work: Work) -> Measured:
     """Read the layer information of the engine."""
     ENGINE.write(work.path("layers.json"), read_layers(work.path("layers.txt")))
@@ -158,12 +170,16 @@ def report(work: Work) -> Measured:
     """Put everything together for a person and for scripts."""
     built = BUILD.read(work.path("build.json"))
     inserted = INSERTION.read(work.path("insertion.json"))
+    layers = ENGINE.read(work.path("layers.json"))
     material = Material(
         model_name=work.preparation.model,
         placement=PLACEMENT.read(work.path("placement.json")),
         table=CALIBRATION.read(work.path("calibration.json")),
         build=built,
-        engine=ENGINE.read(work.path("layers.json")),
+        engine=layers,
+        view=view_engine(layers),
+        log=LOG.read(work.path("log.json")),
+        histograms=load_histograms(work.path("histograms.npz")).tensors,
         audit=AUDIT.read(work.path("findings.json")),
         comparison=ACCURACY.read(work.path("accuracy.json")),
         notes=(*work.preparation.notes, *inserted.notes, *built.notes),

@@ -114,7 +114,7 @@ def test_the_same_inputs_give_the_same_bytes_under_two_hash_seeds(tmp_path: Path
         )
         folders.append(out)
     # The builder prints its own times into build.log; steps.json is what the steps cost here.
-    measured = {"build.log", "steps.json", "events.jsonl"}
+    measured = {"build.log", "log.json", "steps.json"}
     names = {path.name for path in folders[0].iterdir() if path.is_file()} - measured
     different = [
         name for name in sorted(names) if (folders[0] / name).read_bytes() != (folders[1] / name).read_bytes()
