@@ -11,17 +11,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import onnxruntime
 from ruamel.yaml import YAML
 
 HERE = Path(__file__).resolve().parent
@@ -71,103 +67,63 @@ def measure(name: str, entry: Entry, options: argparse.Namespace) -> dict[str, A
         }
     report = json.loads((out / "report.json").read_text("utf-8"))["data"]
     steps = json.loads((out / "steps.json").read_text("utf-8"))["data"]["steps"]
-    result = {
+    return {
         "recipe": entry["recipe"],
         "summary": report["summary"],
         "fallbacks": report["fallbacks"],
         "task": (report["comparison"] or {}).get("task", []),
         "steps": {step: footprint["measured"] for step, footprint in steps.items()},
         "seconds": round(seconds, 2),
-        "peak_mib_so_far": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024,
     }
-    if "coco" in entry:
-        result["detector"] = detect(entry, options.models, out, sample_words(name, entry, options)[1])
-    return result
 
 
 def command(name: str, entry: Entry, options: argparse.Namespace) -> list[str]:
     """The `qdqtool run` call of one model."""
-    samples, evaluation = sample_words(name, entry, options)
     changes = [f"samples.preprocess={json.dumps(entry['preprocess'])}", *entry.get("set", []), *options.set]
     if options.quick:
         changes += ["samples.limit=16", "compare.limit=32"]
-    labels = (
-        []
-        if "labels" not in entry or "coco" in entry
-        else ["--labels", str(options.models / entry["labels"])]
-    )
     return [
         *(sys.executable, "-m", "qdqtool", "run", str(options.models / name / "model.onnx")),
-        *("--recipe", entry["recipe"], "--samples", samples, "--eval-samples", evaluation, *labels),
+        *("--recipe", entry["recipe"], *sample_words(name, entry, options)),
         *(word for change in changes for word in ("--set", change)),
         *("--out", str(options.out / name), "--json"),
     ]
 
 
-def sample_words(name: str, entry: Entry, options: argparse.Namespace) -> tuple[str, str]:
-    """Calibration and evaluation samples as the command line takes them."""
+def sample_words(name: str, entry: Entry, options: argparse.Namespace) -> list[str]:
+    """Calibration samples, evaluation samples and labels as the command line takes them."""
     place = options.models / entry["samples"]
     if "split" not in entry:
-        return str(place), str(options.models / entry["evaluation"])
+        return ["--samples", str(place), "--eval-samples", str(options.models / entry["evaluation"])]
     calibration, evaluation = (options.out / f"{name}.{part}" for part in ("calibration", "evaluation"))
     for folder in (calibration, evaluation):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-    pictures = sorted(path for path in place.iterdir() if path.suffix.lower() in {".jpeg", ".jpg", ".png"})
-    for number, picture in enumerate(pictures):
-        folder = evaluation if number % entry["split"] else calibration
-        (folder / picture.name).symlink_to(picture.resolve())
-    return str(calibration), str(evaluation)
+    classes = class_table(entry, options.models)
+    for number, picture in enumerate(sorted(path for path in place.iterdir() if path.suffix == ".JPEG")):
+        if number % entry["split"] == 0:
+            (calibration / picture.name).symlink_to(picture.resolve())
+        elif picture.name in classes:
+            (evaluation / picture.name).symlink_to(picture.resolve())
+    table = options.out / f"{name}.labels.tsv"
+    table.write_text(
+        "file\tclass_id\n" + "".join(f"{file}\t{label}\n" for file, label in classes.items()), "utf-8"
+    )
+    return ["--samples", str(calibration), "--eval-samples", str(evaluation), "--labels", str(table)]
 
 
-def detect(entry: Entry, models: Path, out: Path, evaluation: str) -> dict[str, float]:
-    """Share of pictures whose best box has the right class, for the float and the INT8 model, in percent."""
-    labels = coco_labels(entry, models / entry["labels"])
-    right: dict[str, list[bool]] = {"float": [], "int8": []}
-    same = []
-    sessions = [onnxruntime.InferenceSession(out / f"model.{kind}.onnx") for kind in ("prepared", "qdq")]
-    for picture, feeds in pictures_of(entry, sessions[0].get_inputs()[0], evaluation):
-        answers = [best_class(session.run(None, feeds)[0][0]) for session in sessions]
-        same.append(answers[0] == answers[1])
-        if picture in labels:
-            for kind, answer in zip(("float", "int8"), answers, strict=True):
-                right[kind].append(answer == labels[picture])
-    shares = {kind: 100 * float(np.mean(hits)) for kind, hits in right.items()}
-    return {
-        **shares,
-        "agreement": 100 * float(np.mean(same)),
-        "labelled": len(right["float"]),
-        "samples": len(same),
-    }
-
-
-def pictures_of(entry: Entry, entry_node: Any, evaluation: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """File name and feeds of every evaluation sample, made as the run made them."""
-    from qdqtool.calibration.samples import SampleSpec, open_samples
-    from qdqtool.core.dtypes import DType
-    from qdqtool.core.recipe import Preprocess
-    from qdqtool.core.tensors import TensorInfo
-
-    info = TensorInfo(name=entry_node.name, dtype=DType.FLOAT32, shape=tuple(entry_node.shape))
-    spec = SampleSpec(text=evaluation, preprocess=Preprocess.model_validate(entry["preprocess"]))
-    for sample in open_samples(spec, (info,)):
-        yield Path(sample.name).name, dict(sample.feeds)
-
-
-def best_class(boxes: np.ndarray) -> int:
-    """Class of the box with the largest objectness x class score; rows are x, y, w, h, objectness, 80 scores."""
-    return int((boxes[:, 4:5] * boxes[:, 5:]).max(axis=0).argmax())
-
-
-def coco_labels(entry: Entry, table: Path) -> dict[str, int]:
-    """COCO class by file name, where the picture's ImageNet class has one."""
+def class_table(entry: Entry, models: Path) -> dict[str, int]:
+    """Class by file name; for a detector its own classes, where the picture shows one."""
+    text = (models / entry["labels"]).read_text("utf-8")
+    named = {row[0]: int(row[1]) for row in (line.split("\t") for line in text.splitlines()[1:])}
+    if "coco" not in entry:
+        return named
     classes = {}
     for coco, runs in entry["coco"].items():
         for run in str(runs).split():
             first, _, last = run.partition("-")
             classes.update(dict.fromkeys(range(int(first), int(last or first) + 1), coco))
-    rows = [line.split("\t") for line in table.read_text("utf-8").splitlines()[1:]]
-    return {row[0]: classes[int(row[1])] for row in rows if int(row[1]) in classes}
+    return {name: classes[label] for name, label in named.items() if label in classes}
 
 
 def accuracy_table(results: dict[str, Any]) -> str:
@@ -197,8 +153,6 @@ def accuracy_table(results: dict[str, Any]) -> str:
 
 def headline(result: dict[str, Any]) -> tuple[str, float, float]:
     """Name, float value and INT8 value of the metric that counts for this model."""
-    if "detector" in result:
-        return "class of best box", result["detector"]["float"], result["detector"]["int8"]
     accuracy = result["summary"]["accuracy"]
     return accuracy["metric"], accuracy["reference"], accuracy["int8"]
 
