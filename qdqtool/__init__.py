@@ -1,3 +1,19 @@
 """INT8 for NVIDIA TensorRT by explicit Q/DQ nodes: place, calibrate, insert, build, audit, compare, report."""
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from qdqtool.api import audit, build, compare, parse_log, place, quantize, run
+
 __version__ = "0.1.0"
+__all__ = ["audit", "build", "compare", "parse_log", "place", "quantize", "run"]
+
+
+def __getattr__(name: str) -> Any:
+    """Open the rooms behind a call only when the call is used, so that `import qdqtool` stays quick."""
+    if name in __all__:
+        return getattr(import_module("qdqtool.api"), name)
+    raise AttributeError(f"module 'qdqtool' has no attribute {name!r}")

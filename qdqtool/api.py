@@ -1,0 +1,152 @@
+"""Everything the command line does, in a few typed calls.
+
+    import qdqtool
+
+    report = qdqtool.run("model.onnx", samples="calibration/", out="runs/first")
+    report.summary.nodes_int8, report.fallbacks
+
+Each call reads and writes the same files as the command of its name. Mistakes raise `qdqtool.errors.QdqError` with
+what is wrong, where, and how to mend it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+
+from qdqtool.accuracy.compare import compare as compare_runners
+from qdqtool.audit.run import audit as audit_engine
+from qdqtool.backends import BUILDERS
+from qdqtool.backends.ort import open_runner
+from qdqtool.backends.shapes import parse_shapes, profiles
+from qdqtool.buildlog import read as read_log
+from qdqtool.calibration.collect import collect
+from qdqtool.calibration.samples import open_samples
+from qdqtool.calibration.table import make_table
+from qdqtool.core.audit import Audit
+from qdqtool.core.build import BuildRequest, BuildResult
+from qdqtool.core.buildlog import BuildLog
+from qdqtool.core.calibration import CalibrationTable
+from qdqtool.core.comparison import Comparison
+from qdqtool.core.kinds import PLACEMENT
+from qdqtool.core.placement import Placement
+from qdqtool.core.protocols import Builder
+from qdqtool.core.report import Report
+from qdqtool.engine.read import read as read_layers
+from qdqtool.graph.insert import insert, refuse_quantized
+from qdqtool.graph.load import load
+from qdqtool.graph.prepare import prepare
+from qdqtool.graph.save import save
+from qdqtool.placement.decide import decide
+from qdqtool.workflows import line, recipes
+from qdqtool.workflows.order import Order
+
+AnyPath = str | PathLike[str]
+
+
+def run(
+    model: AnyPath,
+    samples: str,
+    out: AnyPath,
+    *,
+    recipe: str = "conv-int8",
+    settings: Sequence[str] = (),
+    evaluation: tuple[str, str | None] | None = None,
+) -> Report:
+    """The whole line: a float model and samples in, an audited INT8 engine and a report out.
+
+    Args:
+        model: float ONNX file.
+        samples: calibration samples as on the command line ("calibration/", "x.npz[:100]", "random:16").
+        out: run folder; finished steps in it are not repeated.
+        recipe: a shipped recipe or a .yaml file.
+        settings: changes of the recipe ("place.first_layer=float").
+        evaluation: evaluation samples and their labels file (or None); default: compare on `samples`.
+    """
+    on, labels = evaluation or (None, None)
+    order = Order(
+        model=Path(model),
+        recipe=recipes.load(recipe, settings),
+        samples=samples,
+        eval_samples=on,
+        labels=labels,
+        out=Path(out),
+    )
+    return line.run(order)
+
+
+def place(model: AnyPath, *, recipe: str = "conv-int8", settings: Sequence[str] = ()) -> Placement:
+    """Which inputs of which nodes would be quantized, with every reason; nothing is changed."""
+    chosen = recipes.load(recipe, settings)
+    return decide(prepare(load(Path(model)), chosen.prepare).view, chosen.place)
+
+
+def quantize(
+    model: AnyPath, samples: str, out: AnyPath, *, recipe: str = "conv-int8", settings: Sequence[str] = ()
+) -> CalibrationTable:
+    """Write the Q/DQ model of `model` to the file `out` and return the ranges that were chosen."""
+    chosen = recipes.load(recipe, settings)
+    original = load(Path(model))
+    refuse_quantized(original)
+    ready = prepare(original, chosen.prepare)
+    placement = decide(ready.view, chosen.place)
+    source = open_samples(samples, ready.view.inputs, chosen.samples.preprocess, limit=chosen.samples.limit)
+    histograms = collect(ready, placement, source, batch=chosen.samples.batch)
+    table = make_table(histograms, placement, ready.view, chosen.calibrate)
+    save(insert(ready, placement, table, chosen.insert), Path(out))
+    return table
+
+
+def build(
+    model: AnyPath,
+    out: AnyPath,
+    *,
+    builder: str = "rtx",
+    sm: Sequence[str] = ("86",),
+    shapes: tuple[str, str, str] = ("", "", ""),
+) -> BuildResult:
+    """Build an engine in the folder `out`: engine.plan, build.log and layers.txt.
+
+    Args:
+        model: Q/DQ or float ONNX file.
+        out: folder for the results.
+        builder: a name on the shelf of backends.
+        sm: GPU architectures ("86" is SM86).
+        shapes: smallest, usual and largest shapes of dynamic inputs, as "input:1x3x224x224".
+    """
+    low, opt, high = (parse_shapes(text) for text in shapes)
+    found, _ = profiles(load(Path(model)).view.inputs, low, opt, high, {})
+    plugin: Builder = BUILDERS.load(builder)
+    targets = tuple(f"sm{number}" for number in sm)
+    request = BuildRequest(model=Path(model), folder=Path(out), targets=targets, profiles=found)
+    result, _ = plugin.build(request)
+    return result
+
+
+def audit(model: AnyPath, layers: AnyPath, *, placement: AnyPath | None = None) -> Audit:
+    """What became of every compute node of the Q/DQ `model` in the engine that `layers` describes, and why."""
+    wished = None if placement is None else PLACEMENT.read(Path(placement))
+    return audit_engine(load(Path(model)).view, read_layers(Path(layers)), wished)
+
+
+def parse_log(log: AnyPath) -> BuildLog:
+    """Everything a TensorRT log of any version and front end tells."""
+    return read_log(Path(log))
+
+
+def compare(
+    reference: AnyPath,
+    candidate: AnyPath,
+    samples: str,
+    *,
+    labels: str | None = None,
+    recipe: str = "conv-int8",
+    settings: Sequence[str] = (),
+) -> Comparison:
+    """How far two ONNX models are apart on the same samples, run by onnxruntime."""
+    chosen = recipes.load(recipe, settings)
+    first = open_runner(Path(reference), description=f"{Path(reference).name} on onnxruntime")
+    second = open_runner(Path(candidate), description=f"{Path(candidate).name} on onnxruntime")
+    source = open_samples(samples, first.inputs, chosen.samples.preprocess, labels=labels)
+    return compare_runners(first, second, source, chosen.compare)
