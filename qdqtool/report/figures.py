@@ -100,7 +100,7 @@ def _longest(
     top = sorted(known, key=lambda pair: -pair[0])[:_SHOWN]
     rows = [
         Bar(
-            label=label(layer),
+            label=label(layer, 34),
             value=value,
             text=tell(value),
             style=swatch(layer.precision),

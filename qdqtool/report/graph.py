@@ -168,14 +168,16 @@ def describe(tensor: TensorRow) -> str:
     return f"{tensor.name}: {', '.join(part for part in parts if part)}"
 
 
-def label(layer: LayerRow) -> str:
-    """The first ONNX node that is more than a conversion, and how many there are besides; else the layer's name."""
+def label(layer: LayerRow, most: int = _LETTERS) -> str:
+    """The layer's main ONNX node and how many there are besides; else its own name."""
+    more = f" +{len(layer.onnx_nodes) - 1}" if len(layer.onnx_nodes) > 1 else ""
+    return f"{shorten(main_node(layer) or layer.name, most - len(more))}{more}"
+
+
+def main_node(layer: LayerRow) -> str | None:
+    """The first ONNX node that is more than a conversion, else the first; None where there are none."""
     nodes = layer.onnx_nodes
-    if not nodes:
-        return shorten(layer.name, _LETTERS)
-    chosen = next((node for node in nodes if not _CONVERSION.search(node)), nodes[0])
-    more = f" +{len(nodes) - 1}" if len(nodes) > 1 else ""
-    return f"{shorten(chosen, _LETTERS - len(more))}{more}"
+    return next((node for node in nodes if not _CONVERSION.search(node)), nodes[0] if nodes else None)
 
 
 def _about(layer: LayerRow) -> str:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
+from qdqtool.core.engine import Role
 from qdqtool.core.findings import NodeVerdict
 from qdqtool.core.report import Report, Summary
 from qdqtool.report import words
+from qdqtool.report.graph import main_node
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,13 +147,14 @@ def _weight(pair: CostPair) -> float:
 
 
 def _by_node(report: Report) -> dict[str, tuple[int, int, float | None]]:
-    """Kernels, known bytes and milliseconds by ONNX node; a layer of several nodes counts for its first one."""
+    """Kernels, known bytes and milliseconds by ONNX node; a layer of several nodes counts for its main one."""
     found: dict[str, tuple[int, int, float | None]] = defaultdict(lambda: (0, 0, None))
     for layer in report.layers:
-        if layer.onnx_nodes:
-            kernels, moved, ms = found[layer.onnx_nodes[0]]
+        node = main_node(layer)
+        if node is not None and layer.role is not Role.NONE:
+            kernels, moved, ms = found[node]
             time = ms if layer.ms is None else (ms or 0.0) + layer.ms
-            found[layer.onnx_nodes[0]] = (kernels + 1, moved + (layer.bytes or 0), time)
+            found[node] = (kernels + 1, moved + (layer.bytes or 0), time)
     return dict(found)
 
 

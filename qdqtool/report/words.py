@@ -9,6 +9,7 @@ from qdqtool.core.findings import Severity
 from qdqtool.core.report import Summary
 
 UNKNOWN = "unknown"
+_PREFIXES = ("", "k", "M", "G", "T")
 _UNITS = ("KiB", "MiB", "GiB")
 _METRICS = {
     "top1": "top-1",
@@ -53,6 +54,14 @@ def size(count: int | None) -> str:
 def number(value: float | None) -> str:
     """Up to four significant digits."""
     return UNKNOWN if value is None else f"{value:.4g}"
+
+
+def large(value: int | None) -> str:
+    """A count with a decimal prefix: 3.78 G; "" where it is not known."""
+    if value is None:
+        return ""
+    step = min((len(str(abs(value))) - 1) // 3, len(_PREFIXES) - 1)
+    return f"{value / 1000**step:.3g} {_PREFIXES[step]}".rstrip()
 
 
 def metric(name: str) -> str:

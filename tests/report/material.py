@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from qdqtool.core.audit import Audit, KernelCounts
@@ -161,3 +162,29 @@ FULL = Material(
     comparison=COMPARISON,
     notes=("BatchNormalization folded",),
 )
+
+
+def chain(length: int) -> Engine:
+    """An engine of that many layers in a row, every fifth one with a shortcut and every third in FP32."""
+    layers = []
+    for number in range(length):
+        dtype = DType.FLOAT32 if number % 3 == 2 else DType.INT8
+        reads = [tensor(f"t{number}", dtype)]
+        if number % 5 == 4:
+            reads.append(tensor(f"t{number - 3}", dtype))
+        writes = (tensor(f"t{number + 1}", dtype),)
+        layers.append(layer(f"layer{number}", tuple(reads), writes, dtype))
+    return Engine(layers=tuple(layers), form="rtx-dump")
+
+
+def chain_material(length: int) -> Material:
+    """A whole run on `chain(length)`."""
+    engine = chain(length)
+    verdicts = tuple(verdict(entry.name, entry.precision, reason="no scale") for entry in engine.layers)
+    view = EngineView(
+        layers=tuple(
+            cost(entry, ms=0.01 * (number % 7), macs=1000 * number, intensity=number / 10 or None)
+            for number, entry in enumerate(engine.layers)
+        )
+    )
+    return replace(FULL, engine=engine, view=view, audit=replace(AUDIT, verdicts=verdicts))

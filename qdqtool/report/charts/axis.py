@@ -24,11 +24,9 @@ class Axis:
         return (place - low) / (high - low) if high > low else 0.5
 
     def ticks(self) -> tuple[float, ...]:
-        """Round numbers inside the range, about five of them; powers of ten on a logarithmic axis."""
+        """Round numbers inside the range, about five of them."""
         if self.log:
-            first, last = math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9)
-            every = max(1, (last - first) // 6 + 1)
-            return tuple(10.0**power for power in range(first, last + 1, every))
+            return self._decades()
         if not self.high > self.low:
             return (self.low,)
         rough = (self.high - self.low) / 5
@@ -37,17 +35,25 @@ class Axis:
         first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
         return tuple(round(number * step, 12) for number in range(first, last + 1))
 
+    def _decades(self) -> tuple[float, ...]:
+        """Powers of ten; with 2 and 5 times as many between them where the range is short."""
+        low, high = math.log10(self.low), math.log10(self.high)
+        first, last = math.floor(low), math.ceil(high)
+        factors = (1.0, 2.0, 5.0) if high - low < 3 else (1.0,)
+        every = max(1, (last - first) // 6)
+        ticks = (factor * 10.0**power for power in range(first, last + 1, every) for factor in factors)
+        return tuple(tick for tick in ticks if self.low <= tick <= self.high)
+
     def _scaled(self, value: float) -> float:
         return math.log10(value) if self.log else value
 
 
 def axis_over(label: str, values: Iterable[float], *, log: bool = False) -> Axis:
-    """An axis on which all the values have room; a logarithmic one reaches to full decades."""
+    """An axis on which all the values have room; a logarithmic one leaves out what is not positive."""
     found = [value for value in values if not log or value > 0]
-    low, high = min(found, default=1.0 if log else 0.0), max(found, default=1.0)
+    low, high = min(found, default=1.0), max(found, default=1.0)
     if log:
-        bottom, top = math.floor(math.log10(low)), math.ceil(math.log10(high))
-        return Axis(label=label, low=10.0**bottom, high=10.0 ** max(top, bottom + 1), log=True)
+        return Axis(label=label, low=low / 1.5, high=high * 1.5, log=True)
     margin = 0.05 * (high - low) or max(abs(high), 1.0) * 0.05
     return Axis(label=label, low=low - margin, high=high + margin)
 

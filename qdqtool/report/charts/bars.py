@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from qdqtool.report.svg import Element, canvas, element, hint, shorten, write
 
 _WIDTH, _ROW, _LABEL, _VALUE = 720, 22, 250, 90
-_LETTERS = 38
+_LETTERS = 34
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,0 +1,107 @@
+"""Who feeds whom in an engine, and the drawing of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qdqtool.core.dtypes import DType
+from qdqtool.core.engine import Engine, EngineLayer, Role
+from qdqtool.report.graph import Network, draw, label, network
+from qdqtool.report.layers import layer_rows
+from qdqtool.report.layout import lay_out
+from tests.report.material import chain, layer, tensor
+
+
+def net(*layers: EngineLayer) -> Network:
+    return network(layer_rows(Engine(layers=layers), None))
+
+
+def wires(found: Network) -> list[tuple[int, int, str]]:
+    return [(wire.source, wire.target, wire.tensor.name) for wire in found.wires]
+
+
+def test_no_layers_are_no_drawing() -> None:
+    assert net().layers == ()
+
+
+def test_a_chain_runs_from_the_engines_input_to_its_output() -> None:
+    found = net(layer("a", (tensor("x"),), (tensor("y"),)), layer("b", (tensor("y"),), (tensor("z"),)))
+    assert [port.name for port in found.ports] == ["x", "z"]
+    assert wires(found) == [(0, 1, "y"), (1, 3, "z"), (2, 0, "x")]
+
+
+def test_layers_that_write_parts_of_one_tensor_all_feed_its_reader() -> None:
+    found = net(
+        layer("a", (), (tensor("concat"),)),
+        layer("b", (), (tensor("concat"),)),
+        layer("c", (tensor("concat"),), ()),
+    )
+    assert wires(found) == [(0, 2, "concat"), (1, 2, "concat")]
+
+
+def test_a_tensor_written_only_later_still_finds_its_reader() -> None:
+    found = net(
+        layer("a", (tensor("state"),), (tensor("y"),)), layer("b", (tensor("y"),), (tensor("state"),))
+    )
+    assert (1, 0, "state") in wires(found)
+
+
+def test_a_layer_does_not_feed_itself() -> None:
+    found = net(layer("a", (tensor("x"),), (tensor("x"),)))
+    assert wires(found) == [(1, 0, "x")]
+
+
+def test_layers_that_launch_nothing_are_left_out_and_numbers_stay() -> None:
+    silent = replace(layer("wait", (), ()), role=Role.NONE)
+    found = net(silent, layer("a", (tensor("x"),), ()))
+    assert found.numbers == (1,)
+    assert [row.name for row in found.layers] == ["a"]
+
+
+def test_dozens_of_loose_tensors_are_not_drawn_as_ports() -> None:
+    many = tuple(tensor(f"x{i}") for i in range(60))
+    assert net(layer("a", many, ())).ports == ()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        ((), "layer"),
+        (("conv",), "conv"),
+        (("x_QuantizeLinear", "conv", "relu"), "conv +2"),
+        (("x_QuantizeLinear",), "x_QuantizeLinear"),
+    ],
+    ids=["no nodes", "one", "conversion first", "conversion only"],
+)
+def test_a_box_is_called_like_its_main_node(nodes: tuple[str, ...], expected: str) -> None:
+    rows = layer_rows(Engine(layers=(replace(layer("layer", (), ()), onnx_nodes=nodes),)), None)
+    assert label(rows[0]) == expected
+
+
+def test_every_layer_is_drawn_once_with_its_number_and_precision() -> None:
+    drawing = draw(network(layer_rows(chain(20), None)))
+    boxes = [box for box in drawing.iter("g") if box.get("data-layer")]
+    assert [int(box.get("data-layer") or -1) for box in boxes] == list(range(20))
+    assert boxes[2].get("class") == f"node p-{DType.FLOAT32.value}"
+
+
+@given(
+    count=st.integers(0, 12),
+    edges=st.lists(st.tuples(st.integers(0, 11), st.integers(0, 11)), max_size=30),
+)
+@settings(max_examples=60, deadline=None)
+def test_any_graph_can_be_laid_out_without_overlap_and_twice_the_same(
+    count: int, edges: list[tuple[int, int]]
+) -> None:
+    inside = [(a, b) for a, b in edges if a < count and b < count]
+    layout = lay_out([(100, 40)] * count, inside)
+    assert layout == lay_out([(100, 40)] * count, inside)
+    assert len(layout.paths) == len(inside)
+    for number, (x, y) in enumerate(layout.centres):
+        assert all(
+            abs(x - other[0]) >= 100 or abs(y - other[1]) >= 40 for other in layout.centres[number + 1 :]
+        )

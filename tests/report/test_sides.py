@@ -1,0 +1,42 @@
+"""What differs between two runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from qdqtool.core.dtypes import DType
+from qdqtool.report.assemble import assemble
+from qdqtool.report.sides import compare_sides
+from tests.report.material import AUDIT, FULL, VIEW, chain_material, verdict
+
+
+def test_a_run_beside_itself_differs_in_nothing() -> None:
+    sides = compare_sides(assemble(FULL), assemble(FULL))
+    assert sides.nodes == ()
+    assert sides.costs == ()
+    assert {row.change for row in sides.figures} <= {"", "+0", "+0.0 %"}
+
+
+def test_nodes_whose_verdict_differs_are_listed_with_the_reason() -> None:
+    better = replace(
+        AUDIT, verdicts=(AUDIT.verdicts[0], verdict("conv2", DType.INT8), verdict("new", DType.INT8))
+    )
+    sides = compare_sides(assemble(FULL), assemble(replace(FULL, audit=better)))
+    assert [(pair.node, pair.first, pair.second, pair.reason) for pair in sides.nodes] == [
+        ("conv2", "fp32", "int8", "no scale"),
+        ("new", "absent", "int8", ""),
+    ]
+
+
+def test_slower_nodes_come_first() -> None:
+    first = assemble(replace(FULL, view=VIEW))
+    slower = replace(first, layers=(replace(first.layers[0], ms=0.75), *first.layers[1:]))
+    sides = compare_sides(first, slower)
+    assert [(cost.node, cost.first_ms, cost.second_ms) for cost in sides.costs] == [("conv1", 0.25, 0.75)]
+    assert any(row.name == "Time of all layers" and row.change == "+200.0 %" for row in sides.figures)
+
+
+def test_changes_of_figures_are_signed() -> None:
+    sides = compare_sides(assemble(chain_material(20)), assemble(chain_material(10)))
+    changes = {row.name: row.change for row in sides.figures}
+    assert changes["Compute nodes"] == "-10"
