@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -70,6 +71,14 @@ class Scene:
         """The kernels that read the outputs of `layer`."""
         return self._reach(layer, forward=True)
 
+    def compute_before(self, layer: EngineLayer) -> tuple[EngineLayer, ...]:
+        """The first compute kernels met on every way up from `layer`, by name."""
+        return _first_computing(layer, self.writers)
+
+    def compute_after(self, layer: EngineLayer) -> tuple[EngineLayer, ...]:
+        """The first compute kernels met on every way down from `layer`, by name."""
+        return _first_computing(layer, self.readers)
+
     def ms(self, layer: EngineLayer) -> float | None:
         """Measured milliseconds of a layer, where there is a profile."""
         return self.explored.layers[self._positions[layer.name]].ms if self.explored else None
@@ -108,6 +117,24 @@ class Scene:
                 elif other is not layer:
                     found[other.name] = other
         return tuple(found.values())
+
+
+def _first_computing(
+    start: EngineLayer, step: Callable[[EngineLayer], tuple[EngineLayer, ...]]
+) -> tuple[EngineLayer, ...]:
+    found: list[EngineLayer] = []
+    seen = {start.name}
+    waiting = list(step(start))
+    while waiting:
+        layer = waiting.pop()
+        if layer.name in seen:
+            continue
+        seen.add(layer.name)
+        if layer.role is Role.COMPUTE:
+            found.append(layer)
+        else:
+            waiting.extend(step(layer))
+    return tuple(sorted(found, key=lambda layer: layer.name))
 
 
 def stage(

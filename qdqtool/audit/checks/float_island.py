@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from qdqtool.audit.check import Check, Draft
 from qdqtool.audit.scene import Scene, bytes_of
 from qdqtool.core.dtypes import DType
-from qdqtool.core.engine import EngineLayer, Role
+from qdqtool.core.engine import Role
 from qdqtool.core.findings import NodeVerdict, Severity
 from qdqtool.graph.view import GraphView, Node
 
@@ -49,7 +49,7 @@ def _layers(scene: Scene) -> Iterator[Draft]:
     for layer in scene.kernels:
         if layer.role is not Role.COMPUTE or not layer.precision.is_float:
             continue
-        before, after = _computing(layer, scene.writers), _computing(layer, scene.readers)
+        before, after = scene.compute_before(layer), scene.compute_after(layer)
         if before and after and all(found.precision is DType.INT8 for found in (*before, *after)):
             yield Draft(
                 subject=layer.name,
@@ -58,25 +58,6 @@ def _layers(scene: Scene) -> Iterator[Draft]:
                 bytes=bytes_of(layer),
                 evidence=(scene.at_layer(layer.name),),
             )
-
-
-def _computing(
-    start: EngineLayer, step: Callable[[EngineLayer], tuple[EngineLayer, ...]]
-) -> list[EngineLayer]:
-    """The first compute kernels met on every way from `start`."""
-    found: list[EngineLayer] = []
-    seen = {start.name}
-    waiting = list(step(start))
-    while waiting:
-        layer = waiting.pop()
-        if layer.name in seen:
-            continue
-        seen.add(layer.name)
-        if layer.role is Role.COMPUTE:
-            found.append(layer)
-        else:
-            waiting.extend(step(layer))
-    return sorted(found, key=lambda layer: layer.name)
 
 
 def _above(view: GraphView, node: Node) -> list[Node]:

@@ -1,0 +1,53 @@
+"""An attention runs as two matrix products with a softmax between, not as one fused kernel.
+
+    product -> softmax -> product
+
+The scores, tokens times tokens for every head, are written and read twice. A fused kernel never writes them. In INT8 it
+needs Q/DQ on both inputs of both products, the softmax output included; in other patterns the builder falls apart into
+products, pads and slices.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from qdqtool.audit.check import Check, Draft
+from qdqtool.audit.scene import Scene
+from qdqtool.core.engine import EngineLayer, Role
+from qdqtool.core.findings import Severity
+
+_SOFTMAX = re.compile(r"softmax|Exp.*Sum.*(?:Div|Mul)|MaxrSubExpSum", re.IGNORECASE)
+
+
+def find(scene: Scene) -> Iterator[Draft]:
+    """One draft per softmax kernel with a matrix product before and after it."""
+    for layer in scene.kernels:
+        if layer.role is Role.COMPUTE or not _SOFTMAX.search(f"{layer.kind} {layer.name}"):
+            continue
+        before = [writer for writer in scene.compute_before(layer) if _product(writer)]
+        after = [reader for reader in scene.compute_after(layer) if _product(reader)]
+        if not before or not after:
+            continue
+        size = layer.inputs[0].bytes
+        yield Draft(
+            subject=layer.name,
+            reason=f"softmax between {before[0].name} ({before[0].precision}) and {after[0].name} "
+            f"({after[0].precision}): the attention is not fused",
+            fix="put Q/DQ on both inputs of both products, the softmax output included, or on none of them",
+            bytes=None if size is None else 4 * size,
+            evidence=(
+                scene.at_layer(before[0].name),
+                scene.at_layer(layer.name),
+                scene.at_layer(after[0].name),
+            ),
+        )
+
+
+def _product(layer: EngineLayer) -> bool:
+    """A matrix product of two run-time values."""
+    weights = any(constant.shape and len(constant.shape) > 1 for constant in layer.constants)
+    return layer.role is Role.COMPUTE and len(layer.inputs) > 1 and not weights
+
+
+PLUGIN = Check(code="QDQ215", severity=Severity.INFO, find=find)

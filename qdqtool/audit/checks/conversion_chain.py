@@ -1,0 +1,52 @@
+"""Two or more kernels in a row only convert or copy.
+
+    kernel -> reformat -> quantize -> copy -> kernel
+
+Each reads and writes the whole tensor again. One of them is rarely needed; several in a row show that neighbours do not
+agree on type and layout, or that a slice or a concatenation keeps the builder from fusing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.audit.check import Check, Draft
+from qdqtool.audit.kernels import origin
+from qdqtool.audit.scene import Scene, bytes_of
+from qdqtool.core.engine import EngineLayer, Role
+from qdqtool.core.findings import Severity
+
+
+def find(scene: Scene) -> Iterator[Draft]:
+    """One draft per longest chain of at least two kernels that only move data."""
+    for layer in scene.kernels:
+        if not _moves(layer) or any(_moves(writer) for writer in scene.writers(layer)):
+            continue
+        chain = [layer]
+        while (following := _following(scene, chain[-1])) is not None and following not in chain:
+            chain.append(following)
+        if len(chain) < 2:
+            continue
+        sizes = [bytes_of(link) for link in chain]
+        known = [size for size in sizes if size is not None]
+        yield Draft(
+            subject=layer.name,
+            reason=f"{len(chain)} kernels in a row only move data: "
+            + " -> ".join(f"{link.name} ({origin(link)})" for link in chain),
+            fix="give the kernels at both ends one type and layout; move Q/DQ across slices and concatenations",
+            bytes=sum(known) if len(known) == len(sizes) else None,
+            evidence=tuple(scene.at_layer(link.name) for link in chain),
+        )
+
+
+def _moves(layer: EngineLayer) -> bool:
+    copies = dict(layer.attributes).get("Origin", "") in {"SLICE", "CONCAT"}
+    return layer.role is Role.QDQ or (copies and layer.role is Role.OTHER)
+
+
+def _following(scene: Scene, layer: EngineLayer) -> EngineLayer | None:
+    readers = scene.readers(layer)
+    return readers[0] if len(readers) == 1 and _moves(readers[0]) else None
+
+
+PLUGIN = Check(code="QDQ209", severity=Severity.INFO, find=find)

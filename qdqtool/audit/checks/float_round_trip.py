@@ -1,0 +1,48 @@
+"""An INT8 kernel writes floats, and the next kernel turns them back into INT8.
+
+    conv (INT8) -> FP16 tensor -> Quantize -> conv (INT8)
+                       |
+                       +-> residual Add in FP16
+
+The tensor crosses memory three times in sixteen or thirty-two bits instead of once in eight. The usual cause is a
+residual connection whose shortcut has no Q/DQ: the Add needs the float value, so the convolution must write it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.audit.check import Check, Draft
+from qdqtool.audit.kernels import round_trip_of
+from qdqtool.audit.scene import Scene, bytes_of
+from qdqtool.core.engine import EngineLayer
+from qdqtool.core.findings import Severity
+
+
+def find(scene: Scene) -> Iterator[Draft]:
+    """One draft per kernel that only brings the result of an INT8 kernel back to INT8."""
+    for layer in scene.kernels:
+        source = round_trip_of(scene, layer)
+        if source is None:
+            continue
+        others = [reader for reader in scene.readers(source) if reader.name != layer.name]
+        why = f", which {others[0].name} reads as it is" if others else ""
+        yield Draft(
+            subject=layer.name,
+            reason=f"{source.name} computes in INT8 and writes {layer.inputs[0].dtype}{why}; "
+            "this kernel only turns it back into INT8",
+            fix=_fix(others),
+            bytes=bytes_of(layer),
+            evidence=(scene.at_layer(source.name), scene.at_layer(layer.name)),
+        )
+
+
+def _fix(others: list[EngineLayer]) -> str:
+    if others:
+        return f"quantize the shortcut: put Q/DQ on the input of {others[0].name} that reads this tensor"
+    return (
+        "put the Q directly behind the operation (and its activation), so that it fuses with the INT8 kernel"
+    )
+
+
+PLUGIN = Check(code="QDQ207", severity=Severity.WARNING, find=find)

@@ -1,0 +1,53 @@
+"""An INT8 kernel hands floats to another kernel.
+
+Its arithmetic is INT8 but its result is two or four times larger than it need be, and the reader works in float or adds
+in float. Where the reader could take INT8, a Q/DQ pair in front of it makes the kernel write INT8. At the output of the
+engine floats are what one wants, and kernels that TensorRT for RTX splits into a product and its epilogue are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.audit.check import Check, Draft
+from qdqtool.audit.kernels import round_trip_of
+from qdqtool.audit.scene import Scene
+from qdqtool.core.dtypes import DType
+from qdqtool.core.engine import EngineLayer, Role
+from qdqtool.core.findings import Severity
+
+_GENERATED = frozenset({"kgen", "runtime_fusion"})
+
+
+def find(scene: Scene) -> Iterator[Draft]:
+    """One draft per INT8 kernel whose float result another kernel of the engine reads."""
+    for layer in scene.kernels:
+        result = layer.outputs[0] if layer.outputs else None
+        if layer.role is not Role.COMPUTE or layer.precision is not DType.INT8 or result is None:
+            continue
+        readers = _float_readers(scene, layer)
+        if not result.dtype.is_float or result.name in scene.border or not readers:
+            continue
+        smaller = (
+            None
+            if result.bytes is None or result.dtype.bits is None
+            else result.bytes * 8 // result.dtype.bits
+        )
+        yield Draft(
+            subject=layer.name,
+            reason=f"computes in INT8 and writes {result.dtype} for {', '.join(reader.name for reader in readers[:3])}",
+            fix=f"put Q/DQ on the input of {readers[0].name} that reads it, if that operation can run in INT8",
+            bytes=None if result.bytes is None or smaller is None else 2 * (result.bytes - smaller),
+            evidence=(scene.at_layer(layer.name),),
+        )
+
+
+def _float_readers(scene: Scene, layer: EngineLayer) -> list[EngineLayer]:
+    """Who reads the floats, without epilogues; nobody where another check already tells of a round trip."""
+    readers = scene.readers(layer)
+    if any(round_trip_of(scene, reader) is not None for reader in readers):
+        return []
+    return [reader for reader in readers if reader.kind not in _GENERATED]
+
+
+PLUGIN = Check(code="QDQ208", severity=Severity.INFO, find=find)

@@ -1,0 +1,46 @@
+"""An INT8 kernel does not run on tensor cores.
+
+Its name (or its runner, for depthwise convolutions) says that it uses the ordinary INT8 dot product, which is many
+times slower per multiprocessor. Usual reasons: a depthwise or grouped convolution, channels that are no multiple of
+sixteen or thirty-two, or a first layer with three channels. FP16 on tensor cores may be faster there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.audit.check import Check, Draft
+from qdqtool.audit.scene import Scene, bytes_of
+from qdqtool.core.dtypes import DType
+from qdqtool.core.engine import EngineLayer, Role
+from qdqtool.core.findings import Severity
+
+
+def find(scene: Scene) -> Iterator[Draft]:
+    """One draft per INT8 kernel that is known to run without tensor cores."""
+    for layer in scene.kernels:
+        known = layer.role is Role.COMPUTE and layer.precision is DType.INT8 and layer.tensor_cores is False
+        if known:
+            yield Draft(
+                subject=layer.name,
+                reason=f"INT8 without tensor cores ({layer.tactic or layer.kind}){_likely(layer)}",
+                fix="compare its time with an FP16 build; where that is faster, leave this node float",
+                bytes=bytes_of(layer),
+                evidence=(scene.at_layer(layer.name),),
+            )
+
+
+def _likely(layer: EngineLayer) -> str:
+    shape = layer.inputs[0].shape if layer.inputs else None
+    channels = shape[1] if shape and len(shape) > 2 else None
+    groups = dict(layer.attributes).get("Groups", "1")
+    if "Depthwise" in layer.kind or groups not in {"", "1"}:
+        return ": a depthwise or grouped convolution"
+    if channels is not None and 0 < channels < 16:
+        return f": only {channels} input channels"
+    if channels is not None and channels % 16:
+        return f": {channels} input channels are no multiple of 16"
+    return ""
+
+
+PLUGIN = Check(code="QDQ210", severity=Severity.INFO, find=find)

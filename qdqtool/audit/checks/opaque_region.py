@@ -1,0 +1,39 @@
+"""A region was compiled as one block, and the layer information does not say what is inside.
+
+TensorRT 8 prints a Myelin region as one `{ForeignNode[first...last]}` layer: its kernels and their types stay unknown,
+also to the profiler. TensorRT 9 and later list the kernels of a region. The nodes named here are all that is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.audit.check import Check, Draft
+from qdqtool.audit.scene import Scene, bytes_of
+from qdqtool.core.engine import EngineLayer
+from qdqtool.core.findings import Severity
+
+
+def find(scene: Scene) -> Iterator[Draft]:
+    """One draft per region."""
+    for layer in scene.kernels:
+        if is_opaque(layer):
+            nodes = layer.onnx_nodes
+            held = (
+                f"{len(nodes)} ONNX nodes, {', '.join(nodes[:5])}" if nodes else "nodes that are not listed"
+            )
+            yield Draft(
+                subject=layer.name,
+                reason=f"a region whose kernels are not listed; it holds {held}",
+                fix="build with TensorRT 9 or newer to see its kernels",
+                bytes=bytes_of(layer),
+                evidence=(scene.at_layer(layer.name),),
+            )
+
+
+def is_opaque(layer: EngineLayer) -> bool:
+    """Whether the layer stands for kernels that are not listed."""
+    return layer.kind == "Myelin" or layer.name.startswith("{ForeignNode[")
+
+
+PLUGIN = Check(code="QDQ214", severity=Severity.INFO, find=find)

@@ -1,0 +1,37 @@
+"""A vectorized format pads the channels of a tensor by a quarter or more.
+
+INT8 formats hold channels in groups of four or thirty-two. A tensor of three channels in a format of thirty-two takes
+more than ten times its bytes, and the kernel reads and multiplies the padding too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.audit.check import Check, Draft
+from qdqtool.audit.scene import Scene
+from qdqtool.core.findings import Severity
+from qdqtool.core.formats import channel_multiple
+
+_LEAST = 0.25
+"""Share of padding from which it is worth a word."""
+
+
+def find(scene: Scene) -> Iterator[Draft]:
+    """One draft per tensor that is padded by a quarter or more, at the kernel that writes it."""
+    for layer in scene.kernels:
+        for tensor in layer.outputs:
+            plain, padded = tensor.bytes, tensor.padded_bytes
+            if not plain or padded is None or padded - plain < _LEAST * plain or tensor.shape is None:
+                continue
+            multiple = channel_multiple(tensor.format)
+            yield Draft(
+                subject=layer.name,
+                reason=f"writes {tensor.shape[1]} channels in groups of {multiple}: {padded} bytes instead of {plain}",
+                fix=f"use a multiple of {multiple} channels, or leave the layers around this tensor float",
+                bytes=padded - plain,
+                evidence=(scene.at_layer(layer.name),),
+            )
+
+
+PLUGIN = Check(code="QDQ211", severity=Severity.INFO, find=find)

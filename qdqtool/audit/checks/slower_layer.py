@@ -1,0 +1,36 @@
+"""A layer is slower than its counterpart in the engine this one is compared with.
+
+Measured times of both engines, aligned by ONNX node. INT8 does not pay everywhere: small layers, kernels without tensor
+cores and layers that need extra conversions can lose against FP16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.audit.check import Check, Draft
+from qdqtool.audit.scene import Scene
+from qdqtool.core.findings import Severity
+
+_LEAST = 0.05
+"""Share by which a layer must be slower; less is noise."""
+
+
+def find(scene: Scene) -> Iterator[Draft]:
+    """One draft per pair of layers of which the second takes at least 5 % longer, the worst first."""
+    if scene.compared is None:
+        return
+    pairs = [pair for pair in scene.compared.pairs if pair.ms is not None and pair.left.ms]
+    slower = [pair for pair in pairs if (pair.ms or 0.0) > _LEAST * (pair.left.ms or 0.0)]
+    for pair in sorted(slower, key=lambda pair: -(pair.ms or 0.0)):
+        yield Draft(
+            subject=pair.right.layers[0],
+            reason=f"takes {pair.right.ms:.4f} ms in {pair.right.precision} instead of {pair.left.ms:.4f} ms in "
+            f"{pair.left.precision} in {scene.compared.left.name}",
+            fix="leave this node float, or look for conversions and kernels without tensor cores around it",
+            bytes=pair.bytes,
+            evidence=tuple(scene.at_layer(name) for name in pair.right.layers),
+        )
+
+
+PLUGIN = Check(code="QDQ216", severity=Severity.WARNING, find=find)

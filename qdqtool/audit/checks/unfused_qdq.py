@@ -1,0 +1,51 @@
+"""A Q/DQ pair fused with no neighbour and costs a kernel of its own.
+
+    kernel -> Quantize -> kernel          the value was not made in INT8
+    kernel -> Dequantize -> kernel        the reader cannot take INT8
+    kernel -> Quantize, Dequantize -> ..  a fake-quantize in front of a float operation
+
+At the border of the engine a quantize kernel is needed: the input has to become INT8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.audit.check import Check, Draft
+from qdqtool.audit.kernels import dequantizes, inside, origin, quantizes, round_trip_of, rounds
+from qdqtool.audit.scene import Scene, bytes_of
+from qdqtool.core.engine import EngineLayer
+from qdqtool.core.findings import Severity
+
+
+def find(scene: Scene) -> Iterator[Draft]:
+    """One draft per quantize, dequantize or fake-quantize kernel inside the engine."""
+    for layer in scene.kernels:
+        said = _said(layer)
+        if said is None or not inside(scene, layer) or round_trip_of(scene, layer) is not None:
+            continue
+        does, fix = said
+        yield Draft(
+            subject=layer.name,
+            reason=f"a kernel that only {does} ({origin(layer)}), between {scene.writers(layer)[0].name} and "
+            f"{scene.readers(layer)[0].name}",
+            fix=fix,
+            bytes=bytes_of(layer),
+            evidence=(scene.at_layer(layer.name),),
+        )
+
+
+def _said(layer: EngineLayer) -> tuple[str, str] | None:
+    if rounds(layer):
+        return (
+            "rounds to eight bits and goes back to float",
+            "take this Q/DQ pair away, or quantize every input of the operation behind it",
+        )
+    if quantizes(layer):
+        return "quantizes", "move the Q/DQ pair so that it fuses with the kernel that makes the value"
+    if dequantizes(layer):
+        return "dequantizes", "quantize the operation behind it too, or take the Q/DQ pair away"
+    return None
+
+
+PLUGIN = Check(code="QDQ206", severity=Severity.INFO, find=find)

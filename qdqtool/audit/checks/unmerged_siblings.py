@@ -1,0 +1,57 @@
+"""Convolutions that read the same tensor run one after the other instead of as one kernel.
+
+Side by side they could be merged (TensorRT writes `A || B`): the input is read once and the GPU is better filled. A
+common obstacle is that each has a quantizer of its own on the shared input; one shared Q/DQ scale lets them merge.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from qdqtool.audit.check import Check, Draft
+from qdqtool.audit.scene import Scene
+from qdqtool.core.engine import EngineLayer, Role
+from qdqtool.core.findings import Severity
+
+_Alike = tuple[str, str, tuple[int, ...], tuple[int, ...]]
+
+
+def find(scene: Scene) -> Iterator[Draft]:
+    """One draft per group of kernels with the same input, kernel size, precision and output size."""
+    groups: dict[_Alike, list[EngineLayer]] = defaultdict(list)
+    for layer in scene.kernels:
+        key = _alike(layer)
+        if key is not None:
+            groups[key].append(layer)
+    for layers in groups.values():
+        if len(layers) > 1:
+            size = layers[0].inputs[0].bytes
+            yield Draft(
+                subject=layers[0].name,
+                reason=f"{len(layers)} convolutions of the same size read one tensor and were not merged: "
+                + ", ".join(layer.name for layer in layers),
+                fix="give their shared input one Q/DQ scale; then the builder can merge them side by side",
+                bytes=None if size is None else size * (len(layers) - 1),
+                evidence=tuple(scene.at_layer(layer.name) for layer in layers),
+            )
+
+
+def _alike(layer: EngineLayer) -> _Alike | None:
+    """What kernels must share to be merged; None for others than plain convolutions."""
+    shapes = [constant.shape for constant in layer.constants if constant.shape is not None]
+    weights = [shape for shape in shapes if len(shape) == 4]
+    result = layer.outputs[0].shape if layer.outputs else None
+    if (
+        layer.role is not Role.COMPUTE
+        or len(layer.inputs) != 1
+        or not weights
+        or weights[0] is None
+        or result is None
+    ):
+        return None
+    largest = max(weights, key=lambda shape: shape[0] * shape[1] * shape[2] * shape[3])
+    return layer.inputs[0].name, str(layer.precision), largest[1:], result[2:]
+
+
+PLUGIN = Check(code="QDQ213", severity=Severity.INFO, find=find)
