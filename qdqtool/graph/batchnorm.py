@@ -94,6 +94,8 @@ def _channel_shape(
     op: str, weight: NDArray[Any], attributes: dict[str, onnx.AttributeProto], channels: int
 ) -> tuple[int, ...] | None:
     """The shape that spreads one value per output channel over the weight; None where the counts do not fit."""
+    if weight.ndim < 2:
+        return None
     rest = (1,) * (weight.ndim - 2)
     if op == "Conv":
         return (channels, 1, *rest) if weight.shape[0] == channels else None

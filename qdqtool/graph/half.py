@@ -35,13 +35,15 @@ def to_half(model: Model, *, keep_io: bool) -> Model:
     forms = _Forms(edit, model.view, keep_io)
     for node in edit.nodes:
         _retype(node)
+        for index, name in enumerate(node.input):
+            forms.read(name, wide=_takes_only_wide(node, index, edit.opset))
+        for index, name in enumerate(node.output):
+            forms.write(name, wide=_makes_only_wide(node, index, edit.opset))
     for node in edit.nodes:
         for index, name in enumerate(node.input):
-            if forms.is_float(name):
-                node.input[index] = forms.read(name, wide=_takes_only_wide(node, index, edit.opset))
+            node.input[index] = forms.name(name, wide=_takes_only_wide(node, index, edit.opset))
         for index, name in enumerate(node.output):
-            if forms.is_float(name):
-                node.output[index] = forms.write(name, wide=_makes_only_wide(node, index, edit.opset))
+            node.output[index] = forms.name(name, wide=_makes_only_wide(node, index, edit.opset))
     forms.connect()
     return edit.finish(retyped=True)
 
@@ -62,15 +64,31 @@ class _Forms:
         """Whether the tensor was FP32 before."""
         return bool(tensor) and self._view.info(tensor).dtype is DType.FLOAT32
 
-    def read(self, tensor: str, *, wide: bool) -> str:
-        """The name of that form of the tensor, which must exist in the end."""
-        self._read.add((tensor, wide))
-        return self._name(tensor, wide=wide)
+    def read(self, tensor: str, *, wide: bool) -> None:
+        """Somebody reads that form."""
+        if self.is_float(tensor):
+            self._read.add((tensor, wide))
 
-    def write(self, tensor: str, *, wide: bool) -> str:
-        """The name of that form, which some node makes."""
-        self._made[tensor] = wide
-        return self._name(tensor, wide=wide)
+    def write(self, tensor: str, *, wide: bool) -> None:
+        """Some node makes that form."""
+        if self.is_float(tensor):
+            self._made[tensor] = wide
+
+    def name(self, tensor: str, *, wide: bool) -> str:
+        """What that form is called.
+
+        One form has the old name: FP32 where outsiders or all readers of a constant know it as FP32, else FP16.
+        """
+        if not self.is_float(tensor):
+            return tensor
+        known_wide = tensor in self._bodies or (self._keep_io and tensor in self._outside)
+        known_wide |= self._view.is_constant(tensor) and (tensor, False) not in self._read
+        if wide == known_wide:
+            return tensor
+        key = (tensor, wide)
+        if key not in self._names:
+            self._names[key] = self._edit.fresh(f"{tensor}_{'fp32' if wide else 'fp16'}")
+        return self._names[key]
 
     def connect(self) -> None:
         """Declare inputs and outputs, store constants and add the Casts that are needed."""
@@ -106,20 +124,10 @@ class _Forms:
         """Inputs and outputs, which keep their names whatever their type."""
         return frozenset(value.name for value in (*self._edit.inputs, *self._edit.outputs))
 
-    def _name(self, tensor: str, *, wide: bool) -> str:
-        """One form has the old name: FP32 where outsiders know it as FP32, FP16 otherwise."""
-        known_wide = tensor in self._bodies or (self._keep_io and tensor in self._outside)
-        if wide == known_wide:
-            return tensor
-        key = (tensor, wide)
-        if key not in self._names:
-            self._names[key] = self._edit.fresh(f"{tensor}_{'fp32' if wide else 'fp16'}")
-        return self._names[key]
-
     def _cast(self, tensor: str, *, wide: bool) -> None:
         if self._made[tensor] == wide:
             return
-        source, target = self._name(tensor, wide=not wide), self._name(tensor, wide=wide)
+        source, target = self.name(tensor, wide=not wide), self.name(tensor, wide=wide)
         self._edit.node("Cast", [source], [target], name=f"{target}_Cast", to=_WIDE if wide else _HALF)
 
     def _store(self, tensor: str, *, wide: bool) -> None:
@@ -133,11 +141,11 @@ class _Forms:
             bounded = np.where(finite, np.clip(value, -_LARGEST, _LARGEST), value)
             lost = (bounded != 0) & (np.abs(bounded) < _SMALLEST)
             value = np.where(lost, np.copysign(_SMALLEST, bounded), bounded).astype(np.float16)
-        self._edit.put(self._name(tensor, wide=wide), value)
+        self._edit.put(self.name(tensor, wide=wide), value)
 
     def _forget(self) -> None:
         """Drop FP32 constants whose old name nobody reads any more."""
-        read = {self._name(tensor, wide=wide) for tensor, wide in self._read}
+        read = {self.name(tensor, wide=wide) for tensor, wide in self._read}
         for name in [name for name in self._edit.constants if self.is_float(name) and name not in read]:
             del self._edit.constants[name]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import onnx
-from onnx import version_converter
+from onnx.shape_inference import InferenceError
+from onnx.version_converter import ConvertError, convert_version
 
 from qdqtool.errors import InputFileError
 from qdqtool.graph.read import default_opset
@@ -15,6 +16,7 @@ LOWEST = 13
 """First opset whose QuantizeLinear and DequantizeLinear have a channel axis."""
 HALF_SCALES = 19
 """First opset whose QuantizeLinear and DequantizeLinear take FP16 scales."""
+_FAILURES = (ConvertError, InferenceError, RuntimeError, ValueError, onnx.checker.ValidationError)
 
 
 def raise_opset(proto: onnx.ModelProto, target: int, path: Path) -> tuple[onnx.ModelProto, str | None]:
@@ -29,9 +31,9 @@ def raise_opset(proto: onnx.ModelProto, target: int, path: Path) -> tuple[onnx.M
     light, heavy = skeleton(proto)
     light.ir_version = max(light.ir_version, 4)
     try:
-        raised = version_converter.convert_version(light, target)
-    except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
-        reason = str(error).strip().split("\n", 1)[0]
+        raised = convert_version(light, target)
+    except _FAILURES as error:
+        reason = str(error).strip().splitlines()[0].rpartition("failed: ")[2]
         raise InputFileError(
             f"has opset {opset} and cannot be converted to {target}: {reason}",
             fix=f"export the model again with opset {target} or newer",

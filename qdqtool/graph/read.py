@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 
 from qdqtool.errors import InputFileError
 from qdqtool.graph.external import attach
-from qdqtool.graph.walk import tensors
+from qdqtool.graph.walk import misspelt, tensors
 from qdqtool.graph.weight import flaw
 
 _PROTOBUF_LIMIT = (1 << 31) - 1
@@ -77,11 +77,13 @@ def _content(path: Path) -> bytes:
 
 def _parse(content: bytes, path: Path) -> onnx.ModelProto:
     proto = onnx.ModelProto()
+    kind = "a text file, not an ONNX model" if _is_text(content) else "damaged, or not an ONNX model"
     try:
         proto.ParseFromString(content)
-    except (DecodeError, UnicodeDecodeError) as error:
-        kind = "a text file, not an ONNX model" if _is_text(content) else "damaged, or not an ONNX model"
+    except DecodeError as error:
         raise InputFileError(f"is {kind}", fix=_AGAIN, where=str(path)) from error
+    if misspelt(proto):
+        raise InputFileError(f"is {kind}: it holds broken names", fix=_AGAIN, where=str(path))
     return proto
 
 

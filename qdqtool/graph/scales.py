@@ -26,6 +26,7 @@ def storable(scale: NDArray[Any], *, half: bool) -> NDArray[np.float32]:
         return np.maximum(np.asarray(scale, np.float32), np.float32(SMALLEST))
     bounded = np.clip(np.asarray(scale, np.float32), SMALLEST_HALF, LARGEST_HALF)
     near = bounded.astype(np.float16)
-    up = np.nextafter(near, np.float16(np.inf))
+    with np.errstate(over="ignore"):
+        up = np.nextafter(near, np.float16(np.inf))
     result = np.where(near.astype(np.float32) < bounded, up, near)
     return np.minimum(result.astype(np.float32), np.float32(LARGEST_HALF))

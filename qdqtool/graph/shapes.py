@@ -30,18 +30,15 @@ def infer(proto: onnx.ModelProto, *, keep: bool = True) -> str | None:
     values = {value.name: value for value in known.graph.value_info}
     made = {name for node in proto.graph.node for name in node.output if name}
     outputs = {value.name: value for value in known.graph.output}
-    blank = [name for name in made if not _has_shape(values.get(name) or outputs.get(name))]
-    values |= {
-        name: value
-        for name, value in (resolve(light, default_opset(light)) if blank else {}).items()
-        if name in blank
-    }
+    blank = {name for name in made if _is_vague(values.get(name) or outputs.get(name))}
+    found = resolve(light, default_opset(light)) if blank else {}
+    values |= {name: value for name, value in found.items() if name in blank}
     del proto.graph.value_info[:]
     proto.graph.value_info.extend(values[name] for name in sorted(values) if name not in outputs)
     for mine in proto.graph.output:
-        found = values.get(mine.name) or outputs[mine.name]
-        if not keep or not _has_shape(mine):
-            mine.type.CopyFrom(found.type)
+        theirs = values.get(mine.name) or outputs[mine.name]
+        if not keep or not _has_shape(mine) or (_is_vague(mine) and not _is_vague(theirs)):
+            mine.type.CopyFrom(theirs.type)
     return None
 
 

@@ -20,12 +20,20 @@ from qdqtool.graph.compute import computable, compute
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_FACTORS = (5040 * 11, 5040 * 13)
-"""Divisible by all small numbers, so that splits and strides come out even, and unlikely as real dimensions."""
-_SPREAD = 17
-"""Ratio between the numbers of two symbols, so that they cannot be confused."""
+_EVEN = 5040
+"""Divisible by all small numbers, so that splits and strides come out even."""
+_RUNS = ((11, 17), (13, 31))
+"""Per run: the first symbol's number, and the ratio from symbol to symbol; both differ, so none moves like another."""
 _SMALL = 64
 """Elements; a value that is computed only to find shapes is not larger."""
+
+_FAILURES = (
+    onnx.defs.SchemaError,
+    onnx.checker.ValidationError,
+    InferenceError,
+    RuntimeError,
+    ValueError,
+)
 
 Shape = tuple[int, ...]
 
@@ -33,7 +41,7 @@ Shape = tuple[int, ...]
 def resolve(light: onnx.ModelProto, opset: int) -> dict[str, onnx.ValueInfoProto]:
     """Type and shape of every tensor that two runs with numbers agree on."""
     symbols = _symbols(light)
-    first, second = (_Run(light, symbols, factor, opset).shapes() for factor in _FACTORS)
+    first, second = (_Run(light, symbols, run, opset).shapes() for run in _RUNS)
     found = {}
     for name in sorted(first.keys() & second.keys()):
         kind, one = first[name]
@@ -57,21 +65,23 @@ def _unnamed(tensor: str, index: int) -> str:
     return f"{tensor}_{index}"
 
 
-def _number(position: int, factor: int) -> int:
-    return int(factor * _SPREAD**position)
+def _number(position: int, run: tuple[int, int]) -> int:
+    return int(_EVEN * run[0] * run[1] ** position)
 
 
 class _Run:
     """One pass over the nodes with a number for each symbol."""
 
-    def __init__(self, light: onnx.ModelProto, symbols: tuple[str, ...], factor: int, opset: int) -> None:
+    def __init__(
+        self, light: onnx.ModelProto, symbols: tuple[str, ...], run: tuple[int, int], opset: int
+    ) -> None:
         self._graph = light.graph
         self._opset = opset
         self._opsets = list(light.opset_import)
         self._ir = light.ir_version
         self._types: dict[str, onnx.TypeProto] = {}
         self._values: dict[str, NDArray[Any]] = {}
-        numbers = {symbol: _number(position, factor) for position, symbol in enumerate(symbols)}
+        numbers = {symbol: _number(position, run) for position, symbol in enumerate(symbols)}
         for value in light.graph.input:
             kind = onnx.TypeProto()
             kind.CopyFrom(value.type)
@@ -125,7 +135,7 @@ class _Run:
                     schema, node, types, known, opset_imports=self._opsets, ir_version=self._ir
                 )
             )
-        except (onnx.defs.SchemaError, InferenceError, RuntimeError, ValueError):
+        except _FAILURES:
             return {}
 
     def _learn(self, name: str, value: NDArray[Any]) -> None:
@@ -149,10 +159,10 @@ def _dim(one: int, two: int, symbols: tuple[str, ...]) -> int | str | None:
     if one == two:
         return one
     for position, symbol in enumerate(symbols):
-        low, high = (_number(position, factor) for factor in _FACTORS)
+        low, high = (_number(position, run) for run in _RUNS)
         slope = Fraction(two - one, high - low)
         offset = one - slope * low
-        if offset.denominator == 1 and slope > 0 and abs(offset) < low:
+        if offset.denominator == 1 and slope > 0 and abs(offset) < _EVEN:
             return _expression(symbol, slope, int(offset))
     return None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from onnx import numpy_helper
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.tensors import TensorInfo
-from qdqtool.graph.walk import captured
+from qdqtool.graph.walk import bodies, captured
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -87,6 +87,10 @@ class GraphView:
     def uses(self, tensor: str) -> tuple[Use, ...]:
         """All consumers of `tensor` in graph order; a use inside a subgraph counts for the node that holds it."""
         return self._uses.get(tensor, ())
+
+    def body_ops(self, node: Node) -> tuple[str, ...]:
+        """Operator types inside the bodies of an If, Loop or Scan, at any depth; empty for other nodes."""
+        return tuple(_body_ops(self._graph.node[node.position]))
 
     def is_output(self, tensor: str) -> bool:
         """Whether the model returns `tensor`."""
@@ -173,6 +177,13 @@ def _value(attribute: onnx.AttributeProto) -> Any:
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     return tuple(value) if isinstance(value, list) else value
+
+
+def _body_ops(proto: onnx.NodeProto) -> Iterator[str]:
+    for body in bodies(proto):
+        for inner in body.node:
+            yield inner.op_type
+            yield from _body_ops(inner)
 
 
 def _info(value: onnx.ValueInfoProto) -> TensorInfo:

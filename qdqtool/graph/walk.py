@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import onnx
+from google.protobuf.message import Message
 
 
 def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
@@ -41,3 +42,17 @@ def tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
             yield from attribute.tensors
         for body in bodies(node):
             yield from tensors(body)
+
+
+def misspelt(message: Message) -> bool:
+    """Whether any name inside is not UTF-8: protobuf lets damaged ones pass and hands them out as bytes."""
+    waiting = [message]
+    while waiting:
+        for field, value in waiting.pop().ListFields():
+            if field.message_type is not None:
+                waiting.extend((value,) if isinstance(value, Message) else value)
+            elif field.type == field.TYPE_STRING:
+                words = (value,) if isinstance(value, (str, bytes)) else value
+                if not all(isinstance(word, str) for word in words):
+                    return True
+    return False
