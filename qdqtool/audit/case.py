@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from qdqtool.audit.join import Holders
 from qdqtool.audit.operands import Operand
+from qdqtool.core.engine import EngineLayer
 from qdqtool.core.placement import Decision
 from qdqtool.graph.view import GraphView, Node
 
@@ -20,6 +21,7 @@ class Case:
         operands: its inputs that take part in the products.
         decisions: what placement decided for them; empty without a placement.
         holders: the engine layers that name it.
+        regions: regions of the engine whose kernels are not listed.
         targets: architectures the engine was built for ("sm86"), as far as known.
     """
 
@@ -28,6 +30,7 @@ class Case:
     operands: tuple[Operand, ...]
     decisions: tuple[Decision, ...]
     holders: Holders
+    regions: tuple[EngineLayer, ...] = ()
     targets: tuple[str, ...] = ()
 
     @property

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 
 from qdqtool.audit.case import Case
 from qdqtool.audit.causes import causes
 from qdqtool.audit.join import Holders, join
 from qdqtool.audit.operands import COMPUTE_OPS, Operands
+from qdqtool.audit.regions import is_opaque, region_around
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty, Engine, EngineLayer
 from qdqtool.core.findings import NodeVerdict, Verdict
@@ -44,6 +46,7 @@ def cases(
     nodes = [node for node in view.nodes if node.op in COMPUTE_OPS]
     holders = join(engine, frozenset(node.name for node in nodes))
     operands = Operands(view)
+    regions = tuple(layer for layer in engine.layers if is_opaque(layer))
     decisions: dict[str, list[Decision]] = defaultdict(list)
     for decision in placement.decisions if placement else ():
         if decision.slot.index < 2:
@@ -55,6 +58,7 @@ def cases(
             operands=operands.of(node),
             decisions=tuple(decisions[node.name]),
             holders=holders[node.name],
+            regions=regions,
             targets=targets,
         )
         for node in nodes
@@ -123,6 +127,12 @@ def _without_kernel(case: Case) -> NodeVerdict:
             case, Verdict.ABSORBED, "it depends on constants only, so the builder computed it once"
         )
     others = case.holders.other
+    region = next((layer for layer in others if is_opaque(layer)), None)
+    region = region or (None if others else region_around(case.view, case.node, case.regions))
+    if region is not None:
+        return _absent(
+            case, Verdict.UNKNOWN, f"inside {region.name}, whose kernels are not listed", (region,)
+        )
     if others:
         names = ", ".join(sorted({layer.name for layer in others})[:3])
         return _absent(
@@ -136,16 +146,17 @@ def _without_kernel(case: Case) -> NodeVerdict:
     return _absent(case, Verdict.NOT_FOUND, "no layer of the engine names it")
 
 
+_FIXES = {
+    Verdict.ABSORBED: "nothing to do",
+    Verdict.NOT_FOUND: "check that the layer information belongs to this model and is detailed",
+    Verdict.UNKNOWN: "build with TensorRT 9 or newer, which lists the kernels of such regions",
+}
+
+
 def _absent(case: Case, kind: Verdict, reason: str, layers: tuple[EngineLayer, ...] = ()) -> NodeVerdict:
-    fixes = {
-        Verdict.ABSORBED: "nothing to do",
-        Verdict.NOT_FOUND: "check that the layer information belongs to this model and is detailed",
-    }
     holders = Holders(compute=layers, certainty=Certainty.INFERRED)
-    found = Case(
-        view=case.view, node=case.node, operands=case.operands, decisions=case.decisions, holders=holders
-    )
-    return _verdict(found, kind, DType.UNKNOWN, reason=reason, fix=fixes[kind], certainty=Certainty.INFERRED)
+    found = replace(case, holders=holders)
+    return _verdict(found, kind, DType.UNKNOWN, reason=reason, fix=_FIXES[kind], certainty=Certainty.INFERRED)
 
 
 def _verdict(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from qdqtool.audit import audit, verdicts
@@ -120,3 +122,11 @@ def test_ignored_checks_find_nothing(tmp_path, ignored: str):
     view = view_of(fine(), tmp_path)
     assert any(finding.check == "fallback" for finding in audit(view, layers).findings)
     assert not any(finding.check == "fallback" for finding in audit(view, layers, ignore=(ignored,)).findings)
+
+
+def test_a_node_inside_a_region_without_listed_kernels_is_unknown_not_guessed(tmp_path):
+    region = replace(kernel("{ForeignNode[c1...c3]}", role=Role.OTHER), kind="Myelin")
+    found = verdicts(view_of(fine(), tmp_path), engine(region), None)
+    assert {v.verdict for v in found} == {Verdict.UNKNOWN}
+    assert all("{ForeignNode[c1...c3]}, whose kernels are not listed" in v.reason for v in found)
+    assert {v.certainty for v in found} == {Certainty.INFERRED}

@@ -14,10 +14,15 @@ from collections.abc import Iterator
 
 from qdqtool.audit.check import Check, Draft
 from qdqtool.audit.scene import Scene
+from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import Severity
 
 _SOFTMAX = re.compile(r"softmax|Exp.*Sum.*(?:Div|Mul)|MaxrSubExpSum", re.IGNORECASE)
+
+
+_BETWEEN = "take away the Q/DQ between the first product and the softmax; the softmax reads INT8 scores now"
+_ALL_OR_NONE = "put Q/DQ on both inputs of both products, the softmax output included, or on none of them"
 
 
 def find(scene: Scene) -> Iterator[Draft]:
@@ -34,7 +39,7 @@ def find(scene: Scene) -> Iterator[Draft]:
             subject=layer.name,
             reason=f"softmax between {before[0].name} ({before[0].precision}) and {after[0].name} "
             f"({after[0].precision}): the attention is not fused",
-            fix="put Q/DQ on both inputs of both products, the softmax output included, or on none of them",
+            fix=_BETWEEN if layer.inputs[0].dtype is DType.INT8 else _ALL_OR_NONE,
             bytes=None if size is None else 4 * size,
             evidence=(
                 scene.at_layer(before[0].name),

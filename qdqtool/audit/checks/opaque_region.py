@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.audit.check import Check, Draft
+from qdqtool.audit.regions import is_opaque
 from qdqtool.audit.scene import Scene, bytes_of
-from qdqtool.core.engine import EngineLayer
 from qdqtool.core.findings import Severity
 
 
@@ -29,11 +29,6 @@ def find(scene: Scene) -> Iterator[Draft]:
                 bytes=bytes_of(layer),
                 evidence=(scene.at_layer(layer.name),),
             )
-
-
-def is_opaque(layer: EngineLayer) -> bool:
-    """Whether the layer stands for kernels that are not listed."""
-    return layer.kind == "Myelin" or layer.name.startswith("{ForeignNode[")
 
 
 PLUGIN = Check(code="QDQ214", severity=Severity.INFO, find=find)

@@ -39,19 +39,12 @@ def find(scene: Scene) -> Iterator[Draft]:
 
 def _alike(layer: EngineLayer) -> _Alike | None:
     """What kernels must share to be merged; None for others than plain convolutions."""
-    shapes = [constant.shape for constant in layer.constants if constant.shape is not None]
-    weights = [shape for shape in shapes if len(shape) == 4]
-    result = layer.outputs[0].shape if layer.outputs else None
-    if (
-        layer.role is not Role.COMPUTE
-        or len(layer.inputs) != 1
-        or not weights
-        or weights[0] is None
-        or result is None
-    ):
+    weights = [constant.shape for constant in layer.constants if constant.shape and len(constant.shape) == 4]
+    alone = layer.role is Role.COMPUTE and len(layer.inputs) == 1
+    if not alone or not weights or not layer.outputs or layer.outputs[0].shape is None:
         return None
     largest = max(weights, key=lambda shape: shape[0] * shape[1] * shape[2] * shape[3])
-    return layer.inputs[0].name, str(layer.precision), largest[1:], result[2:]
+    return layer.inputs[0].name, str(layer.precision), largest[1:], layer.outputs[0].shape[2:]
 
 
 PLUGIN = Check(code="QDQ213", severity=Severity.INFO, find=find)
