@@ -164,7 +164,8 @@ def _widened(histogram: Histogram, exponent: int | None) -> NDArray[np.int64]:
 
 
 def _flat(values: NDArray[Any]) -> NDArray[np.float32]:
-    return np.ascontiguousarray(values, dtype=np.float32).reshape(-1)
+    """One writable dimension of float32: read-only arrays would have every loop compiled a second time."""
+    return np.require(values, np.float32, ("C", "W")).reshape(-1)
 
 
 def _value(key: np.int64) -> float:

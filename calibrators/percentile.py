@@ -26,7 +26,7 @@ def percentile(histogram: Histogram, percent: float = 99.99) -> Range:
     if histogram.exponent is None:
         return Range(amax=0.0, method="percentile")
     below = np.cumsum(histogram.counts)
-    wanted = histogram.total * (percent / 100)
+    wanted = histogram.total * percent / 100
     index = int(np.searchsorted(below, wanted))
     before = int(below[index - 1]) if index else 0
     inside = (wanted - before) / int(histogram.counts[index])

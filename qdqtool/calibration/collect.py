@@ -70,12 +70,9 @@ def activations(placement: Placement) -> tuple[str, ...]:
 def model_digest(model: Model, tensors: tuple[str, ...]) -> str:
     """Digest of all that decides the values of `tensors`, weights included."""
     sha = hashlib.sha256()
-    with probed(model, tensors) as source:
-        if isinstance(source, bytes):
-            sha.update(source)
-        else:
-            for file in sorted(source.parent.iterdir()):
-                sha.update(digest_file(file).encode())
+    with probed(model, tensors) as path:
+        for file in sorted(path.parent.iterdir()):
+            sha.update(digest_file(file).encode())
     return sha.hexdigest()
 
 
@@ -119,7 +116,10 @@ class Collection:
             InputFileError: `path` holds something else that this would destroy.
         """
         identity = self.identity()
-        found = self._kept(path, identity, span) or replace(self._nothing(span), identity=identity)
+        found = self._kept(path, identity, span)
+        if found is None:
+            found = replace(self._nothing(span), identity=identity)
+            save_histograms(path, found)
         size = self._batch
         while not found.span.is_complete:
             began = time.monotonic()

@@ -65,8 +65,8 @@ class Crew:
         self._workers = free if fetched_bytes(model.view, self._fetched) <= _ROOMY else 1
         self._session: Any = None
         if self._fetched:
-            with probed(model, self._fetched) as source:
-                self._session = open_session(source, max(1, free // self._workers))
+            with probed(model, self._fetched) as path:
+                self._session = open_session(path, max(1, free // self._workers))
         self._lock = Lock()
         self._stopped = False
 
@@ -122,12 +122,20 @@ class Crew:
 
 
 @contextmanager
-def probed(model: Model, tensors: tuple[str, ...]) -> Iterator[bytes | Path]:
-    """A model that returns `tensors`; a file in a folder that goes away afterwards when it is above 2 GiB."""
+def probed(model: Model, tensors: tuple[str, ...]) -> Iterator[Path]:
+    """The file of a model that returns `tensors`, in a folder that goes away afterwards.
+
+    A file, because onnxruntime would otherwise open the model while its bytes are in memory as well.
+    """
     from qdqtool.graph.probe import probe
 
     with TemporaryDirectory(prefix="qdqtool-") as folder:
-        yield probe(model, tensors, Path(folder)).source
+        source = probe(model, tensors, Path(folder)).source
+        path = source if isinstance(source, Path) else Path(folder) / "probe.onnx"
+        if isinstance(source, bytes):
+            path.write_bytes(source)
+        del source
+        yield path
 
 
 def fetched_bytes(view: GraphView, tensors: tuple[str, ...]) -> int:

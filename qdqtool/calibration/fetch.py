@@ -16,17 +16,17 @@ from qdqtool.errors import InputFileError
 class Fetcher:
     """Runs a session and shows chosen outputs; one per thread, all on the same session.
 
-    The outputs are written into memory that is used again for the next run of the same input shapes. Values that a
-    run returned are therefore gone with the next run.
+    Outputs are written into memory that is used again for the next run of the same input shapes: what a run
+    returned is gone with the next run.
     """
 
     def __init__(self, session: Any, tensors: tuple[str, ...]) -> None:
         self._session = session
         self._tensors = tensors
-        self._inputs = tuple(entry.name for entry in session.get_inputs())
+        self._inputs = {entry.name: entry.shape for entry in session.get_inputs()}
+        self._outputs = {entry.name: (entry.type, entry.shape) for entry in session.get_outputs()}
         self._shapes: tuple[tuple[int, ...], ...] | None = None
-        self._buffers: list[NDArray[Any]] = []
-        self._is_steady = True
+        self._buffers: list[NDArray[Any]] | None = None
 
     def run(self, feeds: Feeds, where: str) -> Iterator[tuple[str, NDArray[Any]]]:
         """The fetched tensors and their values.
@@ -34,12 +34,12 @@ class Fetcher:
         Raises:
             InputFileError: the model cannot run on this sample.
         """
-        shapes = tuple(feeds[name].shape for name in self._inputs)
+        fed = {name: feeds[name] for name in self._inputs}
+        shapes = tuple(array.shape for array in fed.values())
+        if shapes != self._shapes:
+            self._shapes, self._buffers = shapes, self._allocated(fed)
         try:
-            if not self._is_steady or shapes != self._shapes:
-                values = self._measured(feeds, shapes)
-            else:
-                values = self._bound(feeds)
+            values = self._bound(fed) or self._session.run(list(self._tensors), fed)
         except failures() as error:
             raise InputFileError(
                 f"the model cannot run on this sample: {first_line(error)}",
@@ -48,25 +48,43 @@ class Fetcher:
             ) from error
         return zip(self._tensors, values, strict=True)
 
-    def _measured(self, feeds: Feeds, shapes: tuple[tuple[int, ...], ...]) -> list[NDArray[Any]]:
-        """Run with outputs of unknown shape; remember the shapes for the next run."""
-        values: list[NDArray[Any]] = self._session.run(
-            list(self._tensors), {name: feeds[name] for name in self._inputs}
-        )
-        self._shapes = shapes
-        self._buffers = [np.empty_like(value, order="C") for value in values] if self._is_steady else []
-        return values
-
-    def _bound(self, feeds: Feeds) -> list[NDArray[Any]]:
-        """Run into the buffers; a tensor whose shape depends on the data ends the use of buffers."""
+    def _bound(self, fed: Feeds) -> list[NDArray[Any]] | None:
+        """Run into the buffers; None when there are none, or when onnxruntime finds other shapes than it declared."""
+        if self._buffers is None:
+            return None
         binding = self._session.io_binding()
-        for name in self._inputs:
-            binding.bind_cpu_input(name, feeds[name])
+        for name, array in fed.items():
+            binding.bind_cpu_input(name, array)
         for name, buffer in zip(self._tensors, self._buffers, strict=True):
             binding.bind_output(name, "cpu", 0, buffer.dtype.type, buffer.shape, buffer.ctypes.data)
         try:
             self._session.run_with_iobinding(binding)
         except failures():
-            self._is_steady = False
-            return self._measured(feeds, self._shapes or ())
+            self._buffers = None
         return self._buffers
+
+    def _allocated(self, fed: Feeds) -> list[NDArray[Any]] | None:
+        """One array per tensor of the shape that the model declares; None when a shape depends on the data."""
+        known: dict[str, int] = {}
+        for name, array in fed.items():
+            known.update(
+                (dim, size)
+                for dim, size in zip(self._inputs[name], array.shape, strict=True)
+                if isinstance(dim, str)
+            )
+        buffers = []
+        for tensor in self._tensors:
+            kind, declared = self._outputs[tensor]
+            shape = [known.get(dim) if isinstance(dim, str) else dim for dim in declared]
+            dims = [dim for dim in shape if isinstance(dim, int)]
+            if kind not in _TYPES or len(dims) < len(shape):
+                return None
+            buffers.append(np.empty(dims, _TYPES[kind]))
+        return buffers
+
+
+_TYPES: dict[str, np.dtype[Any]] = {
+    "tensor(float)": np.dtype(np.float32),
+    "tensor(float16)": np.dtype(np.float16),
+    "tensor(double)": np.dtype(np.float64),
+}

@@ -16,7 +16,7 @@ def processors() -> int:
     return os.cpu_count() or 1
 
 
-def open_session(model: bytes | Path, threads: int) -> Any:
+def open_session(model: Path, threads: int) -> Any:
     """An onnxruntime session on the CPU that uses `threads` threads inside one run.
 
     Optimizations stay on: the values that are fetched are the same, and fusions between them are kept.
@@ -33,9 +33,7 @@ def open_session(model: bytes | Path, threads: int) -> Any:
     if threads == 1:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
-        return onnxruntime.InferenceSession(
-            model if isinstance(model, bytes) else str(model), options, providers=["CPUExecutionProvider"]
-        )
+        return onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
     except failures() as error:
         raise InputFileError(
             f"onnxruntime cannot run the model: {first_line(error)}",

@@ -36,11 +36,15 @@ def merge_parts(parts: Mapping[str, Histograms]) -> Histograms:
         _check_same(name, part, first_name, first)
         if part.span.shard in seen:
             raise InputFileError(
-                f"is {part.span}, which {seen[part.span.shard]} holds too", fix="leave one of them out", where=name
+                f"is {part.span}, which {seen[part.span.shard]} holds too",
+                fix="leave one of them out",
+                where=name,
             )
         if not part.span.is_complete:
             raise InputFileError(
-                f"was interrupted: {part.span}", fix="run the same shard again; it goes on where it stopped", where=name
+                f"was interrupted: {part.span}",
+                fix="run the same shard again; it goes on where it stopped",
+                where=name,
             )
         seen[part.span.shard] = name
     missing = [number for number in range(first.span.shards) if number not in seen]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache, reduce
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import calibrators
@@ -15,6 +17,7 @@ from calibrators.ranges import Range
 from calibrators.weights import channel_max, channel_mse
 from qdqtool.calibration.bounds import bounds
 from qdqtool.calibration.histograms import Histograms
+from qdqtool.calibration.session import processors
 from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.placement import Decision, Placement, SlotKind
 from qdqtool.core.recipe import CalibrationOptions
@@ -43,10 +46,15 @@ def make_table(
         UsageError: no such calibrator, or a parameter it cannot take.
         InputFileError: a tensor was not collected, or weights hold NaN or Inf.
     """
+    if not histograms.span.is_complete or histograms.span.shards > 1:
+        raise InputFileError(
+            f"the histograms are not of all samples: {histograms.span}",
+            fix="run the interrupted collection again, or merge all shards",
+        )
     chooser = Chooser(options, histograms.tensors, bounds(view))
-    ranges = {}
-    for group in groups(placement):
-        ranges.update({entry.tensor: entry for entry in chooser.choose(group)})
+    with ThreadPoolExecutor(processors()) as pool:
+        chosen = chain.from_iterable(pool.map(chooser.choose, groups(placement)))
+        ranges = {entry.tensor: entry for entry in chosen}
     for decision in placement.quantized:
         if decision.kind is SlotKind.WEIGHT and decision.tensor not in ranges:
             ranges[decision.tensor] = weight_range(decision, view, options)

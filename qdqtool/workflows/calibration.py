@@ -89,6 +89,12 @@ class Calibration:
             threads=self.order.threads,
         )
 
+    def collection(self, manner: Manner) -> Collection:
+        """Model and samples, ready to run."""
+        return Collection(
+            self.model, self.placement, self.samples, batch=self.order.recipe.samples.batch, manner=manner
+        )
+
     def collect(
         self,
         manner: Manner,
@@ -97,9 +103,7 @@ class Calibration:
         on_progress: OnProgress | None = None,
     ) -> Histograms:
         """The histograms of one shard; with `kept`, going on from what an interrupted run left there."""
-        collection = Collection(
-            self.model, self.placement, self.samples, batch=self.order.recipe.samples.batch, manner=manner
-        )
+        collection = self.collection(manner)
         span = Span(shard=shard[0], shards=shard[1], total=len(self.samples))
         if kept is None:
             return collection.run(span, on_progress=on_progress)

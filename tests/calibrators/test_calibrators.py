@@ -145,7 +145,9 @@ def squared_error(values: np.ndarray, amax: float) -> float:
 def test_the_noise_read_off_a_histogram_is_the_noise_of_the_values(shape: str) -> None:
     for share in (0.1, 0.5, 1.0):
         amax = HISTOGRAMS[shape].amax * share
-        assert quantization_noise(HISTOGRAMS[shape], amax) == pytest.approx(squared_error(SHAPES[shape], amax), rel=0.02)
+        assert quantization_noise(HISTOGRAMS[shape], amax) == pytest.approx(
+            squared_error(SHAPES[shape], amax), rel=0.02
+        )
 
 
 @pytest.mark.parametrize("shape", ["bell", "half-bell", "heavy-tailed"])

@@ -12,7 +12,9 @@ from hypothesis.extra.numpy import arrays
 from calibrators.histogram import Histogram, Tally, coarsened, empty, histogram_of, merge, scratch
 from calibrators.kernels import BINS
 
-FINITE = arrays(np.float32, st.integers(0, 40), elements=st.floats(width=32, allow_nan=False, allow_infinity=False))
+FINITE = arrays(
+    np.float32, st.integers(0, 40), elements=st.floats(width=32, allow_nan=False, allow_infinity=False)
+)
 ANY = arrays(np.float32, st.integers(0, 40), elements=st.floats(width=32))
 
 
@@ -47,7 +49,9 @@ def test_neither_batch_size_nor_order_changes_a_bit(values: np.ndarray, cut: int
 
 
 @given(FINITE, st.integers(-20, 20))
-def test_scaling_the_data_by_a_power_of_two_scales_the_range_and_nothing_else(values: np.ndarray, power: int) -> None:
+def test_scaling_the_data_by_a_power_of_two_scales_the_range_and_nothing_else(
+    values: np.ndarray, power: int
+) -> None:
     values = np.where(np.abs(values) > 2.0**40, 1.0, np.where(np.abs(values) < 2.0**-40, 0.0, values))
     small = histogram_of(values)
     large = histogram_of(values * np.float32(2.0**power))
@@ -112,7 +116,9 @@ def test_a_growing_range_in_the_middle_of_an_array_is_exact() -> None:
 
 def test_other_types_and_shapes_are_read_as_float32() -> None:
     values = np.arange(24).reshape(2, 3, 4)
-    assert histogram_of(values.astype(np.float16).transpose(2, 0, 1)) == histogram_of(values.astype(np.float64))
+    assert histogram_of(values.astype(np.float16).transpose(2, 0, 1)) == histogram_of(
+        values.astype(np.float64)
+    )
 
 
 def test_extremes_alone_have_no_bins() -> None:

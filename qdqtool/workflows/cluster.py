@@ -1,0 +1,177 @@
+"""Calibration on many machines: Dask workers each run shards of the samples, and the histograms are added up.
+
+The workers must see the model and the samples under the same paths, and have qdqtool installed. A shard of a worker
+that dies is run again by another; finished shards are kept on disk, so that the command can be interrupted too.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+from qdqtool.calibration.collect import Collection
+from qdqtool.calibration.crew import Manner
+from qdqtool.calibration.histograms import Histograms, load_histograms, save_histograms
+from qdqtool.calibration.session import processors
+from qdqtool.calibration.shards import merge_parts
+from qdqtool.calibration.span import Span
+from qdqtool.errors import InputFileError, MissingPackage
+from qdqtool.workflows.calibration import Calibration, CalibrationOrder, OnProgress
+
+SHARDS: Final = 64
+"""Into how many parts the samples are divided, if there are so many: small enough that little is lost with a worker."""
+LOCAL: Final = "local"
+
+
+def collect_on_cluster(
+    job: Calibration, manner: Manner, address: str, kept: Path | None, on_progress: OnProgress | None = None
+) -> Histograms:
+    """The histograms of all samples, bit for bit those of a single process.
+
+    Args:
+        job: model, placement and samples.
+        manner: how values are counted; each worker uses one processor per thread of its own.
+        address: a scheduler as "tcp://host:8786" or "dask://host:8786", or "local" for workers on this machine.
+        kept: where finished work is kept; None keeps nothing.
+        on_progress: told how many samples are done, and of how many.
+
+    Raises:
+        MissingPackage: dask.distributed is not installed, the scheduler does not answer, or workers keep dying.
+        InputFileError: a sample or the model is wrong.
+    """
+    total = len(job.samples)
+    shards = min(SHARDS, total)
+    order = _absolute(job.order)
+    with _folder(kept) as folder:
+        parts = _finished(folder, job, manner, Span(shards=shards, total=total))
+        missing = [shard for shard in range(shards) if f"{shard}" not in parts]
+
+        def keep(shard: int, part: Histograms) -> None:
+            save_histograms(folder / f"{shard}.npz", part)
+            parts[f"{shard}"] = part
+            if on_progress is not None:
+                on_progress(sum(entry.span.done for entry in parts.values()), total)
+
+        if missing:
+            with _client(address) as client:
+                for shard, part in _computed(client, order, manner, missing, shards):
+                    keep(shard, part)
+        found = merge_parts(dict(sorted(parts.items(), key=lambda item: int(item[0]))))
+        if kept is not None:
+            save_histograms(kept, found)
+    return found
+
+
+def collect_shard(order: CalibrationOrder, manner: Manner, shard: int, shards: int) -> Histograms:
+    """One shard, on a worker; the model stays open for the worker's next shard."""
+    collection, total, identity = _opened(order, replace(manner, threads=1))
+    return replace(collection.run(Span(shard=shard, shards=shards, total=total)), identity=identity)
+
+
+def _opened(order: CalibrationOrder, manner: Manner) -> _Opened:
+    """The collection of an order; a worker keeps the last one open."""
+    key = repr((order, manner))
+    if key not in _kept_open:
+        job = Calibration(order)
+        collection = job.collection(manner)
+        _kept_open.clear()
+        _kept_open[key] = (collection, len(job.samples), collection.identity())
+    return _kept_open[key]
+
+
+_Opened = tuple[Collection, int, dict[str, str]]
+_kept_open: dict[str, _Opened] = {}
+
+
+def _computed(
+    client: Any, order: CalibrationOrder, manner: Manner, missing: list[int], shards: int
+) -> Iterator[tuple[int, Histograms]]:
+    from distributed import KilledWorker, as_completed
+
+    futures = {
+        client.submit(collect_shard, order, manner, shard, shards, pure=False, retries=2): shard
+        for shard in missing
+    }
+    try:
+        for future in as_completed(list(futures)):
+            yield futures[future], future.result()
+    except KilledWorker as error:
+        raise MissingPackage(
+            f"workers died again and again: {error}", fix="give them more memory; finished shards are kept"
+        ) from error
+    finally:
+        client.cancel(list(futures))
+
+
+@contextmanager
+def _client(address: str) -> Iterator[Any]:
+    try:
+        import distributed
+    except ImportError as error:
+        raise MissingPackage(
+            "dask.distributed is not installed", fix="pip install 'qdqtool[cluster]'", where="--cluster"
+        ) from error
+    logging.getLogger("distributed").setLevel(logging.ERROR)  # its notes on every connection are not ours
+    if address == LOCAL:
+        with (
+            distributed.LocalCluster(
+                n_workers=processors(), threads_per_worker=1, dashboard_address=None, silence_logs=50
+            ) as cluster,
+            distributed.Client(cluster) as client,
+        ):
+            yield client
+        return
+    try:
+        client = distributed.Client(address.replace("dask://", "tcp://", 1), timeout="10s")
+    except (OSError, ValueError) as error:
+        raise MissingPackage(
+            f"no Dask scheduler answers: {error}",
+            fix="start one with `dask scheduler`, or use --cluster local",
+            where=address,
+        ) from error
+    with client:
+        yield client
+
+
+@contextmanager
+def _folder(kept: Path | None) -> Iterator[Path]:
+    """Where finished shards lie until all of them are there."""
+    if kept is None:
+        with TemporaryDirectory(prefix="qdqtool-") as name:
+            yield Path(name)
+        return
+    folder = kept.with_suffix(".shards")
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _finished(folder: Path, job: Calibration, manner: Manner, division: Span) -> dict[str, Histograms]:
+    """Shards that an interrupted run left, as far as they belong to this one."""
+    paths = sorted(folder.glob("*.npz"))
+    if not paths:
+        return {}
+    identity = job.collection(manner).identity()
+    parts = {}
+    for path in paths:
+        try:
+            part = load_histograms(path)
+        except InputFileError:
+            continue  # half-written or foreign: that shard simply runs again
+        wanted = replace(division, shard=part.span.shard, done=part.span.done)
+        if part.identity == identity and part.span == wanted and part.span.is_complete:
+            parts[f"{part.span.shard}"] = part
+    return parts
+
+
+def _absolute(order: CalibrationOrder) -> CalibrationOrder:
+    """The same order with paths that mean the same on every worker."""
+    place = Path(order.samples.partition("[")[0])
+    samples = str(place.resolve()) + order.samples[len(str(place)) :] if place.exists() else order.samples
+    placement = None if order.placement is None else order.placement.resolve()
+    return replace(order, model=order.model.resolve(), samples=samples, placement=placement)
