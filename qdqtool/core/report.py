@@ -36,6 +36,7 @@ class Summary:
         nodes_requested: those that placement asked for.
         kernels: kernels in the engine.
         compute_kernels: those that hold a compute node.
+        int8_kernels: compute kernels whose arithmetic is INT8.
         qdq_kernels: those that only quantize, dequantize, cast or reformat.
         activation_bytes_dumped: bytes written and read between kernels, as dumped.
         activation_bytes_fused: the same with conv and gemm epilogues fused (estimated).
@@ -51,6 +52,7 @@ class Summary:
     nodes_requested: int | None
     kernels: int | None
     compute_kernels: int | None
+    int8_kernels: int | None
     qdq_kernels: int | None
     activation_bytes_dumped: int | None
     activation_bytes_fused: int | None

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from calibrators.histogram import Histogram
-from qdqtool.core.audit import Audit
+from qdqtool.core.audit import Audit, KernelCounts
 from qdqtool.core.build import BuildResult
 from qdqtool.core.buildlog import BuildLog
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.comparison import Comparison
 from qdqtool.core.dtypes import DType
-from qdqtool.core.engine import Engine
+from qdqtool.core.engine import Engine, Role
 from qdqtool.core.explore import EngineView
 from qdqtool.core.findings import Finding, NodeVerdict, Severity, Verdict
 from qdqtool.core.placement import Placement
@@ -82,7 +82,7 @@ def runs_int8(verdict: NodeVerdict) -> bool:
 
 def _summary(material: Material) -> Summary:
     audit, build = material.audit, material.build
-    counts = audit.counts if audit else None
+    counts = audit.counts if audit else _counted(material.engine) if material.engine else None
     verdicts = audit.verdicts if audit else None
     found = Counter(finding.severity for finding in audit.findings) if audit else Counter()
     return Summary(
@@ -93,6 +93,7 @@ def _summary(material: Material) -> Summary:
         nodes_requested=None if verdicts is None else sum(verdict.requested for verdict in verdicts),
         kernels=counts.kernels if counts else None,
         compute_kernels=counts.compute if counts else None,
+        int8_kernels=_int8_kernels(material.engine) if material.engine else None,
         qdq_kernels=counts.qdq if counts else None,
         activation_bytes_dumped=counts.activation_bytes_dumped if counts else None,
         activation_bytes_fused=counts.activation_bytes_fused if counts else None,
@@ -100,6 +101,22 @@ def _summary(material: Material) -> Summary:
         findings={severity.value: found[severity] for severity in Severity},
         accuracy=_headline(material.comparison) if material.comparison else None,
     )
+
+
+def _counted(engine: Engine) -> KernelCounts:
+    """Kernels by their roles; the bytes between them are the audit's business."""
+    roles = Counter(layer.role for layer in engine.kernels)
+    return KernelCounts(
+        kernels=len(engine.kernels),
+        compute=roles[Role.COMPUTE],
+        qdq=roles[Role.QDQ],
+        activation_bytes_dumped=None,
+        activation_bytes_fused=None,
+    )
+
+
+def _int8_kernels(engine: Engine) -> int:
+    return sum(layer.role is Role.COMPUTE and layer.precision is DType.INT8 for layer in engine.kernels)
 
 
 def _builder(build: BuildResult) -> str:

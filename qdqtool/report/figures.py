@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from qdqtool.core.comparison import OutputComparison
 from qdqtool.core.dtypes import DType
@@ -15,8 +16,9 @@ from qdqtool.report.charts.axis import Axis, axis_over
 from qdqtool.report.charts.bars import Bar, Stack, bars, stacked
 from qdqtool.report.charts.histogram import Mark, histogram
 from qdqtool.report.charts.scatter import Point, scatter
-from qdqtool.report.graph import label
+from qdqtool.report.graph import LARGEST, draw, label, network
 from qdqtool.report.palette import in_order, swatch
+from qdqtool.report.picture import write_picture
 from qdqtool.report.svg import Element
 
 _SHOWN = 25
@@ -48,6 +50,27 @@ def figures(report: Report) -> tuple[Figure, ...]:
     made = [_shares(layers), *_by_layer(layers), _by_kind(layers), _roofline(layers), _funnel(report)]
     made += [_noise(report.comparison.tensors) if report.comparison else None, _ranges(report.ranges)]
     return tuple(figure for figure in made if figure is not None)
+
+
+def write_figures(report: Report, folder: Path, suffix: str) -> tuple[Path, ...]:
+    """Writes every chart and the engine graph as `suffix` files ("svg" or "png"); returns what was written.
+
+    Raises:
+        UsageError: another suffix.
+        MissingPackage: PNG without the extra `png`.
+    """
+    drawings = {
+        f"{figure.name}-{number}" if len(figure.drawings) > 1 else figure.name: drawing
+        for figure in figures(report)
+        for number, drawing in enumerate(figure.drawings)
+    }
+    net = network(report.layers)
+    if 0 < len(net.layers) <= LARGEST:
+        drawings["engine-graph"] = draw(net)
+    paths = {folder / f"{name}.{suffix}": drawing for name, drawing in drawings.items()}
+    for path, drawing in paths.items():
+        write_picture(path, drawing)
+    return tuple(paths)
 
 
 def _shares(layers: Sequence[LayerRow]) -> Figure | None:

@@ -23,6 +23,7 @@ _PORTS = 40
 """Engine inputs and outputs that are drawn; names-only dumps would make every tensor one."""
 _MARGIN = 12
 _LETTERS = 27
+_SMALL_LETTERS = 33
 _CONVERSION = re.compile(r"quantizelinear|cast|reshape|transpose", re.IGNORECASE)
 """Nodes that name a layer badly: what they do is seen from the tensors."""
 
@@ -137,7 +138,7 @@ def _boxes(sheet: Element, net: Network, layout: Layout) -> None:
         box.set("data-layer", str(number))
         hint(box, layer.name)
         write(box, label(layer), 10, 19, class_="name")
-        write(box, shorten(_about(layer), 38), 10, 36, class_="soft")
+        write(box, _about(layer), 10, 36, class_="soft")
     for tensor, centre in zip(net.ports, layout.centres[len(net.layers) :], strict=True):
         box = _box(sheet, centre, _PORT, f"node port {swatch(tensor.dtype)}")
         hint(box, describe(tensor))
@@ -181,7 +182,7 @@ def main_node(layer: LayerRow) -> str | None:
 
 
 def _about(layer: LayerRow) -> str:
-    known = [layer.kind, layer.precision.value, words.size(layer.bytes) if layer.bytes is not None else ""]
-    if layer.ms is not None:
-        known.append(f"{layer.ms:.3g} ms")
-    return " \N{MIDDLE DOT} ".join(part for part in known if part)
+    known = [layer.precision.value, words.size(layer.bytes) if layer.bytes is not None else ""]
+    known += [] if layer.ms is None else [f"{layer.ms:.3g} ms"]
+    rest = " \N{MIDDLE DOT} ".join(part for part in known if part)
+    return f"{shorten(layer.kind, _SMALL_LETTERS - len(rest))} \N{MIDDLE DOT} {rest}" if layer.kind else rest

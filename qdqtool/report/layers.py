@@ -7,13 +7,20 @@ from dataclasses import replace
 
 from qdqtool.core.engine import Engine, EngineLayer, EngineTensor
 from qdqtool.core.explore import EngineView, LayerView
-from qdqtool.core.report import LayerRow, TensorRow
+from qdqtool.core.report import LayerRow, Report, TensorRow
 
 
-def layer_rows(engine: Engine, view: EngineView | None) -> tuple[LayerRow, ...]:
+def layer_rows(engine: Engine, view: EngineView | None = None) -> tuple[LayerRow, ...]:
     """All layers in launch order; `view`, made from the same engine, adds what each costs."""
     rows = tuple(_row(layer) for layer in engine.layers)
     return rows if view is None else tuple(map(_costed, rows, view.layers))
+
+
+def timed(report: Report, view: EngineView) -> Report:
+    """The report with costs and times of its layers, from a view of the same engine."""
+    return replace(
+        report, layers=tuple(map(_costed, report.layers, view.layers)), notes=(*report.notes, *view.notes)
+    )
 
 
 def _row(layer: EngineLayer) -> LayerRow:

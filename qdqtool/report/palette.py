@@ -39,20 +39,30 @@ def in_order(dtypes: Iterable[DType]) -> list[DType]:
 CLASSES = "\n".join(f".p-{name} {{ --c: {colour}; }}" for name, colour in _COLOURS.items())
 """CSS that gives every precision its colour as the variable --c."""
 
-STYLE = (
-    CLASSES
-    + """
-svg { font: 12px system-ui, sans-serif; color: #1b1f24; background: #fff; }
-text { fill: currentColor; }
-.soft { opacity: .65; }
-.end { text-anchor: end; }
-.middle { text-anchor: middle; }
-.grid { stroke: currentColor; stroke-opacity: .18; }
-.bar, .dot { fill: var(--c, #0072b2); }
-.dot { fill-opacity: .75; }
-.plain { fill: #0072b2; }
-.mark { stroke: currentColor; stroke-width: 1.5; }
-.front { fill: none; stroke: #d55e00; stroke-width: 1.5; }
-"""
+_INK = "#1b1f24"
+_FILLED = "\n".join(
+    f".bar.p-{name}, .dot.p-{name} {{ fill: {colour}; }}" for name, colour in _COLOURS.items()
 )
-"""Style of a drawing that stands alone."""
+_LINED = "\n".join(
+    f".edge.p-{name}, .node.p-{name} rect {{ stroke: {colour}; }}" for name, colour in _COLOURS.items()
+)
+STYLE = f"""
+svg {{ font: 12px sans-serif; background: #fff; }}
+text {{ fill: {_INK}; }}
+.soft {{ fill: #59636e; font-size: 11px; }}
+.end {{ text-anchor: end; }}
+.middle {{ text-anchor: middle; }}
+.inside {{ fill: #fff; }}
+.name {{ font-weight: 600; }}
+.grid {{ stroke: #d5d9dd; }}
+.plain {{ fill: #3b8ec2; }}
+.dot {{ fill-opacity: .75; }}
+.mark {{ stroke: #d55e00; stroke-width: 1.5; }}
+.front {{ fill: none; stroke: #d55e00; stroke-width: 1.5; }}
+.node rect {{ fill: #fff; stroke-width: 2; }}
+.port rect {{ stroke-dasharray: 4 3; }}
+.edge {{ fill: none; stroke-width: 1.6; }}
+{_FILLED}
+{_LINED}
+"""
+"""Style of a drawing that stands alone, without CSS variables, which many viewers of SVG do not know."""

@@ -25,11 +25,19 @@ _METRICS = {
 def verdict(summary: Summary) -> str:
     """The one sentence to read: how much of the network runs INT8."""
     if summary.nodes_total is None or summary.nodes_int8 is None:
-        return "INT8: not known, because no engine was audited"
+        return _kernel_verdict(summary)
     if not summary.nodes_total:
         return "INT8: the model has no compute nodes"
     share = percent(summary.nodes_int8, summary.nodes_total)
     return f"INT8: {summary.nodes_int8} of {summary.nodes_total} compute nodes ({share})"
+
+
+def _kernel_verdict(summary: Summary) -> str:
+    """Without an audit nobody knows the nodes, but the kernels may be known."""
+    if summary.int8_kernels is None or not summary.compute_kernels:
+        return "INT8: not known, because no engine was audited"
+    share = percent(summary.int8_kernels, summary.compute_kernels)
+    return f"INT8: {summary.int8_kernels} of {summary.compute_kernels} compute kernels ({share})"
 
 
 def percent(part: int, whole: int) -> str:

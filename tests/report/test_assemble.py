@@ -17,6 +17,8 @@ from qdqtool.core.kinds import REPORT
 from qdqtool.core.placement import Decision, Placement, Slot, SlotKind
 from qdqtool.core.report import Report
 from qdqtool.report.assemble import Material, assemble, runs_int8
+from qdqtool.report.layers import timed
+from qdqtool.report.words import verdict as verdict_sentence
 from tests.report.material import AUDIT, BUILD, COMPARISON, ENGINE, FULL, TABLE, VIEW, verdict
 
 
@@ -61,6 +63,18 @@ def test_summary_has_the_fields_that_scripts_rely_on() -> None:
         98.4,
         98.1,
     )
+
+
+def test_an_engine_alone_gives_kernels_but_no_nodes_and_no_bytes() -> None:
+    summary = assemble(Material(model_name="m", engine=ENGINE)).summary
+    assert (summary.kernels, summary.compute_kernels, summary.int8_kernels) == (2, 2, 1)
+    assert (summary.nodes_total, summary.activation_bytes_dumped) == (None, None)
+    assert verdict_sentence(summary) == "INT8: 1 of 2 compute kernels (50 %)"
+
+
+def test_a_profile_can_be_added_to_a_finished_report() -> None:
+    report = timed(assemble(FULL), VIEW)
+    assert report.layers == assemble(replace(FULL, view=VIEW)).layers
 
 
 def test_fallbacks_are_the_nodes_that_are_not_int8_with_reason_and_fix() -> None:

@@ -53,7 +53,7 @@ def axis_over(label: str, values: Iterable[float], *, log: bool = False) -> Axis
     found = [value for value in values if not log or value > 0]
     low, high = min(found, default=1.0), max(found, default=1.0)
     if log:
-        return Axis(label=label, low=low / 1.5, high=high * 1.5, log=True)
+        return Axis(label=label, low=low / 1.6, high=high * 1.6, log=True)
     margin = 0.05 * (high - low) or max(abs(high), 1.0) * 0.05
     return Axis(label=label, low=low - margin, high=high + margin)
 

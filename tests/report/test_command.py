@@ -1,0 +1,58 @@
+"""`qdqtool report` on run folders and on engines alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from qdqtool.cli.app import run
+from qdqtool.core import kinds
+from qdqtool.report.assemble import assemble
+from tests.report.material import ENGINE, FULL, chain_material
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    kinds.REPORT.write(tmp_path / "a" / "report.json", assemble(FULL))
+    kinds.REPORT.write(tmp_path / "b" / "report.json", assemble(chain_material(5)))
+    kinds.ENGINE.write(tmp_path / "engine.json", ENGINE)
+    return tmp_path
+
+
+def test_the_summary_is_the_answer(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["report", str(folder / "a")]) == 0
+    assert capfd.readouterr().out.startswith("INT8: 1 of 2 compute nodes (50 %)")
+
+
+def test_json_is_exactly_the_artefact(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["report", str(folder / "a"), "--json"]) == 0
+    text = capfd.readouterr().out
+    assert text == (folder / "a" / "report.json").read_text("utf-8")
+    assert json.loads(text)["data"]["summary"]["nodes_int8"] == 1
+
+
+def test_the_page_lies_in_the_run_folder_and_pictures_where_asked(folder: Path) -> None:
+    assert run(["report", str(folder / "a"), "--html", "--charts", str(folder / "charts")]) == 0
+    assert (folder / "a" / "report.html").read_text("utf-8").startswith("<!doctype html>")
+    assert (folder / "charts" / "engine-graph.svg").is_file()
+
+
+def test_two_runs_make_one_page(folder: Path) -> None:
+    page = folder / "both.html"
+    assert run(["report", str(folder / "a"), "--against", str(folder / "b"), "--out", str(page)]) == 0
+    assert "Two runs side by side" in page.read_text("utf-8")
+
+
+def test_an_engine_alone_has_a_report_with_its_times(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    profile = [{"count": 10}, {"name": "conv1", "timeMs": 5.0, "averageMs": 0.5, "percentage": 100.0}]
+    (folder / "profile.json").write_text(json.dumps(profile))
+    command = ["report", str(folder / "engine.json"), "--profile", str(folder / "profile.json"), "--json"]
+    assert run(command) == 0
+    layers = json.loads(capfd.readouterr().out)["data"]["layers"]
+    assert [layer["ms"] for layer in layers] == [0.5, None]
+
+
+def test_a_folder_without_artefacts_exits_with_5(tmp_path: Path) -> None:
+    assert run(["report", str(tmp_path)]) == 5
