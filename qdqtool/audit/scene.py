@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
 from qdqtool.audit.case import Case
 from qdqtool.audit.verdicts import cases, verdict
 from qdqtool.core.difference import EngineDiff
-from qdqtool.core.engine import Engine, EngineLayer, Role
+from qdqtool.core.engine import Engine, EngineLayer
 from qdqtool.core.explore import EngineView
 from qdqtool.core.findings import Evidence, NodeVerdict
 from qdqtool.core.placement import Placement
+from qdqtool.core.wiring import Wiring
 from qdqtool.graph.view import GraphView
 
 
@@ -63,21 +62,10 @@ class Scene:
         """The place of a node in the Q/DQ model."""
         return Evidence(file="model.qdq.onnx", place=name)
 
-    def writers(self, layer: EngineLayer) -> tuple[EngineLayer, ...]:
-        """The kernels that make the inputs of `layer`."""
-        return self._reach(layer, forward=False)
-
-    def readers(self, layer: EngineLayer) -> tuple[EngineLayer, ...]:
-        """The kernels that read the outputs of `layer`."""
-        return self._reach(layer, forward=True)
-
-    def compute_before(self, layer: EngineLayer) -> tuple[EngineLayer, ...]:
-        """The first compute kernels met on every way up from `layer`, by name."""
-        return _first_computing(layer, self.writers)
-
-    def compute_after(self, layer: EngineLayer) -> tuple[EngineLayer, ...]:
-        """The first compute kernels met on every way down from `layer`, by name."""
-        return _first_computing(layer, self.readers)
+    @cached_property
+    def wiring(self) -> Wiring:
+        """Who writes and who reads what."""
+        return Wiring(self.engine)
 
     def ms(self, layer: EngineLayer) -> float | None:
         """Measured milliseconds of a layer, where there is a profile."""
@@ -87,54 +75,6 @@ class Scene:
     def _positions(self) -> dict[str, int]:
         """Index of each layer by its name, of the first where names repeat."""
         return {layer.name: index for index, layer in reversed(list(enumerate(self.engine.layers)))}
-
-    @cached_property
-    def _wires(self) -> tuple[dict[str, list[EngineLayer]], dict[str, list[EngineLayer]]]:
-        made: dict[str, list[EngineLayer]] = defaultdict(list)
-        read: dict[str, list[EngineLayer]] = defaultdict(list)
-        for layer in self.engine.layers:
-            if layer.profile == 0:
-                for tensor in layer.outputs:
-                    made[tensor.name].append(layer)
-                for tensor in layer.inputs:
-                    read[tensor.name].append(layer)
-        return made, read
-
-    def _reach(self, layer: EngineLayer, *, forward: bool) -> tuple[EngineLayer, ...]:
-        """The nearest kernels up or down the wires; layers without a kernel are passed through."""
-        made, read = self._wires
-        found: dict[str, EngineLayer] = {}
-        seen: set[str] = set()
-        waiting = [tensor.name for tensor in (layer.outputs if forward else layer.inputs)]
-        while waiting:
-            name = waiting.pop(0)
-            if name in seen:
-                continue
-            seen.add(name)
-            for other in (read if forward else made).get(name, []):
-                if other.role is Role.NONE:
-                    waiting += [tensor.name for tensor in (other.outputs if forward else other.inputs)]
-                elif other is not layer:
-                    found[other.name] = other
-        return tuple(found.values())
-
-
-def _first_computing(
-    start: EngineLayer, step: Callable[[EngineLayer], tuple[EngineLayer, ...]]
-) -> tuple[EngineLayer, ...]:
-    found: list[EngineLayer] = []
-    seen = {start.name}
-    waiting = list(step(start))
-    while waiting:
-        layer = waiting.pop()
-        if layer.name in seen:
-            continue
-        seen.add(layer.name)
-        if layer.role is Role.COMPUTE:
-            found.append(layer)
-        else:
-            waiting.extend(step(layer))
-    return tuple(sorted(found, key=lambda layer: layer.name))
 
 
 def stage(

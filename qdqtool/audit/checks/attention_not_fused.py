@@ -30,8 +30,8 @@ def find(scene: Scene) -> Iterator[Draft]:
     for layer in scene.kernels:
         if layer.role is Role.COMPUTE or not _SOFTMAX.search(f"{layer.kind} {layer.name}"):
             continue
-        before = [writer for writer in scene.compute_before(layer) if _product(writer)]
-        after = [reader for reader in scene.compute_after(layer) if _product(reader)]
+        before = [writer for writer in scene.wiring.compute_before(layer) if _product(writer)]
+        after = [reader for reader in scene.wiring.compute_after(layer) if _product(reader)]
         if not before or not after:
             continue
         size = layer.inputs[0].bytes

@@ -20,7 +20,7 @@ from qdqtool.core.findings import Severity
 def find(scene: Scene) -> Iterator[Draft]:
     """One draft per longest chain of at least two kernels that only move data."""
     for layer in scene.kernels:
-        if not _moves(layer) or any(_moves(writer) for writer in scene.writers(layer)):
+        if not _moves(layer) or any(_moves(writer) for writer in scene.wiring.writers(layer)):
             continue
         chain = [layer]
         while (following := _following(scene, chain[-1])) is not None and following not in chain:
@@ -45,7 +45,7 @@ def _moves(layer: EngineLayer) -> bool:
 
 
 def _following(scene: Scene, layer: EngineLayer) -> EngineLayer | None:
-    readers = scene.readers(layer)
+    readers = scene.wiring.readers(layer)
     return readers[0] if len(readers) == 1 and _moves(readers[0]) else None
 
 

@@ -49,7 +49,7 @@ def _layers(scene: Scene) -> Iterator[Draft]:
     for layer in scene.kernels:
         if layer.role is not Role.COMPUTE or not layer.precision.is_float:
             continue
-        before, after = scene.compute_before(layer), scene.compute_after(layer)
+        before, after = scene.wiring.compute_before(layer), scene.wiring.compute_after(layer)
         if before and after and all(found.precision is DType.INT8 for found in (*before, *after)):
             yield Draft(
                 subject=layer.name,

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.audit.check import Check, Draft
-from qdqtool.audit.kernels import round_trip_of
 from qdqtool.audit.scene import Scene, bytes_of
 from qdqtool.core.engine import EngineLayer
 from qdqtool.core.findings import Severity
@@ -22,10 +21,10 @@ from qdqtool.core.findings import Severity
 def find(scene: Scene) -> Iterator[Draft]:
     """One draft per kernel that only brings the result of an INT8 kernel back to INT8."""
     for layer in scene.kernels:
-        source = round_trip_of(scene, layer)
+        source = scene.wiring.round_trip_of(layer)
         if source is None:
             continue
-        others = [reader for reader in scene.readers(source) if reader.name != layer.name]
+        others = [reader for reader in scene.wiring.readers(source) if reader.name != layer.name]
         why = f", which {others[0].name} reads as it is" if others else ""
         yield Draft(
             subject=layer.name,

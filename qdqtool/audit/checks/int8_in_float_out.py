@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.audit.check import Check, Draft
-from qdqtool.audit.kernels import round_trip_of
 from qdqtool.audit.scene import Scene
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer, Role
@@ -44,8 +43,8 @@ def find(scene: Scene) -> Iterator[Draft]:
 
 def _float_readers(scene: Scene, layer: EngineLayer) -> list[EngineLayer]:
     """Who reads the floats, without epilogues; nobody where another check already tells of a round trip."""
-    readers = scene.readers(layer)
-    if any(round_trip_of(scene, reader) is not None for reader in readers):
+    readers = scene.wiring.readers(layer)
+    if any(scene.wiring.round_trip_of(reader) is not None for reader in readers):
         return []
     return [reader for reader in readers if reader.kind not in _GENERATED]
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.audit.check import Check, Draft
-from qdqtool.audit.kernels import dequantizes, inside, origin, quantizes, rounds
+from qdqtool.audit.kernels import inside, origin
 from qdqtool.audit.scene import Scene, bytes_of
 from qdqtool.core.findings import Severity
+from qdqtool.core.wiring import dequantizes, quantizes, rounds
 
 
 def find(scene: Scene) -> Iterator[Draft]:
@@ -26,7 +27,7 @@ def find(scene: Scene) -> Iterator[Draft]:
             if source.dtype is not target.dtype
             else f"reorders {source.dtype} in memory"
         )
-        neighbours = (*scene.writers(layer)[:1], *scene.readers(layer)[:1])
+        neighbours = (*scene.wiring.writers(layer)[:1], *scene.wiring.readers(layer)[:1])
         yield Draft(
             subject=layer.name,
             reason=f"a kernel that only {change} ({origin(layer)}), between "

@@ -12,23 +12,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.audit.check import Check, Draft
-from qdqtool.audit.kernels import dequantizes, inside, origin, quantizes, round_trip_of, rounds
+from qdqtool.audit.kernels import inside, origin
 from qdqtool.audit.scene import Scene, bytes_of
 from qdqtool.core.engine import EngineLayer
 from qdqtool.core.findings import Severity
+from qdqtool.core.wiring import dequantizes, quantizes, rounds
 
 
 def find(scene: Scene) -> Iterator[Draft]:
     """One draft per quantize, dequantize or fake-quantize kernel inside the engine."""
     for layer in scene.kernels:
         said = _said(layer)
-        if said is None or not inside(scene, layer) or round_trip_of(scene, layer) is not None:
+        if said is None or not inside(scene, layer) or scene.wiring.round_trip_of(layer) is not None:
             continue
         does, fix = said
         yield Draft(
             subject=layer.name,
-            reason=f"a kernel that only {does} ({origin(layer)}), between {scene.writers(layer)[0].name} and "
-            f"{scene.readers(layer)[0].name}",
+            reason=f"a kernel that only {does} ({origin(layer)}), between {scene.wiring.writers(layer)[0].name} and "
+            f"{scene.wiring.readers(layer)[0].name}",
             fix=fix,
             bytes=bytes_of(layer),
             evidence=(scene.at_layer(layer.name),),

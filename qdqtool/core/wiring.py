@@ -1,0 +1,104 @@
+"""Who writes and who reads what among the kernels of an engine."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+
+from qdqtool.core.dtypes import DType
+from qdqtool.core.engine import Engine, EngineLayer, EngineTensor, Role
+
+_Step = Callable[[EngineLayer], tuple[EngineLayer, ...]]
+
+
+class Wiring:
+    """Neighbours of kernels by tensor name, for the first optimization profile.
+
+    Layers that launch nothing (NoOp and the like) are passed through.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._made: dict[str, list[EngineLayer]] = defaultdict(list)
+        self._read: dict[str, list[EngineLayer]] = defaultdict(list)
+        for layer in engine.layers:
+            if layer.profile == 0:
+                for tensor in layer.outputs:
+                    self._made[tensor.name].append(layer)
+                for tensor in layer.inputs:
+                    self._read[tensor.name].append(layer)
+
+    def writers(self, layer: EngineLayer) -> tuple[EngineLayer, ...]:
+        """The kernels that make the inputs of `layer`."""
+        return self._reach(layer, forward=False)
+
+    def readers(self, layer: EngineLayer) -> tuple[EngineLayer, ...]:
+        """The kernels that read the outputs of `layer`."""
+        return self._reach(layer, forward=True)
+
+    def compute_before(self, layer: EngineLayer) -> tuple[EngineLayer, ...]:
+        """The first compute kernels met on every way up from `layer`, by name."""
+        return _first_computing(layer, self.writers)
+
+    def compute_after(self, layer: EngineLayer) -> tuple[EngineLayer, ...]:
+        """The first compute kernels met on every way down from `layer`, by name."""
+        return _first_computing(layer, self.readers)
+
+    def round_trip_of(self, layer: EngineLayer) -> EngineLayer | None:
+        """The INT8 kernel whose float result `layer` only turns back into INT8; None where `layer` is no such kernel."""
+        if layer.role is not Role.QDQ or not quantizes(layer):
+            return None
+        writers = self.writers(layer)
+        back = len(writers) == 1 and writers[0].role is Role.COMPUTE and writers[0].precision is DType.INT8
+        return writers[0] if back else None
+
+    def _reach(self, layer: EngineLayer, *, forward: bool) -> tuple[EngineLayer, ...]:
+        others = self._read if forward else self._made
+        found: dict[str, EngineLayer] = {}
+        seen: set[str] = set()
+        waiting = [tensor.name for tensor in (layer.outputs if forward else layer.inputs)]
+        while waiting:
+            name = waiting.pop(0)
+            if name in seen:
+                continue
+            seen.add(name)
+            for other in others.get(name, []):
+                if other.role is Role.NONE:
+                    waiting += [tensor.name for tensor in (other.outputs if forward else other.inputs)]
+                elif other is not layer:
+                    found[other.name] = other
+        return tuple(found.values())
+
+
+def quantizes(layer: EngineLayer) -> bool:
+    """Float in, Int8 out."""
+    return not _int8(layer.inputs) and _int8(layer.outputs)
+
+
+def dequantizes(layer: EngineLayer) -> bool:
+    """Int8 in, float out."""
+    return _int8(layer.inputs) and not _int8(layer.outputs)
+
+
+def rounds(layer: EngineLayer) -> bool:
+    """Float in, rounded to eight bits inside, float out: a fake-quantize."""
+    return "Roun" in layer.name and not _int8(layer.inputs) and not _int8(layer.outputs)
+
+
+def _int8(tensors: tuple[EngineTensor, ...]) -> bool:
+    return any(tensor.dtype is DType.INT8 for tensor in tensors)
+
+
+def _first_computing(start: EngineLayer, step: _Step) -> tuple[EngineLayer, ...]:
+    found: list[EngineLayer] = []
+    seen = {start.name}
+    waiting = list(step(start))
+    while waiting:
+        layer = waiting.pop()
+        if layer.name in seen:
+            continue
+        seen.add(layer.name)
+        if layer.role is Role.COMPUTE:
+            found.append(layer)
+        else:
+            waiting.extend(step(layer))
+    return tuple(sorted(found, key=lambda layer: layer.name))
