@@ -78,11 +78,19 @@ class Tie:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bond:
-    """Slots that are quantized together or not at all, because half of them makes the builder compute in float."""
+    """Slots that are quantized together or not at all, because half of them makes the builder compute in float.
+
+    Attributes:
+        slots: all of them or none.
+        rule: who says so.
+        reason: what happens otherwise.
+        requires: slots of other nodes that must be quantized for these to be; the reverse does not hold.
+    """
 
     slots: tuple[Slot, ...]
     rule: str
     reason: str
+    requires: tuple[Slot, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

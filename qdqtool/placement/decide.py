@@ -24,7 +24,6 @@ from qdqtool.core.recipe import PlacementOptions
 from qdqtool.errors import UsageError
 from qdqtool.graph.view import GraphView
 from qdqtool.placement.commuting import upstream
-from qdqtool.placement.equivalence import classes
 from qdqtool.placement.ties import carriers, effective
 from qdqtool.placement.weighted import compute_nodes, factors
 from qdqtool.plugins import Shelf
@@ -88,19 +87,30 @@ def _granted(opinions: Iterable[Opinion]) -> bool:
 
 def _broken(bonds: list[Bond], opinions: Mapping[Slot, list[Opinion]]) -> Iterator[Opinion]:
     """Vetoes for slots whose partners stay float."""
-    refused = {slot for bond in bonds for slot in bond.slots if not _granted(opinions.get(slot, ()))}
-    groups = {slot: group for group in classes(bond.slots for bond in bonds) for slot in group}
-    said = {(slot, bond.rule, bond.reason) for bond in bonds for slot in bond.slots}
-    for slot, rule, reason in sorted(said, key=lambda entry: (entry[0], entry[1], entry[2])):
-        causes = sorted(groups[slot] & refused)
-        if causes and slot not in refused:
-            yield Opinion(
-                slot=slot,
-                rule=rule,
-                stance=Stance.VETO,
-                reason=f"{reason}, and {', '.join(map(str, causes))} stays float",
-                fix=f"quantize {causes[0]} too",
-            )
+    named = {slot for bond in bonds for slot in (*bond.slots, *bond.requires)}
+    first = {slot for slot in named if not _granted(opinions.get(slot, ()))}
+    refused, fresh = set(first), first
+    while fresh:
+        fresh = {
+            slot
+            for bond in bonds
+            if not refused.isdisjoint((*bond.slots, *bond.requires))
+            for slot in bond.slots
+        } - refused
+        refused |= fresh
+    for bond in bonds:
+        partners = {*bond.slots, *bond.requires}
+        causes = sorted(partners & first) or sorted(partners & refused - set(bond.slots))
+        for slot in bond.slots:
+            if slot in refused - first:
+                others = causes or sorted(partners & refused - {slot})
+                yield Opinion(
+                    slot=slot,
+                    rule=bond.rule,
+                    stance=Stance.VETO,
+                    reason=f"{bond.reason}, and {', '.join(map(str, others))} stays float",
+                    fix=f"quantize {others[0]} too",
+                )
 
 
 def _unshared(view: GraphView, ties: list[Tie], opinions: Mapping[Slot, list[Opinion]]) -> Iterator[Opinion]:

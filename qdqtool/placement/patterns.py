@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qdqtool.graph.view import GraphView, Node
-from qdqtool.placement.commuting import commutes
+from qdqtool.graph.view import GraphView, Node, Use
+from qdqtool.placement.commuting import commutes, moved
 
 _FARTHEST = 12
 """Operators between a product and the softmax: scale, mask, casts, reshapes."""
 _WIDEST = 16
+_PAIR = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _SCALING = frozenset({"Add", "Cast", "Div", "Mul", "Sub", "Where"})
 
 
@@ -44,6 +45,21 @@ def gates(view: GraphView) -> Iterator[tuple[Node, ...]]:
             tensor = node.outputs[0]
 
 
+def readers(view: GraphView, tensor: str) -> Iterator[Use]:
+    """Who reads the values of `tensor`, commuting operators looked through; a short walk."""
+    frontier = [tensor]
+    for _ in range(_FARTHEST):
+        uses = [use for name in frontier[:_WIDEST] for use in view.uses(name)]
+        frontier = []
+        for use in uses:
+            if use.index == 0 and commutes(view, use.node):
+                frontier.extend(moved(use.node))
+            else:
+                yield use
+        if not frontier:
+            return
+
+
 def _product_before(view: GraphView, tensor: str) -> Node | None:
     """The nearest MatMul before `tensor`, past scales and masks; breadth first, so that a mask's own product loses."""
     frontier = [tensor]
@@ -60,7 +76,7 @@ def _carried(view: GraphView, node: Node) -> tuple[str, ...]:
     if node.op in _SCALING:
         values = node.inputs[1:] if node.op == "Where" else node.inputs
         return tuple(name for name in values if not view.is_constant(name))[:2]
-    return node.inputs[:1] if commutes(view, node) else ()
+    return node.inputs[:1] if node.op in _PAIR or commutes(view, node) else ()
 
 
 def _product_after(view: GraphView, tensor: str) -> Node | None:
@@ -71,7 +87,7 @@ def _product_after(view: GraphView, tensor: str) -> Node | None:
         node = uses[0].node
         if node.op == "MatMul":
             return node
-        if not (node.op in {"Cast", "Where"} or commutes(view, node)):
+        if not (node.op in {"Cast", "Where"} | _PAIR or commutes(view, node)):
             return None
         tensor = node.outputs[0]
     return None

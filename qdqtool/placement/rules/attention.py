@@ -4,30 +4,50 @@
     q ─ MatMul ─ scale ─ Softmax ─ MatMul      q ─ QDQ ─ MatMul ─ scale ─ Softmax ─ QDQ ─ MatMul
     k ──┘                    v ──────┘         k ─ QDQ ──┘                    v ─ QDQ ──────┘
 
-The requests come from the MatMul rules; this rule only binds them: all four or none. The softmax result is part of
-it although rounding it costs some accuracy: without it the fusion falls apart.
+The requests come from the MatMul rules; this rule only binds them: all four or none, and only where the result is
+read as INT8 (the projection behind is quantized too), because the fused kernel hands INT8 on. The softmax result is
+part of it although rounding it costs some accuracy: without it the fusion falls apart.
 
-Evidence: RTX 1.7.1 makes `_gemm_mha_v2` with Int8 inputs out of the full pattern (sequence 16, 64, 65, 197): 8
-kernels for a self-attention block against 9 for float FP16 and 11 to 14 when the softmax result is left float. Each
-part alone gives two products with a softmax kernel between them. NVIDIA/TensorRT issue 3243 says the same of 8.x.
+Evidence: RTX 1.7.1 makes `_gemm_mha_v2` with Int8 inputs and output out of the full pattern (sequence 16, 64, 65,
+197): 8 kernels for a self-attention block, against 9 for float FP16, 10 where the projection is float, and 11 to 14
+when the softmax result is left float. NVIDIA/TensorRT issue 3243 says the same of 8.x.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qdqtool.core.placement import Bond
+from qdqtool.core.placement import Bond, Opinion, Slot
 from qdqtool.core.recipe import PlacementOptions
-from qdqtool.graph.view import GraphView
-from qdqtool.placement.patterns import attentions
-from qdqtool.placement.weighted import factors
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.placement.patterns import attentions, readers
+from qdqtool.placement.weighted import COMPUTE, factors, veto
 
 
-def PLUGIN(view: GraphView, options: PlacementOptions) -> Iterator[Bond]:  # noqa: N802, ARG001 -- the plug
-    """Bind the two matrix products of every attention."""
+def PLUGIN(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Bond]:  # noqa: N802, ARG001 -- the plug
+    """Bind the two matrix products of every attention to each other and to the layer behind them."""
     for scores, values in attentions(view):
-        yield Bond(
-            slots=(*factors(scores), *factors(values)),
-            rule="attention",
-            reason="a half-quantized attention cannot be fused into one kernel",
-        )
+        behind = _products_behind(view, values)
+        if behind:
+            yield Bond(
+                slots=(*factors(scores), *factors(values)),
+                rule="attention",
+                reason="a half-quantized attention cannot be fused into one kernel",
+                requires=behind,
+            )
+        else:
+            for node in (scores, values):
+                yield from veto(
+                    node,
+                    "attention",
+                    "the fused INT8 attention hands on INT8 values, and no product reads its result",
+                    "set place.skip_rules=[attention] to quantize the two products without fusing them",
+                )
+
+
+def _products_behind(view: GraphView, values: Node) -> tuple[Slot, ...]:
+    """The slots that read the attention's result; none where anything but a product reads it."""
+    uses = tuple(readers(view, values.outputs[0]))
+    if not all(use.node.op in COMPUTE and use.index < 2 for use in uses):
+        return ()
+    return tuple(Slot(node=use.node.name, index=use.index) for use in uses)

@@ -8,8 +8,7 @@ pools in float whatever is quantized, and fuses a global average into the convol
 adds a rounding.
 
 Evidence: RTX 1.7.1: GlobalAveragePool before a Gemm, 5 kernels and 0.115 MB either way, one more quantize-dequantize
-inside with Q/DQ; AveragePool stays `avgpool` Float to Float, 7 kernels and 0.225 MB either way; gap_q: one more
-kernel. Classic: placement guide of 8.x ("quantizable" layers).
+inside with Q/DQ; AveragePool stays `avgpool` Float to Float, 7 kernels and 0.225 MB either way. Classic: placement guide of 8.x ("quantizable" layers).
 """
 
 from __future__ import annotations

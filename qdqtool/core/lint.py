@@ -1,0 +1,51 @@
+"""What lint says about a Q/DQ model before any build."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qdqtool.core.findings import Severity
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LintFinding:
+    """One thing in a Q/DQ graph that costs accuracy, speed or the build.
+
+    Attributes:
+        code: stable identifier of the rule ("QDQ122").
+        rule: the rule's file name.
+        severity: error where the build fails, warning where INT8 is lost or kernels are added, info for the rest.
+        node: the node to look at.
+        reason: what is wrong.
+        effect: what TensorRT will do because of it.
+        fix: what to change.
+        waiver: why the user accepts it; "" where nobody does.
+    """
+
+    code: str
+    rule: str
+    severity: Severity
+    node: str
+    reason: str
+    effect: str
+    fix: str
+    waiver: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LintReport:
+    """All findings of one model for one builder, in graph order.
+
+    Attributes:
+        target: "rtx", or the TensorRT release the rules were asked for ("8.6", "10", "11").
+        findings: what is wrong and not waived.
+        waived: findings that the user accepts, each with its waiver.
+        pairs: Q/DQ pairs that were looked at.
+        notes: what the reader of the model noticed.
+    """
+
+    target: str
+    findings: tuple[LintFinding, ...]
+    waived: tuple[LintFinding, ...] = ()
+    pairs: int = 0
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,87 @@
+"""Follows INT8 values through a Q/DQ graph: which tensor is the result of which DequantizeLinear."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+
+from qdqtool.core.dtypes import DType
+from qdqtool.core.placement import Slot
+from qdqtool.core.qdq import QdqPair
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.placement.commuting import commutes, moved
+from qdqtool.placement.weighted import COMPUTE
+
+
+class Flow:
+    """A Q/DQ graph with its pairs, and where their values go. All questions together are linear in nodes."""
+
+    def __init__(self, view: GraphView, pairs: tuple[QdqPair, ...]) -> None:
+        self.view = view
+        self.pairs = pairs
+
+    @cached_property
+    def by_dequantize(self) -> dict[str, QdqPair]:
+        """Pairs by the name of their DequantizeLinear."""
+        return {pair.dequantize: pair for pair in self.pairs if pair.dequantize is not None}
+
+    @cached_property
+    def by_tensor(self) -> dict[str, tuple[QdqPair, ...]]:
+        """Pairs by the float tensor they quantize."""
+        found: dict[str, list[QdqPair]] = {}
+        for pair in self.pairs:
+            if pair.quantize is not None:
+                found.setdefault(pair.tensor, []).append(pair)
+        return {tensor: tuple(pairs) for tensor, pairs in found.items()}
+
+    @cached_property
+    def feeding(self) -> dict[Slot, QdqPair]:
+        """The pair in front of each slot that reads a DequantizeLinear directly."""
+        return {slot: pair for pair in self.pairs for slot in pair.slots}
+
+    @cached_property
+    def origins(self) -> dict[str, QdqPair]:
+        """The pair whose values a tensor holds, for tensors that are INT8 in disguise.
+
+        DQ moves forward through commuting operators, and through a Concat whose branches have equal scales.
+        """
+        found: dict[str, QdqPair] = {}
+        for node in self.view.nodes:
+            pair = self._origin(node, found)
+            if pair is not None:
+                for output in moved(node):
+                    found[output] = pair
+        return found
+
+    def origin(self, node: Node, index: int) -> QdqPair | None:
+        """The pair whose values input `index` of `node` holds."""
+        return self.origins.get(node.inputs[index])
+
+    def products(self) -> Iterator[Node]:
+        """Nodes that multiply their first two inputs."""
+        for node in self.view.nodes:
+            if node.op in COMPUTE and len(node.inputs) >= 2:
+                yield node
+
+    def readers(self, tensor: str) -> tuple[Node, ...]:
+        """The nodes that read `tensor`, each once."""
+        return tuple({use.node.name: use.node for use in self.view.uses(tensor)}.values())
+
+    def _origin(self, node: Node, found: dict[str, QdqPair]) -> QdqPair | None:
+        if node.name in self.by_dequantize:
+            return self.by_dequantize[node.name]
+        if node.op == "Concat":
+            branches = [found.get(tensor) for tensor in node.inputs]
+            first = branches[0] if branches else None
+            same = first is not None and all(
+                branch is not None and branch.scale == first.scale for branch in branches
+            )
+            return first if same else None
+        if node.op == "Cast" or commutes(self.view, node):
+            return found.get(node.inputs[0]) if node.inputs else None
+        return None
+
+
+def is_int8(pair: QdqPair | None) -> bool:
+    """Whether a pair makes INT8 values (UINT8 with zero point 0 is read as INT8)."""
+    return pair is not None and pair.dtype in {DType.INT8, DType.UINT8}

@@ -1,0 +1,94 @@
+"""Asks every lint rule about a Q/DQ model: what is wrong, what TensorRT will do, how to mend it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from qdqtool.core.lint import LintFinding, LintReport
+from qdqtool.errors import UsageError
+from qdqtool.graph.find import find
+from qdqtool.graph.model import Model
+from qdqtool.placement.flow import Flow
+from qdqtool.placement.lintrule import TARGETS, Asked, LintRule
+from qdqtool.plugins import Shelf
+
+LINTS = Shelf(package="qdqtool.placement.lints")
+
+
+def lint(
+    model: Model,
+    asked: Asked | None = None,
+    *,
+    select: tuple[str, ...] = (),
+    waivers: Mapping[str, str] | None = None,
+) -> LintReport:
+    """Every finding about the Q/DQ nodes of a model, in graph order. Linear in nodes.
+
+    Args:
+        model: any ONNX model; one without Q/DQ has no findings.
+        asked: the builder and the GPUs.
+        select: codes to look for; all without.
+        waivers: codes whose findings are accepted, and why.
+
+    Raises:
+        UsageError: an unknown builder or code.
+    """
+    asked = asked or Asked()
+    waivers = waivers or {}
+    rules = {name: _rule(name) for name in LINTS.names()}
+    _check(asked, {rule.code for rule in rules.values()}, (*select, *waivers))
+    flow = Flow(model.view, find(model))
+    findings = [
+        replace(finding, waiver=waivers.get(finding.code, ""))
+        for name, rule in rules.items()
+        if asked.target in rule.targets and (not select or rule.code in select)
+        for finding in _findings(name, rule, flow, asked)
+    ]
+    position = {node.name: node.position for node in model.view.nodes}
+    findings.sort(key=lambda finding: (position.get(finding.node, -1), finding.code, finding.reason))
+    return LintReport(
+        target=asked.target,
+        findings=tuple(finding for finding in findings if finding.code not in waivers),
+        waived=tuple(finding for finding in findings if finding.code in waivers),
+        pairs=len(flow.pairs),
+        notes=model.notes,
+    )
+
+
+def codes() -> dict[str, str]:
+    """The rule's name for each code, in the order of codes."""
+    return dict(sorted((_rule(name).code, name) for name in LINTS.names()))
+
+
+def _rule(name: str) -> LintRule:
+    rule: LintRule = LINTS.load(name)
+    return rule
+
+
+def _findings(name: str, rule: LintRule, flow: Flow, asked: Asked) -> Iterator[LintFinding]:
+    for wrong in rule.find(flow, asked):
+        yield LintFinding(
+            code=rule.code,
+            rule=name,
+            severity=wrong.severity or rule.severity,
+            node=wrong.node,
+            reason=wrong.reason,
+            effect=wrong.effect,
+            fix=wrong.fix,
+        )
+
+
+def _check(asked: Asked, known: set[str], named: tuple[str, ...]) -> None:
+    if asked.target not in TARGETS:
+        raise UsageError(
+            f"lint knows no builder {asked.target!r}",
+            fix=f"choose one of {', '.join(TARGETS)}",
+            where="--for",
+        )
+    unknown = sorted(set(named) - known)
+    if unknown:
+        raise UsageError(
+            f"no lint rule has the code {', '.join(unknown)}",
+            fix=f"codes run from {min(known)} to {max(known)}; `qdqtool lint --rules` lists them",
+        )

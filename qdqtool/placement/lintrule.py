@@ -1,0 +1,55 @@
+"""What a lint rule is: a function from the flow of INT8 values to what is wrong, with a code and a severity."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from qdqtool.core.findings import Severity
+from qdqtool.placement.flow import Flow
+
+TARGETS = ("8.6", "10", "11", "rtx")
+"""Builders that lint knows; TensorRT 8.x and 9.x count as 8.6."""
+CLASSIC = frozenset({"8.6", "10", "11"})
+EVERYWHERE = frozenset(TARGETS)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wrong:
+    """A finding before it gets its rule's code; `severity` overrides the rule's own."""
+
+    node: str
+    reason: str
+    effect: str
+    fix: str
+    severity: Severity | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """What lint was asked for.
+
+    Attributes:
+        target: one of `TARGETS`.
+        sm: GPU architectures, as "86"; empty when nobody said.
+    """
+
+    target: str = "rtx"
+    sm: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LintRule:
+    """A plug-in of the shelf.
+
+    Attributes:
+        code: stable identifier, "QDQ122".
+        severity: how much its findings matter unless one says otherwise.
+        find: what is wrong, in graph order.
+        targets: builders that mind.
+    """
+
+    code: str
+    severity: Severity
+    find: Callable[[Flow, Asked], Iterable[Wrong]]
+    targets: frozenset[str] = EVERYWHERE

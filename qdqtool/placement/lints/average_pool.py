@@ -1,0 +1,34 @@
+"""Q/DQ in front of an average pool, built with TensorRT for RTX.
+
+Averages are computed in float, so the pair only adds a rounding.
+
+Evidence: RTX 1.7.1: `avgpool` Float to Float behind a fake-quantize; a global average is computed in float inside the
+convolution's epilogue with the pair and without, in as many kernels (gap_q).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.core.findings import Severity
+from qdqtool.placement.flow import Flow
+from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+
+_POOLS = frozenset({"AveragePool", "GlobalAveragePool", "ReduceMean"})
+
+
+def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
+    """Average pools that read a DequantizeLinear."""
+    for pair in flow.pairs:
+        for slot in pair.slots:
+            node = flow.view.by_name[slot.node]
+            if node.op in _POOLS and slot.index == 0:
+                yield Wrong(
+                    node=node.name,
+                    reason=f"{node.op} has Q/DQ on its input",
+                    effect="it averages in float: the pair only adds a rounding",
+                    fix="take the pair off",
+                )
+
+
+PLUGIN = LintRule(code="QDQ131", severity=Severity.INFO, find=find, targets=frozenset({"rtx"}))

@@ -1,0 +1,40 @@
+"""INT8 weights with one scale per block.
+
+Blocks are for INT4, FP4 and FP8; INT8 kernels take one scale per tensor or per output channel.
+
+Evidence: RTX 1.7.1 writes the weights back to float in a kernel of their own and multiplies in float (int8_block64);
+with an INT8 activation on the other side the build fails with a check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.core.dtypes import DType
+from qdqtool.core.findings import Severity
+from qdqtool.placement.flow import Flow, is_int8
+from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+
+
+def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
+    """INT8 pairs whose scale has two dimensions or more."""
+    for pair in flow.pairs:
+        if pair.dtype is not DType.INT8 or pair.scale_shape is None or len(pair.scale_shape) < 2:
+            continue
+        meets = any(
+            is_int8(flow.origin(flow.view.by_name[slot.node], 1 - slot.index))
+            for slot in pair.slots
+            if slot.index < 2 and len(flow.view.by_name[slot.node].inputs) > 1
+        )
+        yield Wrong(
+            node=pair.dequantize or pair.quantize or "",
+            reason=f"INT8 with one scale per block, {'x'.join(map(str, pair.scale_shape))} of them",
+            effect="the build fails"
+            if meets
+            else "the weights are written back to float and multiplied in float",
+            fix="use one scale per output channel",
+            severity=Severity.ERROR if meets else None,
+        )
+
+
+PLUGIN = LintRule(code="QDQ110", severity=Severity.WARNING, find=find)

@@ -1,0 +1,30 @@
+"""Q/DQ nodes of the domain com.microsoft.
+
+They mean the same, and TensorRT for RTX reads them like ONNX's own. The standard does not know them: checkers, other
+builders and converters may refuse the file. Only the types that opset 21 lacks are a reason to use them.
+
+Evidence: RTX 1.7.1 builds com_microsoft_qdq as INT8, in FP32 and, with FP16 scales, in FP16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.core.findings import Severity
+from qdqtool.placement.flow import Flow
+from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+
+
+def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
+    """Pairs of a domain that is not ONNX's own."""
+    for pair in flow.pairs:
+        if pair.domain:
+            yield Wrong(
+                node=pair.quantize or pair.dequantize or "",
+                reason=f"the nodes belong to the domain {pair.domain}",
+                effect="TensorRT for RTX reads them; other readers of ONNX may not",
+                fix="use the operators of the ONNX domain (opset 21 has all integer types), or `qdqtool repair`",
+            )
+
+
+PLUGIN = LintRule(code="QDQ108", severity=Severity.INFO, find=find)

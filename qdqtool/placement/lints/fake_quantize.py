@@ -1,0 +1,57 @@
+"""Q/DQ in front of an operator that computes in float.
+
+Softmax, LayerNormalization, activations and other pointwise operators have no INT8 form of their own: the pair rounds
+the values and gives them back as float.
+
+Evidence: RTX 1.7.1: `...RounCastCastMul...` inside a float kernel (softmax_q, layernorm_q, relu_behind_pair). A layer
+behind such an operator is float as well unless Q/DQ follows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.core.findings import Severity
+from qdqtool.core.placement import SlotKind
+from qdqtool.graph.view import Node
+from qdqtool.placement.commuting import commutes
+from qdqtool.placement.flow import Flow
+from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+from qdqtool.placement.weighted import COMPUTE
+
+_ELSEWHERE = COMPUTE | {
+    "Add",
+    "AveragePool",
+    "Concat",
+    "GlobalAveragePool",
+    "ReduceMean",
+    "QuantizeLinear",
+    "Cast",
+}
+
+
+def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
+    """Pairs whose readers are all float operators."""
+    for pair in flow.pairs:
+        readers = [flow.view.by_name[slot.node] for slot in pair.slots]
+        if pair.kind is not SlotKind.ACTIVATION or not pair.dequantize or not readers or pair.returned:
+            continue
+        producer = flow.view.producer(pair.tensor)
+        if producer is not None and producer.op in COMPUTE:
+            continue  # the rule inside_fusion speaks of these
+        if not any(_can_use(flow, reader, asked) for reader in readers):
+            ops = ", ".join(sorted({reader.op for reader in readers}))
+            yield Wrong(
+                node=readers[0].name,
+                reason=f"the pair on {pair.tensor} feeds only {ops}",
+                effect="the values are rounded and computed on in float",
+                fix="take the pair off, or move it behind the operator if a product follows",
+            )
+
+
+def _can_use(flow: Flow, node: Node, asked: Asked) -> bool:
+    fused = asked.target != "rtx" and node.op in {"Mul", "Relu", "Clip"}
+    return node.op in _ELSEWHERE or commutes(flow.view, node) or fused
+
+
+PLUGIN = LintRule(code="QDQ133", severity=Severity.WARNING, find=find)

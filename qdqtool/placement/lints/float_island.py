@@ -1,0 +1,68 @@
+"""A layer without Q/DQ between INT8 layers.
+
+Its input is written in float for it and its result is quantized for the next layer, so tensors on both sides are four
+times larger than they need to be.
+
+Evidence: RTX 1.7.1 (depthwise_noq): the layer before writes Float, and a quantize kernel stands behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.core.findings import Severity
+from qdqtool.graph.view import Node
+from qdqtool.placement.flow import Flow, is_int8
+from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+from qdqtool.placement.weighted import COMPUTE
+
+_POINTWISE = frozenset(
+    {"Add", "BatchNormalization", "Clip", "HardSwish", "LeakyRelu", "Mul", "Relu", "Sigmoid"}
+)
+_FARTHEST = 6
+
+
+def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
+    """Products without Q/DQ whose neighbours on both sides have it."""
+    for node in flow.products():
+        if node.op == "ConvTranspose" and asked.target == "rtx":
+            continue
+        bare = all(flow.origin(node, index) is None for index in (0, 1))
+        if bare and _int8_before(flow, node) and _int8_behind(flow, node):
+            yield Wrong(
+                node=node.name,
+                reason=f"{node.op} has no Q/DQ, the layers before and behind it have",
+                effect="float tensors are written and read on both sides of it",
+                fix="put Q/DQ on both of its inputs",
+            )
+
+
+def _int8_before(flow: Flow, node: Node) -> bool:
+    tensor = node.inputs[0]
+    for _ in range(_FARTHEST):
+        producer = flow.view.producer(tensor)
+        if producer is None:
+            return False
+        if producer.op in COMPUTE:
+            return all(is_int8(flow.origin(producer, index)) for index in (0, 1))
+        if producer.op not in _POINTWISE:
+            return False
+        tensor = producer.inputs[0]
+    return False
+
+
+def _int8_behind(flow: Flow, node: Node) -> bool:
+    tensor = node.outputs[0]
+    for _ in range(_FARTHEST):
+        readers = flow.readers(tensor)
+        if not readers:
+            return False
+        if all(reader.op == "QuantizeLinear" for reader in readers):
+            return True
+        if readers[-1].op not in _POINTWISE:
+            return False
+        tensor = readers[-1].outputs[0]
+    return False
+
+
+PLUGIN = LintRule(code="QDQ134", severity=Severity.INFO, find=find)

@@ -1,0 +1,52 @@
+"""INT4 where it cannot be: together with INT8 activations, on activations, or before TensorRT 10.
+
+INT4 is for weights only: the product itself is computed in float behind a dequantize.
+
+Evidence: RTX 1.7.1 fuses INT4 block weights into a float product (int4_block128) and fails with a check when the
+activation is INT8 (int4_block128_actint8). INT4 arrived with TensorRT 10.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.core.dtypes import DType
+from qdqtool.core.findings import Severity
+from qdqtool.core.placement import SlotKind
+from qdqtool.placement.flow import Flow, is_int8
+from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+
+
+def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
+    """INT4 pairs in a place where they do not build."""
+    for pair in flow.pairs:
+        if pair.dtype is not DType.INT4:
+            continue
+        node = pair.dequantize or pair.quantize or ""
+        if asked.target == "8.6":
+            yield Wrong(
+                node=node,
+                reason="the integers are INT4",
+                effect="TensorRT 8 has no INT4",
+                fix="use INT8, or TensorRT 10 or newer",
+            )
+        elif pair.kind is SlotKind.ACTIVATION:
+            yield Wrong(
+                node=node,
+                reason="an activation is INT4",
+                effect="the builder refuses it: INT4 is for weights only",
+                fix="use INT8 for activations",
+            )
+        else:
+            for slot in pair.slots:
+                other = flow.origin(flow.view.by_name[slot.node], 1 - slot.index) if slot.index < 2 else None
+                if is_int8(other):
+                    yield Wrong(
+                        node=slot.node,
+                        reason="its weights are INT4 and its activation is INT8",
+                        effect="the builder fails: no kernel multiplies the two",
+                        fix="leave the activation float, or make the weights INT8",
+                    )
+
+
+PLUGIN = LintRule(code="QDQ109", severity=Severity.ERROR, find=find)

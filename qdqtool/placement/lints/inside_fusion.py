@@ -1,0 +1,59 @@
+"""Q/DQ between a layer and the activation or bias that fuses with it.
+
+The layer, its bias and its activation are one kernel with one rounding at its end. A pair between them is a second
+rounding; classic TensorRT cannot fuse across it.
+
+Evidence: RTX 1.7.1 rounds twice inside the epilogue (qdq_between_conv_relu, silu_inner_q). Classic: placement guide;
+NVIDIA/TensorRT issue 2592.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.core.findings import Severity
+from qdqtool.placement.flow import Flow
+from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+from qdqtool.placement.weighted import COMPUTE
+
+_FUSED = frozenset(
+    {
+        "BatchNormalization",
+        "Clip",
+        "Elu",
+        "Erf",
+        "Gelu",
+        "HardSigmoid",
+        "HardSwish",
+        "LeakyRelu",
+        "Mish",
+        "PRelu",
+        "Relu",
+        "Sigmoid",
+        "Softplus",
+        "Swish",
+        "Tanh",
+    }
+)
+
+
+def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
+    """Pairs on the result of a product whose reader would have fused with it."""
+    for pair in flow.pairs:
+        producer = flow.view.producer(pair.tensor)
+        if producer is None or producer.op not in COMPUTE:
+            continue
+        for slot in pair.slots:
+            reader = flow.view.by_name[slot.node]
+            bias = reader.op == "Add" and any(flow.view.is_constant(tensor) for tensor in reader.inputs)
+            if reader.op in _FUSED or bias:
+                yield Wrong(
+                    node=reader.name,
+                    reason=f"Q/DQ stands between {producer.op} {producer.name} and its {reader.op}",
+                    effect="the values are rounded twice"
+                    + ("" if asked.target == "rtx" else f", and {reader.op} is a float kernel of its own"),
+                    fix=f"move the pair behind {reader.name}",
+                )
+
+
+PLUGIN = LintRule(code="QDQ126", severity=Severity.WARNING, find=find)

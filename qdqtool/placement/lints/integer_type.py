@@ -1,0 +1,37 @@
+"""Integers that TensorRT cannot dequantize: INT32 biases, INT16 activations.
+
+onnxruntime writes INT32 biases behind DequantizeLinear by default; TensorRT wants a float bias, which costs nothing
+because it is added after the INT8 product.
+
+Evidence: RTX 1.7.1: `input has type Int32 but must have type FP8, FP4, Int4, Int8, or UInt8` (bias_int32_dq), failed
+import of INT16 zero points (int16_act). microsoft/onnxruntime issue 14229.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.core.dtypes import DType
+from qdqtool.core.findings import Severity
+from qdqtool.placement.flow import Flow
+from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+
+_FIX = {
+    DType.INT32: "store the bias as float; onnxruntime: extra option QuantizeBias=False; or `qdqtool repair`",
+    DType.INT16: "use INT8, or leave the tensor float",
+}
+
+
+def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
+    """Pairs of INT16 and INT32."""
+    for pair in flow.pairs:
+        if pair.dtype in _FIX:
+            yield Wrong(
+                node=pair.quantize or pair.dequantize or "",
+                reason=f"the integers are {pair.dtype.value.upper()}",
+                effect="the parser refuses the model",
+                fix=_FIX[pair.dtype],
+            )
+
+
+PLUGIN = LintRule(code="QDQ105", severity=Severity.ERROR, find=find)

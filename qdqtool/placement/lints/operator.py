@@ -1,0 +1,43 @@
+"""Operators that compute with integers themselves.
+
+QLinearConv, ConvInteger, DynamicQuantizeLinear and the com.microsoft family are how onnxruntime executes INT8.
+TensorRT knows only QuantizeLinear and DequantizeLinear around float operators.
+
+Evidence: RTX 1.7.1 and all releases answer UNSUPPORTED_NODE (qlinearconv, dynamicquantizelinear).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.core.findings import Severity
+from qdqtool.placement.flow import Flow
+from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+
+_OTHERS = frozenset(
+    {
+        "ConvInteger",
+        "DynamicQuantizeLinear",
+        "DynamicQuantizeMatMul",
+        "MatMulInteger",
+        "MatMulIntegerToFloat",
+        "QAttention",
+        "QGemm",
+        "QMoE",
+    }
+)
+
+
+def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
+    """Nodes of integer operators."""
+    for node in flow.view.nodes:
+        if node.op in _OTHERS or node.op.startswith("QLinear"):
+            yield Wrong(
+                node=node.name,
+                reason=f"{node.op} computes with integers itself",
+                effect="the parser knows no such operator",
+                fix="export in Q/DQ format (onnxruntime: QuantFormat.QDQ), or run `qdqtool repair`",
+            )
+
+
+PLUGIN = LintRule(code="QDQ107", severity=Severity.ERROR, find=find)

@@ -1,0 +1,29 @@
+"""Q/DQ right before a model output.
+
+The last value is rounded and given back as float: accuracy is lost where nothing follows that could use INT8.
+
+Evidence: RTX 1.7.1 quantizes and dequantizes inside the last kernel (q_on_output).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.core.findings import Severity
+from qdqtool.placement.flow import Flow
+from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+
+
+def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
+    """Pairs whose result only leaves the model."""
+    for pair in flow.pairs:
+        if pair.returned and not pair.slots and pair.dequantize and pair.quantize:
+            yield Wrong(
+                node=pair.quantize,
+                reason="the pair stands right before a model output",
+                effect="the output is rounded to INT8 and returned as float",
+                fix="take the pair off, or return the INT8 values themselves",
+            )
+
+
+PLUGIN = LintRule(code="QDQ142", severity=Severity.INFO, find=find)

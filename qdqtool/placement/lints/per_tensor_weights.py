@@ -1,0 +1,39 @@
+"""Weights with one scale for the whole tensor.
+
+Per-channel scales cost nothing at run time and keep more accuracy, most of all for depthwise convolutions.
+
+Evidence: RTX 1.7.1 builds INT8 either way (chain_pertensor); with FP16 types the per-tensor Conv keeps bias and
+activation inside and writes Half, so it can even be the faster one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.core.findings import Severity
+from qdqtool.core.placement import SlotKind
+from qdqtool.placement.flow import Flow
+from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+from qdqtool.placement.operands import State, both
+
+
+def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
+    """INT8 products whose weights have several channels and one scale."""
+    for node in flow.products():
+        if node.op == "ConvTranspose":
+            continue
+        for factor in both(flow, node, asked.target):
+            pair = factor.pair
+            if factor.state is not State.READY or pair is None or pair.kind is not SlotKind.WEIGHT:
+                continue
+            shape = flow.view.constant_shape(pair.tensor) or ()
+            if len(pair.scale) == 1 and len(shape) > 1 and max(shape) > 1:
+                yield Wrong(
+                    node=node.name,
+                    reason="its weights have one scale for all channels",
+                    effect="INT8, with more rounding error than per-channel scales would give",
+                    fix="use one scale per output channel",
+                )
+
+
+PLUGIN = LintRule(code="QDQ144", severity=Severity.INFO, find=find)

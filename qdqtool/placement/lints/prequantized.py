@@ -1,0 +1,31 @@
+"""Weights stored as INT8 behind a DequantizeLinear alone.
+
+The file is about four times smaller. TensorRT 10 and newer and TensorRT for RTX read it; the documentation of 8.x asks
+for FP32 weights in front of QuantizeLinear.
+
+Evidence: RTX 1.7.1 builds chain_prequant as INT8; TensorRT 8 developer guide, explicit quantization.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.core.findings import Severity
+from qdqtool.core.placement import SlotKind
+from qdqtool.placement.flow import Flow, is_int8
+from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+
+
+def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
+    """Constants without a QuantizeLinear."""
+    for pair in flow.pairs:
+        if pair.kind is SlotKind.WEIGHT and pair.quantize is None and is_int8(pair) and pair.slots:
+            yield Wrong(
+                node=pair.dequantize or "",
+                reason=f"the weights {pair.tensor} are stored as INT8",
+                effect="some 8.x releases refuse the model",
+                fix="store FP32 weights behind Q and DQ (insert.weights=qdq)",
+            )
+
+
+PLUGIN = LintRule(code="QDQ145", severity=Severity.WARNING, find=find, targets=frozenset({"8.6"}))

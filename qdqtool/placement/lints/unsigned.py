@@ -1,0 +1,31 @@
+"""UINT8 with zero point 0.
+
+The builder warns `Defaulting to INT8` and reads the scale as that of an INT8 tensor: values above 127 steps, half of
+the range that UINT8 was calibrated for, are cut off.
+
+Evidence: RTX 1.7.1 builds it, with the warning, as INT8 (chain_uint8_act_zp0).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.core.dtypes import DType
+from qdqtool.core.findings import Severity
+from qdqtool.placement.flow import Flow
+from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+
+
+def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
+    """Pairs of UINT8 whose zero point passes the parser."""
+    for pair in flow.pairs:
+        if pair.dtype is DType.UINT8 and pair.zero_point and not any(pair.zero_point):
+            yield Wrong(
+                node=pair.quantize or pair.dequantize or "",
+                reason="the integers are UINT8 with zero point 0",
+                effect="the builder takes them for INT8, so everything above 127 steps is cut off",
+                fix="use INT8 with twice the scale; `qdqtool repair` converts the model",
+            )
+
+
+PLUGIN = LintRule(code="QDQ102", severity=Severity.WARNING, find=find)

@@ -1,0 +1,34 @@
+"""Weights with their scales along the wrong axis.
+
+Scales must go with output channels, so that one factor per channel can be applied behind the sum: axis 0 for Conv and
+for Gemm with transB, the last axis for MatMul and for Gemm without.
+
+Evidence: RTX 1.7.1 multiplies in float: `CastMulFc` for MatMul along K (matmul_w_axis0), and for a Conv along its
+input channels a kernel that dequantizes the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.core.findings import Severity
+from qdqtool.placement.flow import Flow
+from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+from qdqtool.placement.operands import State, both, channel_axis
+
+
+def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
+    """Products whose weight scales are not along the output channels."""
+    for node in flow.products():
+        for factor in both(flow, node, asked.target):
+            if factor.state is State.WRONG_AXIS and factor.pair is not None:
+                rank = len(flow.view.info(node.inputs[factor.index]).shape or ())
+                yield Wrong(
+                    node=node.name,
+                    reason=f"the scales of its weights go along axis {factor.pair.axis}",
+                    effect=f"{node.op} runs in float",
+                    fix=f"scale along the output channels, axis {channel_axis(node, factor.index, rank)}",
+                )
+
+
+PLUGIN = LintRule(code="QDQ123", severity=Severity.WARNING, find=find)

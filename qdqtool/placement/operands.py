@@ -1,0 +1,102 @@
+"""What is in front of each factor of a product, and whether INT8 arithmetic can use it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from qdqtool.core.placement import SlotKind
+from qdqtool.core.qdq import QdqPair
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.placement.flow import Flow, is_int8
+
+
+class State(str, Enum):
+    """What a factor brings to the product."""
+
+    READY = "ready"
+    BARE = "bare"
+    OTHER_TYPE = "not INT8"
+    COMPUTED = "computed scale"
+    PER_CHANNEL = "per-channel activation"
+    RANK_ONE = "activation scale of rank 1"
+    BLOCKS = "block scales"
+    WRONG_AXIS = "wrong channel axis"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Factor:
+    """Input `index` of a product: the pair it comes from, and its state."""
+
+    index: int
+    pair: QdqPair | None
+    state: State
+
+
+def factor(flow: Flow, node: Node, index: int, target: str) -> Factor:
+    """The state of one factor for a builder ("rtx" is pickier about scales of rank 1)."""
+    pair = flow.origin(node, index)
+    return Factor(index=index, pair=pair, state=_state(flow, node, index, target, pair))
+
+
+def both(flow: Flow, node: Node, target: str) -> tuple[Factor, Factor]:
+    """Both factors of a product."""
+    return factor(flow, node, 0, target), factor(flow, node, 1, target)
+
+
+def channel_axis(node: Node, index: int, rank: int) -> int | None:
+    """The output-channel axis of factor `index` with this rank; None where there is no such axis."""
+    if node.op == "Conv":
+        return 0 if index == 1 else None
+    if node.op == "ConvTranspose":
+        return None
+    if rank < 2:
+        return None
+    if node.op == "Gemm":
+        return index ^ bool(node.attribute("transB" if index else "transA", 0))
+    return rank - (1 if index else 2)
+
+
+def _state(flow: Flow, node: Node, index: int, target: str, pair: QdqPair | None) -> State:
+    if pair is None:
+        return State.BARE
+    if not is_int8(pair):
+        return State.OTHER_TYPE
+    shape = pair.scale_shape
+    if shape is None:
+        return State.COMPUTED
+    if len(shape) > 1:
+        return State.BLOCKS
+    if pair.kind is SlotKind.ACTIVATION:
+        return _activation(node, shape, target)
+    axis = _moved_axis(flow.view, pair, node.inputs[index])
+    rank = len(flow.view.info(node.inputs[index]).shape or ())
+    expected = channel_axis(node, index, rank)
+    if shape in {(), (1,)} or node.op == "ConvTranspose" or axis is None or not rank:
+        return State.READY
+    return State.READY if axis == expected else State.WRONG_AXIS
+
+
+def _activation(node: Node, shape: tuple[int, ...], target: str) -> State:
+    if shape == ():
+        return State.READY
+    if shape == (1,):
+        return State.RANK_ONE if target == "rtx" and node.op.startswith("Conv") else State.READY
+    return State.PER_CHANNEL
+
+
+def _moved_axis(view: GraphView, pair: QdqPair, tensor: str) -> int | None:
+    """Where the channel axis of a weight's scales is behind Transposes; None behind anything that reshapes."""
+    orders = []
+    node = view.producer(tensor)
+    while node is not None and node.name != pair.dequantize:
+        if node.op == "Transpose":
+            rank = len(view.info(node.inputs[0]).shape or ())
+            orders.append(node.attribute("perm", tuple(reversed(range(rank)))))
+        elif node.op not in {"Cast", "Identity"}:
+            return None
+        node = view.producer(node.inputs[0])
+    axis = pair.axis
+    for order in reversed(orders):
+        axis = order.index(axis) if axis in order else None
+    return axis

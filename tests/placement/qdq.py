@@ -1,0 +1,809 @@
+"""Small Q/DQ graphs, one per thing that TensorRT treats differently."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+
+from tests.models import Sketch
+
+STEP = 0.05
+
+
+class Quantized(Sketch):
+    """A sketch that writes Q/DQ pairs."""
+
+    def pair(
+        self,
+        x: str,
+        name: str,
+        step: Any = STEP,
+        *,
+        axis: int | None = None,
+        dtype: type = np.int8,
+        zero: int = 0,
+    ) -> str:
+        """Q and DQ behind `x`; nodes `<name>/Q` and `<name>/DQ`."""
+        steps = np.asarray(step, np.float32)
+        where = {} if axis is None else {"axis": axis}
+        with_zero = [
+            self.constant(f"{name}_s", steps),
+            self.constant(f"{name}_z", np.full(steps.shape, zero, dtype)),
+        ]
+        q = self.node("QuantizeLinear", [x, *with_zero], f"{name}_q", name=f"{name}/Q", **where)
+        return self.node("DequantizeLinear", [q, *with_zero], f"{name}_d", name=f"{name}/DQ", **where)
+
+    def weights(
+        self, name: str, *shape: int, axis: int | None = 0, dtype: type = np.int8, zero: int = 0
+    ) -> str:
+        """A weight behind Q and DQ, per channel along `axis` or with one scale."""
+        tensor = self.weight(f"{name}_w", *shape)
+        values = np.abs(onnx.numpy_helper.to_array(self.initializers[-1]))
+        others = None if axis is None else tuple(i for i in range(len(shape)) if i != axis)
+        return self.pair(
+            tensor, f"{name}_w", values.max(axis=others) / 127, axis=axis, dtype=dtype, zero=zero
+        )
+
+    def raw_conv(
+        self, name: str, x: str, weight: str, kernel: int = 3, group: int = 1, **attributes: Any
+    ) -> str:
+        return self.node(
+            "Conv", [x, weight], f"{name}_y", name=name,
+            kernel_shape=[kernel] * 2, pads=[kernel // 2] * 4, group=group, **attributes,
+        )  # fmt: skip
+
+    def qconv(
+        self, name: str, x: str, channels: tuple[int, int] = (16, 16), *, step: Any = STEP,
+        kernel: int = 3, group: int = 1, axis: int | None = 0, **attributes: Any,
+    ) -> str:  # fmt: skip
+        """Conv with Q/DQ on activation `<name>_x` and weight `<name>_w`; the result is `<name>_y`."""
+        weight = self.weights(name, channels[1], channels[0] // group, kernel, kernel, axis=axis)
+        return self.raw_conv(name, self.pair(x, f"{name}_x", step), weight, kernel, group, **attributes)
+
+    def image(self) -> str:
+        return self.input("x", [1, 16, 16, 16])
+
+    def matrix(self, name: str = "x") -> str:
+        return self.input(name, [1, 64, 32])
+
+    def done(self, *results: str, opset: int = 17) -> onnx.ModelProto:
+        for result in results:
+            self.output(result)
+        proto = onnx.shape_inference.infer_shapes(self.model(opset))
+        for value in proto.graph.output:
+            if not value.type.tensor_type.HasField("shape"):
+                value.type.tensor_type.shape.SetInParent()
+        return proto
+
+
+GRAPHS: dict[str, Callable[[], onnx.ModelProto]] = {}
+
+
+def graph(make: Callable[[], onnx.ModelProto]) -> Callable[[], onnx.ModelProto]:
+    """Keep a graph under its function's name."""
+    GRAPHS[make.__name__] = make
+    return make
+
+
+@graph
+def chain_ok():
+    s = Quantized()
+    y = s.relu("relu1", s.qconv("c1", s.image()))
+    return s.done(s.relu("relu2", s.qconv("c2", y)))
+
+
+@graph
+def weight_bare():
+    s = Quantized()
+    return s.done(s.raw_conv("c1", s.pair(s.image(), "c1_x"), s.weight("w", 16, 16, 3, 3)))
+
+
+@graph
+def activation_bare():
+    s = Quantized()
+    return s.done(s.raw_conv("c1", s.image(), s.weights("c1_w", 16, 16, 3, 3)))
+
+
+@graph
+def weights_per_tensor():
+    s = Quantized()
+    return s.done(s.qconv("c1", s.image(), axis=None))
+
+
+@graph
+def weights_prequantized():
+    s = Quantized()
+    steps = s.constant("w_s", np.full(16, 0.01, np.float32))
+    zeros = s.constant("w_z", np.zeros(16, np.int8))
+    whole = s.constant("w_q", s.random.integers(-127, 127, (16, 16, 3, 3)).astype(np.int8))
+    weight = s.node("DequantizeLinear", [whole, steps, zeros], "w_d", name="w/DQ", axis=0)
+    return s.done(s.raw_conv("c1", s.pair(s.image(), "c1_x"), weight))
+
+
+@graph
+def activation_zero_point():
+    s = Quantized()
+    return s.done(s.raw_conv("c1", s.pair(s.image(), "c1_x", zero=3), s.weights("c1_w", 16, 16, 3, 3)))
+
+
+@graph
+def weight_zero_point():
+    s = Quantized()
+    return s.done(s.raw_conv("c1", s.pair(s.image(), "c1_x"), s.weights("c1_w", 16, 16, 3, 3, zero=3)))
+
+
+@graph
+def activation_uint8_zero():
+    s = Quantized()
+    x = s.pair(s.image(), "c1_x", dtype=np.uint8)
+    return s.done(s.raw_conv("c1", x, s.weights("c1_w", 16, 16, 3, 3)))
+
+
+@graph
+def activation_uint8_128():
+    s = Quantized()
+    x = s.pair(s.image(), "c1_x", dtype=np.uint8, zero=128)
+    return s.done(s.raw_conv("c1", x, s.weights("c1_w", 16, 16, 3, 3)))
+
+
+@graph
+def weight_uint8_128():
+    s = Quantized()
+    weight = s.weights("c1_w", 16, 16, 3, 3, dtype=np.uint8, zero=128)
+    return s.done(s.raw_conv("c1", s.pair(s.image(), "c1_x"), weight))
+
+
+@graph
+def activation_per_channel():
+    s = Quantized()
+    x = s.pair(s.image(), "c1_x", np.full(16, STEP), axis=1)
+    return s.done(s.raw_conv("c1", x, s.weights("c1_w", 16, 16, 3, 3)))
+
+
+@graph
+def activation_rank_one():
+    s = Quantized()
+    return s.done(s.qconv("c1", s.image(), step=[STEP]))
+
+
+@graph
+def matmul_rank_one():
+    s = Quantized()
+    x = s.pair(s.matrix(), "mm_x", [STEP])
+    return s.done(s.node("MatMul", [x, s.weights("mm_w", 32, 48, axis=1)], "y", name="mm"))
+
+
+@graph
+def shortcut_rank_one():
+    s = Quantized()
+    x = s.qconv("c1", s.image())
+    y = s.node("Add", [s.qconv("c2", x), s.pair(x, "add_x", [STEP])], "add_y", name="add")
+    return s.done(s.qconv("c3", y))
+
+
+@graph
+def scale_zero():
+    s = Quantized()
+    return s.done(s.qconv("c1", s.image(), step=0.0))
+
+
+@graph
+def scale_negative():
+    s = Quantized()
+    return s.done(s.qconv("c1", s.image(), step=-0.1))
+
+
+@graph
+def scale_tiny():
+    s = Quantized()
+    return s.done(s.qconv("c1", s.image(), step=1e-12))
+
+
+@graph
+def scale_computed():
+    s = Quantized()
+    x = s.image()
+    step = s.node("ReduceMax", [x], "step", name="amax", keepdims=0)
+    zero = s.constant("zero", np.int8(0))
+    q = s.node("QuantizeLinear", [x, step, zero], "q", name="c1_x/Q")
+    x = s.node("DequantizeLinear", [q, step, zero], "d", name="c1_x/DQ")
+    return s.done(s.raw_conv("c1", x, s.weights("c1_w", 16, 16, 3, 3)))
+
+
+@graph
+def bias_int32():
+    s = Quantized()
+    whole = s.constant("b_q", s.random.integers(-500, 500, 16).astype(np.int32))
+    steps, zeros = s.constant("b_s", np.full(16, 1e-3, np.float32)), s.constant("b_z", np.zeros(16, np.int32))
+    bias = s.node("DequantizeLinear", [whole, steps, zeros], "b_d", name="b/DQ", axis=0)
+    inputs = [s.pair(s.image(), "c1_x"), s.weights("c1_w", 16, 16, 3, 3), bias]
+    return s.done(s.node("Conv", inputs, "y", name="c1", kernel_shape=[3, 3], pads=[1] * 4))
+
+
+@graph
+def constant_scalar():
+    s = Quantized()
+    whole = s.constant("half_q", np.full((), 50, np.int8))
+    step, zero = s.constant("half_s", np.float32(0.01)), s.constant("half_z", np.int8(0))
+    half = s.node("DequantizeLinear", [whole, step, zero], "half", name="half/DQ")
+    return s.done(s.node("Mul", [s.pair(s.image(), "mul_x"), half], "y", name="mul"))
+
+
+@graph
+def constant_rank_four():
+    s = Quantized()
+    whole = s.constant("half_q", np.full((1, 1, 1, 1), 50, np.int8))
+    step, zero = s.constant("half_s", np.float32(0.01)), s.constant("half_z", np.int8(0))
+    half = s.node("DequantizeLinear", [whole, step, zero], "half", name="half/DQ")
+    return s.done(s.node("Mul", [s.pair(s.image(), "mul_x"), half], "y", name="mul"))
+
+
+@graph
+def qlinear_conv():
+    s = Quantized()
+    step, zero = s.constant("s", np.float32(0.1)), s.constant("z", np.int8(0))
+    x = s.node("QuantizeLinear", [s.image(), step, zero], "q", name="q")
+    weight = s.constant("w", s.random.integers(-127, 127, (16, 16, 3, 3)).astype(np.int8))
+    inputs = [x, step, zero, weight, step, zero, step, zero]
+    y = s.node("QLinearConv", inputs, "y_q", name="qlc", kernel_shape=[3, 3], pads=[1] * 4)
+    s.output(s.node("DequantizeLinear", [y, step, zero], "y", name="dq"), [1, 16, 16, 16])
+    return s.model()
+
+
+@graph
+def dynamic_quantize():
+    s = Quantized()
+    names = ["q", "q_s", "q_z"]
+    s.nodes.append(onnx.helper.make_node("DynamicQuantizeLinear", [s.matrix()], names, name="dql"))
+    s.output(s.node("DequantizeLinear", names, "y", name="dq"), [1, 64, 32])
+    return s.model()
+
+
+@graph
+def microsoft_domain():
+    s = Quantized()
+    proto = s.done(s.qconv("c1", s.image()))
+    proto.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
+    for node in proto.graph.node:
+        if node.op_type.endswith("Linear"):
+            node.domain = "com.microsoft"
+    return proto
+
+
+@graph
+def int16_activation():
+    s = Quantized()
+    x = s.pair(s.image(), "c1_x", dtype=np.int16)
+    return s.done(s.raw_conv("c1", x, s.weights("c1_w", 16, 16, 3, 3)), opset=21)
+
+
+def _int4(block: int | None, activation: bool) -> onnx.ModelProto:
+    s = Quantized()
+    x = s.input("x", [1, 64, 256])
+    shape = (256 // block, 128) if block else (128,)
+    s.initializers.append(
+        onnx.helper.make_tensor("w_q", TensorProto.INT4, [256, 128], s.random.integers(-8, 7, 256 * 128))
+    )
+    steps = s.constant("w_s", np.full(shape, 0.01, np.float32))
+    where = {"axis": 0, "block_size": block} if block else {"axis": 1}
+    weight = s.node("DequantizeLinear", ["w_q", steps], "w_d", name="w/DQ", **where)
+    x = s.pair(x, "mm_x") if activation else x
+    return s.done(s.node("MatMul", [x, weight], "y", name="mm"), opset=21)
+
+
+@graph
+def int4_weights():
+    return _int4(128, activation=False)
+
+
+@graph
+def int4_weights_int8_activation():
+    return _int4(128, activation=True)
+
+
+def _int8_blocks(activation: bool) -> onnx.ModelProto:
+    s = Quantized()
+    whole = s.constant("w_q", s.random.integers(-127, 127, (256, 128)).astype(np.int8))
+    steps = s.constant("w_s", np.full((4, 128), 0.01, np.float32))
+    weight = s.node("DequantizeLinear", [whole, steps], "w_d", name="w/DQ", axis=0, block_size=64)
+    x = s.input("x", [1, 64, 256])
+    x = s.pair(x, "mm_x") if activation else x
+    return s.done(s.node("MatMul", [x, weight], "y", name="mm"), opset=21)
+
+
+@graph
+def int8_blocks():
+    return _int8_blocks(activation=True)
+
+
+@graph
+def int8_blocks_float():
+    return _int8_blocks(activation=False)
+
+
+@graph
+def fp8_weights():
+    s = Quantized()
+    kind = TensorProto.FLOAT8E4M3FN
+    for name in ("x", "w"):
+        s.initializers.append(onnx.helper.make_tensor(f"{name}_z", kind, [], [0.0]))
+    step = s.constant("s", np.float32(0.01))
+
+    def pair(tensor: str, name: str) -> str:
+        q = s.node("QuantizeLinear", [tensor, step, f"{name}_z"], f"{name}_q", name=f"{name}/Q")
+        return s.node("DequantizeLinear", [q, step, f"{name}_z"], f"{name}_d", name=f"{name}/DQ")
+
+    inputs = [pair(s.matrix(), "x"), pair(s.weight("weight", 32, 48), "w")]
+    return s.done(s.node("MatMul", inputs, "y", name="mm"), opset=19)
+
+
+@graph
+def half_scale_float_data():
+    """An FP16 scale in front of FP32 values, as careless FP16 conversion leaves it."""
+    s = Quantized()
+    step, zero = s.constant("s", np.float16(0.1)), s.constant("z", np.int8(0))
+    x = s.node("Cast", [s.image()], "x_h", name="cast", to=TensorProto.FLOAT16)
+    q = s.node("QuantizeLinear", [x, step, zero], "q", name="c1_x/Q")
+    x = s.node("DequantizeLinear", [q, step, zero], "d", name="c1_x/DQ")
+    return s.done(s.raw_conv("c1", x, s.weights("c1_w", 16, 16, 3, 3)), opset=19)
+
+
+@graph
+def conv_weight_axis_one():
+    s = Quantized()
+    return s.done(s.qconv("c1", s.image(), axis=1))
+
+
+@graph
+def matmul_weight():
+    s = Quantized()
+    x = s.pair(s.matrix(), "mm_x")
+    return s.done(s.node("MatMul", [x, s.weights("mm_w", 32, 48, axis=1)], "y", name="mm"))
+
+
+@graph
+def matmul_weight_axis_zero():
+    s = Quantized()
+    x = s.pair(s.matrix(), "mm_x")
+    return s.done(s.node("MatMul", [x, s.weights("mm_w", 32, 48, axis=0)], "y", name="mm"))
+
+
+@graph
+def gemm_weight_axis_one():
+    s = Quantized()
+    inputs = [s.pair(s.input("x", [64, 32]), "mm_x"), s.weights("mm_w", 48, 32, axis=1)]
+    return s.done(s.node("Gemm", inputs, "y", name="mm", transB=1))
+
+
+@graph
+def matmul_weight_only():
+    s = Quantized()
+    return s.done(s.node("MatMul", [s.matrix(), s.weights("mm_w", 32, 48, axis=1)], "y", name="mm"))
+
+
+@graph
+def matmul_activation_only():
+    s = Quantized()
+    return s.done(s.node("MatMul", [s.pair(s.matrix(), "mm_x"), s.weight("w", 32, 48)], "y", name="mm"))
+
+
+@graph
+def matmul_both():
+    s = Quantized()
+    other = s.pair(s.input("other", [1, 32, 64]), "mm_other")
+    return s.done(s.node("MatMul", [s.pair(s.matrix(), "mm_x"), other], "y", name="mm"))
+
+
+@graph
+def matmul_one_of_two():
+    s = Quantized()
+    inputs = [s.pair(s.matrix(), "mm_x"), s.input("other", [1, 32, 64])]
+    return s.done(s.node("MatMul", inputs, "y", name="mm"))
+
+
+@graph
+def weight_transposed():
+    s = Quantized()
+    weight = s.node("Transpose", [s.weights("mm_w", 48, 32, axis=0)], "w_t", name="tr", perm=[1, 0])
+    return s.done(s.node("MatMul", [s.pair(s.matrix(), "mm_x"), weight], "y", name="mm"))
+
+
+@graph
+def relu_behind_pair():
+    s = Quantized()
+    x = s.relu("relu", s.pair(s.image(), "relu_x"))
+    return s.done(s.raw_conv("c1", x, s.weights("c1_w", 16, 16, 3, 3)))
+
+
+@graph
+def maxpool_behind_pair():
+    s = Quantized()
+    x = s.pair(s.image(), "pool_x")
+    x = s.node("MaxPool", [x], "pool_y", name="pool", kernel_shape=[2, 2], strides=[2, 2])
+    return s.done(s.raw_conv("c1", x, s.weights("c1_w", 16, 16, 3, 3)))
+
+
+def _two_branches(s: Quantized) -> tuple[str, str]:
+    x = s.image()
+    return s.relu("relu1", s.qconv("c1", x)), s.relu("relu2", s.qconv("c2", x))
+
+
+def _concat(steps: tuple[float, float] | None, behind: bool) -> onnx.ModelProto:
+    s = Quantized()
+    a, b = _two_branches(s)
+    if steps:
+        a, b = s.pair(a, "a", steps[0]), s.pair(b, "b", steps[1])
+    y = s.node("Concat", [a, b], "cat_y", name="cat", axis=1)
+    if behind:
+        return s.done(s.qconv("c3", y, (32, 16)))
+    return s.done(s.raw_conv("c3", y, s.weights("c3_w", 16, 32, 3, 3)))
+
+
+@graph
+def concat_same_scale():
+    return _concat((STEP, STEP), behind=True)
+
+
+@graph
+def concat_other_scales():
+    return _concat((STEP, 2 * STEP), behind=True)
+
+
+@graph
+def concat_same_scale_bare():
+    return _concat((STEP, STEP), behind=False)
+
+
+@graph
+def concat_other_scales_bare():
+    return _concat((STEP, 2 * STEP), behind=False)
+
+
+@graph
+def concat_pair_behind():
+    return _concat(None, behind=True)
+
+
+def _residual(conv: bool, shortcut: bool) -> onnx.ModelProto:
+    s = Quantized()
+    x = s.relu("relu0", s.qconv("c0", s.image()))
+    y = s.qconv("c2", s.relu("relu1", s.qconv("c1", x)))
+    branches = [s.pair(y, "add_c") if conv else y, s.pair(x, "add_x") if shortcut else x]
+    y = s.node("Add", branches, "add_y", name="add")
+    return s.done(s.qconv("c3", s.relu("relu2", y)))
+
+
+@graph
+def residual_shortcut():
+    return _residual(conv=False, shortcut=True)
+
+
+@graph
+def residual_bare():
+    return _residual(conv=False, shortcut=False)
+
+
+@graph
+def residual_both():
+    return _residual(conv=True, shortcut=True)
+
+
+@graph
+def residual_conv_only():
+    return _residual(conv=True, shortcut=False)
+
+
+@graph
+def pair_before_relu():
+    s = Quantized()
+    y = s.relu("relu", s.pair(s.qconv("c1", s.image()), "relu_x"))
+    return s.done(s.qconv("c2", y))
+
+
+@graph
+def pair_inside_silu():
+    s = Quantized()
+    y = s.pair(s.qconv("c1", s.image()), "silu_x")
+    gate = s.pair(s.node("Sigmoid", [y], "gate", name="sigmoid"), "gate")
+    return s.done(s.qconv("c2", s.node("Mul", [y, gate], "silu_y", name="mul")))
+
+
+@graph
+def silu():
+    s = Quantized()
+    y = s.qconv("c1", s.image())
+    return s.done(
+        s.qconv("c2", s.node("Mul", [y, s.node("Sigmoid", [y], "gate", name="sigmoid")], "z", name="mul"))
+    )
+
+
+@graph
+def pair_behind_pair():
+    s = Quantized()
+    return s.done(s.qconv("c1", s.pair(s.image(), "first", 2 * STEP)))
+
+
+@graph
+def pair_behind_pair_same():
+    s = Quantized()
+    return s.done(s.qconv("c1", s.pair(s.image(), "first", STEP)))
+
+
+@graph
+def requantized_behind_pool():
+    s = Quantized()
+    y = s.pair(s.relu("relu1", s.qconv("c1", s.image())), "pool_x", 2 * STEP)
+    y = s.node("MaxPool", [y], "pool_y", name="pool", kernel_shape=[2, 2], strides=[2, 2])
+    return s.done(s.qconv("c2", y))
+
+
+@graph
+def depthwise():
+    s = Quantized()
+    return s.done(s.qconv("dw", s.relu("relu1", s.qconv("c1", s.image())), group=16))
+
+
+@graph
+def depthwise_float():
+    s = Quantized()
+    y = s.relu("relu1", s.qconv("c1", s.image()))
+    y = s.relu("relu2", s.conv("dw", y, (16, 16), group=16))
+    return s.done(s.qconv("c2", y))
+
+
+@graph
+def grouped():
+    s = Quantized()
+    return s.done(s.qconv("c1", s.image(), group=4))
+
+
+@graph
+def conv_transpose():
+    s = Quantized()
+    y = s.pair(s.relu("relu1", s.qconv("c1", s.image())), "up_x")
+    inputs = [y, s.weights("up_w", 16, 16, 2, 2, axis=1)]
+    y = s.node("ConvTranspose", inputs, "up_y", name="up", kernel_shape=[2, 2], strides=[2, 2])
+    return s.done(y)
+
+
+@graph
+def global_pool():
+    s = Quantized()
+    y = s.pair(s.relu("relu1", s.qconv("c1", s.image())), "gap_x")
+    y = s.node("GlobalAveragePool", [y], "gap_y", name="gap")
+    return s.done(s.qconv("c2", y, kernel=1))
+
+
+@graph
+def global_pool_float():
+    s = Quantized()
+    y = s.node("GlobalAveragePool", [s.relu("relu1", s.qconv("c1", s.image()))], "gap_y", name="gap")
+    return s.done(s.qconv("c2", y, kernel=1))
+
+
+@graph
+def average_pool():
+    s = Quantized()
+    y = s.pair(s.relu("relu1", s.qconv("c1", s.image())), "pool_x")
+    y = s.node("AveragePool", [y], "pool_y", name="pool", kernel_shape=[2, 2], strides=[2, 2])
+    return s.done(s.qconv("c2", y))
+
+
+@graph
+def nearest_resize():
+    s = Quantized()
+    y = s.pair(s.relu("relu1", s.qconv("c1", s.image())), "up_x")
+    factors = s.constant("factors", np.array([1, 1, 2, 2], np.float32))
+    y = s.node(
+        "Resize", [y, "", factors], "up_y", name="up", mode="nearest",
+        coordinate_transformation_mode="asymmetric", nearest_mode="floor",
+    )  # fmt: skip
+    return s.done(s.qconv("c2", y))
+
+
+def _attention(*slots: str) -> onnx.ModelProto:
+    """Self-attention whose four inputs have Q/DQ where `slots` names them: q, k, v, p for the
+    probabilities, and out for the projection behind."""
+    s = Quantized()
+    x = s.input("x", [1, 16, 32])
+    split, merge = s.constant("split", np.array([1, 16, 2, 16])), s.constant("merge", np.array([1, 16, 32]))
+
+    def head(name: str, order: list[int]) -> str:
+        y = s.node("MatMul", [x, s.weight(f"{name}_w", 32, 32)], f"{name}_y", name=name)
+        y = s.node("Reshape", [y, split], f"{name}_split", name=f"{name}_split")
+        y = s.node("Transpose", [y], f"{name}_t", name=f"{name}_t", perm=order)
+        return maybe(name, y)
+
+    def maybe(name: str, x: str, step: float = STEP) -> str:
+        return s.pair(x, f"{name}_in", step) if name in slots else x
+
+    y = s.node("MatMul", [head("q", [0, 2, 1, 3]), head("k", [0, 2, 3, 1])], "scores", name="qk")
+    y = s.node("Div", [y, s.constant("root", np.float32(4))], "scaled", name="scale")
+    y = s.node("Softmax", [y], "probabilities", name="softmax", axis=-1)
+    y = s.node("MatMul", [maybe("p", y, 1 / 127), head("v", [0, 2, 1, 3])], "context", name="av")
+    y = s.node("Transpose", [y], "context_t", name="context_t", perm=[0, 2, 1, 3])
+    y = maybe("out", s.node("Reshape", [y, merge], "merged", name="merge"))
+    weight = s.weights("proj_w", 32, 32, axis=1) if "out" in slots else s.weight("proj_w", 32, 32)
+    return s.done(s.node("MatMul", [y, weight], "y", name="proj"))
+
+
+@graph
+def attention_whole():
+    return _attention("q", "k", "p", "v", "out")
+
+
+@graph
+def attention_result_bare():
+    return _attention("q", "k", "p", "v")
+
+
+@graph
+def attention_scores_only():
+    return _attention("q", "k", "out")
+
+
+@graph
+def attention_probabilities_bare():
+    return _attention("q", "k", "v", "out")
+
+
+@graph
+def attention_float():
+    return _attention()
+
+
+@graph
+def pair_before_softmax():
+    s = Quantized()
+    x = s.pair(s.input("x", [1, 2, 16, 16]), "softmax_x")
+    y = s.node("Softmax", [x], "p", name="softmax", axis=-1)
+    inputs = [s.pair(y, "mm_p", 1 / 127), s.pair(s.input("v", [1, 2, 16, 16]), "mm_v")]
+    return s.done(s.node("MatMul", inputs, "y", name="mm"))
+
+
+@graph
+def pair_before_norm():
+    s = Quantized()
+    gain, shift = s.constant("g", np.ones(32, np.float32)), s.weight("b", 32)
+    x = s.node("LayerNormalization", [s.pair(s.matrix(), "norm_x"), gain, shift], "n", name="norm", axis=-1)
+    x = s.pair(x, "mm_x")
+    return s.done(s.node("MatMul", [x, s.weights("mm_w", 32, 48, axis=1)], "y", name="mm"))
+
+
+@graph
+def pair_before_output():
+    s = Quantized()
+    return s.done(s.pair(s.relu("relu1", s.qconv("c1", s.image())), "out"))
+
+
+@graph
+def integer_output():
+    s = Quantized()
+    y = s.relu("relu1", s.qconv("c1", s.image()))
+    zero = s.constant("z", np.int8(0))
+    y = s.node("QuantizeLinear", [y, s.constant("s", np.float32(STEP)), zero], "y", name="out/Q")
+    s.output(y, dtype=TensorProto.INT8)
+    return s.model()
+
+
+@graph
+def integer_input():
+    s = Quantized()
+    x = s.input("x", [1, 16, 16, 16], TensorProto.INT8)
+    step, zero = s.constant("s", np.float32(STEP)), s.constant("z", np.int8(0))
+    x = s.node("DequantizeLinear", [x, step, zero], "d", name="in/DQ")
+    return s.done(s.raw_conv("c1", x, s.weights("c1_w", 16, 16, 3, 3)))
+
+
+@graph
+def dangling_quantize():
+    s = Quantized()
+    y = s.qconv("c1", s.image())
+    s.node("QuantizeLinear", [y, "c1_x_s", "c1_x_z"], "nobody", name="dangling/Q")
+    return s.done(y)
+
+
+@graph
+def two_scales_for_one_tensor():
+    s = Quantized()
+    x = s.relu("relu0", s.qconv("c0", s.image()))
+    return s.done(s.qconv("c1", x, step=STEP), s.qconv("c2", x, step=2 * STEP))
+
+
+@graph
+def one_scale_for_two():
+    s = Quantized()
+    x = s.relu("relu0", s.qconv("c0", s.image()))
+    return s.done(s.qconv("c1", x, step=STEP), s.qconv("c2", x, step=STEP))
+
+
+@graph
+def shared_pair():
+    s = Quantized()
+    x = s.pair(s.relu("relu0", s.qconv("c0", s.image())), "shared")
+    return s.done(
+        s.raw_conv("c1", x, s.weights("c1_w", 16, 16, 3, 3)),
+        s.raw_conv("c2", x, s.weights("c2_w", 16, 16, 3, 3)),
+    )
+
+
+@graph
+def shared_with_float():
+    s = Quantized()
+    x = s.pair(s.relu("relu0", s.qconv("c0", s.image())), "shared")
+    y = s.raw_conv("c1", x, s.weights("c1_w", 16, 16, 3, 3))
+    return s.done(s.node("Add", [y, s.node("Sigmoid", [x], "gate", name="sigmoid")], "z", name="add"))
+
+
+@graph
+def missing_zero_point():
+    s = Quantized()
+    step = s.constant("s", np.float32(STEP))
+    q = s.node("QuantizeLinear", [s.image(), step, s.constant("z", np.int8(0))], "q", name="c1_x/Q")
+    x = s.node("DequantizeLinear", [q, step], "d", name="c1_x/DQ")
+    return s.done(s.raw_conv("c1", x, s.weights("c1_w", 16, 16, 3, 3)))
+
+
+@graph
+def pad_behind_pair():
+    s = Quantized()
+    pads = s.constant("pads", np.array([0, 0, 1, 1, 0, 0, 1, 1]))
+    x = s.node("Pad", [s.relu("relu0", s.qconv("c0", s.image())), pads], "pad_y", name="pad")
+    x = s.pair(x, "c1_x")
+    weight = s.weights("c1_w", 16, 16, 3, 3)
+    return s.done(s.node("Conv", [x, weight], "y", name="c1", kernel_shape=[3, 3]))
+
+
+def _half(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The same graph with all float32 turned float16, scales included."""
+    for tensor in proto.graph.initializer:
+        if tensor.data_type == TensorProto.FLOAT:
+            values = onnx.numpy_helper.to_array(tensor).astype(np.float16)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
+    for value in (*proto.graph.input, *proto.graph.output):
+        if value.type.tensor_type.elem_type == TensorProto.FLOAT:
+            value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    del proto.graph.value_info[:]
+    for entry in proto.opset_import:
+        entry.version = max(entry.version, 19) if entry.domain == "" else entry.version
+    return proto
+
+
+@graph
+def half_chain():
+    return _half(chain_ok())
+
+
+@graph
+def half_scale_underflow():
+    return _half(scale_tiny())
+
+
+@graph
+def half_weights_rank_one():
+    s = Quantized()
+    weight = s.pair(s.weight("w", 16, 16, 3, 3), "c1_w", [0.01], axis=0)
+    return _half(s.done(s.raw_conv("c1", s.pair(s.image(), "c1_x"), weight)))
+
+
+@graph
+def float_weights_rank_one():
+    s = Quantized()
+    weight = s.pair(s.weight("w", 16, 16, 3, 3), "c1_w", [0.01], axis=0)
+    return s.done(s.raw_conv("c1", s.pair(s.image(), "c1_x"), weight))
+
+
+@graph
+def half_microsoft_domain():
+    return _half(microsoft_domain())
+
+
+@graph
+def half_old_opset():
+    proto = half_chain()
+    proto.opset_import[0].version = 17
+    return proto

@@ -1,0 +1,231 @@
+"""What lint claims about TensorRT for RTX, checked by building the small graph."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from qdqtool.audit.run import audit
+from qdqtool.backends.rtx import PLUGIN as RTX
+from qdqtool.core.build import BuildRequest
+from qdqtool.core.dtypes import DType
+from qdqtool.core.engine import EngineLayer
+from qdqtool.engine import read
+from qdqtool.errors import BuildError
+from qdqtool.graph.load import load
+from qdqtool.placement.lint import LINTS, codes, lint
+from tests import models
+from tests.placement.qdq import GRAPHS
+
+pytest.importorskip("tensorrt_rtx", reason="needs the extra rtx")
+pytestmark = pytest.mark.rtx
+
+
+@dataclass(frozen=True)
+class Built:
+    """What became of a graph: its error, or its kernels and the precision of its products."""
+
+    error: str = ""
+    kernels: tuple[EngineLayer, ...] = ()
+    precision: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def roundings(self) -> int:
+        return sum(layer.name.count("Roun") for layer in self.kernels)
+
+
+@cache
+def built(name: str) -> Built:
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        path = models.save(GRAPHS[name](), folder)
+        try:
+            result, _ = RTX.build(BuildRequest(model=path, folder=folder, timeout_s=120))
+        except BuildError as error:
+            log = folder / "build.log"
+            return Built(error=f"{error.what} {log.read_text('utf-8') if log.exists() else ''}")
+        assert result.layers is not None
+        engine = read(folder / result.layers)
+        verdicts = audit(load(path).view, engine).verdicts
+        return Built(
+            kernels=engine.kernels,
+            precision=tuple((verdict.node, _word(verdict.precision)) for verdict in verdicts),
+        )
+
+
+def _word(dtype: DType) -> str:
+    return "float" if dtype.is_float else str(dtype)
+
+
+Claim = Callable[[Built], bool]
+
+
+def refused(words: str) -> Claim:
+    return lambda result: words in result.error
+
+
+def int8(*nodes: str) -> Claim:
+    return lambda result: not result.error and {(node, "int8") for node in nodes} <= set(result.precision)
+
+
+def floats(*nodes: str) -> Claim:
+    return lambda result: not result.error and {(node, "float") for node in nodes} <= set(result.precision)
+
+
+def more_kernels_than(other: str) -> Claim:
+    return lambda result: len(result.kernels) > len(built(other).kernels)
+
+
+def as_many_kernels_as(other: str) -> Claim:
+    return lambda result: len(result.kernels) == len(built(other).kernels)
+
+
+def more_roundings_than(other: str) -> Claim:
+    return lambda result: result.roundings > built(other).roundings
+
+
+def writes(*types: DType) -> Claim:
+    """One kernel writes exactly these types."""
+    return lambda result: any(sorted(t.dtype for t in k.outputs) == sorted(types) for k in result.kernels)
+
+
+def kernel(words: str) -> Claim:
+    return lambda result: any(words in layer.name or words in layer.kind for layer in result.kernels)
+
+
+def no_kernel(words: str) -> Claim:
+    return lambda result: not kernel(words)(result)
+
+
+CLEAN: set[str] = set()
+SHIFT = refused("shiftIsAllZeros")
+POSITIVE = refused("must all be positive")
+
+CASES: dict[str, tuple[set[str], tuple[Claim, ...]]] = {
+    "chain_ok": (CLEAN, (int8("c1", "c2"),)),
+    "weight_bare": ({"half_quantized"}, (floats("c1"), kernel("RounCastCastMul"))),
+    "activation_bare": ({"half_quantized"}, (floats("c1"), kernel("CastMulCast"))),
+    "weights_per_tensor": ({"per_tensor_weights"}, (int8("c1"),)),
+    "weights_prequantized": (CLEAN, (int8("c1"),)),
+    "activation_zero_point": ({"zero_point"}, (SHIFT,)),
+    "weight_zero_point": ({"zero_point"}, (SHIFT,)),
+    "activation_uint8_128": ({"zero_point"}, (SHIFT,)),
+    "weight_uint8_128": ({"zero_point"}, (SHIFT,)),
+    "activation_uint8_zero": ({"unsigned"}, (int8("c1"),)),
+    "activation_per_channel": ({"activation_channels"}, (floats("c1"),)),
+    "activation_rank_one": ({"scale_rank"}, (floats("c1"),)),
+    "matmul_rank_one": (CLEAN, (int8("mm"),)),
+    "shortcut_rank_one": ({"scale_rank"}, (floats("c2"), int8("c1", "c3"))),
+    "scale_zero": ({"scale_value"}, (POSITIVE,)),
+    "scale_negative": ({"scale_value"}, (POSITIVE,)),
+    "scale_tiny": (CLEAN, (int8("c1"),)),
+    "half_scale_underflow": ({"scale_value"}, (POSITIVE,)),
+    "scale_computed": ({"scale_computed"}, (refused("SIGSEGV"),)),
+    "bias_int32": ({"integer_type"}, (refused("Int32"),)),
+    "constant_scalar": ({"constant_scalar", "fake_quantize"}, (refused("only allowed before DQ"),)),
+    "constant_rank_four": ({"fake_quantize"}, (kernel("RounCastCastMul"),)),
+    "qlinear_conv": ({"operator"}, (refused("qlc"),)),
+    "dynamic_quantize": ({"operator"}, (refused("dql"),)),
+    "microsoft_domain": ({"domain"}, (int8("c1"),)),
+    "half_microsoft_domain": ({"domain"}, (int8("c1"),)),
+    "int16_activation": ({"integer_type"}, (refused("unsupported datatype"),)),
+    "int4_weights": (CLEAN, (floats("mm"),)),
+    "int4_weights_int8_activation": ({"four_bits"}, (refused("is_constant()"),)),
+    "int8_blocks": ({"blocks"}, (refused("is_constant()"),)),
+    "int8_blocks_float": ({"blocks", "half_quantized"}, (floats("mm"), kernel("CastMulCast"))),
+    "fp8_weights": ({"eight_bit_float"}, (refused("fp8_e4m3"),)),
+    "half_scale_float_data": ({"mixed_types"}, (refused("must be of same type"),)),
+    "half_chain": (CLEAN, (int8("c1", "c2"),)),
+    "half_weights_rank_one": ({"weight_rank", "per_tensor_weights"}, (refused("same_symbolic_shapes"),)),
+    "float_weights_rank_one": ({"per_tensor_weights"}, (int8("c1"),)),
+    "half_old_opset": ({"opset"}, (int8("c1", "c2"),)),
+    "conv_weight_axis_one": ({"weight_axis"}, (floats("c1"), kernel("CastMulCast"))),
+    "matmul_weight": (CLEAN, (int8("mm"),)),
+    "matmul_weight_axis_zero": ({"weight_axis"}, (floats("mm"), kernel("CastMulFc"))),
+    "gemm_weight_axis_one": ({"weight_axis"}, (floats("mm"), kernel("CastMulFc"))),
+    "matmul_weight_only": ({"half_quantized"}, (floats("mm"), no_kernel("CastMul"))),
+    "matmul_activation_only": ({"half_quantized"}, (floats("mm"), kernel("CastMulFc"))),
+    "matmul_both": (CLEAN, (int8("mm"),)),
+    "matmul_one_of_two": ({"half_quantized"}, (floats("mm"), kernel("CastMulFc"))),
+    "weight_transposed": (CLEAN, (int8("mm"),)),
+    "relu_behind_pair": ({"fake_quantize", "half_quantized"}, (floats("c1"), kernel("RounCastCastMulRelu"))),
+    "maxpool_behind_pair": (CLEAN, (int8("c1"),)),
+    "concat_same_scale": (CLEAN, (int8("c3"),)),
+    "concat_other_scales": ({"concat_scales"}, (int8("c3"), more_roundings_than("concat_same_scale"))),
+    "concat_same_scale_bare": (CLEAN, (int8("c3"),)),
+    "concat_other_scales_bare": ({"concat_scales", "half_quantized"}, (floats("c3"), int8("c1", "c2"))),
+    "concat_pair_behind": (CLEAN, (int8("c3"), as_many_kernels_as("concat_same_scale"))),
+    "residual_shortcut": (CLEAN, (int8("c2", "c3"),)),
+    "residual_bare": ({"residual"}, (int8("c2", "c3"), writes(DType.INT8, DType.FLOAT32))),
+    "residual_both": ({"residual"}, (int8("c2", "c3"), more_roundings_than("residual_shortcut"))),
+    "residual_conv_only": ({"residual"}, (writes(DType.INT8, DType.FLOAT32), more_roundings_than("residual_bare"))),
+    "pair_before_relu": ({"inside_fusion"}, (int8("c1", "c2"), more_roundings_than("chain_ok"))),
+    "pair_inside_silu": ({"inside_fusion", "fake_quantize"}, (more_roundings_than("silu"),)),
+    "silu": (CLEAN, (int8("c1", "c2"), kernel("Silu"))),
+    "pair_behind_pair": ({"requantized"}, (int8("c1"), more_roundings_than("pair_behind_pair_same"))),
+    "pair_behind_pair_same": (CLEAN, (int8("c1"),)),
+    "requantized_behind_pool": ({"requantized"}, (int8("c2"),)),
+    "depthwise": (CLEAN, (int8("dw"),)),
+    "depthwise_float": ({"float_island"}, (floats("dw"), more_kernels_than("depthwise"))),
+    "grouped": (CLEAN, (int8("c1"),)),
+    "conv_transpose": ({"conv_transpose"}, (floats("up"), kernel("CastMulCast"))),
+    "global_pool": ({"average_pool"}, (more_roundings_than("global_pool_float"), as_many_kernels_as("global_pool_float"))),
+    "global_pool_float": (CLEAN, (int8("c1", "c2"),)),
+    "average_pool": ({"average_pool"}, (kernel("avgpool"), kernel("RounCastCastMul"))),
+    "nearest_resize": (CLEAN, (int8("c2"),)),
+    "attention_whole": (CLEAN, (int8("qk", "av"), kernel("_gemm_mha"))),
+    "attention_result_bare": ({"attention"}, (no_kernel("_gemm_mha"), more_kernels_than("attention_whole"))),
+    "attention_scores_only": ({"attention"}, (no_kernel("_gemm_mha"), more_kernels_than("attention_whole"))),
+    "attention_probabilities_bare": (
+        {"attention", "half_quantized"}, (no_kernel("_gemm_mha"), more_kernels_than("attention_whole")),
+    ),
+    "attention_float": (CLEAN, (no_kernel("Roun"),)),
+    "pair_before_softmax": ({"fake_quantize"}, (int8("mm"), kernel("RounCastCastMulMaxrSub"))),
+    "pair_before_norm": ({"fake_quantize"}, (int8("mm"), kernel("RounCastCastMulMean"))),
+    "pair_before_output": ({"output_pair"}, (int8("c1"), kernel("RounCastCastMul"))),
+    "integer_output": (CLEAN, (int8("c1"),)),
+    "integer_input": (CLEAN, (int8("c1"),)),
+    "dangling_quantize": ({"dangling"}, (int8("c1"), as_many_kernels_as("weights_prequantized"))),
+    "two_scales_for_one_tensor": ({"two_scales"}, (writes(DType.INT8, DType.INT8),)),
+    "one_scale_for_two": (CLEAN, (int8("c1", "c2"), lambda result: not writes(DType.INT8, DType.INT8)(result))),
+    "shared_pair": (CLEAN, (as_many_kernels_as("one_scale_for_two"),)),
+    "shared_with_float": ({"float_reader"}, (int8("c1"), kernel("CastMulSigm"))),
+    "missing_zero_point": (CLEAN, (int8("c1"),)),
+    "pad_behind_pair": (CLEAN, (int8("c0", "c1"), as_many_kernels_as("chain_ok"))),
+}  # fmt: skip
+
+
+def test_every_graph_has_a_claim():
+    assert CASES.keys() == GRAPHS.keys()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_builder_does_what_lint_says(name, tmp_path):
+    expected, claims = CASES[name]
+    report = lint(load(models.save(GRAPHS[name](), tmp_path)))
+    assert {finding.rule for finding in report.findings} == expected
+    result = built(name)
+    assert all(claim(result) for claim in claims), result
+    if not result.error:
+        assert not any(finding.severity.value == "error" for finding in report.findings)
+    else:
+        assert any(finding.severity.rank for finding in report.findings)
+
+
+def test_sm75_convolutions_are_not_int8(tmp_path):
+    path = models.save(GRAPHS["chain_ok"](), tmp_path)
+    result, _ = RTX.build(BuildRequest(model=path, folder=tmp_path / "built", targets=("sm75",)))
+    engine = read(tmp_path / "built" / str(result.layers))
+    assert all(verdict.precision is not DType.INT8 for verdict in audit(load(path).view, engine).verdicts)
+
+
+def test_every_rule_is_shown_by_a_graph_or_speaks_of_classic_releases_only():
+    shown = {rule for rules, _ in CASES.values() for rule in rules}
+    elsewhere = {"hidden", "old_gpu"}
+    silent = set(codes().values()) - shown - elsewhere
+    assert all("rtx" not in LINTS.load(name).targets for name in silent), silent
