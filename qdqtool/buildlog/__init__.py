@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from qdqtool.buildlog.reader import Progress, Reader, Watch
 from qdqtool.buildlog.source import LogSource, Source
-from qdqtool.core.buildlog import BuildLog, LogRun
+from qdqtool.core.buildlog import BuildLog, LogRun, RunDigest
 
-__all__ = ["LogSource", "Progress", "Source", "Watch", "read", "runs"]
+__all__ = ["LogSource", "Progress", "Source", "Watch", "digests", "read", "runs"]
 
 
 def read(source: Source, watch: Watch | None = None) -> BuildLog:
@@ -22,7 +22,7 @@ def read(source: Source, watch: Watch | None = None) -> BuildLog:
         InputFileError: the file cannot be opened or read. Its content never raises.
     """
     opened = LogSource(source)
-    found = tuple(Reader(opened, watch).runs())
+    found = tuple(runs(opened, watch))
     return BuildLog(runs=found, notes=tuple(opened.notes))
 
 
@@ -32,4 +32,13 @@ def runs(source: LogSource, watch: Watch | None = None) -> Iterator[LogRun]:
     Raises:
         InputFileError: the file cannot be opened or read.
     """
-    return Reader(source, watch).runs()
+    return (run.value() for run in Reader(source, watch).runs())
+
+
+def digests(source: LogSource, watch: Watch | None = None) -> Iterator[RunDigest]:
+    """As `runs`, but only what a person wants to know of each run: several times faster.
+
+    Raises:
+        InputFileError: the file cannot be opened or read.
+    """
+    return (run.digest() for run in Reader(source, watch).runs())

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from qdqtool.buildlog.graph import Graph
+from collections.abc import Iterable
+
+from qdqtool.buildlog.graph import Graph, Node
+from qdqtool.buildlog.ledger import Row
 from qdqtool.buildlog.names import Names
-from qdqtool.core.buildlog import LogNode
+from qdqtool.buildlog.records import Layer
 from qdqtool.core.dtypes import DType
-from qdqtool.core.engine import EngineLayer
-from qdqtool.core.events import ComputeNode, End, LedgerRow
+from qdqtool.core.events import ComputeNode, End
 
 COMPUTE = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 """Operators whose precision decides the speed of an INT8 engine."""
@@ -16,17 +18,16 @@ COMPUTE = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 class Precisions:
     """Verdicts on the compute nodes of one run."""
 
-    def __init__(
-        self, graph: Graph, ledger: tuple[LedgerRow, ...], layers: tuple[EngineLayer, ...], names: Names
-    ) -> None:
+    def __init__(self, graph: Graph, ledger: Iterable[Row], layers: tuple[Layer, ...], names: Names) -> None:
         self._graph = graph
-        self._rows = {row.node: row for row in ledger}
-        self._fused: dict[str, list[LedgerRow]] = {}
+        self._rows: dict[str, Row] = {}
+        self._fused: dict[str, list[Row]] = {}
         for row in ledger:
+            self._rows[row.node] = row
             if row.end in (End.INPUT, End.WEIGHT, End.OUTPUT):
                 for part in names.parts(row.into):
                     self._fused.setdefault(part, []).append(row)
-        self._layers: dict[str, EngineLayer] = {}
+        self._layers: dict[str, Layer] = {}
         for layer in layers:
             for part in (*layer.onnx_nodes, *names.parts(layer.name)):
                 if part not in self._layers or layer.kind in _CORES:
@@ -36,7 +37,7 @@ class Precisions:
         """A verdict for every compute node of the model, in its order."""
         return tuple(self._judge(node) for node in self._graph.nodes if node.op in COMPUTE)
 
-    def _judge(self, node: LogNode) -> ComputeNode:
+    def _judge(self, node: Node) -> ComputeNode:
         rows = self._fused.get(node.name, [])
         ends = {row.end for row in rows}
         layer = self._layers.get(node.name)
@@ -55,7 +56,7 @@ class Precisions:
             contradiction=_contradiction(precision, layer) if rows else "",
         )
 
-    def _fused_reason(self, node: LogNode, rows: list[LedgerRow]) -> str:
+    def _fused_reason(self, node: Node, rows: list[Row]) -> str:
         output = next((row.node for row in rows if row.end is End.OUTPUT), "")
         if output:
             return f"its DQ inputs and its output {output} were fused into it"
@@ -63,8 +64,8 @@ class Precisions:
         behind = f"its readers are {', '.join(after)}" if after else "it makes an output of the model"
         return f"its DQ inputs were fused into it, but no Q was fused as its output: {behind}"
 
-    def _unfused(self, node: LogNode, layer: EngineLayer | None) -> tuple[str, str]:
-        makers = [self._graph.maker(tensor.name) for tensor in node.inputs[:2]]
+    def _unfused(self, node: Node, layer: Layer | None) -> tuple[str, str]:
+        makers = [self._graph.maker(tensor) for tensor in node.inputs[:2]]
         feeding = [maker for maker in makers if maker is not None and maker.op == "DequantizeLinear"]
         if not node.inputs:
             return "unknown", "the log does not show its inputs"
@@ -72,15 +73,13 @@ class Precisions:
             return "float", "none of its inputs comes from a DequantizeLinear"
         if len(feeding) < 2:
             bare = next(
-                tensor.name
-                for tensor, maker in zip(node.inputs, makers, strict=False)
-                if maker not in feeding
+                tensor for tensor, maker in zip(node.inputs, makers, strict=False) if maker not in feeding
             )
             return "float", f"its input {bare} does not come from a DequantizeLinear"
         fates = [self._rows[maker.name].end for maker in feeding if maker.name in self._rows]
         if all(fate is End.KERNEL for fate in fates) and layer is not None:
             return _by_tensors(layer)
-        words = ", ".join(sorted({str(fate) for fate in fates}))
+        words = ", ".join(sorted({fate.value for fate in fates}))
         return "unknown", f"the log does not say that its DQ inputs were fused into it (they are {words})"
 
 
@@ -88,7 +87,7 @@ _CORES = frozenset({"correlation", "gemm", "deconv", "CaskConvolution", "CaskGem
 _FLOATS = frozenset({DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16})
 
 
-def _by_tensors(layer: EngineLayer) -> tuple[str, str]:
+def _by_tensors(layer: Layer) -> tuple[str, str]:
     """The verdict that a kernel's own tensors give: INT8 needs two INT8 operands of rank 2 or more."""
     operands = [tensor for tensor in (*layer.inputs, *layer.constants) if len(tensor.shape or ()) >= 2]
     quantized = [tensor for tensor in operands if tensor.dtype is DType.INT8]
@@ -101,7 +100,7 @@ def _by_tensors(layer: EngineLayer) -> tuple[str, str]:
     return "int8-in", f"its kernel {layer.name} reads INT8 and writes {_types(layer)}"
 
 
-def _contradiction(precision: str, layer: EngineLayer | None) -> str:
+def _contradiction(precision: str, layer: Layer | None) -> str:
     """How the engine layer's tensors disagree with the ledger; "" where they agree or are not printed."""
     if layer is None or not layer.outputs or not layer.inputs:
         return ""
@@ -119,6 +118,6 @@ def _contradiction(precision: str, layer: EngineLayer | None) -> str:
     return ""
 
 
-def _types(layer: EngineLayer, *, inputs: bool = False) -> str:
+def _types(layer: Layer, *, inputs: bool = False) -> str:
     tensors = layer.inputs if inputs else layer.outputs
     return ", ".join(sorted({str(tensor.dtype) for tensor in tensors})) or "nothing"

@@ -17,6 +17,10 @@ Bound = tuple[Read, Hear | None, Section | None]
 """A sentence as the reader uses it: how it reads, who hears it, what it opens."""
 
 
+BoundInside = tuple[str, Read, Hear | None, Section | None]
+"""The same behind a fixed part that occurs inside."""
+
+
 class Grammar:
     """Sentences by their first bytes, by a fixed part inside, and sections by their heading.
 
@@ -41,6 +45,9 @@ class Grammar:
         for bucket in self.buckets:
             bucket.sort(key=lambda sentence: -len(sentence.head))
         self._short.sort(key=lambda sentence: -len(sentence.head))
+        self._inner.sort(
+            key=lambda pair: _COMMON.index(pair[1].name) if pair[1].name in _COMMON else len(_COMMON)
+        )
         self._starts = {sentence.head[:2] for sentence in self._short}
         self.light = [s for s in sentences if isinstance(s, Sentence) and s.light != "no"]
 
@@ -80,6 +87,10 @@ class Grammar:
             for bucket in self.buckets
         ]
 
+    def bind_inner(self, ears: Mapping[str, Hear]) -> list[BoundInside]:
+        """Sentences without fixed first bytes: a fixed part inside, then as `bind`."""
+        return [(anchor, s.read, ears.get(s.name), self.sections.get(s.name)) for anchor, s in self._inner]
+
     def _place(self, sentence: Sentence | Shape) -> None:
         if isinstance(sentence, Shape):
             self._shapes.append(sentence)
@@ -93,6 +104,10 @@ class Grammar:
                 self.keys[key] = len(self.buckets)
                 self.buckets.append([])
             self.buckets[self.keys[key]].append(sentence)
+
+
+_COMMON = ("node-inputs", "node-outputs", "timed", "kernel-set", "no-tactics", "fused", "quantize-into")
+"""Sentences without fixed first bytes that logs are full of: they are tried first."""
 
 
 @lru_cache(maxsize=1)

@@ -19,180 +19,22 @@ it, a Myelin region that was told to hold it.
 
 from __future__ import annotations
 
-import re
+from collections import Counter
 
+from qdqtool.buildlog.books.optimizer import Told
 from qdqtool.buildlog.graph import Graph
 from qdqtool.buildlog.names import Names
-from qdqtool.core.engine import EngineLayer
-from qdqtool.core.events import End, EventKind, LedgerRow, LedgerStep, LedgerSummary, OptimizerEvent
+from qdqtool.buildlog.records import Layer
+from qdqtool.core.events import End, EventKind, LedgerRow, LedgerStep, LedgerSummary
 
-_CLONE = re.compile(r"(?P<base>.+)_clone_(?P<number>\d{1,6})")
 _FOLD, _SPLIT = "ConstQDQInitializersFusion", "SplitQAcrossPrecedingFanIn"
-_CANCEL, _QUANTIZE_WEIGHT = "DqQFusion", "ConstWeightsQuantizeFusion"
+_CANCEL, _QUANTIZE_WEIGHT, _FUSE_WEIGHT = "DqQFusion", "ConstWeightsQuantizeFusion", "ConstWeightsFusion"
 _OPEN = frozenset({End.UNKNOWN, End.MOVED})
 _WEIGHT_FOLDED = "became part of a weight, quantized at build time"
 
 
-class Ledger:
-    """Rows of one run; `read` the events, then `settle` with the finished engine.
-
-    Attributes:
-        effective: lines of attempts that print no effect of their own, and had one.
-    """
-
-    def __init__(self, graph: Graph, names: Names) -> None:
-        self._graph = graph
-        self._names = names
-        self._rows: dict[str, _Row] = {}
-        self._attempt: OptimizerEvent | None = None
-        self._splits: list[OptimizerEvent] = []
-        self.effective: set[int] = set()
-        for node in graph.qdq:
-            self._rows[node.name] = _Row(node.name, "Q" if node.op == "QuantizeLinear" else "DQ")
-
-    def read(self, events: tuple[OptimizerEvent, ...]) -> None:
-        """Write the events' steps into the rows."""
-        for event in events:
-            write = _WRITERS.get(event.kind)
-            if write is not None:
-                write(self, event)
-        for event in self._splits:
-            self._split(event)
-
-    def settle(
-        self, layers: tuple[EngineLayer, ...], regions: dict[str, tuple[str, ...]]
-    ) -> tuple[LedgerRow, ...]:
-        """All rows with their ends.
-
-        Args:
-            layers: the finished engine, as far as the log prints it.
-            regions: Myelin region -> ONNX nodes that it was told to hold.
-        """
-        owners = _owners(layers, regions, self._names)
-        for row in self._rows.values():
-            if row.end in _OPEN:
-                owner = owners.get(row.node)
-                if owner is not None:
-                    row.finish(*owner)
-        return tuple(row.value() for row in self._rows.values())
-
-    def _attempted(self, event: OptimizerEvent) -> None:
-        self._attempt = event
-        node = event.nodes[0] if event.nodes else ""
-        if event.pass_name == _FOLD:
-            self._row(node, _kind_by_name(node)).step(event.line, "scale and zero point became constants")
-        elif event.pass_name == _SPLIT:
-            self._splits.append(event)
-        elif event.pass_name == _CANCEL:
-            self.effective.add(event.line)
-            row = self._row(node, "DQ")
-            row.step(event.line, "met the Q behind it")
-            row.finish(End.CANCELLED, self._graph.quantizer_behind(node))
-
-    def _fused(self, event: OptimizerEvent) -> None:
-        if len(event.nodes) < 2:
-            return
-        first, second = event.nodes
-        if event.pass_name == _QUANTIZE_WEIGHT:
-            row = self._row(second, "Q")
-            row.step(event.line, _WEIGHT_FOLDED)
-            row.finish(End.FOLDED, first)
-            return
-        for part in self._names.parts(first):
-            folded = self._rows.get(part)
-            if folded is not None and folded.end is End.FOLDED:
-                folded.step(event.line, f"the weight became part of {second} ({event.pass_name})")
-                folded.finish(End.WEIGHT, second)
-
-    def _quantized(self, event: OptimizerEvent) -> None:
-        for place, node in enumerate(event.nodes):
-            kind = "DQ" if len(event.nodes) > 1 else _kind_by_name(node)
-            row = self._row(node, kind)
-            end = self._side(row, place)
-            row.step(event.line, f"{end} of {event.into} ({event.pass_name})")
-            row.finish(end, event.into)
-
-    def _side(self, row: _Row, place: int) -> End:
-        """Which side of its compute node a fused Q or DQ is."""
-        if row.kind == "Q":
-            return End.OUTPUT
-        weight = self._graph.is_weight(row.node)
-        if weight is None:
-            weight = place == 1
-        return End.WEIGHT if weight else End.INPUT
-
-    def _swapped(self, event: OptimizerEvent) -> None:
-        for node, other in zip(event.nodes, reversed(event.nodes), strict=True):
-            if node in self._rows or _looks_quantizing(node):
-                row = self._row(node, _kind_by_name(node))
-                row.step(event.line, f"moved through {other}")
-                if row.end in _OPEN:
-                    row.finish(End.MOVED, other)
-
-    def _duplicate(self, event: OptimizerEvent) -> None:
-        row = self._row(event.nodes[0], "Q")
-        row.step(event.line, f"merged into its duplicate {event.into}")
-        row.finish(End.MERGED, event.into)
-
-    def _removed(self, event: OptimizerEvent) -> None:
-        row = self._rows.get(event.nodes[0])
-        if row is None:
-            return
-        row.step(event.line, "removed")
-        if row.end in _OPEN and self._attempt is not None and self._attempt.nodes:
-            into, name = self._attempt.nodes[0], self._attempt.pass_name
-            if name.startswith("Const"):
-                row.finish(End.FOLDED, "")
-            else:
-                end = self._side(row, 0)
-                row.step(event.line, f"{end} of {into} ({name})")
-                row.finish(end, into)
-
-    def _retyped(self, event: OptimizerEvent) -> None:
-        if not event.detail.endswith("kQDQ"):
-            return
-        node = event.nodes[0]
-        row = self._row(node, "DQ" if event.detail.startswith("DEQUANTIZE") else "Q")
-        row.step(event.line, "left as a kernel of its own (QDQToCopy)")
-        row.finish(End.COPY, node)
-
-    def _split(self, event: OptimizerEvent) -> None:
-        """Find whom a split attempt split: the Q behind that Concat, or one that has clones."""
-        concat = event.nodes[0] if event.nodes else ""
-        for parent in self._graph.quantizers_of_output(concat):
-            row = self._rows.get(parent)
-            if row is None or row.end not in _OPEN:
-                continue
-            self.effective.add(event.line)
-            row.step(event.line, f"split over {concat}")
-            row.finish(End.SPLIT, concat)
-            self._add_clones(row, event, concat)
-
-    def _add_clones(self, parent: _Row, event: OptimizerEvent, concat: str) -> None:
-        for number, source in enumerate(self._graph.producers_of_inputs(concat)):
-            clone = self._row(f"{parent.node}_clone_{number}", "Q")
-            clone.step(event.line, f"made from {parent.node} above {concat}")
-            met = self._rows.get(source)
-            if clone.end in _OPEN and met is not None and met.end is End.CANCELLED:
-                clone.step(met.steps[-1].line, f"met {met.node}")
-                clone.finish(End.CANCELLED, met.node)
-                met.finish(End.CANCELLED, clone.node)
-
-    def _row(self, node: str, kind: str) -> _Row:
-        row = self._rows.get(node)
-        if row is not None:
-            return row
-        found = _CLONE.fullmatch(node)
-        base = found["base"] if found else ""
-        row = self._rows[node] = _Row(node, kind, clone_of=base)
-        parent = self._rows.get(base)
-        if parent is not None:
-            row.kind = parent.kind
-        return row
-
-
-class _Row:
-    """A row while it is written."""
+class Row:
+    """One Q or DQ node while the ledger is written; see `LedgerRow`."""
 
     __slots__ = ("clone_of", "end", "into", "kind", "node", "steps")
 
@@ -202,55 +44,207 @@ class _Row:
         self.clone_of = clone_of
         self.end = End.UNKNOWN
         self.into = ""
-        self.steps: list[LedgerStep] = []
+        self.steps: list[tuple[int, str]] = []
 
-    def step(self, line: int, what: str) -> None:
-        self.steps.append(LedgerStep(line=line, what=what))
+    @property
+    def lines(self) -> list[int]:
+        """Lines that tell its story, each once, in order."""
+        return sorted({line for line, _ in self.steps})
 
-    def finish(self, end: End, into: str) -> None:
+    def take(self, line: int, what: str, end: End, into: str) -> None:
+        """Note a step that settles its end."""
+        self.steps.append((line, what))
         self.end, self.into = end, into
 
     def value(self) -> LedgerRow:
-        steps = tuple(sorted(self.steps, key=lambda step: step.line))
+        """The finished row."""
         return LedgerRow(
             node=self.node,
             kind=self.kind,
             end=self.end,
             into=self.into,
-            lines=tuple(dict.fromkeys(step.line for step in steps)),
-            steps=steps,
+            lines=tuple(self.lines),
+            steps=tuple(LedgerStep(line=line, what=what) for line, what in sorted(self.steps)),
             clone_of=self.clone_of,
         )
 
 
+class Ledger:
+    """Rows of one run: `read` what the optimizer told, then `settle` with the finished engine.
+
+    Attributes:
+        rows: node -> row, the model's nodes first, in its order.
+        effective: lines of attempts that print no effect of their own, and had one.
+    """
+
+    def __init__(self, graph: Graph, names: Names) -> None:
+        self._graph = graph
+        self._names = names
+        self._attempt: tuple[str, str] = ("", "")
+        self._splits: list[tuple[int, str]] = []
+        self.effective: set[int] = set()
+        self.rows: dict[str, Row] = {
+            node.name: Row(node.name, "Q" if node.op == "QuantizeLinear" else "DQ") for node in graph.qdq
+        }
+
+    def read(self, told: list[Told]) -> None:
+        """Write the steps of the events into the rows."""
+        for event in told:
+            write = _WRITERS.get(event[1])
+            if write is not None and event[3]:
+                write(self, event)
+        for line, concat in self._splits:
+            self._split(line, concat)
+
+    def settle(self, layers: tuple[Layer, ...], regions: dict[str, tuple[str, ...]]) -> None:
+        """Ask the finished engine about rows whose end is open.
+
+        Args:
+            layers: the finished engine, as far as the log prints it.
+            regions: Myelin region -> ONNX nodes that it was told to hold.
+        """
+        waiting = [row for row in self.rows.values() if row.end in _OPEN]
+        if not waiting:
+            return
+        owners = _owners(layers, regions, self._names)
+        for row in waiting:
+            owner = owners.get(row.node)
+            if owner is not None:
+                row.end, row.into = owner
+
+    def summary(self) -> LedgerSummary | None:
+        """The ledger counted, clones apart from the nodes of the model; None without any row."""
+        if not self.rows:
+            return None
+        model = [row for row in self.rows.values() if not row.clone_of]
+        ends = Counter(row.end.value for row in self.rows.values())
+        return LedgerSummary(
+            q=sum(row.kind == "Q" for row in model),
+            dq=sum(row.kind == "DQ" for row in model),
+            clones=len(self.rows) - len(model),
+            ends=dict(sorted(ends.items())),
+            accounted=sum(row.end is not End.UNKNOWN for row in model),
+        )
+
+    def attempted(self, event: Told) -> None:
+        """`Running: X on Y`."""
+        line, _, name, (node, *_), _, _ = event
+        self._attempt = (name, node)
+        if name == _FOLD:
+            self._row(node, _kind_by_name(node)).steps.append((line, "scale and zero point became constants"))
+        elif name == _SPLIT:
+            self._splits.append((line, node))
+        elif name == _CANCEL:
+            self.effective.add(line)
+            behind = self._graph.quantizer_behind(node)
+            self._row(node, "DQ").take(line, "met the Q behind it", End.CANCELLED, behind)
+
+    def fused(self, event: Told) -> None:
+        """`X: Fusing A with B`."""
+        line, _, name, nodes, _, _ = event
+        if len(nodes) < 2:
+            return
+        first, second = nodes
+        if name == _QUANTIZE_WEIGHT:
+            self._row(second, "Q").take(line, _WEIGHT_FOLDED, End.FOLDED, first)
+        elif name == _FUSE_WEIGHT:
+            for part in self._names.parts(first):
+                row = self.rows.get(part)
+                if row is not None and row.end is End.FOLDED:
+                    row.take(line, f"the weight became part of {second}", End.WEIGHT, second)
+
+    def quantized(self, event: Told) -> None:
+        """`X: fusing Q into N` and `X: fusing (DQ and DQ) into N`."""
+        line, _, name, nodes, into, _ = event
+        for place, node in enumerate(nodes):
+            row = self._row(node, "DQ" if len(nodes) > 1 else _kind_by_name(node))
+            end = self._side(row, place)
+            row.take(line, f"{end.value} of {into} ({name})", end, into)
+
+    def swapped(self, event: Told) -> None:
+        """`Swapping M with Q`."""
+        line, _, _, nodes, _, _ = event
+        for node, other in zip(nodes, reversed(nodes), strict=True):
+            if node in self.rows or _looks_quantizing(node):
+                row = self._row(node, _kind_by_name(node))
+                row.steps.append((line, f"moved through {other}"))
+                if row.end in _OPEN:
+                    row.end, row.into = End.MOVED, other
+
+    def duplicate(self, event: Told) -> None:
+        """`Eliminating Q which duplicates (Q) P`."""
+        line, _, _, (node, *_), twin, _ = event
+        self._row(node, "Q").take(line, f"merged into its duplicate {twin}", End.MERGED, twin)
+
+    def removed(self, event: Told) -> None:
+        """`Removing X`: where no event said why, the pass at work took it."""
+        line, _, _, (node, *_), _, _ = event
+        row = self.rows.get(node)
+        if row is None:
+            return
+        row.steps.append((line, "removed"))
+        name, into = self._attempt
+        if row.end in _OPEN and into:
+            end = End.FOLDED if name.startswith("Const") else self._side(row, 0)
+            row.take(line, f"{end.value} of {into} ({name})", end, into)
+
+    def retyped(self, event: Told) -> None:
+        """`Swap the layer type of Q from QUANTIZE to kQDQ`."""
+        line, _, _, (node, *_), _, detail = event
+        if detail.endswith("kQDQ"):
+            row = self._row(node, "DQ" if detail.startswith("DEQUANTIZE") else "Q")
+            row.take(line, "left as a kernel of its own", End.COPY, node)
+
+    def _side(self, row: Row, place: int) -> End:
+        """Which side of its compute node a fused Q or DQ is."""
+        if row.kind == "Q":
+            return End.OUTPUT
+        weight = self._graph.is_weight(row.node)
+        if weight is None:
+            weight = place == 1
+        return End.WEIGHT if weight else End.INPUT
+
+    def _split(self, line: int, concat: str) -> None:
+        """Find whom a split attempt split: the Q behind that Concat, unless it was merged into another."""
+        for parent in self._graph.quantizers_of_output(concat):
+            row = self.rows.get(parent)
+            if row is not None and row.end in _OPEN:
+                self.effective.add(line)
+                row.take(line, f"split over {concat}", End.SPLIT, concat)
+                self._add_clones(line, parent, concat)
+
+    def _add_clones(self, line: int, parent: str, concat: str) -> None:
+        for number, source in enumerate(self._graph.producers_of_inputs(concat)):
+            clone = self._row(f"{parent}_clone_{number}", "Q")
+            clone.steps.append((line, f"made from {parent} above {concat}"))
+            met = self.rows.get(source)
+            if clone.end in _OPEN and met is not None and met.end is End.CANCELLED:
+                clone.take(met.steps[-1][0], f"met {source}", End.CANCELLED, source)
+                met.into = clone.node
+
+    def _row(self, node: str, kind: str) -> Row:
+        row = self.rows.get(node)
+        if row is not None:
+            return row
+        base, found, number = node.rpartition("_clone_")
+        parent = self.rows.get(base) if found and number.isdecimal() else None
+        row = self.rows[node] = Row(node, parent.kind if parent else kind, base if number.isdecimal() else "")
+        return row
+
+
 _WRITERS = {
-    EventKind.ATTEMPT: Ledger._attempted,  # noqa: SLF001 -- its own methods, by kind of event
-    EventKind.FUSED: Ledger._fused,  # noqa: SLF001
-    EventKind.QUANTIZED: Ledger._quantized,  # noqa: SLF001
-    EventKind.SWAPPED: Ledger._swapped,  # noqa: SLF001
-    EventKind.DUPLICATE: Ledger._duplicate,  # noqa: SLF001
-    EventKind.REMOVED: Ledger._removed,  # noqa: SLF001
-    EventKind.RETYPED: Ledger._retyped,  # noqa: SLF001
+    EventKind.ATTEMPT: Ledger.attempted,
+    EventKind.FUSED: Ledger.fused,
+    EventKind.QUANTIZED: Ledger.quantized,
+    EventKind.SWAPPED: Ledger.swapped,
+    EventKind.DUPLICATE: Ledger.duplicate,
+    EventKind.REMOVED: Ledger.removed,
+    EventKind.RETYPED: Ledger.retyped,
 }
 
 
-def summarize(rows: tuple[LedgerRow, ...]) -> LedgerSummary:
-    """The ledger counted; clones are counted apart from the nodes of the model."""
-    model = [row for row in rows if not row.clone_of]
-    ends: dict[str, int] = {}
-    for row in rows:
-        ends[str(row.end)] = ends.get(str(row.end), 0) + 1
-    return LedgerSummary(
-        q=sum(row.kind == "Q" for row in model),
-        dq=sum(row.kind == "DQ" for row in model),
-        clones=len(rows) - len(model),
-        ends=dict(sorted(ends.items())),
-        accounted=sum(row.end is not End.UNKNOWN for row in model),
-    )
-
-
 def _owners(
-    layers: tuple[EngineLayer, ...], regions: dict[str, tuple[str, ...]], names: Names
+    layers: tuple[Layer, ...], regions: dict[str, tuple[str, ...]], names: Names
 ) -> dict[str, tuple[End, str]]:
     """Node -> what the finished engine says of it; weaker statements first, so that stronger ones replace them."""
     owners: dict[str, tuple[End, str]] = {}

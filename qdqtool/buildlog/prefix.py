@@ -21,7 +21,6 @@ from datetime import datetime, timezone
 
 SEVERITIES = "VIWEFX"
 
-_STAMP = r"\[{1,2}\s*(?P<stamp>\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d)\]"
 _WORDS = {
     "VERBOSE": "V",
     "DEBUG": "V",
@@ -36,35 +35,51 @@ _WORDS = {
     "FATAL": "F",
 }
 _LEVEL = "|".join(_WORDS)
-_CORES = tuple(
-    re.compile(form)
-    for form in (
-        _STAMP + r" ?(?:\[(?P<origin>TRT)\] ?)?\[(?P<severity>[VIWEFX])\] ?(?:\[(?P<late>TRT)\] ?)?",
-        r"\[(?P<severity>[VIWEFX])\] ?(?:\[(?P<origin>TRT)\] ?)?",
-        r"\[(?P<origin>TRT)\] ?\[(?P<severity>[VIWEFX])\] ?",
-        rf"\[TensorRT\] (?P<word>{_LEVEL}): ?",
-        rf"(?P<word>{_LEVEL}): ?\[(?P<origin>TRT)\]:? ?",
-        rf"TensorRT (?P<word>{_LEVEL}):? ?",
-        r"\[(?P<origin>TRT)\]:? +",
-        _STAMP + r" ?",
-    )
+_STAMP = r"\[{1,2}\s*(?P<stamp>\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d)\]"
+
+STAMPED, SHORT, REVERSED, OLD, DEEPSTREAM, NAMED, JETSON, BARE_STAMP = range(8)
+"""Forms of prefixes."""
+
+_BRACKETED = (
+    (
+        STAMPED,
+        re.compile(
+            _STAMP + r" ?(?:\[(?P<origin>TRT)\] ?)?\[(?P<severity>[VIWEFX])\] ?(?:\[(?P<late>TRT)\] ?)?"
+        ),
+    ),
+    (SHORT, re.compile(r"\[(?P<severity>[VIWEFX])\] ?(?:\[(?P<origin>TRT)\] ?)?")),
+    (REVERSED, re.compile(r"\[(?P<origin>TRT)\] ?\[(?P<severity>[VIWEFX])\] ?")),
+    (OLD, re.compile(rf"\[TensorRT\] (?P<word>{_LEVEL}): ?")),
+    (JETSON, re.compile(r"\[(?P<origin>TRT)\]:? +")),
+    (BARE_STAMP, re.compile(_STAMP + r" ?")),
 )
-_WRAPPERS = tuple(
-    re.compile(form)
-    for form in (
-        # docker, Kubernetes, GitHub: 2024-05-01T10:00:00.123456789Z [stdout F ]
-        r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)? (?:std(?:out|err) [FP] |- )?",
-        # systemd, syslog: Jan 02 15:04:05 host unit[123]:
-        r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S{1,80} [^\s:\[]{1,80}(?:\[\d{1,10}\])?: ",
-        # docker compose: name-1  |
-        r"[A-Za-z0-9][\w.-]{0,60} +\| ",
-        # glog and Triton: I0410 08:00:00.123456 1 logging.cc:49]
-        r"(?P<glog>[VIWEF])\d{4} \d\d:\d\d:\d\d\.\d{1,6}\s{1,4}\d{1,10} [\w./-]{1,120}:\d{1,7}\] ",
-        # ROS: [INFO] [1700000000.123]:   [node-1]
-        r"\[(?:INFO|WARN|ERROR|DEBUG|FATAL)\] \[\d{1,12}\.\d{1,9}\](?: \[[\w./-]{1,80}\])?: ",
-        # Nsight, MLPerf: :::MLLOG-less harness prefixes
-        r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [\w.]{1,60}:\d{1,6} {1,4}(?:INFO|WARNING|ERROR|DEBUG)\] ",
-    )
+_WORDED = (
+    (DEEPSTREAM, re.compile(rf"(?P<word>{_LEVEL}): ?\[(?P<origin>TRT)\]:? ?")),
+    (NAMED, re.compile(rf"TensorRT (?P<word>{_LEVEL}):? ?")),
+)
+_BRACKETED_CARRIERS = (
+    # ROS: [INFO] [1700000000.123]: or [INFO] [1700000000.123] [node-1]:
+    re.compile(r"\[(?:INFO|WARN|ERROR|DEBUG|FATAL)\] \[\d{1,12}\.\d{1,9}\](?: \[[\w./-]{1,80}\])?: "),
+    # MLPerf harness: [2021-03-11 17:33:29,841 __init__.py:255 INFO]
+    re.compile(
+        r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [\w.]{1,60}:\d{1,6} {1,4}(?:INFO|WARNING|ERROR|DEBUG)\] "
+    ),
+    # TensorRT Edge-LLM: [21:33:58.857] [INFO] [TensorRT]
+    re.compile(r"\[\d\d:\d\d:\d\d\.\d{3}\] \[(?:INFO|WARNING|ERROR|DEBUG|VERBOSE)\] (?:\[[\w.:]{1,120}\] )?"),
+)
+_NUMBERED_CARRIERS = (
+    # docker, Kubernetes, GitHub: 2024-05-01T10:00:00.123456789Z [stdout F ]
+    re.compile(
+        r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)? (?:std(?:out|err) [FP] |- )?"
+    ),
+)
+_LETTERED_CARRIERS = (
+    # systemd, syslog: Jan 02 15:04:05 host unit[123]:
+    re.compile(r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S{1,80} [^\s:\[]{1,80}(?:\[\d{1,10}\])?: "),
+    # glog, Triton: I0410 08:00:00.123456 1 logging.cc:49]
+    re.compile(r"[VIWEF]\d{4} \d\d:\d\d:\d\d\.\d{1,6}\s{1,4}\d{1,10} [\w./-]{1,120}:\d{1,7}\] "),
+    # docker compose: name-1  |
+    re.compile(r"[A-Za-z0-9][\w.-]{0,60} {1,20}\| (?=\[|&&&& |TensorRT )"),
 )
 _POSITION = re.compile(r"[\w./\\-]{1,200}\.(?:cpp|hpp|h|cc|cu|py|inl)(?::\d{1,7}|\(\d{1,7}\))(?::| -)? ?")
 
@@ -97,7 +112,7 @@ def peel(line: str) -> tuple[Prefix, str]:
         found, rest = _peel_once(body)
         if found is None:
             break
-        prefix, body = found, rest
+        prefix, body = (found if found.form >= 0 else prefix), rest
     return prefix, body
 
 
@@ -117,18 +132,33 @@ def seconds_of(stamp: str) -> float | None:
 
 
 def _peel_once(body: str) -> tuple[Prefix | None, str]:
+    """One prefix or one carrier taken off; None where there is neither."""
     head = body[:1]
-    if head == "[" or head.isalpha():
-        for number, core in enumerate(_CORES):
-            found = core.match(body)
-            if found:
-                return _prefix(found, number), body[found.end() :].lstrip()
-    if head.isalnum() or head == "[":
-        for wrapper in _WRAPPERS:
-            found = wrapper.match(body)
-            if found:
-                return NO_PREFIX, body[found.end() :].lstrip()
+    forms: tuple[tuple[int, re.Pattern[str]], ...] = ()
+    carriers: tuple[re.Pattern[str], ...]
+    if head == "[":
+        forms, carriers = _BRACKETED, _BRACKETED_CARRIERS
+    elif head.isalpha():
+        forms, carriers = _WORDED, _LETTERED_CARRIERS
+        if body.startswith(_COMMON):
+            return None, body
+    elif head.isdigit():
+        carriers = _NUMBERED_CARRIERS
+    else:
+        return None, body
+    for number, form in forms:
+        found = form.match(body)
+        if found:
+            return _prefix(found, number), body[found.end() :].lstrip()
+    for carrier in carriers:
+        found = carrier.match(body)
+        if found:
+            return NO_PREFIX, body[found.end() :].lstrip()
     return None, body
+
+
+_COMMON = ("Layer(", "Name: ")
+"""What lines without a prefix begin with most often."""
 
 
 def _prefix(found: re.Match[str], number: int) -> Prefix:

@@ -11,13 +11,12 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from qdqtool.buildlog.grammar import Bound, Grammar, Hear, grammar
+from qdqtool.buildlog.grammar import Bound, BoundInside, Grammar, Hear, grammar
 from qdqtool.buildlog.prefix import NO_PREFIX, Prefix, peel, without_position
 from qdqtool.buildlog.run import Run
 from qdqtool.buildlog.sentence import Fields, Section
 from qdqtool.buildlog.skim import SLOW, TUNED, Skimmed, Skimmer
 from qdqtool.buildlog.source import LogSource
-from qdqtool.core.buildlog import LogRun
 
 _STAMP = re.compile(r"\[(\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d)\]")
 _JOINT = re.compile(r"(?=\[\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d\] ?\[)|(?==== [A-Z][\w ]{3,60} ===)|(?=&&&& )")
@@ -48,7 +47,7 @@ class Reader:
         self._watch = watch
         self._grammar: Grammar = grammar()
         self._skim = Skimmer(self._grammar)
-        self._done: list[LogRun] = []
+        self._done: list[Run] = []
         self._text = ""
         self._at = 0
         self._line = 0
@@ -56,11 +55,12 @@ class Reader:
         self._extra = 0
         self._section: Section | None = None
         self._table: list[tuple[Bound, ...]] = []
+        self._inner: list[BoundInside] = []
         self._ears: dict[str, Hear] = {}
         self._run = self._new_run(1)
 
-    def runs(self) -> Iterator[LogRun]:
-        """The runs of the log, each as soon as it has ended."""
+    def runs(self) -> Iterator[Run]:
+        """The runs of the log, each as soon as it has ended; ask each for its value before the next."""
         for block in self._source.blocks():
             self._read(block)
             yield from self._done
@@ -68,7 +68,7 @@ class Reader:
             if self._watch:
                 self._watch(self._progress())
         if self._run.lines or self._run.number == 1:
-            yield self._run.value()
+            yield self._run
 
     def _progress(self) -> Progress:
         layer, best = self._run.tuning.now
@@ -94,6 +94,7 @@ class Reader:
         self._ears = self._run.ears()
         ears = {**self._ears, **{name: self._start(name) for name in _STARTS}}
         self._table[:] = self._grammar.bind(ears)
+        self._inner[:] = self._grammar.bind_inner(ears)
 
     def _start(self, name: str) -> Hear:
         """The ear of a sentence that may begin a new run."""
@@ -122,7 +123,7 @@ class Reader:
         read = line - run.first_line
         later = run.lines - read
         run.lines = read
-        self._done.append(run.value())
+        self._done.append(run)
         self._new_run(line)
         self._run.lines = later
 
@@ -156,7 +157,7 @@ class Reader:
             self._run.last_stamp = self._now() or self._run.last_stamp
 
     def _short_way(self, skimmed: Skimmed, first: int, *, ascii_only: bool) -> None:
-        text, table = self._text, self._table
+        text, table, inner = self._text, self._table, self._inner
         rows = zip(
             skimmed.number,
             skimmed.code,
@@ -186,10 +187,17 @@ class Reader:
                 line = text[start:end]
                 self._by_hand(first + number, line if ascii_only else _utf8(line))
             else:
-                body = text[at:end]
-                self._long_way(
-                    first + number, body if ascii_only else _utf8(body), NO_PREFIX, has_prefix=True
-                )
+                body = text[at:end] if ascii_only else _utf8(text[at:end])
+                for anchor, read, hear, section in inner:
+                    if anchor in body:
+                        fields = read(body)
+                        if fields is not None:
+                            if hear is not None:
+                                hear(first + number, *fields)
+                            self._section = section
+                            break
+                else:
+                    self._long_way(first + number, body, NO_PREFIX, has_prefix=True)
 
     def _read_by_hand(self, block: bytes) -> None:
         """A block with lone carriage returns (progress bars): each line is several messages over each other."""

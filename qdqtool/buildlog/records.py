@@ -5,12 +5,14 @@
     Name: A + B, LayerType: CaskConvolution, Inputs: [ { Name: x, Location: Device, Dimensions: [1,3], Format/Datatype:
         Row major linear FP32 }], Outputs: [ ... ], ParameterType: Convolution, ..., TacticName: ..., Metadata: ...
 
-Records are taken apart at fixed words; names may hold commas, brackets and arrows.
+Records are taken apart at fixed words, because names may hold commas, brackets and arrows; and only when asked, because
+most questions to a log need a few words of each.
 """
 
 from __future__ import annotations
 
 import re
+from functools import cached_property, lru_cache
 
 from qdqtool.buildlog.sentence import tactic_id
 from qdqtool.core.dtypes import DType
@@ -26,58 +28,135 @@ _METADATA = re.compile(r"\[ONNX Layer: ([^\x1e\x1f]*?)\](?=\[ONNX Layer: |[\x1e\
 _LONGEST = 1 << 18
 """Characters of one record that are taken apart; real ones stay far below."""
 
+Tensors = tuple[EngineTensor, ...]
 
-def layer_of_line(kind: str, name: str, rest: str) -> EngineLayer:
+
+class Layer:
+    """A layer in any form; its parts are found when asked for.
+
+    Attributes:
+        name: as printed.
+        kind: LayerType; "" where only names are printed.
+        rest: the remaining text.
+    """
+
+    def __init__(self, name: str, kind: str, rest: str) -> None:
+        self.name = name
+        self.kind = kind
+        self.rest = rest
+
+    @property
+    def inputs(self) -> Tensors:
+        """Run-time inputs."""
+        return self._groups.get("Inputs", ())
+
+    @property
+    def constants(self) -> Tensors:
+        """Weights and other constants where the dump lists them apart."""
+        return self._groups.get("Constants", ())
+
+    @property
+    def outputs(self) -> Tensors:
+        """Results."""
+        return self._groups.get("Outputs", ())
+
+    @property
+    def onnx_nodes(self) -> tuple[str, ...]:
+        """ONNX nodes it says it contains."""
+        return ()
+
+    def value(self) -> EngineLayer:
+        """The layer taken apart completely."""
+        return EngineLayer(name=self.name, kind=self.kind)
+
+    @cached_property
+    def _groups(self) -> dict[str, Tensors]:
+        return {}
+
+
+class LineLayer(Layer):
     """A layer of `Engine Layer Information:`; `rest` begins with its tactic id."""
-    tactic, _, io = rest[:_LONGEST].partition(", ")
-    inputs, _, outputs = io.rpartition(" -> ") if " -> " in io else ("", "", io.removeprefix("-> "))
-    return EngineLayer(
-        name=name,
-        kind=kind,
-        inputs=_tensors(inputs),
-        outputs=_tensors(outputs),
-        certainty=Certainty.INFERRED,
-        attributes=(("TacticValue", _tactic(tactic)),),
-    )
+
+    def value(self) -> EngineLayer:
+        return EngineLayer(
+            name=self.name,
+            kind=self.kind,
+            inputs=self.inputs,
+            outputs=self.outputs,
+            certainty=Certainty.INFERRED,
+            attributes=(("TacticValue", _tactic(self.rest.partition(", ")[0])),),
+        )
+
+    @cached_property
+    def _groups(self) -> dict[str, Tensors]:
+        io = self.rest.partition(", ")[2]
+        inputs, _, outputs = io.rpartition(" -> ") if " -> " in io else ("", "", io.removeprefix("-> "))
+        return {"Inputs": _tensors(inputs), "Outputs": _tensors(outputs)}
 
 
-def layer_of_name(name: str) -> EngineLayer:
-    """A layer of which only the name is printed (default profiling verbosity)."""
-    return EngineLayer(name=name, kind="")
+class RecordLayer(Layer):
+    """A layer of `Layers:`; `rest` begins behind its type."""
+
+    @property
+    def onnx_nodes(self) -> tuple[str, ...]:
+        return nodes_of(self.rest.rpartition("Metadata: ")[2]) if "Metadata: [ONNX" in self.rest else ()
+
+    def value(self) -> EngineLayer:
+        attributes = _attributes(self.rest[self._split[1] :])
+        nodes = nodes_of(attributes.pop("Metadata", ""))
+        stream = attributes.pop("StreamId", "")
+        if "TacticValue" in attributes:
+            attributes["TacticValue"] = _tactic(attributes["TacticValue"])
+        return EngineLayer(
+            name=self.name,
+            kind=self.kind,
+            inputs=self.inputs,
+            constants=self.constants,
+            outputs=self.outputs,
+            tactic=attributes.pop("TacticName", ""),
+            onnx_nodes=nodes,
+            certainty=Certainty.STATED if nodes else Certainty.INFERRED,
+            stream=int(stream) if stream.isascii() and stream.isdigit() and len(stream) < 10 else None,
+            attributes=tuple(sorted(attributes.items())),
+        )
+
+    @cached_property
+    def _split(self) -> tuple[dict[str, str], int]:
+        """The text of each group of tensors, and where the groups end."""
+        texts: dict[str, str] = {}
+        end = 0
+        for title in ("Inputs", "Constants", "Outputs"):
+            begin = self.rest.find(f"{title}: [", end)
+            if begin < 0:
+                continue
+            begin += len(title) + 3
+            close = self.rest.find("}]", begin) if self.rest.startswith(" {", begin) else begin
+            end = len(self.rest) if close < 0 else close
+            texts[title] = self.rest[begin:end]
+        return texts, end
+
+    @cached_property
+    def _groups(self) -> dict[str, Tensors]:
+        return {
+            title: tuple(_object(piece) for piece in text.split("{ ")[1:])
+            for title, text in self._split[0].items()
+        }
 
 
-def layer_of_record(name: str, rest: str) -> EngineLayer:
+def layer_of_line(kind: str, name: str, rest: str) -> Layer:
+    """A layer of `Engine Layer Information:`; `rest` begins with its tactic id."""
+    return LineLayer(name, kind, rest[:_LONGEST])
+
+
+def layer_of_record(name: str, rest: str) -> Layer:
     """A layer of `Layers:`; `rest` begins with its type."""
-    rest = rest[:_LONGEST]
-    kind, _, after = rest.partition(", ")
-    groups: dict[str, tuple[EngineTensor, ...]] = {}
-    end = 0
-    for title in ("Inputs", "Constants", "Outputs"):
-        begin = after.find(f"{title}: [", end)
-        if begin < 0:
-            continue
-        begin += len(title) + 3
-        close = after.find("}]", begin) if after.startswith(" {", begin) else begin
-        end = len(after) if close < 0 else close
-        groups[title] = _objects(after[begin:end])
-    attributes = _attributes(after[end:])
-    metadata = attributes.pop("Metadata", "")
-    stream = attributes.pop("StreamId", "")
-    nodes = nodes_of(metadata)
-    if "TacticValue" in attributes:
-        attributes["TacticValue"] = _tactic(attributes["TacticValue"])
-    return EngineLayer(
-        name=name,
-        kind=kind,
-        inputs=groups.get("Inputs", ()),
-        constants=groups.get("Constants", ()),
-        outputs=groups.get("Outputs", ()),
-        tactic=attributes.pop("TacticName", ""),
-        onnx_nodes=nodes,
-        certainty=Certainty.STATED if nodes else Certainty.INFERRED,
-        stream=int(stream) if stream.isascii() and stream.isdigit() and len(stream) < 10 else None,
-        attributes=tuple(sorted(attributes.items())),
-    )
+    kind, _, after = rest[:_LONGEST].partition(", ")
+    return RecordLayer(name, kind, after)
+
+
+def layer_of_name(name: str) -> Layer:
+    """A layer of which only the name is printed (default profiling verbosity)."""
+    return Layer(name, "", "")
 
 
 def nodes_of(metadata: str) -> tuple[str, ...]:
@@ -85,6 +164,7 @@ def nodes_of(metadata: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_METADATA.findall(metadata)))
 
 
+@lru_cache(maxsize=1024)
 def dtype_of(words: str) -> DType:
     """The element type in a format's prose (`Thirty-two wide channel vectorized row major Int8 format`)."""
     for word in reversed(words.split()):
@@ -94,21 +174,17 @@ def dtype_of(words: str) -> DType:
     return DType.UNKNOWN
 
 
-def _tensors(text: str) -> tuple[EngineTensor, ...]:
+def _tensors(text: str) -> Tensors:
     found = []
     for match in _TENSOR.finditer(text):
         word = match["old"] or match["new"]
         dims = match["olddims"] if match["old"] else match["newdims"]
         found.append(
             EngineTensor(
-                name=match["name"], shape=_shape(dims), dtype=DType.parse(word), format=f"{word}({dims})"
+                name=match["name"], shape=_shape(dims), dtype=dtype_of(word), format=f"{word}({dims})"
             )
         )
     return tuple(found)
-
-
-def _objects(text: str) -> tuple[EngineTensor, ...]:
-    return tuple(_object(piece) for piece in text.split("{ ")[1:])
 
 
 def _object(piece: str) -> EngineTensor:
@@ -116,14 +192,18 @@ def _object(piece: str) -> EngineTensor:
     name, _, rest = piece.removeprefix("Name: ").partition(", Dimensions: [")
     name, _, location = name.partition(", Location: ")
     dims, _, fields = rest.partition("]")
+    if fields.startswith(", Format/Datatype: "):
+        joined = fields.removeprefix(", Format/Datatype: ")
+        return EngineTensor(
+            name=name, shape=_shape(dims), dtype=dtype_of(joined), format=joined, location=location
+        )
     named = _attributes(fields)
-    joined = named.get("Format/Datatype", "")
     plain = named.get("Datatype", "") or named.get("DataType", "")
     return EngineTensor(
         name=name,
         shape=_shape(dims),
-        dtype=DType.parse(plain) if plain else dtype_of(joined),
-        format=named.get("Format", joined),
+        dtype=dtype_of(plain),
+        format=named.get("Format", ""),
         location=location,
     )
 
@@ -133,6 +213,7 @@ def _attributes(text: str) -> dict[str, str]:
     return {key: value.strip() for key, _, value in (piece.partition(": ") for piece in pieces)}
 
 
+@lru_cache(maxsize=1024)
 def _shape(dims: str) -> tuple[int, ...] | None:
     """Extents; a vectorized extent `64:32` is its first number. None where one is not a number."""
     shape: list[int] = []

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable
+from functools import cached_property
+from typing import Any
 
 from qdqtool.buildlog.books.identity import IdentityBook
 from qdqtool.buildlog.books.layers import LayersBook
 from qdqtool.buildlog.books.measured import MeasuredBook
 from qdqtool.buildlog.books.memory import MemoryBook
 from qdqtool.buildlog.books.network import NetworkBook
-from qdqtool.buildlog.books.optimizer import OptimizerBook, count_passes
+from qdqtool.buildlog.books.optimizer import OptimizerBook, Told, count_passes, events_of
 from qdqtool.buildlog.books.options import OptionsBook
 from qdqtool.buildlog.books.phases import PhasesBook
 from qdqtool.buildlog.books.troubles import TroublesBook
@@ -18,9 +21,11 @@ from qdqtool.buildlog.books.tuning import TuningBook
 from qdqtool.buildlog.compute import Precisions
 from qdqtool.buildlog.grammar import Hear
 from qdqtool.buildlog.graph import Graph
-from qdqtool.buildlog.ledger import Ledger, summarize
+from qdqtool.buildlog.ledger import Ledger
 from qdqtool.buildlog.names import Names
-from qdqtool.core.buildlog import LogNetwork, LogRun, Unread
+from qdqtool.buildlog.records import Layer
+from qdqtool.core.buildlog import LogRun, RunDigest, Unread
+from qdqtool.core.events import ComputeNode, End, PassCount
 
 KEEP = 96 << 20
 """Bytes that the records of one run may take, estimated; beyond it they are counted and dropped."""
@@ -30,6 +35,7 @@ RECORD = 200
 _CHANGING = re.compile(r"0x[0-9a-fA-F]+|\d+")
 _WORDINGS = 2000
 _EXAMPLE = 200
+_SHOWN = 20
 
 
 class Run:
@@ -59,12 +65,12 @@ class Run:
         self.options = OptionsBook()
         self.network = NetworkBook()
         self.optimizer = OptimizerBook()
-        self.tuning = TuningBook(candidates)
         self.memory = MemoryBook()
         self.layers = LayersBook()
         self.measured = MeasuredBook()
         self.troubles = TroublesBook()
         self.phases = PhasesBook(now)
+        self.tuning = TuningBook(candidates, self.phases.begins)
         self._small = (self.identity, self.options, self.measured, self.phases)
         self._large = (self.network, self.optimizer, self.tuning, self.memory, self.layers)
 
@@ -100,47 +106,57 @@ class Run:
         elif len(self._wordings) < _WORDINGS:
             self._wordings[key] = Unread(text=body[:_EXAMPLE], count=1, line=line)
 
-    def value(self) -> LogRun:
-        """Everything the run told."""
-        network = self.network.finish()
-        names = _names(network, self.network.layers)
-        events = self.optimizer.events(names)
-        layers = self.layers.finish()
-        graph = Graph(network)
-        ledger = Ledger(graph, names)
-        ledger.read(events)
-        rows = ledger.settle(layers, self.layers.regions)
-        failure = self.troubles.failure()
-        status = self.identity.status(failed=failure is not None and not self.identity.generated)
-        return LogRun(
-            number=self.number,
-            front_end=self.identity.front_end,
-            version=self.identity.version,
-            build=self.identity.build,
-            argv=self.identity.argv,
-            status=status,
-            first_line=self.first_line,
-            lines=self.lines,
-            blank=self.blank,
-            unread=self.unread,
-            unread_lines=tuple(sorted(self._wordings.values(), key=lambda one: (-one.count, one.line))),
-            clipped=self.clipped,
-            failure=failure if status == "failed" else None,
-            options=self.options.sections,
-            onnx=self.options.onnx,
-            network=network,
+    def digest(self) -> RunDigest:
+        """What a person wants to know of the run, without its tables."""
+        verdicts = self._verdicts()
+        tuning = self.tuning.finish(self.layers.tactics())
+        performance = self.measured.performance()
+        return RunDigest(
+            **self._header(),
             plugins=self.options.plugins,
-            passes=count_passes(events, frozenset(ledger.effective)),
+            nodes=len(self.network),
+            passes=self._passes,
             funnel=tuple(self.optimizer.funnel),
             phases=self.phases.finish(self.last_stamp),
-            events=events,
-            ledger=rows,
-            ledger_summary=summarize(rows) if rows else None,
-            compute=Precisions(graph, rows, layers, names).all() if rows else (),
-            tuning=self.tuning.finish(self.layers.tactics()),
-            placement={device: tuple(names) for device, names in sorted(self.memory.placement.items())},
+            ledger_summary=self._ledger.summary(),
+            kernels_left=tuple(row.node for row in self._ledger.rows.values() if row.end is End.COPY)[
+                :_SHOWN
+            ],
+            precisions=dict(sorted(Counter(node.precision for node in verdicts).items())),
+            not_int8=tuple(node for node in verdicts if node.precision != "int8")[:_SHOWN],
+            contradictions=tuple(node for node in verdicts if node.contradiction)[:_SHOWN],
+            tuned_layers=len(tuning.layers),
+            candidates=sum(row.candidates for row in tuning.layers)
+            + sum(op.candidates for op in tuning.myelin),
+            slowest=tuning.layers[:_SHOWN],
+            myelin=tuple(sorted(tuning.myelin, key=lambda op: -op.candidates))[:_SHOWN],
+            placement={device: len(layers) for device, layers in sorted(self.memory.placement.items())},
             memory=self.memory.finish(),
-            engine_layers=layers,
+            layer_kinds=dict(sorted(Counter(layer.kind for layer in self._layers).items())),
+            performance=performance,
+            profile=tuple(sorted(self.measured.profile(), key=lambda row: -row.total_ms))[:_SHOWN],
+            warnings=self.troubles.warnings[:_SHOWN],
+            errors=self.troubles.errors[:_SHOWN],
+        )
+
+    def value(self) -> LogRun:
+        """Everything the run told."""
+        rows = tuple(row.value() for row in self._ledger.rows.values())
+        return LogRun(
+            **self._header(),
+            network=self.network.finish(),
+            plugins=self.options.plugins,
+            passes=self._passes,
+            funnel=tuple(self.optimizer.funnel),
+            phases=self.phases.finish(self.last_stamp),
+            events=events_of(self._told),
+            ledger=rows,
+            ledger_summary=self._ledger.summary(),
+            compute=self._verdicts(),
+            tuning=self.tuning.finish(self.layers.tactics()),
+            placement={device: tuple(layers) for device, layers in sorted(self.memory.placement.items())},
+            memory=self.memory.finish(),
+            engine_layers=tuple(layer.value() for layer in self._layers),
             bindings=tuple(self.layers.bindings),
             performance=self.measured.performance(),
             profile=self.measured.profile(),
@@ -148,9 +164,57 @@ class Run:
             errors=self.troubles.errors,
         )
 
+    def _header(self) -> dict[str, Any]:
+        failure = self.troubles.failure()
+        status = self.identity.status(failed=failure is not None and not self.identity.generated)
+        return {
+            "number": self.number,
+            "front_end": self.identity.front_end,
+            "version": self.identity.version,
+            "build": self.identity.build,
+            "argv": self.identity.argv,
+            "status": status,
+            "first_line": self.first_line,
+            "lines": self.lines,
+            "blank": self.blank,
+            "unread": self.unread,
+            "unread_lines": tuple(sorted(self._wordings.values(), key=lambda one: (-one.count, one.line))),
+            "clipped": self.clipped,
+            "failure": failure if status == "failed" else None,
+            "options": self.options.sections,
+            "onnx": self.options.onnx,
+        }
 
-def _names(network: LogNetwork, layers: dict[str, str]) -> Names:
-    return Names([*(node.name for node in network.nodes), *layers])
+    @cached_property
+    def _names(self) -> Names:
+        return Names(self.network.names())
+
+    @cached_property
+    def _told(self) -> list[Told]:
+        return self.optimizer.told(self._names)
+
+    @cached_property
+    def _layers(self) -> tuple[Layer, ...]:
+        return self.layers.finish()
+
+    @cached_property
+    def _graph(self) -> Graph:
+        return self.network.graph()
+
+    @cached_property
+    def _ledger(self) -> Ledger:
+        ledger = Ledger(self._graph, self._names)
+        ledger.read(self._told)
+        ledger.settle(self._layers, self.layers.regions)
+        return ledger
+
+    @cached_property
+    def _passes(self) -> dict[str, PassCount]:
+        return count_passes(self._told, frozenset(self._ledger.effective))
+
+    def _verdicts(self) -> tuple[ComputeNode, ...]:
+        rows = self._ledger.rows
+        return Precisions(self._graph, rows.values(), self._layers, self._names).all() if rows else ()
 
 
 def _both(first: Hear, second: Hear) -> Hear:

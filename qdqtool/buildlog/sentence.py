@@ -10,7 +10,7 @@ A sentence is written as the message itself, with its changing parts in braces:
 * `{name>}` takes the text up to the *last* occurrence of what follows (node names contain brackets and spaces).
   At most one field of a sentence does that.
 * `{name:kind}` also checks and converts: `int`, `num` (a float; infinite becomes None), `hex` (a tactic id in any
-  spelling, as `0x` and 16 digits), `word` (no white space).
+  spelling, as `0x` and 16 digits), `id` (a tactic id as it is spelt), `word` (no white space).
 
 Matching is a handful of `str.find` calls: its time is linear in the message, whatever the message holds.
 """
@@ -163,11 +163,14 @@ def _compile(plan: _Plan) -> Read:
     if not plan.fields:
         head = plan.head
         return lambda body: () if body == head else None
-    plain = all(kind == "text" for _, kind in plan.fields) and not plan.optional
+    plain = all(kind == "text" for _, kind in plan.fields)
+    if plain and not plan.tail and not plan.head and plan.optional == {1} and len(plan.fields) == 2:
+        return _two_or_one(plan.between[0])
+    plain = plain and not plan.optional
     if plain and not plan.tail and len(plan.fields) == 1:
         return _one(plan.head)
-    if plain and not plan.tail and len(plan.fields) == 2:
-        return _two(plan.head, plan.between[0], last=plan.greedy == 0)
+    if plain and len(plan.fields) == 2:
+        return _two(plan.head, plan.between[0], plan.tail, last=plan.greedy == 0)
     return _general(plan)
 
 
@@ -180,57 +183,66 @@ def _one(head: str) -> Read:
     return read
 
 
-def _two(head: str, middle: str, *, last: bool) -> Read:
-    skip = len(head)
+def _two(head: str, middle: str, tail: str, *, last: bool) -> Read:
+    begin, cut = len(head), -len(tail) or None
 
     def first_split(body: str) -> Fields | None:
-        if not body.startswith(head):
+        if not (body.startswith(head) and body.endswith(tail)):
             return None
-        left, found, right = body[skip:].partition(middle)
+        left, found, right = body[begin:cut].partition(middle)
         return (left, right) if found and left and right else None
 
     def last_split(body: str) -> Fields | None:
-        if not body.startswith(head):
+        if not (body.startswith(head) and body.endswith(tail)):
             return None
-        left, found, right = body[skip:].rpartition(middle)
+        left, found, right = body[begin:cut].rpartition(middle)
         return (left, right) if found and left and right else None
 
     return last_split if last else first_split
 
 
+def _two_or_one(middle: str) -> Read:
+    def read(body: str) -> Fields | None:
+        left, found, right = body.partition(middle)
+        return (left, right) if found and left else None
+
+    return read
+
+
 def _general(plan: _Plan) -> Read:
-    head, tail, between = plan.head, plan.tail, plan.between
+    head, tail = plan.head, plan.tail
     count = len(plan.fields)
     pivot = count - 1 if plan.greedy is None else plan.greedy
+    before, after = plan.between[:pivot], plan.between[pivot:][::-1]
     convert = tuple((at, _KINDS[kind]) for at, (_, kind) in enumerate(plan.fields) if kind != "text")
-    required = tuple(at for at in range(count) if at not in plan.optional)
+    optional = plan.optional
+    begin, cut = len(head), -len(tail) or None
 
     def read(body: str) -> Fields | None:
         if not (body.startswith(head) and body.endswith(tail)):
             return None
-        start, end = len(head), len(body) - len(tail)
-        values: list[Any] = [""] * count
-        for at in range(pivot):
-            found = body.find(between[at], start, end)
-            if found < 0:
+        rest = body[begin:cut]
+        values: list[Any] = []
+        for literal in before:
+            value, found, rest = rest.partition(literal)
+            if not found:
                 return None
-            values[at] = body[start:found]
-            start = found + len(between[at])
-        for at in range(count - 1, pivot, -1):
-            found = body.rfind(between[at - 1], start, end)
-            if found < 0:
+            values.append(value)
+        late: list[Any] = []
+        for literal in after:
+            rest, found, value = rest.rpartition(literal)
+            if not found:
                 return None
-            values[at] = body[found + len(between[at - 1]) : end]
-            end = found
-        values[pivot] = body[start:end] if start <= end else ""
-        for at in required:
-            if not values[at]:
-                return None
+            late.append(value)
+        values.append(rest)
+        values += late[::-1]
+        if "" in values and not all(value or at in optional for at, value in enumerate(values)):
+            return None
         for at, kind in convert:
-            value = kind(values[at])
-            if value is _WRONG:
+            converted = kind(values[at])
+            if converted is _WRONG:
                 return None
-            values[at] = value
+            values[at] = converted
         return tuple(values)
 
     return read
@@ -267,8 +279,19 @@ def _hex(text: str) -> object:
     return tactic_id(text) if len(text) < 25 else _WRONG
 
 
+def _id(text: str) -> object:
+    return text if text[:1] in _FIRST_OF_ID and len(text) < 25 else _WRONG
+
+
 def _word(text: str) -> object:
-    return text if text and not any(char.isspace() for char in text) else _WRONG
+    return _WRONG if " " in text or "\t" in text else text
 
 
-_KINDS: dict[str, Callable[[str], object]] = {"int": _int, "num": _number, "hex": _hex, "word": _word}
+_KINDS: dict[str, Callable[[str], object]] = {
+    "int": _int,
+    "num": _number,
+    "hex": _hex,
+    "id": _id,
+    "word": _word,
+}
+_FIRST_OF_ID = frozenset("-0123456789")

@@ -206,8 +206,8 @@ class Unread:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LogRun:
-    """Everything one run tells. Empty values mean that the log does not say.
+class RunHeader:
+    """Who ran, how it ended, and how much of it was read. Empty values mean that the log does not say.
 
     Attributes:
         number: 1 for the first run of the log.
@@ -220,9 +220,6 @@ class LogRun:
         unread_lines: the unread ones by wording, most frequent first.
         clipped: records that were counted but not kept, because the run is larger than the memory allowed for it.
         options: section of the echo -> option -> value.
-        placement: "GPU" and "DLA" -> layers.
-        plugins: plug-in creators registered.
-        bindings: the engine's inputs and outputs by name.
     """
 
     number: int
@@ -240,6 +237,18 @@ class LogRun:
     failure: Failure | None = None
     options: dict[str, dict[str, str]] = field(default_factory=dict)
     onnx: OnnxHeader | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogRun(RunHeader):
+    """Everything one run tells.
+
+    Attributes:
+        plugins: plug-in creators registered.
+        placement: "GPU" and "DLA" -> layers.
+        bindings: the engine's inputs and outputs by name.
+    """
+
     network: LogNetwork = field(default_factory=LogNetwork)
     plugins: int = 0
     passes: dict[str, PassCount] = field(default_factory=dict)
@@ -254,6 +263,47 @@ class LogRun:
     memory: Memory = field(default_factory=Memory)
     engine_layers: tuple[EngineLayer, ...] = ()
     bindings: tuple[str, ...] = ()
+    performance: Performance | None = None
+    profile: tuple[ProfileRow, ...] = ()
+    warnings: tuple[LogRecord, ...] = ()
+    errors: tuple[LogRecord, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunDigest(RunHeader):
+    """What a person wants to know of a run: counts, and the first twenty of each list.
+
+    Attributes:
+        plugins: plug-in creators registered.
+        nodes: nodes of the model that the log shows.
+        kernels_left: Q and DQ nodes that stayed as kernels of their own.
+        precisions: precision of compute nodes -> how many.
+        not_int8: compute nodes that are not INT8 in and out.
+        contradictions: compute nodes whose engine layer disagrees with the ledger.
+        tuned_layers, candidates: layers tuned and kernels timed.
+        slowest: layers that took the builder longest.
+        placement: "GPU" and "DLA" -> number of layers.
+        layer_kinds: kind of engine layer -> how many.
+        profile: layers that take longest at run time.
+    """
+
+    plugins: int = 0
+    nodes: int = 0
+    passes: dict[str, PassCount] = field(default_factory=dict)
+    funnel: tuple[FunnelStep, ...] = ()
+    phases: tuple[Phase, ...] = ()
+    ledger_summary: LedgerSummary | None = None
+    kernels_left: tuple[str, ...] = ()
+    precisions: dict[str, int] = field(default_factory=dict)
+    not_int8: tuple[ComputeNode, ...] = ()
+    contradictions: tuple[ComputeNode, ...] = ()
+    tuned_layers: int = 0
+    candidates: int = 0
+    slowest: tuple[LayerTuning, ...] = ()
+    myelin: tuple[MyelinTuning, ...] = ()
+    placement: dict[str, int] = field(default_factory=dict)
+    memory: Memory = field(default_factory=Memory)
+    layer_kinds: dict[str, int] = field(default_factory=dict)
     performance: Performance | None = None
     profile: tuple[ProfileRow, ...] = ()
     warnings: tuple[LogRecord, ...] = ()

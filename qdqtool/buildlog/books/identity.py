@@ -7,7 +7,7 @@ import shlex
 from collections import Counter
 
 from qdqtool.buildlog.grammar import Hear
-from qdqtool.buildlog.prefix import Prefix
+from qdqtool.buildlog.prefix import DEEPSTREAM, JETSON, OLD, STAMPED, Prefix
 
 _VERSION = re.compile(r"TensorRT v(\d{4,6})")
 _BUILD = re.compile(r"\[(b\d{1,6})\]")
@@ -101,7 +101,7 @@ class IdentityBook:
         self.generated = True
 
 
-_FORMS = {0: "python", 3: "python", 4: "deepstream", 6: "jetson-inference"}
+_FORMS = {STAMPED: "python", OLD: "python", DEEPSTREAM: "deepstream", JETSON: "jetson-inference"}
 """What a prefix form speaks for; the stamped form is corrected to trtexec by its option echo."""
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from qdqtool.buildlog.grammar import Hear
-from qdqtool.buildlog.records import layer_of_line, layer_of_name, layer_of_record, nodes_of
-from qdqtool.core.engine import EngineLayer
+from qdqtool.buildlog.records import Layer, layer_of_line, layer_of_name, layer_of_record, nodes_of
 
 
 class LayersBook:
@@ -32,7 +31,7 @@ class LayersBook:
             "binding": lambda _line, tensor: self.bindings.append(tensor),
         }
 
-    def finish(self) -> tuple[EngineLayer, ...]:
+    def finish(self) -> tuple[Layer, ...]:
         """The layers of the engine, in its order."""
         if self._records:
             return tuple(layer_of_record(*record) for record in self._records)
@@ -41,11 +40,9 @@ class LayersBook:
         return tuple(layer_of_name(name) for name in self._names)
 
     def tactics(self) -> dict[str, str]:
-        """Layer -> tactic id, from whichever form states it."""
-        return {layer.name: dict(layer.attributes).get("TacticValue", "") for layer in self.finish()} | {
-            name: dict(layer_of_line(kind, name, rest).attributes).get("TacticValue", "")
-            for kind, name, rest in self._lines
-        }
+        """Layer -> tactic id as it is spelt, from whichever form states it."""
+        stated = {name: rest.rpartition("TacticValue: ")[2].partition(",")[0] for name, rest in self._records}
+        return stated | {name: rest.partition(", ")[0] for _, name, rest in self._lines}
 
     def _region(self, _line: int, region: str, metadata: str) -> None:
         self.regions[region] = nodes_of(metadata)

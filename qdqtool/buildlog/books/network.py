@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from qdqtool.buildlog.grammar import Hear
+from qdqtool.buildlog.graph import Graph, Node
 from qdqtool.core.buildlog import LogNetwork, LogNode
 from qdqtool.core.dtypes import DType
 from qdqtool.core.tensors import TensorInfo
 
 
 class NetworkBook:
-    """Keeps nodes, and the text of their inputs and outputs until the run is over."""
+    """Keeps nodes, and the text of their inputs and outputs until somebody asks."""
 
     def __init__(self) -> None:
         self._inputs: list[tuple[str, str, str]] = []
         self._nodes: list[tuple[int, str, str]] = []
-        self._sides: dict[str, list[str]] = {}
-        self._layers: dict[str, str] = {}
+        self._takes: dict[int, str] = {}
+        self._gives: dict[int, str] = {}
+        self._name = ""
+        self.layers: set[str] = set()
+
+    def __len__(self) -> int:
+        return len(self._nodes)
 
     def ears(self) -> dict[str, Hear]:
         return {
@@ -26,48 +32,73 @@ class NetworkBook:
             "layer-registered": self._layer,
         }
 
+    def names(self) -> set[str]:
+        """Names of all nodes, and of layers that are called differently."""
+        return self.layers | {name for _, name, _ in self._nodes}
+
+    def graph(self) -> Graph:
+        """The graph by names alone."""
+        takes, gives = self._takes, self._gives
+        return Graph(
+            (
+                Node(name, op, _names(takes.get(at, "")), _names(gives.get(at, "")))
+                for at, (_, name, op) in enumerate(self._nodes)
+            ),
+            (tensor for tensor, _, _ in self._inputs),
+        )
+
     def finish(self) -> LogNetwork:
-        """The graph as values. Blocks without a `Parsing node:` line (excerpts) are left out."""
+        """The graph with shapes and types."""
         return LogNetwork(
             inputs=tuple(
                 TensorInfo(name=name, dtype=DType.parse(dtype), shape=_shape(dims))
                 for name, dtype, dims in self._inputs
             ),
-            nodes=tuple(self._node(*node) for node in self._nodes),
+            nodes=tuple(
+                LogNode(
+                    name=name,
+                    op=op,
+                    inputs=tensors_of(self._takes.get(at, "")),
+                    outputs=tensors_of(self._gives.get(at, "")),
+                    line=line,
+                )
+                for at, (line, name, op) in enumerate(self._nodes)
+            ),
         )
-
-    @property
-    def layers(self) -> dict[str, str]:
-        """Names of layers that differ from the name of the ONNX node they stand for."""
-        return self._layers
-
-    def _node(self, line: int, name: str, op: str) -> LogNode:
-        takes, gives = self._sides.get(name, ("", ""))
-        return LogNode(name=name, op=op, inputs=tensors_of(takes), outputs=tensors_of(gives), line=line)
 
     def _input(self, _line: int, tensor: str, dtype: str, dims: str) -> None:
         self._inputs.append((tensor, dtype, dims))
 
     def _begin(self, line: int, name: str, op: str) -> None:
+        self._name = name
         self._nodes.append((line, name, op))
 
-    def _take(self, _line: int, node: str, _op: str, tensors: str) -> None:
-        self._sides.setdefault(node, ["", ""])[0] = tensors
+    def _take(self, _line: int, node: str, tensors: str) -> None:
+        # Excerpts may show the inputs of a node whose block does not begin.
+        if node.startswith(self._name):
+            self._takes[len(self._nodes) - 1] = tensors
 
-    def _give(self, _line: int, node: str, _op: str, tensors: str) -> None:
-        self._sides.setdefault(node, ["", ""])[1] = tensors
+    def _give(self, _line: int, node: str, tensors: str) -> None:
+        if node.startswith(self._name):
+            self._gives[len(self._nodes) - 1] = tensors
 
     def _layer(self, _line: int, layer: str, node: str) -> None:
         if layer != node:
-            self._layers[layer] = node
+            self.layers.add(layer)
 
 
 def tensors_of(text: str) -> tuple[TensorInfo, ...]:
     """Tensors of `[a -> (1, 3)[FLOAT]], [b -> ()[INT8]],`; without types up to TensorRT 7."""
-    text = text.strip().rstrip(",")
-    if not text.startswith("["):
-        return ()
-    return tuple(_tensor(piece) for piece in text[1:].removesuffix("]").split("], ["))
+    return tuple(_tensor(piece) for piece in _pieces(text))
+
+
+def _names(text: str) -> list[str]:
+    return [piece.rpartition(" -> ")[0] or piece for piece in _pieces(text)]
+
+
+def _pieces(text: str) -> list[str]:
+    text = text.strip(" ,")
+    return text[1:].removesuffix("]").split("], [") if text.startswith("[") else []
 
 
 def _tensor(piece: str) -> TensorInfo:
@@ -86,6 +117,6 @@ def _shape(dims: str) -> tuple[int | str, ...]:
 
 def _extent(dim: str) -> int | str:
     digits = dim.removeprefix("-")
-    return (
-        int(dim) if digits.isascii() and digits.isdigit() and len(digits) < 20 else "?" if dim == "_" else dim
-    )
+    if digits.isascii() and digits.isdigit() and len(digits) < 20:
+        return int(dim)
+    return "?" if dim == "_" else dim

@@ -11,6 +11,8 @@ from qdqtool.core.events import EventKind, OptimizerEvent, PassCount
 
 Spoken = tuple[int, EventKind, str, str, str, str]
 """Line, kind, pass, text that names nodes, into, detail."""
+Told = tuple[int, EventKind, str, tuple[str, ...], str, str]
+"""The same with the nodes told apart: an `OptimizerEvent` before it is one."""
 
 
 class OptimizerBook:
@@ -54,19 +56,19 @@ class OptimizerBook:
             "layers-after": self._layers,
         }
 
-    def events(self, names: Names) -> tuple[OptimizerEvent, ...]:
-        """The messages as events, their nodes told apart with the help of all names of the run."""
-        made = []
+    def told(self, names: Names) -> list[Told]:
+        """The messages in order, their nodes told apart with the help of all names of the run."""
+        told: list[Told] = []
         for line, kind, name, text, into, detail in self._spoken:
-            nodes, result = _SPLIT.get(kind, _whole)(names, text)
-            made.append(
-                OptimizerEvent(
-                    line=line, kind=kind, pass_name=name, nodes=nodes, into=into or result, detail=detail
-                )
-            )
+            split = _SPLIT.get(kind)
+            if split is None:
+                told.append((line, kind, name, (text,) if text else (), into, detail))
+                continue
+            nodes, result = split(names, text)
+            told.append((line, kind, name, nodes, into or result, detail))
             if result:
                 names.add(result)
-        return tuple(made)
+        return told
 
     def _say(
         self, line: int, kind: EventKind, name: str, nodes: str, into: str = "", detail: str = ""
@@ -88,10 +90,6 @@ class OptimizerBook:
     def _layers(self, line: int, stage: str, layers: int) -> None:
         self.funnel.append(FunnelStep(stage=stage, layers=layers, line=line))
         self._spoken.append((line, EventKind.LAYERS, "", "", stage, str(layers)))
-
-
-def _whole(_names: Names, text: str) -> tuple[tuple[str, ...], str]:
-    return ((text,) if text else ()), ""
 
 
 def _fused(names: Names, text: str) -> tuple[tuple[str, ...], str]:
@@ -145,13 +143,21 @@ _EFFECTS = frozenset(
 )
 
 
-def count_passes(events: tuple[OptimizerEvent, ...], silent: frozenset[int]) -> dict[str, PassCount]:
+def events_of(told: list[Told]) -> tuple[OptimizerEvent, ...]:
+    """What was told, as values."""
+    return tuple(
+        OptimizerEvent(line=line, kind=kind, pass_name=name, nodes=nodes, into=into, detail=detail)
+        for line, kind, name, nodes, into, detail in told
+    )
+
+
+def count_passes(told: list[Told], silent: frozenset[int]) -> dict[str, PassCount]:
     """Attempts and effects of every pass.
 
     An effect line without a pass name belongs to the attempt before it, up to the next attempt, banner or count.
 
     Args:
-        events: all events of a run.
+        told: everything a run's optimizer said.
         silent: lines of attempts that had an effect without printing it (a Q split over a Concat leaves its clones).
     """
     attempts: dict[str, int] = {}
@@ -159,22 +165,21 @@ def count_passes(events: tuple[OptimizerEvent, ...], silent: frozenset[int]) -> 
     first: dict[str, int] = {}
     current = ""
     done: set[str] = set()
-    for event in events:
-        name = event.pass_name
-        if event.kind is EventKind.ATTEMPT:
+    for line, kind, name, _, _, _ in told:
+        if kind is EventKind.ATTEMPT:
             attempts[name] = attempts.get(name, 0) + 1
-            first.setdefault(name, event.line)
+            first.setdefault(name, line)
             current, done = name, set()
-            if event.line in silent:
+            if line in silent:
                 effects[name] = effects.get(name, 0) + 1
-        elif event.kind in _EFFECTS:
+        elif kind in _EFFECTS:
             for one in {name or current, current} - {""} - done:
                 done.add(one)
                 effects[one] = effects.get(one, 0) + 1
-                first.setdefault(one, event.line)
+                first.setdefault(one, line)
             if not current:
                 done = set()
-        elif event.kind in (EventKind.BANNER, EventKind.LAYERS):
+        elif kind is EventKind.BANNER or kind is EventKind.LAYERS:
             current, done = "", set()
     return {
         name: PassCount(attempts=attempts.get(name, 0), effects=effects.get(name, 0), first_line=line)

@@ -27,7 +27,6 @@ _MARKS = {
     "layers-original": "graph optimization",
     "calibration-begins": "calibration",
     "calibration-begins-batch": "calibration",
-    "timing": "autotuning",
     "selection-took": "engine generation",
     "engine-generated": "loading",
     "inference-begins": "inference",
@@ -54,6 +53,10 @@ class PhasesBook:
             **{name: self._mark(phase) for name, phase in _MARKS.items() if name not in _STATED},
             **{name: self._both(_STATED[name], _MARKS[name]) for name in _STATED if name in _MARKS},
         }
+
+    def begins(self, line: int) -> None:
+        """The first layer is being tuned."""
+        self._mark("autotuning")(line)
 
     def finish(self, last_stamp: str) -> tuple[Phase, ...]:
         """Stated durations in order, then the phases measured by time stamps."""

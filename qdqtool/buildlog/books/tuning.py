@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from qdqtool.buildlog.grammar import Hear
+from qdqtool.buildlog.sentence import tactic_id
 from qdqtool.core.buildlog import LayerTuning, MyelinTuning, Tuning
 
 _REFORMAT = "Optimizer Reformat("
@@ -45,10 +46,12 @@ class TuningBook:
 
     Args:
         candidates: how many timed kernels the log has shown so far.
+        begins: called with the line where the first layer is tuned.
     """
 
-    def __init__(self, candidates: Callable[[], int]) -> None:
+    def __init__(self, candidates: Callable[[], int], begins: Callable[[int], None]) -> None:
         self._candidates = candidates
+        self._begins = begins
         self._rows: dict[str, _Row] = {}
         self._reformats: _Row | None = None
         self._layer = ""
@@ -81,8 +84,8 @@ class TuningBook:
         return self._layer, row.best if row else None
 
     def finish(self, chosen: dict[str, str]) -> Tuning:
-        """All of autotuning; `chosen` is layer -> tactic id of the finished engine."""
-        rows = [self._value(layer, row, chosen.get(layer, "")) for layer, row in self._rows.items()]
+        """All of autotuning; `chosen` is layer -> tactic id of the finished engine, as it is spelt."""
+        rows = [self._value(layer, row, _spelt(chosen.get(layer, ""))) for layer, row in self._rows.items()]
         rows.sort(key=lambda row: (-(row.seconds or 0.0), -row.candidates, row.line))
         entries, hits = self._cache or (None, None)
         return Tuning(
@@ -95,16 +98,17 @@ class TuningBook:
 
     @staticmethod
     def _value(layer: str, row: _Row, chosen: str) -> LayerTuning:
+        times = {_spelt(tactic): ms for tactic, ms in row.ms.items()}
         return LayerTuning(
             layer=layer,
             formats=row.formats,
             candidates=row.candidates,
             seconds=None if row.seconds is None else round(row.seconds, 6),
             fastest_ms=row.best,
-            fastest=row.fastest,
+            fastest=_spelt(row.fastest),
             runner=row.runner,
             chosen=chosen,
-            chosen_ms=row.ms.get(chosen),
+            chosen_ms=times.get(chosen),
             line=row.line,
         )
 
@@ -112,6 +116,8 @@ class TuningBook:
         self._layer, self._runner = layer, runner
         self._mark = self._candidates()
         if layer not in self._rows and not layer.startswith(_REFORMAT):
+            if not self._rows:
+                self._begins(line)
             self._rows[layer] = _Row(line)
 
     def _timed(
@@ -166,3 +172,9 @@ class TuningBook:
 
     def _cache_gone(self, _line: int, entries: int, hits: int) -> None:
         self._cache = (entries, hits)
+
+
+def _spelt(tactic: str) -> str:
+    """A tactic id in its one spelling."""
+    known = tactic_id(tactic)
+    return known if isinstance(known, str) else tactic

@@ -82,6 +82,7 @@ PLUGIN = Family(
             "plugin-known",
             "Plugin creator already registered - {plugin} version {version}",
             "Plugin creator already registered - ::GridAnchor_TRT version 1",
+            light="all",
         ),
         says(
             "library-trying",

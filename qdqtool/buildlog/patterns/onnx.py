@@ -49,13 +49,13 @@ PLUGIN = Family(
         says("node-input", "Searching for input: {tensor}", "Searching for input: x:0", light="all"),
         says(
             "node-inputs",
-            "{node>} [{op}] inputs:{tensors?}",
+            "{node}] inputs:{tensors?}",
             "Conv_1 [Conv] inputs: [423 -> (1, 512, 180, 180)[FLOAT]], [w -> (16, 512, 1, 1)[FLOAT]],",
             "Q_1 [QuantizeLinear] inputs: [x -> (1, 3)[FLOAT]], [s -> ()[FLOAT]], [z -> ()[INT8]],",
         ),
         says(
             "node-outputs",
-            "{node>} [{op}] outputs:{tensors?}",
+            "{node}] outputs:{tensors?}",
             "Conv_1 [Conv] outputs: [424 -> (1, 16, 180, 180)[FLOAT]],",
         ),
         says(

@@ -26,19 +26,20 @@ PLUGIN = Family(
         ),
         says(
             "timed",
-            "{layer>} ({runner}) profiling completed in {seconds:num} seconds. Fastest Tactic: {tactic:hex} Time: {ms:num}",
+            "{layer>} ({runner}) profiling completed in {seconds:num} seconds. Fastest Tactic: {tactic:id} Time: {ms:num}",
             "Conv_1 (CaskConvolution[0x80000009]) profiling completed in 0.41 seconds. "
             "Fastest Tactic: 0x5b8bf1b8028629d9 Time: 0.00534603",
         ),
         says(
             "fastest",
-            "Fastest Tactic: {tactic:hex} Time: {ms:num}",
+            "Fastest Tactic: {tactic:id} Time: {ms:num}",
             "Fastest Tactic: 0x00000000000003e8 Time: 0.00507949",
         ),
         says(
             "chosen",
             ">>>>>>>>>>>>>>> Chose Runner Type: {runner:word} Tactic: {tactic:hex}",
             ">>>>>>>>>>>>>>> Chose Runner Type: CaskConvolution Tactic: 0x764ba04bb839d539",
+            light="all",
         ),
         says(
             "kernel-set",
