@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from qdqtool.audit.join import Holders
 from qdqtool.audit.operands import Operand
 from qdqtool.core.engine import EngineLayer
+from qdqtool.core.join import Holders
 from qdqtool.core.placement import Decision
 from qdqtool.graph.view import GraphView, Node
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from qdqtool.audit.case import Case
 from qdqtool.audit.causes import causes
-from qdqtool.audit.join import Holders, join
 from qdqtool.audit.operands import COMPUTE_OPS, Operands
 from qdqtool.audit.regions import is_opaque, region_around
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty, Engine, EngineLayer
 from qdqtool.core.findings import NodeVerdict, Verdict
+from qdqtool.core.join import Holders, join
 from qdqtool.core.placement import Decision, Placement
 from qdqtool.graph.view import GraphView
 

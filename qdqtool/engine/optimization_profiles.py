@@ -7,12 +7,10 @@ of the layers around them.
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 from qdqtool.core.engine import EngineLayer
-
-_MARK = re.compile(r" \[profile (\d{1,4})\]")
+from qdqtool.core.layer_names import profile_of
 
 
 def with_profiles(layers: tuple[EngineLayer, ...]) -> tuple[EngineLayer, ...]:
@@ -21,12 +19,7 @@ def with_profiles(layers: tuple[EngineLayer, ...]) -> tuple[EngineLayer, ...]:
     found: list[EngineLayer] = []
     for layer in layers:
         names = (layer.name, *(tensor.name for tensor in (*layer.inputs, *layer.outputs)))
-        marks = [int(mark[1]) for mark in map(_MARK.search, names) if mark is not None]
-        current = max([current, *marks])
+        marks = (profile_of(name) for name in names)
+        current = max([current, *(mark for mark in marks if mark is not None)])
         found.append(layer if current == 0 else replace(layer, profile=current))
     return tuple(found)
-
-
-def without_mark(name: str) -> str:
-    """`name` without ` [profile N]`."""
-    return _MARK.sub("", name)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 from qdqtool.core.engine import Certainty, EngineLayer, Role
-from qdqtool.engine.names import parts, stem
+from qdqtool.core.layer_names import parts, stem
 from qdqtool.engine.precision import weight
 
 _Shape = tuple[int, ...]

@@ -7,14 +7,11 @@ Where Metadata is silent the layer's own name is read: `A+B_myl0_3` (TensorRT fo
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from dataclasses import dataclass
 
 from qdqtool.core.engine import Certainty, Engine, EngineLayer, Role
-
-_SUFFIX = re.compile(r"_myl\d+_\d+$")
-_JOINTS = re.compile(r" \+ | \|\| |\+")
+from qdqtool.core.layer_names import parts, stem
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,12 +52,9 @@ def _holders(stated: list[EngineLayer], named: list[EngineLayer]) -> Holders:
 
 
 def _in_name(layer: EngineLayer, nodes: frozenset[str]) -> list[str]:
-    stem = _SUFFIX.sub("", layer.name)
-    if stem in nodes:
-        return [stem]
-    pieces = (piece.strip() for piece in _JOINTS.split(stem))
-    return [
-        name
-        for name in dict.fromkeys(piece.removeprefix("PWN(").removesuffix(")") for piece in pieces)
-        if name in nodes
-    ]
+    whole = stem(layer.name)
+    if whole in nodes:
+        return [whole]
+    # Merged kernels of TensorRT for RTX join their nodes with a bare plus sign.
+    pieces = (*parts(layer.name), *whole.split("+"))
+    return [name for name in dict.fromkeys(pieces) if name in nodes]

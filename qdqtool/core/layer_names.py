@@ -12,10 +12,20 @@ from __future__ import annotations
 
 import re
 
-from qdqtool.engine.optimization_profiles import without_mark
-
+_PROFILE = re.compile(r" \[profile (\d{1,4})\]")
 _KERNEL = re.compile(r"_myl\d+_\d+$")
 _SPACE = re.compile(r"\s+")
+
+
+def profile_of(name: str) -> int | None:
+    """The optimization profile that ` [profile N]` in `name` states, or None."""
+    mark = _PROFILE.search(name)
+    return int(mark[1]) if mark else None
+
+
+def without_mark(name: str) -> str:
+    """`name` without ` [profile N]`."""
+    return _PROFILE.sub("", name)
 
 
 def normalized(name: str) -> str:
