@@ -15,6 +15,8 @@ _SHARED = (
     "ort",
     "percent",
     "refusals",
+    "releases",
+    "retry",
     "shapes",
     "targets",
 )

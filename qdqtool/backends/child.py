@@ -1,7 +1,6 @@
 """Runs one program to its end, or ends it: with a wall-clock limit, its children included, no zombie left.
 
-The program runs in a process group of its own, so Ctrl-C reaches only us and we end the whole group. Its standard
-error goes straight into a file: what native code writes there survives any crash.
+The program runs in a process group of its own, so Ctrl-C reaches only us and we end the whole group.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -42,29 +42,29 @@ class Ended:
 def run(
     arguments: Sequence[str],
     *,
-    first_words: str,
-    errors: Path,
-    on_line: Callable[[str], None],
+    on_line: Callable[[bytes], object],
     timeout_s: float,
+    first_words: str = "",
+    errors: Path | None = None,
 ) -> Ended:
-    """Run a program, hand each line of its standard output to `on_line`, append its standard error to `errors`.
+    """Run a program and hand each line of its standard output, line end included, to `on_line`.
 
-    Its working folder is the one that holds `errors`.
-
-    `first_words` go to its standard input, which stays open until the program ends: a program that watches it
-    notices when we die. Whatever interrupts us (Ctrl-C, an error in `on_line`) ends the program and its children.
+    Its standard error is appended to the file `errors`, in whose folder it then runs; without one it is mixed into
+    standard output as the program wrote it. `first_words` go to its standard input, which stays open until the
+    program ends: a program that watches it notices when we die. Whatever interrupts us (Ctrl-C, an error in
+    `on_line`) ends the program and its children.
 
     Raises:
         OSError: the program cannot be started.
     """
     start = time.monotonic()
-    with errors.open("ab") as sink:
+    with ExitStack() as files:
         process = subprocess.Popen(  # noqa: S603 -- running a program is what this is for
             list(arguments),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=sink,
-            cwd=errors.parent,
+            stderr=files.enter_context(errors.open("ab")) if errors else subprocess.STDOUT,
+            cwd=errors.parent if errors else None,
             env={**os.environ, "PYTHONPATH": _import_path()},
             start_new_session=os.name == "posix",
         )
@@ -110,11 +110,11 @@ def _tell(stdin: IO[bytes] | None, words: str) -> None:
         return  # it ended already: its exit code says why
 
 
-def _listen(stdout: IO[bytes] | None, on_line: Callable[[str], None]) -> None:
+def _listen(stdout: IO[bytes] | None, on_line: Callable[[bytes], object]) -> None:
     assert stdout is not None
     with stdout:
         while line := stdout.readline(_LONGEST_LINE):
-            on_line(line.decode("utf-8", "replace").rstrip("\r\n"))
+            on_line(line)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -11,12 +11,16 @@ import re
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from qdqtool.errors import UsageError
 
 _FLAG = re.compile(r"--(?P<name>[A-Za-z][\w-]*)(?:=(?P<value>.*))?", re.DOTALL)
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMG]i?B?|B)?", re.IGNORECASE)
 _UNITS = {"": 1 << 20, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+_FILES = frozenset({"calib", "timingCacheFile", "tempdir", "leanDLLPath"})
+"""Flags whose value is a path."""
 
 PRECISIONS = frozenset({"fp16", "bf16", "int8", "fp8", "int4", "best"})
 """Flags that allow weakly typed networks more types; `best` allows all."""
@@ -48,6 +52,13 @@ def parse_flags(words: Iterable[str]) -> tuple[Flag, ...]:
             )
         flags.append(Flag(name=found["name"], value=found["value"]))
     return tuple(flags)
+
+
+def absolute(flag: Flag) -> Flag:
+    """The flag with the file it names, if it names one, seen from anywhere."""
+    if flag.name not in _FILES or not flag.value:
+        return flag
+    return Flag(name=flag.name, value=str(Path(flag.value).absolute()))
 
 
 def split_flags(text: str) -> tuple[str, ...]:

@@ -12,6 +12,14 @@ _NOISE = re.compile(r"cudaError 35|CUDA driver version is insufficient|catchCuda
 """Said by builders on machines without a driver, about nothing that concerns the model."""
 
 
+class NoKernelError(BuildError):
+    """No kernel computes a node in the precision that its Q/DQ asks for; `node` is the engine's name for it."""
+
+    def __init__(self, what: str, *, fix: str, where: str | None = None, node: str = "") -> None:
+        super().__init__(what, fix=fix, where=where)
+        self.node = node
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mistake:
     """One complaint of the ONNX parser.
@@ -43,6 +51,11 @@ def _known(pattern: str, what: str, fix: str, kind: type[QdqError] = BuildError)
     return Known(pattern=re.compile(pattern), what=what, fix=fix, kind=kind)
 
 
+_NO_KERNEL = _known(
+    r"[Cc]ould not find any implementation for node|no implementation",
+    "there is no kernel for this node in the precision asked for",
+    "keep the node float: exclude it from placement",
+)
 KNOWN = (
     _known(
         r"no builder can be created|CUDA initialization failure|no CUDA-capable device",
@@ -104,11 +117,7 @@ KNOWN = (
         "an input has dynamic dimensions and no shapes were given",
         "give --min-shapes, --opt-shapes and --max-shapes, as input:1x3x224x224",
     ),
-    _known(
-        r"[Cc]ould not find any implementation for node|no implementation",
-        "there is no kernel for this node in the precision asked for",
-        "keep the node float: exclude it from placement",
-    ),
+    _NO_KERNEL,
     _known(
         r"out of memory|bad_alloc|OutOfMemory|insufficient memory",
         "the builder ran out of memory",
@@ -153,7 +162,12 @@ def refusal(mistakes: Sequence[Mistake], messages: Sequence[str], *, where: str,
         return BuildError(f"the builder refused: {clean(text)}", fix=f"read the end of {log}", where=where)
     if known.kind is not BuildError:
         return known.kind(known.what, fix=known.fix, where=where)
-    return BuildError(f"{_node_in(text)}{known.what} ({clean(text)})", fix=known.fix, where=where)
+    node = _node_in("\n".join(spoken))
+    place = f"node {node!r}: " if node else ""
+    what = f"{place}{known.what} ({clean(text)})"
+    if known is _NO_KERNEL:
+        return NoKernelError(what, fix=known.fix, where=where, node=node)
+    return BuildError(what, fix=known.fix, where=where)
 
 
 def is_noise(message: str) -> bool:
@@ -198,5 +212,5 @@ def _understand(text: str) -> Known | None:
 
 
 def _node_in(text: str) -> str:
-    found = re.search(r"for node (.+?)\.?(?: due to|\)|$)", text)
-    return f"node {found[1]!r}: " if found else ""
+    found = re.search(r"for node (.+?)\.?(?: due to|\)|$)", text, re.MULTILINE)
+    return found[1] if found else ""

@@ -120,6 +120,17 @@ def _behave(module: Any, *, gpu: bool, fails: str) -> None:
             return None
         return PLAN
 
+    module.Builder.__init__ = make_builder
+    module.Builder.plays = {
+        "create_network": lambda self, flags=0: module.INetworkDefinition(),
+        "create_builder_config": lambda self: module.IBuilderConfig(),
+        "create_optimization_profile": lambda self: module.IOptimizationProfile(),
+        "build_serialized_network": build,
+    }
+    _behave_around_the_build(module)
+
+
+def _behave_around_the_build(module: Any) -> None:
     def parse(self: Any, path: str) -> bool:
         del self
         return Path(path).read_bytes() != b""
@@ -131,13 +142,6 @@ def _behave(module: Any, *, gpu: bool, fails: str) -> None:
         object.__setattr__(made, "num_outputs", 1)
         return made
 
-    module.Builder.__init__ = make_builder
-    module.Builder.plays = {
-        "create_network": lambda self, flags=0: module.INetworkDefinition(),
-        "create_builder_config": lambda self: module.IBuilderConfig(),
-        "create_optimization_profile": lambda self: module.IOptimizationProfile(),
-        "build_serialized_network": build,
-    }
     module.OnnxParser.plays = {
         "parse_from_file": parse,
         "get_error": lambda self, index: module.ParserError(),
@@ -160,4 +164,4 @@ def _behave(module: Any, *, gpu: bool, fails: str) -> None:
     module.ITimingCache.plays = {"serialize": lambda self: b"a timing cache"}
     module.Runtime.plays = {"deserialize_cuda_engine": lambda self, plan: module.ICudaEngine()}
     module.ICudaEngine.plays = {"create_engine_inspector": lambda self: module.EngineInspector()}
-    module.EngineInspector.plays = {"get_engine_information": lambda self, format: LAYERS}
+    module.EngineInspector.plays = {"get_engine_information": lambda self, _: LAYERS}

@@ -15,7 +15,7 @@ from qdqtool.backends import cache, child
 from qdqtool.backends.crashes import crash
 from qdqtool.backends.drafts import ENGINE, LAYERS, LOG, drafting, publish, unwritable, withdraw
 from qdqtool.backends.facts import facts_of
-from qdqtool.backends.flags import parse_flags
+from qdqtool.backends.flags import absolute, parse_flags
 from qdqtool.backends.refusals import Mistake, clean, is_noise, refusal
 from qdqtool.backends.targets import target_of
 from qdqtool.core.build import BuildCost, BuildProgress, BuildRequest, BuildResult, OnProgress
@@ -101,7 +101,7 @@ class NativeBuilder:
     ) -> tuple[BuildResult, float | None]:
         verdict: dict[str, Any] = {"event": "none"}
 
-        def hear(line: str) -> None:
+        def hear(line: bytes) -> None:
             nonlocal verdict
             event = json.loads(line)
             if event["event"] != "progress":
@@ -136,7 +136,7 @@ class NativeBuilder:
             "layers": str((drafts / LAYERS).absolute()),
             "targets": list(dict.fromkeys(target_of(word) for word in request.targets)),
             "profiles": [asdict(profile) for profile in request.profiles],
-            "flags": [str(flag) for flag in flags],
+            "flags": [str(absolute(flag)) for flag in flags],
             "facts": facts,
             "stack_mib": request.stack_mib,
         }

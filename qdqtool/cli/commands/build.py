@@ -18,7 +18,9 @@ def build(
     model: Annotated[Path, typer.Argument(help="ONNX model, with or without Q/DQ.")],
     out: Annotated[Path, typer.Option(help="Folder for the engine, its log and its layers.")],
     builder: Annotated[str, typer.Option(help="Which builder: a backend's name.")] = "rtx",
-    sm: Annotated[str, typer.Option(help="GPU architectures: 86,89.")] = "86",
+    sm: Annotated[
+        str, typer.Option(help="GPU architectures: 86,89 (rtx only; others: the GPU here).")
+    ] = "86",
     min_shapes: Annotated[str, typer.Option(help="Smallest shapes: input:1x3x224x224,other:1x8.")] = "",
     opt_shapes: Annotated[str, typer.Option(help="Usual shapes.")] = "",
     max_shapes: Annotated[str, typer.Option(help="Largest shapes.")] = "",
@@ -26,6 +28,12 @@ def build(
     stack_mib: Annotated[
         int, typer.Option(min=8, max=65536, help="Stack of the builder in MiB; long chains of nodes need it.")
     ] = 1024,
+    flags: Annotated[
+        str, typer.Option(help='More wishes in trtexec\'s spelling: "--fp16 --builderOptimizationLevel=5".')
+    ] = "",
+    retries: Annotated[
+        int, typer.Option(min=0, help="Nodes without a kernel whose Q/DQ may be given up, at most.")
+    ] = 3,
     build_cache: Annotated[Path | None, typer.Option(help="Folder of finished builds to share.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print build.json instead of a summary.")] = False,
 ) -> None:
@@ -33,6 +41,8 @@ def build(
     from dataclasses import replace
 
     from qdqtool.backends import BUILDERS
+    from qdqtool.backends.flags import split_flags
+    from qdqtool.backends.retry import build_with_retries
     from qdqtool.backends.shapes import parse_shapes, profiles
     from qdqtool.cli.screen import progress, stderr, stdout
     from qdqtool.core.build import BuildProgress, BuildRequest
@@ -50,6 +60,7 @@ def build(
         timeout_s=timeout,
         stack_mib=stack_mib,
         cache=build_cache,
+        flags=split_flags(flags),
     )
     with progress() as bars:
         bar = bars.add_task("build", total=None)
@@ -57,7 +68,7 @@ def build(
         def moved(news: BuildProgress) -> None:
             bars.update(bar, description=news.phase.lower(), completed=news.done, total=news.total)
 
-        result, cost = plugin.build(request, moved)
+        result, cost = build_with_retries(plugin, request, moved, most=retries)
     result = replace(result, notes=(*result.notes, *notes))
     BUILD.write(out / "build.json", result)
     if as_json:

@@ -1,0 +1,25 @@
+"""Release numbers as tuples of ints, which compare as people expect."""
+
+from __future__ import annotations
+
+import re
+
+Release = tuple[int, ...]
+
+
+def release_of(text: str) -> Release:
+    """The leading numbers of a release: "10.16.1.11" is (10, 16, 1, 11); empty where there are none."""
+    found = re.match(r"\d+(?:\.\d+)*", text.strip())
+    return tuple(int(part) for part in found[0].split(".")) if found else ()
+
+
+def packed_release(number: int) -> Release:
+    """The release in trtexec's banner: 8412 is 8.4.12, from 10 on 101401 is 10.14.1."""
+    if number < 10_000:
+        return number // 1000, number // 100 % 10, number % 100
+    return number // 10_000, number // 100 % 100, number % 100
+
+
+def spell(release: Release) -> str:
+    """The release with dots."""
+    return ".".join(map(str, release))

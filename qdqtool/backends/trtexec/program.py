@@ -1,0 +1,128 @@
+"""Finds trtexec and asks it what it understands."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+from qdqtool.backends import child
+from qdqtool.backends.flags import Flag
+from qdqtool.backends.guards import Strong
+from qdqtool.backends.releases import Release, packed_release, spell
+from qdqtool.errors import MissingPackage, UsageError
+
+_PLACES = ("/usr/src/tensorrt/bin/trtexec", "/opt/tensorrt/bin/trtexec")
+"""Where NVIDIA's packages put it without changing PATH."""
+_VARIABLE = "QDQTOOL_TRTEXEC"
+_DEFINITION = re.compile(r"^\s*(--[A-Za-z][\w-]*(?:=\S*)?(?:,\s*--[A-Za-z][\w-]*(?:=\S*)?)*)", re.MULTILINE)
+_NAME = re.compile(r"--([A-Za-z][\w-]*)")
+_BANNER = re.compile(r"&&&& RUNNING TensorRT\.trtexec(?: \[TensorRT v(\d+)\])?")
+_MOST_HELP = 20_000
+"""Lines; no help text is longer."""
+_PATIENCE_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Program:
+    """A trtexec.
+
+    Attributes:
+        path: where it is.
+        release: from its banner; empty where it prints none.
+        flags: names of the flags its own help explains.
+    """
+
+    path: Path
+    release: Release
+    flags: frozenset[str]
+
+    @property
+    def strong(self) -> Strong:
+        """Whether its networks are strongly typed."""
+        if "int8" not in self.flags:
+            return "always"
+        return "on request" if "stronglyTyped" in self.flags else "never"
+
+    def first_of(self, *names: str) -> Flag | None:
+        """The first of these flags that it knows: one thing had several names over the years."""
+        return next((Flag(name=name) for name in names if name in self.flags), None)
+
+    def check(self, flags: tuple[Flag, ...]) -> None:
+        """Refuse flags it does not know.
+
+        Raises:
+            UsageError: names them, with the nearest it knows.
+        """
+        unknown = [flag for flag in flags if flag.name not in self.flags]
+        if not unknown:
+            return
+        near = {flag.name: get_close_matches(flag.name, self.flags, n=1) for flag in unknown}
+        hints = [f"--{names[0]} instead of --{name}?" for name, names in near.items() if names]
+        hints.append("qdqtool migrate explains flags that are gone")
+        raise UsageError(
+            f"this trtexec ({spell(self.release) or 'of unknown release'}) does not know "
+            + ", ".join(f"--{flag.name}" for flag in unknown),
+            fix=" ".join(hints),
+            where=str(self.path),
+        )
+
+
+def find_trtexec() -> Path:
+    """The trtexec that QDQTOOL_TRTEXEC names, else that of PATH, else where NVIDIA's packages put it.
+
+    Raises:
+        MissingPackage: there is none.
+    """
+    named = os.environ.get(_VARIABLE)
+    if named:
+        if not Path(named).is_file():
+            raise MissingPackage(
+                f"{_VARIABLE} names a program that is not there", fix="correct the variable", where=named
+            )
+        return Path(named)
+    found = shutil.which("trtexec") or next((place for place in _PLACES if Path(place).is_file()), None)
+    if found is None:
+        raise MissingPackage(
+            "there is no trtexec here",
+            fix=f"install TensorRT's command-line tools and put trtexec on PATH, or set {_VARIABLE}",
+        )
+    return Path(found)
+
+
+def ask(path: Path) -> Program:
+    """What the program says of itself when asked for help.
+
+    Raises:
+        MissingPackage: it cannot be run, says nothing, hangs, or is another program.
+    """
+    lines: list[bytes] = []
+
+    def hear(line: bytes) -> None:
+        if len(lines) < _MOST_HELP:
+            lines.append(line)
+
+    try:
+        ended = child.run((str(path), "--help"), on_line=hear, timeout_s=_PATIENCE_S)
+    except OSError as error:
+        raise _strange(path, f"cannot be run: {error.strerror or error}") from error
+    text = b"".join(lines).decode("utf-8", "replace")
+    if ended.timed_out:
+        raise _strange(path, f"did not answer --help within {_PATIENCE_S:g} s")
+    if "=== Build Options ===" not in text:
+        said = "prints nothing" if not text.strip() else "is another program"
+        died = f" (it ended with code {ended.code})" if ended.code else ""
+        raise _strange(path, f"{said} when asked for --help{died}")
+    banner = _BANNER.search(text)
+    release = packed_release(int(banner[1])) if banner and banner[1] else ()
+    names = {name for found in _DEFINITION.findall(text) for name in _NAME.findall(found)}
+    return Program(path=path, release=release, flags=frozenset(names))
+
+
+def _strange(path: Path, what: str) -> MissingPackage:
+    return MissingPackage(
+        f"{what}: it is not a working trtexec", fix=f"set {_VARIABLE} to trtexec", where=str(path)
+    )

@@ -1,0 +1,188 @@
+"""A program that behaves like trtexec of a release: its banner, its help, its log, its products, its failures.
+
+`install(folder, release)` writes an executable file. What it does beyond building is chosen by the environment
+variable STAND_IN: hang, silent, other, crash, no-kernel, parse-error, no-engine.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+COMMON = [
+    "onnx",
+    "saveEngine",
+    "loadEngine",
+    "minShapes",
+    "optShapes",
+    "maxShapes",
+    "memPoolSize",
+    "builderOptimizationLevel",
+    "timingCacheFile",
+    "profilingVerbosity",
+    "exportLayerInfo",
+    "dumpLayerInfo",
+    "skipInference",
+    "verbose",
+    "noTF32",
+    "maxAuxStreams",
+    "sparsity",
+    "useDLACore",
+    "allowGPUFallback",
+    "shapes",
+    "iterations",
+    "duration",
+    "warmUp",
+    "useCudaGraph",
+    "noDataTransfers",
+    "useSpinWait",
+    "exportTimes",
+    "exportProfile",
+    "dumpProfile",
+    "separateProfileRun",
+    "loadInputs",
+    "dumpOutput",
+    "exportOutput",
+    "dumpRawBindingsToFile",
+    "device",
+    "tacticSources",
+    "refit",
+    "avgTiming",
+    "percentile",
+    "idleTime",
+    "threads",
+]
+WEAK = ["fp16", "int8", "best", "calib", "precisionConstraints", "layerPrecisions", "layerOutputTypes", "fp8"]
+RELEASES = {
+    8601: [*COMMON, *WEAK, "streams", "buildOnly", "workspace", "heuristic", "minTiming"],
+    101600: [*COMMON, *WEAK, "bf16", "int4", "stronglyTyped", "infStreams", "useProfile", "stripWeights"],
+    110100: [
+        *COMMON,
+        "stronglyTyped",
+        "infStreams",
+        "useProfile",
+        "stripWeights",
+        "includeDataTransfers",
+        "noCudaGraph",
+    ],
+}
+"""Packed release: the flags of its help."""
+
+
+def install(folder: Path, release: int) -> Path:
+    """An executable trtexec of this release in `folder`."""
+    path = folder / "trtexec"
+    root = Path(__file__).resolve().parents[2]
+    path.write_text(
+        f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(root)!r})\n"
+        f"from tests.backends.stand_in_trtexec import main\nmain({release})\n"
+    )
+    path.chmod(0o755)
+    return path
+
+
+def main(release: int) -> None:
+    mode = os.environ.get("STAND_IN", "")
+    if mode == "silent":
+        sys.exit(0)
+    if mode == "other":
+        print("usage: some other program")
+        sys.exit(0)
+    print(f"&&&& RUNNING TensorRT.trtexec [TensorRT v{release}] # {' '.join(sys.argv)}", flush=True)
+    if "--help" in sys.argv:
+        tell_help(release)
+        return
+    flags = dict(word.removeprefix("--").partition("=")[::2] for word in sys.argv[1:])
+    unknown = sorted(set(flags) - set(RELEASES[release]))
+    if unknown:
+        print(f"[E] Unknown option: --{unknown[0]}", file=sys.stderr)
+        sys.exit(1)
+    said = [f"--{name}" for name in flags]
+    Path(os.environ.get("STAND_IN_SAID", os.devnull)).write_text("\n".join(sys.argv[1:]))
+    if "loadEngine" in flags:
+        infer(flags)
+    else:
+        build(flags, mode)
+    print(f"&&&& PASSED TensorRT.trtexec [TensorRT v{release}] # {' '.join(said)}")
+
+
+def tell_help(release: int) -> None:
+    print("=== Model Options ===\n  --onnx=<file>               ONNX model\n\n=== Build Options ===")
+    for name in RELEASES[release]:
+        print(f"  --{name}=spec{' ' * 12}Explanation that mentions --anotherFlag in passing")
+    print("  --versionCompatible, --vc          Mark the engine as version compatible")
+    print("&&&& PASSED TensorRT.trtexec")
+
+
+def log(severity: str, message: str, stream: object = None) -> None:
+    print(f"[11/21/2025-10:00:00] [{severity}] [TRT] {message}", file=stream or sys.stdout, flush=True)
+
+
+def build(flags: dict[str, str], mode: str) -> None:
+    print("[11/21/2025-10:00:00] [I] Compute Capability: 8.7", flush=True)
+    log("I", "Start parsing network model.")
+    if mode == "parse-error":
+        refuse_node()
+    log("V", "Original: 3 layers")
+    log("V", "After dead-layer removal: 3 layers")
+    log("W", "a warning on standard error", sys.stderr)
+    if mode == "crash":
+        os.kill(os.getpid(), 11)
+    if mode == "hang":
+        import time
+
+        time.sleep(600)
+    for number in range(3):
+        log("V", f"=============== Computing costs for conv{number}")
+    if mode == "no-kernel":
+        log("E", "10: Could not find any implementation for node conv.", sys.stderr)
+        log("E", "2: [builder.cpp::buildSerializedNetwork::751] Error Code 2: Internal Error", sys.stderr)
+        print("&&&& FAILED TensorRT.trtexec", file=sys.stderr)
+        sys.exit(1)
+    log("V", "Engine generation completed in 1.5 seconds.")
+    if mode != "no-engine":
+        Path(flags["saveEngine"]).write_bytes(b"ftrt" + bytes(20) + bytes([8, 6, 1, 6]) + b"a plan")
+    if "exportLayerInfo" in flags:
+        Path(flags["exportLayerInfo"]).write_text('{"Layers": [{"Name": "conv"}], "Bindings": ["x", "y"]}')
+
+
+REFUSAL = """\
+[E] [TRT] ModelImporter.cpp:771: While parsing node number 2 [QuantizeLinear -> "x_q"]:
+[E] [TRT] ModelImporter.cpp:772: --- Begin node ---
+[E] [TRT] ModelImporter.cpp:773: input: "x"
+name: "quantize_x"
+op_type: "QuantizeLinear"
+
+[E] [TRT] ModelImporter.cpp:774: --- End node ---
+[E] [TRT] ModelImporter.cpp:777: ERROR: builtin_op_importers.cpp:1220 In function QuantDequantLinearHelper:
+[6] Assertion failed: shiftIsAllZeros(zeroPoint) && "TRT only supports symmetric quantization"
+[E] Failed to parse onnx file
+"""
+
+
+def refuse_node() -> None:
+    sys.stderr.write(REFUSAL)
+    sys.exit(1)
+
+
+def infer(flags: dict[str, str]) -> None:
+    if "exportTimes" in flags:
+        base = 2.0 if "slow" in flags["loadEngine"] else 1.0
+        rows = []
+        for index in range(int(flags.get("iterations", "10"))):
+            compute = base + 0.01 * (index % 5)
+            start = index * 3.0
+            rows.append(
+                f'{{ "startEnqMs" : {start}, "endEnqMs" : {start + 0.1}, "startH2dMs" : {start}, '
+                f'"endH2dMs" : {start}, "startComputeMs" : {start}, "endComputeMs" : {start + compute}, '
+                f'"startD2hMs" : {start + compute}, "endD2hMs" : {start + compute}, "h2dMs" : 0, '
+                f'"computeMs" : {compute}, "d2hMs" : 0, "latencyMs" : {compute} }}'
+            )
+        Path(flags["exportTimes"]).write_text("[\n  " + "\n, ".join(rows) + "\n]\n")
+    if "exportProfile" in flags:
+        Path(flags["exportProfile"]).write_text(
+            '[\n  { "count" : 10 }\n, { "name" : "conv", "timeMs" : 8.0, "averageMs" : 0.8, "medianMs" : 0.8, '
+            '"percentage" : 80.0 }\n, { "name" : "relu", "timeMs" : 2.0, "averageMs" : 0.2, "medianMs" : 0.2, '
+            '"percentage" : 20.0 }\n]\n'
+        )
