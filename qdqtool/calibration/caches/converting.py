@@ -1,0 +1,161 @@
+"""Between calibration caches and Q/DQ pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from qdqtool.calibration.caches.cache import Cache
+from qdqtool.calibration.table import groups, weight_range
+from qdqtool.core.calibration import INT8_LEVELS, CalibrationTable, TensorRange
+from qdqtool.core.dtypes import DType
+from qdqtool.core.placement import Decision, Placement, SlotKind
+from qdqtool.core.qdq import QdqPair
+from qdqtool.core.recipe import CalibrationOptions
+from qdqtool.errors import UsageError
+
+if TYPE_CHECKING:
+    from qdqtool.graph.view import GraphView
+
+CARRIERS = frozenset(
+    {
+        "MaxPool",
+        "Reshape",
+        "Transpose",
+        "Flatten",
+        "Squeeze",
+        "Unsqueeze",
+        "Slice",
+        "Gather",
+        "Identity",
+        "Split",
+    }
+)
+"""Operators whose outputs hold nothing but values of their first input."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Explicit:
+    """What a cache becomes.
+
+    Attributes:
+        placement: the slots whose tensors the cache knows.
+        table: their ranges.
+        notes: what had to be left out or changed, one sentence each.
+    """
+
+    placement: Placement
+    table: CalibrationTable
+    notes: tuple[str, ...]
+
+
+def explicit(cache: Cache, placement: Placement, view: GraphView, options: CalibrationOptions) -> Explicit:
+    """The part of a placement that a cache can supply, and its ranges; weights come from their own values.
+
+    As in TensorRT's implicit mode a node without a range on one of its inputs stays float as a whole. Tensors that
+    must share one scale take the largest of theirs.
+
+    Raises:
+        InputFileError: a weight is not a constant, or holds NaN or Inf.
+    """
+    known = {tensor: entry.scale for tensor, entry in cache.by_tensor().items() if entry.is_usable}
+    kept, notes = _covered(placement, known)
+    ranges: dict[str, TensorRange] = {}
+    for group in groups(kept):
+        scale = max(known[tensor] for tensor in group if tensor in known)
+        changed = [tensor for tensor in group if known.get(tensor, scale) != scale]
+        notes += [
+            f"{tensor}: scale raised from {known[tensor]:g} to {scale:g}, shared by {', '.join(group)}"
+            for tensor in changed
+        ]
+        for tensor in group:
+            ranges[tensor] = TensorRange(tensor=tensor, amax=(scale * INT8_LEVELS,), method="cache")
+    for decision in kept.quantized:
+        if decision.kind is SlotKind.WEIGHT and decision.tensor not in ranges:
+            ranges[decision.tensor] = weight_range(decision, view, options)
+    source = cache.header.text if cache.header else cache.format
+    table = CalibrationTable(ranges=tuple(ranges[name] for name in sorted(ranges)), source=source)
+    return Explicit(placement=kept, table=table, notes=tuple(notes))
+
+
+def scales_of(pairs: Sequence[QdqPair], view: GraphView) -> tuple[dict[str, float], list[str]]:
+    """The scale of every quantized activation for a cache, and notes on what a cache cannot say.
+
+    A scale is passed on to tensors that hold the same values (MaxPool, Reshape, Transpose and the like), because
+    TensorRT wants an entry for them too.
+
+    Raises:
+        UsageError: a pair that no calibration cache can express: not INT8, a zero point, or scales computed at run time.
+    """
+    scales: dict[str, float] = {}
+    notes: list[str] = []
+    for pair in pairs:
+        if pair.kind is SlotKind.WEIGHT:
+            continue
+        scale = _expressible(pair)
+        if scales.setdefault(pair.tensor, scale) != scale:
+            notes.append(
+                f"{pair.tensor}: quantized with {scales[pair.tensor]:g} and {scale:g}; the larger one is kept"
+            )
+            scales[pair.tensor] = max(scale, scales[pair.tensor])
+    return _carried(scales, view), notes
+
+
+def _covered(placement: Placement, known: dict[str, float]) -> tuple[Placement, list[str]]:
+    """Without the nodes that lack a range on an activation, and a note for each."""
+    lacking: dict[str, str] = {}
+    for decision in placement.quantized:
+        if decision.kind is SlotKind.ACTIVATION and decision.tensor not in known:
+            lacking.setdefault(decision.slot.node, decision.tensor)
+    notes = [f"{node} stays float: the cache has no scale for {tensor}" for node, tensor in lacking.items()]
+    decisions = tuple(_float(entry) if entry.slot.node in lacking else entry for entry in placement.decisions)
+    quantized = {entry.tensor for entry in decisions if entry.quantize}
+    ties = (
+        replace(tie, tensors=tuple(name for name in tie.tensors if name in quantized))
+        for tie in placement.ties
+    )
+    return replace(
+        placement, decisions=decisions, ties=tuple(tie for tie in ties if len(tie.tensors) > 1)
+    ), notes
+
+
+def _float(decision: Decision) -> Decision:
+    return replace(decision, quantize=False, spec=None)
+
+
+def _expressible(pair: QdqPair) -> float:
+    what = ""
+    if pair.dtype is not DType.INT8:
+        what = f"is {pair.dtype}, not int8"
+    elif any(pair.zero_point):
+        what = f"has zero point {pair.zero_point[0]}"
+    elif len(set(pair.scale)) != 1:
+        what = "has a scale per channel" if pair.scale else "has a scale that is computed at run time"
+    if what:
+        raise UsageError(
+            f"the pair on {pair.tensor!r} {what}, which no calibration cache can say",
+            fix="make the model symmetric INT8 first: qdqtool repair",
+        )
+    return float(np.float32(pair.scale[0]))
+
+
+def _carried(scales: dict[str, float], view: GraphView) -> dict[str, float]:
+    found = dict(scales)
+    for node in view.nodes:
+        if node.op in CARRIERS and node.inputs[0] in found:
+            for output in node.outputs:
+                found.setdefault(output, found[node.inputs[0]])
+    for node in reversed(view.nodes):
+        if (
+            node.op in CARRIERS
+            and node.op != "Gather"
+            and len(node.outputs) == 1
+            and node.outputs[0] in scales
+        ):
+            is_all = node.op not in {"Slice", "MaxPool"}
+            if is_all and not view.is_constant(node.inputs[0]):
+                found.setdefault(node.inputs[0], scales[node.outputs[0]])
+    return found

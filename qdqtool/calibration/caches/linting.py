@@ -1,0 +1,206 @@
+"""What is wrong with a calibration cache, by itself and for a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from qdqtool.calibration.bounds import bounds
+from qdqtool.calibration.caches.cache import TENSORRT, Cache
+from qdqtool.calibration.caches.header import ALGORITHMS, LAST_WITH_CALIBRATORS
+from qdqtool.core.findings import Finding, Severity
+
+if TYPE_CHECKING:
+    from qdqtool.graph.view import GraphView
+
+HUGE = 1e6
+"""A range of more than this times 127 is a mask or an overflow, hardly a measured activation."""
+CRUSHED, CLIPPED, WASTED = 0.25, 0.75, 1.1
+"""Shares: of another cache's range; of a bounded tensor's bound, below; and above."""
+WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+_OWN_NAMES = ("(Unnamed Layer*", "(Unnamed ITensor*")
+
+
+def lint_cache(
+    cache: Cache, against: Cache | None = None, view: GraphView | None = None
+) -> tuple[Finding, ...]:
+    """All findings, the worst first, then by code and subject.
+
+    Args:
+        cache: the cache in question.
+        against: ranges of the same model by maximum, to see how much was clipped.
+        view: the float model the cache is for.
+    """
+    found = [*_header(cache), *_lines(cache), *_scales(cache)]
+    if against is not None:
+        found += _crushed(cache, against)
+    if view is not None:
+        found += [*_bounded(cache, view), *_missing(cache, view), *_foreign(cache, view)]
+    return tuple(sorted(found, key=lambda finding: (-finding.severity.rank, finding.code, finding.subject)))
+
+
+def _finding(code: str, severity: Severity, subject: str, reason: str, fix: str) -> Finding:
+    return Finding(code=code, check="cache", severity=severity, subject=subject, reason=reason, fix=fix)
+
+
+def _header(cache: Cache) -> Iterator[Finding]:
+    header = cache.header
+    if cache.format != TENSORRT:
+        return
+    if header is None or header.version is None:
+        yield _finding(
+            "CAL101",
+            Severity.WARNING,
+            "header",
+            "no TensorRT release in the first line: the cache is taken as another one's and thrown away, and TensorRT "
+            "calibrates again or fails without data",
+            "qdqtool cache retarget --trt RELEASE --algorithm NAME",
+        )
+    elif header.version[0] > LAST_WITH_CALIBRATORS:
+        yield _finding(
+            "CAL102",
+            Severity.ERROR,
+            header.text,
+            "TensorRT 11 and later read no calibration caches",
+            "turn model and cache into a Q/DQ model: qdqtool cache to-qdq",
+        )
+    if header is not None and header.algorithm not in ALGORITHMS:
+        yield _finding(
+            "CAL103",
+            Severity.WARNING,
+            header.text,
+            f"no TensorRT calibrator is called {header.algorithm!r}",
+            f"name the one that will read it: {', '.join(ALGORITHMS)}",
+        )
+
+
+def _lines(cache: Cache) -> Iterator[Finding]:
+    for unread in cache.unread:
+        yield _finding(
+            "CAL110",
+            Severity.WARNING,
+            f"line {unread.line}",
+            f"is no entry: {unread.text[:60]!r}",
+            "write it as `tensor: 3c010a14`, or delete it",
+        )
+    for tensor, entries in cache.repeated().items():
+        scales = {entry.scale for entry in entries}
+        lines = ", ".join(str(entry.line) for entry in entries)
+        yield _finding(
+            "CAL111",
+            Severity.WARNING if len(scales) > 1 else Severity.INFO,
+            tensor,
+            f"stands {len(entries)} times (lines {lines}) with {'different' if len(scales) > 1 else 'the same'} scales; "
+            "the last one counts",
+            "keep one: qdqtool cache merge FILE -o NEW",
+        )
+
+
+def _scales(cache: Cache) -> Iterator[Finding]:
+    for tensor, entry in sorted(cache.by_tensor().items()):
+        if entry.scale == 0:
+            yield _finding(
+                "CAL120",
+                Severity.WARNING,
+                tensor,
+                "scale 0: the tensor never fired during calibration, and its layers cannot run in INT8",
+                "calibrate with samples that reach it, or leave the layer in float",
+            )
+        elif not entry.is_usable:
+            yield _finding(
+                "CAL121",
+                Severity.ERROR,
+                tensor,
+                f"scale {entry.scale:g} is no positive number",
+                "calibrate again, or delete the entry so that the layers fall back to float",
+            )
+        elif entry.scale > HUGE:
+            yield _finding(
+                "CAL122",
+                Severity.WARNING,
+                tensor,
+                f"range {entry.amax:.3g}: an attention mask or an overflow; all ordinary values become zero",
+                "keep the layers around it in float",
+            )
+
+
+def _crushed(cache: Cache, against: Cache) -> Iterator[Finding]:
+    reference = against.by_tensor()
+    for tensor, entry in sorted(cache.by_tensor().items()):
+        other = reference.get(tensor)
+        if other is None or not (entry.is_usable and other.is_usable) or entry.scale >= CRUSHED * other.scale:
+            continue
+        yield _finding(
+            "CAL130",
+            Severity.WARNING,
+            tensor,
+            f"range {entry.amax:.4g} is {entry.scale / other.scale:.0%} of the largest value {other.amax:.4g}: what lies "
+            "above is clipped",
+            "take max or mse for this tensor; entropy destroys detector heads and attention this way",
+        )
+
+
+def _bounded(cache: Cache, view: GraphView) -> Iterator[Finding]:
+    entries = cache.by_tensor()
+    for tensor, bound in sorted(bounds(view).items()):
+        entry = entries.get(tensor)
+        if entry is None or not entry.is_usable:
+            continue
+        if bound.saturates and entry.amax < CLIPPED * bound.amax:
+            yield _finding(
+                "CAL131",
+                Severity.WARNING,
+                tensor,
+                f"the output of {bound.op} reaches {bound.amax:g}, but everything above {entry.amax:.4g} is clipped",
+                f"set the range to {bound.amax:g}, or calibrate this tensor with max",
+            )
+        elif entry.amax > WASTED * bound.amax:
+            yield _finding(
+                "CAL132",
+                Severity.INFO,
+                tensor,
+                f"{bound.op} keeps the values below {bound.amax:g}, the range is {entry.amax:.4g}: INT8 steps are wasted",
+                f"set the range to {bound.amax:g}",
+            )
+
+
+def _missing(cache: Cache, view: GraphView) -> Iterator[Finding]:
+    entries = cache.by_tensor()
+    for tensor, nodes in sorted(_needed(view).items()):
+        if tensor in entries:
+            continue
+        yield _finding(
+            "CAL140",
+            Severity.WARNING,
+            tensor,
+            f"no entry: {', '.join(nodes)} fall back to float, as TensorRT says with `Missing scale and zero-point`",
+            "calibrate again with this model, or merge a cache that has the tensor",
+        )
+
+
+def _needed(view: GraphView) -> Mapping[str, list[str]]:
+    """Run-time float tensors next to weighted nodes, and those nodes."""
+    needed: dict[str, list[str]] = {}
+    for node in view.nodes:
+        if node.op in WEIGHTED:
+            for tensor in (*node.inputs[:2], *node.outputs):
+                if tensor and not view.is_constant(tensor):
+                    needed.setdefault(tensor, []).append(node.name)
+    return needed
+
+
+def _foreign(cache: Cache, view: GraphView) -> Iterator[Finding]:
+    known = {name for node in view.nodes for name in node.outputs} | {info.name for info in view.inputs}
+    named = [tensor for tensor in cache.by_tensor() if not tensor.startswith(_OWN_NAMES)]
+    foreign = [tensor for tensor in named if tensor not in known and not view.is_constant(tensor)]
+    if not foreign:
+        return
+    is_other = len(foreign) * 2 > len(named)
+    yield _finding(
+        "CAL141",
+        Severity.ERROR if is_other else Severity.INFO,
+        foreign[0],
+        f"{len(foreign)} of {len(named)} entries name tensors that the model does not have"
+        + (": the cache belongs to another model or export" if is_other else ""),
+        "use the ONNX file that was calibrated" if is_other else "nothing: TensorRT ignores them",
+    )

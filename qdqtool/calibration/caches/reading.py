@@ -1,0 +1,176 @@
+"""Opens calibration caches and tables of any origin; told apart by their content."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from qdqtool.calibration.caches.cache import (
+    ORT_FLATBUFFERS,
+    ORT_JSON,
+    ORT_TEXT,
+    TABLE,
+    TENSORRT,
+    Cache,
+    Entry,
+    Unread,
+    from_hex,
+)
+from qdqtool.calibration.caches.flatbuffer import read_pairs
+from qdqtool.calibration.caches.header import parse_header
+from qdqtool.core.calibration import INT8_LEVELS
+from qdqtool.core.kinds import CALIBRATION
+from qdqtool.errors import InputFileError
+
+_LARGEST = 256 << 20
+_ENTRY = re.compile(r"(?P<tensor>.+):[ \t]?(?P<hex>[0-9a-fA-F]{1,8})[ \t]*")
+_ORT_ENTRY = re.compile(r"(?P<tensor>.+) (?P<value>[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf))")
+
+
+def read_cache(path: Path) -> Cache:
+    """The cache or table at `path`.
+
+    Raises:
+        InputFileError: unreadable, or nothing in it looks like a calibration cache.
+    """
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise _foreign(path, "is larger than 256 MiB")
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputFileError(
+            f"cannot be read: {error.strerror}", fix="check the path and its permissions", where=str(path)
+        ) from error
+    if content.lstrip()[:1] == b"{":
+        return _json(path, content)
+    if b"\0" in content:
+        return _flatbuffers(path, content)
+    cache = parse_text(content.decode("utf-8", "surrogateescape"))
+    if not cache.entries and cache.header is None:
+        raise _foreign(path, "holds no line like `tensor: 3c010a14`")
+    return cache
+
+
+def parse_text(text: str) -> Cache:
+    """A TensorRT cache, or the text table of onnxruntime, line by line; nothing is lost.
+
+    Names may contain colons: the last one counts, as in trtexec.
+    """
+    newline = "\r\n" if "\r\n" in text else "\n"
+    ends_open = bool(text) and not text.endswith(newline)
+    lines = text.split(newline)
+    if not ends_open:
+        lines.pop()
+    header = parse_header(lines[0]) if lines else None
+    body = list(enumerate(lines, start=1))[1 if header else 0 :]
+    is_ort = header is None and not any(_ENTRY.fullmatch(line) for _, line in body)
+    entries: list[Entry] = []
+    unread: list[Unread] = []
+    for number, line in body:
+        entry = _ort_entry(line, number) if is_ort else _entry(line, number)
+        if entry is None:
+            unread.append(Unread(line=number, text=line))
+        else:
+            entries.append(entry)
+    return Cache(
+        format=ORT_TEXT if is_ort and entries else TENSORRT,
+        header=header,
+        entries=tuple(entries),
+        unread=tuple(unread),
+        newline=newline,
+        ends_open=ends_open,
+    )
+
+
+def _entry(line: str, number: int) -> Entry | None:
+    match = _ENTRY.fullmatch(line)
+    if match is None:
+        return None
+    return Entry(
+        tensor=match["tensor"], scale=from_hex(match["hex"]), line=number, text=line[len(match["tensor"]) :]
+    )
+
+
+def _ort_entry(line: str, number: int) -> Entry | None:
+    match = _ORT_ENTRY.fullmatch(line)
+    if match is None:
+        return None
+    return Entry(
+        tensor=match["tensor"],
+        scale=float(match["value"]) / INT8_LEVELS,
+        line=number,
+        text=line[len(match["tensor"]) :],
+    )
+
+
+def _json(path: Path, content: bytes) -> Cache:
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise _foreign(path, f"is not JSON: {error}") from error
+    if value.get("kind") == CALIBRATION.kind:
+        table = CALIBRATION.read(path)
+        entries = [Entry(tensor=e.tensor, scale=e.scales[0]) for e in table.ranges if len(e.amax) == 1]
+        return Cache(format=TABLE, entries=tuple(entries))
+    found = {name: _amax(entry) for name, entry in value.items() if name != "CLS"}
+    ranges = {name: amax for name, amax in found.items() if amax is not None}
+    if "data" in value and not ranges:
+        return _json_data(path, value["data"])
+    return _from_ranges(path, ranges)
+
+
+def _json_data(path: Path, data: Any) -> Cache:
+    """The newer spelling, `{"CLS": "TensorsData", "data": {...}}`."""
+    if not isinstance(data, dict):
+        raise _foreign(path, "holds no ranges")
+    found = {name: _amax(entry) for name, entry in data.items() if name != "CLS"}
+    return _from_ranges(path, {name: amax for name, amax in found.items() if amax is not None})
+
+
+def _from_ranges(path: Path, ranges: dict[str, float]) -> Cache:
+    if not ranges:
+        raise _foreign(path, "holds no ranges")
+    entries = tuple(Entry(tensor=name, scale=amax / INT8_LEVELS) for name, amax in ranges.items())
+    return Cache(format=ORT_JSON, entries=entries)
+
+
+def _amax(entry: Any) -> float | None:
+    """The magnitude in any spelling of onnxruntime: a number, its text, [low, high], or named bounds."""
+    if isinstance(entry, dict):
+        if "data" in entry and "CLS" in entry:
+            return _amax(entry["data"])
+        bounds = [_amax(entry[name]) for name in ("lowest", "highest") if name in entry]
+        known = [bound for bound in bounds if bound is not None]
+        return max(known) if known else None
+    if isinstance(entry, list):
+        parts = [_amax(part) for part in entry]
+        known = [part for part in parts if part is not None]
+        return max(known) if known and len(known) == len(parts) else None
+    try:
+        return (
+            abs(float(entry))
+            if isinstance(entry, (int, float, str)) and not isinstance(entry, bool)
+            else None
+        )
+    except ValueError:
+        return None
+
+
+def _flatbuffers(path: Path, content: bytes) -> Cache:
+    entries = tuple(_text_entry(path, name, value) for name, value in read_pairs(path, content))
+    return Cache(format=ORT_FLATBUFFERS, entries=entries)
+
+
+def _text_entry(path: Path, name: str, value: str) -> Entry:
+    try:
+        return Entry(tensor=name, scale=float(value) / INT8_LEVELS, text=value)
+    except ValueError as error:
+        raise _foreign(path, f"holds {value!r} as the range of {name!r}") from error
+
+
+def _foreign(path: Path, what: str) -> InputFileError:
+    return InputFileError(
+        what, fix="pass a TensorRT calibration cache or an onnxruntime calibration table", where=str(path)
+    )

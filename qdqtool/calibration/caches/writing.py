@@ -1,0 +1,61 @@
+"""Writes calibration caches and tables; an unchanged TensorRT cache comes back byte for byte."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from qdqtool.calibration.caches.cache import (
+    ORT_FLATBUFFERS,
+    ORT_JSON,
+    ORT_TEXT,
+    TABLE,
+    Cache,
+    to_hex,
+)
+from qdqtool.calibration.caches.flatbuffer import write_pairs
+from qdqtool.core.calibration import CalibrationTable, TensorRange
+from qdqtool.core.files import write_bytes
+from qdqtool.core.kinds import CALIBRATION
+
+SUFFIXES = {".flatbuffers": ORT_FLATBUFFERS, ".json": ORT_JSON}
+"""Formats by file suffix; all others are TensorRT caches."""
+
+
+def write_cache(path: Path, cache: Cache) -> None:
+    """Write `cache` in the format it says, all or nothing."""
+    write_bytes(path, render(cache))
+
+
+def render(cache: Cache) -> bytes:
+    """The bytes of a cache in its format."""
+    if cache.format == ORT_FLATBUFFERS:
+        return write_pairs(sorted((tensor, repr(entry.amax)) for tensor, entry in cache.by_tensor().items()))
+    if cache.format == ORT_JSON:
+        ranges = {tensor: [-entry.amax, entry.amax] for tensor, entry in cache.by_tensor().items()}
+        return json.dumps(ranges, sort_keys=True).encode()
+    if cache.format == TABLE:
+        return CALIBRATION.dump(table_of(cache)).encode()
+    lines = {
+        entry.line: entry.tensor + (entry.text or _spelled(cache, entry.scale)) for entry in cache.entries
+    }
+    lines.update({unread.line: unread.text for unread in cache.unread})
+    texts = [cache.header.text] if cache.header else []
+    texts += [lines[number] for number in sorted(lines)]
+    text = cache.newline.join(texts) + ("" if cache.ends_open or not texts else cache.newline)
+    return text.encode("utf-8", "surrogateescape")
+
+
+def table_of(cache: Cache) -> CalibrationTable:
+    """The usable entries as a table of ranges, sorted by tensor."""
+    entries = cache.by_tensor()
+    ranges = tuple(
+        TensorRange(tensor=name, amax=(entries[name].amax,), method="cache")
+        for name in sorted(entries)
+        if entries[name].is_usable
+    )
+    return CalibrationTable(ranges=ranges, source=cache.header.text if cache.header else cache.format)
+
+
+def _spelled(cache: Cache, scale: float) -> str:
+    return f" {scale * 127.0!r}" if cache.format == ORT_TEXT else f": {to_hex(scale)}"

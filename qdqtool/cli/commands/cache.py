@@ -1,0 +1,257 @@
+"""Look at, compare, mend and convert calibration caches.
+
+Reads the caches of TensorRT 5 to 10, the tables of onnxruntime (text, JSON, flatbuffer) and qdqtool's own. TensorRT 11
+reads none of them any more: `to-qdq` turns a float model and its cache into a Q/DQ model, `from-qdq` goes back.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from qdqtool.core.findings import Finding
+
+PLUGIN = typer.Typer(no_args_is_help=True, help="Look at, compare, mend and convert calibration caches.")
+File = Annotated[Path, typer.Argument(help="Calibration cache or table.")]
+Out = Annotated[Path, typer.Option("--out", "-o", help="File to write.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Release = Annotated[
+    str, typer.Option("--trt", help="TensorRT release that will read the cache: 8.6.1, 10.3.")
+]
+Algorithm = Annotated[str | None, typer.Option(help="EntropyCalibration2, MinMaxCalibration, ...")]
+ChangedValues = Annotated[list[str] | None, typer.Option("--set", help="Change one value of the recipe.")]
+
+
+@PLUGIN.command()
+def show(
+    file: File,
+    match: Annotated[str, typer.Option(help="Only tensors whose name matches this glob.")] = "*",
+    sort: Annotated[str, typer.Option(help="Order: name, scale or line.")] = "line",
+    as_json: Json = False,
+) -> None:
+    """List tensors with their scale and range."""
+    from fnmatch import fnmatchcase
+
+    from qdqtool.calibration.caches import read_cache
+    from qdqtool.errors import UsageError
+
+    orders: dict[str, Any] = {
+        "name": lambda entry: entry.tensor,
+        "scale": lambda entry: -entry.scale,
+        "line": lambda entry: entry.line,
+    }
+    if sort not in orders:
+        raise UsageError(f"--sort {sort}", fix="take name, scale or line")
+    cache = read_cache(file)
+    entries = sorted((entry for entry in cache.entries if fnmatchcase(entry.tensor, match)), key=orders[sort])
+    if as_json:
+        rows = [
+            {"tensor": e.tensor, "scale": _number(e.scale), "amax": _number(e.amax), "line": e.line}
+            for e in entries
+        ]
+        _print_json(
+            {"format": cache.format, "header": cache.header.text if cache.header else None, "entries": rows}
+        )
+        return
+    _table(("tensor", "scale", "amax"), ((e.tensor, f"{e.scale:.6g}", f"{e.amax:.6g}") for e in entries))
+    _say(
+        f"{cache.header.text if cache.header else cache.format}: {len(entries)} of {len(cache.entries)} entries"
+    )
+
+
+@PLUGIN.command()
+def diff(
+    first: File,
+    second: Annotated[Path, typer.Argument(help="The other one.")],
+    limit: Annotated[int, typer.Option(min=0, help="Rows to print; 0 prints all.")] = 40,
+    as_json: Json = False,
+) -> None:
+    """Compare the scales of two caches, the farthest apart first."""
+    from qdqtool.calibration.caches import read_cache
+    from qdqtool.calibration.caches.comparing import differences
+
+    found = differences(read_cache(first), read_cache(second))
+    if as_json:
+        _print_json(
+            [
+                {
+                    "tensor": d.tensor,
+                    "first": _number(d.first),
+                    "second": _number(d.second),
+                    "ratio": _number(d.ratio),
+                }
+                for d in found
+            ]
+        )
+        return
+    shown = found[:limit] if limit else found
+    rows = ((d.tensor, _text(d.first), _text(d.second), _text(d.ratio)) for d in shown)
+    _table(("tensor", "first", "second", "second / first"), rows)
+    _say(f"{len(found)} tensors differ" + (f", {len(shown)} shown" if len(shown) < len(found) else ""))
+
+
+@PLUGIN.command()
+def merge(
+    files: Annotated[list[Path], typer.Argument(help="Caches, the first gives header and format.")],
+    out: Out,
+    take: Annotated[str, typer.Option(help="Where scales disagree: error, first, last or max.")] = "error",
+) -> None:
+    """Put the entries of several caches into one."""
+    from qdqtool.calibration.caches import read_cache, write_cache
+    from qdqtool.calibration.caches.comparing import merge_caches
+    from qdqtool.errors import UsageError
+
+    if take not in {"error", "first", "last", "max"}:
+        raise UsageError(f"--take {take}", fix="take error, first, last or max")
+    merged = merge_caches([read_cache(file) for file in files], take)  # type: ignore[arg-type]
+    write_cache(out, merged)
+    _say(f"{len(merged.entries)} entries: wrote {out}")
+
+
+@PLUGIN.command()
+def retarget(
+    file: File,
+    out: Out,
+    release: Annotated[str | None, typer.Option("--trt", help="TensorRT release: 8.6.1, 10.3.")] = None,
+    algorithm: Algorithm = None,
+    onnxruntime: Annotated[
+        str | None, typer.Option("--ort", help="onnxruntime table: json, flatbuffers or text.")
+    ] = None,
+) -> None:
+    """Write a cache for another TensorRT release, or for onnxruntime; the scales stay as they are."""
+    from qdqtool.calibration.caches import read_cache, write_cache
+    from qdqtool.calibration.caches.retargeting import for_onnxruntime, for_tensorrt
+    from qdqtool.errors import UsageError
+
+    if (release is None) == (onnxruntime is None):
+        raise UsageError("wants either --trt or --ort", fix="say who will read the cache: --trt 10.3")
+    cache = read_cache(file)
+    changed = (
+        for_tensorrt(cache, release, algorithm) if release else for_onnxruntime(cache, onnxruntime or "")
+    )
+    write_cache(out, changed)
+    _say(f"{changed.header.text if changed.header else changed.format}: wrote {out}")
+
+
+@PLUGIN.command()
+def lint(
+    file: File,
+    model: Annotated[Path | None, typer.Option(help="The float ONNX model it is for.")] = None,
+    against: Annotated[Path | None, typer.Option(help="Ranges by maximum of the same model.")] = None,
+    fail_on: Annotated[str, typer.Option(help="Exit with 1 at error, warning, info or never.")] = "error",
+    as_json: Json = False,
+) -> int:
+    """Find what is wrong with a cache, by itself and for a model."""
+    from qdqtool.calibration.caches import read_cache
+    from qdqtool.calibration.caches.linting import lint_cache
+    from qdqtool.core.findings import Severity
+    from qdqtool.errors import UsageError
+
+    limits = {severity.value: severity.rank for severity in Severity} | {"never": 99}
+    if fail_on not in limits:
+        raise UsageError(f"--fail-on {fail_on}", fix=f"take one of {', '.join(limits)}")
+    view = None
+    if model is not None:
+        from qdqtool.graph.load import load
+
+        view = load(model).view
+    found = lint_cache(read_cache(file), None if against is None else read_cache(against), view)
+    _show_findings(found, as_json=as_json)
+    return int(any(finding.severity.rank >= limits[fail_on] for finding in found))
+
+
+@PLUGIN.command("to-qdq")
+def to_qdq(
+    model: Annotated[Path, typer.Argument(help="Float ONNX model.")],
+    cache: Annotated[Path, typer.Argument(help="Its calibration cache.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Q/DQ model to write.")],
+    recipe: Annotated[
+        str | None, typer.Option("--recipe", "-r", help="Shipped recipe or .yaml file.")
+    ] = None,
+    changes: ChangedValues = None,
+) -> None:
+    """Turn a float model and its calibration cache into a Q/DQ model for TensorRT 10, 11 and RTX."""
+    from qdqtool.calibration.caches import read_cache
+    from qdqtool.graph.save import save
+    from qdqtool.workflows import caches, recipes
+
+    made, notes = caches.to_qdq(model, read_cache(cache), recipes.load(recipe, changes or []))
+    save(made, out)
+    _notes(notes)
+    _say(f"wrote {out}")
+
+
+@PLUGIN.command("from-qdq")
+def from_qdq(
+    model: Annotated[Path, typer.Argument(help="Q/DQ model.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Calibration cache to write.")],
+    release: Release,
+    algorithm: Annotated[str, typer.Option(help="Calibrator that will read it.")] = "EntropyCalibration2",
+    float_model: Annotated[Path | None, typer.Option("--model", help="Write the float model here.")] = None,
+) -> None:
+    """Turn a Q/DQ model into a float model and a calibration cache for TensorRT up to 10."""
+    from qdqtool.calibration.caches import write_cache
+    from qdqtool.calibration.caches.header import make_header
+    from qdqtool.graph.save import save
+    from qdqtool.workflows import caches
+
+    plain, cache, notes = caches.from_qdq(model, make_header(release, algorithm))
+    if float_model is not None:
+        save(plain, float_model)
+    write_cache(out, cache)
+    _notes(notes)
+    _say(f"{len(cache.entries)} entries: wrote {out}")
+
+
+def _show_findings(found: Sequence[Finding], *, as_json: bool) -> None:
+    if as_json:
+        names = ("code", "severity", "subject", "reason", "fix")
+        _print_json([{name: getattr(finding, name) for name in names} for finding in found])
+        return
+    rows = ((f.severity.value, f.code, f.subject, f"{f.reason}; {f.fix}") for f in found)
+    _table(("", "code", "subject", "reason; fix"), rows)
+    _say(f"{len(found)} findings" if found else "nothing found")
+
+
+def _table(columns: Sequence[str], rows: Any) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    from qdqtool.cli.screen import stdout
+
+    table = Table(*columns, box=None)
+    for row in rows:
+        table.add_row(*(escape(cell) for cell in row))
+    stdout().print(table)
+
+
+def _say(text: str) -> None:
+    from qdqtool.cli.screen import stderr
+
+    stderr().print(text, markup=False, highlight=False)
+
+
+def _notes(notes: Sequence[str]) -> None:
+    for note in notes:
+        _say(f"note: {note}")
+
+
+def _print_json(value: object) -> None:
+    from qdqtool.core.artefacts import canonical
+
+    sys.stdout.write(canonical(value))
+
+
+def _number(value: float | None) -> float | str | None:
+    """JSON knows no NaN and no infinity: they become words."""
+    return value if value is None or abs(value) < float("inf") else str(value)
+
+
+def _text(value: float | None) -> str:
+    return "-" if value is None else f"{value:.6g}"
