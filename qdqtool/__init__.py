@@ -6,10 +6,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from qdqtool.api import audit, build, compare, parse_log, place, quantize, run
+    from qdqtool.api import build, compare, parse_log, place, quantize, run
 
 __version__ = "0.1.0"
-__all__ = ["audit", "build", "compare", "parse_log", "place", "quantize", "run"]
+__all__ = ["build", "compare", "parse_log", "place", "quantize", "run"]
 
 
 def __getattr__(name: str) -> Any:

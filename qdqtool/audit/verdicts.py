@@ -134,16 +134,20 @@ def _without_kernel(case: Case) -> NodeVerdict:
             case, Verdict.UNKNOWN, f"inside {region.name}, whose kernels are not listed", (region,)
         )
     if others:
-        names = ", ".join(sorted({layer.name for layer in others})[:3])
-        return _absent(
-            case,
-            Verdict.ABSORBED,
-            f"no convolution or matrix kernel names it; it is named by {names}",
-            others,
-        )
+        return _absorbed(case, others)
     if not any(case.view.uses(output) or case.view.is_output(output) for output in case.node.outputs):
         return _absent(case, Verdict.ABSORBED, "nothing uses its result, so the builder dropped it")
     return _absent(case, Verdict.NOT_FOUND, "no layer of the engine names it")
+
+
+def _absorbed(case: Case, others: tuple[EngineLayer, ...]) -> NodeVerdict:
+    """Named by kernels that are no convolution or matrix product, such as a product written as multiply and sum."""
+    names = ", ".join(sorted({layer.name for layer in others})[:3])
+    found = causes(case)
+    reasons = [*(cause.reason for cause in found), f"no convolution or matrix kernel names it, only {names}"]
+    verdict = _absent(case, Verdict.ABSORBED, "; ".join(reasons), others)
+    fix = "; ".join(dict.fromkeys(cause.fix for cause in found))
+    return replace(verdict, fix=fix) if fix else verdict
 
 
 _FIXES = {

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import qdqtool
+from qdqtool import api
 
 DIGITS = Path(__file__).resolve().parents[2] / "recipes" / "examples" / "digits"
 MODEL = DIGITS / "digits.onnx"
@@ -21,7 +22,7 @@ def test_importing_qdqtool_opens_no_heavy_package() -> None:
 
 
 def test_public_names_are_there() -> None:
-    assert set(qdqtool.__all__) == {"audit", "build", "compare", "parse_log", "place", "quantize", "run"}
+    assert set(qdqtool.__all__) == {"build", "compare", "parse_log", "place", "quantize", "run"}
     for name in qdqtool.__all__:
         assert callable(getattr(qdqtool, name))
     with pytest.raises(AttributeError):
@@ -43,7 +44,7 @@ def test_quantize_build_audit_and_compare_one_after_the_other(tmp_path: Path) ->
     assert {entry.method for entry in table.ranges} == {"max"}
     result = qdqtool.build(quantized, tmp_path / "engine", shapes=("image:1x1x8x8",) * 3)
     assert (tmp_path / "engine" / result.engine).stat().st_size == result.engine_bytes
-    verdicts = qdqtool.audit(quantized, tmp_path / "engine" / "layers.txt").verdicts
+    verdicts = api.audit(quantized, tmp_path / "engine" / "layers.txt").verdicts
     assert verdicts
     assert all(verdict.verdict.value == "int8" for verdict in verdicts)
     assert qdqtool.parse_log(tmp_path / "engine" / "build.log").runs
