@@ -6,6 +6,8 @@ import re
 
 Release = tuple[int, ...]
 
+_BANNER = re.compile(r"&&&& RUNNING TensorRT\.trtexec \[TensorRT v(\d{4,6})\]")
+
 
 def release_of(text: str) -> Release:
     """The leading numbers of a release: "10.16.1.11" is (10, 16, 1, 11); empty where there are none."""
@@ -18,6 +20,12 @@ def packed_release(number: int) -> Release:
     if number < 10_000:
         return number // 1000, number // 100 % 10, number % 100
     return number // 10_000, number // 100 % 100, number % 100
+
+
+def banner_release(text: str) -> Release:
+    """The release in the first trtexec banner of a text; empty where there is none (7.x and older print no number)."""
+    found = _BANNER.search(text)
+    return packed_release(int(found[1])) if found else ()
 
 
 def spell(release: Release) -> str:

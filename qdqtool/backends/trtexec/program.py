@@ -12,7 +12,7 @@ from pathlib import Path
 from qdqtool.backends import child
 from qdqtool.backends.flags import Flag
 from qdqtool.backends.guards import Strong
-from qdqtool.backends.releases import Release, packed_release, spell
+from qdqtool.backends.releases import Release, banner_release, spell
 from qdqtool.errors import MissingPackage, UsageError
 
 _PLACES = ("/usr/src/tensorrt/bin/trtexec", "/opt/tensorrt/bin/trtexec")
@@ -20,7 +20,6 @@ _PLACES = ("/usr/src/tensorrt/bin/trtexec", "/opt/tensorrt/bin/trtexec")
 _VARIABLE = "QDQTOOL_TRTEXEC"
 _DEFINITION = re.compile(r"^\s*(--[A-Za-z][\w-]*(?:=\S*)?(?:,\s*--[A-Za-z][\w-]*(?:=\S*)?)*)", re.MULTILINE)
 _NAME = re.compile(r"--([A-Za-z][\w-]*)")
-_BANNER = re.compile(r"&&&& RUNNING TensorRT\.trtexec(?: \[TensorRT v(\d+)\])?")
 _MOST_HELP = 20_000
 """Lines; no help text is longer."""
 _PATIENCE_S = 60.0
@@ -116,10 +115,8 @@ def ask(path: Path) -> Program:
         said = "prints nothing" if not text.strip() else "is another program"
         died = f" (it ended with code {ended.code})" if ended.code else ""
         raise _strange(path, f"{said} when asked for --help{died}")
-    banner = _BANNER.search(text)
-    release = packed_release(int(banner[1])) if banner and banner[1] else ()
     names = {name for found in _DEFINITION.findall(text) for name in _NAME.findall(found)}
-    return Program(path=path, release=release, flags=frozenset(names))
+    return Program(path=path, release=banner_release(text), flags=frozenset(names))
 
 
 def _strange(path: Path, what: str) -> MissingPackage:

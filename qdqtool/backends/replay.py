@@ -1,0 +1,122 @@
+"""Plays back a recorded build: no builder, no GPU, somebody else's machine.
+
+    qdqtool build model.onnx --out built --builder replay --flags "--from=recorded"
+
+The recording is a folder. One that `qdqtool build` or `qdqtool run` made (it holds `build.json`) is taken as it is,
+with the name and release of the builder that made it. Any other folder must hold one log, `*.log`, and may hold one
+engine, `*.plan` or `*.engine`, and one layer dump, `layers.txt` or a `.json` file with "layer" or "graph" in its
+name (as --exportLayerInfo writes it); the release is read from trtexec's banner in the log.
+
+Files are copied, never run or loaded. Whether the recording was made from this very model cannot be seen from it;
+the result says where it comes from.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from qdqtool.backends.drafts import ENGINE, LAYERS, LOG
+from qdqtool.backends.flags import parse_flags
+from qdqtool.backends.releases import banner_release, spell
+from qdqtool.core.build import BuildCost, BuildRequest, BuildResult, OnProgress
+from qdqtool.core.files import replacing
+from qdqtool.core.kinds import BUILD
+from qdqtool.errors import InputFileError, UsageError
+
+_HEAD = 1 << 16
+"""Bytes at the start of a log in which trtexec's banner is looked for."""
+
+
+class ReplayBuilder:
+    """Gives the artefacts of a build that was done before, maybe elsewhere."""
+
+    def version(self) -> str:
+        """Always "recorded": the release is that of the recording."""
+        return "recorded"
+
+    def build(
+        self, request: BuildRequest, on_progress: OnProgress | None = None
+    ) -> tuple[BuildResult, BuildCost]:
+        """The recorded engine, log and layer information, in `request.folder`.
+
+        Raises:
+            InputFileError: the recording cannot be read, or is not one.
+            UsageError: no recording was named.
+        """
+        del on_progress
+        start = time.monotonic()
+        recording = _recording(request)
+        found = _own(recording) if (recording / "build.json").is_file() else _foreign(recording)
+        result, files = found
+        for name, source in files.items():
+            with replacing(request.folder / name) as draft:
+                shutil.copyfile(source, draft)
+        return result, BuildCost(seconds=time.monotonic() - start, peak_mib=None, cached=True)
+
+
+def _recording(request: BuildRequest) -> Path:
+    flags = parse_flags(request.flags)
+    others = [str(flag) for flag in flags if flag.name != "from"]
+    named = [flag.value for flag in flags if flag.name == "from" and flag.value]
+    if others or len(named) != 1:
+        raise UsageError("a replay needs the folder of the recording", fix='say --flags "--from=FOLDER"')
+    path = Path(named[0])
+    if not path.is_dir():
+        raise InputFileError("there is no such folder", fix="name a recorded build folder", where=str(path))
+    return path
+
+
+def _own(recording: Path) -> tuple[BuildResult, dict[str, Path]]:
+    """A recording of ours: what `build.json` says, and its files by the names they get."""
+    result = BUILD.read(recording / "build.json")
+    names = [name for name in (result.layers, result.log, result.engine) if name]
+    for name in names:
+        if Path(name).name != name or not (recording / name).is_file():
+            raise InputFileError(
+                f"names {name!r}, which is not in the folder",
+                fix="record the build again",
+                where=str(recording / "build.json"),
+            )
+    note = f"played back from a recorded build by {result.builder} {result.version}"
+    return replace(result, notes=(*result.notes, note)), {name: recording / name for name in names}
+
+
+def _foreign(recording: Path) -> tuple[BuildResult, dict[str, Path]]:
+    """A recording by somebody else: one log, maybe an engine, maybe a layer dump."""
+    files = sorted(path for path in recording.iterdir() if path.is_file())
+    log = _only(recording, "log", [path for path in files if path.suffix == ".log"])
+    engine = _only(recording, "engine", [path for path in files if path.suffix in {".plan", ".engine"}])
+    layers = _only(recording, "layer dump", [path for path in files if _is_layer_dump(path)])
+    if log is None:
+        raise InputFileError("holds no log", fix="put the build's log there, as *.log", where=str(recording))
+    with log.open("rb") as stream:
+        release = banner_release(stream.read(_HEAD).decode("utf-8", "replace"))
+    result = BuildResult(
+        builder="replay",
+        version=spell(release) or "unknown",
+        targets=(),
+        engine=ENGINE if engine else "",
+        log=LOG,
+        layers=LAYERS if layers else None,
+        engine_bytes=engine.stat().st_size if engine else 0,
+        notes=("played back from a recorded build by an unknown builder",),
+    )
+    named = {LOG: log, ENGINE: engine, LAYERS: layers}
+    return result, {name: path for name, path in named.items() if path is not None}
+
+
+def _is_layer_dump(path: Path) -> bool:
+    return path.name == LAYERS or (path.suffix == ".json" and ("layer" in path.name or "graph" in path.name))
+
+
+def _only(recording: Path, what: str, found: list[Path]) -> Path | None:
+    if len(found) > 1:
+        names = ", ".join(path.name for path in found)
+        raise InputFileError(f"holds more than one {what}: {names}", fix="keep one", where=str(recording))
+    return found[0] if found else None
+
+
+PLUGIN = ReplayBuilder()
