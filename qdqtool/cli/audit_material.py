@@ -1,53 +1,90 @@
-"""What the audit command looks at: from a run folder, or from files one by one."""
+"""What the audit command looks at: a run folder, a model with layer information, or layer information alone."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from qdqtool.core.engine import Engine
+from qdqtool.audit.scene import Scene, stage
+from qdqtool.core.explore import CostModel
 from qdqtool.core.kinds import BUILD, PLACEMENT
-from qdqtool.core.placement import Placement
+from qdqtool.engine.diff import Explored, compare
+from qdqtool.engine.profiles import read_profile
 from qdqtool.engine.read import read
+from qdqtool.engine.view import view
 from qdqtool.errors import UsageError
 from qdqtool.graph.load import load
-from qdqtool.graph.model import Model
+
+_MODEL = ".onnx"
 
 
-@dataclass(frozen=True, kw_only=True)
-class AuditMaterial:
-    """Model, engine and what is known of how they were made."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """What the user named.
 
-    model: Model
-    engine: Engine
-    placement: Placement | None
-    targets: tuple[str, ...]
+    Attributes:
+        subject: run folder, Q/DQ model, or layer information.
+        layers: layer information of the model.
+        placement: placement.json.
+        sm: architecture, as "86".
+        profile: times of the engine's layers.
+        against: layer information of an engine to compare with.
+        against_profile: times of that engine's layers.
+    """
+
+    subject: Path
+    layers: Path | None = None
+    placement: Path | None = None
+    sm: str = ""
+    profile: Path | None = None
+    against: Path | None = None
+    against_profile: Path | None = None
 
 
-def gather(subject: Path, layers: Path | None, placement: Path | None, sm: str) -> AuditMaterial:
-    """The material of a run folder or of a model; `layers`, `placement` and `sm` win over what the folder holds.
+def gather(wanted: Wanted) -> Scene:
+    """The scene of an audit; what is named by itself wins over what a run folder holds.
 
     Raises:
-        UsageError: `subject` is a model and `layers` is missing, or the run folder has no engine yet.
+        UsageError: there is no layer information.
         InputFileError: a file cannot be read.
     """
-    folder = subject if subject.is_dir() else None
-    layers = layers or _in(folder, "layers.txt") or _in(folder, "layers.json")
-    if layers is None:
-        raise UsageError(
-            "there is no layer information to audit",
-            fix="pass --layers FILE, or build the run folder first with `qdqtool build`",
-            where=str(subject),
-        )
-    placement = placement or _in(folder, "placement.json")
-    build = _in(folder, "build.json")
-    given = (f"sm{sm.removeprefix('sm')}",) if sm else ()
-    return AuditMaterial(
-        model=load(folder / "model.qdq.onnx" if folder else subject),
-        engine=read(layers),
-        placement=PLACEMENT.read(placement) if placement else None,
+    folder = wanted.subject if wanted.subject.is_dir() else None
+    path = _layers(wanted, folder)
+    model = folder / "model.qdq.onnx" if folder else wanted.subject
+    placement, build = wanted.placement or _in(folder, "placement.json"), _in(folder, "build.json")
+    given = (f"sm{wanted.sm.removeprefix('sm')}",) if wanted.sm else ()
+    scene = stage(
+        read(path),
+        load(model).view if model.suffix == _MODEL else None,
+        PLACEMENT.read(placement) if placement else None,
         targets=given or (BUILD.read(build).targets if build else ()),
     )
+    return replace(_compared(scene, wanted), layers_file="layers.json" if folder else path.name)
+
+
+def _layers(wanted: Wanted, folder: Path | None) -> Path:
+    alone = None if folder or wanted.subject.suffix == _MODEL else wanted.subject
+    path = wanted.layers or _in(folder, "layers.txt") or _in(folder, "layers.json") or alone
+    if path is None:
+        raise UsageError(
+            "there is no layer information to audit",
+            fix="pass --layers FILE, or build the run folder first",
+            where=str(wanted.subject),
+        )
+    return path
+
+
+def _compared(scene: Scene, wanted: Wanted) -> Scene:
+    """The scene with times, and with another engine to compare with, where they are named."""
+    profile = read_profile(wanted.profile) if wanted.profile else None
+    explored = view(scene.engine, profile=profile, cost_model=CostModel.EXACT)
+    if wanted.against is None:
+        return replace(scene, explored=explored)
+    other = read(wanted.against)
+    times = read_profile(wanted.against_profile) if wanted.against_profile else None
+    left = Explored(name=wanted.against.name, engine=other, view=view(other, profile=times))
+    right = Explored(name="this engine", engine=scene.engine, view=explored)
+    return replace(scene, explored=explored, compared=compare(left, right))
 
 
 def _in(folder: Path | None, name: str) -> Path | None:

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from qdqtool.core.engine import Engine
+from qdqtool.core.engine import Engine, EngineTensor
 from qdqtool.core.kinds import ENGINE
 from qdqtool.engine.decode import read_file
 from qdqtool.engine.optimization_profiles import with_profiles
@@ -46,5 +46,23 @@ def read_text(text: str, *, where: str) -> Engine:
             where=where,
         )
     engine = reader.read(text)
-    layers = with_profiles(settled(engine.layers))
-    return replace(engine, layers=layers, unknown_formats=unknown_formats(engine))
+    return replace(
+        engine,
+        layers=with_profiles(settled(engine.layers)),
+        bindings=_described(engine),
+        unknown_formats=unknown_formats(engine),
+    )
+
+
+def _described(engine: Engine) -> tuple[EngineTensor, ...]:
+    """The bindings, with type and shape from the layers where the dump gives their names only."""
+    known = {
+        tensor.name: tensor
+        for layer in engine.layers
+        for tensor in (*layer.inputs, *layer.outputs)
+        if tensor.shape
+    }
+    return tuple(
+        binding if binding.shape is not None else known.get(binding.name, binding)
+        for binding in engine.bindings
+    )

@@ -1,8 +1,11 @@
 """Say what became of every compute node in an engine: INT8 or not, why, and what to do.
 
-Give a run folder, or a Q/DQ model together with `--layers`: a layer dump, the file of `--exportLayerInfo`, or a whole
-build log. Every Conv, ConvTranspose, Gemm, MatMul and attention node gets a verdict; every check adds findings with
-reason, fix and evidence. No GPU and no TensorRT is needed.
+Give a run folder; or a Q/DQ model together with `--layers`: a layer dump, the file of `--exportLayerInfo`, or a whole
+build log; or such layer information alone, which tells less. Every Conv, ConvTranspose, Gemm, MatMul and attention node
+gets a verdict; every check adds findings with reason, fix and evidence. No GPU and no TensorRT is needed.
+
+For continuous integration choose a `--format`, and keep the JSON of an accepted audit as `--baseline`: then only new
+findings count for `--fail-on`.
 """
 
 from __future__ import annotations
@@ -14,80 +17,101 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from collections.abc import Iterator
 
     from qdqtool.core.audit import Audit
-    from qdqtool.core.findings import NodeVerdict
+
+_FORMS = ("text", "json", "sarif", "junit", "markdown", "github")
 
 
 def audit(
-    subject: Annotated[Path, typer.Argument(help="Run folder, or Q/DQ model.")],
+    subject: Annotated[Path, typer.Argument(help="Run folder, Q/DQ model, or layer information.")],
     layers: Annotated[
         Path | None, typer.Option(help="Layer information or build log; default: that of the run folder.")
     ] = None,
     placement: Annotated[
         Path | None, typer.Option(help="placement.json; default: that of the run folder.")
     ] = None,
+    profile: Annotated[
+        Path | None, typer.Option("--profile", "-p", help="Times of the engine's layers.")
+    ] = None,
+    against: Annotated[
+        Path | None, typer.Option(help="Layer information of an engine to compare with.")
+    ] = None,
+    against_profile: Annotated[Path | None, typer.Option(help="Times of that engine's layers.")] = None,
+    baseline: Annotated[
+        Path | None, typer.Option(help="JSON of an earlier audit: only what it does not have counts.")
+    ] = None,
     ignore: Annotated[list[str] | None, typer.Option(help="Code or name of a check to leave out.")] = None,
     sm: Annotated[str, typer.Option(help="Architecture the engine was built for, as 86.")] = "",
     fail_on: Annotated[
         str, typer.Option(help="Exit with 1 from this severity on: error, warning, info, never.")
     ] = "never",
+    form: Annotated[str, typer.Option("--format", help=f"One of {', '.join(_FORMS)}.")] = "text",
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print findings.json instead of the table.")
+        bool, typer.Option("--json", help="Print findings.json; the same as --format json.")
     ] = False,
 ) -> int:
     """Say what became of every compute node in an engine: INT8 or not, why, and what to do."""
-    from qdqtool.audit.run import audit as audit_engine
-    from qdqtool.cli.audit_material import gather
-    from qdqtool.cli.screen import stdout
+    from qdqtool.audit.baseline import fresh
+    from qdqtool.audit.run import examine
+    from qdqtool.cli.audit_material import Wanted, gather
     from qdqtool.cli.verdict import findings_missed, tell
     from qdqtool.core.kinds import AUDIT
 
-    material = gather(subject, layers, placement, sm)
-    found = audit_engine(
-        material.model.view,
-        material.engine,
-        material.placement,
-        ignore=tuple(ignore or ()),
-        targets=material.targets,
+    wanted = Wanted(
+        subject=subject,
+        layers=layers,
+        placement=placement,
+        sm=sm,
+        profile=profile,
+        against=against,
+        against_profile=against_profile,
     )
-    if as_json:
-        sys.stdout.write(AUDIT.dump(found))
-    else:
-        _show(stdout(), found)
+    found = examine(gather(wanted), ignore=tuple(ignore or ()))
+    if baseline is not None:
+        found = fresh(found, AUDIT.read(baseline))
+    sys.stdout.write(_written(found, "json" if as_json else form, subject.as_posix()))
     return tell(findings_missed(found.findings, fail_on))
 
 
-def _show(console: Console, found: Audit) -> None:
+def _written(found: Audit, form: str, source: str) -> str:
+    """The audit in the form the user asked for."""
+    from importlib import import_module
+
+    from qdqtool.core.kinds import AUDIT
+    from qdqtool.errors import UsageError
+
+    if form not in _FORMS:
+        raise UsageError(f"no format is called {form!r}", fix=f"choose {', '.join(_FORMS)}", where="--format")
+    if form == "json":
+        return AUDIT.dump(found)
+    if form == "text":
+        return "\n".join(_lines(found)) + "\n"
+    text: str = import_module(f"qdqtool.audit.forms.{form}").write(found, source)
+    return text
+
+
+def _lines(found: Audit) -> Iterator[str]:
     from qdqtool.core.dtypes import DType
 
-    int8 = sum(verdict.precision is DType.INT8 for verdict in found.verdicts)
     counts = found.counts
+    if found.verdicts:
+        int8 = sum(verdict.precision is DType.INT8 for verdict in found.verdicts)
+        yield f"{int8} of {len(found.verdicts)} compute nodes run INT8"
+    yield f"{counts.kernels} kernels: {counts.compute} compute, {counts.qdq} only quantize, dequantize, cast or reformat"
     fused = f"{_bytes(counts.activation_bytes_fused)} with epilogues fused (estimated)"
-    lines = [
-        f"{int8} of {len(found.verdicts)} compute nodes run INT8",
-        f"{counts.kernels} kernels: {counts.compute} compute, {counts.qdq} only quantize, dequantize, cast or reformat",
-        f"activation bytes: {_bytes(counts.activation_bytes_dumped)} as dumped, {fused}",
-    ]
+    yield f"activation bytes: {_bytes(counts.activation_bytes_dumped)} as dumped, {fused}"
     for verdict in found.verdicts:
         if verdict.precision is not DType.INT8:
-            lines += _fallback(verdict)
+            asked = "" if verdict.requested else " (not asked for)"
+            yield f"not INT8{asked}: {verdict.op} {verdict.node} is {verdict.verdict.value}: {verdict.reason}"
+            yield f"    fix: {verdict.fix}"
     for finding in found.findings:
-        lines += [
-            f"{finding.severity.value} {finding.code} {finding.subject}: {finding.reason}",
-            f"    fix: {finding.fix}",
-        ]
-    for line in (*lines, *(f"note: {note}" for note in found.notes)):
-        console.print(line, markup=False, highlight=False)
-
-
-def _fallback(verdict: NodeVerdict) -> list[str]:
-    asked = "" if verdict.requested else " (not asked for)"
-    return [
-        f"not INT8{asked}: {verdict.op} {verdict.node} is {verdict.verdict.value}: {verdict.reason}",
-        f"    fix: {verdict.fix}",
-    ]
+        yield f"{finding.severity.value} {finding.code} {finding.subject}: {finding.reason}"
+        yield f"    fix: {finding.fix}"
+    for note in found.notes:
+        yield f"note: {note}"
 
 
 def _bytes(size: int | None) -> str:

@@ -1,6 +1,7 @@
-"""Look into an engine: its layers, their tensors, types and formats, from layer information alone.
+"""Look into an engine: layers, types, formats, costs, times, its graph, and how it differs from another one.
 
-Reads layer dumps, the files of `--exportLayerInfo` and whole build logs. No GPU and no TensorRT is needed.
+Reads layer dumps, the files of `--exportLayerInfo` of every TensorRT release since 8.2, and whole build logs; times
+come from `--exportProfile` files or logs of runs with `--dumpProfile`. No GPU and no TensorRT is needed.
 """
 
 from __future__ import annotations
@@ -14,63 +15,249 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from qdqtool.core.engine import Engine, EngineTensor
+    from qdqtool.core.difference import EngineDiff
+    from qdqtool.core.explore import EngineView
+    from qdqtool.engine.diff import Explored
 
 PLUGIN = typer.Typer(
-    help="Look into an engine: its layers, their tensors, types and formats.", no_args_is_help=True
+    help="Look into an engine: layers, types, formats, costs, times, its graph, differences.",
+    no_args_is_help=True,
 )
-
-
-@PLUGIN.callback()
-def engine() -> None:
-    """Look into an engine: its layers, their tensors, types and formats."""
+File = Annotated[Path, typer.Argument(help="Layer information, build log, or layers.json of a run folder.")]
+Profile = Annotated[
+    Path | None,
+    typer.Option("--profile", "-p", help="Times: --exportProfile JSON or a log with --dumpProfile."),
+]
+CostModelName = Annotated[
+    str, typer.Option("--cost-model", help="How bytes are counted: exact, or trex as NVIDIA's explorer did.")
+]
+DeviceName = Annotated[
+    str, typer.Option("--device", help="GPU for the roofline: a name, or the metadata JSON of a trtexec run.")
+]
+Where = Annotated[
+    list[str] | None, typer.Option("--where", "-w", help="Only layers with column=glob: precision=int8.")
+]
 
 
 @PLUGIN.command()
 def show(
-    file: Annotated[Path, typer.Argument(help="Layer information or build log.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print all that was read as JSON.")] = False,
+    file: File,
+    profile: Profile = None,
+    cost_model: CostModelName = "exact",
+    device: DeviceName = "",
+    where: Where = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all that is known as JSON.")] = False,
 ) -> None:
-    """Print the layers of an engine in launch order."""
-    from qdqtool.cli.screen import stdout
-    from qdqtool.core.kinds import ENGINE
-    from qdqtool.engine.read import read
+    """Print the layers of an engine in launch order, with costs and times."""
+    from qdqtool.core.kinds import ENGINE_VIEW
+    from qdqtool.engine.table import select
 
-    found = read(file)
+    view = _explore(file, profile, cost_model, device).view
     if as_json:
-        sys.stdout.write(ENGINE.dump(found))
+        sys.stdout.write(ENGINE_VIEW.dump(view))
         return
-    stdout().print(_table(found))
-    for line in _summary(found):
-        stdout().print(line, markup=False, highlight=False)
+    _print(_table(view, tuple(where or ()), "", None))
+    _say(*_summary(view, len(select(view, where=tuple(where or ())))))
 
 
-def _table(found: Engine) -> Table:
+@PLUGIN.command()
+def layers(
+    file: File,
+    profile: Profile = None,
+    cost_model: CostModelName = "exact",
+    device: DeviceName = "",
+    where: Where = None,
+    sort: Annotated[str, typer.Option(help="Column to sort by; numbers from large to small.")] = "",
+    columns: Annotated[str, typer.Option(help="Columns to write, joined by commas.")] = "",
+    out: Annotated[Path | None, typer.Option("--out", "-o", help=".csv or .parquet file to write.")] = None,
+) -> None:
+    """Write the layers as a table: CSV on standard output, or a .csv or .parquet file."""
+    from qdqtool.core.files import write_text
+    from qdqtool.engine.table import COLUMNS, select, write_csv, write_parquet
+
+    view = _explore(file, profile, cost_model, device).view
+    chosen = select(view, where=tuple(where or ()), sort=sort)
+    names = tuple(name.strip() for name in columns.split(",")) if columns else COLUMNS
+    if out is None:
+        sys.stdout.write(write_csv(chosen, names))
+    elif out.suffix == ".parquet":
+        write_parquet(out, chosen, names)
+    else:
+        write_text(out, write_csv(chosen, names))
+
+
+@PLUGIN.command()
+def top(
+    file: File,
+    profile: Profile = None,
+    by: Annotated[str, typer.Option(help="Column to rank by: ms, bytes, macs, tflops, gbs.")] = "",
+    count: Annotated[int, typer.Option("--count", "-n", help="How many layers.", min=1)] = 10,
+    cost_model: CostModelName = "exact",
+    device: DeviceName = "",
+) -> None:
+    """Print the layers that cost most: by time where there is a profile, else by bytes."""
+    view = _explore(file, profile, cost_model, device).view
+    column = by or ("ms" if view.total_ms is not None else "bytes")
+    _print(_table(view, (), column, count))
+    _say(*_summary(view, min(count, len(view.layers))))
+
+
+@PLUGIN.command()
+def diff(
+    first: File,
+    second: Annotated[Path, typer.Argument(help="Layer information of the engine to compare it with.")],
+    profiles: Annotated[
+        list[Path] | None,
+        typer.Option("--profile", "-p", help="Times of the first and of the second engine."),
+    ] = None,
+    cost_model: CostModelName = "exact",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
+) -> None:
+    """Compare two engines of one model, aligned by ONNX node: what was won, what was lost, and why."""
+    from qdqtool.core.kinds import ENGINE_DIFF
+    from qdqtool.engine.diff import compare
+    from qdqtool.errors import UsageError
+
+    if profiles and len(profiles) != 2:
+        raise UsageError("two engines need two profiles", fix="pass --profile twice, in order, or not at all")
+    left, right = profiles or (None, None)
+    found = compare(_explore(first, left, cost_model, ""), _explore(second, right, cost_model, ""))
+    if as_json:
+        sys.stdout.write(ENGINE_DIFF.dump(found))
+    else:
+        _tell(found)
+
+
+@PLUGIN.command()
+def graph(
+    file: File,
+    out: Annotated[Path, typer.Option("--out", "-o", help="File to write: .svg, .png, .dot or .onnx.")],
+    model: Annotated[
+        Path | None,
+        typer.Option(help="ONNX model the engine was built from: writes it back, annotated, for Netron."),
+    ] = None,
+    profile: Profile = None,
+    cost_model: CostModelName = "exact",
+) -> None:
+    """Draw the engine: SVG, PNG or DOT coloured by precision, or an ONNX file for Netron.
+
+    An .onnx file shows one node per engine layer; with --model it is that model with precision, layer, time and bytes
+    written into the metadata of its nodes.
+    """
+    from qdqtool.cli import engine_files
+
+    explored = _explore(file, profile, cost_model, "")
+    if model is not None:
+        engine_files.annotated(explored, model, out)
+    else:
+        engine_files.drawn(explored, out)
+    _talk(f"wrote {out}")
+
+
+def _explore(file: Path, profile: Path | None, cost_model: str, device: str) -> Explored:
+    from qdqtool.core.explore import CostModel
+    from qdqtool.engine.devices import find_device
+    from qdqtool.engine.diff import Explored
+    from qdqtool.engine.profiles import read_profile
+    from qdqtool.engine.read import read
+    from qdqtool.engine.view import view
+    from qdqtool.errors import UsageError
+
+    if cost_model not in {model.value for model in CostModel}:
+        raise UsageError(
+            f"no cost model is called {cost_model!r}", fix="choose exact or trex", where="--cost-model"
+        )
+    engine = read(file)
+    seen = view(
+        engine,
+        profile=read_profile(profile) if profile else None,
+        cost_model=CostModel(cost_model),
+        device=find_device(device) if device else None,
+    )
+    for note in seen.notes:
+        _talk(f"note: {note}")
+    return Explored(name=_called(file), engine=engine, view=seen)
+
+
+def _called(file: Path) -> str:
+    """A short name for a file: its own, the middle left out where it is long."""
+    return file.name if len(file.name) <= 40 else f"{file.name[:14]}...{file.name[-23:]}"
+
+
+def _table(view: EngineView, where: tuple[str, ...], sort: str, limit: int | None) -> Table:
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(box=None)
-    for title in ("layer", "kind", "role", "precision", "inputs", "outputs"):
-        table.add_column(title, overflow="fold")
-    for layer in found.layers:
-        table.add_row(
-            escape(layer.name),
-            escape(layer.kind),
-            layer.role.value,
-            str(layer.precision),
-            escape(", ".join(_tensor(tensor) for tensor in layer.inputs)),
-            escape(", ".join(_tensor(tensor) for tensor in layer.outputs)),
-        )
+    from qdqtool.engine.table import cells, select
+
+    timed = ("ms", "tflops", "gbs") if view.total_ms is not None else ()
+    roof = ("bound",) if view.device else ()
+    columns = (*timed, "bytes", "macs", "intensity", *roof, "precision", "kind", "inputs", "outputs", "name")
+    table = Table(box=None, pad_edge=False)
+    for title in columns:
+        words = title in {"name", "kind", "precision", "inputs", "outputs", "bound"}
+        table.add_column(title, overflow="fold", justify="left" if words else "right")
+    for row in cells(select(view, where=where, sort=sort, limit=limit), columns):
+        table.add_row(*(escape(_cell(cell)) for cell in row))
     return table
 
 
-def _tensor(tensor: EngineTensor) -> str:
-    shape = "?" if tensor.shape is None else "x".join(str(dim) for dim in tensor.shape)
-    return f"{tensor.dtype}[{shape}]"
+def _print(table: Table) -> None:
+    from rich.console import Console
+
+    from qdqtool.cli.screen import stdout
+
+    # A pipe has no width of its own: do not fold at 80 columns there.
+    console = stdout() if stdout().is_terminal else Console(width=240)
+    console.print(table)
 
 
-def _summary(found: Engine) -> list[str]:
-    lines = [f"{len(found.layers)} layers, form {found.form}"]
-    lines += [f"{found.unread} records were not understood"] if found.unread else []
-    lines += [f"unknown type {words!r}: {count} tensors" for words, count in found.unknown_formats]
+def _cell(cell: object) -> str:
+    if cell is None:
+        return "?"
+    if isinstance(cell, float):
+        return f"{cell:.4g}"
+    return f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else str(cell)
+
+
+def _summary(view: EngineView, shown: int) -> list[str]:
+    lines = [
+        f"{shown} of {len(view.layers)} layers, form {view.form}, bytes as {view.cost_model.value} counts them"
+    ]
+    if view.total_ms is not None:
+        lines.append(
+            f"{view.total_ms:.4f} ms over all layers (measured, more than one undisturbed inference takes)"
+        )
+        lines.append(f"{view.matched:.0%} of the profile's rows matched, {len(view.unmatched_rows)} did not")
+    lines += [f"{view.unread} records were not understood"] if view.unread else []
+    lines += [f"unknown type {words!r}: {count} tensors" for words, count in view.unknown_formats]
     return lines
+
+
+def _tell(found: EngineDiff) -> None:
+    _say(f"{'':<14}{found.left.name:>44}{found.right.name:>44}")
+    for title, left, right in (
+        ("kernels", found.left.kernels, found.right.kernels),
+        ("compute", found.left.compute, found.right.compute),
+        ("of these INT8", found.left.int8, found.right.int8),
+        ("conversions", found.left.conversions, found.right.conversions),
+        ("bytes", found.left.bytes, found.right.bytes),
+        ("ms", found.left.ms, found.right.ms),
+    ):
+        _say(f"{title:<14}{_cell(left):>44}{_cell(right):>44}")
+    for cause in found.causes:
+        _say(f"- {cause.text}")
+    _say(*(f"note: {note}" for note in found.notes))
+
+
+def _say(*lines: str) -> None:
+    from qdqtool.cli.screen import stdout
+
+    for line in lines:
+        stdout().print(line, markup=False, highlight=False)
+
+
+def _talk(line: str) -> None:
+    from qdqtool.cli.screen import stderr
+
+    stderr().print(line, markup=False, highlight=False)

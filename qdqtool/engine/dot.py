@@ -1,0 +1,88 @@
+"""The engine graph in Graphviz' DOT language: boxes coloured by precision, formats on the edges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from qdqtool.core.engine import EngineTensor, Role
+from qdqtool.core.explore import EngineView, LayerView
+from qdqtool.core.formats import short
+from qdqtool.engine.table import short as short_tensor
+
+
+def dot(view: EngineView, colours: Mapping[str, str]) -> str:
+    """One box per kernel, one edge per tensor from its writer to its readers; layers without a kernel are left out.
+
+    Args:
+        view: the engine.
+        colours: the colour of each precision, by its name; others are grey.
+    """
+    layers = [(index, layer) for index, layer in enumerate(view.layers) if layer.role is not Role.NONE]
+    makers: dict[str, int] = {}
+    lines = [
+        "digraph engine {",
+        '  node [shape=box, style="rounded,filled", fontname="sans-serif", fontsize=10];',
+    ]
+    for index, layer in layers:
+        colour = colours.get(layer.precision.value, "#b0b0b0")
+        lines.append(
+            f'  n{index} [label={_quoted(_label(layer))}, fillcolor="{colour}40", color="{colour}"];'
+        )
+        makers.update({tensor.name: index for tensor in layer.outputs})
+    through = _passed(view)
+    for index, layer in layers:
+        for tensor in layer.inputs:
+            maker = _maker(tensor.name, makers, through)
+            if maker is not None:
+                label = f"{short_tensor(tensor)} {short(tensor.format)}".strip()
+                lines.append(f"  n{maker} -> n{index} [label={_quoted(label)}, fontsize=8];")
+    lines += [*_ports(view.bindings, makers, layers), "}"]
+    return "\n".join(lines) + "\n"
+
+
+def _passed(view: EngineView) -> dict[str, str]:
+    """The tensor behind every tensor that a layer without a kernel hands on."""
+    return {
+        out.name: layer.inputs[0].name
+        for layer in view.layers
+        if layer.role is Role.NONE and layer.inputs
+        for out in layer.outputs
+    }
+
+
+def _maker(name: str, makers: Mapping[str, int], through: Mapping[str, str]) -> int | None:
+    """The kernel that makes a tensor, seen through layers without a kernel."""
+    seen: set[str] = set()
+    while name not in makers and name in through and name not in seen:
+        seen.add(name)
+        name = through[name]
+    return makers.get(name)
+
+
+def _ports(
+    bindings: tuple[EngineTensor, ...], makers: Mapping[str, int], layers: list[tuple[int, LayerView]]
+) -> list[str]:
+    """The engine's own inputs and outputs."""
+    lines = []
+    for number, binding in enumerate(bindings):
+        lines.append(f"  io{number} [label={_quoted(binding.name)}, shape=ellipse, fillcolor=white];")
+        if binding.name in makers:
+            lines.append(f"  n{makers[binding.name]} -> io{number};")
+        readers = [
+            index for index, layer in layers if any(tensor.name == binding.name for tensor in layer.inputs)
+        ]
+        lines += [f"  io{number} -> n{index};" for index in readers if binding.name not in makers]
+    return lines
+
+
+def _label(layer: LayerView) -> str:
+    measured = [f"{layer.ms:.4f} ms"] if layer.ms is not None else []
+    size = [f"{layer.bytes:,} B"] if layer.bytes is not None else []
+    name = layer.name if len(layer.name) <= 48 else f"{layer.name[:24]}...{layer.name[-20:]}"
+    return "\n".join([name, " ".join([layer.kind, str(layer.precision), *measured, *size])])
+
+
+def _quoted(text: str) -> str:
+    """A DOT string: quotes, backslashes and line breaks escaped, other control characters visible."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return '"' + "".join(char if char >= " " else chr(0x2400 + ord(char)) for char in escaped) + '"'

@@ -1,0 +1,141 @@
+"""Layers as a table: filtered, sorted, as text cells, CSV or Parquet."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from qdqtool.core.engine import EngineTensor
+from qdqtool.core.explore import EngineView, LayerView
+from qdqtool.core.files import replacing
+from qdqtool.errors import MissingPackage, UsageError
+
+Cell = str | int | float | bool | None
+_COLUMNS: dict[str, Callable[[LayerView], Cell]] = {
+    "name": lambda layer: layer.name,
+    "kind": lambda layer: layer.kind,
+    "role": lambda layer: layer.role.value,
+    "precision": lambda layer: layer.precision.value,
+    "certainty": lambda layer: layer.certainty.value,
+    "inputs": lambda layer: _tensors(layer.inputs),
+    "outputs": lambda layer: _tensors(layer.outputs),
+    "ms": lambda layer: layer.ms,
+    "elided": lambda layer: layer.elided,
+    "bytes": lambda layer: layer.bytes,
+    "macs": lambda layer: layer.macs,
+    "intensity": lambda layer: layer.intensity,
+    "tflops": lambda layer: layer.tflops,
+    "gbs": lambda layer: layer.gbs,
+    "bound": lambda layer: layer.bound,
+    "tactic": lambda layer: layer.tactic,
+    "onnx_nodes": lambda layer: " | ".join(layer.onnx_nodes),
+}
+COLUMNS = tuple(_COLUMNS)
+
+
+def select(
+    view: EngineView, *, where: tuple[str, ...] = (), sort: str = "", limit: int | None = None
+) -> tuple[LayerView, ...]:
+    """The layers that fit every condition, in launch order or sorted.
+
+    Args:
+        view: the engine.
+        where: conditions `column=glob`, for instance "precision=int8" or "name=*conv1*".
+        sort: a column; numbers from large to small, unknown ones last, text in alphabetical order.
+        limit: at most so many layers.
+
+    Raises:
+        UsageError: no such column, or a condition without "=".
+    """
+    conditions = [_condition(text) for text in where]
+    layers = [layer for layer in view.layers if all(fits(layer) for fits in conditions)]
+    if sort:
+        layers.sort(key=_sort_key(_column(sort, "--sort")))
+    return tuple(layers[:limit])
+
+
+def cells(layers: tuple[LayerView, ...], columns: tuple[str, ...] = COLUMNS) -> list[list[Cell]]:
+    """One row per layer.
+
+    Raises:
+        UsageError: no such column.
+    """
+    getters = [_column(name, "--columns") for name in columns]
+    return [[getter(layer) for getter in getters] for layer in layers]
+
+
+def write_csv(layers: tuple[LayerView, ...], columns: tuple[str, ...] = COLUMNS) -> str:
+    """The table as CSV with a header line."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([_plain(cell) for cell in row] for row in cells(layers, columns))
+    return stream.getvalue()
+
+
+def write_parquet(path: Path, layers: tuple[LayerView, ...], columns: tuple[str, ...] = COLUMNS) -> None:
+    """The table as a Parquet file.
+
+    Raises:
+        MissingPackage: pyarrow is not installed.
+    """
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError as error:
+        raise MissingPackage(
+            "Parquet files need pyarrow", fix="pip install pyarrow, or write .csv", where=str(path)
+        ) from error
+    rows = cells(layers, columns)
+    table = pa.table({name: [row[index] for row in rows] for index, name in enumerate(columns)})
+    with replacing(path) as draft:
+        parquet.write_table(table, draft)
+
+
+def _condition(text: str) -> Callable[[LayerView], bool]:
+    name, found, pattern = text.partition("=")
+    if not found:
+        raise UsageError(
+            f"{text!r} is no condition", fix="write column=glob, as precision=int8", where="--where"
+        )
+    getter = _column(name.strip(), "--where")
+    wanted = pattern.strip().lower()
+    return lambda layer: fnmatchcase(str(getter(layer)).lower(), wanted)
+
+
+def _column(name: str, where: str) -> Callable[[LayerView], Cell]:
+    if name not in _COLUMNS:
+        raise UsageError(
+            f"no column is called {name!r}", fix=f"choose from {', '.join(COLUMNS)}", where=where
+        )
+    return _COLUMNS[name]
+
+
+def _sort_key(getter: Callable[[LayerView], Cell]) -> Callable[[LayerView], tuple[bool, float, str]]:
+    def key(layer: LayerView) -> tuple[bool, float, str]:
+        cell = getter(layer)
+        number = -float(cell) if isinstance(cell, (int, float)) else 0.0
+        return cell is None, number, cell if isinstance(cell, str) else ""
+
+    return key
+
+
+def _tensors(tensors: tuple[EngineTensor, ...]) -> str:
+    return " ".join(short(tensor) for tensor in tensors)
+
+
+def short(tensor: EngineTensor) -> str:
+    """Type and shape in a few characters: `int8[1x64x56x56]`."""
+    shape = "?" if tensor.shape is None else "x".join(str(dim) for dim in tensor.shape)
+    return f"{tensor.dtype}[{shape}]"
+
+
+def _plain(cell: Cell) -> str:
+    if cell is None:
+        return ""
+    if isinstance(cell, bool):
+        return str(cell).lower()
+    return f"{cell:.6g}" if isinstance(cell, float) else str(cell)

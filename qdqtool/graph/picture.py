@@ -1,0 +1,86 @@
+"""An engine as an ONNX file: not to run, but to look at in viewers such as Netron."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import onnx
+from onnx import helper
+
+from qdqtool.core.dtypes import DType
+from qdqtool.core.engine import EngineTensor
+from qdqtool.core.explore import EngineView, LayerView
+from qdqtool.graph.model import Model
+
+_DOMAIN = "engine"
+_TYPES = {
+    DType.FLOAT32: onnx.TensorProto.FLOAT,
+    DType.FLOAT16: onnx.TensorProto.FLOAT16,
+    DType.BFLOAT16: onnx.TensorProto.BFLOAT16,
+    DType.FLOAT8: onnx.TensorProto.FLOAT8E4M3FN,
+    DType.FLOAT64: onnx.TensorProto.DOUBLE,
+    DType.INT8: onnx.TensorProto.INT8,
+    DType.UINT8: onnx.TensorProto.UINT8,
+    DType.INT16: onnx.TensorProto.INT16,
+    DType.INT32: onnx.TensorProto.INT32,
+    DType.INT64: onnx.TensorProto.INT64,
+    DType.BOOL: onnx.TensorProto.BOOL,
+}
+
+
+def picture(view: EngineView) -> Model:
+    """One node per engine layer, of the operator type that its kind is called, with all that is known as attributes."""
+    made = {tensor.name for layer in view.layers for tensor in layer.outputs}
+    read = {tensor.name for layer in view.layers for tensor in layer.inputs}
+    tensors = {
+        tensor.name: tensor
+        for layer in view.layers
+        for tensor in (*layer.inputs, *layer.outputs)
+        if tensor.name
+    }
+    graph = helper.make_graph(
+        [_node(layer, index) for index, layer in enumerate(view.layers)],
+        "engine",
+        [_value(tensors[name]) for name in tensors if name not in made],
+        [_value(tensors[name]) for name in tensors if name in made and name not in read],
+        value_info=[_value(tensors[name]) for name in tensors if name in made and name in read],
+    )
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid(_DOMAIN, 1)]
+    proto = helper.make_model(graph, opset_imports=imports, ir_version=8, producer_name="qdqtool")
+    return Model(proto=proto, path=Path("engine.onnx"))
+
+
+def _node(layer: LayerView, index: int) -> onnx.NodeProto:
+    facts = {
+        "precision": layer.precision.value,
+        "role": layer.role.value,
+        "tactic": layer.tactic,
+        "onnx_nodes": list(layer.onnx_nodes),
+        "ms": layer.ms,
+        "bytes": layer.bytes,
+        "macs": layer.macs,
+        "formats": _formats((*layer.inputs, *layer.outputs)),
+    }
+    node = helper.make_node(
+        re.sub(r"\W+", "_", layer.kind) or "Layer",
+        [tensor.name for tensor in layer.inputs],
+        [tensor.name for tensor in layer.outputs],
+        name=f"{index} {layer.name}",
+        domain=_DOMAIN,
+    )
+    known = {key: value for key, value in facts.items() if value not in (None, "", [])}
+    node.attribute.extend(helper.make_attribute(key, value) for key, value in known.items())
+    return node
+
+
+def _formats(tensors: Iterable[EngineTensor]) -> list[str]:
+    return [f"{tensor.name}: {tensor.format}" for tensor in tensors if tensor.format]
+
+
+def _value(tensor: EngineTensor) -> onnx.ValueInfoProto:
+    shape = None if tensor.shape is None else [dim if dim >= 0 else "?" for dim in tensor.shape]
+    return helper.make_tensor_value_info(
+        tensor.name, _TYPES.get(tensor.dtype, onnx.TensorProto.UNDEFINED), shape
+    )
