@@ -131,3 +131,31 @@ def long_chain(length: int) -> onnx.ModelProto:
     s.constant("shape", np.array([1, 4, 8, 8]))
     s.output(x, [1, 4, 8, 8])
     return s.model()
+
+
+def downsampling() -> onnx.ModelProto:
+    """A ResNet block whose shortcut is a convolution of its own."""
+    s = Sketch(29)
+    x = s.relu("stem_relu", s.conv("stem", s.input("x", [1, 8, 16, 16]), (8, 8)))
+    y = s.relu("relu1", s.conv("conv1", x, (8, 16), stride=2))
+    y = s.node(
+        "Add",
+        [s.conv("conv2", y, (16, 16)), s.conv("short", x, (8, 16), kernel=1, stride=2)],
+        "sum",
+        name="add",
+    )
+    s.output(s.conv("tail", s.relu("relu2", y), (16, 8)), [1, 8, 8, 8])
+    return s.model()
+
+
+def inverted() -> onnx.ModelProto:
+    """Two MobileNetV2 blocks: expand, depthwise, project, add."""
+    s = Sketch(30)
+    x = s.conv("stem", s.input("x", [1, 16, 16, 16]), (16, 16))
+    for block in ("a", "b"):
+        y = s.relu(f"{block}_relu1", s.conv(f"{block}_expand", x, (16, 32), kernel=1))
+        y = s.relu(f"{block}_relu2", s.conv(f"{block}_depthwise", y, (32, 32), group=32))
+        y = s.conv(f"{block}_project", y, (32, 16), kernel=1)
+        x = s.node("Add", [x, y], f"{block}_sum", name=f"{block}_add")
+    s.output(s.conv("tail", x, (16, 8)), [1, 8, 16, 16])
+    return s.model()

@@ -2,64 +2,25 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 import pytest
 
-from qdqtool.audit.run import audit
-from qdqtool.backends.rtx import PLUGIN as RTX
-from qdqtool.core.build import BuildRequest
 from qdqtool.core.dtypes import DType
-from qdqtool.core.engine import EngineLayer
-from qdqtool.engine import read
-from qdqtool.errors import BuildError
 from qdqtool.graph.load import load
 from qdqtool.placement.lint import LINTS, codes, lint
 from tests import models
+from tests.placement.building import Built, build
 from tests.placement.qdq import GRAPHS
 
 pytest.importorskip("tensorrt_rtx", reason="needs the extra rtx")
 pytestmark = pytest.mark.rtx
 
 
-@dataclass(frozen=True)
-class Built:
-    """What became of a graph: its error, or its kernels and the precision of its products."""
-
-    error: str = ""
-    kernels: tuple[EngineLayer, ...] = ()
-    precision: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def roundings(self) -> int:
-        return sum(layer.name.count("Roun") for layer in self.kernels)
-
-
 @cache
 def built(name: str) -> Built:
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        path = models.save(GRAPHS[name](), folder)
-        try:
-            result, _ = RTX.build(BuildRequest(model=path, folder=folder, timeout_s=120))
-        except BuildError as error:
-            log = folder / "build.log"
-            return Built(error=f"{error.what} {log.read_text('utf-8') if log.exists() else ''}")
-        assert result.layers is not None
-        engine = read(folder / result.layers)
-        verdicts = audit(load(path).view, engine).verdicts
-        return Built(
-            kernels=engine.kernels,
-            precision=tuple((verdict.node, _word(verdict.precision)) for verdict in verdicts),
-        )
-
-
-def _word(dtype: DType) -> str:
-    return "float" if dtype.is_float else str(dtype)
+    return build(GRAPHS[name]())
 
 
 Claim = Callable[[Built], bool]
@@ -217,11 +178,8 @@ def test_the_builder_does_what_lint_says(name, tmp_path):
         assert any(finding.severity.rank for finding in report.findings)
 
 
-def test_sm75_convolutions_are_not_int8(tmp_path):
-    path = models.save(GRAPHS["chain_ok"](), tmp_path)
-    result, _ = RTX.build(BuildRequest(model=path, folder=tmp_path / "built", targets=("sm75",)))
-    engine = read(tmp_path / "built" / str(result.layers))
-    assert all(verdict.precision is not DType.INT8 for verdict in audit(load(path).view, engine).verdicts)
+def test_sm75_convolutions_are_not_int8():
+    assert dict(build(GRAPHS["chain_ok"](), "sm75").precision) == {"c1": "float", "c2": "float"}
 
 
 def test_every_rule_is_shown_by_a_graph_or_speaks_of_classic_releases_only():

@@ -14,7 +14,7 @@ from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
 from qdqtool.placement.flow import Flow
 from qdqtool.placement.lintrule import Asked, LintRule, Wrong
-from qdqtool.placement.operands import State, both
+from qdqtool.placement.operands import State, both, channel_axis
 
 
 def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
@@ -26,8 +26,9 @@ def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
             pair = factor.pair
             if factor.state is not State.READY or pair is None or pair.kind is not SlotKind.WEIGHT:
                 continue
-            shape = flow.view.constant_shape(pair.tensor) or ()
-            if len(pair.scale) == 1 and len(shape) > 1 and max(shape) > 1:
+            shape = flow.view.info(node.inputs[factor.index]).shape or ()
+            axis = channel_axis(node, factor.index, len(shape))
+            if len(pair.scale) == 1 and axis is not None and shape[axis] != 1:
                 yield Wrong(
                     node=node.name,
                     reason="its weights have one scale for all channels",

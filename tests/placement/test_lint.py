@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import json
+import time
+from xml.etree import ElementTree as ET
+
+import numpy as np
+import onnx
+import pytest
+
+from qdqtool.cli.app import run
+from qdqtool.core.kinds import LINT
+from qdqtool.errors import UsageError
+from qdqtool.graph.load import load
+from qdqtool.placement.lint import LINTS, codes, lint
+from qdqtool.placement.lintrule import TARGETS, Asked, LintRule
+from tests import models
+from tests.placement.qdq import GRAPHS, STEP, Quantized
+
+
+def check(name, tmp_path, target="rtx", **asked):
+    return lint(load(models.save(GRAPHS[name](), tmp_path)), Asked(target=target, **asked))
+
+
+def rules(report):
+    return {finding.rule for finding in report.findings}
+
+
+def test_a_float_model_has_no_findings(tmp_path):
+    report = lint(load(models.save(models.residual_cnn(), tmp_path)))
+    assert (report.findings, report.pairs) == ((), 0)
+
+
+@pytest.mark.parametrize("name", LINTS.names())
+def test_every_rule_has_a_manual_and_a_code(name):
+    rule = LINTS.load(name)
+    assert isinstance(rule, LintRule)
+    assert rule.code.startswith("QDQ1")
+    assert rule.targets
+    assert len(LINTS.manual(name).split("\n\n")) >= 2
+
+
+def test_codes_are_unique():
+    assert len(codes()) == len(LINTS.names())
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_findings_say_what_is_wrong_what_follows_and_what_to_do(name, tmp_path):
+    model = load(models.save(GRAPHS[name](), tmp_path))
+    for target in TARGETS:
+        for finding in lint(model, Asked(target=target)).findings:
+            assert finding.node
+            assert finding.reason
+            assert finding.effect
+            assert finding.fix
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "expected"),
+    [
+        ("weights_prequantized", "8.6", {"prequantized"}),
+        ("weights_prequantized", "11", set()),
+        ("activation_rank_one", "10", set()),
+        ("weight_transposed", "10", {"weight_path"}),
+        ("conv_transpose", "8.6", {"transpose_axis"}),
+        ("conv_transpose", "11", set()),
+        ("average_pool", "11", set()),
+        ("shared_pair", "10", {"shared_pair"}),
+        ("pad_behind_pair", "8.6", {"padded"}),
+        ("int4_weights", "8.6", {"four_bits"}),
+        ("half_chain", "8.6", {"mixed_types"}),
+        ("half_weights_rank_one", "10", {"per_tensor_weights"}),
+    ],
+)
+def test_rules_follow_the_release(name, target, expected, tmp_path):
+    assert rules(check(name, tmp_path, target)) == expected
+
+
+def test_old_gpus_are_warned_of(tmp_path):
+    assert rules(check("chain_ok", tmp_path, sm=("75", "86"))) == {"old_gpu"}
+    assert rules(check("fp8_weights", tmp_path, sm=("89",))) == set()
+    severities = {f.severity.value for f in check("fp8_weights", tmp_path, sm=("86", "89")).findings}
+    assert severities == {"error"}
+
+
+def test_pairs_inside_a_body_are_pointed_at(tmp_path):
+    inner = onnx.helper.make_graph(
+        [
+            onnx.helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+            onnx.helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+        ],
+        "body",
+        [],
+        [onnx.helper.make_tensor_value_info("d", 1, [1, 4])],
+    )
+    s = Quantized()
+    s.input("x", [1, 4])
+    s.constant("s", np.float32(STEP))
+    s.constant("z", np.int8(0))
+    choice = s.input("choice", [], onnx.TensorProto.BOOL)
+    s.output(s.node("If", [choice], "y", name="branch", then_branch=inner, else_branch=inner), [1, 4])
+    report = lint(load(models.save(s.model(), tmp_path)))
+    assert [(f.rule, f.node) for f in report.findings] == [("hidden", "branch")]
+
+
+def test_only_selected_codes_are_looked_for(tmp_path):
+    model = load(models.save(GRAPHS["pair_inside_silu"](), tmp_path))
+    assert rules(lint(model, select=("QDQ126",))) == {"inside_fusion"}
+
+
+def test_waived_findings_are_kept_with_their_reason(tmp_path):
+    model = load(models.save(GRAPHS["residual_both"](), tmp_path))
+    report = lint(model, waivers={"QDQ127": "measured, harmless"})
+    assert report.findings == ()
+    assert [finding.waiver for finding in report.waived] == ["measured, harmless"]
+
+
+def test_an_unknown_code_or_builder_is_a_usage_error(tmp_path):
+    model = load(models.save(GRAPHS["chain_ok"](), tmp_path))
+    with pytest.raises(UsageError, match="QDQ999"):
+        lint(model, select=("QDQ999",))
+    with pytest.raises(UsageError, match="'7'"):
+        lint(model, Asked(target="7"))
+
+
+def test_twenty_thousand_nodes_take_seconds(tmp_path):
+    s = Quantized()
+    x = s.image()
+    for step in range(2_500):
+        x = s.relu(f"relu{step}", s.qconv(f"c{step}", x, kernel=1))
+    model = load(models.save(s.done(x), tmp_path))
+    assert len(model.view.nodes) >= 14_000
+    start = time.perf_counter()
+    assert lint(model).findings == ()
+    assert time.perf_counter() - start < 15
+
+
+class TestCommand:
+    def test_a_clean_model_passes(self, tmp_path, capfd):
+        path = models.save(GRAPHS["chain_ok"](), tmp_path)
+        assert run(["lint", str(path)]) == 0
+        assert capfd.readouterr().out == "4 Q/DQ pairs looked at for rtx: nothing wrong\n"
+
+    def test_json_is_exactly_the_artefact(self, tmp_path, capfd):
+        path = models.save(GRAPHS["weight_bare"](), tmp_path)
+        assert run(["lint", str(path), "--json"]) == 0
+        printed = capfd.readouterr().out
+        (tmp_path / "lint.json").write_text(printed)
+        finding = json.loads(printed)["data"]["findings"][0]
+        assert finding["code"] == "QDQ120"
+        assert {"node", "severity", "reason", "fix", "effect"} <= finding.keys()
+        assert LINT.read(tmp_path / "lint.json").findings[0].node == "c1"
+
+    @pytest.mark.parametrize(
+        ("graph", "limit", "code"),
+        [
+            ("activation_zero_point", "error", 1),
+            ("weight_bare", "error", 0),
+            ("weight_bare", "warning", 1),
+            ("residual_both", "warning", 0),
+            ("residual_both", "info", 1),
+            ("activation_zero_point", "never", 0),
+        ],
+    )
+    def test_fail_on_decides_the_exit_code(self, graph, limit, code, tmp_path):
+        path = models.save(GRAPHS[graph](), tmp_path)
+        assert run(["lint", str(path), "--fail-on", limit]) == code
+
+    def test_a_waiver_needs_a_reason(self, tmp_path, capfd):
+        path = models.save(GRAPHS["chain_ok"](), tmp_path)
+        assert run(["lint", str(path), "--ignore", "QDQ127"]) == 2
+        assert "gives no reason" in capfd.readouterr().err
+        assert run(["lint", str(path), "--fail-on", "sometimes"]) == 2
+
+    def test_a_waived_error_does_not_fail(self, tmp_path):
+        path = models.save(GRAPHS["activation_zero_point"](), tmp_path)
+        assert run(["lint", str(path), "--ignore", "QDQ101=for DLA"]) == 0
+
+    def test_sarif_names_rules_nodes_and_suppressions(self, tmp_path):
+        path = models.save(GRAPHS["concat_other_scales_bare"](), tmp_path)
+        out = tmp_path / "lint.sarif"
+        run(["lint", str(path), "--sarif", str(out), "--ignore", "QDQ120=known"])
+        log = json.loads(out.read_text())
+        assert log["version"] == "2.1.0"
+        driver = log["runs"][0]["tool"]["driver"]
+        for result in log["runs"][0]["results"]:
+            assert driver["rules"][result["ruleIndex"]]["id"] == result["ruleId"]
+        shown = {r["ruleId"]: r for r in log["runs"][0]["results"]}
+        assert shown["QDQ125"]["level"] == "warning"
+        assert shown["QDQ125"]["locations"][0]["logicalLocations"][0]["name"] == "cat"
+        assert shown["QDQ120"]["suppressions"][0]["justification"] == "known"
+
+    def test_junit_fails_the_rules_that_found_something(self, tmp_path):
+        path = models.save(GRAPHS["weight_bare"](), tmp_path)
+        out = tmp_path / "lint.xml"
+        run(["lint", str(path), "--junit", str(out)])
+        suite = ET.parse(out).getroot()
+        assert suite.get("failures") == "1"
+        assert int(suite.get("tests")) == len(codes())
+        failed = [case.get("name") for case in suite if case.find("failure") is not None]
+        assert failed == ["QDQ120 half_quantized"]
+
+    def test_the_list_of_rules_needs_no_model(self, capfd):
+        assert run(["lint", "--rules"]) == 0
+        assert "QDQ101" in capfd.readouterr().out
+
+    def test_without_a_model_it_says_what_to_pass(self, capfd):
+        assert run(["lint"]) == 2
+        assert "pass an ONNX file" in capfd.readouterr().err

@@ -1,0 +1,109 @@
+"""The figures that rules quote, measured again on small graphs."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from qdqtool.placement.lint import lint
+from tests import models
+from tests.placement import graphs
+
+pytest.importorskip("tensorrt_rtx", reason="needs the extra rtx")
+from tests.placement.building import Built, build, quantized
+
+pytestmark = pytest.mark.rtx
+MAKERS = (
+    models.attention, models.concat_cnn, models.conv_chain, models.depthwise_cnn, models.gemms, models.matmuls,
+    models.residual_cnn, models.silu_cnn, models.unet, graphs.excite, graphs.pyramid, graphs.strided_shortcut,
+    graphs.pooled, graphs.shared_weight, graphs.downsampling, graphs.inverted,
+)  # fmt: skip
+
+
+@cache
+def built(make, types: str = "fp32", **options) -> Built:
+    return build(quantized(make(), types, **options)[0].proto)
+
+
+@pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__)
+@pytest.mark.parametrize("types", ["fp32", "fp16"])
+def test_every_requested_node_is_int8_and_lint_has_nothing_to_say(make, types):
+    model, placement = quantized(make(), types)
+    requested = {decision.slot.node for decision in placement.quantized}
+    result = built(make, types)
+    assert result.error == ""
+    precision = dict(result.precision)
+    assert {node: precision[node] for node in requested & precision.keys()} == dict.fromkeys(
+        requested & precision.keys(), "int8"
+    )
+    assert [f for f in lint(model).findings if f.rule not in {"per_tensor_weights"}] == []
+
+
+def test_attention_is_one_fused_int8_kernel():
+    whole = built(models.attention)
+    assert any("_gemm_mha" in layer.name for layer in whole.kernels)
+    halves = built(models.attention, skip_rules=("matmul_activations",))
+    assert len(whole.kernels) < len(halves.kernels)
+    alone = built(models.attention, exclude=("proj",), skip_rules=("attention",))
+    assert not any("_gemm_mha" in layer.name for layer in alone.kernels)
+
+
+def test_a_quantized_shortcut_saves_the_float_copy():
+    assert built(graphs.inverted).bytes < built(graphs.inverted, skip_rules=("residual_add",)).bytes
+    strided = built(graphs.strided_shortcut).bytes
+    assert strided < built(graphs.strided_shortcut, skip_rules=("residual_add",)).bytes
+
+
+def test_a_residual_stream_that_nobody_else_reads_in_int8_is_cheaper_in_float():
+    def eager(view, options):
+        from qdqtool.core.placement import Opinion, QuantSpec, Slot, Stance
+
+        for node in ("add1", "add2"):
+            slot = Slot(node=node, index=1)
+            yield Opinion(slot=slot, rule="eager", stance=Stance.REQUEST, reason="", spec=QuantSpec())
+
+    from qdqtool.core.recipe import InsertOptions
+    from qdqtool.graph.insert import insert
+    from qdqtool.placement.decide import RULES, decide
+    from tests.placement.building import table
+
+    model, _ = quantized(models.attention(), ops=())
+    placement = decide(model.view, rules=[*map(RULES.load, RULES.names()), eager])
+    more = build(insert(model, placement, table(model, placement), InsertOptions()).proto)
+    assert built(models.attention).bytes <= more.bytes
+
+
+def test_a_tied_concat_writes_less():
+    assert built(graphs.pyramid).bytes < built(graphs.pyramid, ops=("Conv",)).bytes
+
+
+def test_a_gate_in_int8_costs_kernels():
+    gated = built(graphs.excite, skip_rules=("squeeze_excite",))
+    assert len(built(graphs.excite).kernels) < len(gated.kernels)
+    assert built(graphs.excite).bytes <= gated.bytes
+
+
+def test_conv_transpose_in_int8_costs_kernels_and_stays_float():
+    asked = built(models.unet, skip_rules=("conv_transpose",))
+    model, _ = quantized(models.unet(), target="10")
+    forced = build(model.proto)
+    assert dict(forced.precision)["up"] == "float"
+    assert len(forced.kernels) > len(asked.kernels)
+
+
+def test_average_pools_gain_nothing_from_qdq():
+    with_pairs = build(quantized(graphs.pooled(), target="10")[0].proto)
+    assert built(graphs.pooled).bytes <= with_pairs.bytes
+    assert built(graphs.pooled).roundings < with_pairs.roundings
+
+
+def test_a_second_branch_in_int8_saves_nothing():
+    classic = build(quantized(graphs.downsampling(), target="10", skip_rules=("pooling",))[0].proto)
+    assert built(graphs.downsampling).bytes == classic.bytes
+    assert built(graphs.downsampling).roundings < classic.roundings
+
+
+def test_computed_weights_are_multiplied_in_int8():
+    product = next(layer for layer in built(graphs.computed_weight).kernels if "conv" in layer.onnx_nodes)
+    assert [str(tensor.dtype) for tensor in product.inputs] == ["int8", "int8"]
