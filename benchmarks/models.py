@@ -22,6 +22,7 @@ from ruamel.yaml import YAML
 
 HERE = Path(__file__).resolve().parent
 DEFAULT_MODELS = HERE.parent.parent / "shared" / "models"
+STEPS = "prepare place collect calibrate insert build parse engine audit compare report".split()
 Entry = dict[str, Any]
 
 
@@ -174,7 +175,7 @@ def fallback_list(results: dict[str, Any]) -> str:
 def step_table(results: dict[str, Any]) -> str:
     """Seconds and peak MiB of every step as measured when it ran."""
     done = {name: result["steps"] for name, result in results.items() if "steps" in result}
-    names = list(dict.fromkeys(step for steps in done.values() for step in steps))
+    names = list(dict.fromkeys([*STEPS, *(step for steps in done.values() for step in steps)]))
     lines = ["| seconds / peak MiB | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
     lines += [
         f"| {name} | " + " | ".join(_cost(steps.get(step, {})) for step in names) + " |"

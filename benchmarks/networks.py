@@ -37,7 +37,9 @@ class Drawing:
         weight = self.weight(channels[1], inside, kernel, kernel, fan_in=inside * kernel * kernel)
         bias = self.constant(np.zeros(channels[1], np.float32))
         pads = [kernel // 2] * 4
-        return self.node("Conv", x, weight, bias, kernel_shape=[kernel] * 2, strides=[stride] * 2, pads=pads, group=group)
+        return self.node(
+            "Conv", x, weight, bias, kernel_shape=[kernel] * 2, strides=[stride] * 2, pads=pads, group=group
+        )
 
     def dense(self, x: str, inside: int, outside: int) -> str:
         y = self.node("MatMul", x, self.weight(inside, outside, fan_in=2 * inside))
@@ -88,7 +90,15 @@ def mobilenet_v2(side: int = 224) -> onnx.ModelProto:
         return d.node("Clip", d.conv(x, channels, kernel, stride, group), low, high)
 
     x, inside = unit("x", (3, 32), 3, 2), 32
-    plan = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
+    plan = (
+        (1, 16, 1, 1),
+        (6, 24, 2, 2),
+        (6, 32, 3, 2),
+        (6, 64, 4, 2),
+        (6, 96, 3, 1),
+        (6, 160, 3, 2),
+        (6, 320, 1, 1),
+    )
     for expansion, outside, count, first_stride in plan:
         for number in range(count):
             stride, middle = (first_stride if not number else 1), inside * expansion
