@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,6 +56,37 @@ class SampleError:
     sqnr_db: float
 
 
+class Cause(str, Enum):
+    """Why a candidate's output differs from the Q/DQ model run as its graph says."""
+
+    SAME = "same"
+    ROUNDING = "explained by rounding"
+    FUSION = "explained by fusion"
+    UNEXPLAINED = "not explained"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Explanation:
+    """The verdict on one output's mismatch.
+
+    Attributes:
+        output: its name.
+        cause: the verdict.
+        sqnr_db: how near the candidate is to the Q/DQ graph; None where they are equal.
+        nearest: which emulation is nearest to the candidate.
+        nearest_db: how near that one is; None where they are equal.
+        rounding_db: how far exact integer arithmetic and other lawful roundings move this output by themselves; None
+            where they do not move it.
+    """
+
+    output: str
+    cause: Cause
+    sqnr_db: float | None
+    nearest: str
+    nearest_db: float | None
+    rounding_db: float | None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
     """Reference against candidate.
@@ -69,6 +101,7 @@ class Comparison:
         worst: the samples with the lowest SQNR, worst first.
         notes: what a reader must know to trust the figures.
         tensors: metrics per intermediate tensor in graph order, where the models were watched inside.
+        explanations: why the outputs differ, where somebody asked.
     """
 
     reference: str
@@ -80,3 +113,4 @@ class Comparison:
     worst: tuple[SampleError, ...] = ()
     notes: tuple[str, ...] = ()
     tensors: tuple[OutputComparison, ...] = ()
+    explanations: tuple[Explanation, ...] = ()

@@ -1,0 +1,52 @@
+"""Lawful ways to compute a Q/DQ model on this machine, made from the model itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from qdqtool.accuracy.explain import Emulations
+from qdqtool.core.dtypes import DType
+from qdqtool.core.protocols import Runner
+from qdqtool.errors import UsageError
+from qdqtool.graph.find import quantized_ops
+from qdqtool.graph.integer_form import integer_form
+from qdqtool.graph.model import Model
+from qdqtool.graph.wide_regions import Regions
+
+Open = Callable[[Model, str], Runner]
+"""Makes a runner of a model; the second argument says in words what it is."""
+
+
+def emulations(model: Model, open_model: Open, regions: Regions | None = None) -> Emulations:
+    """The graph as it stands, its integer-exact form with two lawful roundings, and for FP16 the fused forms.
+
+    `regions` are the kernels of a real engine as sets of ONNX node names; None takes the usual epilogues.
+
+    Raises:
+        UsageError: the model has no Q/DQ nodes.
+    """
+    if not quantized_ops(model):
+        raise UsageError(
+            "has no Q/DQ nodes, so there is nothing to emulate",
+            fix="pass the Q/DQ model that the engine was built from",
+            where=str(model.path),
+        )
+    graph = {
+        "the graph as it stands": model,
+        "integer sums": integer_form(model, ()).model,
+        "integer sums, scaled by reciprocals": integer_form(model, (), reciprocal=True).model,
+    }
+    fused = {
+        "fused kernels": integer_form(model, regions).model,
+        "fused kernels, scaled by reciprocals": integer_form(model, regions, reciprocal=True).model,
+    }
+    return Emulations(
+        graph={name: open_model(form, name) for name, form in graph.items()},
+        fused={name: open_model(form, name) for name, form in fused.items()} if _has_halves(model) else {},
+    )
+
+
+def _has_halves(model: Model) -> bool:
+    return any(
+        model.view.info(name).dtype is DType.FLOAT16 for node in model.view.nodes for name in node.outputs
+    )

@@ -1,0 +1,190 @@
+"""The integer-exact form of a Q/DQ model against integer arithmetic done by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+
+from qdqtool.core.recipe import InsertOptions
+from qdqtool.graph.insert import insert
+from qdqtool.graph.integer_form import integer_form
+from qdqtool.graph.integer_sums import Axes, cut, is_exact, windows
+from qdqtool.graph.load import load
+from qdqtool.graph.model import Model
+from tests import models
+from tests.graph.placing import opened, placement_for, table_for
+
+BUILDERS = {
+    "a chain of convolutions": models.conv_chain,
+    "a residual network": models.residual_cnn,
+    "depthwise convolutions": models.depthwise_cnn,
+    "a Concat": models.concat_cnn,
+    "transposed convolutions": models.unet,
+    "grouped transposed convolutions": lambda: models.unet(group=2),
+    "attention": models.attention,
+    "Gemm in all its forms": models.gemms,
+    "MatMul": models.matmuls,
+}
+
+
+def quantized(
+    proto: onnx.ModelProto, folder: Path, types: str = "fp32"
+) -> tuple[Model, dict[str, np.ndarray]]:
+    model = opened(proto, folder)
+    feeds = models.feeds(proto)
+    placement = placement_for(model)
+    table = table_for(model, placement, feeds)
+    return insert(model, placement, table, InsertOptions(types=types)), feeds
+
+
+@pytest.mark.parametrize("build", BUILDERS.values(), ids=BUILDERS)
+def test_every_quantized_product_becomes_exact_and_the_result_stays(build, tmp_path: Path) -> None:
+    model, feeds = quantized(build(), tmp_path)
+    form = integer_form(model)
+    assert form.exact
+    assert form.rounded == ()
+    before, after = models.run(model.proto, feeds), models.run(form.model.proto, feeds)
+    for name, value in before.items():
+        assert np.abs(after[name] - value).max() <= 0.03 * np.abs(value).max()
+
+
+def test_a_model_without_qdq_stays_as_it_is(tmp_path: Path) -> None:
+    proto = models.conv_chain()
+    model = opened(proto, tmp_path)
+    form = integer_form(model)
+    assert form.exact == ()
+    assert set(form.left) == {node.name for node in proto.graph.node if node.op_type == "Conv"}
+    feeds = models.feeds(proto)
+    for name, value in models.run(proto, feeds).items():
+        np.testing.assert_array_equal(models.run(form.model.proto, feeds)[name], value)
+
+
+def single(
+    op: str, x: np.ndarray, w: np.ndarray, folder: Path, bias: np.ndarray | None = None, **attributes: object
+):
+    """The integer form of one product of integers with scales 0.5 and 0.25 (weights per output channel), run on x."""
+    sketch = models.Sketch()
+    sketch.input("x", x.shape)
+    sketch.constant("sx", np.float32(0.5))
+    sketch.constant("zero", np.int8(0))
+    sketch.constant("w", w)
+    sketch.constant("sw", np.float32(0.25))
+    sketch.node("QuantizeLinear", ["x", "sx", "zero"], "xq")
+    sketch.node("DequantizeLinear", ["xq", "sx", "zero"], "xd")
+    sketch.node("DequantizeLinear", ["w", "sw", "zero"], "wd")
+    inputs = ["xd", "wd"]
+    if bias is not None:
+        inputs.append(sketch.constant("b", bias))
+    sketch.node(op, inputs, "y", name="product", **attributes)
+    sketch.output("y")
+    graph = helper.make_graph(sketch.nodes, "g", sketch.inputs, sketch.outputs, sketch.initializers)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    form = integer_form(load(models.save(proto, folder)))
+    return form, models.run(form.model.proto, {"x": x})["y"]
+
+
+def test_a_long_sum_is_exact_where_fp32_would_round(tmp_path: Path) -> None:
+    w = np.full((2, 4096, 1, 1), 127, np.int8)
+    w[1, ::3] = -126
+    x = np.full((1, 4096, 1, 1), 63.5, np.float32)
+    x[0, 7] = 0.5
+    form, y = single("Conv", x, w, tmp_path)
+    whole = (x / 0.5).astype(np.int64).reshape(-1)
+    sums = w.reshape(2, -1).astype(np.int64) @ whole
+    assert abs(sums[0]) > 1 << 24
+    assert form.exact == ("product",)
+    np.testing.assert_array_equal(y.reshape(-1), sums.astype(np.float32) * np.float32(0.125))
+
+
+@pytest.mark.parametrize("turned", [False, True], ids=["weights K x N", "weights N x K"])
+def test_gemm_scales_its_sum_by_alpha_and_its_bias_by_beta(turned: bool, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    w, x = (
+        rng.integers(-128, 128, (3000, 5)).astype(np.int8),
+        rng.integers(-60, 60, (4, 3000)).astype(np.float32),
+    )
+    bias = rng.normal(size=5).astype(np.float32)
+    form, y = single(
+        "Gemm", x, w.T.copy() if turned else w, tmp_path, bias, transB=int(turned), alpha=0.5, beta=2.0
+    )
+    sums = (x / 0.5).round().clip(-128, 127).astype(np.int64) @ w.astype(np.int64)
+    assert form.exact == ("product",)
+    np.testing.assert_array_equal(y, sums.astype(np.float32) * np.float32(0.0625) + 2 * bias)
+
+
+def test_a_grouped_convolution_that_cannot_be_cut_says_that_it_may_round(tmp_path: Path) -> None:
+    w = np.full((2, 2048, 1, 1), 127, np.int8)
+    form, _ = single("Conv", np.ones((1, 4096, 1, 1), np.float32), w, tmp_path, group=2)
+    assert form.rounded == ("product",)
+
+
+@given(
+    seed=st.integers(0, 999),
+    shape=st.sampled_from([(3, 700, 3, 3), (4, 5000, 1, 1), (1, 1, 1, 1), (2, 17, 5, 5)]),
+    magnitude=st.integers(1, 128),
+)
+@settings(max_examples=25, deadline=None)
+def test_weights_are_cut_into_exact_pieces_and_none_is_lost(
+    seed: int, shape: tuple[int, ...], magnitude: int
+) -> None:
+    weights = np.random.default_rng(seed).integers(-magnitude, magnitude, shape).astype(np.int8)
+    place = Axes(output=0, summed=1, source=1)
+    parts = cut(weights, place)
+    assert all(is_exact(part, place) for part in parts)
+    np.testing.assert_array_equal(np.concatenate(parts, axis=1), weights)
+
+
+@pytest.mark.parametrize("length", [1, 1023, 1024, 5000])
+def test_stretches_of_two_run_time_operands_cover_the_sum_and_stay_exact(length: int) -> None:
+    found = windows(length)
+    assert [start for start, _ in found] == [0, *[stop for _, stop in found[:-1]]]
+    assert found[-1][1] == length
+    assert all((stop - start) * 128 * 128 < 1 << 24 for start, stop in found)
+
+
+def test_fp16_rounds_once_behind_a_fused_kernel_and_after_every_node_without(tmp_path: Path) -> None:
+    model, feeds = quantized(models.residual_cnn(), tmp_path, "fp16")
+    fused = integer_form(model).model
+    apart = integer_form(model, ()).model
+    halves = [
+        sum(
+            node.op_type == "Cast" and node.attribute[0].i == TensorProto.FLOAT16
+            for node in form.proto.graph.node
+        )
+        for form in (fused, apart)
+    ]
+    assert halves[0] < halves[1]
+    for form in (fused, apart):
+        values = models.run(form.proto, feeds)
+        exact = models.run(model.proto, feeds)
+        assert all(
+            np.abs(values[name] - exact[name]).max() <= 0.05 * np.abs(exact[name]).max() for name in exact
+        )
+
+
+def test_a_region_names_the_nodes_that_one_kernel_computes(tmp_path: Path) -> None:
+    model, _ = quantized(models.conv_chain(), tmp_path, "fp16")
+    convs = [node.name for node in model.view.nodes if node.op == "Conv"]
+    relus = [node.name for node in model.view.nodes if node.op == "Relu"]
+    region = (frozenset({convs[0], relus[0]}),)
+    one = integer_form(model, region).model
+    makers = {output: node for node in one.proto.graph.node for output in node.output}
+    types = {
+        node.name: makers[node.input[0]].op_type for node in one.proto.graph.node if node.name in relus[:2]
+    }
+    assert types[relus[0]] != "Cast"
+    assert types[relus[1]] == "Cast"
+
+
+def test_reciprocals_change_ties_only(tmp_path: Path) -> None:
+    model, feeds = quantized(models.conv_chain(), tmp_path)
+    first = models.run(integer_form(model).model.proto, feeds)
+    second = models.run(integer_form(model, reciprocal=True).model.proto, feeds)
+    for name, value in first.items():
+        assert np.abs(second[name] - value).max() <= 0.03 * np.abs(value).max()
