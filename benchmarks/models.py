@@ -22,7 +22,19 @@ from ruamel.yaml import YAML
 
 HERE = Path(__file__).resolve().parent
 DEFAULT_MODELS = HERE.parent.parent / "shared" / "models"
-STEPS = "prepare place collect calibrate insert build parse engine audit compare report".split()
+STEPS = [
+    "prepare",
+    "place",
+    "collect",
+    "calibrate",
+    "insert",
+    "build",
+    "parse",
+    "engine",
+    "audit",
+    "compare",
+    "report",
+]
 Entry = dict[str, Any]
 
 
