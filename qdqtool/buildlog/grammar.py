@@ -43,7 +43,7 @@ class Grammar:
         for sentence in sentences:
             self._place(sentence)
         for bucket in self.buckets:
-            bucket.sort(key=lambda sentence: -len(sentence.head))
+            bucket.sort(key=lambda sentence: (sentence.name not in _COMMON, -len(sentence.head)))
         self._short.sort(key=lambda sentence: -len(sentence.head))
         self._inner.sort(
             key=lambda pair: _COMMON.index(pair[1].name) if pair[1].name in _COMMON else len(_COMMON)
@@ -106,8 +106,18 @@ class Grammar:
             self.buckets[self.keys[key]].append(sentence)
 
 
-_COMMON = ("node-inputs", "node-outputs", "timed", "kernel-set", "no-tactics", "fused", "quantize-into")
-"""Sentences without fixed first bytes that logs are full of: they are tried first."""
+_COMMON = (
+    "node-inputs",
+    "node-outputs",
+    "timed",
+    "kernel-set",
+    "no-tactics",
+    "fused",
+    "quantize-into",
+    "layer-registered",
+    "attempt",
+)
+"""Sentences that logs are full of: they are tried before others that could fit as well."""
 
 
 @lru_cache(maxsize=1)

@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from qdqtool.buildlog.grammar import Bound, BoundInside, Grammar, Hear, grammar
 from qdqtool.buildlog.prefix import NO_PREFIX, Prefix, peel, without_position
 from qdqtool.buildlog.run import Run
@@ -21,6 +23,9 @@ from qdqtool.buildlog.source import LogSource
 _STAMP = re.compile(r"\[(\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d)\]")
 _JOINT = re.compile(r"(?=\[\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d\] ?\[)|(?==== [A-Z][\w ]{3,60} ===)|(?=&&&& )")
 _LOUD = frozenset("WEFX")
+_NOTHING = np.zeros(0, np.int64)
+_PREFIX = 64
+"""Characters that hold any well-known prefix."""
 _STARTS = frozenset({"run-begins", "polygraphy-begins", "onnx-file", "layers-original"})
 
 
@@ -40,24 +45,26 @@ Watch = Callable[[Progress], None]
 
 
 class Reader:
-    """Reads one log."""
+    """Reads one log, or a part of one that begins with a run at `first_line`."""
 
-    def __init__(self, source: LogSource, watch: Watch | None = None) -> None:
+    def __init__(self, source: LogSource, watch: Watch | None = None, first_line: int = 1) -> None:
         self._source = source
         self._watch = watch
         self._grammar: Grammar = grammar()
         self._skim = Skimmer(self._grammar)
         self._done: list[Run] = []
         self._text = ""
+        self._quiet = self._stamped = self._blank = _NOTHING
+        self._run_at = 0
         self._at = 0
-        self._line = 0
+        self._line = first_line - 1
         self._candidates = 0
         self._extra = 0
         self._section: Section | None = None
         self._table: list[tuple[Bound, ...]] = []
         self._inner: list[BoundInside] = []
         self._ears: dict[str, Hear] = {}
-        self._run = self._new_run(1)
+        self._run = self._new_run(first_line, 1)
 
     def runs(self) -> Iterator[Run]:
         """The runs of the log, each as soon as it has ended; ask each for its value before the next."""
@@ -83,8 +90,7 @@ class Reader:
 
     # Runs
 
-    def _new_run(self, first_line: int) -> Run:
-        number = self._run.number + 1 if first_line > 1 else 1
+    def _new_run(self, first_line: int, number: int) -> Run:
         self._run = Run(number, first_line, self._timed_so_far, self._now)
         self._bind()
         return self._run
@@ -122,10 +128,35 @@ class Reader:
         run = self._run
         read = line - run.first_line
         later = run.lines - read
+        later_blank = len(self._blank) - int(np.searchsorted(self._blank, self._at))
         run.lines = read
+        run.blank -= later_blank
+        self._sum_up()
         self._done.append(run)
-        self._new_run(line)
+        self._new_run(line, run.number + 1)
+        self._run_at = self._at
         self._run.lines = later
+        self._run.blank = later_blank
+
+    def _sum_up(self) -> None:
+        """What the lines of the short way, up to here, say together: their prefix and the last time stamp."""
+        run = self._run
+        run.last_stamp = self._stamp_before(self._at) or run.last_stamp
+        if not run.prefixed and self._is_prefixed():
+            run.prefixed = True
+            first = int(self._quiet[np.searchsorted(self._quiet, self._run_at)])
+            run.identity.saw_prefix(peel(self._text[first : first + _PREFIX])[0])
+
+    def _stamp_before(self, end: int) -> str:
+        """The time stamp of the last line with a well-known prefix before a place in this block, or ""."""
+        at = int(np.searchsorted(self._stamped, end)) - 1
+        found = _STAMP.match(self._text, int(self._stamped[at])) if at >= 0 else None
+        return found.group(1) if found else ""
+
+    def _is_prefixed(self) -> bool:
+        """Whether any line of the current run, up to the current one, had a prefix."""
+        at = int(np.searchsorted(self._quiet, self._at)) - 1
+        return self._run.prefixed or (at >= 0 and int(self._quiet[at]) >= self._run_at)
 
     def _timed_so_far(self) -> int:
         return self._candidates + self._extra
@@ -143,18 +174,18 @@ class Reader:
         ascii_only = block.isascii()
         self._text = block.decode("latin-1")
         skimmed = self._skim(block)
+        self._quiet, self._stamped, self._blank = skimmed.quiet, skimmed.stamped, skimmed.blank
+        self._run_at = 0
         first = self._line + 1
         run = self._run
         run.lines += skimmed.lines
-        run.blank += skimmed.blank
+        run.blank += len(skimmed.blank)
         self._line += skimmed.lines
         if run.keep(len(skimmed.number), skimmed.kept):
             self._bind()
         self._short_way(skimmed, first, ascii_only=ascii_only)
-        if skimmed.body:
-            self._run.prefixed = self._run.prefixed or skimmed.body[-1] != skimmed.start[-1]
-            self._at = self._text.rfind("\n[", 0, len(self._text) - 1) + 1
-            self._run.last_stamp = self._now() or self._run.last_stamp
+        self._at = len(self._text)
+        self._sum_up()
 
     def _short_way(self, skimmed: Skimmed, first: int, *, ascii_only: bool) -> None:
         text, table, inner = self._text, self._table, self._inner
@@ -201,7 +232,8 @@ class Reader:
 
     def _read_by_hand(self, block: bytes) -> None:
         """A block with lone carriage returns (progress bars): each line is several messages over each other."""
-        self._text = ""
+        self._text, self._run_at = "", 0
+        self._quiet = self._stamped = self._blank = _NOTHING
         lines = block.decode("utf-8", "replace").split("\n")[:-1]
         if self._run.keep(len(lines), len(block)):
             self._bind()
@@ -223,6 +255,7 @@ class Reader:
         prefix, body = peel(text)
         body = body.strip()
         if prefix is not NO_PREFIX:
+            self._sum_up()
             self._run.prefixed = True
             self._run.identity.saw_prefix(prefix)
         if not body:
@@ -255,7 +288,7 @@ class Reader:
         found = self._grammar.read(body)
         if found is not None:
             return (*found, False)
-        if section is not None and not section.first and (not section.bare or self._run.prefixed):
+        if section is not None and not section.first and (not section.bare or self._is_prefixed()):
             inside = _row(section, body)
             if inside is not None:
                 return (*inside, True)

@@ -22,6 +22,8 @@ SLOW = -2
 UNSURE = -1
 """Code of a line with a well-known prefix whose first bytes choose no sentence."""
 
+_STAMPED = 26
+"""Bytes of the shortest prefix with a time stamp."""
 _PAD = b"\n" * 64
 _SPACE, _NEWLINE, _OPEN, _CLOSE = b" \n[]"
 _DIGITS = np.zeros(256, np.bool_)
@@ -36,22 +38,26 @@ class Skimmed:
 
     Attributes:
         lines: how many lines the block has.
-        blank: how many of them are empty, or hold nothing but a well-known prefix.
+        blank: where the lines begin that are empty, or hold nothing but a well-known prefix.
         number: index of the line in the block.
         code: index of a bucket of the grammar, or `UNSURE`, or `SLOW`.
         start, body, end: where the line, its message and its end are.
         candidates: how many kernels (rows of tuning) were counted since the log began, up to this line.
-        kept: bytes of these lines.
+        quiet: where the lines with a well-known prefix begin, light ones among them.
+        stamped: where those of them begin that have a time stamp.
+        kept: bytes of the lines that want reading.
     """
 
     lines: int
-    blank: int
+    blank: Ints
     number: list[int]
     code: list[int]
     start: list[int]
     body: list[int]
     end: list[int]
     candidates: list[int]
+    quiet: Ints
+    stamped: Ints
     kept: int
 
 
@@ -87,13 +93,15 @@ class Skimmer:
         wanted = np.flatnonzero(~(light | blank))
         return Skimmed(
             lines=len(ends),
-            blank=int(np.count_nonzero(blank)),
+            blank=starts[blank],
             number=wanted.tolist(),
             code=self._codes(keys[wanted], known[wanted]).tolist(),
             start=starts[wanted].tolist(),
             body=at[wanted].tolist(),
             end=ends[wanted].tolist(),
             candidates=counts[wanted].tolist(),
+            quiet=starts[known],
+            stamped=starts[known & (body - starts >= _STAMPED)],
             kept=int((ends[wanted] - starts[wanted]).sum()),
         )
 

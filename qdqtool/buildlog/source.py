@@ -40,16 +40,25 @@ _MARKS = (
 class LogSource:
     """The blocks of one log, read once.
 
+    Args:
+        source: a path or a stream.
+        copy_to: gets every byte as it was read.
+        begin, end: which bytes of a file to read.
+
     Attributes:
         notes: what had to be done to its bytes, each thing once.
         taken: bytes read so far, before unpacking.
     """
 
-    def __init__(self, source: Source, copy_to: BinaryIO | None = None) -> None:
+    def __init__(
+        self, source: Source, copy_to: BinaryIO | None = None, *, begin: int = 0, end: int | None = None
+    ) -> None:
         self.notes: list[str] = []
         self.taken = 0
         self._source = source
         self._copy = copy_to
+        self._begin = begin
+        self._end = end
 
     def blocks(self) -> Iterator[bytes]:
         """Clean blocks in order.
@@ -75,6 +84,7 @@ class LogSource:
         source = self._source
         if isinstance(source, (str, Path)):
             with Path(source).open("rb", buffering=0) as stream:
+                stream.seek(self._begin)
                 yield from self._pieces(stream)
         else:
             yield from self._pieces(source)
@@ -82,8 +92,9 @@ class LogSource:
     def _pieces(self, stream: BinaryIO | TextIO | io.RawIOBase) -> Iterator[bytes]:
         # read1 hands out what a pipe holds now; read would wait for a full block.
         read = getattr(stream, "read1", None) or stream.read
-        while True:
-            piece = read(BLOCK)
+        left = None if self._end is None else self._end - self._begin
+        while left is None or self.taken < left:
+            piece = read(BLOCK if left is None else min(BLOCK, left - self.taken))
             if not piece:
                 return
             data = piece.encode("utf-8", "replace") if isinstance(piece, str) else bytes(piece)
@@ -190,6 +201,11 @@ class _Joined(io.RawIOBase):
         view[:count] = self._held[:count]
         self._held = self._held[count:]
         return count
+
+
+def is_plain(first: bytes) -> bool:
+    """Whether a file that begins so is uncompressed UTF-8, so that it can be read from its middle."""
+    return not first.startswith(tuple(magic for magic, _ in _PACKED)) and _encoding(first)[0] == "utf-8"
 
 
 def _unpacker(name: str, packed: io.BufferedReader) -> lzma.LZMAFile | gzip.GzipFile | bz2.BZ2File:

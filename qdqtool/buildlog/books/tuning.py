@@ -9,6 +9,8 @@ from qdqtool.buildlog.sentence import tactic_id
 from qdqtool.core.buildlog import LayerTuning, MyelinTuning, Tuning
 
 _REFORMAT = "Optimizer Reformat("
+_ENDLESS = 1e30
+"""Milliseconds; a kernel that fails is printed with an infinite time."""
 
 
 class _Row:
@@ -120,12 +122,15 @@ class TuningBook:
                 self._begins(line)
             self._rows[layer] = _Row(line)
 
-    def _timed(
-        self, line: int, layer: str, runner: str, seconds: float | None, tactic: str, ms: float | None
-    ) -> None:
-        if layer != self._layer:
-            self._timing(line, layer, runner)
-        self._take(line, tactic, ms, seconds)
+    def _timed(self, line: int, layer: str, seconds: str, tactic: str, ms: str) -> None:
+        if not layer.startswith(self._layer) or not self._layer:
+            name, _, runner = layer.removesuffix(")").rpartition(" (")
+            self._timing(line, name or layer, runner)
+        try:
+            spent, took = float(seconds), float(ms)
+        except ValueError:
+            return
+        self._take(line, tactic, took if took < _ENDLESS else None, spent)
 
     def _fastest(self, line: int, tactic: str, ms: float | None) -> None:
         if self._layer:

@@ -26,7 +26,7 @@ PLUGIN = Family(
         ),
         says(
             "timed",
-            "{layer>} ({runner}) profiling completed in {seconds:num} seconds. Fastest Tactic: {tactic:id} Time: {ms:num}",
+            "{layer} profiling completed in {seconds} seconds. Fastest Tactic: {tactic} Time: {ms}",
             "Conv_1 (CaskConvolution[0x80000009]) profiling completed in 0.41 seconds. "
             "Fastest Tactic: 0x5b8bf1b8028629d9 Time: 0.00534603",
         ),

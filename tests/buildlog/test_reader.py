@@ -1,0 +1,267 @@
+"""From bytes to runs: prefixes, encodings, damaged lines, several runs, and the laws that hold for every log."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import lzma
+from dataclasses import replace
+
+import pytest
+
+import qdqtool.buildlog as room
+from qdqtool.buildlog import parts, source
+from qdqtool.core.buildlog import LogRun
+from qdqtool.core.events import End
+from qdqtool.errors import InputFileError
+from tests.buildlog import small
+from tests.buildlog.logs import read_text, run_of
+
+PREFIXES = {
+    "trtexec, library": ("[01/10/2024-21:52:52] [V] [TRT] ", "python"),
+    "python logger 8 and newer": ("[01/10/2024-21:52:52] [TRT] [V] ", "python"),
+    "python logger 5 to 7": ("[TensorRT] VERBOSE: ", "python"),
+    "polygraphy or rtx": ("[V] ", "logger"),
+    "own logger": ("[V] [TRT] ", "logger"),
+    "own logger, words": ("TensorRT VERBOSE ", "logger"),
+    "jetson-inference": ("[TRT]    ", "jetson-inference"),
+    "deepstream": ("INFO: [TRT]: ", "deepstream"),
+    "docker around trtexec": ("2024-05-01T10:00:00.123456789Z [01/10/2024-21:52:52] [V] [TRT] ", "python"),
+    "kubernetes": ("2024-05-01T10:00:00.123456789Z stdout F [01/10/2024-21:52:52] [V] [TRT] ", "python"),
+    "docker compose": ("builder-1  | [01/10/2024-21:52:52] [V] [TRT] ", "python"),
+    "systemd": ("Jan 02 15:04:05 orin trtexec[123]: [01/10/2024-21:52:52] [V] [TRT] ", "python"),
+    "triton": ("I0410 08:00:00.123456 1 logging.cc:49] [V] [TRT] ", "logger"),
+    "doubled stamp": ("[01/29/2022-15:09:36] [01/29/2022-15:09:36] [V] [TRT] ", "python"),
+    "doubled bracket": ("[[01/10/2024-21:52:50] [V] [TRT] ", "python"),
+    "leading spaces": ("   [01/10/2024-21:52:50] [V] [TRT] ", "python"),
+    "no prefix": ("", "unknown"),
+}
+
+
+@pytest.mark.parametrize(("prefix", "front_end"), PREFIXES.values(), ids=PREFIXES)
+def test_every_prefix_tells_the_same_story(prefix, front_end):
+    plain = run_of(small.library(small.GRAPH + small.OPTIMIZER + small.TUNING, ""))
+    run = run_of(small.library(small.GRAPH + small.OPTIMIZER + small.TUNING, prefix))
+    assert run.front_end == front_end
+    assert run.unread == 0
+    assert run.ledger == plain.ledger
+    assert run.tuning == plain.tuning
+    assert run.network == plain.network
+    assert run.funnel == plain.funnel
+
+
+def test_a_whole_run_of_trtexec():
+    run = run_of(small.trtexec())
+    assert (run.front_end, run.version, run.status) == ("trtexec", (8, 6, 0), "passed")
+    assert run.argv == ("trtexec", "--onnx=a.onnx", "--int8")
+    assert run.options == {
+        "Build": {"Precision": "FP32+INT8", "Calibration": "Dynamic"},
+        "Device": {"Selected Device": "Orin", "SMs": "16"},
+    }
+    assert run.unread == 0
+    assert [(step.stage, step.layers) for step in run.funnel][-1] == ("reformat layers", 3)
+    assert {row.node: (row.end, row.into) for row in run.ledger} == {
+        "Q_x": (End.COPY, "Q_x"),
+        "DQ_x": (End.INPUT, "Conv_0"),
+        "Q_w": (End.WEIGHT, "Conv_0"),
+        "DQ_w": (End.WEIGHT, "Conv_0"),
+    }
+    assert {node.node: node.precision for node in run.compute} == {"Conv_0": "int8-in", "Conv_1": "float"}
+    (tuned,) = run.tuning.layers
+    assert (tuned.candidates, tuned.fastest_ms, tuned.chosen_ms, tuned.runner) == (
+        2,
+        0.25,
+        0.25,
+        "CaskConvolution",
+    )
+    assert run.performance is not None
+    assert run.performance.metrics["latency"].percentiles == {"90": 11.0, "99": 12.0}
+
+
+@pytest.mark.parametrize(
+    ("number", "version"),
+    [
+        (8003, (8, 0, 3)),
+        (8201, (8, 2, 1)),
+        (8412, (8, 4, 12)),
+        (8501, (8, 5, 1)),
+        (8600, (8, 6, 0)),
+        (100300, (10, 3, 0)),
+        (101401, (10, 14, 1)),
+        (101600, (10, 16, 0)),
+        (110100, (11, 1, 0)),
+    ],
+)
+def test_version_numbers_of_the_banner(number, version):
+    assert run_of(small.trtexec(number)).version == version
+
+
+ENCODINGS = {
+    "utf-8 with mark": "utf-8-sig",
+    "utf-16 with mark": "utf-16",
+    "utf-16 little-endian": "utf-16-le",
+    "utf-16 big-endian": "utf-16-be",
+    "utf-32": "utf-32",
+}
+
+
+def _same_but_notes(data: bytes) -> tuple[LogRun, tuple[str, ...]]:
+    log = room.read(io.BytesIO(data))
+    (run,) = log.runs
+    return run, log.notes
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS.values(), ids=ENCODINGS)
+def test_every_encoding_gives_the_same_run(encoding):
+    run, _ = _same_but_notes(small.trtexec().encode(encoding))
+    assert run == run_of(small.trtexec())
+
+
+@pytest.mark.parametrize(
+    ("change", "note"),
+    [
+        pytest.param(lambda data: data.replace(b"\n", b"\r\n"), "carriage returns", id="CRLF"),
+        pytest.param(lambda data: data.replace(b"Running", b"Ru\0nning"), "NUL bytes", id="NUL bytes"),
+        pytest.param(
+            lambda data: data.replace(b"[V] [TRT] ", b"\x1b[1;32m[V]\x1b[0m [TRT] \x1b]0;title\x07"),
+            "terminal escapes",
+            id="ANSI colours and titles",
+        ),
+        pytest.param(gzip.compress, "gzip", id="gzip"),
+        pytest.param(lzma.compress, "xz", id="xz"),
+    ],
+)
+def test_clothes_of_a_log_are_taken_off_and_noted(change, note):
+    run, notes = _same_but_notes(change(small.trtexec().encode()))
+    assert run == run_of(small.trtexec())
+    assert notes == (note,)
+
+
+def test_blank_lines_between_all_lines_change_no_fact():
+    spread = run_of(small.trtexec().replace("\n", "\n\n"))
+    plain = run_of(small.trtexec())
+    assert spread.blank == plain.lines
+    assert {row.node: row.end for row in spread.ledger} == {row.node: row.end for row in plain.ledger}
+    assert len(spread.engine_layers) == 3
+
+
+def test_a_progress_bar_of_carriage_returns_is_one_line():
+    run = run_of(
+        "[1/1] [0%   ] a.nsys-rep\r[1/1] [==50%] a.nsys-rep\r[1/1] [100%] a.nsys-rep\n" + small.trtexec()
+    )
+    assert run.lines == run_of(small.trtexec()).lines + 1
+    assert run.status == "passed"
+
+
+def test_joined_messages_are_both_read():
+    joined = f"{small.STAMP} [V] [TRT] unknown words {small.STAMP} [V] [TRT] Original: 7 layers\n"
+    run = run_of(joined)
+    assert [step.layers for step in run.funnel] == [7]
+    assert run.unread == 1
+
+
+def test_a_heading_joined_with_an_option_is_read():
+    run = run_of("=== Device Information ===Device: 0\nSMs: 82\n")
+    assert run.options == {"Device": {"Device": "0", "SMs": "82"}}
+
+
+def test_a_line_cut_in_the_middle_is_unread_and_harms_nothing():
+    text = small.trtexec()
+    at = text.index("profiling completed")
+    run = run_of(text[: at + 12])
+    assert run.status == "cut"
+    assert run.unread == 1
+    assert len(run.ledger) == 4
+
+
+def test_a_truncated_packed_log_gives_what_it_holds():
+    data = lzma.compress(small.trtexec().encode() * 50)
+    log = room.read(io.BytesIO(data[: len(data) // 2]))
+    assert any(note.startswith("packed data damaged") for note in log.notes)
+
+
+def test_runs_in_one_file_are_told_apart():
+    log = read_text(small.trtexec(8201) + small.trtexec(8600, "FAILED") + small.trtexec(101401))
+    assert [(run.number, run.version, run.status) for run in log.runs] == [
+        (1, (8, 2, 1), "passed"),
+        (2, (8, 6, 0), "failed"),
+        (3, (10, 14, 1), "passed"),
+    ]
+    one = run_of(small.trtexec())
+    assert [run.lines for run in log.runs] == [one.lines] * 3
+    assert [run.first_line for run in log.runs] == [1, 1 + one.lines, 1 + 2 * one.lines]
+
+
+def test_a_second_engine_without_a_banner_is_a_second_run():
+    once = small.library(small.GRAPH + small.OPTIMIZER + small.TUNING, "[V] ")
+    log = read_text(once + small.library(small.OPTIMIZER, "[V] "))
+    assert [len(run.funnel) for run in log.runs] == [5, 4]
+
+
+def test_a_calibration_build_prints_its_graph_twice_and_stays_one_run():
+    text = (
+        small.OPTIMIZER + "Starting Calibration.\nCalibration completed in 4.5 seconds.\n" + small.OPTIMIZER
+    )
+    run = run_of(small.library(text + small.TUNING))
+    assert [step.layers for step in run.funnel].count(6) == 4
+
+
+def test_an_empty_log_is_one_empty_run():
+    run = run_of("")
+    assert (run.lines, run.status, run.front_end, run.version) == (0, "cut", "unknown", None)
+
+
+def test_a_missing_file_is_an_input_error(tmp_path):
+    with pytest.raises(InputFileError, match="cannot be read"):
+        room.read(tmp_path / "none.log")
+
+
+def test_a_log_can_be_a_text_stream():
+    assert room.read(io.StringIO(small.trtexec())).runs[0] == run_of(small.trtexec())
+
+
+def _log_of_everything() -> bytes:
+    text = small.trtexec(8201) + small.trtexec(8600).replace("Conv_0", "Faltung_ß") + small.trtexec(101401)
+    python = small.library(small.GRAPH + small.OPTIMIZER + small.TUNING, "[01/10/2024-21:52:59] [TRT] [V] ")
+    return (text + "\n\nno sentence fits this\n" + python + small.library(small.GRAPH, "[V] ")).encode()
+
+
+@pytest.mark.parametrize("size", [64, 1000, 4096, 20_000])
+def test_the_size_of_blocks_does_not_matter(monkeypatch, size):
+    data = _log_of_everything()
+    expected = room.read(io.BytesIO(data))
+    monkeypatch.setattr(source, "BLOCK", size)
+    assert room.read(io.BytesIO(data)) == expected
+
+
+def test_every_line_is_read_or_blank_or_unread():
+    data = _log_of_everything()
+    runs = room.read(io.BytesIO(data)).runs
+    assert sum(run.lines for run in runs) == data.count(b"\n")
+    assert sum(run.unread for run in runs) == 1
+    assert [one.text for run in runs for one in run.unread_lines] == ["no sentence fits this"]
+    assert sum(run.blank for run in runs) == 2
+
+
+def test_parts_of_a_file_give_the_digests_of_the_whole(tmp_path, monkeypatch):
+    path = tmp_path / "many.log"
+    path.write_bytes(_log_of_everything() * 3)
+    monkeypatch.setattr(parts, "PART", 3000)
+    monkeypatch.setattr(parts, "PIECE", 1000)
+    pieces = parts.parts_of(path)
+    assert len(pieces) > 3
+    assert (pieces[0].begin, pieces[-1].end) == (0, path.stat().st_size)
+    whole = list(room.digests(room.LogSource(path)))
+    in_parts = [digest for piece in pieces for digest in parts.digests_of_part(piece)]
+    assert [replace(digest, number=0) for digest in in_parts] == [
+        replace(digest, number=0) for digest in whole
+    ]
+
+
+def test_a_big_file_is_digested_by_several_processes_in_order(tmp_path, monkeypatch):
+    path = tmp_path / "many.log"
+    path.write_bytes((small.trtexec(8201) + small.trtexec(8600)).encode() * 4)
+    monkeypatch.setattr(parts, "PART", 3000)
+    monkeypatch.setattr(parts, "PIECE", 1000)
+    monkeypatch.setattr(parts, "BIG", 1000)
+    assert list(parts.digests_of(path)) == list(room.digests(room.LogSource(path)))
