@@ -14,6 +14,7 @@ from qdqtool.core.explore import EngineView
 from qdqtool.core.lint import LintReport
 from qdqtool.core.placement import Placement
 from qdqtool.core.preparation import Insertion, Preparation
+from qdqtool.core.repair import RepairReport
 from qdqtool.core.report import Report
 
 PREPARATION = Artefact(kind="preparation", schema=1, type=Preparation)
@@ -29,3 +30,4 @@ AUDIT = Artefact(kind="audit", schema=1, type=Audit)
 ACCURACY = Artefact(kind="accuracy", schema=1, type=Comparison)
 LINT = Artefact(kind="lint", schema=1, type=LintReport)
 REPORT = Artefact(kind="report", schema=1, type=Report)
+REPAIR = Artefact(kind="repair", schema=1, type=RepairReport)

@@ -1,0 +1,104 @@
+"""Make somebody else's Q/DQ model legal and fast for TensorRT.
+
+Takes models of onnxruntime (Q/DQ, QOperator and dynamic), tf2onnx, quark, PyTorch exporters, modelopt and
+pytorch-quantization: uint8 and zero points, INT32 biases, scales of shape [1] or per channel on activations, shared and
+doubled pairs, pairs between a Conv and its activation, weights behind a Transpose or with scales along the wrong axis,
+Concat with different scales, Casts to FP16, integer operators, integer inputs and outputs with a zero point. Every
+change is listed with its reason, and the outputs before and after are compared on onnxruntime. The original stays
+as it is.
+"""
+
+from __future__ import annotations
+
+import sys
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from qdqtool.core.repair import Change, RepairReport
+
+_SHOWN = 3
+"""Changes of one kind that the summary spells out."""
+
+
+def repair(
+    model: Annotated[Path, typer.Argument(help="ONNX model with Q/DQ or integer operators.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Mended model to write.")],
+    samples: Annotated[
+        str,
+        typer.Option(
+            help="Samples for the comparison, and for ranges that the model lacks: .npz, .npy, folder, "
+            "Polygraphy .json, module:function, random:8; 'none' compares nothing."
+        ),
+    ] = "random:8",
+    labels: Annotated[str | None, typer.Option(help="Class indices of the samples.")] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option("--recipe", "-r", help="Shipped recipe or .yaml file: preprocessing and metrics."),
+    ] = None,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", help="Change one value of the recipe.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the repair as JSON instead of a summary.")
+    ] = False,
+) -> int:
+    """Make somebody else's Q/DQ model legal and fast for TensorRT."""
+    from qdqtool.cli.screen import progress, stderr
+    from qdqtool.cli.verdict import accuracy_missed, tell
+    from qdqtool.core.kinds import REPAIR
+    from qdqtool.workflows import recipes
+    from qdqtool.workflows.repair import RepairOrder, mend
+
+    chosen = recipes.load(recipe, changes or [])
+    source = "" if samples == "none" else samples
+    order = RepairOrder(model=model, out=out, samples=source, labels=labels, recipe=chosen)
+    with progress() as bars:
+        bar = bars.add_task("compare")
+        found = mend(order, lambda done, total: bars.update(bar, completed=done, total=total))
+    stderr().print(f"wrote {out}", markup=False, highlight=False)
+    if as_json:
+        sys.stdout.write(REPAIR.dump(found))
+    else:
+        _show(found)
+    return tell(accuracy_missed(found.comparison, chosen.compare.max_drop))
+
+
+def _show(found: RepairReport) -> None:
+    from qdqtool.cli.screen import stdout
+    from qdqtool.report import terminal
+
+    def say(line: str, style: str = "") -> None:
+        stdout().print(line, style=style, markup=False, highlight=False)
+
+    for name, group in groupby(found.changes, key=lambda change: change.repair):
+        changes = tuple(group)
+        say(f"{name}, {len(changes)} times: {changes[0].reason}", style="bold")
+        for change in changes[:_SHOWN]:
+            say(f"    {change.subject}: {change.what}{_error(change)}")
+        if len(changes) > _SHOWN:
+            say(f"    and {len(changes) - _SHOWN} more; --json lists them all")
+    for note in found.notes:
+        say(f"note: {note}")
+    for left in found.remaining:
+        say(f"not repaired: {left.subject}: {left.what}", style="yellow")
+        say(f"    fix: {left.fix}")
+    if found.comparison is not None:
+        terminal.render_comparison(found.comparison, stdout())
+    say(f"{len(found.changes)} changes" if found.changes else "nothing to repair", style="bold")
+
+
+def _error(change: Change) -> str:
+    if change.error is None:
+        return ""
+    return (
+        " (exact)"
+        if change.error == 0
+        else f" (largest error {100 * change.error:.2g} % of the largest value)"
+    )
+
+
+PLUGIN = repair

@@ -1,0 +1,55 @@
+"""What was mended in somebody else's Q/DQ model, and what it costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qdqtool.core.comparison import Comparison
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Change:
+    """One thing that a repair changed.
+
+    Attributes:
+        repair: the repair's file name.
+        subject: the node or tensor that was changed.
+        what: what was done to it.
+        reason: what TensorRT would have made of it.
+        error: largest difference of a constant's values, as a share of the largest magnitude; 0 where the change
+            is exact; None where it depends on the data, which the comparison measures.
+    """
+
+    repair: str
+    subject: str
+    what: str
+    reason: str
+    error: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Remainder:
+    """Something that no repair can mend without more than the model."""
+
+    subject: str
+    what: str
+    fix: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RepairReport:
+    """All changes in the order they were made.
+
+    Attributes:
+        model: file name of the model.
+        changes: what was mended.
+        remaining: what was not, and how to mend it.
+        comparison: the model before against the model after, on the same samples; None where it was not asked for.
+        notes: what opening the model changed.
+    """
+
+    model: str
+    changes: tuple[Change, ...]
+    remaining: tuple[Remainder, ...] = ()
+    comparison: Comparison | None = None
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,47 @@
+"""Integer biases behind DequantizeLinear become float biases.
+
+onnxruntime and TensorFlow store biases as INT32. TensorRT adds the bias in float, and its DequantizeLinear does not
+read INT32: the parser stops. The float values are exactly scale times integer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from qdqtool.core.qdq import QdqPair
+from qdqtool.core.repair import Change
+from qdqtool.graph.normalize.bench import WEIGHTED, Bench
+from qdqtool.graph.normalize.values import dequantized
+
+
+def repair(bench: Bench) -> Iterator[Change]:
+    """Store what the DequantizeLinear of a bias, or of any INT32 constant, would make."""
+    for pair in bench.pairs:
+        value = dequantized(bench, pair) if _is_bias(bench, pair) else None
+        if value is None:
+            continue
+        kind = bench.scale_type(bench.nodes[pair.dequantize or ""])
+        bench.redirect(bench.result(pair), bench.edit.constant(f"{pair.tensor}_float", value.astype(kind)))
+        yield Change(
+            repair="bias",
+            subject=pair.tensor,
+            what=f"{pair.dtype} bias became float",
+            reason="TensorRT adds biases in float and refuses a DequantizeLinear on INT32",
+            error=0.0,
+        )
+
+
+def _is_bias(bench: Bench, pair: QdqPair) -> bool:
+    if pair.dequantize is None or bench.result(pair) in bench.pinned:
+        return False
+    if bench.integers(pair) == np.int32:
+        return True
+    slots = pair.slots
+    return bool(slots) and all(
+        slot.index == 2 and bench.nodes[slot.node].op_type in WEIGHTED for slot in slots
+    )
+
+
+PLUGIN = repair

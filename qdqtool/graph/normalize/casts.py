@@ -1,0 +1,79 @@
+"""Casts between Q/DQ and FP16 tensors go: the scale becomes FP16 instead.
+
+A Cast between DequantizeLinear and a Conv keeps the Conv in float. From opset 19 on, Q and DQ read and make FP16
+themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+
+from qdqtool.core.dtypes import DType
+from qdqtool.core.qdq import QdqPair
+from qdqtool.core.repair import Change
+from qdqtool.graph.normalize.bench import Bench
+from qdqtool.graph.scales import storable
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from qdqtool.graph.view import Node
+
+
+def repair(bench: Bench) -> Iterator[Change]:
+    """Fold Cast to FP16 behind DequantizeLinear, and Cast from FP16 before QuantizeLinear."""
+    for pair in bench.pairs:
+        reader, maker = _cast_behind(bench, pair), _cast_before(bench, pair)
+        if reader is None and maker is None:
+            continue
+        scale = storable(np.asarray(pair.scale, np.float32).reshape(pair.scale_shape or ()), half=True)
+        if pair.dequantize:
+            _rescale(bench, pair.dequantize, scale, half=reader is not None)
+        if pair.quantize:
+            _rescale(bench, pair.quantize, scale, half=maker is not None)
+        if reader is not None:
+            bench.redirect(reader.outputs[0], bench.result(pair))
+            yield _told(pair.dequantize or "", f"Cast {reader.name!r} behind it folded into its scale")
+        if maker is not None:
+            bench.nodes[pair.quantize or ""].input[0] = maker.inputs[0]
+            yield _told(pair.quantize or "", f"Cast {maker.name!r} before it folded into its scale")
+
+
+def needs_new_opset(bench: Bench) -> bool:
+    """Whether there is a Cast to fold, for which the opset must have FP16 scales."""
+    return any(_cast_behind(bench, pair) or _cast_before(bench, pair) for pair in bench.pairs)
+
+
+def _cast_behind(bench: Bench, pair: QdqPair) -> Node | None:
+    reader = bench.consumer(pair) if pair.dequantize and pair.scale else None
+    wanted = reader is not None and reader.op == "Cast" and reader.attribute("to") == onnx.TensorProto.FLOAT16
+    return reader if wanted else None
+
+
+def _cast_before(bench: Bench, pair: QdqPair) -> Node | None:
+    maker = bench.view.producer(pair.tensor) if pair.quantize and pair.scale else None
+    wanted = (
+        maker is not None and maker.op == "Cast" and bench.view.info(maker.inputs[0]).dtype is DType.FLOAT16
+    )
+    return maker if wanted else None
+
+
+def _rescale(bench: Bench, name: str, scale: NDArray[np.float32], *, half: bool) -> None:
+    node = bench.nodes[name]
+    node.input[1] = bench.edit.constant(node.input[1], scale.astype(np.float16) if half else scale)
+
+
+def _told(subject: str, what: str) -> Change:
+    return Change(
+        repair="casts",
+        subject=subject,
+        what=what,
+        reason="a Cast between DequantizeLinear and a compute node keeps that node in float",
+    )
+
+
+PLUGIN = repair

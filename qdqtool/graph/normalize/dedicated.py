@@ -1,0 +1,47 @@
+"""Every consumer gets a Q/DQ pair of its own.
+
+A DequantizeLinear that feeds several nodes ties their fates: TensorRT fuses it into one of them and may leave a
+dequantize kernel for the others, and no pair can be moved or removed for one consumer alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from qdqtool.core.repair import Change
+from qdqtool.graph.normalize.bench import Bench, is_pair_op
+
+if TYPE_CHECKING:
+    import onnx
+
+
+def repair(bench: Bench) -> Iterator[Change]:
+    """Copy shared nodes, DequantizeLinear first, then QuantizeLinear."""
+    for op in ("DequantizeLinear", "QuantizeLinear"):
+        consumers = bench.edit.consumers()
+        for node in [node for node in bench.edit.nodes if is_pair_op(node) and node.op_type == op]:
+            readers = consumers.get(node.output[0], [])
+            kept = 0 if node.output[0] in bench.pinned else 1
+            spare = readers[kept:]
+            for reader, index in spare:
+                reader.input[index] = _copy(bench, node, reader, index)
+            if spare:
+                yield Change(
+                    repair="dedicated",
+                    subject=node.name,
+                    what=f"{op} that {len(readers)} inputs read was copied for each of them",
+                    reason="a shared node is fused into one consumer and may stay a kernel for the others",
+                    error=0.0,
+                )
+
+
+def _copy(bench: Bench, node: onnx.NodeProto, reader: onnx.NodeProto, index: int) -> str:
+    """A node like `node` for one input of `reader`; returns its output."""
+    result = bench.edit.fresh(f"{node.output[0]}_{reader.name}_{index}")
+    twin = bench.edit.node(node.op_type, node.input, [result], name=f"{node.name}_{reader.name}_{index}")
+    twin.attribute.extend(node.attribute)
+    return result
+
+
+PLUGIN = repair

@@ -1,0 +1,57 @@
+"""Two pairs in a row become one.
+
+DQ -> Q rounds twice and costs a kernel where the scales differ. The first pair goes when its range covers that of
+the second, the second one when it is the other way round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.core.placement import SlotKind
+from qdqtool.core.qdq import QdqPair
+from qdqtool.core.repair import Change
+from qdqtool.graph.normalize.bench import Bench
+
+
+def repair(bench: Bench) -> Iterator[Change]:
+    """Dissolve the needless one of two pairs that follow each other."""
+    behind = {pair.quantize: pair for pair in bench.pairs if pair.quantize}
+    gone: set[str] = set()
+    for first in bench.pairs:
+        reader = bench.consumer(first)
+        second = behind.get(reader.name) if reader else None
+        if (
+            second is None
+            or first.quantize is None
+            or first.kind is SlotKind.WEIGHT
+            or first.quantize in gone
+        ):
+            continue
+        if not first.scale or not second.scale or first.dequantize is None:
+            continue
+        loser = _loser(bench, first, second)
+        if loser is None:
+            continue
+        gone.add(loser.quantize or "")
+        bench.dissolve(loser)
+        yield Change(
+            repair="doubled",
+            subject=loser.quantize or "",
+            what=f"taken out {'before' if loser is first else 'behind'} another pair on the same tensor",
+            reason="a value that is quantized twice is rounded twice, and different scales cost a kernel",
+        )
+
+
+def _loser(bench: Bench, first: QdqPair, second: QdqPair) -> QdqPair | None:
+    """The pair whose range covers the other's, within one step; the second only where it can be spared."""
+    (low_1, high_1), (low_2, high_2) = bench.span(first), bench.span(second)
+    step = max(first.scale[0], second.scale[0])
+    if low_1 <= low_2 + step and high_1 >= high_2 - step:
+        return first
+    spare = second.dequantize is not None and bench.result(second) not in bench.pinned
+    covers = low_2 <= low_1 + step and high_2 >= high_1 - step
+    return second if spare and covers else None
+
+
+PLUGIN = repair

@@ -1,0 +1,130 @@
+"""Dynamic quantization becomes float activations beside INT8 weights.
+
+onnxruntime's dynamic quantization measures the range of an activation at run time: DynamicQuantizeLinear, then
+ConvInteger or MatMulInteger, Cast, and Mul with both scales. TensorRT imports none of it and needs ranges when it
+builds. The weights become INT8 behind a DequantizeLinear; the activations are float until they are calibrated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from qdqtool.core.repair import Change
+from qdqtool.graph.normalize.bench import Bench
+from qdqtool.graph.view import Node
+
+_FLOAT = {"ConvInteger": "Conv", "MatMulInteger": "MatMul"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Pattern:
+    """The nodes of one dynamically quantized layer.
+
+    Attributes:
+        core: ConvInteger or MatMulInteger.
+        source: the float activation.
+        weight: the integer weight.
+        zero_point: its zero point, "" where it has none.
+        scale: its scale.
+        result: the float tensor at the end.
+    """
+
+    core: Node
+    source: str
+    weight: str
+    zero_point: str
+    scale: str
+    result: str
+
+
+def repair(bench: Bench) -> Iterator[Change]:
+    """Write each dynamically quantized layer as Conv or MatMul with an INT8 weight."""
+    for node in bench.view.nodes:
+        found = _pattern(bench, node)
+        if found is None:
+            continue
+        _rewrite(bench, found)
+        yield Change(
+            repair="dynamic",
+            subject=node.name,
+            what=f"{node.op} became {found.core.op.removesuffix('Integer')} with an INT8 weight and a float activation",
+            reason="TensorRT needs ranges when it builds, and does not import operators that measure them at run time",
+        )
+
+
+def _pattern(bench: Bench, node: Node) -> _Pattern | None:
+    if node.domain == "com.microsoft" and node.op == "DynamicQuantizeMatMul":
+        return _whole(node) if len(node.inputs) < 5 or not node.inputs[4] else None
+    return _parts(bench, node) if node.op in _FLOAT and not node.domain and len(node.inputs) > 2 else None
+
+
+def _whole(node: Node) -> _Pattern:
+    """com.microsoft.DynamicQuantizeMatMul: everything in one node."""
+    return _Pattern(
+        core=node,
+        source=node.inputs[0],
+        weight=node.inputs[1],
+        zero_point=node.inputs[3] if len(node.inputs) > 3 else "",
+        scale=node.inputs[2],
+        result=node.outputs[0],
+    )
+
+
+def _parts(bench: Bench, node: Node) -> _Pattern | None:
+    """DynamicQuantizeLinear -> ...Integer -> Cast -> Mul(Mul(scale of x, scale of w))."""
+    view = bench.view
+    dynamic = view.producer(node.inputs[0])
+    cast = _only_reader(bench, node.outputs[0])
+    product = _only_reader(bench, cast.outputs[0]) if cast and cast.op == "Cast" else None
+    if dynamic is None or dynamic.op != "DynamicQuantizeLinear" or cast is None or product is None:
+        return None
+    if product.op != "Mul" or node.inputs[2] != dynamic.outputs[2] or not view.is_constant(node.inputs[1]):
+        return None
+    factors = view.producer(next(name for name in product.inputs if name != cast.outputs[0]))
+    if factors is None or factors.op != "Mul" or dynamic.outputs[1] not in factors.inputs:
+        return None
+    scale = next((name for name in factors.inputs if name != dynamic.outputs[1]), "")
+    if not view.is_constant(scale):
+        return None
+    return _Pattern(
+        core=node,
+        source=dynamic.inputs[0],
+        weight=node.inputs[1],
+        zero_point=node.inputs[3] if len(node.inputs) > 3 else "",
+        scale=scale,
+        result=product.outputs[0],
+    )
+
+
+def _only_reader(bench: Bench, tensor: str) -> Node | None:
+    uses = bench.view.uses(tensor)
+    return uses[0].node if len(uses) == 1 and tensor not in bench.pinned else None
+
+
+def _rewrite(bench: Bench, found: _Pattern) -> None:
+    edit, node = bench.edit, bench.nodes[found.core.name]
+    op = _FLOAT.get(found.core.op, "MatMul")
+    scale = edit.value(found.scale)
+    rank = len(bench.view.constant_shape(found.weight) or ())
+    axis: dict[str, int] = {}
+    inputs = [found.weight, found.scale]
+    if scale is not None:
+        flat = scale.reshape(-1) if scale.size > 1 else scale.reshape(())
+        inputs[1] = edit.constant(found.scale, flat)
+        axis = {"axis": 0 if op == "Conv" else rank - 1} if scale.size > 1 else {}
+    zero = edit.value(found.zero_point) if found.zero_point else None
+    if zero is not None:
+        flat = zero.reshape(-1) if zero.size > 1 else zero.reshape(())
+        if scale is not None and scale.size > 1 and flat.ndim == 0:
+            flat = flat.repeat(scale.size)
+        inputs.append(edit.constant(found.zero_point, flat))
+    weight = edit.fresh(f"{found.weight}_float")
+    edit.node("DequantizeLinear", inputs, [weight], name=f"{node.name}_DequantizeLinear", **axis)
+    old = next(maker for maker in edit.nodes if found.result in maker.output)
+    twin = edit.node(op, [found.source, weight], [found.result], name=f"{node.name}_{op}")
+    twin.attribute.extend(node.attribute)
+    edit.remove([old])
+
+
+PLUGIN = repair

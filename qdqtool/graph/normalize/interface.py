@@ -1,0 +1,130 @@
+"""Integer inputs and outputs of the model keep their meaning without a zero point.
+
+A model that takes or returns asymmetric integers has a DequantizeLinear or QuantizeLinear of its own at the border.
+INT8 goes through a pair with zero point 0 and an addition; other types are computed with in float. Whoever feeds the
+model sees no difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+
+from qdqtool.core.placement import SlotKind
+from qdqtool.core.qdq import QdqPair
+from qdqtool.core.repair import Change
+from qdqtool.graph.normalize.bench import Bench
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def repair(bench: Bench) -> Iterator[Change]:
+    """Replace each lone DequantizeLinear or QuantizeLinear that is not symmetric INT8."""
+    for pair in bench.pairs:
+        lone = pair.quantize is None or pair.dequantize is None
+        if not lone or pair.kind is SlotKind.WEIGHT or bench.symmetric(pair) or len(pair.scale) != 1:
+            continue
+        before = f"{bench.integers(pair)} with zero point {pair.zero_point[0]}"
+        if pair.quantize is None:
+            _enter(bench, pair)
+        elif not pair.returned:
+            continue
+        else:
+            _leave(bench, pair)
+        yield Change(
+            repair="interface",
+            subject=pair.tensor,
+            what=f"{before} is {'read' if pair.quantize is None else 'written'} by way of float arithmetic",
+            reason="TensorRT takes INT8 with zero point 0 only; the border of the model keeps its type and meaning",
+            error=0.0,
+        )
+
+
+def _enter(bench: Bench, pair: QdqPair) -> None:
+    """(q - z) * s without a DequantizeLinear that has a zero point."""
+    edit = bench.edit
+    node = bench.nodes[pair.dequantize or ""]
+    kind = bench.scale_type(node)
+    scale, zero = pair.scale[0], pair.zero_point[0]
+    result = node.output[0]
+    if bench.integers(pair) == np.int8:
+        node.output[0] = edit.fresh(f"{pair.tensor}_unshifted")
+        bench.restate(pair, np.asarray(scale))
+        shift = edit.constant(f"{pair.tensor}_shift", np.asarray(scale * zero, kind))
+        edit.node("Sub", [node.output[0], shift], [result], name=f"{node.name}_Sub")
+        _follow_up(bench, pair, result)
+        return
+    names = [edit.fresh(f"{pair.tensor}_{part}") for part in ("float", "shifted")]
+    edit.remove([node])
+    edit.node("Cast", [pair.tensor], [names[0]], name=f"{node.name}_Cast", to=_onnx(kind))
+    edit.node(
+        "Sub",
+        [names[0], edit.constant(f"{pair.tensor}_shift", np.asarray(zero, kind))],
+        [names[1]],
+        name=f"{node.name}_Sub",
+    )
+    edit.node(
+        "Mul",
+        [names[1], edit.constant(f"{pair.tensor}_scale", np.asarray(scale, kind))],
+        [result],
+        name=f"{node.name}_Mul",
+    )
+    _follow_up(bench, pair, result)
+
+
+def _follow_up(bench: Bench, pair: QdqPair, tensor: str) -> None:
+    """A pair with zero point 0 and the same range, for readers that expect a quantized input."""
+    readers = [use.node for use in bench.view.uses(tensor)]
+    if tensor in bench.pinned or any(reader.op == "QuantizeLinear" for reader in readers):
+        return
+    edit = bench.edit
+    low, high = bench.span(pair)
+    kind = bench.scale_type(bench.nodes[pair.dequantize or ""])
+    scale = edit.constant(f"{tensor}_scale", np.asarray(max(-low, high) / 127, kind))
+    zero = edit.constant(f"{tensor}_zero_point", np.asarray(0, np.int8))
+    integers, result = edit.fresh(f"{tensor}_quantized"), edit.fresh(f"{tensor}_again")
+    bench.redirect(tensor, result)
+    edit.node("QuantizeLinear", [tensor, scale, zero], [integers], name=f"{tensor}_QuantizeLinear")
+    edit.node("DequantizeLinear", [integers, scale, zero], [result], name=f"{tensor}_DequantizeLinear")
+
+
+def _leave(bench: Bench, pair: QdqPair) -> None:
+    """saturate(round(x / s) + z) without a QuantizeLinear that has a zero point."""
+    edit = bench.edit
+    node = bench.nodes[pair.quantize or ""]
+    kind = bench.scale_type(node)
+    scale, zero = pair.scale[0], pair.zero_point[0]
+    if bench.integers(pair) == np.int8:
+        shifted = edit.fresh(f"{pair.tensor}_shifted")
+        shift = edit.constant(f"{pair.tensor}_shift", np.asarray(scale * zero, kind))
+        edit.node("Add", [pair.tensor, shift], [shifted], name=f"{node.name}_Add")
+        node.input[0] = shifted
+        bench.restate(pair, np.asarray(scale))
+        return
+    limits = np.iinfo(bench.integers(pair))
+    steps: list[tuple[str, list[NDArray[np.float32]]]] = [
+        ("Div", [np.asarray(scale, kind)]),
+        ("Round", []),
+        ("Add", [np.asarray(zero, kind)]),
+        ("Clip", [np.asarray(limits.min, kind), np.asarray(limits.max, kind)]),
+    ]
+    edit.remove([node])
+    tensor = node.input[0]
+    for op, operands in steps:
+        made = edit.fresh(f"{pair.tensor}_{op}")
+        names = [edit.constant(f"{pair.tensor}_{op}_operand", operand) for operand in operands]
+        edit.node(op, [tensor, *names], [made], name=f"{node.name}_{op}")
+        tensor = made
+    target = _onnx(bench.integers(pair))
+    edit.node("Cast", [tensor], [node.output[0]], name=f"{node.name}_Cast", to=target)
+
+
+def _onnx(kind: np.dtype[np.generic] | type[np.generic]) -> int:
+    return int(onnx.helper.np_dtype_to_tensor_dtype(np.dtype(kind)))
+
+
+PLUGIN = repair

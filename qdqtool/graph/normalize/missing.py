@@ -1,0 +1,65 @@
+"""A float weight beside a quantized activation gets a pair too.
+
+With Q/DQ on one side only TensorRT silently runs the node in float and keeps the quantize kernel. The scales of a
+weight follow from its values, so the missing pair needs no samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from qdqtool.core.repair import Change
+from qdqtool.graph.insert import quantize
+from qdqtool.graph.normalize.bench import WEIGHTED, Bench
+from qdqtool.graph.normalize.weights import channel_axis
+
+
+def repair(bench: Bench) -> Iterator[Change]:
+    """Quantize float weights of nodes whose activation is quantized."""
+    for pair in bench.pairs:
+        for slot in pair.slots:
+            reader = bench.view.by_name[slot.node]
+            others = [index for index in range(min(2, len(reader.inputs))) if index != slot.index]
+            if reader.op not in WEIGHTED or slot.index > 1 or not others:
+                continue
+            told = _quantized(bench, reader.name, others[0])
+            if told is not None:
+                yield told
+
+
+def _quantized(bench: Bench, name: str, index: int) -> Change | None:
+    """Put INT8 values behind a DequantizeLinear in the place of a float constant; None where there is none."""
+    edit, reader = bench.edit, bench.view.by_name[name]
+    node = bench.nodes[name]
+    tensor = node.input[index]
+    value = edit.value(tensor)
+    if value is None or value.dtype not in (np.float32, np.float16) or value.ndim < 2:
+        return None
+    axis = channel_axis(reader, index, value.ndim)
+    others = tuple(place for place in range(value.ndim) if place != axis)
+    largest = np.abs(value.astype(np.float64)).max(axis=others)
+    scale = np.where(largest > 0, largest / 127, 1.0).astype(value.dtype)
+    integers = quantize(value, scale, axis)
+    inputs = [
+        edit.constant(f"{tensor}_int8", integers),
+        edit.constant(f"{tensor}_scale", scale),
+        edit.constant(f"{tensor}_zero_point", np.zeros(scale.shape, np.int8)),
+    ]
+    node.input[index] = edit.fresh(f"{tensor}_dequantized")
+    edit.node(
+        "DequantizeLinear", inputs, [node.input[index]], name=f"{tensor}_{name}_DequantizeLinear", axis=axis
+    )
+    grid = scale.astype(np.float64).reshape([-1 if place == axis else 1 for place in range(value.ndim)])
+    error = float(np.abs(integers * grid - value).max() / max(float(np.abs(value).max()), 1e-30))
+    return Change(
+        repair="missing",
+        subject=tensor,
+        what=f"float weight of {reader.op} {name!r} quantized per channel",
+        reason="a quantized activation without a quantized weight silently runs in float",
+        error=error,
+    )
+
+
+PLUGIN = repair

@@ -1,0 +1,54 @@
+"""Pairs for activations whose range was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isfinite
+
+import numpy as np
+
+from qdqtool.core.repair import Change
+from qdqtool.graph.edit import Edit
+from qdqtool.graph.model import Model
+from qdqtool.graph.normalize.half_quantized import half_quantized
+
+
+def wanted(model: Model) -> tuple[str, ...]:
+    """Run-time tensors that need a range: float inputs of compute nodes whose other input is quantized."""
+    view = model.view
+    names = {node.inputs[index] for node in view.nodes for index in half_quantized(view, node)}
+    return tuple(sorted(name for name in names if not view.is_constant(name)))
+
+
+def quantize_activations(model: Model, amax: Mapping[str, float]) -> tuple[Model, tuple[Change, ...]]:
+    """Put a pair with scale amax / 127 before each wanting input whose tensor has a range.
+
+    Ranges that are not positive numbers are passed over.
+    """
+    edit, told = Edit(model), []
+    nodes = {node.name: node for node in edit.nodes}
+    for node in model.view.nodes:
+        for index in half_quantized(model.view, node):
+            tensor = node.inputs[index]
+            range_ = amax.get(tensor, 0.0)
+            if not isfinite(range_) or range_ <= 0:
+                continue
+            nodes[node.name].input[index] = _pair(edit, tensor, f"{tensor}_{node.name}_{index}", range_ / 127)
+            told.append(
+                Change(
+                    repair="ranges",
+                    subject=tensor,
+                    what=f"quantized for {node.op} {node.name!r} with the measured range {range_:.4g}",
+                    reason="a quantized weight beside a float activation runs in float",
+                )
+            )
+    return (edit.finish(retyped=True) if told else model), tuple(told)
+
+
+def _pair(edit: Edit, tensor: str, stem: str, step: float) -> str:
+    scale = edit.constant(f"{tensor}_scale", np.asarray(step, np.float32))
+    zero = edit.constant(f"{tensor}_zero_point", np.asarray(0, np.int8))
+    integers, result = edit.fresh(f"{stem}_quantized"), edit.fresh(f"{stem}_dequantized")
+    edit.node("QuantizeLinear", [tensor, scale, zero], [integers], name=f"{stem}_QuantizeLinear")
+    edit.node("DequantizeLinear", [integers, scale, zero], [result], name=f"{stem}_DequantizeLinear")
+    return result

@@ -1,0 +1,99 @@
+"""Runs all repairs in their order."""
+
+from __future__ import annotations
+
+from qdqtool.core.recipe import PrepareOptions
+from qdqtool.core.repair import Change, Remainder
+from qdqtool.graph.find import DEQUANTIZE, QUANTIZE
+from qdqtool.graph.model import Model
+from qdqtool.graph.normalize import casts
+from qdqtool.graph.normalize.bench import Bench
+from qdqtool.graph.normalize.half_quantized import half_quantized
+from qdqtool.graph.opset import HALF_SCALES, raise_opset
+from qdqtool.graph.prepare import prepare
+from qdqtool.graph.view import Node
+from qdqtool.plugins import Shelf
+
+REPAIRS = Shelf(
+    package="qdqtool.graph.normalize",
+    besides=frozenset({"bench", "values", "run", "ranges", "half_quantized"}),
+)
+ORDER = (
+    "operators",
+    "dynamic",
+    "domain",
+    "movement",
+    "dedicated",
+    "bias",
+    "casts",
+    "scales",
+    "weights",
+    "doubled",
+    "zero_points",
+    "interface",
+    "activation",
+    "residual",
+    "missing",
+    "concat",
+)
+"""First what makes pairs, then what makes them legal, then what makes them fast. Repairs of others come last."""
+
+
+def normalize(model: Model) -> tuple[Model, tuple[Change, ...]]:
+    """The model after all repairs, and every change; the model itself where nothing had to be changed.
+
+    Raises:
+        InputFileError: the model contradicts itself, such as scales that do not fit their axis.
+    """
+    ready = prepare(model, PrepareOptions(fold_batchnorm=False))
+    changes: list[Change] = []
+    for name in (*ORDER, *(name for name in REPAIRS.names() if name not in ORDER)):
+        ready, told = _apply(name, ready)
+        changes += told
+    return ready, tuple(changes)
+
+
+def _apply(name: str, model: Model) -> tuple[Model, tuple[Change, ...]]:
+    bench = Bench(model)
+    if name == "casts" and casts.needs_new_opset(bench):
+        proto, _ = raise_opset(model.proto, HALF_SCALES, model.path)
+        model = Model(proto=proto, path=model.path, notes=model.notes)
+        bench = Bench(model)
+    told = tuple(REPAIRS.load(name)(bench))
+    if not told:
+        return model, ()
+    bench.edit.prune()
+    return bench.edit.finish(retyped=True), told
+
+
+def remaining(model: Model) -> tuple[Remainder, ...]:
+    """What keeps compute nodes out of INT8 although half of it is there, and what TensorRT does not import."""
+    told = []
+    for node in model.view.nodes:
+        told += [_half(node, index) for index in half_quantized(model.view, node)]
+        if "Integer" in node.op or node.op.startswith(("QLinear", "DynamicQuantize")):
+            told.append(
+                Remainder(
+                    subject=node.name,
+                    what=f"TensorRT does not import {node.op}, and its surroundings are of no known form",
+                    fix="quantize the float model with `qdqtool run` instead",
+                )
+            )
+        inner = sorted({op for op in model.view.body_ops(node) if op in {QUANTIZE, DEQUANTIZE}})
+        if inner:
+            told.append(
+                Remainder(
+                    subject=node.name,
+                    what=f"{', '.join(inner)} inside its body were left alone",
+                    fix="export the model without control flow",
+                )
+            )
+    return tuple(told)
+
+
+def _half(node: Node, index: int) -> Remainder:
+    return Remainder(
+        subject=node.name,
+        what=f"input {index} has no Q/DQ, so {node.op} runs in float",
+        fix="pass --samples, so that its range can be measured",
+    )

@@ -1,0 +1,185 @@
+"""Quantized constants become INT8 with zero point 0, right in front of the node that reads them.
+
+TensorRT refuses zero points other than 0 and uint8 weights, and runs the node in float when a Transpose or Reshape
+stands between the DequantizeLinear and the weight input, or when the scales lie along the wrong axis (for MatMul any
+but the output axis). Where integers minus zero point fit INT8, nothing is lost; otherwise the weight is quantized
+again from its float values, and the largest error is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from qdqtool.core.placement import SlotKind
+from qdqtool.core.qdq import QdqPair
+from qdqtool.core.repair import Change
+from qdqtool.graph.compute import compute
+from qdqtool.graph.insert import quantize
+from qdqtool.graph.normalize.bench import MOVES, WEIGHTED, Bench
+from qdqtool.graph.normalize.values import steps_and_scale
+from qdqtool.graph.view import Node
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Route:
+    """The way from a constant to the node that computes with it.
+
+    Attributes:
+        moves: operators on the way that only move values.
+        reader: the node at the end.
+        index: which of its inputs.
+    """
+
+    moves: tuple[Node, ...]
+    reader: Node
+    index: int
+
+
+def repair(bench: Bench) -> Iterator[Change]:
+    """Store INT8 weights where TensorRT would refuse a constant, or run its reader in float."""
+    for pair in bench.pairs:
+        if pair.kind is not SlotKind.WEIGHT or pair.dequantize is None:
+            continue
+        route = _route(bench, pair)
+        troubles = _troubles(bench, pair, route)
+        found = steps_and_scale(bench, pair) if troubles else None
+        if found is None:
+            continue
+        moved = [_moved(bench, route.moves, part) if route else part for part in found]
+        steps, scale = moved
+        if steps is None or scale is None:
+            continue
+        error = _replace(bench, pair, route, steps, scale)
+        yield Change(
+            repair="weights",
+            subject=pair.tensor,
+            what="stored as INT8 with zero point 0" if steps.ndim else "stored as a float number",
+            reason="; ".join(troubles),
+            error=error,
+        )
+
+
+def channel_axis(node: Node, index: int, rank: int) -> int | None:
+    """The output channels of a weight: the axis whose scales TensorRT fuses; None for other inputs."""
+    if node.op == "Conv" and index == 1:
+        return 0
+    if node.op == "ConvTranspose" and index == 1:
+        return 1
+    if node.op == "Gemm" and index in {0, 1}:
+        transposed = bool(node.attribute("transA" if index == 0 else "transB", 0))
+        return int(transposed) if index == 0 else int(not transposed)
+    if node.op == "MatMul":
+        return None if rank < 2 else rank - 1 if index == 1 else rank - 2
+    return None
+
+
+def _route(bench: Bench, pair: QdqPair) -> _Route | None:
+    """Where the constant goes; None where it forks, is returned, or ends in nothing that computes."""
+    moves: list[Node] = []
+    tensor = bench.result(pair)
+    while tensor not in bench.pinned:
+        uses = bench.view.uses(tensor)
+        if len(uses) != 1:
+            return None
+        node, index = uses[0].node, uses[0].index
+        if (
+            node.op not in MOVES
+            or index != 0
+            or not all(bench.view.is_constant(name) for name in node.inputs[1:] if name)
+        ):
+            return _Route(moves=tuple(moves), reader=node, index=index)
+        moves.append(node)
+        tensor = node.outputs[0]
+    return None
+
+
+def _troubles(bench: Bench, pair: QdqPair, route: _Route | None) -> list[str]:
+    """What TensorRT would dislike; empty where all is well."""
+    told = []
+    shape = bench.view.constant_shape(pair.tensor) or ()
+    if not bench.symmetric(pair):
+        told.append("TensorRT takes INT8 weights with zero point 0 only")
+    if any(not np.isfinite(scale) or scale <= 0 for scale in pair.scale):
+        told.append("the parser refuses scales that are not positive")
+    if not shape:
+        told.append("TensorRT cannot quantize a single number")
+    if route is None or route.reader.op not in WEIGHTED:
+        return told
+    if route.moves:
+        names = ", ".join(move.op for move in route.moves)
+        told.append(f"{names} between DequantizeLinear and {route.reader.op} keeps it in float")
+    axis = channel_axis(route.reader, route.index, len(shape))
+    astray = len(pair.scale) > 1 and axis is not None and pair.axis != axis
+    if astray and not route.moves and route.reader.op != "ConvTranspose":
+        told.append(f"scales along axis {pair.axis} keep {route.reader.op} in float, it needs axis {axis}")
+    return told
+
+
+def _moved(bench: Bench, moves: tuple[Node, ...], value: NDArray[Any]) -> NDArray[Any] | None:
+    """What the operators on the way make of `value`."""
+    for move in moves:
+        names = [name for name in move.inputs[1:] if name]
+        constants = {name: found for name in names if (found := bench.edit.value(name)) is not None}
+        made = compute(bench.nodes[move.name], {**constants, move.inputs[0]: value}, bench.edit.opset)
+        if made is None:
+            return None
+        value = made[move.outputs[0]]
+    return value
+
+
+def _replace(
+    bench: Bench, pair: QdqPair, route: _Route | None, steps: NDArray[Any], scale: NDArray[Any]
+) -> float:
+    """Store the new constant and connect the reader to it; returns the error."""
+    edit = bench.edit
+    end = route.moves[-1].outputs[0] if route and route.moves else bench.result(pair)
+    kind = bench.scale_type(bench.nodes[pair.dequantize or ""])
+    if not steps.ndim:
+        bench.redirect(end, edit.constant(f"{pair.tensor}_float", (steps * scale).astype(kind)))
+        return 0.0
+    axis = channel_axis(route.reader, route.index, steps.ndim) if route else None
+    values, new_scale, error = _requantized(steps, scale, axis, pair)
+    inputs = [
+        edit.constant(f"{pair.tensor}_int8", values),
+        edit.constant(f"{pair.tensor}_scale", new_scale.astype(kind)),
+        edit.constant(f"{pair.tensor}_zero_point", np.zeros(new_scale.shape, np.int8)),
+    ]
+    result = edit.fresh(f"{end}_int8")
+    along = {"axis": axis} if new_scale.ndim else {}
+    edit.node("DequantizeLinear", inputs, [result], name=f"{pair.dequantize}_int8", **along)
+    bench.redirect(end, result)
+    return error
+
+
+def _requantized(
+    steps: NDArray[Any], scale: NDArray[Any], axis: int | None, pair: QdqPair
+) -> tuple[NDArray[np.int8], NDArray[np.float32], float]:
+    """INT8 values, their scales, and the largest error as a share of the largest magnitude."""
+    others = None if axis is None else tuple(place for place in range(steps.ndim) if place != axis)
+    per_channel = axis is not None and len(pair.scale) > 1
+    low, high = scale.min(axis=others), scale.max(axis=others)
+    if (low == high).all() and (low > 0).all() and steps.min() >= -128 and steps.max() <= 127:
+        exact = low if per_channel else np.asarray(scale.flat[0])
+        return steps.astype(np.int8), exact.astype(np.float32), 0.0
+    value = steps * scale
+    largest = np.abs(value).max(axis=others)
+    new = np.where(largest > 0, largest / 127, 1.0).astype(np.float32)
+    values = quantize(value, new, axis)
+    grid = new if axis is None else new.reshape([-1 if place == axis else 1 for place in range(steps.ndim)])
+    return (
+        values,
+        new,
+        float(
+            np.abs(values * grid.astype(np.float64) - value).max() / max(float(np.abs(value).max()), 1e-30)
+        ),
+    )
+
+
+PLUGIN = repair

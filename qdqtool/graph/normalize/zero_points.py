@@ -1,0 +1,76 @@
+"""Asymmetric and unsigned activations become symmetric INT8.
+
+TensorRT knows no zero point but 0, and reads uint8 as int8, which halves the range in silence. uint8 with zero point
+128 is INT8 in other clothes and changes exactly. Other pairs get the scale that covers the same range, so their steps
+grow up to twofold. A range that starts at 0 was also a Relu that the quantizer had removed: it is put back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from qdqtool.core.placement import SlotKind
+from qdqtool.core.qdq import QdqPair
+from qdqtool.core.repair import Change
+from qdqtool.graph.normalize.bench import Bench
+
+_POSITIVE = frozenset({"Relu", "Sigmoid", "Softmax", "HardSigmoid", "Abs", "Exp", "ReduceL2", "Sqrt"})
+"""Operators whose results are never negative."""
+_PASSING = frozenset(
+    {"MaxPool", "AveragePool", "GlobalAveragePool", "Reshape", "Transpose", "Flatten", "Identity"}
+)
+"""Operators that make nothing negative out of nothing negative."""
+
+
+def repair(bench: Bench) -> Iterator[Change]:
+    """Restate every activation pair that has a QuantizeLinear and is not symmetric INT8."""
+    cut: dict[str, str] = {}
+    for pair in bench.pairs:
+        whole = pair.quantize is not None and pair.dequantize is not None
+        if not whole or pair.kind is SlotKind.WEIGHT or pair.scale_shape != () or bench.symmetric(pair):
+            continue
+        low, high = bench.span(pair)
+        old = pair.scale[0]
+        exact = np.isclose(low, -128 * old) and np.isclose(high, 127 * old)
+        scale = old if exact else max(-low, high) / 127
+        bench.restate(pair, np.asarray(scale))
+        relu = low == 0 and not _never_negative(bench, pair.tensor)
+        if relu:
+            if pair.tensor not in cut:
+                cut[pair.tensor] = bench.edit.fresh(f"{pair.tensor}_relu")
+                bench.edit.node("Relu", [pair.tensor], [cut[pair.tensor]], name=f"{pair.tensor}_Relu")
+            bench.nodes[pair.quantize or ""].input[0] = cut[pair.tensor]
+        yield _told(pair, old, scale, relu=relu, kind=str(bench.integers(pair)))
+
+
+def _told(pair: QdqPair, old: float, scale: float, *, relu: bool, kind: str) -> Change:
+    before = f"{kind} with zero point {pair.zero_point[0]}"
+    what = (
+        f"{before} became int8 with zero point 0, exactly"
+        if scale == old
+        else (f"{before} became int8 with zero point 0; the step grew from {old:.4g} to {scale:.4g}")
+    )
+    return Change(
+        repair="zero_points",
+        subject=pair.tensor,
+        what=what + (", behind the Relu that the zero point stood for" if relu else ""),
+        reason="TensorRT takes symmetric INT8 only: other zero points stop the parser, uint8 is read as int8",
+        error=0.0 if scale == old else None,
+    )
+
+
+def _never_negative(bench: Bench, tensor: str) -> bool:
+    node = bench.view.producer(tensor)
+    while node is not None and node.op in _PASSING | {"QuantizeLinear", "DequantizeLinear"}:
+        node = bench.view.producer(node.inputs[0])
+    if node is None:
+        return False
+    if node.op == "Clip":
+        bound = bench.edit.value(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] else None
+        return bound is not None and float(bound) >= 0
+    return node.op in _POSITIVE
+
+
+PLUGIN = repair
