@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import islice
 
-from qdqtool.accuracy.metric import METRICS, Distance, Meter
+from qdqtool.accuracy.custom import distance
+from qdqtool.accuracy.metric import Meter
 from qdqtool.accuracy.pairing import Pair, comparable, feeds_for, pair_outputs, unpaired
 from qdqtool.accuracy.task import Task
 from qdqtool.accuracy.worst import Worst
@@ -60,7 +61,7 @@ class _Meeting:
         self._pairs = pair_outputs(reference, candidate)
         self._inside = inside
         self._scored = _scored([pair for pair in self._pairs if pair.reference not in inside], options.output)
-        distances = {name: _distance(name) for name in options.metrics}
+        distances = {name: distance(name) for name in options.metrics}
         self._units = {name: distance.unit for name, distance in distances.items()}
         self._meters: dict[Pair, dict[str, Meter]] = {
             pair: {name: distance.start() for name, distance in distances.items()} for pair in self._pairs
@@ -109,16 +110,6 @@ class _Meeting:
             Measure(metric=name, value=reading.value, unit=self._units[name], note=reading.note)
             for name, reading in readings.items()
         )
-
-
-def _distance(name: str) -> Distance:
-    plugin = METRICS.load(name)
-    if not isinstance(plugin, Distance):
-        raise UsageError(
-            f"{name!r} is a task metric",
-            fix="leave it out of compare.metrics; it is measured when compare.task asks for it",
-        )
-    return plugin
 
 
 def _scored(pairs: list[Pair], output: str) -> Pair:

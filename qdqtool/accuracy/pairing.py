@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,21 +23,33 @@ class Pair:
 
 
 def pair_outputs(reference: Runner, candidate: Runner) -> tuple[Pair, ...]:
-    """Outputs of equal name in the reference's order; two single outputs belong together whatever their names.
+    """Outputs that belong together, in the reference's order.
+
+    Those of equal name; where there are none, those of equal name once everything but letters and digits is an
+    underscore (as in the names of dumped files); at last two single outputs, whatever their names.
 
     Raises:
         UsageError: the runners have no output in common.
     """
-    theirs = set(candidate.outputs)
-    pairs = tuple(Pair(reference=name, candidate=name) for name in reference.outputs if name in theirs)
-    if not pairs and len(reference.outputs) == len(candidate.outputs) == 1:
-        return (Pair(reference=reference.outputs[0], candidate=candidate.outputs[0]),)
-    if not pairs:
-        raise UsageError(
-            f"the two have no output in common: {_listed(reference.outputs)} against {_listed(candidate.outputs)}",
-            fix="compare two forms of the same model, or rename the outputs",
+    for spell in (str, _as_file_name):
+        theirs = {spell(name): name for name in candidate.outputs}
+        pairs = tuple(
+            Pair(reference=name, candidate=theirs[spell(name)])
+            for name in reference.outputs
+            if spell(name) in theirs
         )
-    return pairs
+        if pairs:
+            return pairs
+    if len(reference.outputs) == len(candidate.outputs) == 1:
+        return (Pair(reference=reference.outputs[0], candidate=candidate.outputs[0]),)
+    raise UsageError(
+        f"the two have no output in common: {_listed(reference.outputs)} against {_listed(candidate.outputs)}",
+        fix="compare two forms of the same model, or rename the outputs",
+    )
+
+
+def _as_file_name(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9]", "_", name)
 
 
 def unpaired(reference: Runner, candidate: Runner, pairs: tuple[Pair, ...]) -> tuple[str, ...]:

@@ -170,6 +170,31 @@ def test_wrong_options_are_refused_with_the_fix(options: CompareOptions, words: 
     assert words in caught.value.fix
 
 
+def half_the_distance(reference: np.ndarray, candidate: np.ndarray) -> float:
+    return float(abs(reference - candidate).max()) / 2
+
+
+def test_a_function_of_ones_own_is_a_metric_averaged_over_samples() -> None:
+    shifted = Scripted(lambda x: {"y": x + 3})
+    name = f"{__name__}:half_the_distance"
+    found = compare(FLOAT, shifted, rows(np.eye(4)), CompareOptions(metrics=(name,)))
+    assert found.outputs[0].measures[0].value == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize("name", ["no_such_module:f", "math:no_such_name", "math:pi"])
+def test_a_function_that_is_not_there_is_refused(name: str) -> None:
+    with pytest.raises(UsageError):
+        compare(FLOAT, FLOAT, rows(np.eye(4)), CompareOptions(metrics=(name,)))
+
+
+def test_names_of_dumped_files_find_their_outputs() -> None:
+    model = Scripted(lambda x: {"/head/Gemm:0": x, "b": x}, outputs=("/head/Gemm:0", "b"))
+    dump = Scripted(lambda x: {"_head_Gemm_0": x}, outputs=("_head_Gemm_0",))
+    assert [entry.output for entry in compare(model, dump, rows(np.eye(4)), CompareOptions()).outputs] == [
+        "/head/Gemm:0"
+    ]
+
+
 def test_the_limit_stops_early_and_progress_counts_to_it() -> None:
     seen: list[tuple[int, int]] = []
     found = compare(

@@ -1,0 +1,39 @@
+"""Agreement of a detector's boxes in percent: the F1 score of the candidate's detections against the reference's.
+
+Boxes count from a score of 0.25 on, after non-maximum suppression at 0.5; two agree when they have the same class and
+overlap by half or more (as in mAP at 0.5, with the reference model in the place of the ground truth). Reads the output
+of YOLO heads with an objectness column, 1 x boxes x (5 + classes), decoded or as YOLOX exports it. Undefined when
+neither side finds anything.
+"""
+
+from __future__ import annotations
+
+from qdqtool.accuracy.detections import detections, matched
+from qdqtool.accuracy.metric import Distance, Floats, Reading
+
+
+class Boxes:
+    """Counts boxes of both sides and those that agree."""
+
+    def __init__(self) -> None:
+        self._boxes = 0
+        self._matched = 0
+        self._readable = False
+
+    def add(self, reference: Floats, candidate: Floats) -> None:
+        left, right = detections(reference), detections(candidate)
+        if left is None or right is None:
+            return
+        self._readable = True
+        self._boxes += len(left.classes) + len(right.classes)
+        self._matched += matched(left, right)
+
+    def reading(self) -> Reading:
+        if not self._readable:
+            return Reading(value=None, note="not an output of boxes")
+        if not self._boxes:
+            return Reading(value=None, note="no difference at all: neither side finds a box")
+        return Reading(value=100 * 2 * self._matched / self._boxes)
+
+
+PLUGIN = Distance(start=Boxes, better="higher", unit="%")

@@ -1,0 +1,41 @@
+"""Scale-invariant signal-to-distortion ratio in decibel, for audio: mean over samples.
+
+Each sample loses its mean and may be louder or softer as a whole: the reference is scaled to fit the candidate best,
+and what remains is distortion (Le Roux, Wisdom, Erdogan, Hershey: SDR, half-baked or well done?, 2019). Samples without
+signal or without distortion are left out; undefined when none is left.
+"""
+
+from __future__ import annotations
+
+import math
+
+from qdqtool.accuracy.metric import Distance, Floats, Reading
+
+
+class SiSdr:
+    """Keeps a sum and a count."""
+
+    def __init__(self) -> None:
+        self._sum = 0.0
+        self._samples = 0
+
+    def add(self, reference: Floats, candidate: Floats) -> None:
+        if not reference.size:
+            return
+        left, right = reference - reference.mean(), candidate - candidate.mean()
+        energy = float((left * left).sum())
+        if not energy:
+            return
+        target = left * (float((left * right).sum()) / energy)
+        signal, distortion = float((target * target).sum()), float(((right - target) ** 2).sum())
+        if signal and distortion:
+            self._sum += 10 * (math.log10(signal) - math.log10(distortion))
+            self._samples += 1
+
+    def reading(self) -> Reading:
+        if not self._samples:
+            return Reading(value=None, note="no difference at all, or no signal")
+        return Reading(value=self._sum / self._samples)
+
+
+PLUGIN = Distance(start=SiSdr, better="higher", unit="dB")

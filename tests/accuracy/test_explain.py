@@ -1,0 +1,123 @@
+"""Rounding, fusion or a bug: the verdict on candidates whose cause is known because we made them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from qdqtool.accuracy.emulation import emulations
+from qdqtool.accuracy.explain import Emulations, explain
+from qdqtool.backends.ort import open_runner
+from qdqtool.core.comparison import Cause
+from qdqtool.core.protocols import Runner, Sample
+from qdqtool.core.recipe import InsertOptions
+from qdqtool.errors import UsageError
+from qdqtool.graph.insert import insert
+from qdqtool.graph.integer_form import integer_form
+from qdqtool.graph.model import Model
+from qdqtool.graph.save import serialize
+from tests import models
+from tests.accuracy.stand_ins import Given
+from tests.graph.placing import opened, placement_for, table_for
+
+
+def runner(model: Model, description: str = "candidate") -> Runner:
+    return open_runner(serialize(model), description=description)
+
+
+class Case:
+    """A Q/DQ model with samples."""
+
+    def __init__(self, folder: Path, types: str) -> None:
+        proto = models.residual_cnn()
+        model = opened(proto, folder)
+        placement = placement_for(model)
+        table = table_for(model, placement, models.feeds(proto))
+        self.model = insert(model, placement, table, InsertOptions(types=types))
+        self.samples = Given([Sample(name=f"s{seed}", feeds=models.feeds(proto, seed)) for seed in range(6)])
+
+    def verdict(self, candidate: Runner) -> Cause:
+        (found,) = explain(candidate, emulations(self.model, runner), self.samples)
+        return found.cause
+
+
+@pytest.fixture(scope="module", params=["fp32", "fp16"])
+def case(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    return Case(tmp_path_factory.mktemp(request.param), request.param)
+
+
+def test_the_model_itself_is_the_same(case: Case) -> None:
+    assert case.verdict(runner(case.model)) is Cause.SAME
+
+
+def test_integer_arithmetic_is_rounding(case: Case) -> None:
+    exact = runner(integer_form(case.model, (), reciprocal=True).model)
+    assert case.verdict(exact) in {Cause.ROUNDING, Cause.SAME}
+
+
+def with_scales(model: Model, change: Callable[[np.ndarray], np.ndarray], which: str) -> Model:
+    """The model with the scale of one activation changed, as a wrong calibration table would."""
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    for tensor in proto.graph.initializer:
+        if tensor.name == which:
+            value = onnx.numpy_helper.to_array(tensor)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(change(value).astype(value.dtype), which))
+    return Model(proto=proto, path=model.path)
+
+
+def test_a_wrong_scale_is_not_explained(case: Case) -> None:
+    node = next(
+        node for node in case.model.view.nodes
+        if node.op == "QuantizeLinear" and not case.model.view.is_constant(node.inputs[0])
+    )  # fmt: skip
+    broken = with_scales(case.model, lambda scale: scale * 1.5, node.inputs[1])
+    assert case.verdict(runner(broken)) is Cause.UNEXPLAINED
+
+
+def test_a_model_without_qdq_cannot_be_emulated(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no Q/DQ nodes"):
+        emulations(opened(models.conv_chain(), tmp_path), runner)
+
+
+class Fixed:
+    """A runner with one output that is always the same."""
+
+    inputs = ()
+    outputs = ("y",)
+    description = "fixed"
+
+    def __init__(self, *values: float) -> None:
+        self._values = np.array(values)
+
+    def run(self, feeds: object) -> dict[str, np.ndarray]:
+        return {"y": self._values}
+
+
+FAMILIES = Emulations(
+    graph={"graph": Fixed(100.0, 0.0), "integer": Fixed(101.0, 0.0)},
+    fused={"fused": Fixed(100.0, 10.0), "fused too": Fixed(100.0, 11.0)},
+)
+
+
+@pytest.mark.parametrize(
+    ("candidate", "cause", "nearest"),
+    [
+        (Fixed(100.0, 0.0), Cause.SAME, "graph"),
+        (Fixed(102.5, 0.0), Cause.ROUNDING, "integer"),
+        (Fixed(100.0, 9.0), Cause.FUSION, "fused"),
+        (Fixed(100.0, 5.0), Cause.UNEXPLAINED, "graph"),
+    ],
+    ids=["equal", "as near as the integers", "near the fused kernels", "between the two"],
+)
+def test_the_nearest_family_within_its_own_spread_explains(
+    candidate: Fixed, cause: Cause, nearest: str
+) -> None:
+    (found,) = explain(candidate, FAMILIES, Given([Sample(name="s", feeds={})]))
+    assert (found.cause, found.nearest) == (cause, nearest)
+    assert found.rounding_db == pytest.approx(10 * np.log10(102.5**2 / 1), abs=0.3)
