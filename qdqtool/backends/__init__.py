@@ -11,14 +11,17 @@ _SHARED = (
     "flags",
     "gpu",
     "guards",
+    "inventory",
     "native",
     "ort",
     "percent",
+    "plan",
     "refusals",
     "releases",
     "retry",
     "shapes",
     "targets",
+    "timing",
 )
 BUILDERS = Shelf(package="qdqtool.backends", besides=frozenset(_SHARED))
 """The builders, by name; the other files of this folder are what they share."""

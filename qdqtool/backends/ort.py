@@ -10,6 +10,7 @@ model and feeds give the same bits.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,17 @@ _ADVICE = {
 """What to do about the messages of onnxruntime that people meet."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Provider:
+    """An execution provider by onnxruntime's name, with its options."""
+
+    name: str
+    options: tuple[tuple[str, str], ...] = ()
+
+
+CPU = Provider(name="CPUExecutionProvider")
+
+
 class OrtRunner:
     """One model in an onnxruntime session."""
 
@@ -72,8 +84,13 @@ class OrtRunner:
         return dict(zip(self.outputs, values, strict=True))
 
 
-def open_runner(model: Path | bytes, *, description: str) -> OrtRunner:
+def open_runner(
+    model: Path | bytes, *, description: str, provider: Provider = CPU, faithful: bool = True
+) -> OrtRunner:
     """A runner for the model in a file (external data beside it) or in memory.
+
+    The CPU takes what the execution provider does not. Not `faithful`, onnxruntime may put its own integer kernels in
+    the place of Q/DQ patterns: right for measuring speed, wrong for judging accuracy.
 
     Raises:
         InputFileError: the file is missing, damaged, or holds what onnxruntime cannot run.
@@ -84,22 +101,25 @@ def open_runner(model: Path | bytes, *, description: str) -> OrtRunner:
     try:
         session = onnxruntime.InferenceSession(
             str(model) if isinstance(model, Path) else model,
-            sess_options=session_options(),
-            providers=["CPUExecutionProvider"],
+            sess_options=session_options(faithful=faithful),
+            providers=[provider.name]
+            if provider == CPU
+            else [(provider.name, dict(provider.options)), CPU.name],
         )
     except _TROUBLE as error:
         raise _trouble("onnxruntime cannot open the model", error, where) from error
     return OrtRunner(session, description, where)
 
 
-def session_options() -> onnxruntime.SessionOptions:
-    """Options under which Q/DQ nodes compute what they say."""
+def session_options(*, faithful: bool = True) -> onnxruntime.SessionOptions:
+    """Options under which Q/DQ nodes compute what they say; or, not faithful, as fast as onnxruntime can."""
     options = onnxruntime.SessionOptions()
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     options.inter_op_num_threads = 1
     options.use_deterministic_compute = True
     options.log_severity_level = 4  # what goes wrong is raised; nothing is also printed
-    options.add_session_config_entry("session.disable_quant_qdq", "1")
+    if faithful:
+        options.add_session_config_entry("session.disable_quant_qdq", "1")
     return options
 
 

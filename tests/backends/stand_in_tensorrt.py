@@ -7,6 +7,7 @@ in `module.said`.
 
 from __future__ import annotations
 
+import ctypes
 import enum
 import inspect
 import json
@@ -162,6 +163,90 @@ def _behave_around_the_build(module: Any) -> None:
         "get_tactic_sources": lambda self: 0b11111,
     }
     module.ITimingCache.plays = {"serialize": lambda self: b"a timing cache"}
-    module.Runtime.plays = {"deserialize_cuda_engine": lambda self, plan: module.ICudaEngine()}
-    module.ICudaEngine.plays = {"create_engine_inspector": lambda self: module.EngineInspector()}
+    module.Runtime.plays = {
+        "deserialize_cuda_engine": lambda self, plan: module.ICudaEngine() if plan[:4] == b"ftrt" else None
+    }
+    module.ICudaEngine.num_io_tensors = 2
+    module.ICudaEngine.plays = {
+        "create_engine_inspector": lambda self: module.EngineInspector(),
+        "create_execution_context": lambda self: module.IExecutionContext(),
+        "get_tensor_name": lambda self, index: ("x", "y")[index],
+        "get_tensor_mode": lambda self, name: (
+            module.TensorIOMode.INPUT if name == "x" else module.TensorIOMode.OUTPUT
+        ),
+        "get_tensor_dtype": lambda self, name: module.DataType.FLOAT if name == "x" else module.DataType.HALF,
+        "get_tensor_shape": lambda self, name: (-1, 3) if name == "x" else (-1, 5),
+        "get_tensor_profile_shape": lambda self, name, index: [(1, 3), (4, 3), (8, 3)],
+    }
+
+    def execute(self: Any, stream: int) -> bool:
+        del stream
+        if self.profiler is not None:
+            self.profiler.report_layer_time("conv", 0.75)
+            self.profiler.report_layer_time("relu", 0.25)
+        return True
+
+    module.IExecutionContext.plays = {
+        "set_input_shape": lambda self, name, shape: shape[0] <= 8,
+        "get_tensor_shape": lambda self, name: (4, 5),
+        "set_tensor_address": lambda self, name, address: True,
+        "execute_async_v3": execute,
+    }
     module.EngineInspector.plays = {"get_engine_information": lambda self, _: LAYERS}
+
+
+class Driver:
+    """libcuda with one GPU: memory is bytes here, an event is the number of launches before it."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.memory: dict[int, bytearray] = {}
+        self.handles = 0
+        self.fails = ""
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*arguments: Any) -> int:
+            self.said.append(name)
+            if name == self.fails:
+                return 700
+            play = getattr(type(self), f"play_{name}", None)
+            if play is not None:
+                play(self, *arguments)
+            return 0
+
+        return call
+
+    def play_cuMemAlloc_v2(self, address: Any, size: Any) -> None:
+        address._obj.value = 4096 * (len(self.memory) + 1)
+        self.memory[address._obj.value] = bytearray(size.value)
+
+    def play_cuMemcpyHtoD_v2(self, address: Any, source: Any, size: Any) -> None:
+        self.memory[address.value][:] = ctypes.string_at(source.value, size.value)
+
+    def play_cuMemcpyDtoH_v2(self, target: Any, address: Any, size: Any) -> None:
+        ctypes.memmove(target.value, bytes(self.memory[address.value]), size.value)
+
+    def play_cuEventCreate(self, handle: Any, flags: int) -> None:
+        self.handles += 1
+        handle._obj.value = self.handles
+
+    def play_cuStreamCreate(self, handle: Any, flags: int) -> None:
+        self.play_cuEventCreate(handle, flags)
+
+    def play_cuEventElapsedTime(self, time: Any, start: Any, end: Any) -> None:
+        time._obj.value = 1.5
+
+    def play_cuDeviceGetCount(self, count: Any) -> None:
+        count._obj.value = 1
+
+    def play_cuDriverGetVersion(self, version: Any) -> None:
+        version._obj.value = 12040
+
+    def play_cuDeviceGetName(self, name: Any, length: int, device: Any) -> None:
+        name.value = b"Stand-in GPU"
+
+    def play_cuDeviceTotalMem_v2(self, memory: Any, device: Any) -> None:
+        memory._obj.value = 8 << 30
+
+    def play_cuDeviceGetAttribute(self, value: Any, number: int, device: Any) -> None:
+        value._obj.value = {75: 8, 76: 6}[number]

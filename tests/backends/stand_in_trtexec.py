@@ -1,7 +1,8 @@
 """A program that behaves like trtexec of a release: its banner, its help, its log, its products, its failures.
 
 `install(folder, release)` writes an executable file. What it does beyond building is chosen by the environment
-variable STAND_IN: hang, silent, other, crash, no-kernel, parse-error, no-engine.
+variable STAND_IN: hang, silent, other, crash, no-kernel,
+parse-error, no-engine, no-inference.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ def main(release: int) -> None:
     said = [f"--{name}" for name in flags]
     Path(os.environ.get("STAND_IN_SAID", os.devnull)).write_text("\n".join(sys.argv[1:]))
     if "loadEngine" in flags:
-        infer(flags)
+        infer(flags, mode)
     else:
         build(flags, mode)
     print(f"&&&& PASSED TensorRT.trtexec [TensorRT v{release}] # {' '.join(said)}")
@@ -166,7 +167,10 @@ def refuse_node() -> None:
     sys.exit(1)
 
 
-def infer(flags: dict[str, str]) -> None:
+def infer(flags: dict[str, str], mode: str) -> None:
+    if mode == "no-inference":
+        log("E", "Engine deserialization failed", sys.stderr)
+        sys.exit(1)
     if "exportTimes" in flags:
         base = 2.0 if "slow" in flags["loadEngine"] else 1.0
         rows = []

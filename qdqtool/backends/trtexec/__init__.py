@@ -24,8 +24,10 @@ The things people do with trtexec, and how to say them here:
     ... --profilingVerbosity=detailed --dumpLayerInfo --exportLayerInfo=i
                                                            every build does; then qdqtool engine b/layers.txt
     ... --dumpProfile --exportTimes=t --exportProfile=p    qdqtool time e --trust --profile --save folder
-    ... --dumpOutput --dumpRawBindingsToFile               qdqtool time e --trust --flags "--dumpRawBindingsToFile"
-    ... --loadInputs=x:x.raw --dumpOutput                  qdqtool time e --trust --flags "--loadInputs=x:x.raw"
+    ... --dumpOutput --dumpRawBindingsToFile               qdqtool time e --trust --rounds 1 --save folder
+                                                             --flags "--dumpOutput --dumpRawBindingsToFile"
+    ... --loadInputs=x:x.raw --dumpOutput                  the same with --flags "--loadInputs=x:x.raw --dumpOutput"
+    ... --warmUp=0 --duration=0 --iterations=N             qdqtool time e --trust --warm-up 0 --rounds 1 --iterations N
 
 What was never run: no trtexec was run for the tests of qdqtool, which have no GPU. They use programs that behave like
 it, with help texts and outputs in the forms of 8.x, 10.x and 11.x.

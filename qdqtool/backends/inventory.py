@@ -1,0 +1,146 @@
+"""What is installed here, what works with it, and the exact command for what is missing."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Literal
+
+import qdqtool
+from qdqtool.backends import BUILDERS
+from qdqtool.backends.gpu import Gpu, gpus
+from qdqtool.core.artefacts import Artefact
+from qdqtool.errors import MissingPackage
+
+State = Literal["works", "missing", "limited"]
+_INT8_CORES_FROM = 72
+_EXTRAS = {
+    "qat": ("torch", "nvidia-modelopt"),
+    "sweep": ("optuna",),
+    "cluster": ("distributed",),
+}
+"""Packages of the extras that are not builders."""
+_NEEDED = ("numpy", "onnx", "onnxruntime")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Item:
+    """One thing that is here or not.
+
+    Attributes:
+        name: what it is.
+        state: works, missing, or limited (here, but not good for all).
+        detail: release, name or reason.
+        enables: what it is good for.
+        fix: the command or step that gets it; empty where it works.
+    """
+
+    name: str
+    state: State
+    detail: str
+    enables: str
+    fix: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Inventory:
+    """All that was looked for."""
+
+    items: tuple[Item, ...]
+
+
+INVENTORY = Artefact(kind="doctor", schema=1, type=Inventory)
+
+
+def take_inventory() -> Inventory:
+    """Look for everything; nothing is loaded that could crash."""
+    here = gpus()
+    items = [
+        Item(
+            name="qdqtool",
+            state="works",
+            detail=f"{qdqtool.__version__}, Python {platform.python_version()}, {platform.platform()}",
+            enables="everything below",
+        ),
+        *(_package(name, "the core", "pip install --force-reinstall qdqtool") for name in _NEEDED),
+        _providers(),
+        _gpu(here),
+        _builder("rtx", "real INT8 engines and their audit, no GPU needed", here=None),
+        _builder("trt", "engines for the GPU here, timing", here=here),
+        _builder("trtexec", "engines for the GPU here, timing, profiles", here=here),
+    ]
+    for extra, packages in _EXTRAS.items():
+        items += [_package(name, f"qdqtool {extra}", f"pip install 'qdqtool[{extra}]'") for name in packages]
+    return Inventory(items=tuple(items))
+
+
+def _package(name: str, enables: str, fix: str) -> Item:
+    found = _version(name) or (_version("onnxruntime-gpu") if name == "onnxruntime" else None)
+    if found is None:
+        return Item(name=name, state="missing", detail="not installed", enables=enables, fix=fix)
+    return Item(name=name, state="works", detail=found, enables=enables)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _providers() -> Item:
+    import onnxruntime
+
+    names = [name.removesuffix("ExecutionProvider") for name in onnxruntime.get_available_providers()]
+    on_gpu = {"CUDA", "Tensorrt"} & set(names)
+    return Item(
+        name="onnxruntime providers",
+        state="works" if on_gpu else "limited",
+        detail=", ".join(names),
+        enables="calibration and accuracy" + ("" if on_gpu else "; timing on the CPU only"),
+        fix="" if on_gpu else "for timing on a GPU: pip install onnxruntime-gpu in place of onnxruntime",
+    )
+
+
+def _gpu(here: tuple[Gpu, ...]) -> Item:
+    enables = "timing; engines by TensorRT and trtexec"
+    if not here:
+        return Item(
+            name="NVIDIA GPU",
+            state="missing",
+            detail="no driver, or no GPU",
+            enables=enables,
+            fix="not needed for placing, calibrating, building with rtx, auditing and comparing",
+        )
+    detail = "; ".join(
+        f"{gpu.name} (sm{gpu.sm}, {gpu.memory_mib} MiB, CUDA up to {gpu.cuda[0]}.{gpu.cuda[1]})"
+        for gpu in here
+    )
+    weak = all(gpu.sm < _INT8_CORES_FROM for gpu in here)
+    return Item(
+        name="NVIDIA GPU",
+        state="limited" if weak else "works",
+        detail=detail + (": no INT8 tensor cores" if weak else ": INT8 tensor cores"),
+        enables=enables,
+        fix="INT8 gains little here: use FP16, or a GPU from sm75 on" if weak else "",
+    )
+
+
+def _builder(name: str, enables: str, *, here: tuple[Gpu, ...] | None) -> Item:
+    """A builder; one that is given the GPUs needs one of them."""
+    try:
+        found = BUILDERS.load(name).version()
+    except MissingPackage as error:
+        return Item(
+            name=f"builder {name}", state="missing", detail=error.what, enables=enables, fix=error.fix
+        )
+    if here == ():
+        return Item(
+            name=f"builder {name}",
+            state="limited",
+            detail=f"{found}, but no GPU",
+            enables=enables,
+            fix="run it on a machine with an NVIDIA GPU",
+        )
+    return Item(name=f"builder {name}", state="works", detail=found, enables=enables)

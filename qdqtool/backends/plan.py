@@ -1,0 +1,63 @@
+"""Reads the first bytes of an engine without loading it: who made it, and which release.
+
+Engines hold code for the GPU and the host, so they are only ever loaded when the user trusts them; this looks at
+32 bytes. Source: trtexec's --getPlanVersionOnly checks the tag "ftrt" and reads the release from bytes 24 to 27
+(engines of 8.6 and later); TensorRT for RTX writes "vtrt" in the same layout, with the file's size in bytes 16 to 23.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from qdqtool.backends.releases import Release
+from qdqtool.errors import InputFileError
+
+_HEADER = 32
+_MAKERS = {b"ftrt": "TensorRT", b"vtrt": "TensorRT for RTX"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What an engine file says of itself.
+
+    Attributes:
+        path: the file.
+        maker: "TensorRT" or "TensorRT for RTX".
+        release: who built it, as (10, 9, 0, 34).
+    """
+
+    path: Path
+    maker: str
+    release: Release
+
+
+def read_plan(path: Path) -> Plan:
+    """What the engine at `path` says of itself.
+
+    Raises:
+        InputFileError: missing, no engine, or cut short.
+    """
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as stream:
+            head = stream.read(_HEADER)
+    except OSError as error:
+        raise InputFileError(
+            f"cannot be read: {error.strerror}", fix="check the path and its permissions", where=str(path)
+        ) from error
+    maker = _MAKERS.get(head[:4])
+    if maker is None or len(head) < _HEADER:
+        raise InputFileError(
+            "is not a TensorRT engine of 8.6 or later",
+            fix="pass an engine.plan, or an ONNX model",
+            where=str(path),
+        )
+    declared = int.from_bytes(head[16:24], "little")
+    if maker == "TensorRT for RTX" and declared != size:
+        raise InputFileError(
+            f"has {size} bytes but says {declared}: it is damaged",
+            fix="build or copy it again",
+            where=str(path),
+        )
+    return Plan(path=path, maker=maker, release=tuple(head[24:28]))

@@ -1,0 +1,172 @@
+"""Times an engine through the Python package that built it: GPU compute time between two CUDA events.
+
+Inputs stay on the GPU, so transfers are not part of the time. Works for TensorRT 8.6 to 11 and TensorRT for RTX, which
+share these calls (named tensors, `execute_async_v3`); no CUDA graph is used here, trtexec can (`--via trtexec`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from qdqtool.backends.timing.cuda import Cuda
+from qdqtool.core.build import Shape
+from qdqtool.errors import BuildError, UsageError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_DTYPES = {
+    "FLOAT": np.float32,
+    "HALF": np.float16,
+    "INT8": np.int8,
+    "INT32": np.int32,
+    "INT64": np.int64,
+    "BOOL": np.bool_,
+    "UINT8": np.uint8,
+}
+_BITS = {"BF16": 16, "FP8": 8, "FP4": 4, "INT4": 4, "E8M0": 8}
+"""Types numpy does not have, in bits: their tensors are raw bytes here."""
+
+
+class EngineClock:
+    """One loaded engine with its memory on the GPU."""
+
+    def __init__(
+        self,
+        trt: Any,
+        logger: Any,
+        plan: bytes,
+        shapes: Mapping[str, Shape],
+        feeds: Mapping[str, NDArray[Any]],
+    ) -> None:
+        self.name = "engine"
+        self.measures = f"GPU compute time by CUDA events, TensorRT {trt.__version__}, without transfers"
+        self._trt = trt
+        self._cuda = Cuda()
+        self._engine = trt.Runtime(logger).deserialize_cuda_engine(plan)
+        if self._engine is None:
+            raise BuildError(
+                "the engine cannot be loaded",
+                fix="rebuild it with this release and on this GPU",
+                where=self.name,
+            )
+        self._context = self._engine.create_execution_context()
+        self._stream = self._cuda.stream()
+        self._buffers: dict[str, tuple[int, NDArray[Any]]] = {}
+        names = [self._engine.get_tensor_name(index) for index in range(self._engine.num_io_tensors)]
+        inputs = [name for name in names if self._engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT]
+        unknown = sorted({*shapes, *feeds} - set(inputs))
+        if unknown:
+            raise UsageError(
+                f"the engine has no input {', '.join(unknown)}", fix=f"it has {', '.join(inputs)}"
+            )
+        for name in inputs:
+            self._bind_input(name, shapes.get(name), feeds.get(name))
+        for name in names:
+            if name not in inputs:
+                self._bind(name, self._empty(name, tuple(self._context.get_tensor_shape(name))))
+
+    def warm_up(self, milliseconds: float) -> None:
+        """Run for at least this long, once at the least."""
+        end = time.perf_counter() + milliseconds / 1000
+        self._infer()
+        while time.perf_counter() < end:
+            self._infer()
+
+    def measure(self, iterations: int) -> tuple[float, ...]:
+        """Milliseconds of each inference on the GPU."""
+        start, end = self._cuda.event(), self._cuda.event()
+        times = []
+        for _ in range(iterations):
+            self._cuda.record(start, self._stream)
+            self._enqueue()
+            self._cuda.record(end, self._stream)
+            self._cuda.wait(self._stream)
+            times.append(self._cuda.elapsed_ms(start, end))
+        return tuple(times)
+
+    def profile(self, iterations: int) -> list[tuple[str, list[float]]]:
+        """Milliseconds of each layer in each of so many inferences, in the order the layers run."""
+        profiler = _profiler(self._trt)
+        self._context.profiler = profiler
+        for _ in range(iterations):
+            self._infer()
+        return list(profiler.times.items())
+
+    def outputs(self) -> dict[str, NDArray[Any]]:
+        """What the last inference computed."""
+        found = {}
+        for name, (address, array) in self._buffers.items():
+            if self._engine.get_tensor_mode(name) == self._trt.TensorIOMode.OUTPUT:
+                self._cuda.download(address, array)
+                found[name] = array
+        return found
+
+    def _bind_input(self, name: str, shape: Shape | None, feed: NDArray[Any] | None) -> None:
+        declared = tuple(self._engine.get_tensor_shape(name))
+        wanted = tuple(feed.shape) if feed is not None else shape
+        if wanted is None and -1 in declared:
+            wanted = tuple(self._engine.get_tensor_profile_shape(name, 0)[1])
+        wanted = wanted or declared
+        if -1 in declared and not self._context.set_input_shape(name, wanted):
+            raise UsageError(
+                f"the engine takes no {'x'.join(map(str, wanted))} for {name!r}",
+                fix="choose shapes of its profile",
+            )
+        array = self._empty(name, wanted)
+        if feed is not None:
+            if feed.dtype != array.dtype or feed.shape != array.shape:
+                raise UsageError(
+                    f"input {name!r} wants {array.dtype} {array.shape}, not {feed.dtype} {feed.shape}",
+                    fix="feed what the engine was built for",
+                )
+            array[...] = feed
+        elif array.dtype.kind == "f":
+            array[...] = np.random.default_rng(0).standard_normal(array.shape).astype(array.dtype)
+        self._bind(name, array)
+        self._cuda.upload(self._buffers[name][0], array)
+
+    def _empty(self, name: str, shape: Shape) -> NDArray[Any]:
+        if any(dim < 0 for dim in shape):
+            raise UsageError(
+                f"the shape of output {name!r} depends on the data",
+                fix="time it with trtexec (--via trtexec)",
+            )
+        word = self._engine.get_tensor_dtype(name).name
+        if word in _DTYPES:
+            return np.zeros(shape, _DTYPES[word])
+        bits = _BITS.get(word)
+        if bits is None:
+            raise UsageError(f"tensor {name!r} has the unknown type {word}", fix="time it with trtexec")
+        return np.zeros(-(-int(np.prod(shape)) * bits // 8), np.uint8)
+
+    def _bind(self, name: str, array: NDArray[Any]) -> None:
+        address = self._cuda.allocate(array.nbytes)
+        self._buffers[name] = (address, array)
+        self._context.set_tensor_address(name, address)
+
+    def _enqueue(self) -> None:
+        if not self._context.execute_async_v3(self._stream):
+            raise BuildError("the engine failed while running", fix="read the messages above it in the log")
+
+    def _infer(self) -> None:
+        self._enqueue()
+        self._cuda.wait(self._stream)
+
+
+def _profiler(trt: Any) -> Any:
+    class Profiler(trt.IProfiler):  # type: ignore[misc] # the native base class has no types
+        """Collects the time of each layer."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.times: dict[str, list[float]] = {}
+
+        def report_layer_time(self, layer_name: str, ms: float) -> None:
+            self.times.setdefault(layer_name, []).append(ms)
+
+    return Profiler()

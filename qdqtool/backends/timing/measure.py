@@ -1,0 +1,258 @@
+"""Times ONNX models or engines in turns and says which is faster: the one entry to all clocks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Any, Literal
+
+from qdqtool.backends.flags import Flag
+from qdqtool.backends.plan import Plan, read_plan
+from qdqtool.backends.releases import spell
+from qdqtool.backends.timing.remote import EngineRun, time_engines
+from qdqtool.backends.timing.rounds import Effort, OnTurn, take_turns
+from qdqtool.backends.timing.series import Series, Summary, summarize
+from qdqtool.backends.timing.traces import LayerTime, spell_times
+from qdqtool.backends.timing.trtexec import TrtexecClock
+from qdqtool.backends.timing.verdict import Verdict, judge
+from qdqtool.backends.trtexec.program import Program, ask, find_trtexec
+from qdqtool.core.artefacts import Artefact
+from qdqtool.core.build import Shape
+from qdqtool.core.files import write_text
+from qdqtool.core.tensors import TensorInfo
+from qdqtool.errors import InputFileError, MissingPackage, UsageError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Via = Literal["auto", "ort", "trtexec", "trt"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TimeRequest:
+    """What is to be timed, and how.
+
+    Attributes:
+        candidates: ONNX models, or engines; the first is the reference.
+        via: the clock: onnxruntime, trtexec, or the library's Python package; auto chooses by what is there.
+        provider: onnxruntime's execution provider, "cpu" or "tensorrt:trt_fp16_enable=1".
+        effort: how much is measured.
+        shapes: shapes of dynamic inputs.
+        inputs: an .npz file of inputs; random numbers without one.
+        trust: whether engines may be loaded: they hold code.
+        any_release: whether engines of another release may be tried.
+        flags: more flags for trtexec.
+        profile: whether every layer is timed too.
+        save: folder for times, profiles and outputs in trtexec's formats, or None.
+        timeout_s: wall-clock limit in seconds of one process.
+    """
+
+    candidates: tuple[Path, ...]
+    via: Via = "auto"
+    provider: str = "cpu"
+    effort: Effort = field(default_factory=Effort)
+    shapes: Mapping[str, Shape] = field(default_factory=dict)
+    inputs: Path | None = None
+    trust: bool = False
+    any_release: bool = False
+    flags: tuple[Flag, ...] = ()
+    profile: bool = False
+    save: Path | None = None
+    timeout_s: float = 1800.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerProfile:
+    """Times of the layers of one candidate."""
+
+    name: str
+    layers: tuple[LayerTime, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Timing:
+    """What was measured.
+
+    Attributes:
+        summaries: one per candidate, in the order given.
+        verdicts: each candidate but the first against the first.
+        profiles: times of layers, where asked for.
+    """
+
+    summaries: tuple[Summary, ...]
+    verdicts: tuple[Verdict, ...]
+    profiles: tuple[LayerProfile, ...] = ()
+
+
+TIMING = Artefact(kind="timing", schema=1, type=Timing)
+
+
+def measure(request: TimeRequest, on_turn: OnTurn | None = None) -> Timing:
+    """Time the candidates in turns.
+
+    Raises:
+        UsageError: no trust, or candidates and clock that do not go together.
+        InputFileError: a candidate is no model and no engine, or of another release.
+        MissingPackage: the clock, its GPU or its provider is not here.
+        BuildError: an engine cannot be loaded or run.
+    """
+    models = [path for path in request.candidates if path.suffix == ".onnx"]
+    if models and len(models) < len(request.candidates):
+        raise UsageError(
+            "models and engines were mixed: their times are not of one kind", fix="time one kind at a time"
+        )
+    if request.save:
+        request.save.mkdir(parents=True, exist_ok=True)
+    series, profiles = _time_models(request, on_turn) if models else _time_engines(request, on_turn)
+    if request.save:
+        for each in series:
+            write_text(request.save / f"{each.name.replace('/', '_')}.times.json", spell_times(each.times))
+    return Timing(
+        summaries=tuple(map(summarize, series)),
+        verdicts=tuple(judge(series[0], each) for each in series[1:]),
+        profiles=profiles,
+    )
+
+
+def _time_models(
+    request: TimeRequest, on_turn: OnTurn | None
+) -> tuple[tuple[Series, ...], tuple[LayerProfile, ...]]:
+    from qdqtool.backends.ort import open_runner
+    from qdqtool.backends.timing.ort import OrtClock
+
+    if request.via not in {"auto", "ort"}:
+        raise UsageError(f"{request.via} times engines", fix="build the models first: qdqtool build")
+    if request.profile or request.flags:
+        raise UsageError("layer profiles and flags are for engines", fix="leave them out, or time engines")
+    clocks = []
+    for path in request.candidates:
+        inputs = open_runner(path, description=path.name).inputs
+        clocks.append(OrtClock(path, request.provider, _feeds(inputs, request)))
+    return take_turns(clocks, request.effort, on_turn), ()
+
+
+def _time_engines(
+    request: TimeRequest, on_turn: OnTurn | None
+) -> tuple[tuple[Series, ...], tuple[LayerProfile, ...]]:
+    plans = [read_plan(path) for path in request.candidates]
+    if not request.trust:
+        raise UsageError(
+            "an engine holds code that runs when it is loaded",
+            fix="say --trust for engines that you or somebody you trust built",
+        )
+    program = _program(request, plans)
+    if program is None:
+        return _by_library(request, plans, on_turn)
+    _check_release(plans, program, request)
+    flags = _shape_flags(request)
+    clocks = [TrtexecClock(program, plan, flags, request.timeout_s) for plan in plans]
+    series = take_turns(clocks, request.effort, on_turn)
+    if request.save:
+        for clock in clocks:
+            write_text(request.save / f"{clock.name}.log", "\n".join(clock.log) + "\n")
+    if not request.profile:
+        return series, ()
+    return series, tuple(LayerProfile(name=clock.name, layers=clock.profile()) for clock in clocks)
+
+
+def _by_library(
+    request: TimeRequest, plans: Sequence[Plan], on_turn: OnTurn | None
+) -> tuple[tuple[Series, ...], tuple[LayerProfile, ...]]:
+    if request.flags:
+        raise UsageError("flags are for trtexec", fix="leave them out, or say --via trtexec")
+    run = EngineRun(
+        effort=request.effort,
+        shapes=request.shapes,
+        inputs=request.inputs,
+        profile=request.profile,
+        save=request.save,
+        timeout_s=request.timeout_s,
+    )
+    series, profiles = time_engines(plans, run, on_turn)
+    layers = [
+        tuple(LayerTime(name=name, average=fmean(times), median=median(times)) for name, times in profile)
+        for profile in profiles
+    ]
+    found = zip(series, layers, strict=False)
+    return series, tuple(LayerProfile(name=each.name, layers=times) for each, times in found)
+
+
+def _program(request: TimeRequest, plans: Sequence[Plan]) -> Program | None:
+    """The trtexec to use; None for the Python package."""
+    if request.via == "ort":
+        raise UsageError("onnxruntime times models, not engines", fix="pass .onnx files, or leave --via out")
+    if request.via == "trt" or any(plan.maker != "TensorRT" for plan in plans):
+        return None
+    try:
+        return ask(find_trtexec())
+    except MissingPackage:
+        if request.via == "trtexec":
+            raise
+        return None
+
+
+def _check_release(plans: Sequence[Plan], program: Program, request: TimeRequest) -> None:
+    for plan in plans:
+        if not request.any_release and program.release and plan.release[:3] != program.release:
+            raise InputFileError(
+                f"was built by TensorRT {spell(plan.release)}; this trtexec is {spell(program.release)}",
+                fix="build it again here, or say --any-release if it was built version compatible",
+                where=str(plan.path),
+            )
+
+
+def _shape_flags(request: TimeRequest) -> tuple[Flag, ...]:
+    if request.inputs:
+        raise UsageError(
+            "trtexec reads raw inputs", fix='say --flags "--loadInputs=name:file.raw", or --via trt'
+        )
+    if not request.shapes:
+        return request.flags
+    spelled = ",".join(f"{name}:{'x'.join(map(str, shape))}" for name, shape in request.shapes.items())
+    return (*request.flags, Flag(name="shapes", value=spelled))
+
+
+def _feeds(inputs: tuple[TensorInfo, ...], request: TimeRequest) -> dict[str, NDArray[Any]]:
+    """The inputs that were given, random numbers for floating-point inputs and zeros for others where none were."""
+    import numpy as np
+
+    given = _load(request.inputs) if request.inputs else {}
+    random = np.random.default_rng(0)
+    feeds = {}
+    for info in inputs:
+        if info.name in given:
+            feeds[info.name] = given[info.name]
+            continue
+        declared = info.shape or ()
+        shape = request.shapes.get(info.name) or tuple(dim if isinstance(dim, int) else 1 for dim in declared)
+        dtype = np.dtype(_NUMPY.get(info.dtype.value, "float32"))
+        values = random.standard_normal(shape) if dtype.kind == "f" else np.zeros(shape)
+        feeds[info.name] = values.astype(dtype)
+    return feeds
+
+
+_NUMPY = {
+    "fp16": "float16",
+    "fp64": "float64",
+    "int8": "int8",
+    "uint8": "uint8",
+    "int16": "int16",
+    "int32": "int32",
+    "int64": "int64",
+    "bool": "bool",
+}
+"""numpy's words for the types a model may be fed; float32 for all others."""
+
+
+def _load(path: Path) -> dict[str, NDArray[Any]]:
+    import numpy as np
+
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, AttributeError) as error:
+        raise InputFileError(
+            f"cannot be read as .npz: {error}", fix="save it with numpy.savez", where=str(path)
+        ) from error

@@ -1,0 +1,115 @@
+"""Has engines timed by a child process, because loading an engine runs what is in it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from qdqtool import errors
+from qdqtool.backends import child
+from qdqtool.backends.crashes import last_line
+from qdqtool.backends.plan import Plan
+from qdqtool.backends.timing.rounds import Effort, OnTurn
+from qdqtool.backends.timing.series import Series
+from qdqtool.core.build import Shape
+from qdqtool.errors import BuildError, QdqError, UsageError
+
+_MODULES = {"TensorRT": "tensorrt", "TensorRT for RTX": "tensorrt_rtx"}
+"""The Python module that loads engines of a maker."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineRun:
+    """What is asked of the child besides the engines.
+
+    Attributes:
+        effort: how much is measured.
+        shapes: shapes of dynamic inputs; the profile's usual ones where none is given.
+        inputs: an .npz file of inputs; random numbers without one.
+        profile: whether every layer is timed too, in runs of their own.
+        save: folder for raw outputs, or None.
+        timeout_s: wall-clock limit in seconds.
+    """
+
+    effort: Effort
+    shapes: Mapping[str, Shape] = field(default_factory=dict)
+    inputs: Path | None = None
+    profile: bool = False
+    save: Path | None = None
+    timeout_s: float = 1800.0
+
+
+Profile = list[tuple[str, list[float]]]
+"""Milliseconds of each layer in each run."""
+
+
+def time_engines(
+    plans: Sequence[Plan], run: EngineRun, on_turn: OnTurn | None = None
+) -> tuple[tuple[Series, ...], tuple[Profile, ...]]:
+    """The times of these engines, measured in turns by one process, and the profiles if asked for.
+
+    Raises:
+        QdqError: they cannot be loaded together, or one cannot be run; the message says which part failed.
+    """
+    makers = {plan.maker for plan in plans}
+    if len(makers) > 1:
+        raise UsageError("the engines are of different makers", fix="time them one by one")
+    verdict: dict[str, Any] = {"event": "none"}
+
+    def hear(line: bytes) -> None:
+        nonlocal verdict
+        event = json.loads(line)
+        if event["event"] != "turn":
+            verdict = event
+        elif on_turn is not None:
+            on_turn(event["done"], event["total"])
+
+    with tempfile.TemporaryDirectory(prefix="qdqtool-time-") as folder:
+        log = Path(folder) / "log"
+        ended = child.run(
+            (sys.executable, "-m", "qdqtool.backends.timing.worker"),
+            on_line=hear,
+            timeout_s=run.timeout_s,
+            first_words=_order(plans, run, _MODULES[makers.pop()]),
+            errors=log,
+        )
+        if verdict["event"] != "timed":
+            raise _failure(verdict, ended, plans[0].path, last_line(log))
+    series = tuple(
+        Series(name=plan.path.name, clock=verdict["clock"], rounds=tuple(map(tuple, rounds)))
+        for plan, rounds in zip(plans, verdict["rounds"], strict=True)
+    )
+    return series, tuple([(name, times) for name, times in profile] for profile in verdict["profiles"])
+
+
+def _order(plans: Sequence[Plan], run: EngineRun, module: str) -> str:
+    order = {
+        "module": module,
+        "plans": [str(plan.path.absolute()) for plan in plans],
+        "effort": asdict(run.effort),
+        "shapes": dict(run.shapes),
+        "inputs": str(run.inputs.absolute()) if run.inputs else None,
+        "profile": run.profile,
+        "save": str(run.save.absolute()) if run.save else None,
+    }
+    return json.dumps(order) + "\n"
+
+
+def _failure(verdict: dict[str, Any], ended: child.Ended, path: Path, said: str) -> QdqError:
+    if verdict["event"] == "failed":
+        kind: type[QdqError] = getattr(errors, verdict["kind"], BuildError)
+        return kind(verdict["what"], fix=verdict["fix"], where=str(path))
+    if ended.timed_out:
+        return BuildError(
+            f"timing was stopped after {ended.seconds:.0f} s", fix="give it more time", where=str(path)
+        )
+    return BuildError(
+        f"the process that ran the engine ended with code {ended.code}: {said}",
+        fix="rebuild the engine with this release and on this GPU",
+        where=str(path),
+    )

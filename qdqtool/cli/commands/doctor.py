@@ -1,0 +1,40 @@
+"""Show what is installed, which GPU and which TensorRT are here, what works, and how to get what is missing.
+
+Nothing is built or loaded: packages are looked up by their metadata, the GPU is asked through its driver, trtexec
+through its --help.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+) -> None:
+    """Show what is installed, what works with it, and how to get what is missing."""
+    from rich.table import Table
+
+    from qdqtool.backends.inventory import INVENTORY, take_inventory
+    from qdqtool.cli.screen import stdout
+
+    found = take_inventory()
+    if as_json:
+        sys.stdout.write(INVENTORY.dump(found))
+        return
+    table = Table(box=None, pad_edge=False)
+    for title in ("", "", "found", "for"):
+        table.add_column(title, overflow="fold")
+    marks = {"works": "[green]ok[/]", "limited": "[yellow]~[/]", "missing": "[red]-[/]"}
+    for item in found.items:
+        table.add_row(marks[item.state], item.name, item.detail, item.enables)
+    stdout().print(table)
+    for item in found.items:
+        if item.fix:
+            stdout().print(f"{item.name}: {item.fix}", markup=False, highlight=False)
+
+
+PLUGIN = doctor

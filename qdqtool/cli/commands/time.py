@@ -1,0 +1,113 @@
+"""Time models or engines in turns: is B faster than A, by how much, with what certainty?
+
+    qdqtool time fp16.plan int8.plan --trust          engines, on a machine with an NVIDIA GPU
+    qdqtool time float.onnx int8.onnx                 models on onnxruntime's CPU
+    qdqtool time m.onnx --provider tensorrt           models on another execution provider
+
+The candidates take turns (A B, B A, ...), so heat and clocks hit all alike. Each round gives one ratio; the answer is
+their geometric mean with Student's 95 % interval. When the interval holds 1, no difference is
+shown. Engines are timed between CUDA events, without transfers: by trtexec where there is one, with CUDA graphs and
+spin-wait as releases from 11 do by default, else through the Python package. Models are timed by the wall clock.
+
+Loading an engine runs code that is in it: only --trust allows it. Timing of engines was never run with real GPUs in
+qdqtool's tests; its calls are checked against the real bindings by stand-ins.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+_LAYERS_SHOWN = 15
+
+
+def time(
+    candidates: Annotated[
+        list[Path], typer.Argument(help="ONNX models, or engines; the first is the reference.")
+    ],
+    via: Annotated[str, typer.Option(help="Clock: auto, ort, trtexec or trt.")] = "auto",
+    provider: Annotated[
+        str, typer.Option(help="onnxruntime's provider: cpu, cuda, tensorrt:trt_fp16_enable=1.")
+    ] = "cpu",
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of each candidate.")] = 10,
+    iterations: Annotated[int, typer.Option(min=1, help="Inferences per turn.")] = 100,
+    warm_up: Annotated[float, typer.Option(min=0, help="Milliseconds of running before measuring.")] = 200.0,
+    shapes: Annotated[str, typer.Option(help="Shapes of dynamic inputs: input:1x3x224x224.")] = "",
+    inputs: Annotated[Path | None, typer.Option(help=".npz file of inputs; random without one.")] = None,
+    trust: Annotated[bool, typer.Option(help="Engines may be loaded; loading runs their code.")] = False,
+    any_release: Annotated[bool, typer.Option(help="Try engines of another TensorRT release.")] = False,
+    flags: Annotated[str, typer.Option(help='More flags for trtexec: "--infStreams=2".')] = "",
+    profile: Annotated[bool, typer.Option(help="Time every layer too, in runs of their own.")] = False,
+    save: Annotated[
+        Path | None, typer.Option(help="Folder for times and outputs in trtexec's formats.")
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(min=1.0, help="Wall-clock limit of one process in seconds.")
+    ] = 1800.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the timing as JSON.")] = False,
+) -> None:
+    """Time models or engines in turns: is B faster than A, by how much, with what certainty?"""
+    from typing import cast, get_args
+
+    from qdqtool.backends.flags import parse_flags, split_flags
+    from qdqtool.backends.shapes import parse_shapes
+    from qdqtool.backends.timing.measure import TIMING, TimeRequest, Via, measure
+    from qdqtool.backends.timing.rounds import Effort
+    from qdqtool.cli.screen import progress
+    from qdqtool.errors import UsageError
+
+    if via not in get_args(Via):
+        raise UsageError(f"there is no clock {via!r}", fix=f"choose one of {', '.join(get_args(Via))}")
+    request = TimeRequest(
+        candidates=tuple(candidates),
+        via=cast("Via", via),
+        provider=provider,
+        effort=Effort(rounds=rounds, iterations=iterations, warm_up_ms=warm_up),
+        shapes=parse_shapes(shapes),
+        inputs=inputs,
+        trust=trust,
+        any_release=any_release,
+        flags=parse_flags(split_flags(flags)),
+        profile=profile,
+        save=save,
+        timeout_s=timeout,
+    )
+    with progress() as bars:
+        bar = bars.add_task("time", total=None)
+        timing = measure(request, lambda done, total: bars.update(bar, completed=done, total=total))
+    if as_json:
+        sys.stdout.write(TIMING.dump(timing))
+    else:
+        _show(timing)
+
+
+def _show(timing: object) -> None:
+    """Print a table of times, the layers that take longest, and the verdicts."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from qdqtool.backends.timing.measure import Timing
+    from qdqtool.cli.screen import stderr, stdout
+
+    assert isinstance(timing, Timing)
+    table = Table(box=None, pad_edge=False)
+    for title in ("", "median ms", "mean", "p90", "p99", "spread", "runs"):
+        table.add_column(title, justify="left" if not title else "right")
+    for found in timing.summaries:
+        times = (found.median, found.mean, found.p90, found.p99)
+        spread = f"{100 * found.spread:.1f} %" + (" unstable" if found.unstable else "")
+        table.add_row(Text(found.name), *(f"{time:.4f}" for time in times), spread, str(found.count))
+    stdout().print(table)
+    for profile in timing.profiles:
+        stdout().print(f"\n{profile.name}: layers by time, average ms", markup=False, highlight=False)
+        for layer in sorted(profile.layers, key=lambda layer: -layer.average)[:_LAYERS_SHOWN]:
+            stdout().print(f"  {layer.average:9.4f}  {layer.name}", markup=False, highlight=False)
+    for verdict in timing.verdicts:
+        stdout().print(str(verdict), markup=False, highlight=False)
+    stderr().print(f"measured: {timing.summaries[0].clock}", markup=False, highlight=False)
+
+
+PLUGIN = time
