@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from qdqtool.core.engine import Engine, EngineLayer, EngineTensor
@@ -22,10 +23,14 @@ from qdqtool.engine.readers.names import NAMES_ONLY
 _LAYERS = re.compile(r'"Layers"\s*:\s*\[')
 _BINDINGS = re.compile(r'"Bindings"\s*:\s*(?=\[)')
 _TENSORS = re.compile(r'"I/O Tensors"\s*:\s*(?=\[)')
-_NEXT = re.compile(r'\{\s*"Name"\s*:')
+_NEXT = re.compile(r'\{\s*"Name"\s*:\s*"(?:[^"\\]|\\.)*"\s*,\s*"LayerType"')
 _GAP = re.compile(r"[\s,]*")
 _DECODER = json.JSONDecoder(strict=False)
 _DAMAGED = object()
+MOST_LAYERS = 100_000
+"""Layers after which reading stops; no engine comes near."""
+_MOST_DAMAGE = 1000
+"""Damaged stretches after which the rest of a file is given up."""
 _REGIONS = frozenset({"kgen", "gemm", "shape_call", "correlation"})
 
 
@@ -39,7 +44,7 @@ def read(text: str) -> Engine:
     *_, begin = _LAYERS.finditer(text)
     layers: list[EngineLayer] = []
     unread, names = 0, 0
-    for value in _elements(text, begin.end()):
+    for value in islice(_elements(text, begin.end()), MOST_LAYERS):
         names += isinstance(value, str)
         if isinstance(value, str):
             layers.append(layer({"Name": value}))
@@ -48,13 +53,17 @@ def read(text: str) -> Engine:
         else:
             unread += 1
     form = _form(layers, text) if names < len(layers) else "names-only"
-    notes = (NAMES_ONLY,) if names else ()
-    return Engine(layers=tuple(layers), bindings=_bindings(text), form=form, unread=unread, notes=notes)
+    notes = [NAMES_ONLY] if names else []
+    notes += [f"only the first {MOST_LAYERS:,} layers were read"] if len(layers) == MOST_LAYERS else []
+    return Engine(
+        layers=tuple(layers), bindings=_bindings(text), form=form, unread=unread, notes=tuple(notes)
+    )
 
 
 def _elements(text: str, at: int) -> Iterator[Any]:
     """The values of the list that begins at `at`; `_DAMAGED` for each stretch that is not JSON."""
-    while True:
+    damage = 0
+    while damage < _MOST_DAMAGE:
         gap = _GAP.match(text, at)
         at = gap.end() if gap else at
         if at >= len(text):
@@ -65,6 +74,7 @@ def _elements(text: str, at: int) -> Iterator[Any]:
         try:
             value, at = _DECODER.raw_decode(text, at)
         except (ValueError, RecursionError):
+            damage += 1
             yield _DAMAGED
             following = _NEXT.search(text, at + 1)
             if following is None:
