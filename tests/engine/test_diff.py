@@ -1,0 +1,153 @@
+"""Two engines side by side."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from qdqtool.core.difference import EngineDiff
+from qdqtool.core.dtypes import DType
+from qdqtool.core.engine import Certainty
+from qdqtool.core.timing import Profile, ProfileRow
+from qdqtool.engine import read, read_text
+from qdqtool.engine.diff import Explored, compare
+from qdqtool.engine.profiles import read_profile
+from qdqtool.engine.view import view
+from tests.shared import SHARED, shared
+
+FP16, INT8 = "Row major linear FP16 format", "Row major Int8 format"
+
+
+def tensor(name: str, words: str, channels: int = 8) -> dict:
+    return {"Name": name, "Dimensions": [1, channels, 16, 16], "Format/Datatype": words}
+
+
+def conv(name: str, source: str, target: str, words: str, out: str = "", channels: int = 8) -> dict:
+    return {
+        "Name": name,
+        "LayerType": "CaskConvolution",
+        "Inputs": [tensor(source, words)],
+        "Outputs": [tensor(target, out or words, channels)],
+        "Kernel": [3, 3],
+        "OutMaps": channels,
+        "Weights": {"Type": "Int8" if words == INT8 else "Half", "Count": 8 * channels * 9},
+    }
+
+
+def quantize(name: str, source: str, target: str) -> dict:
+    sides = {"Inputs": [tensor(source, FP16)], "Outputs": [tensor(target, INT8)]}
+    return {"Name": name, "LayerType": "Reformat", "Origin": "QDQ", **sides}
+
+
+def explored(name: str, *layers: dict, ms: tuple[float, ...] = ()) -> Explored:
+    engine = read_text(json.dumps({"Layers": layers, "Bindings": ["x", "y"]}), where=name)
+    rows = tuple(
+        ProfileRow(name=layer.name, average_ms=time) for layer, time in zip(engine.layers, ms, strict=False)
+    )
+    return Explored(name=name, engine=engine, view=view(engine, profile=Profile(rows=rows) if rows else None))
+
+
+def test_an_engine_does_not_differ_from_itself():
+    one = explored("a", conv("c1 + relu1", "x", "t", FP16), conv("c2", "t", "y", FP16), ms=(1.0, 2.0))
+    found = compare(one, one)
+    assert [pair.ms for pair in found.pairs] == [0.0, 0.0]
+    assert (found.left_only, found.right_only, found.notes) == ((), (), ())
+    assert not [cause for cause in found.causes if cause.ms or cause.bytes]
+
+
+def test_layers_are_aligned_by_the_names_they_share():
+    left = explored("fp16", conv("c1 + relu1", "x", "t", FP16), conv("c2", "t", "y", FP16), ms=(1.0, 2.0))
+    right = explored(
+        "int8",
+        quantize("Q", "x", "q"),
+        conv("c2", "t", "y", INT8, FP16),
+        conv("w + Q1 + c1 + relu1", "q", "t", INT8),
+        ms=(0.2, 0.5, 0.6),
+    )
+    found = compare(left, right)
+    assert [(pair.left.layers, pair.right.layers) for pair in found.pairs] == [
+        (("c1 + relu1",), ("w + Q1 + c1 + relu1",)),
+        (("c2",), ("c2",)),
+    ]
+    assert {pair.certainty for pair in found.pairs} == {Certainty.STATED}
+    assert [side.layers for side in found.right_only] == [("Q",)]
+    assert found.causes[0].text.startswith("2 compute layers went from fp16 to int8: 1.9000 ms won")
+
+
+def test_layers_without_common_names_are_aligned_by_shape_and_that_is_said():
+    left = explored("a", conv("l1", "x", "t", FP16), conv("l2", "t", "y", FP16, channels=24))
+    right = explored("b", conv("r2", "t", "y", INT8, FP16, channels=24), conv("r1", "x", "t", INT8))
+    found = compare(left, right)
+    assert [(pair.left.layers[0], pair.right.layers[0]) for pair in found.pairs] == [
+        ("l1", "r1"),
+        ("l2", "r2"),
+    ]
+    assert {pair.certainty for pair in found.pairs} == {Certainty.INFERRED}
+
+
+def test_counted_up_names_do_not_prove_that_layers_are_the_same():
+    left = explored("a", conv("w1 + Conv_3", "x", "t", FP16), conv("w2 + Conv_5", "t", "y", FP16))
+    right = explored("b", conv("w1 + Conv_5", "x", "t", INT8), conv("w2 + Conv_9", "t", "y", INT8))
+    found = compare(left, right)
+    assert [(pair.left.layers[0][:2], pair.right.layers[0][:2]) for pair in found.pairs] == [
+        ("w1", "w1"),
+        ("w2", "w2"),
+    ]
+
+
+def test_a_merged_layer_stands_against_the_layers_it_merges():
+    left = explored("a", conv("c1", "x", "t", FP16), conv("c2", "x", "u", FP16))
+    right = explored("b", conv("c1 || c2", "x", "tu", FP16, channels=16))
+    found = compare(left, right)
+    assert [(pair.left.layers, pair.right.layers) for pair in found.pairs] == [(("c1", "c2"), ("c1 || c2",))]
+
+
+def test_a_slower_layer_is_a_cause_of_its_own():
+    left = explored("a", conv("c1", "x", "t", FP16), conv("c2", "t", "y", FP16), ms=(1.0, 2.0))
+    right = explored("b", conv("c1", "x", "t", INT8, FP16), conv("c2", "t", "y", FP16), ms=(1.5, 2.0))
+    texts = [cause.text for cause in compare(left, right).causes]
+    assert any(text.startswith("c1 takes 1.5000 ms in int8 instead of 1.0000 ms in fp16") for text in texts)
+
+
+def test_round_trips_are_named_with_the_layers_they_stand_behind():
+    left = explored(
+        "before", conv("c1", "x", "f", INT8, FP16), quantize("Q", "f", "q"), conv("c2", "q", "y", INT8)
+    )
+    right = explored("after", conv("c1", "x", "q", INT8), conv("c2", "q", "y", INT8))
+    found = compare(left, right)
+    cause = next(cause for cause in found.causes if "round trips" in cause.text)
+    assert cause.text.startswith("before has 1 fp16 round trips, after has 0")
+    assert cause.text.endswith("behind c1")
+    assert cause.layers == ("Q",)
+    assert cause.bytes == -(2 + 1) * 8 * 16 * 16
+    assert found.left.conversions - found.right.conversions == 1
+
+
+def test_engines_of_different_models_are_called_so():
+    found = compare(
+        explored("a", conv("c1", "x", "y", FP16)), explored("b", conv("d", "x", "y", FP16, channels=24))
+    )
+    assert found.pairs == ()
+    assert any("different models" in note for note in found.notes)
+
+
+@pytest.mark.shared
+def test_the_residual_quantized_resnet_loses_the_round_trips_of_the_other_one():
+    def trex(name: str) -> Explored:
+        shared("corpus/layer_info")
+        marks = f"trt-engine-explorer__examples__pytorch__resnet__A100__{name}__"
+        (layers,) = (SHARED / "corpus" / "layer_info").glob(f"*{marks}*")
+        (times,) = (SHARED / "corpus" / "profile").glob(f"*{marks}*engine.profile.json")
+        engine = read(layers)
+        return Explored(name=name, engine=engine, view=view(engine, profile=read_profile(times)))
+
+    found: EngineDiff = compare(trex("qat"), trex("qat-residual"))
+    assert len(found.pairs) == 21
+    assert {pair.right.precision for pair in found.pairs} == {DType.INT8}
+    cause = next(cause for cause in found.causes if "round trips" in cause.text)
+    assert cause.text.startswith("qat has 7 fp16 round trips, qat-residual has 0")
+    assert "layer1.0.conv2.weight + QuantizeLinear_32 + Conv_34 + Add_36 + Relu_37" in cause.text
+    assert cause.ms == pytest.approx(-0.136192)
+    assert (found.left.conversions, found.right.conversions) == (12, 3)
+    assert found.right.ms < found.left.ms

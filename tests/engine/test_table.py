@@ -1,0 +1,176 @@
+"""Tables, pictures and models made of layers."""
+
+from __future__ import annotations
+
+import csv
+import io
+from xml.etree import ElementTree as ET
+
+import onnx
+import pytest
+from PIL import Image
+
+from qdqtool.core.explore import EngineView
+from qdqtool.core.layer_names import normalized, parts, stem
+from qdqtool.core.timing import Profile, ProfileRow
+from qdqtool.engine import read_text
+from qdqtool.engine.dot import dot
+from qdqtool.engine.nodes import node_facts
+from qdqtool.engine.raster import png
+from qdqtool.engine.table import cells, select, write_csv
+from qdqtool.engine.view import view
+from qdqtool.errors import UsageError
+from qdqtool.graph.annotate import annotate
+from qdqtool.graph.load import load
+from qdqtool.graph.picture import picture
+from qdqtool.graph.save import save
+from tests import models
+from tests.engine.records import CONV, EPILOGUE, QUANTIZE, dump
+
+ENGINE = read_text(dump(QUANTIZE, CONV, EPILOGUE, bindings=("x",)), where="test")
+NAMES = [layer.name for layer in ENGINE.layers]
+
+
+def seen(*times: float) -> EngineView:
+    rows = tuple(ProfileRow(name=name, average_ms=ms) for name, ms in zip(NAMES, times, strict=False))
+    return view(ENGINE, profile=Profile(rows=rows) if rows else None)
+
+
+def test_without_conditions_all_layers_come_in_launch_order():
+    assert [layer.name for layer in select(seen())] == NAMES
+
+
+@pytest.mark.parametrize(
+    ("where", "count"),
+    [
+        (("role=compute",), 1),
+        (("precision=INT8",), 3),
+        (("name=*Relu*", "precision=int8"), 1),
+        (("kind=no",), 0),
+    ],
+    ids=["role", "case", "two", "none"],
+)
+def test_conditions_are_globs_on_columns(where: tuple[str, ...], count: int):
+    assert len(select(seen(), where=where)) == count
+
+
+def test_numbers_sort_from_large_to_small_and_unknown_ones_last():
+    assert [layer.ms for layer in select(seen(0.5, 2.0), sort="ms")] == [2.0, 0.5, None]
+    assert [layer.name for layer in select(seen(), sort="name")] == sorted(NAMES)
+
+
+@pytest.mark.parametrize("bad", [{"where": ("precision",)}, {"where": ("colour=red",)}, {"sort": "colour"}])
+def test_unknown_columns_and_conditions_are_refused_with_a_fix(bad: dict):
+    with pytest.raises(UsageError) as caught:
+        select(seen(), **bad)
+    assert caught.value.fix
+
+
+def test_the_csv_can_be_read_back():
+    rows = list(csv.DictReader(io.StringIO(write_csv(select(seen(0.5, 2.0))))))
+    assert [row["name"] for row in rows] == NAMES
+    assert rows[1]["ms"] == "2"
+    assert rows[1]["onnx_nodes"] == "c1 | c1/DQ"
+
+
+def test_columns_can_be_chosen():
+    assert cells(select(seen(), limit=1), ("kind", "precision")) == [["kgen", "int8"]]
+
+
+def test_dot_names_every_kernel_and_joins_them():
+    text = dot(seen(), {"int8": "#009e73"})
+    assert text.startswith("digraph engine {")
+    assert text.count(" [label=") == 3 + 2 + 1
+    assert "n0 -> n1" in text
+    assert "n1 -> n2" in text
+    assert "io0 -> n0" in text
+
+
+def test_dot_escapes_what_a_layer_is_called():
+    odd = CONV.replace("c1_myl0_1", 'a"]; x -> y; \\ <script>', 1)
+    text = dot(view(read_text(dump(odd), where="test")), {})
+    assert 'a\\"]; x -> y; \\\\ <script>' in text
+
+
+def test_dot_joins_through_layers_without_a_kernel():
+    noop = EPILOGUE.replace("kgen", "NoOp").replace("__myl_MulAddReluMulMinMaxRounCast_myl0_2", "pass")
+    after = (
+        EPILOGUE.replace("Name: y_q,", "Name: z,")
+        .replace("Name: y,", "Name: y_q,")
+        .replace("_myl0_2", "_myl0_3")
+    )
+    text = dot(view(read_text(dump(CONV, noop, after), where="test")), {})
+    assert "n0 -> n2" in text
+
+
+def test_a_drawing_becomes_a_png_of_its_size():
+    drawing = ET.fromstring(
+        '<svg viewBox="0 0 80 40"><g transform="translate(10 10)" class="p-int8"><rect width="30" height="20"/>'
+        '<text x="4" y="12">a</text></g><polyline class="p-fp16" points="0,0 79,39"/></svg>'
+    )
+    image = Image.open(io.BytesIO(png(drawing, {"p-int8": "#009e73", "p-fp16": "#0072b2"})))
+    assert image.size == (81, 41)
+    colours = {colour for _, colour in image.getcolors(100_000)}
+    assert {(0, 0x9E, 0x73), (0, 0x72, 0xB2), (255, 255, 255)} <= colours
+
+
+def test_a_picture_too_large_for_memory_is_refused():
+    with pytest.raises(UsageError, match="pixels"):
+        png(ET.fromstring('<svg viewBox="0 0 100000 100000"/>'), {})
+
+
+def test_an_annotated_model_carries_facts_and_computes_the_same(tmp_path):
+    model = load(models.save(models.conv_chain(), tmp_path))
+    noted = annotate(model, {"conv1": {"engine.precision": "int8", "engine.ms": "0.5"}})
+    assert model.view.by_name["conv1"].op == "Conv"
+    save(noted, tmp_path / "noted.onnx")
+    written = onnx.load(tmp_path / "noted.onnx")
+    onnx.checker.check_model(written)
+    node = next(node for node in written.graph.node if node.name == "conv1")
+    assert {prop.key: prop.value for prop in node.metadata_props} == {
+        "engine.ms": "0.5",
+        "engine.precision": "int8",
+    }
+    assert not any(node.metadata_props for node in model.proto.graph.node)
+
+
+def test_facts_of_a_node_come_from_the_layers_that_hold_it():
+    facts = node_facts(ENGINE, seen(0.5, 2.0, 1.0), frozenset({"c1", "relu", "elsewhere"}))
+    assert set(facts) == {"c1", "relu"}
+    assert facts["c1"]["engine.precision"] == "int8"
+    assert facts["c1"]["engine.ms"] == "2"
+    assert facts["relu"]["engine.layer"] == NAMES[2]
+
+
+def test_an_engine_becomes_a_model_to_look_at(tmp_path):
+    made = picture(seen(0.5, 2.0))
+    save(made, tmp_path / "engine.onnx")
+    graph = onnx.load(tmp_path / "engine.onnx").graph
+    assert [node.op_type for node in graph.node] == ["kgen", "correlation", "kgen"]
+    assert [value.name for value in graph.input] == ["x"]
+    assert [value.name for value in graph.output] == ["y_q"]
+    attributes = {attribute.name for attribute in graph.node[1].attribute}
+    assert {"precision", "ms", "bytes", "macs", "onnx_nodes"} <= attributes
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("a + b", ("a", "b")),
+        ("a || b", ("a", "b")),
+        ("PWN(PWN(a), b) + c", ("a", "b", "c")),
+        ("c1_myl0_3", ("c1",)),
+        ("a [profile 2]", ("a",)),
+        ("f(x) + (Unnamed Layer* 1) [Shuffle]", ("f(x)", "(Unnamed Layer* 1) [Shuffle]")),
+        (")(", (")(",)),
+        ("", ()),
+    ],
+)
+def test_layer_names_are_taken_apart(name: str, expected: tuple[str, ...]):
+    assert parts(name) == expected
+
+
+def test_normalizing_twice_changes_nothing():
+    for name in ("PWN(PWN(a), b)", "x  y [profile 1]", "PWN(", "((", "a_myl0_1"):
+        assert normalized(normalized(name)) == normalized(name)
+        assert stem(stem(name)) == stem(name)
