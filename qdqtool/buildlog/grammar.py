@@ -29,12 +29,14 @@ class Grammar:
         buckets: sentences that begin with the same bytes, longest head first.
         light: sentences that may be counted without taking them apart.
         sections: heading -> section.
+        foreign: shapes of lines that are not the builder's.
     """
 
     def __init__(self, families: tuple[str, ...] = ()) -> None:
         plugs = [PATTERNS.load(name) for name in families or PATTERNS.names()]
         sentences = [sentence for plug in plugs for sentence in plug.sentences]
         self.sections: dict[str, Section] = {s.opens: s for plug in plugs for s in plug.sections}
+        self.foreign: tuple[Shape, ...] = tuple(shape for plug in plugs for shape in plug.foreign)
         self.keys: dict[str, int] = {}
         self.buckets: list[list[Sentence]] = []
         self._short: list[Sentence] = []

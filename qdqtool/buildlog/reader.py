@@ -24,6 +24,10 @@ _STAMP = re.compile(r"\[(\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d)\]")
 _JOINT = re.compile(r"(?=\[\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d\] ?\[)|(?==== [A-Z][\w ]{3,60} ===)|(?=&&&& )")
 _LOUD = frozenset("WEFX")
 _NOTHING = np.zeros(0, np.int64)
+_PREFIXED = frozenset({"attempt", "layers-original", "node-begins", "timing", "onnx-ir"})
+"""Sentences that every front end prints behind a prefix: without one, the log was pasted without its prefixes."""
+_SHAPED = 600
+"""Characters of a line in which a foreign shape is looked for."""
 _PREFIX = 64
 """Characters that hold any well-known prefix."""
 _STARTS = frozenset({"run-begins", "polygraphy-begins", "onnx-file", "layers-original"})
@@ -267,11 +271,13 @@ class Reader:
         body = body.strip()
         found = self._recognise(body, has_prefix=has_prefix)
         if found is None:
-            self._unknown(line, body, prefix)
+            self._unknown(line, body, prefix, has_prefix=has_prefix)
             return
         name, fields, inside = found
         if prefix.severity in _LOUD:
             self._run.troubles.note(line, prefix.severity, body, name)
+        if not has_prefix and name in _PREFIXED:
+            self._run.pasted = True
         self._hear(line, name, fields)
         if not inside:
             self._section = self._grammar.sections.get(name)
@@ -296,8 +302,8 @@ class Reader:
         found = self._grammar.read(rest) if rest else None
         return (*found, False) if found is not None else None
 
-    def _unknown(self, line: int, body: str, prefix: Prefix) -> None:
-        """A message that no sentence fits: perhaps two joined ones."""
+    def _unknown(self, line: int, body: str, prefix: Prefix, *, has_prefix: bool) -> None:
+        """A message that no sentence fits: perhaps two joined ones, perhaps not the builder's."""
         self._section = None
         pieces = [piece for piece in _JOINT.split(body, maxsplit=8) if piece.strip()]
         if len(pieces) > 1:
@@ -306,7 +312,14 @@ class Reader:
             return
         if prefix.severity in _LOUD:
             self._run.troubles.note(line, prefix.severity, body, "")
-        self._run.miss(line, body)
+        bare = self._run.pasted and not self._is_prefixed()
+        if not has_prefix and not bare and self._is_foreign(body):
+            self._run.foreign += 1
+        else:
+            self._run.miss(line, body)
+
+    def _is_foreign(self, body: str) -> bool:
+        return any(shape.read(body[:_SHAPED]) is not None for shape in self._grammar.foreign)
 
     def _hear(self, line: int, name: str, fields: Fields) -> None:
         if name in TUNED:

@@ -55,9 +55,11 @@ class Run:
         self.first_line = first_line
         self.lines = 0
         self.blank = 0
+        self.foreign = 0
         self.unread = 0
         self.clipped = 0
         self.prefixed = False
+        self.pasted = False
         self.last_stamp = ""
         self._kept = 0
         self._wordings: dict[str, Unread] = {}
@@ -177,6 +179,7 @@ class Run:
             "first_line": self.first_line,
             "lines": self.lines,
             "blank": self.blank,
+            "foreign": self.foreign,
             "unread": self.unread,
             "unread_lines": tuple(sorted(self._wordings.values(), key=lambda one: (-one.count, one.line))),
             "clipped": self.clipped,

@@ -112,10 +112,17 @@ class Section:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Family:
-    """Sentences about one subject: the plug of a file on the shelf of patterns."""
+    """Sentences about one subject: the plug of a file on the shelf of patterns.
 
-    sentences: tuple[Sentence | Shape, ...]
+    Attributes:
+        sentences: tried everywhere.
+        sections: rows that have a meaning only behind a heading.
+        foreign: shapes of lines that are not the builder's, tried last and only where builders use prefixes.
+    """
+
+    sentences: tuple[Sentence | Shape, ...] = ()
     sections: tuple[Section, ...] = ()
+    foreign: tuple[Shape, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -44,6 +44,15 @@ def test_a_row_recognises_its_examples(section: Section, row: Sentence | Shape):
         assert first.name == row.name, example
 
 
+@pytest.mark.parametrize(
+    "shape", [pytest.param(shape, id=shape.name) for plug in FAMILIES.values() for shape in plug.foreign]
+)
+def test_a_foreign_shape_recognises_its_examples_before_others_do(shape: Shape):
+    assert shape.examples
+    for example in shape.examples:
+        assert next(one.name for one in grammar().foreign if one.read(example)) == shape.name
+
+
 @pytest.mark.parametrize("name", list(FAMILIES))
 def test_sections_open_with_a_sentence_that_exists(name):
     headings = {sentence.name for plug in FAMILIES.values() for sentence in plug.sentences}

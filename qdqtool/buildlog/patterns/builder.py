@@ -5,6 +5,71 @@ from qdqtool.buildlog.sentence import Family, row, says
 PLUGIN = Family(
     sentences=(
         says(
+            "streams-used", "[MS] Number of streams used is {streams:int}", "[MS] Number of streams used is 3"
+        ),
+        says("events-used", "[MS] Number of events used is {events:int}", "[MS] Number of events used is 2"),
+        says("cache-loaded", "Loaded {size:int} timing cache entries.", "Loaded 1 timing cache entries."),
+        says(
+            "cache-loaded-bytes",
+            "Loaded {size:int} bytes of {what}",
+            "Loaded 27 bytes of code generator cache.",
+        ),
+        says(
+            "strategy-used",
+            "Use backend strategy {strategy:int} with estimated inference time ({ms:num}) as the initial choice.",
+            "Use backend strategy 4 with estimated inference time (0.224256) as the initial choice.",
+        ),
+        says(
+            "strategy-skipped",
+            "Skip backend strategy {strategy:int}since its estimated inference time ({ms:num}) is not faster than {rest}",
+            "Skip backend strategy 3since its estimated inference time (0.260096) is not faster than the previous engine.",
+        ),
+        says(
+            "non-conforming",
+            "For layer {layer>} a non-conforming implementation was chosen than was requested i.e. {rest}",
+            "For layer Conv__25 + Relu a non-conforming implementation was chosen than was requested i.e. requested layer "
+            "computation precision and output precision types are ignored.",
+        ),
+        says(
+            "selector-advice",
+            "It is suggested to disable layer timing cache while using AlgorithmSelector. {rest}",
+            "It is suggested to disable layer timing cache while using AlgorithmSelector. Please refer to the developer guide.",
+        ),
+        says(
+            "int8-configured",
+            "Configuring builder for Int8 Mode completed in {seconds:num} seconds.",
+            "Configuring builder for Int8 Mode completed in 0.000879426 seconds.",
+        ),
+        says("file-locked", "File locked in {seconds:num} seconds.", "File locked in 4.649e-06 seconds."),
+        says(
+            "file-unlocked", "File unlocked in {seconds:num} seconds.", "File unlocked in 5.961e-06 seconds."
+        ),
+        says(
+            "file-unlocking",
+            "Trying to remove exclusive file lock {path}",
+            "Trying to remove exclusive file lock ./timing.cache.lock",
+        ),
+        says(
+            "broadcast",
+            "{node}: broadcasting {input} to make tensors conform, {dims}",
+            "MatMul_0: broadcasting input1 to make tensors conform, dims(input0)=[1,3][NONE] dims(input1)=[1,1][NONE].",
+        ),
+        says(
+            "transposed",
+            "Transposing the dimensions of {nodes} and setting {others} to identity shuffle.",
+            "Transposing the dimensions of Add-6 and constant32t and setting Transpose-6 and Transpose-7 to identity shuffle.",
+        ),
+        says(
+            "input-unused",
+            "[RemoveDeadLayers] Input Tensor {tensor} is unused or used only at compile-time, but is not being removed.",
+            "[RemoveDeadLayers] Input Tensor x is unused or used only at compile-time, but is not being removed.",
+        ),
+        says(
+            "flag-unset",
+            "Unset previous flag because {reason}",
+            "Unset previous flag because kREFIT, kREFIT_INDIVIDUAL and kREFIT_IDENTICAL are mutually exclusive.",
+        ),
+        says(
             "backend-build",
             "Compiler backend is used during engine build.",
             "Compiler backend is used during engine build.",

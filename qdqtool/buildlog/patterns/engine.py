@@ -4,6 +4,12 @@ from qdqtool.buildlog.sentence import Family, says
 
 PLUGIN = Family(
     sentences=(
+        says("engine-loaded", "Loaded engine size: {mib:int} MB", "Loaded engine size: 597 MB"),
+        says(
+            "lazy-loading-off",
+            "CUDA lazy loading is not enabled. {advice}",
+            "CUDA lazy loading is not enabled. Enabling it can significantly reduce device memory usage.",
+        ),
         says(
             "dla-heading",
             "---------- Layers Running on DLA ----------",

@@ -9,8 +9,73 @@ _METRIC = row(
     "GPU Compute Time: min = 1.1 ms, max = 2.9 ms, mean = 1.2 ms, median = 1.15 ms, percentile(99%) = 2.5 ms",
 )
 
+_DUMP = (
+    row("dumped-tensor", r"(?P<tensor>\S.{0,300}): \((?P<dims>[\dx]*)\)", "z: (1)", "output0: (1x16x3x3)"),
+    row("dumped-values", r"(?P<values>[-+\d][\d\s.e+\-naif]*)", "0 0.343867 0.280038"),
+)
+
 PLUGIN = Family(
     sentences=(
+        says(
+            "profile-shape-set",
+            "Set shape of input tensor {tensor} for optimization profile {profile:int} to: MIN={low} OPT={opt} MAX={high}",
+            "Set shape of input tensor x for optimization profile 0 to: MIN=1x1x28x28 OPT=4x1x28x28 MAX=16x1x28x28",
+        ),
+        says(
+            "shape-set",
+            "Set shape of input tensor {tensor} to: {dims}",
+            "Set shape of input tensor x to: 1x1x28x28",
+        ),
+        says(
+            "shape-missing",
+            "Shape missing for input with dynamic shape: {tensor}Automatically setting shape to: {dims}",
+            "Shape missing for input with dynamic shape: xAutomatically setting shape to: 1x1x28x28",
+        ),
+        says(
+            "context-created",
+            "Created execution context with device memory size: {mib:num} MiB",
+            "Created execution context with device memory size: 3.44238 MiB",
+        ),
+        says(
+            "inference-skipped",
+            "Skipped inference phase since {reason}",
+            "Skipped inference phase since --skipInference is added.",
+        ),
+        says("trace-omitted", "... Omitting {lines:int} lines", "... Omitting 38190 lines"),
+        says(
+            "not-timed",
+            "The e2e network timing is not reported since {reason}",
+            "The e2e network timing is not reported since it is inaccurate due to the extra synchronizations when the profiler is enabled.",
+        ),
+        says(
+            "not-timed-advice",
+            "To show e2e network timing report, {advice}",
+            "To show e2e network timing report, add --separateProfileRun to profile layer timing in a separate run.",
+        ),
+        says(
+            "advice-flag",
+            "Add {flag:word} flag to {purpose}",
+            "Add --noDataTransfers flag to disable data transfers.",
+        ),
+        says(
+            "advice-flag-unused",
+            "If not already in use, {advice}",
+            "If not already in use, locking GPU clock frequency or adding --useSpinWait may improve the stability.",
+        ),
+        says(
+            "names-only",
+            "The profiling verbosity was set to {verbosity} when the engine was built, {rest}",
+            "The profiling verbosity was set to ProfilingVerbosity::kLAYER_NAMES_ONLY when the engine was built, so only "
+            "the layer names will be returned. Rebuild the engine with ProfilingVerbosity::kDETAILED.",
+        ),
+        says("raw-dump", "Dumping I/O Bindings to RAW Files:", "Dumping I/O Bindings to RAW Files:"),
+        says(
+            "raw-file",
+            "Writing file for {direction:word} binding {tensor} (with datatype {dtype} and dimensions {dims}) to {path}",
+            "Writing file for input binding x (with datatype fp32 and dimensions 1.1.28.28) to x.input.1.1.28.28.fp32.raw",
+        ),
+        says("outputs-heading", "Output Tensors:", "Output Tensors:"),
+        says("inputs-heading", "Input Tensors:", "Input Tensors:"),
         says(
             "values-random",
             "Using random values for {direction:word} {tensor}",
@@ -91,16 +156,8 @@ PLUGIN = Family(
         ),
     ),
     sections=(
-        Section(
-            opens="section-performance",
-            rows=(
-                row(
-                    "performance-hint",
-                    r"(?P<hint>(?:If not already in use|Add|Use|Lock|Consider) ?,? .+)",
-                    "If not already in use, locking GPU clock frequency or adding --useSpinWait may improve the stability.",
-                ),
-            ),
-        ),
+        Section(opens="outputs-heading", first=True, rows=_DUMP),
+        Section(opens="inputs-heading", first=True, rows=_DUMP),
         Section(
             opens="section-explanations",
             rows=(

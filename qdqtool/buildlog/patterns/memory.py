@@ -5,6 +5,31 @@ from qdqtool.buildlog.sentence import Family, says
 PLUGIN = Family(
     sentences=(
         says(
+            "memory-layer-old",
+            "Layer: {layer>} HostPersistent: {host:int} DevicePersistent: {device:int}",
+            "Layer: Conv__25 + Relu HostPersistent: 1664 DevicePersistent: 8192",
+        ),
+        says(
+            "memory-peak-building",
+            "[MemUsageStats] Peak memory usage during Engine building and serialization: CPU: {cpu:int} MiB",
+            "[MemUsageStats] Peak memory usage during Engine building and serialization: CPU: 4322 MiB",
+        ),
+        says(
+            "memory-runner",
+            "Total per-runner device memory is {bytes:int}",
+            "Total per-runner device memory is 214528",
+        ),
+        says(
+            "memory-runner",
+            "Total per-runner host memory is {bytes:int}",
+            "Total per-runner host memory is 4032",
+        ),
+        says(
+            "memory-activation-reserved",
+            "Reserving memory for activation tensors. Host: {host:int} bytes Device: {device:int} bytes",
+            "Reserving memory for activation tensors. Host: 0 bytes Device: 25120 bytes",
+        ),
+        says(
             "memory-change",
             "[MemUsageChange] {what}: CPU {cpu:int}, GPU {gpu:int}, now: CPU {cpu_now:int}, GPU {gpu_now:int} (MiB)",
             "[MemUsageChange] Init cuBLAS/cuBLASLt: CPU +248, GPU +102, now: CPU 437, GPU 725 (MiB)",

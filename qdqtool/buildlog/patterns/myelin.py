@@ -50,7 +50,7 @@ PLUGIN = Family(
         ),
         says(
             "foreign-node",
-            "ForeignNode {region>} metadata: {nodes}",
+            "ForeignNode {region>} metadata:{nodes?}",
             "ForeignNode {ForeignNode[a...b]} metadata: [ONNX Layer: node_view][ONNX Layer: node_linear]",
         ),
         says(

@@ -24,7 +24,8 @@ _DEVICE = row(
     r'Device (?P<index>\d+): "(?P<name>[^"]*)" UUID: (?P<uuid>\S+)',
     'Device 0: "NVIDIA H100 PCIe" UUID: GPU-31e9692b-62b7-2d62-f0b1-f4195b568ac7',
 )
-_ROWS = (_DEVICE, _NOTE, _DEVICE_HEAD, _OPTION, _EMPTY, _TIGHT)
+_FILE = row("option-file", r"(?P<key>\S{1,300})<-(?P<value>\S.*)", "x<-x.input.1.1.28.28.fp32.raw")
+_ROWS = (_DEVICE, _NOTE, _DEVICE_HEAD, _OPTION, _EMPTY, _TIGHT, _FILE)
 
 PLUGIN = Family(
     sentences=(
@@ -35,7 +36,6 @@ PLUGIN = Family(
             "=== {title} ==={option}: {value?}",
             "=== Device Information ===Device: 0",
         ),
-        _DEVICE,
         says(
             "option-advice",
             "{types} precisions have been specified - more performance might be enabled by additionally "

@@ -5,6 +5,36 @@ from qdqtool.buildlog.sentence import Family, says
 PLUGIN = Family(
     sentences=(
         says(
+            "weight-clamped",
+            "Weight at index {index:int}: {value} is out of range. Clamping to: {limit}",
+            "Weight at index 0: 9223372036854775807 is out of range. Clamping to: 2147483647",
+        ),
+        says(
+            "weights-converted",
+            "TensorRT encountered issues when converting weights between types {rest}",
+            "TensorRT encountered issues when converting weights between types and that could affect accuracy.",
+        ),
+        says(
+            "weights-advice",
+            "Check verbose logs for the list of affected weights.",
+            "Check verbose logs for the list of affected weights.",
+        ),
+        says(
+            "weights-affected",
+            "- {weights:int} weights are affected by this issue: {what}",
+            "- 3 weights are affected by this issue: Detected subnormal FP16 values.",
+        ),
+        says(
+            "fp16-not-native",
+            "FP16 support requested on hardware without native FP16 support, {rest}",
+            "FP16 support requested on hardware without native FP16 support, performance will be negatively affected.",
+        ),
+        says(
+            "other-device-plan",
+            "Using an engine plan file across different models of devices is not recommended {rest}",
+            "Using an engine plan file across different models of devices is not recommended and is likely to affect performance or even cause errors.",
+        ),
+        says(
             "int64-weights",
             "Your ONNX model has been generated with INT64 weights, while TensorRT does not natively support INT64. "
             "{rest}",
