@@ -1,0 +1,251 @@
+"""Checks that need nothing but layer information, each on a small engine that has the fault and one that has not."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from qdqtool.audit import audit, examine, stage
+from qdqtool.core.difference import EngineDiff, EngineTotals, LayerPair, Side
+from qdqtool.core.dtypes import DType
+from qdqtool.core.engine import Engine
+from qdqtool.core.findings import Finding, Severity
+from qdqtool.engine import read, read_text
+from tests.shared import SHARED, shared
+
+FP32, FP16 = "Row major linear FP32", "Row major linear FP16 format"
+INT8, CHW32 = "Row major Int8 format", "Thirty-two wide channel vectorized row major Int8 format"
+
+
+def tensor(name: str, words: str = INT8, channels: int = 32) -> dict:
+    return {"Name": name, "Dimensions": [1, channels, 8, 8], "Format/Datatype": words}
+
+
+def layer(name: str, kind: str, inputs: list[dict], outputs: list[dict], **more: object) -> dict:
+    return {"Name": name, "LayerType": kind, "Inputs": inputs, "Outputs": outputs, **more}
+
+
+def conv(name: str, source: dict, target: dict, weights: str = "Int8", **more: object) -> dict:
+    channels = source["Dimensions"][1]
+    parameters = {"Kernel": [3, 3], "OutMaps": 32, "Weights": {"Type": weights, "Count": 32 * channels * 9}}
+    return layer(name, "CaskConvolution", [source, *more.pop("residual", [])], [target], **parameters, **more)
+
+
+def reformat(name: str, source: dict, target: dict, origin: str = "REFORMAT") -> dict:
+    return layer(name, "Reformat", [source], [target], Origin=origin)
+
+
+def engine(*layers: dict) -> Engine:
+    return read_text(json.dumps({"Layers": layers, "Bindings": ["in", "out"]}), where="test")
+
+
+def found(check: str, *layers: dict) -> list[Finding]:
+    return [finding for finding in audit(None, engine(*layers)).findings if finding.check == check]
+
+
+CLEAN = (
+    reformat("Q", tensor("in", FP32), tensor("a"), "QDQ"),
+    conv("c1", tensor("a"), tensor("b")),
+    conv("c2", tensor("b"), tensor("out", FP16)),
+)
+
+
+def test_a_clean_engine_has_no_findings():
+    assert audit(None, engine(*CLEAN)).findings == ()
+
+
+def test_an_engine_without_layers_has_no_findings():
+    assert audit(None, engine()).findings == ()
+
+
+def test_a_cast_between_two_kernels_is_needless_and_names_both():
+    (finding,) = found(
+        "needless_conversion",
+        conv("c1", tensor("in", FP32), tensor("a", FP32), "Float"),
+        reformat("cast", tensor("a", FP32), tensor("b", FP16)),
+        conv("c2", tensor("b", FP16), tensor("out", FP16), "Half"),
+    )
+    assert (finding.subject, finding.bytes) == ("cast", (4 + 2) * 32 * 64)
+    assert "casts fp32 to fp16 (REFORMAT), between c1 and c2" in finding.reason
+
+
+def test_a_dequantize_kernel_between_two_others_is_unfused():
+    (finding,) = found(
+        "unfused_qdq",
+        conv("c1", tensor("in"), tensor("a")),
+        reformat("DQ", tensor("a"), tensor("b", FP32), "QDQ"),
+        layer("softmax", "SoftMax", [tensor("b", FP32)], [tensor("out", FP32)]),
+    )
+    assert finding.subject == "DQ"
+    assert "only dequantizes" in finding.reason
+
+
+def test_a_float_result_that_goes_back_to_int8_is_a_round_trip():
+    layers = (
+        conv("c1", tensor("in"), tensor("f", FP16)),
+        reformat("Q", tensor("f", FP16), tensor("q"), "QDQ"),
+        conv("c2", tensor("q"), tensor("r")),
+        conv("c3", tensor("r"), tensor("out", FP16), residual=[tensor("f", FP16)]),
+    )
+    (finding,) = found("float_round_trip", *layers)
+    assert finding.severity is Severity.WARNING
+    assert "c1 computes in INT8 and writes fp16, which c3 reads as it is" in finding.reason
+    assert "quantize the shortcut" in finding.fix
+    assert [evidence.place for evidence in finding.evidence] == ["/data/layers/0", "/data/layers/1"]
+    assert found("int8_in_float_out", *layers) == []
+    assert found("unfused_qdq", *layers) == []
+
+
+def test_an_int8_kernel_that_hands_floats_to_another_is_named():
+    (finding,) = found(
+        "int8_in_float_out",
+        conv("c1", tensor("in"), tensor("f", FP16)),
+        layer("pool", "CaskPooling", [tensor("f", FP16)], [tensor("out", FP16)]),
+    )
+    assert "writes fp16 for pool" in finding.reason
+    assert finding.bytes == 2 * (2 - 1) * 32 * 64
+
+
+def test_conversions_in_a_row_are_one_chain():
+    (finding,) = found(
+        "conversion_chain",
+        conv("c1", tensor("in"), tensor("a")),
+        reformat("r1", tensor("a"), tensor("b", CHW32)),
+        reformat("copy", tensor("b", CHW32), tensor("c", CHW32), "SLICE"),
+        conv("c2", tensor("c", CHW32), tensor("out", FP16)),
+    )
+    assert finding.reason.startswith("2 kernels in a row only move data: r1 (REFORMAT) -> copy (SLICE)")
+
+
+def test_an_int8_kernel_on_ordinary_cores_is_named_with_the_likely_reason():
+    first = conv(
+        "c1",
+        tensor("in", channels=3),
+        tensor("out", FP16),
+        TacticName="ampere_fp32_icudnn_int8x4_128x64_relu",
+    )
+    (finding,) = found("no_tensor_cores", first)
+    assert "only 3 input channels" in finding.reason
+    depthwise = layer("dw", "CudaDepthwiseConvolution", [tensor("in")], [tensor("out")])
+    assert "depthwise" in found("no_tensor_cores", depthwise)[0].reason
+    fast = conv(
+        "c1", tensor("in"), tensor("out"), TacticName="sm80_xmma_fprop_i8i8_i8i32_f32_nchw_tensor16x8x32_x"
+    )
+    assert found("no_tensor_cores", fast) == []
+
+
+def test_padding_is_reported_from_a_quarter_on():
+    (finding,) = found(
+        "padding_waste", reformat("r", tensor("in", channels=3), tensor("out", CHW32, channels=3))
+    )
+    assert finding.bytes == (32 - 3) * 64
+    assert found("padding_waste", reformat("r", tensor("in"), tensor("out", CHW32, channels=30))) == []
+
+
+def test_fp32_beside_int8_means_fp16_was_not_enabled():
+    layers = (
+        conv("c1", tensor("in"), tensor("a", FP32)),
+        conv("c2", tensor("a", FP32), tensor("out", FP32), "Float"),
+    )
+    (finding,) = found("fp16_off", *layers)
+    assert "1 of 2 compute kernels run FP32 and none FP16" in finding.reason
+    mixed = (*layers, reformat("r", tensor("out", FP32), tensor("half", FP16)))
+    assert found("fp16_off", *mixed) == []
+    assert found("fp16_off", layers[1]) == []
+
+
+def test_twins_that_read_one_tensor_could_be_merged():
+    twins = (conv("c1", tensor("in"), tensor("a")), conv("c2", tensor("in"), tensor("b")))
+    (finding,) = found("unmerged_siblings", *twins)
+    assert finding.reason.endswith("c1, c2")
+    assert found("unmerged_siblings", twins[0], conv("c3", tensor("a"), tensor("b"))) == []
+
+
+def test_a_region_without_listed_kernels_says_what_it_holds():
+    region = layer(
+        "{ForeignNode[a...c]}",
+        "Myelin",
+        [tensor("in")],
+        [tensor("out")],
+        Metadata="[ONNX Layer: a]\x1e[ONNX Layer: b]",
+    )
+    (finding,) = found("opaque_region", region)
+    assert "holds 2 ONNX nodes, a, b" in finding.reason
+
+
+@pytest.mark.parametrize(
+    ("words", "fix"), [(FP32, "put Q/DQ on both inputs"), (INT8, "take away the Q/DQ between")]
+)
+def test_a_softmax_between_two_products_is_an_attention_that_is_not_fused(words: str, fix: str):
+    two = [tensor("q"), tensor("k")]
+    layers = (
+        layer("qk", "gemm", two, [tensor("s", words)]),
+        layer("pad", "kgen", [tensor("s", words)], [tensor("sp", words)]),
+        layer("softmax", "SoftMax", [tensor("sp", words)], [tensor("p")]),
+        layer("av", "gemm", [tensor("p"), tensor("v")], [tensor("out")]),
+    )
+    (finding,) = found("attention_not_fused", *layers)
+    assert "softmax between qk (int8) and av (int8)" in finding.reason
+    assert finding.fix.startswith(fix)
+    assert found("attention_not_fused", *layers[:3]) == []
+
+
+def test_a_layer_slower_than_in_the_other_engine_is_named():
+    def totals(name: str) -> EngineTotals:
+        return EngineTotals(
+            name=name, kernels=1, compute=1, int8=0, conversions=0, ms=None, conversion_ms=None, bytes=None
+        )
+
+    def pair(left: float, right: float) -> LayerPair:
+        before = Side(layers=("old",), precision=DType.FLOAT16, ms=left)
+        return LayerPair(nodes=("c1",), left=before, right=replace(before, layers=("c1",), ms=right))
+
+    scene = stage(engine(*CLEAN))
+    for times, count in (((1.0, 1.2), 1), ((1.0, 1.01), 0), ((1.0, 0.5), 0)):
+        diff = EngineDiff(
+            left=totals("fp16"),
+            right=totals("int8"),
+            pairs=(pair(*times),),
+            left_only=(),
+            right_only=(),
+            causes=(),
+        )
+        told = examine(replace(scene, compared=diff)).findings
+        assert [finding.subject for finding in told] == ["c1"] * count
+
+
+def test_a_float_layer_between_int8_layers_is_an_island_without_a_model_too():
+    (finding,) = found(
+        "float_island",
+        conv("c1", tensor("in"), tensor("a", FP16)),
+        conv("c2", tensor("a", FP16), tensor("b"), "Half"),
+        conv("c3", tensor("b"), tensor("out")),
+    )
+    assert (finding.subject, finding.bytes) == ("c2", (2 + 1) * 32 * 64)
+
+
+def test_evidence_points_into_the_file_that_was_read():
+    scene = stage(engine(*CLEAN[:1], conv("c1", tensor("a"), tensor("b", CHW32, channels=3))))
+    (finding,) = examine(replace(scene, layers_file="engine.json")).findings
+    assert [(place.file, place.place) for place in finding.evidence] == [("engine.json", "/Layers/1")]
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(("name", "trips"), [("qat", 7), ("qat-residual", 0)])
+def test_the_residual_quantized_resnet_has_no_round_trips(name: str, trips: int):
+    shared("corpus/layer_info")
+    (path,) = (SHARED / "corpus" / "layer_info").glob(f"*resnet__A100__{name}__*")
+    findings = audit(None, read(path)).findings
+    assert sum(finding.check == "float_round_trip" for finding in findings) == trips
+
+
+@pytest.mark.shared
+def test_every_engine_there_is_can_be_audited():
+    for folder in ("corpus/layer_info", "corpus/rtx"):
+        for path in sorted(shared(folder).glob("*.json")) + sorted(shared(folder).glob("*.layers.txt")):
+            result = audit(None, read(path))
+            assert all(finding.reason and finding.fix and finding.evidence for finding in result.findings), (
+                path.name
+            )
