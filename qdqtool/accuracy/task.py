@@ -69,6 +69,7 @@ class Task:
         """
         if not self._counts:
             return
+        reference, candidate = (_first_row(output, sample) for output in (reference, candidate))
         if _is_index(reference):
             self._add_index(int(reference.item()), int(candidate.item()), sample.label)
             return
@@ -124,6 +125,12 @@ class Task:
             step = int(scores.argmax()) - label
             if -1 <= step <= 1:
                 self._shifted[step + 1] += 1
+
+
+def _first_row(output: NDArray[Any], sample: Sample) -> NDArray[Any]:
+    """The sample's own row: a model with a fixed batch size is fed copies of one sample."""
+    batch = next((feed.shape[0] for feed in sample.feeds.values() if feed.ndim), 1)
+    return output[:1] if batch > 1 and output.ndim > 1 and output.shape[0] == batch else output
 
 
 def _is_index(output: NDArray[Any]) -> bool:

@@ -217,12 +217,7 @@ def _funnel(report: Report) -> Figure | None:
 
 
 def _noise(tensors: Iterable[OutputComparison]) -> Figure | None:
-    levels = [
-        (entry.output, measure.value)
-        for entry in tensors
-        for measure in entry.measures
-        if measure.metric == "sqnr_db" and measure.value is not None
-    ]
+    levels = [(entry.output, level) for entry in tensors if (level := words.sqnr(entry)) is not None]
     if not levels:
         return None
     points = [

@@ -45,6 +45,16 @@ def render_comparison(comparison: Comparison, console: Console) -> None:
     )
     for name, text in _accuracy(comparison):
         _say(console, f"{name:<12} {text}")
+    for found in comparison.explanations:
+        _say(console, f"{'Why':<12} {found.output}: {words.cause(found)}")
+    noisy = sorted(
+        (level, entry.output) for entry in comparison.tensors if (level := words.sqnr(entry)) is not None
+    )
+    _list(
+        console,
+        "Noisiest tensors inside",
+        [(f"{name}: SQNR {level:.1f} dB", "", None) for level, name in noisy],
+    )
     worst = [
         (f"{entry.sample}: SQNR {entry.sqnr_db:.1f} dB in {entry.output}", "", None)
         for entry in comparison.worst
@@ -113,7 +123,7 @@ def _list(console: Console, title: str, entries: Sequence[Entry]) -> None:
         if fix:
             _say(console, f"    fix: {fix}")
     if len(entries) > _SHOWN:
-        _say(console, f"  and {len(entries) - _SHOWN} more, in report.json and on the page")
+        _say(console, f"  and {len(entries) - _SHOWN} more")
 
 
 def _costs(console: Console, measured: Measured) -> None:

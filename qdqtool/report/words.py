@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from qdqtool.core.comparison import Comparison, Measure, OutputComparison, TaskAccuracy
+from qdqtool.core.comparison import Cause, Comparison, Explanation, Measure, OutputComparison, TaskAccuracy
 from qdqtool.core.findings import Severity
 from qdqtool.core.report import Summary
 
@@ -123,6 +123,16 @@ def measure(entry: Measure) -> str:
     return f"{metric(entry.metric)} {number(entry.value)}{unit}"
 
 
+def cause(entry: Explanation) -> str:
+    """`SQNR 27.7 dB to its own graph: explained by rounding (rounding alone gives 27.5 dB; nearest is ...)`."""
+    if entry.cause is Cause.SAME:
+        return "the same as its own graph gives"
+    rounding = "does not move it" if entry.rounding_db is None else f"alone gives {entry.rounding_db:.1f} dB"
+    near = "equal" if entry.nearest_db is None else f"{entry.nearest_db:.1f} dB"
+    distance = UNKNOWN if entry.sqnr_db is None else f"{entry.sqnr_db:.1f} dB"
+    return f"SQNR {distance} to its own graph: {entry.cause.value} (rounding {rounding}; nearest: {entry.nearest}, {near})"
+
+
 def value(entry: Measure) -> str:
     """The figure and its unit, or the reason why there is none."""
     unit = f" {entry.unit}" if entry.unit else ""
@@ -133,6 +143,11 @@ def headline(output: OutputComparison) -> str:
     """The measure of an output that says most: SQNR where there is one, else the first."""
     chosen = _chosen(output)
     return UNKNOWN if chosen is None else measure(chosen)
+
+
+def sqnr(output: OutputComparison) -> float | None:
+    """The SQNR of a tensor in dB, where it was measured and is defined."""
+    return next((entry.value for entry in output.measures if entry.metric == "sqnr_db"), None)
 
 
 def rest(output: OutputComparison) -> str:

@@ -180,7 +180,7 @@ def test_the_last_run_of_the_log_gives_ledger_and_funnel() -> None:
     step = FunnelStep(stage="After fusion", layers=12, line=7)
     run = LogRun(
         number=1, front_end="rtx", version=None, build="", argv=(), status="built",
-        first_line=1, lines=9, blank=0, unread=0, ledger=(row,), funnel=(step,),
+        first_line=1, lines=9, blank=0, unread=0, foreign=0, ledger=(row,), funnel=(step,),
     )  # fmt: skip
     report = assemble(replace(FULL, log=BuildLog(runs=(run,))))
     assert report.ledger == (row,)

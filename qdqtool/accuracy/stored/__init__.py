@@ -1,5 +1,5 @@
 """Outputs that somebody computed elsewhere, played back as if a model ran."""
 
-from qdqtool.accuracy.stored.player import Player, open_stored
+from qdqtool.accuracy.stored.player import Player, Unfed, open_stored
 
-__all__ = ["Player", "open_stored"]
+__all__ = ["Player", "Unfed", "open_stored"]

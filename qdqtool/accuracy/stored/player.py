@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from qdqtool.accuracy.stored.arrays import from_npz
 from qdqtool.accuracy.stored.json_files import from_json
 from qdqtool.accuracy.stored.raw_files import from_raw
-from qdqtool.core.protocols import Feeds
+from qdqtool.core.protocols import Feeds, Sample
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import InputFileError
 
@@ -51,6 +51,26 @@ class Player:
             )
         self._next += 1
         return dict(self._stored[self._next - 1])
+
+
+class Unfed:
+    """Samples without inputs, for two sides of stored outputs; labels where somebody has them."""
+
+    meaningful = True
+    digest = ""
+
+    def __init__(self, count: int, labels: Sequence[int] = ()) -> None:
+        self._count = count
+        self._labels = labels
+        self.description = f"{count} stored outputs"
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Sample]:
+        for number in range(self._count):
+            label = int(self._labels[number]) if self._labels else None
+            yield Sample(name=f"sample {number}", feeds={}, label=label)
 
 
 def open_stored(path: Path) -> Player:

@@ -1,7 +1,12 @@
 """Measure how far two models are apart on the same samples.
 
-Both run on onnxruntime on the CPU, Q/DQ nodes exactly as they stand. With labels in the samples, or given by --labels,
-top-1 and top-5 of both come with a 95 % confidence interval of the difference.
+Each side is an ONNX file, run on onnxruntime with its Q/DQ nodes exactly as they stand; "int:" and a Q/DQ ONNX file,
+run with the integer arithmetic of INT8 kernels; or outputs that were stored elsewhere (.npz, the JSON of Polygraphy and
+of trtexec --exportOutput, .raw files, a folder of them). With labels, top-1 and top-5 of both come with a 95 %
+confidence interval of the difference.
+
+--explain says whether a candidate differs from its own Q/DQ model by rounding, by fusion, or by something that neither
+explains.
 """
 
 from __future__ import annotations
@@ -14,49 +19,63 @@ import typer
 
 
 def compare(
-    reference: Annotated[Path, typer.Argument(help="ONNX model to compare with, usually the float one.")],
-    candidate: Annotated[Path, typer.Argument(help="ONNX model to judge, usually the Q/DQ one.")],
+    reference: Annotated[str, typer.Argument(help="Side to compare with, usually the float model.")],
+    candidate: Annotated[str, typer.Argument(help="Side to judge, usually the Q/DQ model.")],
     samples: Annotated[
-        str, typer.Option(help="Samples: .npz, .npy, folder, Polygraphy .json, module:function, random:16.")
-    ],
+        str | None,
+        typer.Option(
+            help="Samples: .npz, .npy, folder, Polygraphy .json, module:function, random:16; "
+            "not needed for two sides of stored outputs."
+        ),
+    ] = None,
     labels: Annotated[str | None, typer.Option(help="Class indices of the samples.")] = None,
     recipe: Annotated[
-        str | None, typer.Option(help="Shipped recipe or .yaml file: preprocessing and metrics.")
+        str | None,
+        typer.Option("--recipe", "-r", help="Shipped recipe or .yaml file: preprocessing and metrics."),
     ] = None,
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="Change one value of the recipe: compare.limit=100.")
+    ] = None,
+    inside: Annotated[
+        bool, typer.Option("--inside", help="Also compare the tensors inside two ONNX models.")
+    ] = False,
+    explain: Annotated[
+        bool,
+        typer.Option("--explain", help="Say why the candidate differs; the reference must be a Q/DQ model."),
+    ] = False,
+    layers: Annotated[
+        Path | None, typer.Option(help="Layer information of the candidate's engine, for --explain.")
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the comparison as JSON instead of a summary.")
     ] = False,
 ) -> int:
     """Measure how far two models are apart on the same samples."""
-    from qdqtool.accuracy.compare import compare as compare_runners
-    from qdqtool.backends.ort import open_runner
-    from qdqtool.calibration.samples import open_samples
     from qdqtool.cli.screen import progress, stdout
     from qdqtool.cli.verdict import accuracy_missed, tell
     from qdqtool.core.kinds import ACCURACY
     from qdqtool.report import terminal
     from qdqtool.workflows import recipes
+    from qdqtool.workflows.comparing import Match, compare_match
 
-    chosen = recipes.load(recipe, changes or [])
-    left, right = (open_runner(path, description=path.name) for path in (reference, candidate))
-    source = open_samples(samples, left.inputs, chosen.samples.preprocess, labels=labels)
+    match = Match(
+        reference=reference,
+        candidate=candidate,
+        samples=samples,
+        labels=labels,
+        recipe=recipes.load(recipe, changes or []),
+        inside=inside,
+        explain=explain,
+        layers=layers,
+    )
     with progress() as bars:
         bar = bars.add_task("compare")
-        found = compare_runners(
-            left,
-            right,
-            source,
-            chosen.compare,
-            on_progress=lambda done, total: bars.update(bar, completed=done, total=total),
-        )
+        found = compare_match(match, lambda done, total: bars.update(bar, completed=done, total=total))
     if as_json:
         sys.stdout.write(ACCURACY.dump(found))
     else:
         terminal.render_comparison(found, stdout())
-    return tell(accuracy_missed(found, chosen.compare.max_drop))
+    return tell(accuracy_missed(found, match.recipe.compare.max_drop))
 
 
 PLUGIN = compare

@@ -1,0 +1,148 @@
+"""Any two of a float model, a Q/DQ model, its integer emulation, and stored outputs, on the same samples."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from qdqtool.accuracy.compare import OnSample, compare
+from qdqtool.accuracy.emulation import emulations
+from qdqtool.accuracy.explain import explain
+from qdqtool.accuracy.inside import watch_inside
+from qdqtool.accuracy.stored import Player, Unfed, open_stored
+from qdqtool.backends.ort import open_runner
+from qdqtool.calibration.samples import open_samples
+from qdqtool.calibration.samples.labels import read_labels
+from qdqtool.core.comparison import Comparison
+from qdqtool.core.protocols import Runner, SampleSource
+from qdqtool.core.recipe import Recipe
+from qdqtool.engine.read import read as read_layers
+from qdqtool.errors import UsageError
+from qdqtool.graph.integer_form import integer_form
+from qdqtool.graph.load import load
+from qdqtool.graph.model import Model
+from qdqtool.graph.save import serialize
+from qdqtool.graph.wide_regions import Regions
+
+_EMULATION = "int:"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Match:
+    """Two sides and what they are compared on.
+
+    Attributes:
+        reference: an ONNX file, "int:" and a Q/DQ ONNX file for its integer emulation, or stored outputs.
+        candidate: the same.
+        samples: where samples come from, as typed; two sides of stored outputs need none.
+        labels: file of class indices, or None.
+        recipe: preprocessing and metrics.
+        inside: also compare the tensors inside two ONNX models.
+        explain: also say why the candidate differs from the reference, which must be a Q/DQ model.
+        layers: layer information of the candidate's engine, which tells what its kernels fuse.
+    """
+
+    reference: str
+    candidate: str
+    samples: str | None
+    labels: str | None
+    recipe: Recipe
+    inside: bool = False
+    explain: bool = False
+    layers: Path | None = None
+
+
+def compare_match(match: Match, on_progress: OnSample | None = None) -> Comparison:
+    """How far the two sides are apart.
+
+    Raises:
+        UsageError: sides that cannot be compared this way, wrong options, or labels that do not fit.
+        InputFileError: a file is unreadable or does not fit.
+    """
+    lawful = None
+    if match.explain:
+        graph = load(Path(match.reference.removeprefix(_EMULATION)))
+        lawful = emulations(graph, _run_model, _regions(match.layers))
+    with _sides(match) as (first, second, inner):
+        samples = _samples(match, first, second)
+        found = compare(first, second, samples, match.recipe.compare, inside=inner, on_progress=on_progress)
+    if lawful is None:
+        return found
+    causes = explain(_side(match.candidate), lawful, samples, match.recipe.compare.limit)
+    return replace(found, explanations=causes)
+
+
+@contextmanager
+def _sides(match: Match) -> Iterator[tuple[Runner, Runner, frozenset[str]]]:
+    """Both runners, and which of their outputs are inner tensors."""
+    if not match.inside:
+        yield _side(match.reference), _side(match.candidate), frozenset()
+        return
+    with tempfile.TemporaryDirectory(prefix="qdqtool-inside-") as folder:
+        models = [_model(side) for side in (match.reference, match.candidate)]
+        first, second, inner = watch_inside(models[0], models[1], Path(folder))
+        yield (
+            open_runner(first.source, description=match.reference),
+            open_runner(second.source, description=match.candidate),
+            inner,
+        )
+
+
+def _side(text: str) -> Runner:
+    path = Path(text.removeprefix(_EMULATION))
+    if text.startswith(_EMULATION):
+        return _run_model(_model(text), f"integer emulation of {path.name}")
+    if path.suffix == ".onnx":
+        return open_runner(path, description=f"{path.name} on onnxruntime")
+    return open_stored(path)
+
+
+def _model(text: str) -> Model:
+    path = Path(text.removeprefix(_EMULATION))
+    if path.suffix != ".onnx":
+        raise UsageError("is not an ONNX model", fix="this needs .onnx files", where=text)
+    model = load(path)
+    return integer_form(model).model if text.startswith(_EMULATION) else model
+
+
+def _run_model(model: Model, description: str) -> Runner:
+    return open_runner(serialize(model), description=description)
+
+
+def _regions(layers: Path | None) -> Regions | None:
+    """The kernels of an engine as sets of ONNX node names."""
+    if layers is None:
+        return None
+    return tuple(frozenset(layer.onnx_nodes) for layer in read_layers(layers).layers if layer.onnx_nodes)
+
+
+def _samples(match: Match, first: Runner, second: Runner) -> SampleSource:
+    stored = [side for side in (first, second) if isinstance(side, Player)]
+    if len(stored) == 2:
+        return _unfed(len(stored[0]), match.labels)
+    if match.samples is None:
+        raise UsageError("samples are missing", fix="name them with --samples: a model must be fed")
+    fed = second if isinstance(first, Player) else first
+    samples = open_samples(match.samples, fed.inputs, match.recipe.samples.preprocess, labels=match.labels)
+    for side in stored:
+        if len(side) != len(samples) and match.recipe.compare.limit is None:
+            raise UsageError(
+                f"{len(side)} stored outputs for {len(samples)} samples",
+                fix="name the samples that the outputs were computed from, in their order",
+                where=side.description,
+            )
+    return samples
+
+
+def _unfed(count: int, labels: str | None) -> Unfed:
+    found = [] if labels is None else read_labels(Path(labels))
+    if isinstance(found, Mapping) or (found and len(found) != count):
+        raise UsageError(
+            f"{len(found)} labels for {count} stored outputs",
+            fix="give a list of one label each",
+            where=labels,
+        )
+    return Unfed(count, found)

@@ -1,0 +1,131 @@
+"""`qdqtool compare`: every kind of side against every other."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from qdqtool.cli.app import run
+from qdqtool.core.recipe import InsertOptions
+from qdqtool.graph.insert import insert
+from qdqtool.graph.save import save
+from tests import models
+from tests.graph.placing import opened, placement_for, table_for
+
+COUNT = 4
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A float model, its Q/DQ model, samples with labels, and the Q/DQ model's outputs as a file."""
+    place = tmp_path_factory.mktemp("sides")
+    proto = models.residual_cnn()
+    model = opened(proto, place)
+    samples = models.feeds(proto, 1, COUNT)
+    placement = placement_for(model)
+    qdq = insert(model, placement, table_for(model, placement, samples), InsertOptions())
+    save(qdq, place / "qdq.onnx")
+    np.savez(place / "samples.npz", **samples)
+    outputs = [
+        models.run(qdq.proto, {name: value[row : row + 1] for name, value in samples.items()})
+        for row in range(COUNT)
+    ]
+    stored = {name: np.concatenate([output[name] for output in outputs]) for name in outputs[0]}
+    np.savez(place / "stored.npz", **stored)
+    scores = next(iter(stored.values())).reshape(COUNT, -1)
+    np.save(place / "labels.npy", scores.argmax(axis=1))
+    return place
+
+
+def compared(capfd: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert run(["compare", *arguments, "--json"]) == 0
+    found: dict[str, Any] = json.loads(capfd.readouterr().out)["data"]
+    return found
+
+
+SIDES = ["model.onnx", "qdq.onnx", "int:qdq.onnx", "stored.npz"]
+
+
+@pytest.mark.parametrize("candidate", SIDES)
+@pytest.mark.parametrize("reference", SIDES)
+def test_every_side_compares_with_every_other(
+    reference: str,
+    candidate: str,
+    folder: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(folder)
+    found = compared(capfd, reference, candidate, "--samples", "samples.npz")
+    assert found["samples"] == COUNT
+    assert found["outputs"][0]["measures"][0]["value"] > 0.9
+
+
+def test_two_stored_sides_need_no_samples(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    stored = str(folder / "stored.npz")
+    found = compared(capfd, stored, stored, "--labels", str(folder / "labels.npy"))
+    assert found["task"][0]["candidate"] == 100.0
+
+
+def test_the_tensors_inside_are_measured_in_graph_order(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    sides = [str(folder / "model.onnx"), str(folder / "qdq.onnx")]
+    found = compared(capfd, *sides, "--samples", str(folder / "samples.npz"), "--inside")
+    levels = [measure["value"] for entry in found["tensors"] for measure in entry["measures"] if measure["metric"] == "sqnr_db"]  # fmt: skip
+    assert len(levels) > 2
+    assert len(found["outputs"]) == 1
+
+
+def test_the_integer_emulation_is_explained(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    qdq = str(folder / "qdq.onnx")
+    found = compared(capfd, qdq, f"int:{qdq}", "--samples", str(folder / "samples.npz"), "--explain")
+    assert found["explanations"][0]["cause"] in {"same", "explained by rounding"}
+
+
+def test_the_summary_tells_the_cause_and_the_noisiest_tensors(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    sides = [str(folder / "qdq.onnx"), str(folder / "qdq.onnx")]
+    assert run(["compare", *sides, "--samples", str(folder / "samples.npz"), "--explain", "--inside"]) == 0
+    assert "the same as its own graph gives" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["model.onnx", "qdq.onnx"], 2, "samples are missing"),
+        (["model.onnx", "qdq.onnx", "--samples", "samples.npz", "--explain"], 2, "no Q/DQ nodes"),
+        (["model.onnx", "stored.npz", "--samples", "samples.npz[0:3]"], 2, "4 stored outputs for 3 samples"),
+        (["stored.npz", "qdq.onnx", "--samples", "samples.npz", "--inside"], 2, "not an ONNX model"),
+        (["stored.npz", "stored.npz", "--labels", "short.npy"], 2, "2 labels for 4 stored outputs"),
+        (["model.onnx", "missing.npz", "--samples", "samples.npz"], 5, "no such file"),
+        (["model.onnx", "qdq.onnx", "--samples", "samples.npz", "--set", "compare.metrics=cosinus"], 2, "cosine"),
+    ],
+    ids=[
+        "no samples", "nothing to emulate", "fewer samples than outputs", "inside stored outputs",
+        "labels that do not match", "a missing file", "an unknown metric",
+    ],
+)  # fmt: skip
+def test_what_cannot_be_compared_says_why(
+    arguments: list[str], code: int, words: str, folder: Path, capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    np.save(folder / "short.npy", np.array([0, 1]))
+    monkeypatch.chdir(folder)
+    assert run(["compare", *arguments]) == code
+    captured = capfd.readouterr()
+    assert words in " ".join(captured.err.split())
+    assert captured.out == ""
+
+
+def test_a_drop_beyond_the_limit_exits_with_1(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    np.savez(folder / "wrong.npz", **{name: -value for name, value in np.load(folder / "stored.npz").items()})
+    stored = str(folder / "stored.npz")
+    command = ["compare", stored, str(folder / "wrong.npz"), "--labels", str(folder / "labels.npy")]
+    assert run([*command, "--set", "compare.max_drop=1"]) == 1
+    assert "top1 fell by" in capfd.readouterr().err
