@@ -23,12 +23,13 @@ from calibrators.compiled import compiled
 from calibrators.histogram import Histogram, coarsened
 from calibrators.ranges import Range
 
-BINS: Final = 2048
+BINS: Final = 2048 + 1
+"""One more than published, because a maximum that is a power of two begins a bin of its own."""
 LEVELS: Final = 128
 
 
 def entropy(histogram: Histogram) -> Range:
-    """The KL threshold over at most 2048 bins, at most the maximum."""
+    """The KL threshold over 1025 to 2049 bins, at most the maximum."""
     counts, width = coarsened(histogram, BINS)
     if counts.size <= LEVELS:
         return Range(amax=histogram.amax, method="entropy")

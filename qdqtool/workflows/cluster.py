@@ -26,7 +26,8 @@ from qdqtool.workflows.calibration import Calibration, CalibrationOrder, OnProgr
 
 SHARDS: Final = 64
 """Into how many parts the samples are divided, if there are so many: small enough that little is lost with a worker."""
-LOCAL: Final = "local"
+LOCAL: Final = frozenset({"local", "dask://"})
+"""Words for workers on this machine."""
 
 
 def collect_on_cluster(
@@ -118,7 +119,7 @@ def _client(address: str) -> Iterator[Any]:
             "dask.distributed is not installed", fix="pip install 'qdqtool[cluster]'", where="--cluster"
         ) from error
     logging.getLogger("distributed").setLevel(logging.ERROR)  # its notes on every connection are not ours
-    if address == LOCAL:
+    if address in LOCAL:
         with (
             distributed.LocalCluster(
                 n_workers=processors(), threads_per_worker=1, dashboard_address=None, silence_logs=50
@@ -128,7 +129,7 @@ def _client(address: str) -> Iterator[Any]:
             yield client
         return
     try:
-        client = distributed.Client(address.replace("dask://", "tcp://", 1), timeout="10s")
+        client = distributed.Client(address.replace("dask://", "tcp://", 1), timeout="5s")
     except (OSError, ValueError) as error:
         raise MissingPackage(
             f"no Dask scheduler answers: {error}",

@@ -85,7 +85,7 @@ def _fitted(raw: RawSample, info: TensorInfo, preprocess: Preprocess) -> NDArray
     if raw.is_image or preprocess.arrays:
         rows = array if raw.is_image else shape_array(_without_batch(array, info, preprocess), preprocess)
         array = scale_values(rows, preprocess)
-    return np.ascontiguousarray(_shaped(_typed(array, info, where), info, where))
+    return np.asarray(_shaped(_typed(array, info, where), info, where), order="C")
 
 
 def _without_batch(array: NDArray[Any], info: TensorInfo, preprocess: Preprocess) -> NDArray[Any]:

@@ -1,0 +1,421 @@
+"""Calibration caches: every byte kept, every generation read, wrong ones named."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qdqtool.calibration.caches import Cache, Entry, read_cache, write_cache
+from qdqtool.calibration.caches.cache import (
+    ORT_FLATBUFFERS,
+    ORT_JSON,
+    ORT_TEXT,
+    TABLE,
+    cache_of,
+    from_hex,
+    to_hex,
+)
+from qdqtool.calibration.caches.comparing import differences, merge_caches
+from qdqtool.calibration.caches.flatbuffer import read_pairs, write_pairs
+from qdqtool.calibration.caches.header import make_header, parse_header
+from qdqtool.calibration.caches.linting import lint_cache
+from qdqtool.calibration.caches.reading import parse_text
+from qdqtool.calibration.caches.retargeting import for_onnxruntime, for_tensorrt
+from qdqtool.calibration.caches.writing import render
+from qdqtool.core.findings import Severity
+from qdqtool.errors import InputFileError, UsageError
+from qdqtool.graph.load import load
+from tests import models
+from tests.calibration.material import opened
+from tests.shared import SHARED
+
+CORPUS = sorted((SHARED / "corpus" / "calib_cache").glob("*"))
+TEXT = "TRT-8601-EntropyCalibration2\nx: 3c010a14\nlayer: conv 1: 3c008912\n"
+
+
+@pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.name[:50])
+def test_every_cache_of_the_corpus_comes_back_byte_for_byte(path: Path, tmp_path: Path) -> None:
+    cache = read_cache(path)
+    assert cache.header is not None
+    assert cache.entries
+    assert not cache.unread
+    write_cache(tmp_path / "copy", cache)
+    assert (tmp_path / "copy").read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("line", "version", "algorithm"),
+    [
+        ("TRT-6001-EntropyCalibration2", (6, 0, 1), "EntropyCalibration2"),
+        ("TRT-8203-MinMaxCalibration", (8, 2, 3), "MinMaxCalibration"),
+        ("TRT-8612-EntropyCalibration2", (8, 6, 12), "EntropyCalibration2"),
+        ("TRT-100300-EntropyCalibration2", (10, 3, 0), "EntropyCalibration2"),
+        ("TRT-101600-MinMaxCalibration", (10, 16, 0), "MinMaxCalibration"),
+        ("0 3ff0000000000000 3fefffeb074a771d", None, "LegacyCalibration"),
+    ],
+)
+def test_headers_of_all_generations_are_read(
+    line: str, version: tuple[int, ...] | None, algorithm: str
+) -> None:
+    header = parse_header(line)
+    assert header is not None
+    assert (header.version, header.algorithm) == (version, algorithm)
+
+
+def test_the_header_of_5x_holds_quantile_and_cutoff() -> None:
+    header = parse_header("0 3ff0000000000000 3fefffeb074a771d")
+    assert header is not None
+    assert (header.cutoff, header.quantile) == (1.0, pytest.approx(0.99999, abs=1e-9))
+
+
+@pytest.mark.parametrize(
+    "line", ["", "x: 3c010a14", "TRT-86-Entropy-2", "9 3ff0000000000000 3fefffeb074a771d"]
+)
+def test_other_lines_are_no_headers(line: str) -> None:
+    assert parse_header(line) is None
+
+
+@pytest.mark.parametrize("release", ["7.0.0", "8.6.1", "8.6.12", "10.3.0", "10.16.0"])
+def test_a_header_that_is_made_is_read_back(release: str) -> None:
+    header = make_header(release, "MinMaxCalibration")
+    assert parse_header(header.text) == header
+    assert header.version == tuple(int(word) for word in release.split("."))
+
+
+@pytest.mark.parametrize(
+    ("release", "algorithm", "words"),
+    [
+        ("11.0.0", "EntropyCalibration2", "cannot read"),
+        ("eight", "EntropyCalibration2", "not a TensorRT release"),
+        ("8", "EntropyCalibration2", "not a TensorRT release"),
+        ("8.6.1", "Entropy", "not a calibrator"),
+    ],
+)
+def test_an_impossible_header_is_refused(release: str, algorithm: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        make_header(release, algorithm)
+
+
+def test_published_scales_are_read_right() -> None:
+    assert from_hex("3c010a14") * 127 == pytest.approx(2048.5 / 2048, abs=1e-6)
+    assert from_hex("3c008912") * 127 == pytest.approx(2040.5 / 2048, abs=1e-6)
+    assert (from_hex("3f800000"), from_hex("0")) == (1.0, 0.0)
+
+
+@given(st.floats(width=32))
+def test_a_float32_survives_its_hexadecimal_spelling(value: float) -> None:
+    again = from_hex(to_hex(value))
+    assert struct.pack(">f", again) == struct.pack(">f", value) or (math.isnan(value) and math.isnan(again))
+
+
+NAMES = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\r\n"), min_size=1, max_size=12)
+
+
+@given(st.dictionaries(NAMES, st.floats(2.0**-100, 2.0**100, width=32), min_size=1))
+def test_any_names_and_scales_survive_writing_and_reading(scales: dict[str, float]) -> None:
+    cache = cache_of(scales, make_header("8.6.1", "MinMaxCalibration"))
+    again = parse_text(render(cache).decode())
+    assert {entry.tensor: entry.scale for entry in again.entries} == scales
+    assert render(again) == render(cache)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        TEXT.encode(),
+        TEXT.encode()[:-1],
+        TEXT.replace("\n", "\r\n").encode(),
+        b"x: 3c010a14\n",
+        b"TRT-8601-EntropyCalibration2\n\ngarbage\nx: 3c010a14\nx: 3c010a15\ny: xyz\n\xff\xfe: 3c010a14\n",
+    ],
+    ids=["empty", "plain", "last line open", "CRLF", "headerless", "garbage, repeats, not UTF-8"],
+)
+def test_nothing_is_lost(content: bytes) -> None:
+    assert render(parse_text(content.decode("utf-8", "surrogateescape"))) == content
+
+
+def test_names_may_contain_colons() -> None:
+    assert parse_text(TEXT).by_tensor().keys() == {"x", "layer: conv 1"}
+
+
+def test_of_repeated_names_the_last_counts() -> None:
+    cache = parse_text("a: 3f800000\na: 40000000\n")
+    assert cache.by_tensor()["a"].scale == 2.0
+    assert list(cache.repeated()) == ["a"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"hello\nworld\n", b"{", b'{"a": []}', b"\0\0\0\1", b"\0\1\2\3\4\5\6\7\x08"],
+    ids=range(6),
+)
+def test_what_is_no_cache_is_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(content)
+    with pytest.raises(InputFileError):
+        read_cache(tmp_path / "f")
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputFileError, match="cannot be read"):
+        read_cache(tmp_path / "nothing")
+
+
+@given(st.binary(max_size=200))
+def test_a_damaged_flatbuffer_is_an_error_and_never_a_crash(content: bytes) -> None:
+    good = write_pairs([("a", "1.5"), ("conv:0", "2")])
+    for damaged in (content, good[: len(content)], content[:8] + good[8:]):
+        try:
+            pairs = list(read_pairs(Path("x"), damaged))
+        except InputFileError:
+            continue
+        assert all(isinstance(text, str) for pair in pairs for text in pair)
+
+
+@given(st.dictionaries(NAMES, st.floats(2.0**-60, 2.0**60)))
+def test_flatbuffers_are_those_of_onnxruntime(ranges: dict[str, float]) -> None:
+    from onnxruntime.quantization.CalTableFlatBuffers.TrtTable import TrtTable
+
+    pairs = [(name, repr(value)) for name, value in ranges.items()]
+    content = write_pairs(pairs)
+    table = TrtTable.GetRootAs(content, 0)
+    theirs = [
+        (table.Dict(i).Key().decode(), table.Dict(i).Value().decode()) for i in range(table.DictLength())
+    ]
+    assert theirs == pairs == list(read_pairs(Path("x"), content))
+
+
+@pytest.fixture
+def written_by_onnxruntime(tmp_path: Path) -> Path:
+    from onnxruntime.quantization.calibrate import CalibrationMethod, TensorsData
+    from onnxruntime.quantization.quant_utils import write_calibration_table
+
+    ranges = {"x": (np.float32(-1.5), np.float32(2.25)), "conv:0": (np.float32(-3.5), np.float32(4.0))}
+    write_calibration_table(TensorsData(CalibrationMethod.MinMax, ranges).data, str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("calibration.json", ORT_JSON),
+        ("calibration.flatbuffers", ORT_FLATBUFFERS),
+        ("calibration.cache", ORT_TEXT),
+    ],
+)
+def test_tables_of_onnxruntime_are_read_and_written(
+    name: str, kind: str, written_by_onnxruntime: Path
+) -> None:
+    cache = read_cache(written_by_onnxruntime / name)
+    assert cache.format == kind
+    assert {entry.tensor: entry.amax for entry in cache.entries} == {"x": 2.25, "conv:0": 4.0}
+    write_cache(written_by_onnxruntime / "again", cache)
+    again = read_cache(written_by_onnxruntime / "again")
+    assert {entry.tensor: entry.amax for entry in again.entries} == {"x": 2.25, "conv:0": 4.0}
+
+
+@pytest.mark.parametrize(
+    "content", ['{"x": "2.5"}', '{"x": 2.5}', '{"x": [-1.0, 2.5]}', '{"x": ["-2.5", "1"]}']
+)
+def test_older_json_tables_are_read(content: str, tmp_path: Path) -> None:
+    (tmp_path / "t.json").write_text(content)
+    assert read_cache(tmp_path / "t.json").entries[0].amax == pytest.approx(2.5)
+
+
+def test_a_table_of_qdqtool_is_read_without_its_weights(tmp_path: Path) -> None:
+    from qdqtool.core.calibration import CalibrationTable, TensorRange
+    from qdqtool.core.kinds import CALIBRATION
+
+    ranges = (TensorRange(tensor="x", amax=(127.0,)), TensorRange(tensor="w", amax=(1.0, 2.0), axis=0))
+    CALIBRATION.write(tmp_path / "c.json", CalibrationTable(ranges=ranges))
+    cache = read_cache(tmp_path / "c.json")
+    assert (cache.format, [(entry.tensor, entry.scale) for entry in cache.entries]) == (TABLE, [("x", 1.0)])
+
+
+@pytest.mark.parametrize("kind", ["json", "flatbuffers", "text"])
+def test_a_cache_goes_to_onnxruntime_and_back_exactly(kind: str, tmp_path: Path) -> None:
+    cache = parse_text(TEXT)
+    write_cache(tmp_path / "t", for_onnxruntime(cache, kind))
+    back = for_tensorrt(read_cache(tmp_path / "t"), "8.6.1", "EntropyCalibration2")
+    assert sorted(render(back).splitlines()) == sorted(render(cache).splitlines())
+
+
+def test_retargeting_changes_the_first_line_only() -> None:
+    changed = render(for_tensorrt(parse_text(TEXT), "10.3")).decode().splitlines()
+    assert changed == ["TRT-100300-EntropyCalibration2", *TEXT.splitlines()[1:]]
+
+
+def test_a_headerless_cache_needs_an_algorithm() -> None:
+    with pytest.raises(UsageError, match="does not say"):
+        for_tensorrt(parse_text("x: 3c010a14\n"), "8.6.1")
+    made = for_tensorrt(parse_text("x: 3c010a14\n"), "8.6.1", "MinMaxCalibration")
+    assert render(made) == b"TRT-8601-MinMaxCalibration\nx: 3c010a14\n"
+
+
+def cache(**scales: float) -> Cache:
+    return cache_of(scales, make_header("8.6.1", "EntropyCalibration2"))
+
+
+def test_equal_caches_do_not_differ() -> None:
+    assert differences(cache(a=1.0), cache(a=1.0)) == ()
+
+
+def test_differences_are_sorted_by_distance() -> None:
+    found = differences(cache(a=1.0, b=1.0, c=1.0, e=2.0), cache(a=1.5, b=8.0, d=1.0, e=2.0))
+    assert [entry.tensor for entry in found] == ["c", "d", "b", "a"]
+    assert [entry.ratio for entry in found] == [None, None, 8.0, 1.5]
+
+
+def test_merging_asks_who_wins() -> None:
+    parts = [cache(a=1.0, b=1.0), cache(b=2.0, c=3.0), cache(b=0.5)]
+    with pytest.raises(UsageError, match="1 tensors have different scales, first 'b'"):
+        merge_caches(parts)
+    wins = {who: merge_caches(parts, who).by_tensor()["b"].scale for who in ("first", "last", "max")}  # type: ignore[arg-type]
+    assert wins == {"first": 1.0, "last": 0.5, "max": 2.0}
+    assert [entry.tensor for entry in merge_caches(parts, "first").entries] == ["a", "b", "c"]
+
+
+def test_merging_one_cache_drops_its_repeats() -> None:
+    merged = merge_caches([parse_text("TRT-8601-EntropyCalibration2\na: 3f800000\na: 3f800000\n")])
+    assert render(merged) == b"TRT-8601-EntropyCalibration2\na: 3f800000\n"
+
+
+def codes(found: Cache, **options: object) -> dict[str, str]:
+    return {finding.code: finding.subject for finding in lint_cache(found, **options)}  # type: ignore[arg-type]
+
+
+def test_a_good_cache_has_no_findings() -> None:
+    assert lint_cache(cache(a=0.1)) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("x: 3c010a14\n", "CAL101"),
+        ("0 3ff0000000000000 3fefffeb074a771d\nx: 3c010a14\n", "CAL101"),
+        ("TRT-110000-EntropyCalibration2\nx: 3c010a14\n", "CAL102"),
+        ("TRT-8601-Guesswork\nx: 3c010a14\n", "CAL103"),
+        (TEXT + "garbage\n", "CAL110"),
+        (TEXT + "x: 3c010a14\n", "CAL111"),
+        (TEXT + "d: 0\n", "CAL120"),
+        (TEXT + "d: bf800000\n", "CAL121"),
+        (TEXT + "d: 7fc00000\n", "CAL121"),
+        (TEXT + "d: 7f800000\n", "CAL121"),
+        (TEXT + "d: 7b000000\n", "CAL122"),
+    ],
+)
+def test_what_is_wrong_with_a_cache_is_found(text: str, code: str) -> None:
+    assert list(codes(parse_text(text))) == [code]
+
+
+def test_repeats_with_different_scales_weigh_more() -> None:
+    severities = {
+        line: lint_cache(parse_text(TEXT + line))[0].severity for line in ("x: 3c010a14\n", "x: 3c010a15\n")
+    }
+    assert list(severities.values()) == [Severity.INFO, Severity.WARNING]
+
+
+def test_ranges_far_below_the_maximum_are_found() -> None:
+    assert codes(cache(a=0.1, b=1.0), against=cache(a=1.0, b=1.0)) == {"CAL130": "a"}
+
+
+def test_a_model_shows_bounds_holes_and_strangers(tmp_path: Path) -> None:
+    view = opened(models.silu_cnn(), tmp_path).view
+    scales = {
+        "x": 0.02,
+        "conv1_y": 0.02,
+        "conv1_gate": 0.0018,
+        "conv2_gate": 0.05,
+        "stranger": 1.0,
+        "y": 1 / 127,
+    }
+    found = lint_cache(cache(**scales), view=view)
+    by_code: dict[str, list[str]] = {}
+    for finding in found:
+        by_code.setdefault(finding.code, []).append(finding.subject)
+    assert by_code["CAL131"] == ["conv1_gate"]
+    assert by_code["CAL132"] == ["conv2_gate"]
+    assert by_code["CAL141"] == ["stranger"]
+    assert set(by_code["CAL140"]) == {"conv2_y", "concat_y", "head_y"}
+    missing = next(finding for finding in found if finding.subject == "concat_y")
+    assert "head fall back to float" in missing.reason
+
+
+def test_a_cache_of_another_model_is_an_error(tmp_path: Path) -> None:
+    view = opened(models.conv_chain(), tmp_path).view
+    found = lint_cache(cache(a=1.0, b=1.0, c=1.0), view=view)
+    assert any(finding.code == "CAL141" and finding.severity is Severity.ERROR for finding in found)
+
+
+def test_entries_keep_their_spelling_until_they_change() -> None:
+    one = parse_text("TRT-8601-EntropyCalibration2\nx: 3C010A14\n")
+    assert b"3C010A14" in render(one)
+    assert b"3f800000" in render(replace(one, entries=(Entry(tensor="x", scale=1.0, line=2),)))
+
+
+CALIBRATED = {
+    "x": "3c010a14",
+    "relu1_y": "3d012345",
+    "stem_relu_y": "3d0abcde",
+    "relu2_y": "3d111111",
+    "relu3_y": "3cfedcba",
+}
+
+
+def test_implicit_to_explicit_and_back_keeps_every_bit(tmp_path: Path) -> None:
+    from qdqtool.core.recipe import Recipe
+    from qdqtool.graph.save import save
+    from qdqtool.workflows.caches import from_qdq, to_qdq
+
+    path = models.save(models.residual_cnn(), tmp_path)
+    entries = "".join(f"{name}: {text}\n" for name, text in CALIBRATED.items())
+    given = parse_text(f"TRT-8601-EntropyCalibration2\n{entries}")
+    made, notes = to_qdq(path, given, Recipe())
+    assert any("fc stays float" in note for note in notes)
+    save(made, tmp_path / "qdq.onnx")
+    plain, back, _ = from_qdq(tmp_path / "qdq.onnx", make_header("8.6.1", "EntropyCalibration2"))
+    known = {entry.tensor: to_hex(entry.scale) for entry in back.entries}
+    assert {name: known[name] for name in CALIBRATED} == CALIBRATED
+    save(plain, tmp_path / "plain.onnx")
+    feeds = models.feeds(models.residual_cnn())
+    original = models.run(load(path).proto, feeds)["logits"]
+    assert np.allclose(models.run(plain.proto, feeds)["logits"], original, atol=1e-5)
+    again, _ = to_qdq(tmp_path / "plain.onnx", back, Recipe())
+    save(again, tmp_path / "again.onnx")
+    assert np.array_equal(models.run(again.proto, feeds)["logits"], models.run(made.proto, feeds)["logits"])
+
+
+def test_a_cache_that_fits_nothing_is_refused(tmp_path: Path) -> None:
+    from qdqtool.core.recipe import Recipe
+    from qdqtool.workflows.caches import to_qdq
+
+    with pytest.raises(UsageError, match="no scale for any tensor"):
+        to_qdq(models.save(models.residual_cnn(), tmp_path), cache(other=1.0), Recipe())
+
+
+def test_a_float_model_has_nothing_to_convert(tmp_path: Path) -> None:
+    from qdqtool.workflows.caches import from_qdq
+
+    with pytest.raises(UsageError, match="no Q/DQ"):
+        from_qdq(models.save(models.residual_cnn(), tmp_path), make_header("8.6.1", "MinMaxCalibration"))
+
+
+def test_json_on_the_command_line_survives_odd_scales(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from qdqtool.cli.app import run
+
+    (tmp_path / "c").write_text(TEXT + "bad: 7fc00000\n")
+    assert run(["cache", "show", str(tmp_path / "c"), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["entries"]
+    assert [row["scale"] for row in rows][-1] == "nan"
+    assert run(["cache", "lint", str(tmp_path / "c")]) == 1
+    assert run(["cache", "lint", str(tmp_path / "c"), "--fail-on", "never"]) == 0

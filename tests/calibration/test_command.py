@@ -1,0 +1,188 @@
+"""`qdqtool calibrate` as a person types it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from qdqtool.cli.app import run
+from qdqtool.core.kinds import CALIBRATION
+from tests import models
+from tests.calibration.material import images
+from tests.shared import ROOT
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    return str(models.save(models.residual_cnn(batchnorm=True), tmp_path))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> str:
+    return str(images(tmp_path, 9, (3, 16, 16)))
+
+
+def test_a_table_is_written_and_the_histograms_beside_it(model: str, data: str, tmp_path: Path) -> None:
+    out = tmp_path / "t.json"
+    assert run(["calibrate", model, "--samples", data, "-o", str(out)]) == 0
+    assert CALIBRATION.read(out).samples == 9
+    assert (tmp_path / "t.histograms.npz").exists()
+
+
+def test_all_methods_come_from_one_collection(model: str, data: str, tmp_path: Path) -> None:
+    out = tmp_path / "t.json"
+    assert run(["calibrate", model, "--samples", data, "-o", str(out), "--method", "all"]) == 0
+    made = {path.name for path in tmp_path.glob("t.*.json")}
+    assert made == {f"t.{method}.json" for method in ("max", "entropy", "percentile", "mse", "best")}
+    ranges = {
+        name: CALIBRATION.read(tmp_path / f"t.{name}.json").by_tensor()["x"].amax
+        for name in ("max", "entropy")
+    }
+    assert ranges["entropy"] <= ranges["max"]
+    assert CALIBRATION.read(out) == CALIBRATION.read(tmp_path / "t.best.json")
+
+
+def test_json_is_the_artefact(model: str, data: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["calibrate", model, "--samples", data, "--method", "max", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["kind"] == "calibration"
+
+
+def test_without_an_output_a_table_is_printed(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["calibrate", model, "--samples", "random:2"]) == 0
+    said = capsys.readouterr()
+    assert "stem_relu_y" in said.out
+    assert "mean nothing" in said.err
+
+
+def test_shards_are_merged_to_the_same_bytes(model: str, data: str, tmp_path: Path) -> None:
+    whole, merged = tmp_path / "whole.json", tmp_path / "merged.json"
+    assert run(["calibrate", model, "--samples", data, "-o", str(whole)]) == 0
+    folder = tmp_path / "parts"
+    for number in (1, 2, 3):
+        part = ["--shard", f"{number}/3", "-o", str(folder / f"p{number}.npz")]
+        assert run(["calibrate", model, "--samples", data, *part]) == 0
+    for place in (str(folder), str(folder / "p*.npz")):
+        assert run(["calibrate", model, "--merge", place, "-o", str(merged)]) == 0
+        assert merged.read_bytes() == whole.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["--samples", "random:2", "--merge", "x"],
+        ["--samples", "random:2", "--nan", "maybe"],
+        ["--samples", "random:2", "--method", "entopy"],
+        ["--samples", "random:2", "--shard", "3/2"],
+        ["--samples", "nowhere"],
+        ["--merge", "nowhere*.npz"],
+    ],
+    ids=" ".join,
+)
+def test_mistakes_on_the_command_line_exit_with_2(words: list[str], model: str) -> None:
+    assert run(["calibrate", model, *words]) == 2
+
+
+def test_two_hash_seeds_give_the_same_bytes(model: str, data: str, tmp_path: Path) -> None:
+    for seed in ("1", "2"):
+        subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "qdqtool",
+                "calibrate",
+                model,
+                "--samples",
+                data,
+                "-o",
+                str(tmp_path / f"{seed}.json"),
+            ],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)},
+            check=True,
+            capture_output=True,
+        )
+    assert (tmp_path / "1.json").read_bytes() == (tmp_path / "2.json").read_bytes()
+    assert (tmp_path / "1.histograms.npz").read_bytes() == (tmp_path / "2.histograms.npz").read_bytes()
+
+
+SUICIDAL = """
+    import os
+    from pathlib import Path
+
+    def feeds():
+        import numpy as np
+        import multiprocessing
+
+        rows = np.load({data!r})["x"]
+        for number, row in enumerate(rows):
+            marker = Path({marker!r})
+            if number == 5 and not marker.exists() and multiprocessing.parent_process() is not None:
+                marker.touch()
+                os.kill(os.getpid(), 9)
+            yield dict(x=row[None])
+"""
+
+
+def test_a_killed_worker_loses_nothing(model: str, data: str, tmp_path: Path) -> None:
+    pytest.importorskip("distributed")
+    marker = tmp_path / "killed"
+    code = tmp_path / "cluster_samples.py"
+    code.write_text(textwrap.dedent(SUICIDAL).format(data=data, marker=str(marker)))
+    samples = f"{code}:feeds"
+    alone, spread = tmp_path / "alone.json", tmp_path / "spread.json"
+    assert run(["calibrate", model, "--samples", samples, "-o", str(alone)]) == 0
+    command = [sys.executable, "-m", "qdqtool", "calibrate", model, "--samples", samples, "-o", str(spread)]
+    done = subprocess.run(
+        [*command, "--cluster", "local"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert done.returncode == 0, done.stderr
+    assert marker.exists()
+    assert spread.read_bytes() == alone.read_bytes()
+    assert (tmp_path / "spread.histograms.npz").read_bytes() == (
+        tmp_path / "alone.histograms.npz"
+    ).read_bytes()
+    assert not (tmp_path / "spread.histograms.shards").exists()
+
+
+def test_a_scheduler_that_does_not_answer_is_named(
+    model: str, data: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("distributed")
+    code = run(["calibrate", model, "--samples", data, "--cluster", "dask://127.0.0.1:9"])
+    assert code == 3
+    assert "no Dask scheduler answers" in capsys.readouterr().err
+
+
+def test_ctrl_c_keeps_what_is_done(model: str, data: str, tmp_path: Path) -> None:
+    code = tmp_path / "slow_samples.py"
+    code.write_text(
+        "import os, signal, numpy as np\n"
+        "def feeds():\n"
+        f"    for number, row in enumerate(np.load({data!r})['x']):\n"
+        "        if number == 4 and not os.path.exists(__file__ + '.stopped'):\n"
+        "            open(__file__ + '.stopped', 'w').close()\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "        yield dict(x=row[None])\n"
+    )
+    command = [sys.executable, "-m", "qdqtool", "calibrate", model, "--samples", f"{code}:feeds"]
+    command += ["-o", str(tmp_path / "t.json")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    first = subprocess.run(command, cwd=ROOT, env=environment, check=False, capture_output=True, timeout=120)
+    assert first.returncode == 130
+    assert not (tmp_path / "t.json").exists()
+    second = subprocess.run(command, cwd=ROOT, env=environment, check=False, capture_output=True, timeout=120)
+    assert second.returncode == 0
+    assert CALIBRATION.read(tmp_path / "t.json").samples == 9
