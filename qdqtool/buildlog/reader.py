@@ -257,18 +257,17 @@ class Reader:
 
     def _by_hand(self, line: int, text: str) -> None:
         prefix, body = peel(text)
-        body = body.strip()
         if prefix is not NO_PREFIX:
             self._sum_up()
             self._run.prefixed = True
             self._run.identity.saw_prefix(prefix)
-        if not body:
-            self._run.blank += 1
-            return
         self._long_way(line, body, prefix, has_prefix=prefix.form >= 0)
 
     def _long_way(self, line: int, body: str, prefix: Prefix, *, has_prefix: bool) -> None:
         body = body.strip()
+        if not body:
+            self._run.blank += 1
+            return
         found = self._recognise(body, has_prefix=has_prefix)
         if found is None:
             self._unknown(line, body, prefix, has_prefix=has_prefix)
@@ -305,9 +304,10 @@ class Reader:
     def _unknown(self, line: int, body: str, prefix: Prefix, *, has_prefix: bool) -> None:
         """A message that no sentence fits: perhaps two joined ones, perhaps not the builder's."""
         self._section = None
-        pieces = [piece for piece in _JOINT.split(body, maxsplit=8) if piece.strip()]
-        if len(pieces) > 1:
-            for piece in pieces:
+        first, *others = (piece for piece in _JOINT.split(body, maxsplit=8) if piece.strip())
+        if others:
+            self._long_way(line, first, prefix, has_prefix=has_prefix)
+            for piece in others:
                 self._by_hand(line, piece)
             return
         if prefix.severity in _LOUD:

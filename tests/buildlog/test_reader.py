@@ -206,6 +206,13 @@ def test_a_calibration_build_prints_its_graph_twice_and_stays_one_run():
     assert [step.layers for step in run.funnel].count(6) == 4
 
 
+def test_lines_without_a_prefix_are_foreign_only_where_others_have_one():
+    strange = "epoch 3 of 7: loss=0.5\n"
+    assert (run_of(strange + small.trtexec()).foreign, run_of(strange + small.trtexec()).unread) == (1, 0)
+    pasted = run_of(small.library(small.GRAPH + small.OPTIMIZER, "") + strange)
+    assert (pasted.foreign, pasted.unread) == (0, 1)
+
+
 def test_an_empty_log_is_one_empty_run():
     run = run_of("")
     assert (run.lines, run.status, run.front_end, run.version) == (0, "cut", "unknown", None)
@@ -223,7 +230,8 @@ def test_a_log_can_be_a_text_stream():
 def _log_of_everything() -> bytes:
     text = small.trtexec(8201) + small.trtexec(8600).replace("Conv_0", "Faltung_ß") + small.trtexec(101401)
     python = small.library(small.GRAPH + small.OPTIMIZER + small.TUNING, "[01/10/2024-21:52:59] [TRT] [V] ")
-    return (text + "\n\nno sentence fits this\n" + python + small.library(small.GRAPH, "[V] ")).encode()
+    unknown = f"\n\nanother program speaks\n{small.STAMP} [V] [TRT] no sentence fits this\n"
+    return (text + unknown + python + small.library(small.GRAPH, "[V] ")).encode()
 
 
 @pytest.mark.parametrize("size", [64, 1000, 4096, 20_000])
@@ -234,11 +242,12 @@ def test_the_size_of_blocks_does_not_matter(monkeypatch, size):
     assert room.read(io.BytesIO(data)) == expected
 
 
-def test_every_line_is_read_or_blank_or_unread():
+def test_every_line_is_read_or_blank_or_foreign_or_unread():
     data = _log_of_everything()
     runs = room.read(io.BytesIO(data)).runs
     assert sum(run.lines for run in runs) == data.count(b"\n")
     assert sum(run.unread for run in runs) == 1
+    assert sum(run.foreign for run in runs) == 1
     assert [one.text for run in runs for one in run.unread_lines] == ["no sentence fits this"]
     assert sum(run.blank for run in runs) == 2
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import isfinite
 
 from qdqtool.buildlog.diagnosis import diagnose
 from qdqtool.buildlog.grammar import Hear
@@ -30,7 +31,8 @@ class MeasuredBook:
 
     def __init__(self) -> None:
         self._numbers: dict[str, float] = {}
-        self._metrics: dict[str, Times] = {}
+        self._metrics: dict[str, dict[str, float]] = {}
+        self._old = ""
         self._queries: int | None = None
         self._profile: list[ProfileRow] = []
 
@@ -45,6 +47,9 @@ class MeasuredBook:
             "unstable": lambda _line, percent: self._number("variance_percent", percent),
             "traced": self._traced,
             "metric-times": self._metric,
+            "metric-heading": self._old_heading,
+            "metric-value": self._old_value,
+            "metric-percentile": self._old_percentile,
             "profile-columns": lambda _line, *_: self._profile.clear(),
             "profile-count": lambda _line, *_: self._profile.clear(),
             "profile-row": lambda _line, layer, numbers, *_: self._row(layer, numbers.rstrip("%").split()),
@@ -59,7 +64,7 @@ class MeasuredBook:
         number = self._numbers.get
         return diagnose(
             Performance(
-                metrics=self._metrics,
+                metrics={name: _times(values) for name, values in self._metrics.items()},
                 queries=self._queries,
                 variance_percent=number("variance_percent"),
                 throughput_qps=number("throughput_qps"),
@@ -80,20 +85,24 @@ class MeasuredBook:
         self._queries = queries
 
     def _metric(self, _line: int, metric: str, text: str) -> None:
-        values: dict[str, float] = {}
-        percentiles: dict[str, float] = {}
-        for name, percent, number in _VALUE.findall(text):
-            try:
-                value = float(number)
-            except ValueError:
-                continue
-            if name == "percentile":
-                percentiles[percent or "99"] = value
-            else:
-                values[name] = value
-        name = _METRICS.get(metric)
-        if name:
-            self._metrics[name] = Times(**values, percentiles=percentiles)
+        name = _METRICS.get(metric, "")
+        for which, percent, number in _VALUE.findall(text):
+            self._value(name, f"{percent or 99}%" if which == "percentile" else which, number)
+
+    def _old_heading(self, _line: int, metric: str) -> None:
+        """TensorRT 7 prints one value per line below the name of the metric."""
+        self._old = _METRICS.get(metric, "")
+
+    def _old_value(self, _line: int, which: str, ms: str, _rest: str | None) -> None:
+        self._value(self._old, which, ms)
+
+    def _old_percentile(self, _line: int, ms: str, percent: str, _rest: str | None) -> None:
+        self._value(self._old, f"{percent}%", ms)
+
+    def _value(self, metric: str, which: str, text: str) -> None:
+        value = _float(text)
+        if metric and value is not None:
+            self._metrics.setdefault(metric, {})[which] = value
 
     def _row_first(self, _line: int, numbers: str, *rest: str) -> None:
         self._row(rest[-1], numbers.split())
@@ -117,3 +126,21 @@ class MeasuredBook:
                 self._row(layer, numbers)
         except ValueError:
             return
+
+
+def _times(values: dict[str, float]) -> Times:
+    return Times(
+        min=values.get("min"),
+        max=values.get("max"),
+        mean=values.get("mean"),
+        median=values.get("median"),
+        percentiles={which[:-1]: value for which, value in values.items() if which.endswith("%")},
+    )
+
+
+def _float(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if isfinite(value) else None

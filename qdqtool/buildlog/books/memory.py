@@ -15,6 +15,7 @@ class MemoryBook:
 
     def __init__(self) -> None:
         self._bytes: dict[str, int] = {}
+        self._device = ""
         self.placement: dict[str, list[str]] = {}
 
     def ears(self) -> dict[str, Hear]:
@@ -29,6 +30,8 @@ class MemoryBook:
             **{name: self._state(field) for name, field in stated.items()},
             "memory-peak": self._peak,
             "engine-loaded": lambda _line, mib: self._bytes.__setitem__("engine_mib", mib),
+            "placement-heading": self._heading,
+            "placement-layers": self._list,
             "on-gpu": lambda _line, layer: self._place("GPU", layer),
             "on-dla": lambda _line, layer: self._place("DLA", layer),
         }
@@ -48,6 +51,16 @@ class MemoryBook:
     def _peak(self, _line: int, cpu: int, gpu: int) -> None:
         self._bytes["peak_cpu_mib"] = max(cpu, self._bytes.get("peak_cpu_mib", 0))
         self._bytes["peak_gpu_mib"] = max(gpu, self._bytes.get("peak_gpu_mib", 0))
+
+    def _heading(self, line: int, device: str, layers: str) -> None:
+        """TensorRT 7 lists all layers of a device behind or below its name."""
+        self._device = device
+        if layers.strip(" {},"):
+            self._list(line, layers)
+
+    def _list(self, _line: int, layers: str) -> None:
+        for layer in layers.strip(" {},").split(", "):
+            self._place(self._device, layer)
 
     def _place(self, device: str, layer: str) -> None:
         self.placement.setdefault(device, []).append(layer)

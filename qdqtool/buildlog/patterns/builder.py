@@ -5,6 +5,69 @@ from qdqtool.buildlog.sentence import Family, row, says
 PLUGIN = Family(
     sentences=(
         says(
+            "streams-split",
+            "[MS] Multi stream splitting completed in {seconds:num} seconds.",
+            "[MS] Multi stream splitting completed in 0.000965225 seconds.",
+        ),
+        says(
+            "strategy-chosen",
+            "Chose this engine with backend strategy {strategy:int} since its estimated inference time ({ms:num}) is {rest}",
+            "Chose this engine with backend strategy 3 since its estimated inference time (0.310688) is faster than the "
+            "previous engine.",
+        ),
+        says(
+            "sparse-eligible",
+            "(Sparsity) Layers eligible for sparse math: {layers}",
+            "(Sparsity) Layers eligible for sparse math: Conv_1, Conv_2",
+        ),
+        says(
+            "sparse-chosen",
+            "(Sparsity) TRT inference plan picked sparse implementation for layers:{layers?}",
+            "(Sparsity) TRT inference plan picked sparse implementation for layers:",
+        ),
+        says(
+            "flag-deprecated",
+            "{flag:word} flag has been deprecated by {other:word} flag.",
+            "--workspace flag has been deprecated by --memPoolSize flag.",
+        ),
+        says(
+            "option-value-deprecated",
+            "{option:word} has been deprecated by {other}.",
+            "--profilingVerbosity=verbose has been deprecated by --profilingVerbosity=detailed.",
+        ),
+        says(
+            "cache-unreadable",
+            "Could not read timing cache from: {path>}. A new timing cache will be generated and written.",
+            "Could not read timing cache from: ./timing.cache. A new timing cache will be generated and written.",
+        ),
+        says("pad-without-effect", "Found no-op pad in node: {node}", "Found no-op pad in node: Pad_2408"),
+        says(
+            "jit-typed",
+            "In JIT build, strongly typed is enabled by default.",
+            "In JIT build, strongly typed is enabled by default.",
+        ),
+        says(
+            "implicit-batch",
+            "hasImplicitBatchDimension is deprecated and {rest}",
+            "hasImplicitBatchDimension is deprecated and always return false.",
+        ),
+        says("dla-memory", "DLA Memory Consumption Summary:", "DLA Memory Consumption Summary:"),
+        says(
+            "dla-offloaded",
+            "Number of DLA node candidates offloaded : {offloaded:int} out of {nodes:int}",
+            "Number of DLA node candidates offloaded : 0 out of 1",
+        ),
+        says(
+            "dla-memory-total",
+            "Total memory required by accepted candidates : {sizes}",
+            "Total memory required by accepted candidates : Managed SRAM = 0 MiB, Local DRAM = 0 MiB",
+        ),
+        says(
+            "profile-unset",
+            "Could not set default profile {profile:int} for execution context. {rest}",
+            "Could not set default profile 0 for execution context. Profile index must be set explicitly.",
+        ),
+        says(
             "streams-used", "[MS] Number of streams used is {streams:int}", "[MS] Number of streams used is 3"
         ),
         says("events-used", "[MS] Number of events used is {events:int}", "[MS] Number of events used is 2"),

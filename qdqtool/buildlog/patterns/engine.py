@@ -1,9 +1,15 @@
 """From chosen tactics to a serialized engine: kernels, placement on GPU or DLA, generation, loading."""
 
-from qdqtool.buildlog.sentence import Family, says
+from qdqtool.buildlog.sentence import Family, Section, row, says
 
 PLUGIN = Family(
     sentences=(
+        says(
+            "placement-heading",
+            "--------------- Layers running on {device:word}:{layers?}",
+            "--------------- Layers running on GPU:",
+            "--------------- Layers running on DLA: {conv1,relu1},",
+        ),
         says("engine-loaded", "Loaded engine size: {mib:int} MB", "Loaded engine size: 597 MB"),
         says(
             "lazy-loading-off",
@@ -101,5 +107,11 @@ PLUGIN = Family(
             "Loaded shared library libnvinfer_builder_resource_sm90.so.10.16.2",
         ),
         says("lazy-loading", "CUDA lazy loading is enabled.", "CUDA lazy loading is enabled."),
-    )
+    ),
+    sections=(
+        Section(
+            opens="placement-heading",
+            rows=(row("placement-layers", r"(?P<layers>\S.*)", "conv1 + relu1 + pool1, conv2 + relu2"),),
+        ),
+    ),
 )

@@ -5,6 +5,17 @@ from qdqtool.buildlog.sentence import Family, row, says
 PLUGIN = Family(
     sentences=(
         row(
+            "api-error-code",
+            r"Error\[(?P<code>\d{1,5})\]: \[(?P<place>[^\]]{3,200})\] (?P<text>.+)",
+            "Error[4]: [shuffleNode.cpp::symbolicExecute::387] Error Code 4: Internal Error (Reshape_3: bad dimensions)",
+        ),
+        row(
+            "cudnn-error",
+            r"(?P<file>[\w./]{1,120}) \((?P<at>\d{1,6})\) - (?P<library>\w{2,20}) Error in (?P<call>\w{1,60}): (?P<code>\d{1,6}) \((?P<text>.*)\)",
+            "instanceNormalizationPlugin.cu (292) - Cudnn Error in enqueue: 3 (CUDNN_STATUS_BAD_PARAM)",
+        ),
+        says("invalid-node", "Invalid Node - {node}", "Invalid Node - Pad_13"),
+        row(
             "api-error",
             r"(?P<call>I?[A-Z]\w{2,60}::\w{1,80}): Error Code (?P<code>\d{1,5}): (?P<kind>[\w ]{3,60}?) \((?P<text>.*)\)",
             "IRefitter::setWeights: Error Code 3: API Usage Error (Conv_1: The weights cannot be refitted.)",

@@ -1,8 +1,8 @@
 """Lines of other programs around the builder: scripts, harnesses, profilers, shells.
 
 Builders print every message behind a prefix. Where a log has prefixes, a line without one that no sentence knows is
-not the builder's; it is recognised by the way programs print (a rule, a progress bar, a value, a row of a table) and
-counted apart from what was read.
+not the builder's; it is recognised by the way programs print (a rule, a progress bar, a value, a row of a table, plain
+words) and counted apart from what was read. In a log that was pasted without its prefixes nothing is foreign.
 """
 
 from qdqtool.buildlog.sentence import Family, row
@@ -25,8 +25,19 @@ PLUGIN = Family(
             "[enqueue]Try INT8 kernel",
         ),
         row(
+            "prompt",
+            r"(?:\w[\w@.-]{0,60}:\S{0,80})?[$#] (?P<command>\w.*)",
+            "$ uname -a",
+            "# Jetson environment raw log",
+        ),
+        row(
+            "help",
+            r"(?P<flag>-{1,2}[A-Za-z][\w-]{0,50}(?:[= ]?(?:<[^>]{0,60}>|\[[^\]]{0,60}\]|[A-Za-z\"'\[|,.:\]]{1,60}))?)\s{2,}(?P<text>\S.*)",
+            "--int8                             Enable int8 precision, in addition to fp32 (default = disabled)",
+        ),
+        row(
             "rule",
-            r"(?P<mark>[=#*_~+-])(?:(?P=mark)|[ =#*_~+|-]){2,}(?P<title>[^=#*_~].{0,200})?",
+            r"(?P<mark>[=#*_~+`-])(?:(?P=mark)|[ =#*_~+|-]){1,300}(?P<title>[^=#*_~].{0,200})?",
             "================================================",
             "============================== End   [case_normal]",
             "#--------------------------------------------------------------------",
@@ -37,17 +48,6 @@ PLUGIN = Family(
             r"\[(?P<step>\d{1,6}/\d{1,6})\] \[(?P<bar>[=> .#]*)(?P<percent>\d{1,3})%[=> .#]*\] ?(?P<what>.*)",
             "[1/1] [==18%                       ] BuildAndRun.nsys-rep",
             "[1/1] [0%                          ] BuildAndRun.nsys-rep",
-        ),
-        row(
-            "prompt",
-            r"(?:\w[\w@.-]{0,60}:\S{0,80})?[$#] (?P<command>\S.*)",
-            "$ uname -a",
-            "# Jetson environment raw log",
-        ),
-        row(
-            "help",
-            r"(?P<flag>-{1,2}[A-Za-z][\w-]{0,50}(?:[= ]?(?:<[^>]{0,60}>|\[[^\]]{0,60}\]|[A-Za-z\"'\[|,.:\]]{1,60}))?)\s{2,}(?P<text>\S.*)",
-            "--int8                             Enable int8 precision, in addition to fp32 (default = disabled)",
         ),
         row(
             "logged",
@@ -89,6 +89,11 @@ PLUGIN = Family(
             r"(?P<first>\S{1,80}(?: \S{1,40}){0,6})(?P<rest>(?:\s{2,}\S{1,80}(?: \S{1,40}){0,6}){2,20})",
             "Metric                              Mean       Min       Max",
         ),
-        row("word", r"(?P<word>[\w./-]{1,120})", "inputT0", "Finish"),
+        row("word", r"(?P<word>[\w./@:-]{1,120}|[{}\[\]();,]{1,20})", "inputT0", "Finish", "}"),
+        row(
+            "prose",
+            r"(?!.*0x[0-9a-f]{8})(?P<text>\S{1,300}(?:\s{1,200}\S{1,300}){1,200})",
+            "Multiple input shapes can be provided via comma-separated key-value pairs, and each input",
+        ),
     )
 )

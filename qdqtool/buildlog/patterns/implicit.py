@@ -5,6 +5,14 @@ from qdqtool.buildlog.sentence import Family, says
 PLUGIN = Family(
     sentences=(
         says(
+            "scale-assigned", "Assigning {tensor>} scale and zero-point", "Assigning 135 scale and zero-point"
+        ),
+        says(
+            "scale-source",
+            "using {tensor>} scale and zero-point Quantization({values})",
+            "using 155 scale and zero-point Quantization(scale: {0.103852,}, zero-point: {})",
+        ),
+        says(
             "default-quantization",
             "Setting a default quantization params because quantization data is missing for{tensor?}",
             "Setting a default quantization params because quantization data is missing for {ForeignNode[a...b]}",

@@ -16,6 +16,26 @@ _DUMP = (
 
 PLUGIN = Family(
     sentences=(
+        row(
+            "metric-heading",
+            r"(?P<metric>(?:End-to-End |End-to-End Host )?(?:Host Latency|Latency)|Enqueue Time|GPU Compute)",
+            "Host Latency",
+            "GPU Compute",
+        ),
+        row(
+            "metric-value",
+            r"(?P<which>min|max|mean|median): (?P<ms>[\d.e+-]{1,24}) ms(?P<rest> \(end to end .*\))?",
+            "min: 3.05505 ms (end to end 3.06653 ms)",
+            "median: 3.05493 ms",
+        ),
+        row(
+            "metric-percentile",
+            r"percentile: (?P<ms>[\d.e+-]{1,24}) ms at (?P<percent>[\d.]{1,8})%(?P<rest> \(end to end .*\))?",
+            "percentile: 3.4563 ms at 99% (end to end 3.47168 ms at 99%)",
+        ),
+        says("throughput", "throughput: {qps:num} qps", "throughput: 318.785 qps"),
+        says("walltime", "walltime: {seconds:num} s", "walltime: 3.00516 s"),
+        says("gpu-total", "total compute time: {seconds:num} s", "total compute time: 2.92575 s"),
         says(
             "profile-shape-set",
             "Set shape of input tensor {tensor} for optimization profile {profile:int} to: MIN={low} OPT={opt} MAX={high}",
@@ -156,6 +176,7 @@ PLUGIN = Family(
         ),
     ),
     sections=(
+        Section(opens="explanations-elsewhere", rows=_DUMP),
         Section(opens="outputs-heading", first=True, rows=_DUMP),
         Section(opens="inputs-heading", first=True, rows=_DUMP),
         Section(

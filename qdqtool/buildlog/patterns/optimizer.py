@@ -4,6 +4,9 @@ from qdqtool.buildlog.sentence import Family, says
 
 PLUGIN = Family(
     sentences=(
+        says(
+            "copy-before", "Generating copy before {node}", "Generating copy before reshape_before_MatMul_141"
+        ),
         says("attempt", "Running: {pass} on {node}", "Running: ConstShuffleFusion on fc.bias"),
         says("attempt-unnamed", "Running: {pass:word}", "Running: ConvReluFusion"),
         says(

@@ -4,6 +4,53 @@ from qdqtool.buildlog.sentence import Family, Section, row, says
 
 PLUGIN = Family(
     sentences=(
+        says(
+            "polygraphy-passed-old",
+            "PASSED | Command: {command}",
+            "PASSED | Command: /usr/local/bin/polygraphy run model.onnx --trt",
+        ),
+        says(
+            "polygraphy-failed-old",
+            "FAILED | Command: {command}",
+            "FAILED | Command: /usr/local/bin/polygraphy run model.onnx --trt",
+        ),
+        says(
+            "binding-set",
+            "Setting binding: {tensor} (index: {index:int}) to shape: {shape}",
+            "Setting binding: x:0 (index: 0) to shape: (4, 1, 28, 28)",
+        ),
+        says(
+            "outputs-marked",
+            "Marking {outputs} as outputs",
+            "Marking 24 tensors as outputs",
+            "Marking all ONNX tensors as outputs",
+        ),
+        says(
+            "module-of",
+            "Loaded Module: {module:word}    | Path: {path}",
+            "Loaded Module: polygraphy.util    | Path: ['/usr/lib/python3/polygraphy/util']",
+        ),
+        says(
+            "option-deprecated",
+            "{option:word} is deprecated and {rest}",
+            "--workspace is deprecated and will be removed in Polygraphy 0.45.0. Use --pool-limit workspace:1000000000 instead.",
+        ),
+        says("inference-of-shapes", "Starting shape inference", "Starting shape inference"),
+        says(
+            "inferred-shapes",
+            "Inferred shapes in the model with {tool}",
+            "Inferred shapes in the model with `onnxruntime.tools.symbolic_shape_infer`.",
+        ),
+        says(
+            "inference-of-shapes-done",
+            "Shape inference completed successfully",
+            "Shape inference completed successfully",
+        ),
+        says(
+            "fully-supported",
+            "Graph is fully supported by TensorRT; {rest}",
+            "Graph is fully supported by TensorRT; Will not generate subgraphs.",
+        ),
         row(
             "histogram-row",
             r"\((?P<low>[-+\d.e]+|-?inf)\s*, (?P<high>[-+\d.e]+|-?inf)\s*\) \|\s*(?P<count>\d+) \|\s*(?P<bar>#*)",
@@ -181,7 +228,6 @@ PLUGIN = Family(
             "Loading plugin library: ./AddScalarPlugin.so",
             "Loading model: model.onnx",
         ),
-        says("model-file", "Model: {path}", "Model: model.onnx"),
         says(
             "postprocessing",
             "Executing postprocessing step [{step}]",
@@ -242,6 +288,10 @@ PLUGIN = Family(
         ),
     ),
     sections=(
+        Section(
+            opens="polygraphy-begins",
+            rows=(row("model-file", r"Model: (?P<path>.+)", "Model: model.onnx"),),
+        ),
         Section(
             opens="configuring",
             rows=(

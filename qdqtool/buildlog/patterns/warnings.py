@@ -5,6 +5,16 @@ from qdqtool.buildlog.sentence import Family, says
 PLUGIN = Family(
     sentences=(
         says(
+            "weights-listed",
+            "List of affected weights: {weights}",
+            "List of affected weights: Conv_1.weight, Conv_2.weight",
+        ),
+        says(
+            "auxiliary-streams",
+            "The engine uses {streams:int} auxiliary streams, {rest}",
+            'The engine uses 2 auxiliary streams, so the "Total" latency may not be accurate because some layers may have run in parallel!',
+        ),
+        says(
             "weight-clamped",
             "Weight at index {index:int}: {value} is out of range. Clamping to: {limit}",
             "Weight at index 0: 9223372036854775807 is out of range. Clamping to: 2147483647",

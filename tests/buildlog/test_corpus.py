@@ -1,0 +1,97 @@
+"""Every real log of the shared material: nothing raises, and almost every line is read."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter, defaultdict
+from functools import lru_cache
+
+import pytest
+
+import qdqtool.buildlog as room
+from qdqtool.core.buildlog import RunDigest
+from tests.shared import SHARED, shared
+
+pytestmark = pytest.mark.shared
+
+LIMIT = 0.01
+
+
+@lru_cache(maxsize=1)
+def _digests() -> dict[str, tuple[RunDigest, ...]]:
+    """File of the corpus -> its runs."""
+    shared("corpus/MANIFEST.tsv")
+    files = [
+        path
+        for kind in ("verbose_log", "trtexec_log")
+        for path in sorted((SHARED / "corpus" / kind).iterdir())
+    ]
+    return {f"{path.parent.name}/{path.name}": tuple(room.digests(room.LogSource(path))) for path in files}
+
+
+def _versions() -> dict[str, str]:
+    with shared("corpus/MANIFEST.tsv").open(encoding="utf-8") as table:
+        return {row["file"]: row["trt_version"] for row in csv.DictReader(table, delimiter="\t")}
+
+
+def _generation(version: str) -> tuple[int, int] | None:
+    found = re.match(r"(?:RTX)?(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def test_at_most_one_line_in_a_hundred_is_unread_in_any_generation_from_8_0_on():
+    lines: Counter[tuple[int, int]] = Counter()
+    unread: Counter[tuple[int, int]] = Counter()
+    examples: dict[tuple[int, int], list[str]] = defaultdict(list)
+    versions = _versions()
+    for file, runs in _digests().items():
+        generation = _generation(versions.get(file, ""))
+        if generation is None or (generation < (8, 0) and not versions[file].startswith("RTX")):
+            continue
+        for run in runs:
+            lines[generation] += run.lines
+            unread[generation] += run.unread
+            examples[generation] += [one.text for one in run.unread_lines]
+    assert len(lines) >= 10
+    over = {
+        generation: examples[generation][:5]
+        for generation in lines
+        if unread[generation] > LIMIT * lines[generation]
+    }
+    assert not over
+
+
+def test_versions_of_the_banner_are_those_of_the_manifest():
+    versions = _versions()
+    for file, runs in _digests().items():
+        stated = {run.version for run in runs if run.version is not None}
+        listed = versions.get(file, "")
+        if len(stated) == 1 and re.fullmatch(r"\d+\.\d+\.\d+", listed):
+            assert stated == {tuple(int(part) for part in listed.split("."))}, file
+
+
+def test_the_corpus_holds_several_runs_in_one_file_and_each_is_found():
+    counts = {file: len(runs) for file, runs in _digests().items()}
+    assert max(counts.values()) >= 7
+    banners = {
+        file: sum(1 for run in runs if run.front_end == "trtexec") for file, runs in _digests().items()
+    }
+    assert sum(banners.values()) > 60
+
+
+def test_lines_of_other_programs_are_few_where_the_builder_speaks_alone():
+    foreign = {file: sum(run.foreign for run in runs) for file, runs in _digests().items()}
+    bevfusion = [file for file in foreign if "camera.backbone" in file]
+    assert [foreign[file] for file in bevfusion] == [0]
+
+
+@pytest.mark.parametrize("name", ["resnet18.ort.SM86", "vit_s4.mo_fp16.SM86", "yolov8n.ortc.SM86"])
+def test_logs_of_the_rtx_builder_account_for_every_q_and_dq(name):
+    (run,) = room.read(shared(f"corpus/rtx/{name}.log.xz")).runs
+    assert (run.front_end, run.status) == ("rtx", "built")
+    assert run.unread == 0
+    assert run.ledger_summary is not None
+    assert run.ledger_summary.accounted == run.ledger_summary.q + run.ledger_summary.dq > 0
+    assert len(run.engine_layers) > 10
+    assert {node.precision for node in run.compute} & {"int8", "int8-in"}
