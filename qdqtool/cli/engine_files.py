@@ -1,16 +1,20 @@
-"""Pictures and models of an engine, written by the ending of the file."""
+"""Files about engines that the engine command reads and writes."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
+from qdqtool.audit.noop import Besides
 from qdqtool.core.files import write_bytes, write_text
+from qdqtool.core.noop import NoOpReport, Really
 from qdqtool.engine.diff import Explored
 from qdqtool.engine.dot import dot
 from qdqtool.engine.nodes import node_facts
+from qdqtool.engine.outputs import same_outputs
+from qdqtool.engine.profiles import read_profile
 from qdqtool.engine.raster import png
-from qdqtool.errors import UsageError
+from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.annotate import annotate
 from qdqtool.graph.load import load
 from qdqtool.graph.picture import picture
@@ -68,3 +72,46 @@ def annotated(explored: Explored, model: Path, out: Path) -> None:
             where=str(model),
         )
     save(annotate(opened, facts), out)
+
+
+def besides(plans: list[Path] | None, outputs: list[Path] | None, profiles: list[Path] | None) -> Besides:
+    """What is known of two engines besides their layers; each list holds a file of the INT8 and of the float one.
+
+    Raises:
+        UsageError: a list has another length.
+        InputFileError: a file cannot be read.
+    """
+    plan, out, times = (
+        _pair(files, name)
+        for files, name in ((plans, "--plan"), (outputs, "--outputs"), (profiles, "--profile"))
+    )
+    return Besides(
+        plan_bytes=(_size(plan[0]), _size(plan[1])) if plan else None,
+        ms=(read_profile(times[0]).total_ms, read_profile(times[1]).total_ms) if times else None,
+        outputs_equal=same_outputs(*out) if out else None,
+    )
+
+
+def missed(found: NoOpReport, least: float) -> list[str]:
+    """What to say where an engine is not INT8, or less so than the user wants."""
+    if found.verdict in {Really.NO_OP, Really.UNKNOWN}:
+        return [f"the engine is {found.verdict.value}"]
+    share = found.int8 / found.compute
+    return [f"{share:.0%} of the compute kernels are INT8, wanted are {least:.0%}"] if share < least else []
+
+
+def _pair(files: list[Path] | None, option: str) -> tuple[Path, Path] | None:
+    if not files:
+        return None
+    if len(files) != 2:
+        raise UsageError("two engines need two files", fix=f"pass {option} twice, INT8 first", where=option)
+    return files[0], files[1]
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError as error:
+        raise InputFileError(
+            f"cannot be read: {error.strerror}", fix="check the path and its permissions", where=str(path)
+        ) from error

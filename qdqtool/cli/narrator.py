@@ -47,3 +47,26 @@ class Narrator:
         peak = f"  {measured['peak_mib']:6.0f} MiB" if "peak_mib" in measured else ""
         said = "   fresh" if fresh else f"{cost}{peak}"
         stderr().print(f"  {step:<10}{said}", style="dim" if fresh else "", highlight=False)
+
+
+class Bars:
+    """One progress bar per named step on standard error."""
+
+    def __init__(self) -> None:
+        self._bars: Progress = progress()
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> Bars:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bars.stop()
+
+    def show(self, step: str, done: int, total: int | None) -> None:
+        """`done` of `total` pieces of `step` are finished."""
+        if step not in self._tasks:
+            self._tasks[step] = self._bars.add_task(step, total=total)
+        self._bars.update(self._tasks[step], completed=done, total=total)

@@ -12,10 +12,12 @@ from qdqtool.core.difference import EngineDiff
 from qdqtool.core.engine import Engine
 from qdqtool.core.explore import EngineView
 from qdqtool.core.lint import LintReport
+from qdqtool.core.noop import NoOpReport
 from qdqtool.core.placement import Placement
 from qdqtool.core.preparation import Insertion, Preparation
 from qdqtool.core.repair import RepairReport
 from qdqtool.core.report import Report
+from qdqtool.core.sweep import Sweep
 
 PREPARATION = Artefact(kind="preparation", schema=1, type=Preparation)
 INSERTION = Artefact(kind="insertion", schema=1, type=Insertion)
@@ -26,8 +28,10 @@ LOG = Artefact(kind="log", schema=1, type=BuildLog)
 ENGINE = Artefact(kind="engine", schema=1, type=Engine)
 ENGINE_DIFF = Artefact(kind="engine-diff", schema=1, type=EngineDiff)
 ENGINE_VIEW = Artefact(kind="engine-view", schema=1, type=EngineView)
+NOOP = Artefact(kind="noop", schema=1, type=NoOpReport)
 AUDIT = Artefact(kind="audit", schema=1, type=Audit)
 ACCURACY = Artefact(kind="accuracy", schema=1, type=Comparison)
 LINT = Artefact(kind="lint", schema=1, type=LintReport)
 REPORT = Artefact(kind="report", schema=1, type=Report)
 REPAIR = Artefact(kind="repair", schema=1, type=RepairReport)
+SWEEP = Artefact(kind="sweep", schema=1, type=Sweep)

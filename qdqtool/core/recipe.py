@@ -184,6 +184,24 @@ class CompareOptions(Section):
     """Exit with 1 when the task metric falls by more than this many points."""
 
 
+class SweepOptions(Section):
+    """What `qdqtool sweep` searches."""
+
+    space: dict[str, tuple[str | int | float | bool, ...]] = {
+        "calibrate.method": ("max", "entropy", "mse", "percentile"),
+        "calibrate.weights": ("max", "mse"),
+    }
+    """Values to try for each key of the recipe."""
+    keep_float: tuple[Annotated[int, Field(ge=0)], ...] = (0, 1, 2, 4)
+    """How many of the most sensitive nodes stay float."""
+    sampler: Literal["grid", "tpe", "nsga2"] = "grid"
+    """Every combination, or a search that learns from earlier trials."""
+    device: str = "NVIDIA A10"
+    """GPU for which the time of an engine is estimated."""
+    seed: int = 0
+    """Seed of the samplers that draw."""
+
+
 class Recipe(Section):
     """A method without data: what `qdqtool run` does, step by step."""
 
@@ -199,3 +217,4 @@ class Recipe(Section):
     build: BuildOptions = BuildOptions()
     audit: AuditOptions = AuditOptions()
     compare: CompareOptions = CompareOptions()
+    sweep: SweepOptions = SweepOptions()

@@ -53,8 +53,8 @@ class RunFolder:
         return self.path / name
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep a second run out of this folder.
+    def locked(self, *, wait: bool = False) -> Iterator[None]:
+        """Keep a second run out of this folder, or `wait` until the first one has ended.
 
         Raises:
             UsageError: another run is at work here.
@@ -66,7 +66,7 @@ class RunFolder:
             raise InputFileError(
                 f"cannot be made: {error.strerror}", fix="choose another --out", where=str(self.path)
             ) from error
-        lock = FileLock(self.path / ".lock", timeout=0)
+        lock = FileLock(self.path / ".lock", timeout=-1 if wait else 0)
         try:
             lock.acquire()
         except Timeout:

@@ -156,6 +156,18 @@ _TIMED = frozenset({"build.log", "log.json"})
 """Files that hold the builder's own times, so that no two builds give the same bytes."""
 
 
+def start(order: Order, last: str, listener: Listener | None = None) -> Work:
+    """Do the line up to the step `last`; whoever finds another run at work in the folder waits for it."""
+    folder = RunFolder(order.out)
+    with folder.locked(wait=True):
+        work = Work(order, folder, listener or Silence())
+        for step in LINE:
+            _do(step, work)
+            if step.name == last:
+                break
+        return work
+
+
 def run(order: Order, listener: Listener | None = None) -> Report:
     """Do the whole line in `order.out` and return the report.
 

@@ -22,6 +22,7 @@ class Order:
         labels: file of class indices for the evaluation samples, or None.
         out: the run folder.
         cache: folder of finished builds by digest, or None.
+        histograms: a histograms.npz of the same model and samples that spares the collection, or None.
     """
 
     model: Path
@@ -31,6 +32,7 @@ class Order:
     labels: str | None
     out: Path
     cache: Path | None = None
+    histograms: Path | None = None
 
 
 class Listener(Protocol):

@@ -11,8 +11,9 @@ from qdqtool.backends import BUILDERS
 from qdqtool.backends.ort import open_runner
 from qdqtool.backends.shapes import parse_shapes, profiles
 from qdqtool.buildlog import read as read_log
+from qdqtool.calibration.collect import activations
 from qdqtool.calibration.collect import collect as collect_histograms
-from qdqtool.calibration.histograms import load_histograms, save_histograms
+from qdqtool.calibration.histograms import Histograms, load_histograms, save_histograms
 from qdqtool.calibration.table import make_table
 from qdqtool.core.build import BuildProgress, BuildRequest, InputProfile
 from qdqtool.core.files import digest_file, write_text
@@ -73,7 +74,8 @@ def place(work: Work) -> Measured:
 def collect(work: Work) -> Measured:
     """Run the samples once and keep a histogram of every tensor that placement wants quantized."""
     placement = PLACEMENT.read(work.path("placement.json"))
-    histograms = collect_histograms(
+    shared = _shared_histograms(work, activations(placement))
+    histograms = shared or collect_histograms(
         work.model("model.prepared.onnx"),
         placement,
         work.samples,
@@ -82,6 +84,16 @@ def collect(work: Work) -> Measured:
     )
     save_histograms(work.path("histograms.npz"), histograms)
     return {"samples": float(histograms.samples)}
+
+
+def _shared_histograms(work: Work, tensors: tuple[str, ...]) -> Histograms | None:
+    """What another run of the same model and samples has collected; None where it lacks a tensor."""
+    if work.order.histograms is None:
+        return None
+    known = load_histograms(work.order.histograms)
+    if not set(tensors) <= set(known.tensors):
+        return None
+    return replace(known, tensors={name: known.tensors[name] for name in tensors})
 
 
 def calibrate(work: Work) -> Measured:

@@ -90,7 +90,9 @@ def calibrate(
     _deliver(job.tables(found, methods), out, as_json=as_json)
 
 
-def _collected(job: Calibration, methods: tuple[str, ...], kept: Path | None, shard: tuple[int, int]) -> Histograms:
+def _collected(
+    job: Calibration, methods: tuple[str, ...], kept: Path | None, shard: tuple[int, int]
+) -> Histograms:
     from qdqtool.cli.screen import progress
 
     with progress() as bars:
@@ -110,7 +112,11 @@ def _from_cluster(job: Calibration, methods: tuple[str, ...], kept: Path | None,
     with progress() as bars:
         bar = bars.add_task("calibrate", total=None)
         return collect_on_cluster(
-            job, job.manner(methods), address, kept, lambda done, total: bars.update(bar, completed=done, total=total)
+            job,
+            job.manner(methods),
+            address,
+            kept,
+            lambda done, total: bars.update(bar, completed=done, total=total),
         )
 
 

@@ -154,6 +154,47 @@ def graph(
     _talk(f"wrote {out}")
 
 
+@PLUGIN.command("is-int8")
+def is_int8(
+    file: File,
+    reference: Annotated[
+        Path | None, typer.Option("--float", help="Layer information of the float build of the same model.")
+    ] = None,
+    plans: Annotated[
+        list[Path] | None, typer.Option("--plan", help="Plan files of the INT8 and of the float engine.")
+    ] = None,
+    outputs: Annotated[
+        list[Path] | None, typer.Option("--outputs", help="--exportOutput files of both for one input.")
+    ] = None,
+    profiles: Annotated[
+        list[Path] | None, typer.Option("--profile", "-p", help="Times of the INT8 and of the float engine.")
+    ] = None,
+    least: Annotated[
+        float, typer.Option("--min-share", help="Least share of INT8 compute kernels.", min=0.0, max=1.0)
+    ] = 0.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
+) -> int:
+    """Say whether an engine that is called INT8 really is; exit with 1 where it is not.
+
+    The kernels decide. A float build of the same model, plan files, outputs and times are further signs; each of these
+    options is given twice, for the INT8 and for the float engine.
+    """
+    from qdqtool.audit.noop import really_int8
+    from qdqtool.cli import engine_files
+    from qdqtool.cli.verdict import tell
+    from qdqtool.core.kinds import NOOP
+    from qdqtool.engine.read import read
+
+    found = really_int8(
+        read(file), read(reference) if reference else None, engine_files.besides(plans, outputs, profiles)
+    )
+    if as_json:
+        sys.stdout.write(NOOP.dump(found))
+    else:
+        _say(found.verdict.value, *(f"- {sign.text} [{sign.points.value}]" for sign in found.signs))
+    return tell(engine_files.missed(found, least))
+
+
 def _explore(file: Path, profile: Path | None, cost_model: str, device: str) -> Explored:
     from qdqtool.core.explore import CostModel
     from qdqtool.engine.devices import find_device

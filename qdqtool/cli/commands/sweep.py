@@ -1,0 +1,68 @@
+"""Search over configurations for the best accuracy at the best speed; resumable, and shared by many workers.
+
+What is searched stands in the recipe's section `sweep`: values for any key of the recipe, and how many of the most
+sensitive nodes stay float. Each trial is a whole run of the line; histograms and finished builds are shared. Accuracy
+is measured; time is estimated from the layers of the real engine by a roofline of `sweep.device`. With `--storage
+postgresql://...` the same command on other machines joins the work; a worker that dies loses its running trial only.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def sweep(
+    model: Annotated[Path, typer.Argument(help="Float ONNX model.")],
+    samples: Annotated[str, typer.Option(help="Calibration samples.")],
+    out: Annotated[Path, typer.Option(help="Folder of the sweep.")],
+    recipe: Annotated[str, typer.Option(help="Base recipe: shipped name or .yaml file.")] = "conv-int8",
+    eval_samples: Annotated[str | None, typer.Option(help="Evaluation samples; default: --samples.")] = None,
+    labels: Annotated[str | None, typer.Option(help="Class indices of the evaluation samples.")] = None,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", help="Change one value of the recipe.")
+    ] = None,
+    trials: Annotated[int | None, typer.Option(min=1, help="Trials; default: the whole grid, or 50.")] = None,
+    storage: Annotated[str, typer.Option(help="sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DB.")] = "",
+    study: Annotated[str, typer.Option(help="Name of the study in the storage.")] = "",
+    pick: Annotated[
+        str,
+        typer.Option(help="Make the run folder OUT/pick: 'max-drop 0.5', 'min-accuracy 70', 'max-ms 1.5'."),
+    ] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print sweep.json instead of the table.")] = False,
+) -> None:
+    """Search over configurations for the best accuracy at the best speed."""
+    from qdqtool.cli.narrator import Bars
+    from qdqtool.cli.screen import stdout
+    from qdqtool.core.files import write_text
+    from qdqtool.report import sweeps
+    from qdqtool.workflows import recipes
+    from qdqtool.workflows.order import Order
+    from qdqtool.workflows.sweep import SweepOrder
+    from qdqtool.workflows.sweep import sweep as search
+
+    order = Order(
+        model=model,
+        recipe=recipes.load(recipe, changes or []),
+        samples=samples,
+        eval_samples=eval_samples,
+        labels=labels,
+        out=out,
+    )
+    wish = SweepOrder(
+        order=order, recipe=recipe, settings=tuple(changes or ()), trials=trials, storage=storage, study=study
+    )
+    with Bars() as bars:
+        result = search(wish, pick, bars.show)
+    write_text(out / "sweep.html", sweeps.page(result))
+    if as_json:
+        sys.stdout.write((out / "sweep.json").read_text("utf-8"))
+        return
+    sweeps.table(result, stdout())
+    stdout().print(f"page: {out / 'sweep.html'}", markup=False, highlight=False)
+
+
+PLUGIN = sweep

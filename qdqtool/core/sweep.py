@@ -1,0 +1,72 @@
+"""What a sweep finds: trials, and the ones that nothing beats."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+Value = str | int | float | bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """One configuration and what came of it.
+
+    Attributes:
+        settings: the recipe keys that differ from the base, as `--set` takes them.
+        accuracy: the metric of the sweep on the evaluation samples (measured).
+        ms: time of one inference (estimated by a roofline over the real engine's layers).
+        nodes_int8: compute nodes that run INT8.
+        nodes_total: all compute nodes.
+        kernels: kernels of the engine.
+        kept_float: the nodes that were kept float on purpose.
+    """
+
+    settings: tuple[str, ...]
+    accuracy: float
+    ms: float
+    nodes_int8: int
+    nodes_total: int
+    kernels: int
+    kept_float: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trial:
+    """A trial of the study.
+
+    Attributes:
+        number: as the study counts.
+        state: "complete", "failed" or "running".
+        outcome: None unless complete.
+        reason: why it failed.
+    """
+
+    number: int
+    state: str
+    outcome: Outcome | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sweep:
+    """A whole study.
+
+    Attributes:
+        model: file name of the float model.
+        metric: what `accuracy` is ("top1", "sqnr_db", ...).
+        unit: its unit.
+        reference: the metric of the float model; None for metrics that need two runners.
+        device: the GPU of the estimate.
+        spread: measured over estimated time on recorded engines, smallest and largest.
+        pareto: trials that no other beats in both accuracy and time, fastest first.
+        trials: all of them.
+    """
+
+    model: str
+    metric: str
+    unit: str
+    reference: float | None
+    device: str
+    spread: tuple[float, float]
+    pareto: tuple[Trial, ...]
+    trials: tuple[Trial, ...]

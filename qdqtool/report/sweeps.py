@@ -1,0 +1,104 @@
+"""Shows a sweep: a table in the terminal, a self-contained page with the Pareto front."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from qdqtool.core.sweep import Outcome, Sweep, Trial
+from qdqtool.report import palette, svg
+from qdqtool.report.charts.axis import axis_over
+from qdqtool.report.charts.scatter import Point, scatter
+
+
+def table(sweep: Sweep, console: Console) -> None:
+    """Print the Pareto front, fastest first, and what happened to the trials."""
+    low, high = sweep.spread
+    head = Table(box=None)
+    for title in (
+        "trial",
+        f"{sweep.metric} [measured]",
+        "ms [estimated]",
+        "INT8 nodes",
+        "kernels",
+        "settings",
+    ):
+        head.add_column(Text(title), overflow="fold")
+    for trial, outcome in _done(sweep.pareto):
+        head.add_row(
+            str(trial.number),
+            f"{outcome.accuracy:.2f} {sweep.unit}",
+            f"{outcome.ms:.4f}",
+            f"{outcome.nodes_int8} of {outcome.nodes_total}",
+            str(outcome.kernels),
+            Text(svg.clean("  ".join(words(outcome)))),
+        )
+    console.print(head)
+    states = [trial.state for trial in sweep.trials]
+    counts = ", ".join(f"{states.count(state)} {state}" for state in sorted(set(states)))
+    float_model = (
+        "" if sweep.reference is None else f"; the float model has {sweep.reference:.2f} {sweep.unit}"
+    )
+    console.print(f"{counts} trials{float_model}", highlight=False)
+    console.print(
+        f"Times are estimated for {sweep.device} by a roofline over the layers of engines of TensorRT for RTX; recorded "
+        f"engines took {low:g} to {high:g} times their estimate.",
+        highlight=False,
+    )
+
+
+def page(sweep: Sweep) -> str:
+    """The HTML text of the page; no network, everything escaped."""
+    environment = Environment(
+        loader=PackageLoader("qdqtool.report", "page"), autoescape=True, undefined=StrictUndefined
+    )
+    environment.filters["clean"] = svg.clean
+    style = palette.CLASSES + (files("qdqtool.report") / "page" / "page.css").read_text("utf-8")
+    return environment.get_template("sweep.html").render(
+        sweep=sweep,
+        words=words,
+        pareto={trial.number for trial in sweep.pareto},
+        chart=svg.inline(chart(sweep)),
+        style=Markup(style),  # noqa: S704 -- our own file
+    )
+
+
+def chart(sweep: Sweep) -> svg.Element:
+    """Accuracy against estimated time; the front is a line, every point says its settings."""
+    best = {trial.number for trial in sweep.pareto}
+    points = [
+        Point(
+            x=outcome.ms,
+            y=outcome.accuracy,
+            text=f"trial {trial.number}: {outcome.accuracy:.2f} {sweep.unit}, {outcome.ms:.4f} ms; "
+            + "; ".join(words(outcome)),
+            style="p-int8" if trial.number in best else "p-other",
+            radius=6.0 if trial.number in best else 4.0,
+        )
+        for trial, outcome in _done(sweep.trials)
+    ]
+    return scatter(
+        points,
+        axis_over(f"ms on {sweep.device} (estimated)", [point.x for point in points]),
+        axis_over(f"{sweep.metric} {sweep.unit} (measured)", [point.y for point in points]),
+        "Accuracy against time",
+        [(outcome.ms, outcome.accuracy) for _, outcome in _done(sweep.pareto)],
+    )
+
+
+def words(outcome: Outcome) -> list[str]:
+    """The settings of a trial as a person reads them: choices, then the nodes that were kept float."""
+    kept = outcome.kept_float
+    chosen = [
+        text.replace('"', "") for text in outcome.settings if not (kept and text.startswith("place.exclude="))
+    ]
+    return [*chosen, *([f"float: {', '.join(kept)}"] if kept else [])]
+
+
+def _done(trials: tuple[Trial, ...]) -> list[tuple[Trial, Outcome]]:
+    return [(trial, trial.outcome) for trial in trials if trial.outcome is not None]

@@ -1,0 +1,103 @@
+"""A sweep from order to Pareto front."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from qdqtool.core.kinds import SWEEP
+from qdqtool.core.sweep import Sweep, Trial
+from qdqtool.engine.estimate import SPREAD
+from qdqtool.errors import MissingPackage
+from qdqtool.workflows.sweep.bench import Bench, SweepOrder
+from qdqtool.workflows.sweep.front import assemble
+from qdqtool.workflows.sweep.front import pick as choose
+from qdqtool.workflows.sweep.space import Space
+from qdqtool.workflows.sweep.study import Study
+
+_DRAWN = 50
+"""Trials of a sampler that draws, where nobody says how many."""
+OnProgress = Callable[[str, int, "int | None"], None]
+
+
+def sweep(wish: SweepOrder, pick: str = "", on_progress: OnProgress | None = None) -> Sweep:
+    """Search, and leave sweep.json and the run folder of every Pareto point in the sweep's folder.
+
+    Any number of workers may do the same sweep at a time, on one machine or many, when they share the storage. A
+    killed worker loses its running trial only; the same call again goes on. `pick` also makes the run folder "pick".
+
+    Raises:
+        MissingPackage: optuna is not installed.
+        UsageError: nothing to search, a limit that nothing meets, or the study belongs to other inputs.
+        InputFileError: the storage or the folder cannot be used.
+    """
+    tell = on_progress or _silent
+    sampler = _sampler(wish)
+    bench = Bench(wish)
+    options = wish.order.recipe.sweep
+    ranking = bench.ranking(lambda done, total: tell("rank nodes", done, total))
+    space = Space(options, ranking, wish.order.recipe.place.exclude)
+    url = wish.storage or f"sqlite:///{wish.order.out / 'study.db'}"
+    study = Study(url, wish.study or f"qdqtool {wish.order.model.stem}", bench.identity, sampler)
+    grid = options.sampler == "grid"
+    if grid:
+        study.queue(space, wish.trials)
+    study.revive()
+    while _go_on(study, None if grid else wish.trials or _DRAWN, tell):
+        study.step(space, lambda choice, note: bench.objective(space, choice, note), queued_only=grid)
+    result = assemble(study.trials(), wish.order.model.name, bench.device.name, SPREAD)
+    _keep(bench, result, pick, tell)
+    return result
+
+
+def _silent(_step: str, _done: int, _total: int | None) -> None:
+    """Tell nobody."""
+
+
+def _keep(bench: Bench, result: Sweep, pick: str, tell: OnProgress) -> None:
+    out = bench.order.out
+    for done, trial in enumerate(result.pareto):
+        tell("Pareto points", done, len(result.pareto))
+        bench.run(_settings(trial), out / "pareto" / f"{trial.number:04}")
+    SWEEP.write(out / "sweep.json", result)
+    if pick:
+        bench.run(_settings(choose(result, pick)), out / "pick")
+
+
+def _settings(trial: Trial) -> tuple[str, ...]:
+    assert trial.outcome is not None
+    return trial.outcome.settings
+
+
+def _go_on(study: Study, goal: int | None, tell: OnProgress) -> bool:
+    """Whether there is a trial to do; waits while only others are at work. `goal` is None for a queue."""
+    while True:
+        states = [trial.state.name for trial in study.trials() if _counts(trial)]
+        done, waiting, running = (
+            sum(name in wanted for name in states)
+            for wanted in ({"COMPLETE", "FAIL"}, {"WAITING"}, {"RUNNING"})
+        )
+        tell("trials", done, goal or len(states))
+        if waiting or (goal is not None and done + running < goal):
+            return True
+        if not running:
+            return False
+        time.sleep(1.0)
+        study.retire()
+        study.revive()
+
+
+def _counts(trial: Any) -> bool:
+    """A try that was lost on the way, or a twin of another trial, does not count."""
+    return trial.state.name in {"COMPLETE", "WAITING", "RUNNING"} or "reason" in trial.user_attrs
+
+
+def _sampler(wish: SweepOrder) -> Any:
+    try:
+        from optuna import samplers
+    except ImportError as error:
+        raise MissingPackage("sweeps need optuna", fix="pip install 'qdqtool[sweep]'") from error
+    options = wish.order.recipe.sweep
+    kinds = {"grid": samplers.RandomSampler, "tpe": samplers.TPESampler, "nsga2": samplers.NSGAIISampler}
+    return kinds[options.sampler](seed=options.seed)

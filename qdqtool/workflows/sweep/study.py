@@ -1,0 +1,221 @@
+"""The study that all workers of a sweep share: who does which trial, and what happens to trials of dead workers.
+
+A worker says every few seconds that it lives. A trial whose worker has been silent for a minute is queued again by
+whoever asks next; on the machine where the worker ran, at once. With the grid sampler the queue holds every choice
+exactly once, so no number of workers changes what is tried.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from qdqtool.core.sweep import Value
+from qdqtool.errors import BuildError, InputFileError, MissingPackage, UsageError
+from qdqtool.workflows.sweep.space import Choice, Space
+
+HEARTBEAT_S = 5
+GRACE_S = 60
+QUEUED = "queued"
+WORKER = "worker"
+REASON = "reason"
+CHOICE = "choice"
+Objective = Callable[[dict[str, Value], Callable[[str, Any], None]], tuple[float, float]]
+
+
+@contextmanager
+def speaking_plainly(url: str) -> Iterator[None]:
+    """Turn what the storage says into errors with a fix.
+
+    Raises:
+        InputFileError: the storage cannot be reached, read or written.
+    """
+    import optuna
+    import sqlalchemy.exc
+
+    try:
+        yield
+    except (optuna.exceptions.StorageInternalError, sqlalchemy.exc.SQLAlchemyError) as error:
+        cause = str(error.__cause__ or error).splitlines()[0]
+        raise InputFileError(
+            f"the study's storage fails: {cause}",
+            fix="check the address, the server and the free space; finished trials are kept",
+            where=hidden(url),
+        ) from error
+
+
+def hidden(url: str) -> str:
+    """The address without its password."""
+    head, at, tail = url.rpartition("@")
+    scheme, slashes, user = head.partition("://")
+    return f"{scheme}{slashes}{user.partition(':')[0]}{at}{tail}" if at else url
+
+
+class Study:
+    """One study in its storage."""
+
+    def __init__(self, url: str, name: str, identity: Mapping[str, str], sampler: Any) -> None:
+        """Open the study `name`, or make it.
+
+        Raises:
+            MissingPackage: optuna or the driver of the storage is not installed.
+            UsageError: the study was made for other inputs.
+            InputFileError: the storage cannot be used.
+        """
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self.url = url
+        with speaking_plainly(url):
+            self.study = optuna.create_study(
+                storage=_storage(url),
+                study_name=name,
+                sampler=sampler,
+                directions=["maximize", "minimize"],
+                load_if_exists=True,
+            )
+            for key, value in identity.items():
+                known = self.study.user_attrs.get(key)
+                if known is None:
+                    self.study.set_user_attr(key, value)
+                elif known != value:
+                    raise UsageError(
+                        f"the study {name!r} was made with another {key}",
+                        fix="choose another --out or --study, or go on with the inputs it was made for",
+                        where=hidden(url),
+                    )
+
+    def queue(self, space: Space, most: int | None) -> None:
+        """Queue the first `most` choices of the grid, each once, however many workers do this at a time."""
+        with speaking_plainly(self.url):
+            if self.study.user_attrs.get(QUEUED):
+                return
+            for number, choice in enumerate(space.grid()):
+                if most is not None and number >= most:
+                    break
+                self.study.enqueue_trial(dict(choice), user_attrs={CHOICE: dict(choice)}, skip_if_exists=True)
+            self.study.set_user_attr(QUEUED, True)
+
+    def revive(self) -> None:
+        """Queue again what was left unfinished: by dead workers of this machine, by Ctrl-C, by a full disk."""
+        import optuna
+
+        state = optuna.trial.TrialState
+        with speaking_plainly(self.url):
+            for trial in self.study.get_trials(deepcopy=False, states=(state.RUNNING,)):
+                if _is_orphan(trial):
+                    self.study.tell(trial.number, state=state.FAIL)
+            settled = [
+                _choice(trial) for trial in self.study.get_trials(deepcopy=False) if _is_settled(trial)
+            ]
+            for trial in self.study.get_trials(deepcopy=False, states=(state.FAIL,)):
+                if _choice(trial) and _choice(trial) not in settled:
+                    self.study.enqueue_trial(_choice(trial), user_attrs={CHOICE: _choice(trial)})
+                    settled.append(_choice(trial))
+
+    def retire(self) -> None:
+        """Give up on trials whose workers have been silent for too long; they are queued again."""
+        import optuna
+
+        with speaking_plainly(self.url):
+            optuna.storages.fail_stale_trials(self.study)
+
+    def step(self, space: Space, objective: Objective, *, queued_only: bool) -> None:
+        """Do one trial; one that the builder refuses counts as failed, any other error ends the sweep."""
+        with speaking_plainly(self.url):
+            self.study.optimize(
+                lambda trial: self._try(trial, space, objective, queued_only=queued_only),
+                n_trials=1,
+                catch=(BuildError,),
+            )
+
+    def _try(
+        self, trial: Any, space: Space, objective: Objective, *, queued_only: bool
+    ) -> tuple[float, float]:
+        import optuna
+
+        trial.set_user_attr(WORKER, f"{socket.gethostname()}:{os.getpid()}")
+        queued = CHOICE in trial.user_attrs
+        choice = {
+            name: trial.suggest_categorical(name, list(values)) for name, values in space.values.items()
+        }
+        if (queued_only and not queued) or self._has_twin(trial.number, choice):
+            raise optuna.TrialPruned
+        try:
+            return objective(choice, trial.set_user_attr)
+        except BuildError as error:
+            trial.set_user_attr(REASON, str(error))
+            raise
+
+    def _has_twin(self, number: int, choice: Choice) -> bool:
+        """Whether an earlier trial, finished or at work, has the same choice: the lower number stays."""
+        trials = self.study.get_trials(deepcopy=False)
+        return any(
+            other.number < number and _choice(other) == choice and _is_settled(other) for other in trials
+        )
+
+    def trials(self) -> list[Any]:
+        """All trials as optuna knows them."""
+        with speaking_plainly(self.url):
+            return list(self.study.get_trials(deepcopy=False))
+
+
+def _storage(url: str) -> Any:
+    import optuna
+    import sqlalchemy.exc
+
+    try:
+        with warnings.catch_warnings():
+            # optuna calls heartbeats experimental since 2.8; without them no other machine sees that a worker died.
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            return optuna.storages.RDBStorage(
+                url,
+                engine_kwargs={"pool_pre_ping": True},
+                heartbeat_interval=HEARTBEAT_S,
+                grace_period=GRACE_S,
+            )
+    except ImportError as error:
+        raise MissingPackage(
+            f"the storage needs a package: {error}", fix="pip install 'qdqtool[sweep]'", where=hidden(url)
+        ) from error
+    except (sqlalchemy.exc.ArgumentError, sqlalchemy.exc.NoSuchModuleError, ValueError) as error:
+        raise UsageError(
+            f"is no address of a storage: {str(error).splitlines()[0]}",
+            fix="write sqlite:///file.db or postgresql://user:password@host/database",
+            where=hidden(url),
+        ) from error
+
+
+def _choice(trial: Any) -> dict[str, Value]:
+    """The values of a trial, also of one that waits in the queue."""
+    return dict(trial.params or trial.user_attrs.get(CHOICE, {}))
+
+
+def _is_settled(trial: Any) -> bool:
+    """Whether this trial has or will have a result, or was refused for good."""
+    import optuna
+
+    state = optuna.trial.TrialState
+    return trial.state in {state.WAITING, state.RUNNING, state.COMPLETE} or (
+        trial.state is state.FAIL and REASON in trial.user_attrs
+    )
+
+
+def _is_orphan(trial: Any) -> bool:
+    """Whether the worker of a running trial was a process of this machine that is gone."""
+    host, _, process = str(trial.user_attrs.get(WORKER, "")).rpartition(":")
+    return host == socket.gethostname() and process.isdigit() and not _lives(int(process))
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
