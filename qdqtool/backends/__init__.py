@@ -12,6 +12,7 @@ _SHARED = (
     "gpu",
     "guards",
     "inventory",
+    "migration",
     "native",
     "ort",
     "percent",

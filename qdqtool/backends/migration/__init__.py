@@ -1,0 +1,6 @@
+"""The way to TensorRT 11: what becomes of command lines, scripts, calibration caches and old builds.
+
+TensorRT 11 knows strongly typed networks only. Precision flags, calibrators, dynamic ranges, layer precisions and
+algorithm selectors are gone; types and Q/DQ stand in the ONNX model instead. Everything here reads text and never
+runs it.
+"""

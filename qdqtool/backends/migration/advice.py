@@ -1,0 +1,49 @@
+"""What to do about one thing that TensorRT 11 sees differently."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from qdqtool.core.artefacts import Artefact
+
+Action = Literal["keep", "drop", "replace", "change the model", "measure anew", "look up"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Advice:
+    """One thing and its fate.
+
+    Attributes:
+        where: the flag, or "line 12".
+        what: the thing itself, as written.
+        action: what becomes of it.
+        reason: why.
+        do: the step to take; empty where there is none.
+    """
+
+    where: str
+    what: str
+    action: Action
+    reason: str
+    do: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Migration:
+    """The whole advice for one source.
+
+    Attributes:
+        source: what was read ("command line", "script", "calibration cache", "build folder").
+        name: the file or folder; empty for a command line.
+        advice: in the order of the source.
+        command: the same command line for TensorRT 11, or empty.
+    """
+
+    source: str
+    name: str
+    advice: tuple[Advice, ...]
+    command: str = ""
+
+
+MIGRATION = Artefact(kind="migration", schema=1, type=Migration)

@@ -1,0 +1,126 @@
+"""Finds what a folder of an old build holds, and says what of it is worth keeping."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from qdqtool.backends.migration.advice import Advice, Migration
+from qdqtool.backends.migration.command_line import migrate_command
+from qdqtool.backends.migration.script import migrate_script
+from qdqtool.backends.plan import read_plan
+from qdqtool.backends.releases import banner_release, spell
+from qdqtool.errors import InputFileError, UsageError
+
+_CACHE = re.compile(rb"TRT-(?P<release>\d+)-(?P<kind>\w+)\r?\n")
+_BANNER = re.compile(r"^&&&& RUNNING TensorRT\.trtexec(?: \[[^\]]*\])* # (?P<command>.*)$", re.MULTILINE)
+_HEAD = 1 << 16
+"""Bytes at the start of a file in which its nature is looked for."""
+_ENGINES = frozenset({".plan", ".engine", ".trt"})
+_MOST_FILES = 10_000
+
+
+def migrate_path(path: Path) -> Migration:
+    """The advice for a file or a folder: script, calibration cache, log, engine, or all of a build.
+
+    Raises:
+        InputFileError: it cannot be read, or is none of these.
+    """
+    if path.is_dir():
+        return _folder(path)
+    found = _file(path)
+    if found is None:
+        raise InputFileError(
+            "is no script, calibration cache, log with a trtexec banner, shell script with trtexec, or engine",
+            fix="pass one of these, or a trtexec command line",
+            where=str(path),
+        )
+    return found
+
+
+def _folder(path: Path) -> Migration:
+    files = sorted(child for child in path.iterdir() if child.is_file())[:_MOST_FILES]
+    advice: list[Advice] = []
+    command = ""
+    for file in files:
+        found = _file(file)
+        if found is None:
+            continue
+        command = command or found.command
+        advice += [replace(each, where=f"{file.name}: {each.where}") for each in found.advice]
+    if not advice:
+        raise InputFileError(
+            "holds nothing that TensorRT wrote or read",
+            fix="pass the folder with the log, engine, cache or script of a build",
+            where=str(path),
+        )
+    return Migration(source="build folder", name=path.name, advice=tuple(advice), command=command)
+
+
+def _file(path: Path) -> Migration | None:
+    if path.suffix == ".py":
+        return migrate_script(path)
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(_HEAD)
+    except OSError as error:
+        raise InputFileError(
+            f"cannot be read: {error.strerror}", fix="check the path and its permissions", where=str(path)
+        ) from error
+    cache = _CACHE.match(head)
+    if cache is not None:
+        return _cache(path, cache["kind"].decode())
+    if path.suffix in _ENGINES:
+        return _engine(path)
+    return _log(path, head.decode("utf-8", "replace"))
+
+
+def _cache(path: Path, kind: str) -> Migration:
+    advice = Advice(
+        where="cache",
+        what=kind,
+        action="change the model",
+        reason="11 has no calibrators: no engine reads this cache any more, but its ranges are as good as ever",
+        do=f"qdqtool cache to-qdq MODEL {path.name}",
+    )
+    return Migration(source="calibration cache", name=path.name, advice=(advice,))
+
+
+def _engine(path: Path) -> Migration:
+    try:
+        release = spell(read_plan(path).release)
+    except InputFileError:
+        release = "older than 8.6, or unknown"
+    advice = Advice(
+        where="engine",
+        what=release,
+        action="drop",
+        reason="engines are loaded by the release that built them (unless built version compatible)",
+        do="build it again from the ONNX model: qdqtool build",
+    )
+    return Migration(source="engine", name=path.name, advice=(advice,))
+
+
+def _log(path: Path, head: str) -> Migration | None:
+    banner = _BANNER.search(head)
+    lines = [
+        line
+        for line in head.replace("\\\n", " ").splitlines()
+        if re.match(r"\s*(\S*/)?trtexec(\.exe)?\s+-", line)
+    ]
+    text = banner["command"] if banner else next(iter(lines), "")
+    try:
+        found = migrate_command(text, name=path.name) if text else None
+    except UsageError:
+        return None
+    if found is None or not banner:
+        return found
+    built = Advice(
+        where="banner",
+        what=spell(banner_release(head)) or "unknown release",
+        action="measure anew",
+        reason="times of another release are measured in another way",
+        do="measure old and new side by side: qdqtool time",
+    )
+    return replace(found, advice=(built, *found.advice))

@@ -1,0 +1,109 @@
+"""Reads a Python script, never runs it, and finds the calls that TensorRT 11 does not have."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from qdqtool.backends.migration.advice import Advice, Migration
+from qdqtool.backends.migration.api_facts import ASSIGNED, MEMBERS, NAMES, ApiFate
+from qdqtool.backends.migration.command_line import gone_flag
+from qdqtool.errors import InputFileError
+
+_LARGEST = 16 << 20
+"""Bytes; no script is larger."""
+_PACKAGE = "tensorrt"
+
+
+def migrate_script(path: Path) -> Migration:
+    """The advice for a Python script; empty when it does not use TensorRT.
+
+    Raises:
+        InputFileError: it cannot be read, or is not Python 3.
+    """
+    tree = _parse(path)
+    uses = _imports_tensorrt(tree)
+    runs = any(isinstance(node, ast.Constant) and "trtexec" in str(node.value) for node in ast.walk(tree))
+    advice: list[Advice] = []
+    if uses or runs:
+        for node in ast.walk(tree):
+            advice += _of_node(node, uses=uses, runs=runs)
+    unique = dict.fromkeys(sorted(advice, key=lambda found: (_line(found), found.what)))
+    return Migration(source="script", name=path.name, advice=tuple(unique))
+
+
+def _parse(path: Path) -> ast.Module:
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise InputFileError("is larger than 16 MiB", fix="pass one Python script", where=str(path))
+        return ast.parse(path.read_bytes(), filename=path.name)
+    except OSError as error:
+        raise InputFileError(
+            f"cannot be read: {error.strerror}", fix="check the path and its permissions", where=str(path)
+        ) from error
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise InputFileError(
+            f"is not Python 3: {error}",
+            fix="convert it with 2to3 first, or pass another file",
+            where=str(path),
+        ) from error
+
+
+def _imports_tensorrt(tree: ast.Module) -> bool:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import) and any(alias.name.split(".")[0] == _PACKAGE for alias in node.names):
+            return True
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == _PACKAGE:
+            return True
+    return False
+
+
+def _of_node(node: ast.AST, *, uses: bool, runs: bool) -> Iterator[Advice]:
+    if runs and isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield from _of_text(node.value, node.lineno)
+    if not uses:
+        return
+    if isinstance(node, ast.Attribute):
+        yield from _of_attribute(node)
+    elif isinstance(node, ast.Name) and node.id in NAMES:
+        yield _advice(node.lineno, node.id, NAMES[node.id])
+    elif isinstance(node, ast.ImportFrom):
+        for alias in node.names:
+            if alias.name in NAMES:
+                yield _advice(node.lineno, f"import {alias.name}", NAMES[alias.name])
+
+
+def _of_attribute(node: ast.Attribute) -> Iterator[Advice]:
+    owner = node.value.attr if isinstance(node.value, ast.Attribute) else getattr(node.value, "id", "")
+    member = MEMBERS.get((owner, node.attr))
+    if member is not None:
+        yield _advice(node.lineno, f"{owner}.{node.attr}", member)
+    elif node.attr in NAMES:
+        yield _advice(node.lineno, f".{node.attr}", NAMES[node.attr])
+    elif node.attr in ASSIGNED and isinstance(node.ctx, ast.Store):
+        yield _advice(node.lineno, f".{node.attr} =", ASSIGNED[node.attr])
+
+
+def _of_text(text: str, line: int) -> Iterator[Advice]:
+    """Flags of trtexec in a string, as scripts that run it have them."""
+    for word in text.split():
+        found = gone_flag(word)
+        if found is not None:
+            yield Advice(
+                where=f"line {line}", what=found.what, action=found.action, reason=found.reason, do=found.do
+            )
+
+
+def _advice(line: int, what: str, fate: ApiFate) -> Advice:
+    return Advice(
+        where=f"line {line}",
+        what=what,
+        action=fate.action,
+        reason=f"gone in TensorRT {fate.gone}",
+        do=fate.do,
+    )
+
+
+def _line(advice: Advice) -> int:
+    return int(advice.where.removeprefix("line "))

@@ -1,0 +1,61 @@
+"""Say what to do for TensorRT 11: for a trtexec command line, a script, a calibration cache, an engine or a build.
+
+    qdqtool migrate -- trtexec --onnx=m.onnx --int8 --fp16 --calib=c.cache
+    qdqtool migrate build.py
+    qdqtool migrate calibration.cache
+    qdqtool migrate old_build/
+
+Flags are mapped or dropped with the reason. Calibrators become explicit Q/DQ (`qdqtool cache to-qdq`), --fp16 and
+layer precisions become types in the model (`--types fp16` with nodes kept float), algorithm selectors become pins in
+an editable timing cache, and times of 10 are told apart from times of 11, which are measured with other defaults.
+Scripts are read by their syntax tree and never run; nothing is changed.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+
+def migrate(
+    what: Annotated[
+        list[str], typer.Argument(help="A file, a folder, or a trtexec command line after `--`.")
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the advice as JSON.")] = False,
+) -> None:
+    """Say what to do for TensorRT 11 about a command line, script, calibration cache, engine or build folder."""
+    import shlex
+    from pathlib import Path
+
+    from qdqtool.backends.migration.advice import MIGRATION
+    from qdqtool.backends.migration.command_line import migrate_command
+    from qdqtool.backends.migration.folder import migrate_path
+    from qdqtool.cli.screen import stdout
+
+    if len(what) == 1 and Path(what[0]).exists():
+        found = migrate_path(Path(what[0]))
+    else:
+        found = migrate_command(what[0] if len(what) == 1 else shlex.join(what))
+    if as_json:
+        sys.stdout.write(MIGRATION.dump(found))
+        return
+    console = stdout()
+    kept = [advice.what for advice in found.advice if advice.action == "keep"]
+    for advice in found.advice:
+        if advice.action == "keep":
+            continue
+        console.print(f"{advice.action}: {advice.what}  [{advice.where}]", markup=False, highlight=False)
+        console.print(f"    {advice.reason}", markup=False, highlight=False)
+        if advice.do:
+            console.print(f"    -> {advice.do}", markup=False, highlight=False)
+    if not found.advice:
+        console.print("nothing here uses what TensorRT 11 changed")
+    if kept:
+        console.print(f"keep: {' '.join(kept)}", markup=False, highlight=False)
+    if found.command:
+        console.print(f"\nfor 11: {found.command}", markup=False, highlight=False)
+
+
+PLUGIN = migrate
