@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from qdqtool.audit.scene import Scene
-from qdqtool.core.engine import EngineLayer, Role
+from qdqtool.core.engine import Certainty, EngineLayer, Role
 
 
 def origin(layer: EngineLayer) -> str:
     """Where the layer comes from, in words: its Origin field and its ONNX nodes."""
     stated = dict(layer.attributes).get("Origin", "")
-    nodes = ", ".join(layer.onnx_nodes[:3])
+    nodes = ", ".join(layer.onnx_nodes[:3]) if layer.certainty is Certainty.STATED else ""
     return " of ".join(part for part in (stated, nodes) if part) or "no ONNX node"
 
 

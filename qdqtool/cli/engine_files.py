@@ -94,8 +94,10 @@ def besides(plans: list[Path] | None, outputs: list[Path] | None, profiles: list
 
 def missed(found: NoOpReport, least: float) -> list[str]:
     """What to say where an engine is not INT8, or less so than the user wants."""
-    if found.verdict in {Really.NO_OP, Really.UNKNOWN}:
-        return [f"the engine is {found.verdict.value}"]
+    if found.verdict is Really.NO_OP:
+        return ["this engine is not INT8"]
+    if found.verdict is Really.UNKNOWN:
+        return ["nothing shows that this engine is INT8"]
     share = found.int8 / found.compute
     return [f"{share:.0%} of the compute kernels are INT8, wanted are {least:.0%}"] if share < least else []
 

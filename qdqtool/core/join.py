@@ -34,8 +34,9 @@ def join(engine: Engine, nodes: frozenset[str]) -> dict[str, Holders]:
     stated: dict[str, list[EngineLayer]] = defaultdict(list)
     named: dict[str, list[EngineLayer]] = defaultdict(list)
     for layer in engine.layers:
-        for node in layer.onnx_nodes:
-            stated[node].append(layer)
+        if layer.certainty is Certainty.STATED:
+            for node in layer.onnx_nodes:
+                stated[node].append(layer)
         for node in _in_name(layer, nodes):
             named[node].append(layer)
     return {node: _holders(stated.get(node, []), named.get(node, [])) for node in sorted(nodes)}

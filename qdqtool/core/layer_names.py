@@ -14,6 +14,10 @@ import re
 
 _PROFILE = re.compile(r" \[profile (\d{1,4})\]")
 _KERNEL = re.compile(r"_myl\d+_\d+$")
+_MADE_UP = re.compile(
+    r"\(Unnamed Layer|Reformatt|reshape_(?:before|after)_|(?:copied_)?(?:un)?squeeze_|\{ForeignNode|__my|_gemm_mha|\[train"
+)
+_WEIGHT = re.compile(r"(?:^|[._/])(?:weight|bias|kernel|gamma|beta)s?(?:_[a-z0-9]+)?$", re.IGNORECASE)
 _SPACE = re.compile(r"\s+")
 
 
@@ -42,6 +46,16 @@ def parts(name: str) -> tuple[str, ...]:
     """The names that a layer's name is made of, in their order."""
     pieces = re.split(r" \+ | \|\| ", normalized(stem(name)))
     return tuple(piece.strip() for piece in pieces if piece.strip())
+
+
+def probable_nodes(name: str) -> tuple[str, ...]:
+    """The ONNX nodes that a layer's name seems to hold: an inference, for layers without metadata.
+
+    Left out are names that the builder made up (reformats, unnamed layers, regions, generated kernels) and weights.
+    """
+    if _MADE_UP.match(normalized(name)):
+        return ()
+    return tuple(part for part in parts(name) if not _MADE_UP.match(part) and not _WEIGHT.search(part))
 
 
 def _without_pointwise(name: str) -> str:

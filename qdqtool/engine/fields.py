@@ -13,6 +13,7 @@ from typing import Any
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty, EngineLayer, EngineTensor
 from qdqtool.core.formats import dtype_of
+from qdqtool.core.layer_names import probable_nodes
 from qdqtool.engine.metadata import onnx_nodes
 from qdqtool.engine.precision import judged
 from qdqtool.engine.weights import stated_constants
@@ -24,7 +25,8 @@ _OWN_FIELDS = frozenset({"Name", "LayerType", "Inputs", "Constants", "Outputs", 
 
 def layer(fields: Mapping[str, Any]) -> EngineLayer:
     """The layer with these fields; missing and odd ones are left empty, nothing raises."""
-    nodes = onnx_nodes(_text(fields.get("Metadata")))
+    stated = onnx_nodes(_text(fields.get("Metadata")))
+    nodes = stated or probable_nodes(_text(fields.get("Name")))
     return judged(
         EngineLayer(
             name=_text(fields.get("Name")),
@@ -34,7 +36,7 @@ def layer(fields: Mapping[str, Any]) -> EngineLayer:
             outputs=_tensors(fields.get("Outputs")),
             tactic=_text(fields.get("TacticName")),
             onnx_nodes=nodes,
-            certainty=Certainty.STATED if nodes else Certainty.UNKNOWN,
+            certainty=Certainty.STATED if stated else Certainty.INFERRED if nodes else Certainty.UNKNOWN,
             stream=_integer(fields.get("StreamId")),
             attributes=tuple(sorted((key, _text(fields[key])) for key in fields if key not in _OWN_FIELDS)),
         )

@@ -20,6 +20,7 @@ _LINE = re.compile(
     r"^.*?\bLayer\(([^()\n]*)\): (.*), Tactic: (-?(?:0x[0-9a-fA-F]{1,16}|\d{1,20})), (.*)$", re.MULTILINE
 )
 _TENSOR = re.compile(r"(.+?)(?:\[(\w+)\(([-\d,: ]*)\)\]| ?\((\w+)\[([-\d,: ]*)\]\))(?=, | ->|$)")
+_TACTIC = re.compile(r"Tactic Name: (\S+) Tactic: (-?(?:0x[0-9a-fA-F]{1,16}|\d{1,20}))\b")
 _HEADING = re.compile(r"Engine Layer Information:")
 
 
@@ -33,7 +34,8 @@ def read(text: str) -> Engine:
     at = max((match.end() for match in _HEADING.finditer(text)), default=0)
     if _LINE.search(text, at) is None:
         at = 0
-    found = [_fields(match) for match in _LINE.finditer(text, at)]
+    tactics = _tactics(text)
+    found = [_fields(match, tactics) for match in _LINE.finditer(text, at)]
     return Engine(
         layers=tuple(layer(fields) for fields in found if fields is not None),
         form="layer-lines",
@@ -41,7 +43,17 @@ def read(text: str) -> Engine:
     )
 
 
-def _fields(line: re.Match[str]) -> dict[str, Any] | None:
+def _tactics(text: str) -> dict[int, str]:
+    """Kernel names by tactic number, as the tuning part of the same log gives them."""
+    return {_number(found[2]): found[1] for found in _TACTIC.finditer(text)}
+
+
+def _number(words: str) -> int:
+    """A tactic number: hexadecimal, or decimal and then maybe negative; both name the same 64 bits."""
+    return int(words, 16 if "0x" in words else 10) % (1 << 64)
+
+
+def _fields(line: re.Match[str], tactics: dict[int, str]) -> dict[str, Any] | None:
     """The fields of one line in the inspector's shape, or None where its tensors are not understood."""
     inputs: list[dict[str, Any]] = []
     outputs: list[dict[str, Any]] = []
@@ -55,13 +67,8 @@ def _fields(line: re.Match[str]) -> dict[str, Any] | None:
             return None
         side.append(_tensor(found))
         rest = rest[found.end() :].removeprefix(", ").strip()
-    return {
-        "Name": line[2],
-        "LayerType": line[1],
-        "Inputs": inputs,
-        "Outputs": outputs,
-        "TacticValue": line[3],
-    }
+    tactic = {"TacticName": tactics.get(_number(line[3]), ""), "TacticValue": line[3]}
+    return {"Name": line[2], "LayerType": line[1], "Inputs": inputs, "Outputs": outputs, **tactic}
 
 
 def _tensor(found: re.Match[str]) -> dict[str, Any]:

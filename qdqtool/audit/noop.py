@@ -1,0 +1,116 @@
+"""Is this INT8 engine really INT8?
+
+A build that was asked for INT8 can silently give the float engine again: no Q/DQ survived the export, the calibration
+cache did not fit, a GPU without INT8 convolutions was the target. Such an engine has the size, the kernels, the latency
+and, to the last bit, the outputs of the float one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from qdqtool.core.dtypes import DType
+from qdqtool.core.engine import Engine, EngineLayer, Role
+from qdqtool.core.noop import NoOpReport, Points, Really, Sign
+
+_SAME = 0.02
+"""Two sizes or byte counts closer than this share are called the same."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Besides:
+    """What is known besides the layers.
+
+    Attributes:
+        plan_bytes: sizes of the INT8 and the float plan file.
+        ms: times of one inference with the INT8 and the float engine.
+        outputs_equal: whether both gave the same outputs to the last bit on the same input.
+    """
+
+    plan_bytes: tuple[int, int] | None = None
+    ms: tuple[float, float] | None = None
+    outputs_equal: bool | None = None
+
+
+def really_int8(
+    engine: Engine, reference: Engine | None = None, besides: Besides | None = None
+) -> NoOpReport:
+    """The verdict on `engine`, compared with the float build `reference` where there is one."""
+    computing = [layer for layer in engine.kernels if layer.role is Role.COMPUTE]
+    int8 = sum(layer.precision is DType.INT8 for layer in computing)
+    unknown = sum(layer.precision is DType.UNKNOWN for layer in computing)
+    signs = (
+        *_own(computing, int8, unknown),
+        *(_against(engine, reference) if reference else ()),
+        *_besides(besides or Besides()),
+    )
+    verdict = _verdict(len(computing), int8, unknown, signs)
+    return NoOpReport(verdict=verdict, int8=int8, compute=len(computing), unknown=unknown, signs=signs)
+
+
+def _verdict(compute: int, int8: int, unknown: int, signs: tuple[Sign, ...]) -> Really:
+    if int8:
+        return Really.INT8 if int8 == compute else Really.PARTLY
+    if compute and not unknown:
+        return Really.NO_OP
+    told = {sign.points for sign in signs} - {Points.NOTHING}
+    # Without kernels to look at, signs must agree.
+    return Really.NO_OP if told == {Points.NO_OP} else Really.UNKNOWN
+
+
+def _own(computing: list[EngineLayer], int8: int, unknown: int) -> Iterator[Sign]:
+    if not computing:
+        yield Sign(text="the layer information shows no compute kernel", points=Points.NOTHING)
+        return
+    points = Points.INT8 if int8 else Points.NOTHING if unknown else Points.NO_OP
+    rest = f", {unknown} of unknown type" if unknown else ""
+    yield Sign(text=f"{int8} of {len(computing)} compute kernels multiply in INT8{rest}", points=points)
+
+
+def _against(engine: Engine, reference: Engine) -> Iterator[Sign]:
+    """Signs from the layers of both engines."""
+    yield _sizes("activation bytes of all kernels", _bytes(engine), _bytes(reference))
+    ours, theirs = _tactics(engine), _tactics(reference)
+    if ours and theirs:
+        shared = sum((ours & theirs).values()) / max(sum(ours.values()), 1)
+        points = Points.NO_OP if shared == 1 else Points.INT8 if shared < 0.5 else Points.NOTHING
+        yield Sign(text=f"{shared:.0%} of the compute kernels are those of the float engine", points=points)
+
+
+def _besides(known: Besides) -> Iterator[Sign]:
+    if known.plan_bytes is not None:
+        yield _sizes("bytes of the plan file", *known.plan_bytes)
+    if known.ms is not None:
+        ours, theirs = known.ms
+        close = abs(ours - theirs) <= _SAME * theirs
+        points = Points.NO_OP if close else Points.NOTHING
+        yield Sign(text=f"{ours:.4f} ms against {theirs:.4f} ms of the float engine", points=points)
+    if known.outputs_equal is not None:
+        yield Sign(
+            text=f"outputs {'equal' if known.outputs_equal else 'differ from'} those of the float engine"
+            f"{' to the last bit' if known.outputs_equal else ''}",
+            points=Points.NO_OP if known.outputs_equal else Points.INT8,
+        )
+
+
+def _sizes(what: str, ours: int | None, theirs: int | None) -> Sign:
+    if ours is None or not theirs:
+        return Sign(text=f"{what}: not known", points=Points.NOTHING)
+    text = f"{what}: {ours:,} against {theirs:,} of the float engine"
+    if abs(ours - theirs) <= _SAME * theirs:
+        return Sign(text=text, points=Points.NO_OP)
+    return Sign(text=text, points=Points.INT8 if ours < theirs else Points.NOTHING)
+
+
+def _tactics(engine: Engine) -> Counter[str]:
+    """Kernel names of the compute layers; stubs that name no kernel are left out."""
+    names = (layer.tactic for layer in engine.kernels if layer.role is Role.COMPUTE)
+    return Counter(name for name in names if name and "STUB" not in name)
+
+
+def _bytes(engine: Engine) -> int | None:
+    sizes = [tensor.bytes for layer in engine.kernels for tensor in (*layer.inputs, *layer.outputs)]
+    known = [size for size in sizes if size is not None]
+    return sum(known) if known and len(known) == len(sizes) else None

@@ -1,0 +1,55 @@
+"""Whether an engine that is called INT8 really is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Really(str, Enum):
+    """The verdict: INT8 throughout, in part, not at all, or not to be told."""
+
+    INT8 = "int8"
+    PARTLY = "partly int8"
+    NO_OP = "no-op"
+    UNKNOWN = "unknown"
+
+
+class Points(str, Enum):
+    """What a sign speaks for."""
+
+    INT8 = "int8"
+    NO_OP = "no-op"
+    NOTHING = "nothing"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sign:
+    """One observation.
+
+    Attributes:
+        text: what was seen, with its figures.
+        points: what it speaks for.
+    """
+
+    text: str
+    points: Points
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NoOpReport:
+    """The verdict on an engine that is called INT8, and every sign that led there.
+
+    Attributes:
+        verdict: the kernels decide; where they do not tell, size and outputs do.
+        int8: compute kernels that multiply in INT8.
+        compute: all compute kernels.
+        unknown: compute kernels whose type is not known.
+        signs: the observations, those on kernels first.
+    """
+
+    verdict: Really
+    int8: int
+    compute: int
+    unknown: int
+    signs: tuple[Sign, ...]

@@ -1,0 +1,99 @@
+"""Is this INT8 engine really INT8?"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from qdqtool.audit.noop import Besides, really_int8
+from qdqtool.cli.app import run
+from qdqtool.core.dtypes import DType
+from qdqtool.core.noop import NoOpReport, Points, Really
+from qdqtool.engine.outputs import read_outputs
+from qdqtool.errors import InputFileError
+from tests.audit.scenes import engine, kernel
+from tests.engine.records import CONV, dump
+
+HALF = engine(kernel("a", precision=DType.FLOAT16), kernel("b", precision=DType.FLOAT16))
+FULL = engine(kernel("a"), kernel("b"))
+
+
+def points(report: NoOpReport) -> list[Points]:
+    return [sign.points for sign in report.signs]
+
+
+def test_an_engine_without_compute_kernels_tells_nothing():
+    assert really_int8(engine()).verdict is Really.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("precisions", "verdict"),
+    [
+        ((DType.INT8, DType.INT8), Really.INT8),
+        ((DType.INT8, DType.FLOAT16), Really.PARTLY),
+        ((DType.FLOAT16, DType.FLOAT32), Really.NO_OP),
+        ((DType.UNKNOWN, DType.FLOAT16), Really.UNKNOWN),
+    ],
+)
+def test_the_kernels_decide(precisions: tuple[DType, ...], verdict: Really):
+    layers = (kernel(f"k{index}", precision=precision) for index, precision in enumerate(precisions))
+    assert really_int8(engine(*layers)).verdict is verdict
+
+
+def test_a_renamed_float_engine_has_its_bytes():
+    found = really_int8(HALF, HALF)
+    assert (found.verdict, points(found)) == (Really.NO_OP, [Points.NO_OP, Points.NO_OP])
+
+
+def test_equal_outputs_and_sizes_speak_for_a_float_engine_but_not_louder_than_kernels():
+    besides = Besides(plan_bytes=(1000, 1001), ms=(1.0, 1.01), outputs_equal=True)
+    assert points(really_int8(engine(), besides=besides))[1:] == [Points.NO_OP] * 3
+    assert really_int8(engine(), besides=besides).verdict is Really.NO_OP
+    assert really_int8(FULL, besides=besides).verdict is Really.INT8
+
+
+def test_signs_that_disagree_leave_it_open():
+    besides = Besides(plan_bytes=(500, 1000), outputs_equal=True)
+    assert really_int8(engine(), besides=besides).verdict is Really.UNKNOWN
+
+
+def test_outputs_are_compared_to_the_last_digit(tmp_path):
+    for name, value in (("a", 0.1), ("b", 0.1), ("c", 0.2)):
+        (tmp_path / f"{name}.json").write_text(
+            json.dumps([{"name": "y", "dimensions": "1", "values": [value]}])
+        )
+    assert read_outputs(tmp_path / "a.json") == read_outputs(tmp_path / "b.json")
+    assert read_outputs(tmp_path / "a.json") != read_outputs(tmp_path / "c.json")
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '[{"name": 1, "values": 2}]', "[" * 5000])
+def test_other_files_are_no_outputs(tmp_path, text: str):
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(InputFileError, match="no outputs"):
+        read_outputs(tmp_path / "x.json")
+
+
+def test_the_command_fails_for_a_no_op_and_below_the_wanted_share(tmp_path, capsys):
+    int8, half = tmp_path / "int8.txt", tmp_path / "half.txt"
+    int8.write_text(dump(CONV))
+    half.write_text(dump(CONV.replace("Datatype: Int8", "Datatype: Half")))
+    both = tmp_path / "both.txt"
+    both.write_text(
+        dump(CONV, CONV.replace("Datatype: Int8", "Datatype: Half").replace("c1_myl0_1", "c2_myl0_2"))
+    )
+    assert run(["engine", "is-int8", str(int8), "--float", str(half)]) == 0
+    assert capsys.readouterr().out.startswith("int8\n")
+    assert run(["engine", "is-int8", str(half), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["data"]["verdict"] == "no-op"
+    assert run(["engine", "is-int8", str(both)]) == 0
+    assert run(["engine", "is-int8", str(both), "--min-share", "0.9"]) == 1
+    assert "50% of the compute kernels" in capsys.readouterr().err
+
+
+def test_the_command_wants_pairs_of_files_that_exist(tmp_path, capsys):
+    int8 = tmp_path / "int8.txt"
+    int8.write_text(dump(CONV))
+    assert run(["engine", "is-int8", str(int8), "--plan", str(int8)]) == 2
+    assert run(["engine", "is-int8", str(int8), "--plan", str(int8), "--plan", "missing"]) == 5
+    assert "fix:" in capsys.readouterr().err
