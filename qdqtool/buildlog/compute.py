@@ -51,7 +51,9 @@ class Precisions:
             op=node.op,
             precision=precision,
             reason=reason,
-            lines=tuple(sorted({line for row in rows for line in row.lines})),
+            lines=tuple(
+                sorted({line for row in rows for line in row.lines} | ({layer.line} if layer else set()))
+            ),
             layer=layer.name if layer else "",
             contradiction=_contradiction(precision, layer) if rows else "",
         )

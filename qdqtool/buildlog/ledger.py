@@ -24,7 +24,7 @@ from collections import Counter
 from qdqtool.buildlog.books.optimizer import Told
 from qdqtool.buildlog.graph import Graph
 from qdqtool.buildlog.names import Names
-from qdqtool.buildlog.records import Layer
+from qdqtool.buildlog.records import Layer, Region
 from qdqtool.core.events import End, EventKind, LedgerRow, LedgerStep, LedgerSummary
 
 _FOLD, _SPLIT = "ConstQDQInitializersFusion", "SplitQAcrossPrecedingFanIn"
@@ -96,12 +96,12 @@ class Ledger:
         for line, concat in self._splits:
             self._split(line, concat)
 
-    def settle(self, layers: tuple[Layer, ...], regions: dict[str, tuple[str, ...]]) -> None:
+    def settle(self, layers: tuple[Layer, ...], regions: list[Region]) -> None:
         """Ask the finished engine about rows whose end is open.
 
         Args:
             layers: the finished engine, as far as the log prints it.
-            regions: Myelin region -> ONNX nodes that it was told to hold.
+            regions: Myelin regions that were told which nodes they hold.
         """
         waiting = [row for row in self.rows.values() if row.end in _OPEN]
         if not waiting:
@@ -110,7 +110,8 @@ class Ledger:
         for row in waiting:
             owner = owners.get(row.node)
             if owner is not None:
-                row.end, row.into = owner
+                end, into, line = owner
+                row.take(line, f"{end.value}: {into}", end, into)
 
     def summary(self) -> LedgerSummary | None:
         """The ledger counted, clones apart from the nodes of the model; None without any row."""
@@ -244,20 +245,21 @@ _WRITERS = {
 
 
 def _owners(
-    layers: tuple[Layer, ...], regions: dict[str, tuple[str, ...]], names: Names
-) -> dict[str, tuple[End, str]]:
-    """Node -> what the finished engine says of it; weaker statements first, so that stronger ones replace them."""
-    owners: dict[str, tuple[End, str]] = {}
-    for region, nodes in regions.items():
-        owners.update(dict.fromkeys(nodes, (End.KERNEL, region)))
+    layers: tuple[Layer, ...], regions: list[Region], names: Names
+) -> dict[str, tuple[End, str, int]]:
+    """Node -> what the finished engine says of it, and where; stronger statements replace weaker ones."""
+    owners: dict[str, tuple[End, str, int]] = {}
+    for line, region, nodes in regions:
+        owners.update(dict.fromkeys(nodes, (End.KERNEL, region, line)))
     for layer in layers:
-        owners.update(dict.fromkeys(layer.onnx_nodes, (End.KERNEL, layer.name)))
+        owners.update(dict.fromkeys(layer.onnx_nodes, (End.KERNEL, layer.name, layer.line)))
     for layer in layers:
         parts = names.parts(layer.name)
         if len(parts) > 1:
-            owners.update({part: (End.WEIGHT, layer.name) for part in parts if _looks_quantizing(part)})
+            inside = (End.WEIGHT, layer.name, layer.line)
+            owners.update({part: inside for part in parts if _looks_quantizing(part)})
     for layer in layers:
-        owners[layer.name] = (End.COPY, layer.name)
+        owners[layer.name] = (End.COPY, layer.name, layer.line)
     return owners
 
 

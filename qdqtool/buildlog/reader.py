@@ -119,13 +119,17 @@ class Reader:
         return hear
 
     def _begins(self, name: str) -> bool:
-        """Whether this sentence begins another run: a banner after anything, a model or a graph after an engine."""
+        """Whether this sentence begins another run.
+
+        A banner does after anything, a model after another model, a graph after a finished engine; but trtexec,
+        whose runs have banners, may print several graphs in one run (calibration, backend strategies).
+        """
         run = self._run
         if name in ("run-begins", "polygraphy-begins"):
             return bool(run.identity.command or run.identity.generated or run.identity.verdict)
         if name == "onnx-file":
             return run.options.onnx is not None and run.options.onnx.file != ""
-        return run.identity.generated
+        return run.identity.generated and not run.identity.command
 
     def _end_run(self, line: int) -> None:
         """Close the current run before `line`, which belongs to the next."""

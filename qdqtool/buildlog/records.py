@@ -29,18 +29,22 @@ _LONGEST = 1 << 18
 """Characters of one record that are taken apart; real ones stay far below."""
 
 Tensors = tuple[EngineTensor, ...]
+Region = tuple[int, str, tuple[str, ...]]
+"""A Myelin region: the line that tells of it, its name, the ONNX nodes it holds."""
 
 
 class Layer:
     """A layer in any form; its parts are found when asked for.
 
     Attributes:
+        line: number of its line in the log.
         name: as printed.
         kind: LayerType; "" where only names are printed.
         rest: the remaining text.
     """
 
-    def __init__(self, name: str, kind: str, rest: str) -> None:
+    def __init__(self, line: int, name: str, kind: str, rest: str) -> None:
+        self.line = line
         self.name = name
         self.kind = kind
         self.rest = rest
@@ -143,20 +147,20 @@ class RecordLayer(Layer):
         }
 
 
-def layer_of_line(kind: str, name: str, rest: str) -> Layer:
+def layer_of_line(line: int, kind: str, name: str, rest: str) -> Layer:
     """A layer of `Engine Layer Information:`; `rest` begins with its tactic id."""
-    return LineLayer(name, kind, rest[:_LONGEST])
+    return LineLayer(line, name, kind, rest[:_LONGEST])
 
 
-def layer_of_record(name: str, rest: str) -> Layer:
+def layer_of_record(line: int, name: str, rest: str) -> Layer:
     """A layer of `Layers:`; `rest` begins with its type."""
     kind, _, after = rest[:_LONGEST].partition(", ")
-    return RecordLayer(name, kind, after)
+    return RecordLayer(line, name, kind, after)
 
 
-def layer_of_name(name: str) -> Layer:
+def layer_of_name(line: int, name: str) -> Layer:
     """A layer of which only the name is printed (default profiling verbosity)."""
-    return Layer(name, "", "")
+    return Layer(line, name, "", "")
 
 
 def nodes_of(metadata: str) -> tuple[str, ...]:

@@ -98,12 +98,21 @@ class LayerTuning:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MyelinTuning:
-    """Autotuning of one operation inside a Myelin region: candidates, the fastest and the selected kernel."""
+    """Autotuning of one operation inside a Myelin region.
+
+    Attributes:
+        op: its name.
+        candidates: kernels timed.
+        fastest, fastest_ms, kernel: id, milliseconds and name of the fastest.
+        selected, selected_ms: id and milliseconds of the one chosen; "" and None where the release does not say.
+        line: where its table begins.
+    """
 
     op: str
     candidates: int
     fastest_ms: float | None
     fastest: str
+    kernel: str
     selected: str
     selected_ms: float | None
     line: int
@@ -216,7 +225,11 @@ class RunHeader:
         build: build tag of the banner ("b11").
         argv: the command as words.
         status: passed, failed, waived, built (an engine was generated, no verdict printed), or cut.
-        first_line, lines, blank, unread: lines of this run; the read ones are `lines - blank - unread`.
+        first_line: number of its first line in the log.
+        lines: all its lines; the read ones are `lines - blank - foreign - unread`.
+        blank: empty lines.
+        foreign: lines of other programs, recognised by their shape.
+        unread: lines that nobody has named yet.
         unread_lines: the unread ones by wording, most frequent first.
         clipped: records that were counted but not kept, because the run is larger than the memory allowed for it.
         options: section of the echo -> option -> value.
@@ -231,6 +244,7 @@ class RunHeader:
     first_line: int
     lines: int
     blank: int
+    foreign: int
     unread: int
     unread_lines: tuple[Unread, ...] = ()
     clipped: int = 0

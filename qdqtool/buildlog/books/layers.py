@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from qdqtool.buildlog.grammar import Hear
-from qdqtool.buildlog.records import Layer, layer_of_line, layer_of_name, layer_of_record, nodes_of
+from qdqtool.buildlog.records import Layer, Region, layer_of_line, layer_of_name, layer_of_record, nodes_of
 
 
 class LayersBook:
     """Keeps the last dump of each form; detailed records are preferred to one-line layers, these to bare names."""
 
     def __init__(self) -> None:
-        self._lines: list[tuple[str, str, str]] = []
-        self._records: list[tuple[str, str]] = []
-        self._names: list[str] = []
+        self._lines: list[tuple[int, str, str, str]] = []
+        self._records: list[tuple[int, str, str]] = []
+        self._names: list[tuple[int, str]] = []
         self.bindings: list[str] = []
-        self.regions: dict[str, tuple[str, ...]] = {}
+        self.regions: list[Region] = []
 
     def __len__(self) -> int:
         return len(self._lines) + len(self._records) + len(self._names)
@@ -23,11 +23,13 @@ class LayersBook:
         return {
             "layers-heading": lambda _line: self._lines.clear(),
             "layers-detailed": self._restart,
-            "layer": lambda _line, kind, name, rest: self._lines.append((kind, name, rest)),
-            "layer-record": lambda _line, name, rest: self._records.append((name, rest)),
-            "layer-name-only": lambda _line, name: self._names.append(name),
+            "layer": lambda line, kind, name, rest: self._lines.append((line, kind, name, rest)),
+            "layer-record": lambda line, name, rest: self._records.append((line, name, rest)),
+            "layer-name-only": lambda line, name: self._names.append((line, name)),
             "foreign-node": self._region,
             "bindings-heading": lambda _line: self.bindings.clear(),
+            "io-heading": lambda _line: self.bindings.clear(),
+            "io-tensor": lambda _line, tensor, *_: self.bindings.append(tensor),
             "binding": lambda _line, tensor: self.bindings.append(tensor),
         }
 
@@ -37,15 +39,17 @@ class LayersBook:
             return tuple(layer_of_record(*record) for record in self._records)
         if self._lines:
             return tuple(layer_of_line(*line) for line in self._lines)
-        return tuple(layer_of_name(name) for name in self._names)
+        return tuple(layer_of_name(*name) for name in self._names)
 
     def tactics(self) -> dict[str, str]:
         """Layer -> tactic id as it is spelt, from whichever form states it."""
-        stated = {name: rest.rpartition("TacticValue: ")[2].partition(",")[0] for name, rest in self._records}
-        return stated | {name: rest.partition(", ")[0] for _, name, rest in self._lines}
+        stated = {
+            name: rest.rpartition("TacticValue: ")[2].partition(",")[0] for _, name, rest in self._records
+        }
+        return stated | {name: rest.partition(", ")[0] for _, _, name, rest in self._lines}
 
-    def _region(self, _line: int, region: str, metadata: str) -> None:
-        self.regions[region] = nodes_of(metadata)
+    def _region(self, line: int, region: str, metadata: str) -> None:
+        self.regions.append((line, region, nodes_of(metadata)))
 
     def _restart(self, _line: int) -> None:
         self._records.clear()

@@ -43,6 +43,22 @@ class _Row:
             self.ms[tactic] = ms
 
 
+class _Op:
+    """One operation of a Myelin region while it is tuned."""
+
+    __slots__ = ("fastest", "fastest_ms", "kernel", "line", "mark", "name", "selected", "selected_ms")
+
+    def __init__(self, line: int, name: str, mark: int) -> None:
+        self.line = line
+        self.name = name
+        self.mark = mark
+        self.fastest = ""
+        self.fastest_ms: float | None = None
+        self.kernel = ""
+        self.selected = ""
+        self.selected_ms: float | None = None
+
+
 class TuningBook:
     """Sums up autotuning per layer; reformatting candidates are one row together.
 
@@ -60,9 +76,7 @@ class TuningBook:
         self._runner = ""
         self._mark = 0
         self._myelin: list[MyelinTuning] = []
-        self._op: tuple[int, str] | None = None
-        self._op_fastest: tuple[str, float | None] = ("", None)
-        self._op_mark = 0
+        self._op: _Op | None = None
         self._cache: tuple[int, int] | None = None
 
     def __len__(self) -> int:
@@ -87,6 +101,7 @@ class TuningBook:
 
     def finish(self, chosen: dict[str, str]) -> Tuning:
         """All of autotuning; `chosen` is layer -> tactic id of the finished engine, as it is spelt."""
+        self._end_op()
         rows = [self._value(layer, row, _spelt(chosen.get(layer, ""))) for layer, row in self._rows.items()]
         rows.sort(key=lambda row: (-(row.seconds or 0.0), -row.candidates, row.line))
         entries, hits = self._cache or (None, None)
@@ -137,6 +152,8 @@ class TuningBook:
             self._take(line, tactic, ms, None)
 
     def _take(self, line: int, tactic: str, ms: float | None, seconds: float | None) -> None:
+        if self._op is not None:
+            self._end_op()
         row = self._rows.get(self._layer)
         if row is None:
             row = self._reformats = self._reformats or _Row(line)
@@ -145,35 +162,36 @@ class TuningBook:
         self._mark = seen
 
     def _myelin_op(self, line: int, op: str) -> None:
+        self._end_op()
         name = op.partition("(key:")[0].partition(": [ONNX")[0]
-        self._op = (line, name)
-        self._op_fastest = ("", None)
-        self._op_mark = self._candidates()
+        self._op = _Op(line, name, self._candidates())
 
     def _myelin_row(self, _line: int, *fields: object) -> None:
-        _, ms, _, _, _, tactic, _ = fields
-        assert isinstance(tactic, str)
-        assert ms is None or isinstance(ms, float)
-        if not self._op_fastest[0]:
-            self._op_fastest = (tactic, ms)
+        _, ms, _, _, kernel, tactic, _ = fields
+        if self._op is not None and not self._op.fastest:
+            self._op.fastest, self._op.kernel = str(tactic), str(kernel)
+            self._op.fastest_ms = ms if isinstance(ms, float) else None
 
     def _myelin_selected(self, _line: int, tactic: str, ms: float | None) -> None:
-        if self._op is None:
+        if self._op is not None:
+            self._op.selected, self._op.selected_ms = _spelt(tactic), ms
+
+    def _end_op(self) -> None:
+        op, self._op = self._op, None
+        if op is None:
             return
-        line, op = self._op
-        fastest, fastest_ms = self._op_fastest
         self._myelin.append(
             MyelinTuning(
-                op=op,
-                candidates=self._candidates() - self._op_mark,
-                fastest_ms=fastest_ms,
-                fastest=fastest,
-                selected=tactic,
-                selected_ms=ms,
-                line=line,
+                op=op.name,
+                candidates=self._candidates() - op.mark,
+                fastest_ms=op.fastest_ms,
+                fastest=op.fastest,
+                kernel=op.kernel,
+                selected=op.selected,
+                selected_ms=op.selected_ms,
+                line=op.line,
             )
         )
-        self._op = None
 
     def _cache_gone(self, _line: int, entries: int, hits: int) -> None:
         self._cache = (entries, hits)

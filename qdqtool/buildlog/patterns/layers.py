@@ -3,7 +3,14 @@
 from qdqtool.buildlog.sentence import Family, Section, row, says
 
 _NAME = row("layer-name-only", r"(?P<layer>[^\s\[=&].*)", "Conv_1 + Relu_2")
-_BINDING = row("binding", r"(?P<tensor>\S.*)", "images", "output0")
+_BINDING = row("binding", r"(?P<tensor>\S{1,300})", "images", "output0")
+
+_IO = row(
+    "io-tensor",
+    r"Name: (?P<tensor>.+?), IOMode: (?P<mode>\w{1,20}), (?P<rest>.*)",
+    "Name: input, IOMode: Input, DataType: Float, Dimensions: [1,3,224,224], Location: Device, ProfileInfo: [ ]",
+)
+_FACT = row("engine-fact", r"(?P<key>[A-Z][\w -]{1,60}): (?P<value>.*)", "Multi-Device: Disabled")
 
 PLUGIN = Family(
     sentences=(
@@ -11,6 +18,7 @@ PLUGIN = Family(
         says("layer-information", "Layer Information:", "Layer Information:"),
         says("layers-detailed", "Layers:", "Layers:"),
         says("bindings-heading", "Bindings:", "Bindings:"),
+        says("engine-metadata", "Engine Metadata:", "Engine Metadata:"),
         says("io-heading", "I/O Tensors:", "I/O Tensors:"),
         says(
             "layer",
@@ -29,6 +37,7 @@ PLUGIN = Family(
         Section(opens="layers-heading", rows=()),
         Section(opens="layers-detailed", rows=(_NAME,), bare=True),
         Section(opens="bindings-heading", rows=(_BINDING,), bare=True),
-        Section(opens="io-heading", rows=(_BINDING,), bare=True),
+        Section(opens="io-heading", rows=(_IO,), bare=True),
+        Section(opens="engine-metadata", rows=(_FACT,), bare=True),
     ),
 )
