@@ -1,7 +1,8 @@
-"""Q/DQ between a compute node and its activation, or inside SiLU, goes.
+"""Q/DQ between a compute node and its activation, or inside SiLU, goes; before a lone Relu it moves behind.
 
 TensorRT fuses Conv, bias and activation into one kernel. A pair in the middle adds a rounding in the best case and
-splits the fusion in the worst; the pair belongs behind the activation.
+splits the fusion in the worst; the pair belongs behind the activation. Where only a Relu stands between a pair and a
+Conv, the Conv would run in float: the pair moves behind the Relu, which is exact for zero point 0.
 """
 
 from __future__ import annotations
@@ -34,18 +35,41 @@ _ACTIVATIONS = frozenset(
 def repair(bench: Bench) -> Iterator[Change]:
     """Dissolve pairs that stand before an activation or before the product of a SiLU."""
     for pair in bench.pairs:
-        reader, maker = bench.consumer(pair), bench.view.producer(pair.tensor)
-        if reader is None or maker is None or pair.quantize is None or pair.kind is SlotKind.WEIGHT:
+        reader, maker = bench.consumer(pair), bench.maker(pair.tensor)
+        if reader is None or pair.quantize is None or pair.kind is SlotKind.WEIGHT:
             continue
-        behind = maker.op in WEIGHTED | {"BatchNormalization", "Add"} and reader.op in _ACTIVATIONS
+        behind = maker in WEIGHTED | {"BatchNormalization", "Add"} and reader.op in _ACTIVATIONS
         if behind or _inside_silu(bench, pair, reader):
             bench.dissolve(pair)
             yield Change(
                 repair="activation",
                 subject=pair.quantize,
-                what=f"taken out between {maker.op} {maker.name!r} and {reader.op} {reader.name!r}",
+                what=f"taken out between {maker or 'the input'} and {reader.op} {reader.name!r}",
                 reason="a pair between a node and its activation adds a rounding and may split their fusion",
             )
+        elif reader.op == "Relu" and bench.symmetric(pair) and _feeds_compute(bench, reader):
+            _move_behind(bench, pair, reader)
+            yield Change(
+                repair="activation",
+                subject=pair.quantize,
+                what=f"moved behind Relu {reader.name!r}",
+                reason="a Relu between a pair and a compute node keeps that node in float",
+                error=0.0,
+            )
+
+
+def _feeds_compute(bench: Bench, relu: Node) -> bool:
+    """Whether a Relu feeds data inputs of compute nodes only."""
+    uses = bench.view.uses(relu.outputs[0])
+    pinned = relu.outputs[0] in bench.pinned
+    return bool(uses) and not pinned and all(use.node.op in WEIGHTED and use.index < 2 for use in uses)
+
+
+def _move_behind(bench: Bench, pair: QdqPair, relu: Node) -> None:
+    quantize = bench.nodes[pair.quantize or ""]
+    bench.redirect(relu.outputs[0], bench.result(pair))
+    bench.nodes[relu.name].input[0] = pair.tensor
+    quantize.input[0] = relu.outputs[0]
 
 
 def _inside_silu(bench: Bench, pair: QdqPair, reader: Node) -> bool:

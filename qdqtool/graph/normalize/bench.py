@@ -109,8 +109,8 @@ class Bench:
                 node.attribute.append(onnx.helper.make_attribute("axis", axis))
 
     def integers(self, pair: QdqPair) -> np.dtype[Any]:
-        """The numpy type of the integers between Q and DQ; without a zero point ONNX means uint8."""
-        node = self.nodes[pair.dequantize or pair.quantize or ""]
+        """The numpy type of the integers; a QuantizeLinear without a zero point makes uint8."""
+        node = self.nodes[pair.quantize or pair.dequantize or ""]
         stored = self.edit.constants.get(node.input[2]) if len(node.input) > 2 else None
         if stored is None and pair.quantize is None:
             stored = self.edit.constants.get(pair.tensor)

@@ -16,6 +16,7 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.repair import Change
 from qdqtool.graph.normalize.bench import Bench
+from qdqtool.graph.opset import HALF_SCALES
 from qdqtool.graph.scales import storable
 
 if TYPE_CHECKING:
@@ -44,8 +45,16 @@ def repair(bench: Bench) -> Iterator[Change]:
 
 
 def needs_new_opset(bench: Bench) -> bool:
-    """Whether there is a Cast to fold, for which the opset must have FP16 scales."""
-    return any(_cast_behind(bench, pair) or _cast_before(bench, pair) for pair in bench.pairs)
+    """Whether FP16 scales are there or will be, while the opset has none."""
+    return bench.edit.opset < HALF_SCALES and any(
+        _has_half_scale(bench, pair) or _cast_behind(bench, pair) or _cast_before(bench, pair)
+        for pair in bench.pairs
+    )
+
+
+def _has_half_scale(bench: Bench, pair: QdqPair) -> bool:
+    names = [name for name in (pair.quantize, pair.dequantize) if name]
+    return any(bench.view.info(bench.nodes[name].input[1]).dtype is DType.FLOAT16 for name in names)
 
 
 def _cast_behind(bench: Bench, pair: QdqPair) -> Node | None:

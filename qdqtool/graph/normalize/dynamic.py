@@ -41,6 +41,7 @@ class _Pattern:
 def repair(bench: Bench) -> Iterator[Change]:
     """Write each dynamically quantized layer as Conv or MatMul with an INT8 weight."""
     for node in bench.view.nodes:
+        yield from _round_trip(bench, node)
         found = _pattern(bench, node)
         if found is None:
             continue
@@ -51,6 +52,24 @@ def repair(bench: Bench) -> Iterator[Change]:
             what=f"{node.op} became {found.core.op.removesuffix('Integer')} with an INT8 weight and a float activation",
             reason="TensorRT needs ranges when it builds, and does not import operators that measure them at run time",
         )
+
+
+def _round_trip(bench: Bench, node: Node) -> Iterator[Change]:
+    """A DequantizeLinear straight behind a DynamicQuantizeLinear gives the float tensor back."""
+    dynamic = bench.view.producer(node.inputs[0]) if node.op == "DequantizeLinear" else None
+    if dynamic is None or dynamic.op != "DynamicQuantizeLinear":
+        return
+    if node.outputs[0] in bench.pinned:
+        bench.edit.remove([bench.nodes[node.name]])
+        bench.edit.node("Identity", [dynamic.inputs[0]], [node.outputs[0]], name=f"{node.name}_Identity")
+    else:
+        bench.redirect(node.outputs[0], dynamic.inputs[0])
+    yield Change(
+        repair="dynamic",
+        subject=dynamic.name,
+        what="taken out with the DequantizeLinear behind it: the activation is float",
+        reason="TensorRT needs ranges when it builds, and does not import operators that measure them at run time",
+    )
 
 
 def _pattern(bench: Bench, node: Node) -> _Pattern | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from qdqtool.core.recipe import PrepareOptions
 from qdqtool.core.repair import Change, Remainder
 from qdqtool.graph.find import DEQUANTIZE, QUANTIZE
@@ -46,7 +48,7 @@ def normalize(model: Model) -> tuple[Model, tuple[Change, ...]]:
         InputFileError: the model contradicts itself, such as scales that do not fit their axis.
     """
     ready = prepare(model, PrepareOptions(fold_batchnorm=False))
-    changes: list[Change] = []
+    changes = list(_dangling(model, ready))
     for name in (*ORDER, *(name for name in REPAIRS.names() if name not in ORDER)):
         ready, told = _apply(name, ready)
         changes += told
@@ -55,15 +57,40 @@ def normalize(model: Model) -> tuple[Model, tuple[Change, ...]]:
 
 def _apply(name: str, model: Model) -> tuple[Model, tuple[Change, ...]]:
     bench = Bench(model)
+    raised: tuple[Change, ...] = ()
     if name == "casts" and casts.needs_new_opset(bench):
-        proto, _ = raise_opset(model.proto, HALF_SCALES, model.path)
-        model = Model(proto=proto, path=model.path, notes=model.notes)
+        model, raised = _with_half_scales(model)
         bench = Bench(model)
     told = tuple(REPAIRS.load(name)(bench))
     if not told:
-        return model, ()
+        return model, raised
     bench.edit.prune()
-    return bench.edit.finish(retyped=True), told
+    return bench.edit.finish(retyped=True), (*raised, *told)
+
+
+def _with_half_scales(model: Model) -> tuple[Model, tuple[Change, ...]]:
+    proto, note = raise_opset(model.proto, HALF_SCALES, model.path)
+    change = Change(
+        repair="casts",
+        subject=model.path.name,
+        what=note or "",
+        reason=f"Q/DQ nodes take FP16 scales from opset {HALF_SCALES} on",
+        error=0.0,
+    )
+    return Model(proto=proto, path=model.path, notes=model.notes), (change,)
+
+
+def _dangling(before: Model, after: Model) -> Iterator[Change]:
+    """Q/DQ nodes that no output needs, which preparing the model has dropped."""
+    for node in before.view.nodes:
+        if node.op in {QUANTIZE, DEQUANTIZE} and node.name not in after.view.by_name:
+            yield Change(
+                repair="dangling",
+                subject=node.name,
+                what=f"{node.op} without a reader dropped",
+                reason="it computes what nobody needs, and parsers stumble over it",
+                error=0.0,
+            )
 
 
 def remaining(model: Model) -> tuple[Remainder, ...]:

@@ -110,6 +110,8 @@ def _troubles(bench: Bench, pair: QdqPair, route: _Route | None) -> list[str]:
         told.append("the parser refuses scales that are not positive")
     if not shape:
         told.append("TensorRT cannot quantize a single number")
+    if pair.scale_shape == (1,) and (pair.axis is None or pair.axis >= len(shape) or shape[pair.axis] != 1):
+        told.append("a scale of shape [1] is neither per tensor nor per channel, which fails in FP16")
     if route is None or route.reader.op not in WEIGHTED:
         return told
     if route.moves:

@@ -29,7 +29,10 @@ def repair(bench: Bench) -> Iterator[Change]:
     cut: dict[str, str] = {}
     for pair in bench.pairs:
         whole = pair.quantize is not None and pair.dequantize is not None
-        if not whole or pair.kind is SlotKind.WEIGHT or pair.scale_shape != () or bench.symmetric(pair):
+        if not whole or pair.kind is SlotKind.WEIGHT or pair.scale_shape != ():
+            continue
+        if bench.symmetric(pair):
+            yield from _written_out(bench, pair)
             continue
         low, high = bench.span(pair)
         old = pair.scale[0]
@@ -43,6 +46,20 @@ def repair(bench: Bench) -> Iterator[Change]:
                 bench.edit.node("Relu", [pair.tensor], [cut[pair.tensor]], name=f"{pair.tensor}_Relu")
             bench.nodes[pair.quantize or ""].input[0] = cut[pair.tensor]
         yield _told(pair, old, scale, relu=relu, kind=str(bench.integers(pair)))
+
+
+def _written_out(bench: Bench, pair: QdqPair) -> Iterator[Change]:
+    """Zero points that one node of a pair leaves out."""
+    if all(len(bench.nodes[name].input) > 2 for name in (pair.quantize, pair.dequantize) if name):
+        return
+    bench.restate(pair, np.asarray(pair.scale[0]))
+    yield Change(
+        repair="zero_points",
+        subject=pair.tensor,
+        what="zero point 0 written out on both nodes",
+        reason="without a zero point ONNX means uint8, and FP16 models stop with type errors",
+        error=0.0,
+    )
 
 
 def _told(pair: QdqPair, old: float, scale: float, *, relu: bool, kind: str) -> Change:

@@ -1,0 +1,144 @@
+"""`qdqtool repair` writes a mended model, tells every change, and measures the difference."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from qdqtool.cli.app import run
+from qdqtool.graph.find import find
+from qdqtool.graph.load import load
+from tests import models
+from tests.graph.test_normalize import Sketch, _dynamic
+from tests.shared import ROOT
+
+
+@pytest.fixture
+def unsigned(tmp_path: Path) -> Path:
+    """A model with uint8 activations and zero points."""
+    s = Sketch()
+    s.output(s.convolved(s.pair(s.image(), "x", zero=130, kind=np.uint8), s.filters()))
+    return models.save(s.model(), tmp_path)
+
+
+def _answer(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> Any:
+    assert run(["repair", *map(str, arguments), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_answer_lists_changes_with_reasons_and_the_measured_difference(
+    unsigned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = unsigned.read_bytes()
+    answer = _answer(capsys, unsigned, "-o", tmp_path / "out.onnx")
+    assert answer["kind"] == "repair"
+    (change,) = answer["data"]["changes"]
+    assert change["repair"] == "zero_points"
+    assert change["subject"] == "x"
+    assert change["reason"]
+    assert answer["data"]["remaining"] == []
+    assert answer["data"]["comparison"]["meaningful"] is False
+    metrics = {m["metric"]: m["value"] for m in answer["data"]["comparison"]["outputs"][0]["measures"]}
+    assert 0.99 < metrics["cosine"] < 1
+    assert unsigned.read_bytes() == before
+    assert all(pair.zero_point == (0,) * len(pair.zero_point) for pair in find(load(tmp_path / "out.onnx")))
+
+
+def test_the_summary_names_the_habit_and_the_count(
+    unsigned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["repair", str(unsigned), "-o", str(tmp_path / "out.onnx"), "--samples", "none"]) == 0
+    shown = capsys.readouterr().out
+    assert "zero_points, 1 times: TensorRT takes symmetric INT8 only" in shown
+    assert "1 changes" in shown
+
+
+def test_real_samples_give_dynamic_layers_their_ranges(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = models.save(_dynamic(), tmp_path)
+    np.savez(
+        tmp_path / "samples.npz", x=np.random.default_rng(0).standard_normal((6, 16)).astype(np.float32)
+    )
+    answer = _answer(capsys, path, "-o", tmp_path / "out.onnx", "--samples", tmp_path / "samples.npz")
+    assert [change["repair"] for change in answer["data"]["changes"]] == ["dynamic", "ranges"]
+    assert answer["data"]["remaining"] == []
+
+
+def test_random_samples_give_no_ranges(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = models.save(_dynamic(), tmp_path)
+    answer = _answer(capsys, path, "-o", tmp_path / "out.onnx")
+    assert [left["subject"] for left in answer["data"]["remaining"]] == ["mm_MatMul"]
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "words"),
+    [
+        (models.conv_chain().SerializeToString(), 2, "has no Q/DQ to repair"),
+        (b"no model at all, but text", 5, "text file"),
+        (b"", 5, "empty"),
+    ],
+    ids=["float model", "text", "empty"],
+)
+def test_what_cannot_be_repaired_ends_with_a_message_and_nothing_written(
+    content: bytes, code: int, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(content)
+    assert run(["repair", str(path), "-o", str(tmp_path / "out.onnx")]) == code
+    assert words in capsys.readouterr().err
+    assert [entry.name for entry in tmp_path.iterdir()] == ["model.onnx"]
+
+
+def test_the_original_is_never_the_target(unsigned: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = unsigned.read_bytes()
+    assert run(["repair", str(unsigned), "-o", str(unsigned)]) == 2
+    assert "overwrite" in capsys.readouterr().err
+    assert unsigned.read_bytes() == before
+
+
+def test_the_same_model_and_answer_come_out_under_any_hash_seed(unsigned: Path, tmp_path: Path) -> None:
+    answers = set()
+    for seed in ("1", "2"):
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "qdqtool",
+                "repair",
+                str(unsigned),
+                "-o",
+                str(tmp_path / "out.onnx"),
+                "--json",
+            ],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            check=True,
+        )
+        answers.add((done.stdout, (tmp_path / "out.onnx").read_bytes()))
+    assert len(answers) == 1
+
+
+def test_a_long_model_is_repaired_in_seconds(tmp_path: Path) -> None:
+    import time
+
+    from qdqtool.graph.normalize.run import normalize
+
+    s = Sketch()
+    x = s.input("x", [1, 4])
+    for number in range(1500):
+        x = s.relu(f"relu{number}", s.pair(x, f"p{number}", 0.02, 128, np.uint8))
+    s.output(x)
+    start = time.monotonic()
+    mended, changes = normalize(load(models.save(s.model(), tmp_path)))
+    assert time.monotonic() - start < 20
+    assert len(changes) >= 1500
+    onnx.checker.check_model(mended.proto)
