@@ -80,7 +80,7 @@ def chart(sweep: Sweep) -> svg.Element:
             style="p-int8" if trial.number in best else "p-other",
             radius=6.0 if trial.number in best else 4.0,
         )
-        for trial, outcome in _done(sweep.trials)
+        for trial, outcome in sorted(_done(sweep.trials), key=lambda entry: entry[0].number in best)
     ]
     return scatter(
         points,

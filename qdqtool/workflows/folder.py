@@ -52,6 +52,19 @@ class RunFolder:
     def __truediv__(self, name: str) -> Path:
         return self.path / name
 
+    def make(self) -> None:
+        """Make the folder where it is not there yet.
+
+        Raises:
+            InputFileError: it cannot be made.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputFileError(
+                f"cannot be made: {error.strerror}", fix="choose another --out", where=str(self.path)
+            ) from error
+
     @contextmanager
     def locked(self, *, wait: bool = False) -> Iterator[None]:
         """Keep a second run out of this folder, or `wait` until the first one has ended.
@@ -60,12 +73,7 @@ class RunFolder:
             UsageError: another run is at work here.
             InputFileError: the folder cannot be made.
         """
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputFileError(
-                f"cannot be made: {error.strerror}", fix="choose another --out", where=str(self.path)
-            ) from error
+        self.make()
         lock = FileLock(self.path / ".lock", timeout=-1 if wait else 0)
         try:
             lock.acquire()

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from qdqtool.core.kinds import SWEEP
 from qdqtool.core.sweep import Sweep, Trial
 from qdqtool.engine.estimate import SPREAD
-from qdqtool.errors import MissingPackage
+from qdqtool.workflows.folder import RunFolder
 from qdqtool.workflows.sweep.bench import Bench, SweepOrder
 from qdqtool.workflows.sweep.front import assemble
 from qdqtool.workflows.sweep.front import pick as choose
 from qdqtool.workflows.sweep.space import Space
-from qdqtool.workflows.sweep.study import Study
+from qdqtool.workflows.sweep.study import Storage, Study
 
 _DRAWN = 50
 """Trials of a sampler that draws, where nobody says how many."""
@@ -33,13 +34,13 @@ def sweep(wish: SweepOrder, pick: str = "", on_progress: OnProgress | None = Non
         InputFileError: the storage or the folder cannot be used.
     """
     tell = on_progress or _silent
+    storage = Storage(wish.storage or _file(wish.order.out))
     sampler = _sampler(wish)
     bench = Bench(wish)
     options = wish.order.recipe.sweep
     ranking = bench.ranking(lambda done, total: tell("rank nodes", done, total))
     space = Space(options, ranking, wish.order.recipe.place.exclude)
-    url = wish.storage or f"sqlite:///{wish.order.out / 'study.db'}"
-    study = Study(url, wish.study or f"qdqtool {wish.order.model.stem}", bench.identity, sampler)
+    study = Study(storage, wish.study or f"qdqtool {wish.order.model.stem}", bench.identity, sampler)
     grid = options.sampler == "grid"
     if grid:
         study.queue(space, wish.trials)
@@ -93,11 +94,15 @@ def _counts(trial: Any) -> bool:
     return trial.state.name in {"COMPLETE", "WAITING", "RUNNING"} or "reason" in trial.user_attrs
 
 
+def _file(out: Path) -> str:
+    """Address of a study in the sweep's own folder, which is made."""
+    RunFolder(out).make()
+    return f"sqlite:///{out / 'study.db'}"
+
+
 def _sampler(wish: SweepOrder) -> Any:
-    try:
-        from optuna import samplers
-    except ImportError as error:
-        raise MissingPackage("sweeps need optuna", fix="pip install 'qdqtool[sweep]'") from error
+    from optuna import samplers
+
     options = wish.order.recipe.sweep
     kinds = {"grid": samplers.RandomSampler, "tpe": samplers.TPESampler, "nsga2": samplers.NSGAIISampler}
     return kinds[options.sampler](seed=options.seed)

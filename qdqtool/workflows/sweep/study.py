@@ -8,6 +8,7 @@ exactly once, so no number of workers changes what is tried.
 from __future__ import annotations
 
 import os
+import re
 import socket
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -39,6 +40,8 @@ def speaking_plainly(url: str) -> Iterator[None]:
 
     try:
         yield
+    except (sqlalchemy.exc.ArgumentError, sqlalchemy.exc.NoSuchModuleError):
+        raise  # about the address, not the storage
     except (optuna.exceptions.StorageInternalError, sqlalchemy.exc.SQLAlchemyError) as error:
         cause = str(error.__cause__ or error).splitlines()[0]
         raise InputFileError(
@@ -55,24 +58,62 @@ def hidden(url: str) -> str:
     return f"{scheme}{slashes}{user.partition(':')[0]}{at}{tail}" if at else url
 
 
+class Storage:
+    """Where studies are kept: a file, or a database that many machines share."""
+
+    def __init__(self, url: str) -> None:
+        """Open the storage at `url`: sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE.
+
+        Raises:
+            MissingPackage: optuna or the driver of the database is not installed.
+            UsageError: `url` is no such address.
+            InputFileError: nobody answers there, or it cannot be used.
+        """
+        try:
+            import optuna
+            import sqlalchemy.exc
+        except ImportError as error:
+            raise MissingPackage("sweeps need optuna", fix="pip install 'qdqtool[sweep]'") from error
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self.url = url
+        try:
+            with warnings.catch_warnings(), speaking_plainly(url):
+                # optuna calls heartbeats experimental since 2.8; without them no other machine sees a worker's death.
+                warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+                self.opened = optuna.storages.RDBStorage(
+                    re.sub(r"^postgres(ql)?://", "postgresql+psycopg://", url),
+                    engine_kwargs={"pool_pre_ping": True},
+                    heartbeat_interval=HEARTBEAT_S,
+                    grace_period=GRACE_S,
+                )
+        except ImportError as error:
+            raise MissingPackage(
+                f"the storage needs a package: {error}", fix="pip install 'qdqtool[sweep]'", where=hidden(url)
+            ) from error
+        except (sqlalchemy.exc.ArgumentError, sqlalchemy.exc.NoSuchModuleError, ValueError) as error:
+            raise UsageError(
+                f"is no address of a storage: {str(error).splitlines()[0]}",
+                fix="write sqlite:///file.db or postgresql://user:password@host/database",
+                where=hidden(url),
+            ) from error
+
+
 class Study:
     """One study in its storage."""
 
-    def __init__(self, url: str, name: str, identity: Mapping[str, str], sampler: Any) -> None:
+    def __init__(self, storage: Storage, name: str, identity: Mapping[str, str], sampler: Any) -> None:
         """Open the study `name`, or make it.
 
         Raises:
-            MissingPackage: optuna or the driver of the storage is not installed.
             UsageError: the study was made for other inputs.
             InputFileError: the storage cannot be used.
         """
         import optuna
 
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self.url = url
-        with speaking_plainly(url):
+        self.url = storage.url
+        with speaking_plainly(self.url):
             self.study = optuna.create_study(
-                storage=_storage(url),
+                storage=storage.opened,
                 study_name=name,
                 sampler=sampler,
                 directions=["maximize", "minimize"],
@@ -86,7 +127,7 @@ class Study:
                     raise UsageError(
                         f"the study {name!r} was made with another {key}",
                         fix="choose another --out or --study, or go on with the inputs it was made for",
-                        where=hidden(url),
+                        where=hidden(self.url),
                     )
 
     def queue(self, space: Space, most: int | None) -> None:
@@ -162,32 +203,6 @@ class Study:
         """All trials as optuna knows them."""
         with speaking_plainly(self.url):
             return list(self.study.get_trials(deepcopy=False))
-
-
-def _storage(url: str) -> Any:
-    import optuna
-    import sqlalchemy.exc
-
-    try:
-        with warnings.catch_warnings():
-            # optuna calls heartbeats experimental since 2.8; without them no other machine sees that a worker died.
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            return optuna.storages.RDBStorage(
-                url,
-                engine_kwargs={"pool_pre_ping": True},
-                heartbeat_interval=HEARTBEAT_S,
-                grace_period=GRACE_S,
-            )
-    except ImportError as error:
-        raise MissingPackage(
-            f"the storage needs a package: {error}", fix="pip install 'qdqtool[sweep]'", where=hidden(url)
-        ) from error
-    except (sqlalchemy.exc.ArgumentError, sqlalchemy.exc.NoSuchModuleError, ValueError) as error:
-        raise UsageError(
-            f"is no address of a storage: {str(error).splitlines()[0]}",
-            fix="write sqlite:///file.db or postgresql://user:password@host/database",
-            where=hidden(url),
-        ) from error
 
 
 def _choice(trial: Any) -> dict[str, Value]:

@@ -1,0 +1,114 @@
+"""What a sweep may choose, and which trials nothing beats."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qdqtool.core.recipe import SweepOptions
+from qdqtool.core.sweep import Outcome, Sweep, Trial
+from qdqtool.errors import UsageError
+from qdqtool.workflows import recipes
+from qdqtool.workflows.sweep.front import front, pick
+from qdqtool.workflows.sweep.space import Space
+
+
+def options(**values: object) -> SweepOptions:
+    return SweepOptions.model_validate(values)
+
+
+def trial(number: int, accuracy: float, ms: float) -> Trial:
+    outcome = Outcome(settings=(), accuracy=accuracy, ms=ms, nodes_int8=1, nodes_total=1, kernels=1)
+    return Trial(number=number, state="complete", outcome=outcome)
+
+
+def sweep_of(*trials: Trial, reference: float | None = 80.0) -> Sweep:
+    return Sweep(
+        model="m", metric="top1", unit="%", reference=reference, device="d", spread=(1, 1), pareto=front(trials), trials=trials
+    )  # fmt: skip
+
+
+def test_the_grid_holds_every_choice_once() -> None:
+    space = Space(
+        options(
+            space={"calibrate.method": ["max", "mse"], "insert.types": ["fp32", "fp16"]}, keep_float=[0, 1]
+        ),
+        ("a",),
+    )
+    choices = list(space.grid())
+    assert len(choices) == len({tuple(choice.items()) for choice in choices}) == 8
+
+
+def test_more_nodes_than_there_are_cannot_stay_float() -> None:
+    space = Space(options(space={"calibrate.method": ["max", "mse"]}, keep_float=[0, 5, 9]), ("a", "b"))
+    assert space.values["keep_float"] == (0, 2)
+
+
+def test_the_most_sensitive_nodes_stay_float_and_so_do_the_users() -> None:
+    space = Space(
+        options(space={"calibrate.method": ["max"]}, keep_float=[0, 2]), ("b[1]", "a", "c"), ("user*",)
+    )
+    settings = space.settings({"calibrate.method": "max", "keep_float": 2})
+    recipe = recipes.load(None, settings)
+    assert recipe.place.exclude == ("user*", "b[[]1]", "a")
+    assert recipe.calibrate.method == "max"
+
+
+@pytest.mark.parametrize(
+    ("space", "says"),
+    [
+        ({}, "nothing to search"),
+        ({"calibrate.method": []}, "calibrate.method"),
+        ({"calibrate.methd": ["max", "mse"]}, "did you mean 'method'"),
+        ({"insert.types": ["fp32", "fp8"]}, "fp8"),
+    ],
+    ids=["empty", "a key without values", "a wrong key", "a wrong value"],
+)
+def test_a_space_without_sense_is_a_clear_error(space: dict, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        Space(options(space=space, keep_float=[0]), ("a",))
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 9)), max_size=12))
+def test_nothing_beats_a_point_of_the_front_and_something_beats_or_equals_the_rest(
+    pairs: list[tuple[int, int]],
+) -> None:
+    trials = [trial(number, accuracy, ms) for number, (accuracy, ms) in enumerate(pairs)]
+    best = front(trials)
+    for point in best:
+        assert not any(
+            other.outcome.accuracy >= point.outcome.accuracy
+            and other.outcome.ms <= point.outcome.ms
+            and (other.outcome.accuracy, other.outcome.ms) != (point.outcome.accuracy, point.outcome.ms)
+            for other in trials
+        )
+    for other in trials:
+        assert any(
+            p.outcome.accuracy >= other.outcome.accuracy and p.outcome.ms <= other.outcome.ms for p in best
+        )
+
+
+def test_the_front_does_not_depend_on_the_order_of_trials() -> None:
+    trials = [trial(0, 5, 3), trial(1, 5, 3), trial(2, 7, 4), trial(3, 1, 1)]
+    assert front(trials) == front(trials[::-1])
+
+
+@pytest.mark.parametrize(
+    ("words", "number"),
+    [("max-drop 0.5", 2), ("max-drop 5", 1), ("min-accuracy 70", 0), ("max-ms 2.5", 1)],
+)
+def test_pick_takes_the_best_point_within_the_limit(words: str, number: int) -> None:
+    found = sweep_of(trial(0, 70, 1), trial(1, 76, 2), trial(2, 80, 3))
+    assert pick(found, words).number == number
+
+
+@pytest.mark.parametrize("words", ["max-drop", "drop 1", "max-drop nan", "max-drop -1", "max-ms 0.1"])
+def test_a_limit_that_nothing_meets_is_a_clear_error(words: str) -> None:
+    with pytest.raises(UsageError):
+        pick(sweep_of(trial(0, 70, 1), trial(1, 76, 2)), words)
+
+
+def test_a_drop_needs_a_metric_that_the_float_model_has() -> None:
+    with pytest.raises(UsageError, match="float model"):
+        pick(sweep_of(trial(0, 30, 1), reference=None), "max-drop 1")

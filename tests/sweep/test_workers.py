@@ -1,0 +1,179 @@
+"""Sweeps survive: killed workers, lost connections, full disks; many workers find what one finds."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from qdqtool.cli.app import run as cli
+from tests.sweep.postgres import server
+
+pytest.importorskip("optuna", reason="sweeps need the extra sweep")
+pytest.importorskip("tensorrt_rtx", reason="building needs the extra rtx")
+pytestmark = pytest.mark.rtx
+ROOT = Path(__file__).resolve().parents[2]
+DIGITS = ROOT / "recipes" / "examples" / "digits"
+SPACE = 'sweep.space={"calibrate.method": [max, mse], "calibrate.weights": [max, mse]}'
+
+
+def arguments(out: Path, *more: str) -> list[str]:
+    return [
+        "sweep",
+        str(DIGITS / "digits.onnx"),
+        "--samples",
+        f"{DIGITS / 'calibration.npz'}[:16]",
+        "--eval-samples",
+        f"{DIGITS / 'evaluation.npz'}[:64]",
+        "--set",
+        SPACE,
+        "--set",
+        "sweep.keep_float=[0, 2]",
+        "--set",
+        "build.stack_mib=64",
+        "--out",
+        str(out),
+        *more,
+    ]
+
+
+def worker(out: Path, *more: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "qdqtool", *arguments(out, *more)],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+
+
+def finish(process: subprocess.Popen[bytes]) -> None:
+    _, said = process.communicate(timeout=300)
+    assert process.returncode == 0, said.decode()
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+def result(out: Path) -> dict:
+    return json.loads((out / "sweep.json").read_text("utf-8"))["data"]
+
+
+def essence(data: dict) -> list[tuple]:
+    """The Pareto set without trial numbers, which depend on who was quicker."""
+    return [
+        (tuple(t["outcome"]["settings"]), t["outcome"]["accuracy"], t["outcome"]["ms"])
+        for t in data["pareto"]
+    ]
+
+
+def settings_of(data: dict) -> list[tuple[str, ...]]:
+    return sorted(
+        tuple(trial["outcome"]["settings"]) for trial in data["trials"] if trial["state"] == "complete"
+    )
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("sweep") / "alone"
+    assert cli(arguments(out, "--pick", "min-accuracy 1")) == 0
+    return out
+
+
+def test_a_sweep_tries_the_whole_grid_and_keeps_a_run_folder_for_each_pareto_point(alone: Path) -> None:
+    data = result(alone)
+    assert len(settings_of(data)) == len(set(settings_of(data))) == 8
+    for trial in data["pareto"]:
+        folder = alone / "pareto" / f"{trial['number']:04}"
+        assert (folder / "model.qdq.onnx").is_file()
+        assert (folder / "recipe.yaml").is_file()
+    assert (alone / "pick" / "engine.plan").is_file()
+    assert (alone / "sweep.html").is_file()
+
+
+def test_the_picked_recipe_reproduces_the_model_exactly(alone: Path, tmp_path: Path) -> None:
+    again = [
+        "run",
+        str(DIGITS / "digits.onnx"),
+        "--recipe",
+        str(alone / "pick" / "recipe.yaml"),
+        "--samples",
+        f"{DIGITS / 'calibration.npz'}[:16]",
+        "--eval-samples",
+        f"{DIGITS / 'evaluation.npz'}[:64]",
+        "--out",
+        str(tmp_path / "again"),
+    ]
+    assert cli(again) == 0
+    assert (tmp_path / "again" / "model.qdq.onnx").read_bytes() == (
+        alone / "pick" / "model.qdq.onnx"
+    ).read_bytes()
+
+
+def test_a_finished_sweep_does_nothing_more(alone: Path) -> None:
+    before = result(alone)
+    assert cli(arguments(alone)) == 0
+    assert result(alone) == before
+
+
+def test_a_study_of_other_inputs_is_refused(
+    alone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ("--storage", f"sqlite:///{alone / 'study.db'}", "--set", "place.first_layer=float")
+    assert cli(arguments(tmp_path / "other", *more)) == 2
+    assert "another recipe" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("url", "code"),
+    [("nonsense", 2), ("nosuch://host/db", 2), ("postgresql://someone:secret@127.0.0.1:1/db", 5)],
+    ids=["no address", "unknown kind", "nobody answers"],
+)
+def test_a_bad_storage_is_a_clear_error_without_the_password(
+    url: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli(arguments(tmp_path / "x", "--storage", url)) == code
+    said = capsys.readouterr().err
+    assert "fix:" in said
+    assert "secret" not in said
+
+
+def test_a_sweep_killed_again_and_again_ends_with_the_same_result(alone: Path, tmp_path: Path) -> None:
+    out = tmp_path / "killed"
+    moments = random.Random(4)
+    for _ in range(int(os.environ.get("QDQTOOL_KILLS", "4"))):
+        process = worker(out)
+        time.sleep(moments.uniform(1.5, 6.0))
+        kill(process)
+    finish(worker(out))
+    assert essence(result(out)) == essence(result(alone))
+    assert settings_of(result(out)) == settings_of(result(alone))
+
+
+def test_four_workers_on_postgresql_find_what_one_finds_though_one_is_killed_and_one_loses_its_connection(
+    alone: Path, tmp_path: Path
+) -> None:
+    psycopg = pytest.importorskip("psycopg")
+    with server(tmp_path) as url:
+        workers = [worker(tmp_path / f"worker{number}", "--storage", url) for number in range(4)]
+        time.sleep(8.0)
+        kill(workers.pop())
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(
+                "select pg_terminate_backend(pid) from pg_stat_activity where pid <> pg_backend_pid() and datname = 'postgres' limit 2"
+            )
+        for process in workers:
+            finish(process)
+        for number in range(3):
+            data = result(tmp_path / f"worker{number}")
+            assert essence(data) == essence(result(alone))
+            assert settings_of(data) == settings_of(result(alone))
