@@ -9,9 +9,9 @@ import numpy as np
 import onnx
 import pytest
 
+from qdqtool.backends.making.refusals import NoKernelError
+from qdqtool.backends.making.retry import MODEL, build_with_retries
 from qdqtool.backends.ort import open_runner
-from qdqtool.backends.refusals import NoKernelError
-from qdqtool.backends.retry import MODEL, build_with_retries
 from qdqtool.core.build import BuildCost, BuildRequest, BuildResult, OnProgress
 from qdqtool.graph.load import load
 from qdqtool.graph.save import save as save_model

@@ -125,6 +125,17 @@ def test_sm75_comes_with_a_warning_that_int8_convolutions_become_half(tmp_path: 
     assert not any("Datatype: Int8" in line for line in convolutions)
 
 
+def test_flags_that_make_sense_without_a_gpu_are_honoured(tmp_path: Path) -> None:
+    flags = ("--builderOptimizationLevel=2", "--memPoolSize=workspace:64MiB", "--maxAuxStreams=1")
+    result, _ = build(graphs.quantized_conv(), tmp_path, flags=flags)
+    assert f"flags: {' '.join(flags)}" in result.notes
+
+
+def test_precision_flags_mean_nothing_where_types_stand_in_the_model(tmp_path: Path) -> None:
+    error = error_of(UsageError, graphs.quantized_conv(), tmp_path, flags=("--int8",))
+    assert "--int8: this release has no such builder flag" in error.what
+
+
 def test_an_unknown_target_is_answered_with_those_there_are(tmp_path: Path) -> None:
     error = error_of(UsageError, graphs.conv_relu(), tmp_path, targets=("sm86", "sm12"))
     assert "sm12" in error.what

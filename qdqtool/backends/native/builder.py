@@ -5,21 +5,21 @@ from __future__ import annotations
 import json
 import re
 import sys
-import time
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from qdqtool.backends import cache, child
-from qdqtool.backends.crashes import crash
-from qdqtool.backends.drafts import ENGINE, LAYERS, LOG, drafting, publish, unwritable, withdraw
-from qdqtool.backends.facts import facts_of
+from qdqtool.backends import child
 from qdqtool.backends.flags import absolute, parse_flags
-from qdqtool.backends.refusals import Mistake, clean, is_noise, refusal
+from qdqtool.backends.making.crashes import crash
+from qdqtool.backends.making.drafts import ENGINE, LAYERS, LOG, unwritable
+from qdqtool.backends.making.facts import facts_of
+from qdqtool.backends.making.procedure import Made, go_through
+from qdqtool.backends.making.refusals import Mistake, clean, is_noise, refusal
 from qdqtool.backends.targets import target_of
 from qdqtool.core.build import BuildCost, BuildProgress, BuildRequest, BuildResult, OnProgress
-from qdqtool.errors import InputFileError, MissingPackage, QdqError, UsageError
+from qdqtool.errors import MissingPackage, QdqError, UsageError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,22 +83,17 @@ class NativeBuilder:
             MissingPackage: the library is not installed.
             UsageError: a target or a flag that the library does not know.
         """
-        start = time.monotonic()
         release = self.version()
-        if not request.model.is_file():
-            raise InputFileError("there is no such file", fix="check the path", where=str(request.model))
-        key = cache.digest(request, self._library.name, release) if request.cache else ""
-        if request.cache and (found := cache.fetch(request.cache, key, request.folder)):
-            return found, BuildCost(seconds=time.monotonic() - start, peak_mib=None, cached=True)
-        with drafting(request.folder) as drafts:
-            result, peak = self._build(request, drafts, release, on_progress)
-        if request.cache:
-            cache.keep(request.cache, key, request.folder, result)
-        return result, BuildCost(seconds=time.monotonic() - start, peak_mib=peak, cached=False)
+        return go_through(
+            request,
+            builder=self._library.name,
+            release=release,
+            make=lambda drafts: self._make(request, drafts, release, on_progress),
+        )
 
-    def _build(
+    def _make(
         self, request: BuildRequest, drafts: Path, release: str, on_progress: OnProgress | None
-    ) -> tuple[BuildResult, float | None]:
+    ) -> Made | QdqError:
         verdict: dict[str, Any] = {"event": "none"}
 
         def hear(line: bytes) -> None:
@@ -116,14 +111,9 @@ class NativeBuilder:
             on_line=hear,
             timeout_s=request.timeout_s,
         )
-        if verdict["event"] == "built":
-            result = self._result(request, release, verdict, drafts)
-            publish(drafts, request.folder, [name for name in (result.layers, LOG, ENGINE) if name])
-            return result, verdict["peak_mib"]
-        error = _failure(verdict, ended, request, drafts / LOG)
-        publish(drafts, request.folder, [LOG])
-        withdraw(request.folder, [ENGINE, LAYERS])
-        raise error
+        if verdict["event"] != "built":
+            return _failure(verdict, ended, request, drafts / LOG)
+        return Made(result=self._result(request, release, verdict, drafts), peak_mib=verdict["peak_mib"])
 
     def _order(self, request: BuildRequest, drafts: Path) -> str:
         flags = parse_flags(request.flags)
@@ -157,16 +147,15 @@ class NativeBuilder:
             engine_bytes=(drafts / ENGINE).stat().st_size,
             warnings=tuple(clean(text) for text in verdict["warnings"] if not is_noise(text)),
             profiles=request.profiles,
-            notes=self._notes(targets),
+            notes=self._notes(targets, verdict["flags"]),
         )
 
-    def _notes(self, targets: tuple[str, ...]) -> tuple[str, ...]:
+    def _notes(self, targets: tuple[str, ...], flags: list[str]) -> tuple[str, ...]:
+        notes = [f"flags: {' '.join(flags)}"] if flags else []
         if not self._library.portable:
-            return (
-                f"built for the GPU at hand ({', '.join(targets) or 'unknown'}): TensorRT builds for no other",
-            )
-        notes = []
-        if "sm75" in targets:
+            here = ", ".join(targets) or "unknown"
+            notes.append(f"built for the GPU at hand ({here}): TensorRT builds for no other")
+        if "sm75" in targets and self._library.portable:
             notes.append("on sm75 this builder turns every INT8 convolution into Half")
         if len(targets) > 1:
             notes.append(f"the builder prints one layer dump for all of {', '.join(targets)}")

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from qdqtool.backends.percent import Percent
+from qdqtool.backends.native.percent import Percent
 
 _MOST_MESSAGES = 200
 """Warnings and errors that are repeated to the parent; all of them are in the log."""

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from qdqtool.backends.facts import ModelFacts
 from qdqtool.backends.flags import Flag, parse_flags
 from qdqtool.backends.gpu import gpus
-from qdqtool.backends.guards import Abilities, Guard, choose_typing, guards
+from qdqtool.backends.making.facts import ModelFacts
+from qdqtool.backends.making.guards import Abilities, Guard, choose_typing, guards
 from qdqtool.backends.native.calibrator import attach_cache
 from qdqtool.backends.native.ears import logger_of, monitor_of
 from qdqtool.backends.native.mistakes import mistakes_of

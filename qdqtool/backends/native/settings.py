@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from qdqtool.backends.flags import Flag, bytes_of
-from qdqtool.backends.guards import Strong
+from qdqtool.backends.making.guards import Strong
 from qdqtool.backends.native.verdict import refused_flag
 
 Setter = Callable[[Any, Any, Flag], None]

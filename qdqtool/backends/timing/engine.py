@@ -47,7 +47,8 @@ class EngineClock:
         self.measures = f"GPU compute time by CUDA events, TensorRT {trt.__version__}, without transfers"
         self._trt = trt
         self._cuda = Cuda()
-        self._engine = trt.Runtime(logger).deserialize_cuda_engine(plan)
+        self._runtime = trt.Runtime(logger)
+        self._engine = self._runtime.deserialize_cuda_engine(plan)
         if self._engine is None:
             raise BuildError(
                 "the engine cannot be loaded",

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
-from qdqtool.backends import cache, child
-from qdqtool.backends.crashes import crash
-from qdqtool.backends.drafts import ENGINE, LAYERS, LOG, drafting, publish, unwritable, withdraw
-from qdqtool.backends.facts import facts_of
+from qdqtool.backends import child
 from qdqtool.backends.flags import parse_flags
-from qdqtool.backends.guards import Abilities, choose_typing, guards
-from qdqtool.backends.refusals import clean, is_noise, refusal
+from qdqtool.backends.making.crashes import crash
+from qdqtool.backends.making.drafts import ENGINE, LAYERS, LOG, unwritable
+from qdqtool.backends.making.facts import facts_of
+from qdqtool.backends.making.guards import Abilities, choose_typing, guards
+from qdqtool.backends.making.procedure import Made, go_through
+from qdqtool.backends.making.refusals import clean, is_noise, refusal
 from qdqtool.backends.releases import spell
 from qdqtool.backends.trtexec.command import build_command
 from qdqtool.backends.trtexec.listener import Listener
 from qdqtool.backends.trtexec.program import Program, ask, find_trtexec
 from qdqtool.core.build import BuildCost, BuildRequest, BuildResult, OnProgress
-from qdqtool.errors import InputFileError, QdqError, UsageError
+from qdqtool.errors import QdqError, UsageError
 
 
 class TrtexecBuilder:
@@ -44,23 +44,18 @@ class TrtexecBuilder:
             MissingPackage: there is no working trtexec.
             UsageError: flags that this trtexec does not know, or that make no sense for the model.
         """
-        start = time.monotonic()
         program = ask(find_trtexec())
-        if not request.model.is_file():
-            raise InputFileError("there is no such file", fix="check the path", where=str(request.model))
-        key = cache.digest(request, "trtexec", spell(program.release)) if request.cache else ""
-        if request.cache and (found := cache.fetch(request.cache, key, request.folder)):
-            return found, BuildCost(seconds=time.monotonic() - start, peak_mib=None, cached=True)
-        with drafting(request.folder) as drafts:
-            result = _build(program, request, drafts, on_progress)
-        if request.cache:
-            cache.keep(request.cache, key, request.folder, result)
-        return result, BuildCost(seconds=time.monotonic() - start, peak_mib=None, cached=False)
+        return go_through(
+            request,
+            builder="trtexec",
+            release=spell(program.release),
+            make=lambda drafts: _make(program, request, drafts, on_progress),
+        )
 
 
-def _build(
+def _make(
     program: Program, request: BuildRequest, drafts: Path, on_progress: OnProgress | None
-) -> BuildResult:
+) -> Made | QdqError:
     command, warnings = _plan(program, request, drafts)
     listener = Listener(on_progress=on_progress)
     try:
@@ -73,14 +68,9 @@ def _build(
             ended = child.run(command, on_line=hear, timeout_s=request.timeout_s)
     except OSError as error:
         raise unwritable(request.folder, error.strerror or str(error)) from error
-    if ended.code == 0 and not ended.timed_out and _size(drafts / ENGINE):
-        result = _result(program, request, drafts, listener, warnings)
-        publish(drafts, request.folder, [name for name in (result.layers, LOG, ENGINE) if name])
-        return result
-    failure = _failure(ended, request, listener, drafts)
-    publish(drafts, request.folder, [LOG])
-    withdraw(request.folder, [ENGINE, LAYERS])
-    raise failure
+    if ended.code != 0 or ended.timed_out or not _size(drafts / ENGINE):
+        return _failure(ended, request, listener, drafts / LOG)
+    return Made(result=_result(program, request, drafts, listener, warnings))
 
 
 def _plan(program: Program, request: BuildRequest, drafts: Path) -> tuple[list[str], list[str]]:
@@ -115,13 +105,12 @@ def _result(
     )
 
 
-def _failure(ended: child.Ended, request: BuildRequest, listener: Listener, drafts: Path) -> QdqError:
-    if ended.timed_out or ended.code < 0:
-        return crash(ended, request, drafts / LOG)
-    if listener.mistakes or listener.errors:
-        log = str(request.folder / LOG)
-        return refusal(listener.mistakes, listener.errors, where=str(request.model), log=log)
-    return crash(ended, request, drafts / LOG)
+def _failure(ended: child.Ended, request: BuildRequest, listener: Listener, log: Path) -> QdqError:
+    complained = listener.mistakes or listener.errors
+    if ended.timed_out or ended.code < 0 or not complained:
+        return crash(ended, request, log)
+    kept = str(request.folder / LOG)
+    return refusal(listener.mistakes, listener.errors, where=str(request.model), log=kept)
 
 
 def _size(path: Path) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from qdqtool.backends import child
 from qdqtool.backends.flags import Flag
-from qdqtool.backends.guards import Strong
+from qdqtool.backends.making.guards import Strong
 from qdqtool.backends.releases import Release, banner_release, spell
 from qdqtool.errors import MissingPackage, UsageError
 

@@ -42,7 +42,7 @@ def build(
 
     from qdqtool.backends import BUILDERS
     from qdqtool.backends.flags import split_flags
-    from qdqtool.backends.retry import build_with_retries
+    from qdqtool.backends.making.retry import build_with_retries
     from qdqtool.backends.shapes import parse_shapes, profiles
     from qdqtool.cli.screen import progress, stderr, stdout
     from qdqtool.core.build import BuildProgress, BuildRequest

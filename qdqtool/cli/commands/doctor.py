@@ -16,6 +16,7 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
     """Show what is installed, what works with it, and how to get what is missing."""
+    from rich.markup import escape
     from rich.table import Table
 
     from qdqtool.backends.inventory import INVENTORY, take_inventory
@@ -30,7 +31,7 @@ def doctor(
         table.add_column(title, overflow="fold")
     marks = {"works": "[green]ok[/]", "limited": "[yellow]~[/]", "missing": "[red]-[/]"}
     for item in found.items:
-        table.add_row(marks[item.state], item.name, item.detail, item.enables)
+        table.add_row(marks[item.state], *map(escape, (item.name, item.detail, item.enables)))
     stdout().print(table)
     for item in found.items:
         if item.fix:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from qdqtool.backends.facts import ModelFacts
 from qdqtool.backends.flags import PRECISIONS, Flag
+from qdqtool.backends.making.facts import ModelFacts
 
 Strong = Literal["always", "on request", "never"]
 _INT8_CORES_FROM = 72
