@@ -29,8 +29,12 @@ class HitCount:
 
     def add(self, reference: Floats, candidate: Floats, truth: int) -> None:
         """Take in one sample's scores on both sides."""
-        self._reference.append(self.metric.hit(reference, truth))
-        self._candidate.append(self.metric.hit(candidate, truth))
+        self.record(self.metric.hit(reference, truth), self.metric.hit(candidate, truth))
+
+    def record(self, reference: float, candidate: float) -> None:
+        """Take in one sample's hits on both sides."""
+        self._reference.append(reference)
+        self._candidate.append(candidate)
 
     def result(self) -> TaskAccuracy | None:
         """Both shares in percent and the interval of their difference in points; None without samples."""
@@ -69,7 +73,7 @@ class Task:
         """
         if not self._counts:
             return
-        reference, candidate = (_first_row(output, sample) for output in (reference, candidate))
+        reference, candidate = (first_row(output, sample) for output in (reference, candidate))
         if _is_index(reference):
             self._add_index(int(reference.item()), int(candidate.item()), sample.label)
             return
@@ -127,7 +131,7 @@ class Task:
                 self._shifted[step + 1] += 1
 
 
-def _first_row(output: NDArray[Any], sample: Sample) -> NDArray[Any]:
+def first_row(output: NDArray[Any], sample: Sample) -> NDArray[Any]:
     """The sample's own row: a model with a fixed batch size is fed copies of one sample."""
     batch = next((feed.shape[0] for feed in sample.feeds.values() if feed.ndim), 1)
     return output[:1] if batch > 1 and output.ndim > 1 and output.shape[0] == batch else output

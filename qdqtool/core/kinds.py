@@ -17,6 +17,7 @@ from qdqtool.core.placement import Placement
 from qdqtool.core.preparation import Insertion, Preparation
 from qdqtool.core.repair import RepairReport
 from qdqtool.core.report import Report
+from qdqtool.core.sensitivity import Sensitivity
 from qdqtool.core.sweep import Sweep
 
 PREPARATION = Artefact(kind="preparation", schema=1, type=Preparation)
@@ -32,6 +33,7 @@ NOOP = Artefact(kind="noop", schema=1, type=NoOpReport)
 AUDIT = Artefact(kind="audit", schema=1, type=Audit)
 ACCURACY = Artefact(kind="accuracy", schema=1, type=Comparison)
 LINT = Artefact(kind="lint", schema=1, type=LintReport)
+SENSITIVITY = Artefact(kind="sensitivity", schema=1, type=Sensitivity)
 REPORT = Artefact(kind="report", schema=1, type=Report)
 REPAIR = Artefact(kind="repair", schema=1, type=RepairReport)
 SWEEP = Artefact(kind="sweep", schema=1, type=Sweep)

@@ -10,6 +10,7 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty, Role
 from qdqtool.core.events import LedgerRow
 from qdqtool.core.findings import Finding, NodeVerdict
+from qdqtool.core.sensitivity import Sensitivity
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -179,6 +180,7 @@ class Report:
         notes: what every step wants a person to know.
         ledger: fate of every Q and DQ node, where the builder's log tells it.
         funnel: layers left after each stage of the builder, where its log tells it.
+        sensitivity: what each node costs in accuracy, where it was studied.
     """
 
     summary: Summary
@@ -191,3 +193,4 @@ class Report:
     notes: tuple[str, ...]
     ledger: tuple[LedgerRow, ...] = ()
     funnel: tuple[FunnelStep, ...] = ()
+    sensitivity: Sensitivity | None = None

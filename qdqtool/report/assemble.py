@@ -18,6 +18,7 @@ from qdqtool.core.explore import EngineView
 from qdqtool.core.findings import Finding, NodeVerdict, Severity, Verdict
 from qdqtool.core.placement import Placement
 from qdqtool.core.report import AccuracySummary, Fallback, Report, Summary
+from qdqtool.core.sensitivity import Sensitivity
 from qdqtool.report.layers import layer_rows
 from qdqtool.report.ranges import range_rows
 
@@ -40,6 +41,7 @@ class Material:
         histograms: magnitudes seen in calibration, by tensor.
         log: the builder's log; its last run counts.
         view: what the layers of `engine` cost, and how long they take where they were profiled.
+        sensitivity: what each node costs in accuracy.
         notes: what the steps want a person to know.
     """
 
@@ -53,6 +55,7 @@ class Material:
     histograms: Mapping[str, Histogram] = field(default_factory=dict)
     log: BuildLog | None = None
     view: EngineView | None = None
+    sensitivity: Sensitivity | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -72,6 +75,7 @@ def assemble(material: Material) -> Report:
         notes=_notes(material),
         ledger=log.ledger if log else (),
         funnel=log.funnel if log else (),
+        sensitivity=material.sensitivity,
     )
 
 

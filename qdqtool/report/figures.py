@@ -11,6 +11,7 @@ from qdqtool.core.comparison import OutputComparison
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Role
 from qdqtool.core.report import LayerRow, RangeRow, Report
+from qdqtool.core.sensitivity import Sensitivity
 from qdqtool.report import words
 from qdqtool.report.charts.axis import Axis, axis_over
 from qdqtool.report.charts.bars import Bar, Stack, bars, stacked
@@ -19,6 +20,7 @@ from qdqtool.report.charts.scatter import Point, scatter
 from qdqtool.report.graph import LARGEST, draw, label, network
 from qdqtool.report.palette import in_order, swatch
 from qdqtool.report.picture import write_picture
+from qdqtool.report.sensitivity import bar_chart, curve_chart
 from qdqtool.report.svg import Element
 
 _SHOWN = 25
@@ -48,7 +50,9 @@ def figures(report: Report) -> tuple[Figure, ...]:
     """All charts for which the report has figures."""
     layers = [layer for layer in report.layers if layer.role is not Role.NONE]
     made = [_shares(layers), *_by_layer(layers), _by_kind(layers), _roofline(layers), _funnel(report)]
-    made += [_noise(report.comparison.tensors) if report.comparison else None, _ranges(report.ranges)]
+    made += [_noise(report.comparison.tensors) if report.comparison else None]
+    made += _sensitivity(report.sensitivity) if report.sensitivity else []
+    made.append(_ranges(report.ranges))
     return tuple(figure for figure in made if figure is not None)
 
 
@@ -233,6 +237,30 @@ def _noise(tensors: Iterable[OutputComparison]) -> Figure | None:
         source="measured",
         drawings=(scatter(points, across, up, "SQNR by tensor"),),
     )
+
+
+def _sensitivity(found: Sensitivity) -> list[Figure]:
+    made = [
+        Figure(
+            name="sensitivity",
+            title="Sensitivity by node",
+            caption="Share of the quantization noise at the outputs that each node makes alone.",
+            source="measured",
+            drawings=(bar_chart(found),),
+        )
+    ]
+    curve = curve_chart(found)
+    if curve is not None:
+        made.append(
+            Figure(
+                name="float-curve",
+                title="SQNR when the most sensitive nodes are kept float",
+                caption="One more node at a time, most sensitive first.",
+                source="measured",
+                drawings=(curve,),
+            )
+        )
+    return made
 
 
 def _ranges(ranges: Sequence[RangeRow]) -> Figure | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,15 +16,17 @@ T = TypeVar("T")
 
 
 def read_report(run: Path) -> Report:
-    """The report of a run folder: its report.json, else what its other artefacts give.
+    """The report of a run folder: its report.json, else what its other artefacts give; with sensitivity.json.
 
     Raises:
         InputFileError: no such folder, nothing to report on, or a damaged artefact.
     """
     if not run.is_dir():
         raise InputFileError("is not a folder", fix="pass the --out folder of `qdqtool run`", where=str(run))
+    studied = _read(run / "sensitivity.json", kinds.SENSITIVITY)
     if (run / "report.json").is_file():
-        return kinds.REPORT.read(run / "report.json")
+        found = kinds.REPORT.read(run / "report.json")
+        return replace(found, sensitivity=studied) if studied else found
     material = Material(
         model_name=run.resolve().name,
         placement=_read(run / "placement.json", kinds.PLACEMENT),
@@ -32,6 +35,7 @@ def read_report(run: Path) -> Report:
         engine=_read(run / "layers.json", kinds.ENGINE),
         audit=_read(run / "findings.json", kinds.AUDIT),
         comparison=_read(run / "accuracy.json", kinds.ACCURACY),
+        sensitivity=studied,
     )
     if material == Material(model_name=material.model_name):
         raise InputFileError(

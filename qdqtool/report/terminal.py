@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from qdqtool.core.comparison import Comparison
 from qdqtool.core.findings import Finding, Severity
 from qdqtool.core.report import Fallback, Report, Summary
-from qdqtool.report import words
+from qdqtool.core.sensitivity import Sensitivity
+from qdqtool.report import sensitivity, words
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -61,6 +62,19 @@ def render_comparison(comparison: Comparison, console: Console) -> None:
     ]
     _list(console, "Worst samples", worst)
     _list(console, "Notes", [(note, "", None) for note in comparison.notes])
+
+
+def render_sensitivity(found: Sensitivity, console: Console) -> None:
+    """Print which nodes cost most, and which ones to keep float."""
+    if not found.meaningful:
+        _say(console, "random samples: these figures mean nothing", style="yellow")
+    for line in sensitivity.lines(found):
+        _say(console, line)
+    told = sensitivity.advice(found)
+    if told:
+        _say(console, "")
+        _say(console, told, style="bold")
+    _list(console, "Notes", [(note, "", None) for note in found.notes])
 
 
 def _rows(report: Report) -> Iterator[tuple[str, str]]:

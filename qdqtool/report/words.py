@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from qdqtool.core.comparison import Cause, Comparison, Explanation, Measure, OutputComparison, TaskAccuracy
 from qdqtool.core.findings import Severity
 from qdqtool.core.report import Summary
+from qdqtool.core.sensitivity import FloatSet
 
 UNKNOWN = "unknown"
 _PREFIXES = ("", "k", "M", "G", "T")
@@ -92,6 +93,12 @@ def task(entry: TaskAccuracy) -> str:
     )
 
 
+def shift(entry: TaskAccuracy) -> str:
+    """`top-1 98.4 -> 98.1 %`."""
+    unit = f" {entry.unit}" if entry.unit else ""
+    return f"{metric(entry.metric)} {entry.reference:.1f} -> {entry.candidate:.1f}{unit}"
+
+
 def spread(entry: TaskAccuracy) -> str:
     """`-0.3 points (95 % interval -0.9 to +0.2), 500 samples: within noise`."""
     span = (
@@ -121,6 +128,14 @@ def measure(entry: Measure) -> str:
         return f"{metric(entry.metric)}: {entry.note or UNKNOWN}"
     unit = f" {entry.unit}" if entry.unit else ""
     return f"{metric(entry.metric)} {number(entry.value)}{unit}"
+
+
+def float_set(entry: FloatSet) -> str:
+    """`SQNR 41.8 dB, 10 of 12 compute nodes INT8 (83 %), top-1 98.4 -> 98.1 %`."""
+    level = "no noise" if entry.sqnr_db is None else f"SQNR {entry.sqnr_db:.1f} dB"
+    share = percent(entry.int8_nodes, entry.total_nodes)
+    accuracy = "" if entry.task is None else f", {shift(entry.task)}"
+    return f"{level}, {entry.int8_nodes} of {entry.total_nodes} compute nodes INT8 ({share}){accuracy}"
 
 
 def cause(entry: Explanation) -> str:

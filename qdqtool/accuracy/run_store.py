@@ -1,0 +1,133 @@
+"""Keeps what every run showed, so that work that was stopped goes on where it was."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Protocol
+
+from pydantic import TypeAdapter, ValidationError
+
+from qdqtool.errors import InputFileError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shown:
+    """What one run on one sample showed.
+
+    Attributes:
+        noise: energy of the difference to the float model, per output.
+        signal: energy of the float model's output, per output.
+        hits: whether float model and subset were right; None where that is not asked.
+    """
+
+    noise: tuple[float, ...]
+    signal: tuple[float, ...]
+    hits: tuple[float, float] | None = None
+
+
+class RunStore(Protocol):
+    """What is known of a sample, by the name of the subset."""
+
+    def read(self, sample: int) -> dict[str, Shown]:
+        """What earlier runs on this sample showed."""
+
+    def write(self, sample: int, shown: Mapping[str, Shown]) -> None:
+        """Remember runs on this sample."""
+
+
+class Memory:
+    """Remembers as long as the process lives."""
+
+    def __init__(self) -> None:
+        self._shown: dict[int, dict[str, Shown]] = defaultdict(dict)
+
+    def read(self, sample: int) -> dict[str, Shown]:
+        """What earlier runs on this sample showed."""
+        return dict(self._shown[sample])
+
+    def write(self, sample: int, shown: Mapping[str, Shown]) -> None:
+        """Remember runs on this sample."""
+        self._shown[sample].update(shown)
+
+
+class Journal:
+    """Remembers in a file of one line per sample and batch of runs; a line that was cut off is left out.
+
+    The first line holds `key`, a digest of everything the runs depend on; under another key the file starts anew.
+    """
+
+    def __init__(self, path: Path, key: str) -> None:
+        self._path = path
+        self._memory = Memory()
+        first, *rest = self._lines() or [None]
+        if first != {"key": key}:
+            self._replace({"key": key})
+            return
+        for line in rest:
+            self._remember(line)
+
+    def read(self, sample: int) -> dict[str, Shown]:
+        """What earlier runs on this sample showed."""
+        return self._memory.read(sample)
+
+    def write(self, sample: int, shown: Mapping[str, Shown]) -> None:
+        """Remember runs on this sample, on disk before it returns.
+
+        Raises:
+            InputFileError: the file cannot be written.
+        """
+        self._memory.write(sample, shown)
+        self._append({"sample": sample, "runs": {name: asdict(entry) for name, entry in shown.items()}})
+
+    def _lines(self) -> list[object]:
+        if not self._path.is_file():
+            return []
+        return [_parsed(line) for line in self._path.read_text("utf-8", errors="replace").splitlines()]
+
+    def _remember(self, line: object) -> None:
+        try:
+            entry = _LINE.validate_python(line)
+        except ValidationError:
+            return
+        self._memory.write(entry.sample, entry.runs)
+
+    def _replace(self, line: object) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.unlink(missing_ok=True)
+        self._append(line)
+
+    def _append(self, line: object) -> None:
+        try:
+            with self._path.open("a", encoding="utf-8") as stream:
+                # A line that a killed process left unfinished must not swallow this one.
+                stream.write(("" if stream.tell() == 0 else "\n") + json.dumps(line, sort_keys=True))
+                stream.flush()
+                os.fsync(stream.fileno())
+        except OSError as error:
+            raise InputFileError(
+                f"cannot be written: {error.strerror or error}",
+                fix="free some space or choose another --out; finished runs are kept",
+                where=str(self._path),
+            ) from error
+
+
+def _parsed(line: str) -> object:
+    """The JSON value of a line; None for one that was cut off."""
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Line:
+    sample: int
+    runs: dict[str, Shown]
+
+
+_LINE = TypeAdapter(_Line)

@@ -1,0 +1,230 @@
+"""Finds the nodes whose quantization costs most, without any precision API: nodes are switched float one by one.
+
+1. Estimate: every node alone is quantized on a few samples; the noise that reaches the outputs ranks the nodes. Noise
+   of different nodes adds up well enough for a ranking, which the notes check.
+2. Exact: the most sensitive ones alone, and everything without them, on all samples.
+3. Curve: the most sensitive nodes are kept float, one more at a time.
+4. Advice: the smallest such set that meets the limit, found by bisection where the curve is too short.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from qdqtool.accuracy.trials import Bench, OnRun, Outcome
+from qdqtool.core.protocols import SampleSource
+from qdqtool.core.sensitivity import FloatSet, NodeSensitivity, Sensitivity
+from qdqtool.errors import InputFileError, UsageError
+
+_WHOLE = "whole"
+_ADDS_UP = (0.5, 2.0)
+"""Between these the sum of single noises explains the noise of the whole."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wish:
+    """How thorough, and what must be met.
+
+    Attributes:
+        quick: samples of the estimate.
+        top: nodes that are run exactly and drawn in the curve.
+        groups: glob patterns; nodes matching one are switched together.
+        min_sqnr: SQNR in dB that the outputs must keep; None sets no limit.
+        max_drop: points that the task metric may lose; None sets no limit.
+    """
+
+    quick: int = 4
+    top: int = 10
+    groups: tuple[str, ...] = ()
+    min_sqnr: float | None = None
+    max_drop: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Subject:
+    """The model under study in words.
+
+    Attributes:
+        name: its file name.
+        ops: operator type of every switchable node.
+        compute: all compute nodes of the model.
+    """
+
+    name: str
+    ops: Mapping[str, str]
+    compute: frozenset[str]
+
+
+def sensitivity(
+    bench: Bench, subject: Subject, samples: SampleSource, wish: Wish, on_run: OnRun | None = None
+) -> Sensitivity:
+    """How much every node costs, most sensitive first, and which ones to keep float.
+
+    Raises:
+        UsageError: the model has no quantized nodes, or a group matches none.
+        InputFileError: there are no samples, or one makes NaN outputs.
+    """
+    if not len(samples):
+        raise InputFileError(
+            "there are no samples", fix="give at least one sample", where=samples.description
+        )
+    study = _Study(bench, subject, samples, _units(bench.nodes, wish.groups), on_run)
+    names = list(study.units)
+    estimate = study.run({_WHOLE: names, **{_alone(name): [name] for name in names}}, wish.quick)
+    ranked = sorted(names, key=lambda name: -estimate[_alone(name)].noise)
+    top = ranked[: wish.top]
+    exact = study.run(
+        {
+            _WHOLE: names,
+            **{_alone(name): [name] for name in top},
+            **{_without(name): [other for other in names if other != name] for name in top},
+        }
+    )
+    order = [*sorted(top, key=lambda name: exact[_without(name)].noise), *ranked[wish.top :]]
+    curve = study.float_sets([order[: count + 1] for count in range(len(top))])
+    whole = study.float_set((), exact[_WHOLE])
+    return Sensitivity(
+        model=subject.name,
+        samples=len(samples),
+        meaningful=samples.meaningful,
+        whole=whole,
+        nodes=tuple(_row(name, estimate, exact, study, wish) for name in order),
+        curve=curve,
+        advice=_advice([whole, *curve], order, study, wish),
+        notes=_notes(names, estimate, wish),
+    )
+
+
+def _alone(name: str) -> str:
+    return f"alone {name}"
+
+
+def _without(name: str) -> str:
+    return f"without {name}"
+
+
+def _float(names: Sequence[str]) -> str:
+    """A name that only this set of units has, whatever their order."""
+    return f"float {hashlib.sha256(repr(sorted(names)).encode()).hexdigest()[:16]}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Study:
+    """Runs subsets given as lists of units, which are nodes or groups of nodes."""
+
+    bench: Bench
+    subject: Subject
+    samples: SampleSource
+    units: Mapping[str, tuple[str, ...]]
+    on_run: OnRun | None
+
+    def run(self, subsets: Mapping[str, Iterable[str]], limit: int | None = None) -> dict[str, Outcome]:
+        """The outcome of quantizing only these units, over the first `limit` samples."""
+        nodes = {name: frozenset(self.members(units)) for name, units in subsets.items()}
+        return self.bench.run(nodes, self.samples, limit, self.on_run)
+
+    def float_sets(self, kept: Sequence[Sequence[str]]) -> tuple[FloatSet, ...]:
+        """The results of keeping each of these lists of units float."""
+        rest = {
+            f"float {len(names)} to {names[-1]}": [name for name in self.units if name not in names]
+            for names in kept
+        }
+        outcomes = self.run(rest).values()
+        return tuple(self.float_set(names, outcome) for names, outcome in zip(kept, outcomes, strict=True))
+
+    def float_set(self, names: Sequence[str], outcome: Outcome) -> FloatSet:
+        """What keeping these units float gave."""
+        kept = self.members(names)
+        return FloatSet(
+            kept=kept,
+            sqnr_db=outcome.decibel,
+            task=outcome.task,
+            int8_nodes=len(self.subject.compute & (set(self.bench.nodes) - set(kept))),
+            total_nodes=len(self.subject.compute),
+        )
+
+    def members(self, units: Iterable[str]) -> tuple[str, ...]:
+        """All nodes of these units."""
+        return tuple(node for name in units for node in self.units[name])
+
+
+def _units(nodes: Sequence[str], groups: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """What is switched together, by its name; a node belongs to the first group that matches it."""
+    if not nodes:
+        raise UsageError(
+            "the model has no quantized nodes", fix="pass a Q/DQ model, or a float one with a recipe"
+        )
+    units: dict[str, tuple[str, ...]] = {}
+    for node in nodes:
+        name = next((pattern for pattern in groups if fnmatchcase(node, pattern)), node)
+        units[name] = (*units.get(name, ()), node)
+    empty = [pattern for pattern in groups if pattern not in units]
+    if empty:
+        raise UsageError(
+            f"no quantized node matches the group {empty[0]!r}",
+            fix=f"use a glob pattern over node names, such as {nodes[0]!r}",
+        )
+    return units
+
+
+def _row(
+    name: str, estimate: Mapping[str, Outcome], exact: Mapping[str, Outcome], study: _Study, wish: Wish
+) -> NodeSensitivity:
+    total = sum(estimate[_alone(other)].noise for other in study.units)
+    alone = exact.get(_alone(name), estimate[_alone(name)])
+    without = exact.get(_without(name))
+    rest, whole = without.decibel if without else None, exact[_WHOLE].decibel
+    members = study.units[name]
+    return NodeSensitivity(
+        node=name,
+        op=study.subject.ops[name] if members == (name,) else "group",
+        members=members,
+        share=estimate[_alone(name)].noise / total if total else 0.0,
+        alone_db=alone.decibel,
+        without_db=rest,
+        gain_db=None if rest is None or whole is None else rest - whole,
+        task=without.task if without else None,
+        samples=len(study.samples) if without else min(len(study.samples), wish.quick),
+        exact=without is not None,
+    )
+
+
+def _advice(known: Sequence[FloatSet], order: Sequence[str], study: _Study, wish: Wish) -> FloatSet | None:
+    """The smallest float set that meets the limit; beyond the curve it is found by bisection."""
+    if wish.min_sqnr is None and wish.max_drop is None:
+        return None
+    best = next((found for found in known if _meets(found, wish)), None)
+    low, high = len(known), len(order) if best is None else 0
+    while low <= high:
+        middle = (low + high) // 2
+        (found,) = study.float_sets([order[:middle]])
+        if _meets(found, wish):
+            best, high = found, middle - 1
+        else:
+            low = middle + 1
+    return best
+
+
+def _meets(found: FloatSet, wish: Wish) -> bool:
+    quiet = wish.min_sqnr is None or found.sqnr_db is None or found.sqnr_db >= wish.min_sqnr
+    right = wish.max_drop is None or (
+        found.task is not None and found.task.reference - found.task.candidate <= wish.max_drop
+    )
+    return quiet and right
+
+
+def _notes(names: Sequence[str], estimate: Mapping[str, Outcome], wish: Wish) -> tuple[str, ...]:
+    total = sum(estimate[_alone(name)].noise for name in names)
+    whole = estimate[_WHOLE].noise
+    notes = []
+    if len(names) > wish.top:
+        notes.append(f"nodes beyond the first {wish.top} are ranked by an estimate on {wish.quick} samples")
+    if whole and not _ADDS_UP[0] <= total / whole <= _ADDS_UP[1]:
+        notes.append(
+            f"the noises of single nodes add up to {total / whole:.1f} times the noise of the whole: nodes influence "
+            "each other here, so trust the exact figures and the curve more than the ranking"
+        )
+    return tuple(notes)

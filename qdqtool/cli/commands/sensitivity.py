@@ -1,0 +1,84 @@
+"""Find the nodes whose quantization costs most accuracy, and say which ones to keep float.
+
+Works on onnxruntime alone, so it needs neither a GPU nor the precision API that TensorRT 11 removed. Every quantized
+node is switched on and off in one model that is opened once; a quick estimate on a few samples ranks all nodes, the top
+ones are then run on all samples, alone and left out. With --min-sqnr or --max-drop the smallest set of float nodes that
+meets the limit is found by bisection. With --out, a study that was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def sensitivity(
+    model: Annotated[Path, typer.Argument(help="Q/DQ model, or a float one to be quantized by the recipe.")],
+    samples: Annotated[
+        str, typer.Option(help="Samples: .npz, .npy, folder, Polygraphy .json, module:function, random:16.")
+    ],
+    eval_samples: Annotated[
+        str | None, typer.Option(help="Samples to measure on; default: --samples.")
+    ] = None,
+    labels: Annotated[str | None, typer.Option(help="Class indices of the samples measured on.")] = None,
+    recipe: Annotated[
+        str, typer.Option("--recipe", "-r", help="Shipped recipe or .yaml file.")
+    ] = "conv-int8",
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", help="Change one value of the recipe: compare.limit=64.")
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="Nodes that are run exactly.")] = 10,
+    quick: Annotated[int, typer.Option(min=1, help="Samples of the estimate.")] = 4,
+    group: Annotated[
+        list[str] | None, typer.Option(help="Glob pattern: nodes that match are switched together.")
+    ] = None,
+    min_sqnr: Annotated[
+        float | None, typer.Option(help="Advise the smallest float set that keeps this SQNR in dB.")
+    ] = None,
+    max_drop: Annotated[
+        float | None, typer.Option(help="Advise the smallest float set that loses at most so many points.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder for sensitivity.json and finished runs.")
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Runs at the same time.")] = 1,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print sensitivity.json instead of a table.")
+    ] = False,
+) -> int:
+    """Find the nodes whose quantization costs most accuracy, and say which ones to keep float."""
+    from qdqtool.accuracy.sensitivity import Wish
+    from qdqtool.cli.screen import progress, stdout
+    from qdqtool.cli.verdict import tell
+    from qdqtool.core.kinds import SENSITIVITY
+    from qdqtool.report import terminal
+    from qdqtool.workflows import recipes
+    from qdqtool.workflows.sensitivity import SensitivityOrder, study
+
+    order = SensitivityOrder(
+        model=model,
+        recipe=recipes.load(recipe, changes or []),
+        samples=samples,
+        eval_samples=eval_samples,
+        labels=labels,
+        wish=Wish(quick=quick, top=top, groups=tuple(group or ()), min_sqnr=min_sqnr, max_drop=max_drop),
+        out=out,
+        workers=workers,
+    )
+    with progress() as bars:
+        bar = bars.add_task("sensitivity")
+        found = study(
+            order, lambda step, done, total: bars.update(bar, description=step, completed=done, total=total)
+        )
+    if as_json:
+        sys.stdout.write(SENSITIVITY.dump(found))
+    else:
+        terminal.render_sensitivity(found, stdout())
+    wanted = min_sqnr is not None or max_drop is not None
+    return tell(["no set of float nodes meets the limit"] if wanted and found.advice is None else [])
+
+
+PLUGIN = sensitivity

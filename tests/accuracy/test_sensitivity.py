@@ -1,0 +1,221 @@
+"""Sensitivity on a model whose noise is known, and runs that survive being stopped."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qdqtool.accuracy.run_store import Journal, Shown
+from qdqtool.accuracy.sensitivity import Subject, Wish, sensitivity
+from qdqtool.accuracy.trials import Bench
+from qdqtool.core.protocols import Sample
+from qdqtool.core.recipe import CompareOptions
+from qdqtool.core.sensitivity import Sensitivity
+from qdqtool.core.tensors import TensorInfo
+from qdqtool.errors import InputFileError, UsageError
+from tests.accuracy.stand_ins import Given
+
+THOROUGH = Wish()
+NOISES = {"loud": 0.3, "soft": 0.01, "middle": 0.1, "silent": 0.0}
+
+
+class Noisy:
+    """Every quantized node adds noise of its own strength, in a direction of its own."""
+
+    outputs = ("y",)
+    description = "noisy"
+
+    def __init__(self, noises: Mapping[str, float]) -> None:
+        self._noises = noises
+        self.inputs = tuple(TensorInfo(name=name) for name in ("x", *(f"{node}?" for node in noises)))
+        self.calls = 0
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        self.calls += 1
+        noise = [level if feeds[f"{node}?"] else 0.0 for node, level in self._noises.items()]
+        return {"y": np.concatenate([feeds["x"], [noise]], axis=1)}
+
+
+def samples(count: int = 8) -> Given:
+    one = np.zeros((1, 4))
+    one[0, 0] = 1.0
+    return Given([Sample(name=f"s{number}", feeds={"x": one}, label=0) for number in range(count)])
+
+
+def studied(
+    noises: Mapping[str, float] = NOISES, wish: Wish = THOROUGH, runner: Noisy | None = None, **options: Any
+) -> Sensitivity:
+    runner = runner or Noisy(noises)
+    bench = Bench(runner, {node: f"{node}?" for node in noises}, CompareOptions(), **options)
+    subject = Subject(name="m.onnx", ops=dict.fromkeys(noises, "Conv"), compute=frozenset(noises))
+    return sensitivity(bench, subject, samples(), wish)
+
+
+def decibel(*levels: float) -> float:
+    return -10 * math.log10(sum(level * level for level in levels))
+
+
+def test_a_model_without_quantized_nodes_is_refused() -> None:
+    with pytest.raises(UsageError, match="no quantized nodes"):
+        studied({})
+
+
+def test_nodes_are_ranked_by_the_noise_they_make() -> None:
+    found = studied()
+    assert [row.node for row in found.nodes] == ["loud", "middle", "soft", "silent"]
+    assert found.whole.sqnr_db == pytest.approx(decibel(*NOISES.values()))
+
+
+def test_alone_and_without_are_measured_and_the_gain_is_their_difference() -> None:
+    loud = studied().nodes[0]
+    assert loud.alone_db == pytest.approx(decibel(0.3))
+    assert loud.without_db == pytest.approx(decibel(0.1, 0.01))
+    assert loud.gain_db == pytest.approx(decibel(0.1, 0.01) - decibel(*NOISES.values()))
+    assert loud.share == pytest.approx(0.09 / (0.09 + 0.01 + 0.0001))
+    assert (loud.exact, loud.samples) == (True, 8)
+
+
+def test_a_node_without_noise_has_no_level_and_no_gain() -> None:
+    silent = studied().nodes[-1]
+    assert silent.alone_db is None
+    assert silent.share == 0.0
+    assert silent.gain_db == pytest.approx(0.0, abs=1e-9)
+
+
+def test_beyond_the_top_there_is_an_estimate_only() -> None:
+    found = studied(wish=Wish(top=1, quick=2))
+    assert [(row.exact, row.samples) for row in found.nodes[:2]] == [(True, 8), (False, 2)]
+    assert found.nodes[1].without_db is None
+    assert any("estimate on 2 samples" in note for note in found.notes)
+
+
+def test_the_curve_keeps_one_more_node_float_at_a_time() -> None:
+    curve = studied(wish=Wish(top=3)).curve
+    assert [entry.kept for entry in curve] == [("loud",), ("loud", "middle"), ("loud", "middle", "soft")]
+    assert [entry.int8_nodes for entry in curve] == [3, 2, 1]
+    assert curve[1].sqnr_db == pytest.approx(decibel(0.01))
+    assert curve[2].sqnr_db is None
+
+
+@pytest.mark.parametrize(
+    ("top", "limit", "kept"),
+    [
+        (4, 5.0, ()),
+        (4, 15.0, ("loud",)),
+        (4, 30.0, ("loud", "middle")),
+        (1, 30.0, ("loud", "middle")),
+        (1, 1000.0, ("loud", "middle", "soft")),
+    ],
+    ids=["met already", "one node", "two nodes", "two nodes by bisection", "no noise at all by bisection"],
+)
+def test_the_smallest_set_that_meets_the_limit_is_advised(
+    top: int, limit: float, kept: tuple[str, ...]
+) -> None:
+    found = studied(wish=Wish(top=top, min_sqnr=limit))
+    assert found.advice is not None
+    assert found.advice.kept == kept
+
+
+@given(
+    levels=st.lists(st.floats(0.001, 0.2), min_size=1, max_size=12),
+    limit=st.floats(0, 80),
+    top=st.integers(1, 12),
+)
+@settings(max_examples=25, deadline=None)
+def test_bisection_finds_what_trying_every_prefix_would(levels: list[float], limit: float, top: int) -> None:
+    noises = {f"n{number}": level for number, level in enumerate(levels)}
+    found = studied(noises, Wish(top=top, min_sqnr=limit))
+    order = [row.node for row in found.nodes]
+    rest = [sum(noises[name] ** 2 for name in order[count:]) for count in range(len(order) + 1)]
+    smallest = next(
+        count for count, noise in enumerate(rest) if noise == 0 or -10 * math.log10(noise) >= limit
+    )
+    assert found.advice is not None
+    assert len(found.advice.kept) == smallest
+
+
+def test_without_a_limit_there_is_no_advice() -> None:
+    assert studied().advice is None
+
+
+def test_a_limit_on_accuracy_looks_at_the_task() -> None:
+    found = studied({"flip": 1.5, "soft": 0.01}, Wish(max_drop=0.0))
+    assert found.whole.task is not None
+    assert (found.whole.task.reference, found.whole.task.candidate) == (100.0, 0.0)
+    assert found.advice is not None
+    assert found.advice.kept == ("flip",)
+
+
+def test_groups_are_switched_together() -> None:
+    found = studied(wish=Wish(groups=("s*",)))
+    group = next(row for row in found.nodes if row.op == "group")
+    assert group.members == ("soft", "silent")
+    assert [row.node for row in found.nodes] == ["loud", "middle", "s*"]
+
+
+def test_a_group_that_matches_nothing_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"'x\*'"):
+        studied(wish=Wish(groups=("x*",)))
+
+
+def test_noise_that_does_not_add_up_is_said() -> None:
+    class Jammed(Noisy):
+        def run(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
+            return {
+                "y": np.concatenate([feeds["x"], [[any(feeds[f"{node}?"] for node in NOISES) * 0.3]]], axis=1)
+            }
+
+    assert any("add up to 4.0 times" in note for note in studied(runner=Jammed(NOISES)).notes)
+
+
+def test_workers_change_nothing_but_the_time() -> None:
+    assert studied(workers=4) == studied()
+
+
+def test_a_study_that_was_stopped_goes_on_and_ends_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    whole = Noisy(NOISES)
+    expected = studied(runner=whole, store=Journal(path, "key"))
+    lines = path.read_text().splitlines()
+    for kept in (1, len(lines) // 2, len(lines)):
+        path.write_text("\n".join([*lines[:kept], lines[kept - 1][:20]]))
+        again = Noisy(NOISES)
+        assert studied(runner=again, store=Journal(path, "key")) == expected
+        assert again.calls == (0 if kept == len(lines) else again.calls)
+        assert again.calls <= whole.calls
+
+
+def test_runs_of_another_model_are_not_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    studied(store=Journal(path, "old"))
+    again = Noisy(NOISES)
+    studied(runner=again, store=Journal(path, "new"))
+    assert again.calls > 0
+    assert json.loads(path.read_text().splitlines()[0]) == {"key": "new"}
+
+
+@pytest.mark.parametrize(
+    "line", ["{", "[]", '{"sample": "x"}', '{"sample": 0, "runs": {"a": {"noise": 3}}}', "[" * 5000, "\0"]
+)
+def test_lines_that_are_damaged_are_left_out(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    Journal(path, "key").write(0, {"a": Shown(noise=(1.0,), signal=(2.0,), hits=(1.0, 0.0))})
+    path.write_text(f"{path.read_text()}\n{line}")
+    journal = Journal(path, "key")
+    assert journal.read(0) == {"a": Shown(noise=(1.0,), signal=(2.0,), hits=(1.0, 0.0))}
+    journal.write(1, {"b": Shown(noise=(0.0,), signal=(1.0,))})
+    assert Journal(path, "key").read(1) == journal.read(1)
+
+
+def test_no_samples_are_an_error() -> None:
+    bench = Bench(Noisy(NOISES), {node: f"{node}?" for node in NOISES}, CompareOptions())
+    with pytest.raises(InputFileError, match="no samples"):
+        sensitivity(bench, Subject(name="m", ops={}, compute=frozenset()), Given([]), Wish())

@@ -1,0 +1,68 @@
+"""Quantization that is switched at run time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from qdqtool.core.recipe import InsertOptions
+from qdqtool.graph.insert import insert
+from qdqtool.graph.model import Model
+from qdqtool.graph.switchboard import Switchboard, switchboard
+from tests import models
+from tests.graph.placing import opened, placement_for, table_for
+
+BUILDERS = {
+    "a residual network": models.residual_cnn,
+    "attention": models.attention,
+    "transposed convolutions": models.unet,
+}
+
+
+def made(
+    proto: onnx.ModelProto, folder: Path, options: InsertOptions | None = None
+) -> tuple[Model, Switchboard]:
+    model = opened(proto, folder)
+    placement = placement_for(model)
+    table = table_for(model, placement, models.feeds(proto))
+    quantized = insert(model, placement, table, options or InsertOptions())
+    return quantized, switchboard(quantized)
+
+
+def ran(board: Switchboard, feeds: dict[str, np.ndarray], on: set[str]) -> dict[str, np.ndarray]:
+    switches = {switch: np.array(node in on) for node, switch in board.switches.items()}
+    return models.run(board.model.proto, {**feeds, **switches}, optimize=False)
+
+
+def test_a_float_model_has_no_switches(tmp_path: Path) -> None:
+    assert switchboard(opened(models.conv_chain(), tmp_path)).switches == {}
+
+
+@pytest.mark.parametrize("build", BUILDERS.values(), ids=BUILDERS)
+def test_all_off_is_the_float_model_and_all_on_the_quantized_one(build, tmp_path: Path) -> None:
+    proto = build()
+    quantized, board = made(proto, tmp_path)
+    feeds = models.feeds(proto)
+    float_outputs = models.run(opened(proto, tmp_path).proto, feeds, optimize=False)
+    qdq_outputs = models.run(quantized.proto, feeds, optimize=False)
+    for name, value in ran(board, feeds, set()).items():
+        np.testing.assert_array_equal(value, float_outputs[name])
+    for name, value in ran(board, feeds, set(board.switches)).items():
+        np.testing.assert_array_equal(value, qdq_outputs[name])
+
+
+def test_every_node_that_reads_dequantized_values_has_one_switch(tmp_path: Path) -> None:
+    proto = models.residual_cnn()
+    _, board = made(proto, tmp_path)
+    weighted = [node.name for node in proto.graph.node if node.op_type in {"Conv", "Gemm"}]
+    assert list(board.switches) == weighted
+    assert len(set(board.switches.values())) == len(weighted)
+    assert board.stuck == ()
+
+
+def test_weights_stored_as_integers_cannot_be_switched_and_are_named(tmp_path: Path) -> None:
+    _, board = made(models.conv_chain(), tmp_path, InsertOptions(weights="int8"))
+    assert set(board.stuck) == set(board.switches)
