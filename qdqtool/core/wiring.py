@@ -18,14 +18,16 @@ class Wiring:
     """
 
     def __init__(self, engine: Engine) -> None:
-        self._made: dict[str, list[EngineLayer]] = defaultdict(list)
-        self._read: dict[str, list[EngineLayer]] = defaultdict(list)
-        for layer in engine.layers:
+        self._made: dict[str, list[tuple[int, EngineLayer]]] = defaultdict(list)
+        self._read: dict[str, list[tuple[int, EngineLayer]]] = defaultdict(list)
+        self._place: dict[int, int] = {}
+        for place, layer in enumerate(engine.layers):
             if layer.profile == 0:
+                self._place[id(layer)] = place
                 for tensor in layer.outputs:
-                    self._made[tensor.name].append(layer)
+                    self._made[tensor.name].append((place, layer))
                 for tensor in layer.inputs:
-                    self._read[tensor.name].append(layer)
+                    self._read[tensor.name].append((place, layer))
 
     def writers(self, layer: EngineLayer) -> tuple[EngineLayer, ...]:
         """The kernels that make the inputs of `layer`."""
@@ -52,21 +54,30 @@ class Wiring:
         return writers[0] if back else None
 
     def _reach(self, layer: EngineLayer, *, forward: bool) -> tuple[EngineLayer, ...]:
-        others = self._read if forward else self._made
         found: dict[str, EngineLayer] = {}
         seen: set[str] = set()
+        start = self._place.get(id(layer), -1)
         waiting = [tensor.name for tensor in (layer.outputs if forward else layer.inputs)]
         while waiting:
             name = waiting.pop(0)
             if name in seen:
                 continue
             seen.add(name)
-            for other in others.get(name, []):
+            for other in self._others(name, start, forward=forward):
                 if other.role is Role.NONE:
                     waiting += [tensor.name for tensor in (other.outputs if forward else other.inputs)]
                 elif other is not layer:
                     found[other.name] = other
         return tuple(found.values())
+
+    def _others(self, name: str, start: int, *, forward: bool) -> list[EngineLayer]:
+        """Readers after `start`, or writers before it; all of them where launch order leaves none.
+
+        Several kernels may write parts of one tensor in place, and an early one may be read before a late one writes.
+        """
+        placed = (self._read if forward else self._made).get(name, [])
+        in_order = [other for place, other in placed if (place > start) is forward]
+        return in_order or [other for _, other in placed]
 
 
 def quantizes(layer: EngineLayer) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from xml.etree import ElementTree as ET
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qdqtool.audit.baseline import fingerprint, fresh
@@ -69,6 +69,7 @@ def test_github_writes_one_command_per_finding():
     assert "title=QDQ207 Q_myl0_7::goes back Fix: quantize the shortcut" in text
 
 
+@settings(deadline=None)
 @given(st.text(max_size=60))
 def test_names_of_any_kind_stay_names(name: str):
     odd = audit(replace(ONE, subject=name, reason=f"{name} & <b>|"))

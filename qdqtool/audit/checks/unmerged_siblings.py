@@ -2,6 +2,7 @@
 
 Side by side they could be merged (TensorRT writes `A || B`): the input is read once and the GPU is better filled. A
 common obstacle is that each has a quantizer of its own on the shared input; one shared Q/DQ scale lets them merge.
+TensorRT for RTX leaves such choices to the device, so its dumps say nothing here.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def find(scene: Scene) -> Iterator[Draft]:
 def _alike(layer: EngineLayer) -> _Alike | None:
     """What kernels must share to be merged; None for others than plain convolutions."""
     weights = [constant.shape for constant in layer.constants if constant.shape and len(constant.shape) == 4]
-    alone = layer.role is Role.COMPUTE and len(layer.inputs) == 1
+    alone = layer.role is Role.COMPUTE and layer.kind != "correlation" and len(layer.inputs) == 1
     if not alone or not weights or not layer.outputs or layer.outputs[0].shape is None:
         return None
     largest = max(weights, key=lambda shape: shape[0] * shape[1] * shape[2] * shape[3])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from math import fsum
 
 from qdqtool.core.engine import Engine, EngineLayer
 from qdqtool.core.explore import EngineView, LayerView
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Explored:
     """An engine, its layers with costs and times, and what the user calls it."""
 
@@ -20,9 +21,12 @@ class Explored:
 
     def of(self, layers: Iterable[EngineLayer]) -> list[LayerView]:
         """The views of `layers`."""
-        wanted = {id(layer) for layer in layers}
+        return [self._views[id(layer)] for layer in layers]
+
+    @cached_property
+    def _views(self) -> dict[int, LayerView]:
         pairs = zip(self.engine.layers, self.view.layers, strict=True)
-        return [view for layer, view in pairs if id(layer) in wanted]
+        return {id(layer): view for layer, view in pairs}
 
     def ms(self, layers: Iterable[EngineLayer]) -> float | None:
         """Measured milliseconds of `layers` together, or None where one is not known."""
