@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from qdqtool.core.kinds import SWEEP
 from qdqtool.core.sweep import Sweep, Trial
@@ -15,10 +16,14 @@ from qdqtool.workflows.sweep.bench import Bench, SweepOrder
 from qdqtool.workflows.sweep.front import assemble
 from qdqtool.workflows.sweep.front import pick as choose
 from qdqtool.workflows.sweep.space import Space
-from qdqtool.workflows.sweep.study import Storage, Study
+from qdqtool.workflows.sweep.study import Storage, StorageLost, Study
 
+T = TypeVar("T")
+log = logging.getLogger(__name__)
 _DRAWN = 50
 """Trials of a sampler that draws, where nobody says how many."""
+_PAUSES_S = (1, 2, 4, 8, 16)
+"""Seconds between attempts to reach a storage that was lost."""
 OnProgress = Callable[[str, int, "int | None"], None]
 
 
@@ -41,15 +46,36 @@ def sweep(wish: SweepOrder, pick: str = "", on_progress: OnProgress | None = Non
     ranking = bench.ranking(lambda done, total: tell("rank nodes", done, total))
     space = Space(options, ranking, wish.order.recipe.place.exclude)
     study = Study(storage, wish.study or f"qdqtool {wish.order.model.stem}", bench.identity, sampler)
-    grid = options.sampler == "grid"
-    if grid:
-        study.queue(space, wish.trials)
-    study.revive()
-    while _go_on(study, None if grid else wish.trials or _DRAWN, tell):
-        study.step(space, lambda choice, note: bench.objective(space, choice, note), queued_only=grid)
-    result = assemble(study.trials(), wish.order.model.name, bench.device.name, SPREAD)
+    trials = _persevering(lambda: _search(study, space, bench, tell))
+    result = assemble(trials, wish.order.model.name, bench.device.name, SPREAD)
     _keep(bench, result, pick, tell)
     return result
+
+
+def _search(study: Study, space: Space, bench: Bench, tell: OnProgress) -> list[Any]:
+    """Do trials until none is left, and return all of them."""
+    grid = bench.options.sampler == "grid"
+    if grid:
+        study.queue(space, bench.wish.trials)
+    study.revive()
+    while _go_on(study, None if grid else bench.wish.trials or _DRAWN, tell):
+        study.step(space, lambda choice, note: bench.objective(space, choice, note), queued_only=grid)
+    return study.trials()
+
+
+def _persevering(search: Callable[[], T]) -> T:
+    """Begin again when the connection to the storage is lost; finished trials are kept there.
+
+    Raises:
+        StorageLost: it stays lost.
+    """
+    for pause in _PAUSES_S:
+        try:
+            return search()
+        except StorageLost as error:
+            log.warning("%s; trying again in %s s", error.what, pause)
+            time.sleep(pause)
+    return search()
 
 
 def _silent(_step: str, _done: int, _total: int | None) -> None:

@@ -28,12 +28,16 @@ CHOICE = "choice"
 Objective = Callable[[dict[str, Value], Callable[[str, Any], None]], tuple[float, float]]
 
 
+class StorageLost(InputFileError):
+    """The storage does not answer any more; it may answer again."""
+
+
 @contextmanager
 def speaking_plainly(url: str) -> Iterator[None]:
     """Turn what the storage says into errors with a fix.
 
     Raises:
-        InputFileError: the storage cannot be reached, read or written.
+        StorageLost: the storage cannot be reached, read or written.
     """
     import optuna
     import sqlalchemy.exc
@@ -44,7 +48,7 @@ def speaking_plainly(url: str) -> Iterator[None]:
         raise  # about the address, not the storage
     except (optuna.exceptions.StorageInternalError, sqlalchemy.exc.SQLAlchemyError) as error:
         cause = str(error.__cause__ or error).splitlines()[0]
-        raise InputFileError(
+        raise StorageLost(
             f"the study's storage fails: {cause}",
             fix="check the address, the server and the free space; finished trials are kept",
             where=hidden(url),
@@ -142,7 +146,10 @@ class Study:
             self.study.set_user_attr(QUEUED, True)
 
     def revive(self) -> None:
-        """Queue again what was left unfinished: by dead workers of this machine, by Ctrl-C, by a full disk."""
+        """Queue again what was left unfinished: by dead workers of this machine, by Ctrl-C, by a lost connection.
+
+        Call it between trials only: whatever this process seems to be running then is lost.
+        """
         import optuna
 
         state = optuna.trial.TrialState
@@ -221,9 +228,11 @@ def _is_settled(trial: Any) -> bool:
 
 
 def _is_orphan(trial: Any) -> bool:
-    """Whether the worker of a running trial was a process of this machine that is gone."""
+    """Whether the worker of a running trial was this process, or one of this machine that is gone."""
     host, _, process = str(trial.user_attrs.get(WORKER, "")).rpartition(":")
-    return host == socket.gethostname() and process.isdigit() and not _lives(int(process))
+    if host != socket.gethostname() or not process.isdigit():
+        return False
+    return int(process) == os.getpid() or not _lives(int(process))
 
 
 def _lives(process: int) -> bool:
