@@ -1,0 +1,122 @@
+"""Memory formats as logs print them: `Int8(50176,50176:4,224,1)`, `Int8[1,3:4,224,224]`.
+
+Autotuning prints strides: behind the type stand the strides of the dimensions, outermost first, in elements, or in
+vectors where the format packs a dimension. `s:n` marks that dimension: n neighbouring elements of it form one vector.
+So `Float(150528,50176,224,1)` is the plain row-major order of 1x3x224x224, and `Int8(50176,50176:4,224,1)` packs four
+channels of it into 32 bits. Layers of a finished engine print extents instead: `Int8[1,3:4,224,224]` is 1x3x224x224
+with its channels packed (and padded) to four; releases up to 8.4 write that with round brackets too.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+
+from qdqtool.core.dtypes import DType
+
+_FORMAT = re.compile(r"\s*(?P<type>\w{1,20})\s*(?P<open>[(\[])(?P<dims>[^()\[\]]{0,400})[)\]]\s*")
+_VECTORS = {
+    (DType.INT8, 4): "NC/4HW4: four channels packed, for the dp4a instruction and for small channel counts",
+    (DType.INT8, 32): "NC/32HW32: 32 channels packed, for the INT8 tensor cores (imma)",
+    (DType.INT8, 16): "NHWC16: channels last, padded to 16, for INT8 tensor cores",
+    (DType.FLOAT16, 2): "NC/2HW2: two channels packed, for half2 arithmetic",
+    (DType.FLOAT16, 8): "NHWC8: channels last, padded to 8, for FP16 tensor cores",
+    (DType.FLOAT16, 16): "NC/16HW16: 16 channels packed (also the format of DLA)",
+    (DType.FLOAT16, 32): "NC/32HW32: 32 channels packed",
+    (DType.FLOAT32, 4): "NHWC4: channels last, padded to 4",
+    (DType.FLOAT32, 32): "NC/32HW32: 32 channels packed",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FormatWords:
+    """A format, taken apart.
+
+    Attributes:
+        dtype: element type.
+        reading: "strides" or "extents".
+        numbers: one per dimension, as printed, without the vector.
+        vector: elements per vector; 1 where nothing is packed.
+        vector_dim: which dimension is packed, from 0; None where none is.
+        order: "row-major", "channels last", "vectorized" or "unknown".
+        words: what it means.
+    """
+
+    dtype: DType
+    reading: str
+    numbers: tuple[str, ...]
+    vector: int
+    vector_dim: int | None
+    order: str
+    words: str
+
+
+def explain_format(text: str) -> FormatWords | None:
+    """What a format says, or None where the text is none."""
+    found = _FORMAT.fullmatch(text)
+    if found is None:
+        return None
+    dtype = DType.parse(found["type"])
+    if not found["dims"].strip():
+        words = f"{_elements(dtype)}, a scalar"
+        return FormatWords(
+            dtype=dtype,
+            reading="extents",
+            numbers=(),
+            vector=1,
+            vector_dim=None,
+            order="row-major",
+            words=words,
+        )
+    parts = [part.strip() for part in found["dims"].split(",")]
+    numbers = tuple(part.partition(":")[0] for part in parts)
+    packed = [(at, part.partition(":")[2]) for at, part in enumerate(parts) if ":" in part]
+    vector_dim, vector = None, 1
+    if packed and packed[0][1].isdecimal() and len(packed[0][1]) < 6:
+        vector_dim, vector = packed[0][0], int(packed[0][1])
+    strides = found["open"] == "(" and numbers[-1] == "1"
+    order = _order(numbers, vector_dim) if strides else "vectorized" if vector_dim is not None else "unknown"
+    return FormatWords(
+        dtype=dtype,
+        reading="strides" if strides else "extents",
+        numbers=numbers,
+        vector=vector,
+        vector_dim=vector_dim,
+        order=order,
+        words=_words(dtype, numbers, (vector_dim, vector), order if strides else ""),
+    )
+
+
+def _order(strides: tuple[str, ...], vector_dim: int | None) -> str:
+    if vector_dim is not None:
+        return "channels last, padded" if strides[vector_dim] == "1" and len(strides) > 2 else "vectorized"
+    if not all(stride.lstrip("-").isdecimal() for stride in strides):
+        return "unknown"
+    numbers = [int(stride) for stride in strides]
+    if numbers[-1] == 1 and all(a >= b for a, b in pairwise(numbers)):
+        return "row-major"
+    if len(numbers) > 2 and numbers[1] == 1:
+        return "channels last"
+    return "unknown"
+
+
+def _words(dtype: DType, numbers: tuple[str, ...], packing: tuple[int | None, int], order: str) -> str:
+    kind = (
+        f"elements of type {dtype}" if dtype is not DType.UNKNOWN else "elements of a type nobody recognises"
+    )
+    vector_dim, vector = packing
+    packed = ""
+    if vector_dim is not None:
+        known = _VECTORS.get((dtype, vector), f"{vector} elements packed")
+        packed = f", dimension {vector_dim} packed in vectors of {vector} ({known})"
+    if order:
+        unit = "vectors" if vector_dim is not None else "elements"
+        return f"{kind}{packed}, {order}; the numbers are strides in {unit}, outermost dimension first"
+    return f"{kind}, a tensor of {' x '.join(numbers)}{packed}; the numbers are extents"
+
+
+def _elements(dtype: DType) -> str:
+    return (
+        f"elements of type {dtype}" if dtype is not DType.UNKNOWN else "elements of a type nobody recognises"
+    )
