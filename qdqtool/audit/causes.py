@@ -1,7 +1,7 @@
 """Why a node does not run INT8, from evidence: the placement's vetoes and the Q/DQ graph around the node.
 
-Each cause was seen in builds of small graphs with TensorRT for RTX 1.7.1; none is a guess. Where no cause applies the
-audit says so instead of inventing one.
+Each cause was seen in builds of small graphs with TensorRT for RTX 1.7.1, which the tests repeat. Where no cause applies
+the audit says so instead of inventing one.
 """
 
 from __future__ import annotations
@@ -55,6 +55,15 @@ def _unasked(case: Case) -> Iterator[Cause]:
         yield Cause(
             reason=f"no placement rule asked for {', '.join(quiet)}",
             fix=f"add {case.node.op} to place.ops in the recipe, or see `qdqtool place` for what each rule said",
+        )
+
+
+def _constants_only(case: Case) -> Iterator[Cause]:
+    """A product of constants that nobody folded."""
+    if not case.activations:
+        yield Cause(
+            reason="it multiplies constants, the same in every inference, because nobody folded them",
+            fix="fold constants before the build (prepare.fold_constants: true)",
         )
 
 
@@ -129,6 +138,8 @@ def _weight_is_computed(case: Case) -> bool:
 
 def _bare_weight(case: Case) -> Iterator[Cause]:
     """No Q/DQ on the weight."""
+    if not case.activations:
+        return
     back = "; its quantized activation is turned back to float" if _any_quantized(case.activations) else ""
     for operand in case.weights:
         if not operand.quantized:
@@ -175,11 +186,13 @@ def _weight_axis(case: Case) -> Iterator[Cause]:
 
 
 def _moved(case: Case) -> Iterator[Cause]:
-    """An operator between DequantizeLinear and the node."""
+    """An operator between DequantizeLinear and the node: a Cast always hinders, others some releases."""
     for operand in case.operands:
         if operand.moves:
+            hinders = "" if "Cast" in operand.moves else ", which keeps some TensorRT releases from fusing"
             yield Cause(
-                reason=f"{' and '.join(sorted(set(operand.moves)))} between DequantizeLinear and input {operand.index}",
+                reason=f"{' and '.join(sorted(set(operand.moves)))} between DequantizeLinear and input "
+                f"{operand.index}{hinders}",
                 fix="move Q/DQ behind it, so that DequantizeLinear feeds this node directly",
             )
 
@@ -198,6 +211,7 @@ def _output_axis(case: Case, operand: Operand, rank: int) -> int:
 
 
 _SEEN_IN_GRAPH: tuple[Callable[[Case], Iterator[Cause]], ...] = (
+    _constants_only,
     _transposed,
     _old_architecture,
     _concat_unequal,

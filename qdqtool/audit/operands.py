@@ -10,8 +10,25 @@ from qdqtool.graph.view import GraphView, Node
 COMPUTE_OPS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "Attention", "MultiHeadAttention"})
 """Operator types that get a verdict."""
 _Q, _DQ = "QuantizeLinear", "DequantizeLinear"
-_MOVES = frozenset({"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Cast", "Expand"})
-"""Operators that change no value: what a node reads through them is still what the DequantizeLinear gave."""
+_MOVES = frozenset(
+    {
+        "Cast",
+        "DepthToSpace",
+        "Expand",
+        "Flatten",
+        "Identity",
+        "MaxPool",
+        "Pad",
+        "Reshape",
+        "Slice",
+        "SpaceToDepth",
+        "Split",
+        "Squeeze",
+        "Transpose",
+        "Unsqueeze",
+    }
+)
+"""Operators that give values they got: what a node reads through them is still what the DequantizeLinear gave."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -67,10 +67,6 @@ def cases(
 
 def verdict(case: Case) -> NodeVerdict:
     """The verdict on one node."""
-    if case.operands and not case.activations:
-        return _absent(
-            case, Verdict.ABSORBED, "it depends on constants only, so the builder computed it once"
-        )
     if not case.holders.compute:
         return _without_kernel(case)
     precision, kind, certainty = _precision(case)

@@ -160,6 +160,31 @@ def weight_behind_transpose() -> onnx.ModelProto:
     return s.model()
 
 
+def cast_between() -> onnx.ModelProto:
+    """The weight goes to FP16 and back between DequantizeLinear and Conv."""
+    s = Quantized()
+    weight = s.qdq("c1_w", s.weight("c1_w", 8, 8, 3, 3), np.full(8, 0.01), 0)
+    half = s.node("Cast", [weight], "half", name="to_half", to=onnx.TensorProto.FLOAT16)
+    back = s.node("Cast", [half], "single", name="to_single", to=onnx.TensorProto.FLOAT)
+    data = s.qdq("c1_x", s.input("x", [1, 8, 16, 16]))
+    s.output(s.node("Conv", [data, back], "y", name="c1", pads=[1] * 4), [1, 8, 16, 16])
+    return s.model()
+
+
+def moves_between() -> onnx.ModelProto:
+    """Slice, Pad and Transpose between DequantizeLinear and the node that reads it."""
+    s = Quantized()
+    data = s.qdq("c1_x", s.input("x", [1, 16, 8, 8]))
+    bounds = [s.constant(name, np.array([value])) for name, value in (("low", 0), ("high", 8), ("axis", 1))]
+    part = s.node("Slice", [data, *bounds], "part", name="slice")
+    pads = s.constant("pads", np.array([0, 0, 1, 1, 0, 0, 1, 1]))
+    part = s.node("Pad", [part, pads], "padded", name="pad")
+    weight = s.qdq("c1_w", s.weight("c1_w", 3, 3, 8, 8), np.full(8, 0.01), 3)
+    turned = s.node("Transpose", [weight], "turned", name="turn", perm=[3, 2, 0, 1])
+    s.output(s.node("Conv", [part, turned], "y", name="c1"), [1, 8, 8, 8])
+    return s.model()
+
+
 def attention(*, quantized: tuple[str, ...] = ("q", "k", "p", "v")) -> onnx.ModelProto:
     """softmax(q k) v with Q/DQ on the named operands ("p" is the softmax output)."""
     s = Quantized()
@@ -222,6 +247,8 @@ GRAPHS: dict[str, Callable[[], onnx.ModelProto]] = {
         matmul_float_weight,
         matmul_float_activation,
         weight_behind_transpose,
+        cast_between,
+        moves_between,
         attention,
         attention_float,
         attention_scores_only,

@@ -38,7 +38,9 @@ EXPECTED: dict[str, dict[str, tuple[str, str]]] = {
     "attention_float": {"qk": ("fp32", "no Q/DQ"), "av": ("fp32", "no Q/DQ"), "v_proj": ("int8", "")},
     "attention_scores_only": {"qk": ("int8", ""), "av": ("fp32", "no Q/DQ")},
     "attention_values_only": {"qk": ("fp32", "no Q/DQ"), "av": ("int8", "")},
-    "dead_and_fixed": {"c1": ("int8", "")},
+    "dead_and_fixed": {"c1": ("int8", ""), "fixed": ("fp32", "it multiplies constants, the same in every")},
+    "cast_between": {"c1": ("fp32", "Cast between DequantizeLinear and input 1")},
+    "moves_between": {"c1": ("int8", "")},
 }
 
 
