@@ -210,6 +210,24 @@ def test_a_file_that_is_no_model_is_called_that(content: bytes, tmp_path: Path) 
     assert "ONNX" in caught.value.what
 
 
+def test_weights_in_a_file_that_is_missing_are_called_missing(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save_model(graphs.conv_relu(), path, save_as_external_data=True, location="w.bin", size_threshold=0)
+    request = BuildRequest(model=path, folder=tmp_path / "out")
+    result, _ = BUILDERS.load("rtx").build(request)
+    assert result.engine_bytes > 0
+    (tmp_path / "w.bin").unlink()
+    with pytest.raises(InputFileError, match="weight cannot be read"):
+        BUILDERS.load("rtx").build(request)
+
+
+def test_a_name_that_is_not_utf_8_is_called_damage(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(graphs.non_zero().SerializeToString().replace(b"where_not_0", b"where\xff\xfe\xfdot_0"))
+    with pytest.raises(InputFileError, match="damaged"):
+        BUILDERS.load("rtx").build(BuildRequest(model=path, folder=tmp_path / "out"))
+
+
 def test_a_missing_model_is_called_missing(tmp_path: Path) -> None:
     with pytest.raises(InputFileError, match="no such file"):
         BUILDERS.load("rtx").build(BuildRequest(model=tmp_path / "none.onnx", folder=tmp_path / "out"))

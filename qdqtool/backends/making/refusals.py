@@ -82,8 +82,8 @@ KNOWN = (
         InputFileError,
     ),
     _known(
-        r"[Ww]eights? .*(external|file)|Failed to open file|external data",
-        "needs external data that cannot be read",
+        r"Failed to import initializer|Failed to open file|[Ee]xternal data",
+        "a weight cannot be read: its file beside the model is missing or too short, or its type is not known",
         "put the file with the weights next to the model, under the name the model gives it",
         InputFileError,
     ),

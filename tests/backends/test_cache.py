@@ -1,0 +1,130 @@
+"""A finished build is found again for the same work, and for nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from qdqtool.backends.making import cache
+from qdqtool.core.build import BuildRequest, BuildResult, InputProfile
+from qdqtool.errors import InputFileError
+from tests.backends import graphs
+from tests.models import save
+
+RESULT = BuildResult(
+    builder="rtx",
+    version="1.7.1",
+    targets=("sm86",),
+    engine="engine.plan",
+    log="build.log",
+    layers="layers.txt",
+    engine_bytes=4,
+)
+
+
+def request_for(folder: Path, **options: Any) -> BuildRequest:
+    return BuildRequest(model=save(graphs.conv_relu(), folder), folder=folder / "out", **options)
+
+
+def built(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("engine.plan", "build.log", "layers.txt"):
+        (folder / name).write_text(name)
+    return folder
+
+
+def with_external_data(folder: Path, location: str, fill: float) -> Path:
+    model = graphs.conv_relu()
+    for tensor in model.graph.initializer:
+        if tensor.name == "conv_w":
+            tensor.CopyFrom(onnx.numpy_helper.from_array(np.full((4, 3, 3, 3), fill, np.float32), "conv_w"))
+    onnx.save_model(
+        model, folder / "model.onnx", save_as_external_data=True, location=location, size_threshold=0
+    )
+    return folder / "model.onnx"
+
+
+def test_the_name_and_place_of_a_model_do_not_matter(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    first = request_for(tmp_path)
+    second = BuildRequest(
+        model=save(graphs.conv_relu(), tmp_path / "elsewhere", "other.onnx"), folder=tmp_path
+    )
+    assert cache.digest(first, "rtx", "1") == cache.digest(second, "rtx", "1")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"targets": ("sm89",)}, id="targets"),
+        pytest.param({"flags": ("--noTF32",)}, id="flags"),
+        pytest.param({"profiles": (InputProfile(name="x", low=(1,), opt=(1,), high=(2,)),)}, id="profiles"),
+    ],
+)
+def test_whatever_the_engine_depends_on_changes_the_digest(change: dict[str, Any], tmp_path: Path) -> None:
+    request = request_for(tmp_path)
+    assert cache.digest(request, "rtx", "1") != cache.digest(replace(request, **change), "rtx", "1")
+    assert cache.digest(request, "rtx", "1") != cache.digest(request, "rtx", "2")
+    assert cache.digest(request, "rtx", "1") != cache.digest(request, "trt", "1")
+
+
+@pytest.mark.parametrize("location", ["weights.bin", "w" * 200 + ".bin"], ids=["short name", "long name"])
+def test_external_weights_count(location: str, tmp_path: Path) -> None:
+    model = with_external_data(tmp_path, location, 1.0)
+    assert cache.external_files(model) == (tmp_path / location,)
+    request = BuildRequest(model=model, folder=tmp_path)
+    before = cache.digest(request, "rtx", "1")
+    content = bytearray((tmp_path / location).read_bytes())
+    content[0] ^= 1
+    (tmp_path / location).write_bytes(content)
+    assert cache.digest(request, "rtx", "1") != before
+
+
+def test_a_model_without_external_weights_names_none(tmp_path: Path) -> None:
+    assert cache.external_files(save(graphs.conv_relu(), tmp_path)) == ()
+    (tmp_path / "empty.onnx").write_bytes(b"")
+    assert cache.external_files(tmp_path / "empty.onnx") == ()
+
+
+def test_what_is_kept_comes_back_whole(tmp_path: Path) -> None:
+    cache.keep(tmp_path / "cache", "key", built(tmp_path / "a"), RESULT)
+    assert cache.fetch(tmp_path / "cache", "key", tmp_path / "b") == RESULT
+    assert {path.name for path in (tmp_path / "b").iterdir()} == {"engine.plan", "build.log", "layers.txt"}
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["key"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("engine.plan", "another"),
+        ("digests.json", "{}"),
+        ("digests.json", "[1]"),
+        ("digests.json", "not JSON"),
+        ("result.json", "{}"),
+    ],
+)
+def test_an_entry_that_was_touched_counts_as_absent(name: str, content: str, tmp_path: Path) -> None:
+    cache.keep(tmp_path / "cache", "key", built(tmp_path / "a"), RESULT)
+    (tmp_path / "cache/key" / name).write_text(content)
+    assert cache.fetch(tmp_path / "cache", "key", tmp_path / "b") is None
+    cache.keep(tmp_path / "cache", "key", tmp_path / "a", RESULT)
+    assert cache.fetch(tmp_path / "cache", "key", tmp_path / "b") == RESULT
+
+
+def test_an_entry_cannot_name_files_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    cache.keep(tmp_path / "cache", "key", built(tmp_path / "a"), RESULT)
+    path = tmp_path / "cache/key/result.json"
+    path.write_text(path.read_text().replace('"engine.plan"', '"../../secret"'))
+    assert cache.fetch(tmp_path / "cache", "key", tmp_path / "b") is None
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file")
+    with pytest.raises(InputFileError, match="build cache"):
+        cache.keep(tmp_path / "cache", "key", built(tmp_path / "a"), RESULT)
