@@ -72,7 +72,7 @@ def _persevering(search: Callable[[], T]) -> T:
     for pause in _PAUSES_S:
         try:
             return search()
-        except StorageLost as error:
+        except StorageLost as error:  # noqa: PERF203 -- this is what the loop is for
             log.warning("%s; trying again in %s s", error.what, pause)
             time.sleep(pause)
     return search()

@@ -28,7 +28,7 @@ CHOICE = "choice"
 Objective = Callable[[dict[str, Value], Callable[[str, Any], None]], tuple[float, float]]
 
 
-class StorageLost(InputFileError):
+class StorageLost(InputFileError):  # noqa: N818 -- what happened to it
     """The storage does not answer any more; it may answer again."""
 
 
