@@ -210,11 +210,16 @@ def _roofline(layers: Sequence[LayerRow]) -> Figure | None:
 def _funnel(report: Report) -> Figure | None:
     if not report.funnel:
         return None
-    rows = [Bar(label=step.stage, value=step.layers, text=f"{step.layers}") for step in report.funnel]
+    steps = [
+        step
+        for number, step in enumerate(report.funnel)
+        if number == 0 or step.layers != report.funnel[number - 1].layers
+    ]
+    rows = [Bar(label=step.stage, value=step.layers, text=f"{step.layers}") for step in steps]
     return Figure(
         name="layer-funnel",
         title="Layers left after each stage of the builder",
-        caption="Stages in the order of the log.",
+        caption="Stages that changed their number, in the order of the log.",
         source="recorded",
         drawings=(bars(rows, "Layers left after each stage"),),
     )
@@ -273,16 +278,23 @@ def _ranges(ranges: Sequence[RangeRow]) -> Figure | None:
         name="ranges",
         title="Calibration ranges",
         caption=f"Magnitudes seen in calibration (counts on a logarithmic scale) and the one that becomes 127; "
-        f"{len(worst)} of {len(known)} tensors, most clipped first.",
+        f"thin lines: what other calibrators would choose. {len(worst)} of {len(known)} tensors, most clipped first.",
         source="measured",
         drawings=tuple(_histogram(row) for row in worst),
     )
 
 
 def _histogram(row: RangeRow) -> Element:
-    marks = [Mark(value=row.amax, text=f"{row.method} {row.amax:.4g}")]
-    marks += [Mark(value=entry.amax, text=f"{entry.method} {entry.amax:.4g}") for entry in row.thresholds]
-    more = f"largest {_reach(row):.4g}, {row.amax:.4g} becomes 127 ({row.method})"
+    """The chosen range last, so that its line is on top."""
+    marks = [
+        Mark(value=entry.amax, text=f"{entry.method} {entry.amax:.4g}", chosen=False)
+        for entry in row.thresholds
+    ]
+    marks.append(Mark(value=row.amax, text=f"{row.method} {row.amax:.4g}"))
+    rivals = "".join(
+        f", {entry.method} {entry.amax:.4g}" for entry in row.thresholds if entry.method != row.method
+    )
+    more = f"largest {_reach(row):.4g}, {row.amax:.4g} becomes 127 ({row.method}){rivals}"
     return histogram(row.tensor, row.counts, row.width, marks, more)
 
 

@@ -57,7 +57,8 @@ text {{ fill: {_INK}; }}
 .grid {{ stroke: #d5d9dd; }}
 .plain {{ fill: #3b8ec2; }}
 .dot {{ fill-opacity: .75; }}
-.mark {{ stroke: #d55e00; stroke-width: 1.5; }}
+.mark {{ stroke: #d55e00; stroke-width: 1.8; }}
+.rival {{ stroke: #59636e; stroke-width: 1; stroke-dasharray: 3 2; }}
 .front {{ fill: none; stroke: #d55e00; stroke-width: 1.5; }}
 .node rect {{ fill: #fff; stroke-width: 2; }}
 .port rect {{ stroke-dasharray: 4 3; }}

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from calibrators import NOT_PLUGINS
 from calibrators.histogram import Histogram, coarsened
 from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.placement import Placement, SlotKind
-from qdqtool.core.report import RangeRow
+from qdqtool.core.report import RangeRow, Threshold
+from qdqtool.plugins import Shelf
 
 _BINS = 64
+_CALIBRATORS = Shelf(package="calibrators", besides=NOT_PLUGINS)
 
 
 def range_rows(
@@ -30,7 +33,8 @@ def _weights(placement: Placement | None) -> frozenset[str]:
 
 
 def _row(entry: TensorRange, histogram: Histogram | None) -> RangeRow:
-    counts, width = coarsened(histogram, _BINS) if histogram is not None else ((), 0.0)
+    counted = histogram if histogram is not None and histogram.has_bins else None
+    counts, width = coarsened(counted, _BINS) if counted is not None else ((), 0.0)
     return RangeRow(
         tensor=entry.tensor,
         amax=max(entry.amax),
@@ -40,4 +44,12 @@ def _row(entry: TensorRange, histogram: Histogram | None) -> RangeRow:
         note=entry.note,
         counts=tuple(int(count) for count in counts),
         width=width,
+        thresholds=_thresholds(counted) if counted is not None else (),
     )
+
+
+def _thresholds(histogram: Histogram) -> tuple[Threshold, ...]:
+    """What every calibrator of the shelf makes of the histogram; those that hand over to another one count once."""
+    found = (_CALIBRATORS.load(name)(histogram) for name in _CALIBRATORS.names())
+    by_method = {entry.method: entry.amax for entry in found}
+    return tuple(Threshold(method=method, amax=amax) for method, amax in sorted(by_method.items()))

@@ -11,14 +11,14 @@ from pathlib import Path
 from qdqtool.accuracy.compare import OnSample, compare
 from qdqtool.accuracy.emulation import emulations
 from qdqtool.accuracy.explain import explain
-from qdqtool.accuracy.inside import watch_inside
+from qdqtool.accuracy.inside import shared_tensors, watch_inside
 from qdqtool.accuracy.stored import Player, Unfed, open_stored
 from qdqtool.backends.ort import open_runner
 from qdqtool.calibration.samples import open_samples
 from qdqtool.calibration.samples.labels import read_labels
-from qdqtool.core.comparison import Comparison
+from qdqtool.core.comparison import Comparison, OutputComparison
 from qdqtool.core.protocols import Runner, SampleSource
-from qdqtool.core.recipe import Recipe
+from qdqtool.core.recipe import CompareOptions, Recipe
 from qdqtool.engine.read import read as read_layers
 from qdqtool.errors import UsageError
 from qdqtool.graph.integer_form import integer_form
@@ -28,6 +28,8 @@ from qdqtool.graph.save import serialize
 from qdqtool.graph.wide_regions import Regions
 
 _EMULATION = "int:"
+_FEW = 8
+"""Samples that show where inside a model the noise arises."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,20 +77,40 @@ def compare_match(match: Match, on_progress: OnSample | None = None) -> Comparis
     return replace(found, explanations=causes)
 
 
+def noise_inside(
+    models: tuple[Model, Model], samples: SampleSource, options: CompareOptions
+) -> tuple[OutputComparison, ...]:
+    """How far the common inner tensors of a float and a Q/DQ model are apart, over a few samples; () without any."""
+    if not shared_tensors(*models):
+        return ()
+    few = options.model_copy(update={"limit": min(_FEW, options.limit or _FEW), "task": "none"})
+    with watched(models, "float model", "Q/DQ model") as (first, second, inner):
+        return compare(first, second, samples, few, inside=inner).tensors
+
+
+@contextmanager
+def watched(
+    models: tuple[Model, Model], first: str, second: str
+) -> Iterator[tuple[Runner, Runner, frozenset[str]]]:
+    """Runners that also return the common inner tensors, and their names; `first` and `second` describe them."""
+    with tempfile.TemporaryDirectory(prefix="qdqtool-inside-") as folder:
+        left, right, inner = watch_inside(*models, Path(folder))
+        yield (
+            open_runner(left.source, description=first),
+            open_runner(right.source, description=second),
+            inner,
+        )
+
+
 @contextmanager
 def _sides(match: Match) -> Iterator[tuple[Runner, Runner, frozenset[str]]]:
     """Both runners, and which of their outputs are inner tensors."""
     if not match.inside:
         yield _side(match.reference), _side(match.candidate), frozenset()
         return
-    with tempfile.TemporaryDirectory(prefix="qdqtool-inside-") as folder:
-        models = [_model(side) for side in (match.reference, match.candidate)]
-        first, second, inner = watch_inside(models[0], models[1], Path(folder))
-        yield (
-            open_runner(first.source, description=match.reference),
-            open_runner(second.source, description=match.candidate),
-            inner,
-        )
+    models = (_model(match.reference), _model(match.candidate))
+    with watched(models, match.reference, match.candidate) as sides:
+        yield sides
 
 
 def _side(text: str) -> Runner:

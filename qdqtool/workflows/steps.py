@@ -41,6 +41,7 @@ from qdqtool.graph.save import save
 from qdqtool.placement.decide import decide
 from qdqtool.report.assemble import Material, assemble
 from qdqtool.report.html import render
+from qdqtool.workflows.comparing import noise_inside
 from qdqtool.workflows.events import write_events
 from qdqtool.workflows.work import Work
 
@@ -174,7 +175,9 @@ def compare(work: Work) -> Measured:
         work.recipe.compare,
         on_progress=work.listener.progressed,
     )
-    ACCURACY.write(work.path("accuracy.json"), comparison)
+    models = (work.model("model.prepared.onnx"), work.model("model.qdq.onnx"))
+    inside = noise_inside(models, work.evaluation, work.recipe.compare)
+    ACCURACY.write(work.path("accuracy.json"), replace(comparison, tensors=inside))
     return {"samples": float(comparison.samples)}
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from calibrators.histogram import histogram_of
+from calibrators.histogram import Tally, histogram_of
 from qdqtool.core.buildlog import BuildLog, FunnelStep, LogRun
 from qdqtool.core.comparison import Comparison, Measure, OutputComparison
 from qdqtool.core.dtypes import DType
@@ -167,6 +167,16 @@ def test_a_histogram_comes_with_its_range_in_at_most_64_bins() -> None:
     assert sum(row.counts) == 1000
     assert len(row.counts) <= 64
     assert row.width * len(row.counts) == pytest.approx(0.9, abs=row.width)
+    thresholds = {entry.method: entry.amax for entry in row.thresholds}
+    assert thresholds["max"] == pytest.approx(0.9)
+    assert {"entropy", "mse", "percentile"} <= set(thresholds)
+
+
+def test_a_histogram_of_extremes_only_is_not_drawn() -> None:
+    tally = Tally()
+    tally.add_extremes(np.array([0.5, 1.0], np.float32))
+    (row,) = assemble(replace(FULL, histograms={"image": tally.histogram()})).ranges
+    assert (row.counts, row.thresholds) == ((), ())
 
 
 def test_costs_come_from_the_view_of_the_engine() -> None:

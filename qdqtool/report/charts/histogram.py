@@ -14,10 +14,11 @@ _LETTERS = 34
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mark:
-    """A value that gets a line across the histogram, with words for it."""
+    """A value that gets a line across the histogram, with words for it; the chosen one stands out."""
 
     value: float
     text: str
+    chosen: bool = True
 
 
 def histogram(label: str, counts: Sequence[int], width: float, marks: Sequence[Mark], more: str) -> Element:
@@ -43,7 +44,15 @@ def histogram(label: str, counts: Sequence[int], width: float, marks: Sequence[M
     element("line", drawing, x1=0, y1=_FLOOR, x2=_WIDTH, y2=_FLOOR, class_="grid")
     for mark in marks:
         x = _WIDTH * mark.value / reach
-        line = element("line", drawing, x1=x, y1=_CEILING - 2, x2=x, y2=_FLOOR, class_="mark")
+        line = element(
+            "line",
+            drawing,
+            x1=x,
+            y1=_CEILING - 2,
+            x2=x,
+            y2=_FLOOR,
+            class_="mark" if mark.chosen else "mark rival",
+        )
         hint(line, mark.text)
     write(drawing, "0", 0, _HEIGHT - 4, class_="soft")
     write(drawing, f"{reach:.3g}", _WIDTH, _HEIGHT - 4, class_="end soft")
