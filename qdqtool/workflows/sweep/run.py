@@ -39,7 +39,7 @@ def sweep(wish: SweepOrder, pick: str = "", on_progress: OnProgress | None = Non
         InputFileError: the storage or the folder cannot be used.
     """
     tell = on_progress or _silent
-    storage = Storage(wish.storage or _file(wish.order.out))
+    storage = _persevering(lambda: Storage(wish.storage or _file(wish.order.out)))
     sampler = _sampler(wish)
     bench = Bench(wish)
     options = wish.order.recipe.sweep
