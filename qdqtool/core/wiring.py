@@ -37,6 +37,10 @@ class Wiring:
         """The kernels that read the outputs of `layer`."""
         return self._reach(layer, forward=True)
 
+    def in_parts(self, tensor: EngineTensor) -> bool:
+        """Whether several kernels write `tensor`, each a part of it, as a concatenation in place does."""
+        return len(self._made.get(tensor.name, [])) > 1
+
     def compute_before(self, layer: EngineLayer) -> tuple[EngineLayer, ...]:
         """The first compute kernels met on every way up from `layer`, by name."""
         return _first_computing(layer, self.writers)

@@ -87,11 +87,28 @@ def device_of_metadata(path: Path) -> Device:
         value = json.loads(read_file(path))
     except (ValueError, RecursionError) as error:
         raise _no_device(path) from error
-    fields = value.get("device_information") if isinstance(value, Mapping) else None
+    fields = value.get("device_information") if isinstance(value, Mapping) else _as_trtexec(value)
     device = _described(fields, path.name) if isinstance(fields, Mapping) else None
     if device is None:
         raise _no_device(path)
     return device
+
+
+def _as_trtexec(value: Any) -> dict[str, Any] | None:
+    """The device metadata of NVIDIA's explorer (CUDA attributes, clocks in kHz) under trtexec's names."""
+    fields = value[0] if isinstance(value, list) and value and isinstance(value[0], Mapping) else {}
+    capability = fields.get("ComputeCapability")
+    clocks = [number(fields.get(name)) for name in ("CLOCK_RATE", "MEMORY_CLOCK_RATE")]
+    if not isinstance(capability, list) or len(capability) != 2 or None in clocks:
+        return None
+    return {
+        "Selected Device": fields.get("Name"),
+        "Compute Capability": capability[0] + capability[1] / 10,
+        "SMs": fields.get("MULTIPROCESSOR_COUNT"),
+        "Compute Clock Rate": (clocks[0] or 0.0) / 1e6,
+        "Memory Clock Rate": (clocks[1] or 0.0) / 1e6,
+        "Memory Bus Width": fields.get("GLOBAL_MEMORY_BUS_WIDTH"),
+    }
 
 
 def _described(fields: Mapping[str, Any], source: str) -> Device | None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from qdqtool.engine.decode import read_file
 from qdqtool.errors import InputFileError
 
-_Values = dict[str, list[object]]
+Values = dict[str, list[object]]
 
 
 def same_outputs(first: Path, second: Path) -> bool:
@@ -24,7 +25,7 @@ def same_outputs(first: Path, second: Path) -> bool:
     return read_outputs(first) == read_outputs(second)
 
 
-def read_outputs(path: Path) -> _Values:
+def read_outputs(path: Path) -> Values:
     """The values of every output, flat, by name.
 
     Raises:
@@ -34,15 +35,21 @@ def read_outputs(path: Path) -> _Values:
         entries = json.loads(read_file(path))
     except (ValueError, RecursionError) as error:
         raise _not_outputs(path) from error
-    found: _Values = {}
-    for entry in entries if isinstance(entries, list) else []:
+    found = outputs_of(entries)
+    if not found:
+        raise _not_outputs(path)
+    return found
+
+
+def outputs_of(value: Any) -> Values:
+    """The values of every output in parsed JSON; empty where there are none."""
+    found: Values = {}
+    for entry in value if isinstance(value, list) else []:
         name, values = (
             (entry.get("name"), entry.get("values")) if isinstance(entry, Mapping) else (None, None)
         )
         if isinstance(name, str) and isinstance(values, list):
             found[name] = values
-    if not found:
-        raise _not_outputs(path)
     return found
 
 

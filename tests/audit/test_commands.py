@@ -92,6 +92,14 @@ def test_graph_refuses_other_endings_and_foreign_models(files, capsys):
     assert not (files / "noted.onnx").exists()
 
 
+def test_about_tells_what_other_files_hold(files, capsys):
+    (files / "times.json").write_text(json.dumps([{"latencyMs": 1.5}]))
+    assert run(["engine", "about", str(files / "times.json")]) == 0
+    assert "latency: mean 1.5" in capsys.readouterr().out
+    assert run(["engine", "about", str(files / "times.json"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["data"]["form"] == "times"
+
+
 def test_a_file_without_layers_is_refused(files, capsys):
     assert run(["engine", "show", str(files / "profile.json")]) == 5
     assert "holds no layer information" in capsys.readouterr().err

@@ -240,6 +240,20 @@ def test_trtexec_metadata_describes_a_device(tmp_path):
     assert device.int8_tops == pytest.approx(624, rel=0.001)
 
 
+def test_the_explorers_device_metadata_describes_a_device(tmp_path):
+    path = tmp_path / "meta.json"
+    fields = {
+        "Name": "NVIDIA A100 80GB PCIe",
+        "ComputeCapability": [8, 0],
+        "MULTIPROCESSOR_COUNT": 108,
+        "CLOCK_RATE": 1_410_000,
+        "MEMORY_CLOCK_RATE": 1_512_000,
+        "GLOBAL_MEMORY_BUS_WIDTH": 5120,
+    }
+    path.write_text(json.dumps([fields]))
+    assert device_of_metadata(path).int8_tops == pytest.approx(624, rel=0.001)
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"device_information": {"SMs": "x"}}', "[" * 5000])
 def test_other_files_describe_no_device(tmp_path, text: str):
     path = tmp_path / "meta.json"

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from qdqtool.core.engine import Engine, EngineLayer
 from qdqtool.core.timing import Profile, ProfileRow
+from qdqtool.engine.about import about
 from qdqtool.engine.profiles import read_profile, read_profile_text
 from qdqtool.engine.timed import join_times
-from qdqtool.engine.times import read_times
+from qdqtool.engine.times import spans_of
 from qdqtool.errors import InputFileError
 from tests.shared import SHARED, shared
 
@@ -157,10 +158,8 @@ def test_the_profile_of_another_engine_is_called_so_with_its_share():
     assert "another engine: only 25%" in found.notes[0]
 
 
-def test_times_of_inferences_are_summed_up(tmp_path):
-    path = tmp_path / "times.json"
-    path.write_text(json.dumps([{"latencyMs": ms, "computeMs": ms / 2} for ms in (1.0, 2.0, 9.0)]))
-    latency, compute = read_times(path)
+def test_times_of_inferences_are_summed_up():
+    latency, compute = spans_of([{"latencyMs": ms, "computeMs": ms / 2} for ms in (1.0, 2.0, 9.0)])
     assert (latency.name, latency.count, latency.low, latency.median, latency.high) == (
         "latency",
         3,
@@ -171,12 +170,28 @@ def test_times_of_inferences_are_summed_up(tmp_path):
     assert compute.mean == 2.0
 
 
-@pytest.mark.parametrize("text", ["{}", "[1]", "[[[[", "", '[{"latencyMs": "x"}]'])
-def test_other_files_are_no_times(tmp_path, text: str):
-    path = tmp_path / "times.json"
-    path.write_text(text)
-    with pytest.raises(InputFileError, match="no times of inferences"):
-        read_times(path)
+@pytest.mark.parametrize(
+    ("text", "form", "name", "words"),
+    [
+        ('[{"latencyMs": 1.5, "computeMs": 1}]', "times", "latency", "mean 1.5"),
+        ('[{"name": "y", "dimensions": "1x2", "values": [3, -1]}]', "outputs", "y", "2 values, -1 to 3"),
+        ('{"build_options": {"Precision": "FP32+INT8"}}', "options", "Precision", "FP32+INT8"),
+        ('[{"Name": "A100", "ComputeCapability": [8, 0]}]', "device", "ComputeCapability", "[8, 0]"),
+    ],
+    ids=["times", "outputs", "options", "device"],
+)
+def test_other_files_say_what_they_hold(tmp_path, text: str, form: str, name: str, words: str):
+    (tmp_path / "x.json").write_text(text)
+    found = about(tmp_path / "x.json")
+    assert found.form == form
+    assert next(fact.value for fact in found.facts if fact.name == name).startswith(words)
+
+
+@pytest.mark.parametrize("text", ["{}", "[1]", "[[[[", "", '[{"latencyMs": "x"}]', '{"a": 1}', "[" * 5000])
+def test_files_of_no_known_form_are_refused(tmp_path, text: str):
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(InputFileError, match="holds no times, outputs, options or device"):
+        about(tmp_path / "x.json")
 
 
 @pytest.mark.shared
@@ -203,11 +218,13 @@ def test_the_seed_profile_gives_its_golden_totals():
 
 
 @pytest.mark.shared
-def test_all_profiles_there_are_read_and_nothing_is_left_over():
+def test_all_profiles_there_are_read_and_nothing_is_left_over(tmp_path):
     shared("corpus/profile")
     for path in sorted((SHARED / "corpus" / "profile").iterdir()):
-        if any(word in path.name for word in ("metadata", "timing")):
-            continue
         content = lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
-        found = read_profile_text(content.decode("utf-8", "replace"), where=path.name)
-        assert found.unread == 0, path.name
+        if any(word in path.name for word in ("metadata", "timing")):
+            (tmp_path / "x.json").write_bytes(content)
+            assert about(tmp_path / "x.json").facts, path.name
+        else:
+            found = read_profile_text(content.decode("utf-8", "replace"), where=path.name)
+            assert found.unread == 0, path.name

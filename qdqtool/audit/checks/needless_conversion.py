@@ -12,8 +12,12 @@ from collections.abc import Iterator
 from qdqtool.audit.check import Check, Draft
 from qdqtool.audit.kernels import inside, origin
 from qdqtool.audit.scene import Scene, bytes_of
+from qdqtool.core.engine import EngineLayer
 from qdqtool.core.findings import Severity
 from qdqtool.core.wiring import dequantizes, quantizes, rounds
+
+_AGREE = "look at its neighbours: both in one type and layout need no such kernel"
+_IN_PLACE = "nothing in the model is wrong; a producer that writes in place would save it"
 
 
 def find(scene: Scene) -> Iterator[Draft]:
@@ -21,21 +25,26 @@ def find(scene: Scene) -> Iterator[Draft]:
     for layer in scene.kernels:
         if not inside(scene, layer) or quantizes(layer) or dequantizes(layer) or rounds(layer):
             continue
-        source, target = layer.inputs[0], layer.outputs[0]
-        change = (
-            f"casts {source.dtype} to {target.dtype}"
-            if source.dtype is not target.dtype
-            else f"reorders {source.dtype} in memory"
-        )
+        change, fix = _told(scene, layer)
         neighbours = (*scene.wiring.writers(layer)[:1], *scene.wiring.readers(layer)[:1])
         yield Draft(
             subject=layer.name,
             reason=f"a kernel that only {change} ({origin(layer)}), between "
             f"{' and '.join(other.name for other in neighbours)}",
-            fix="look at its neighbours: both in one type and layout need no such kernel",
+            fix=fix,
             bytes=bytes_of(layer),
             evidence=(scene.at_layer(layer.name),),
         )
+
+
+def _told(scene: Scene, layer: EngineLayer) -> tuple[str, str]:
+    """What the kernel does, and what to do about it."""
+    source, target = layer.inputs[0], layer.outputs[0]
+    if source.dtype is not target.dtype:
+        return f"casts {source.dtype} to {target.dtype}", _AGREE
+    if scene.wiring.in_parts(target):
+        return f"copies its part of a {target.dtype} concatenation", _IN_PLACE
+    return f"reorders {source.dtype} in memory", _AGREE
 
 
 PLUGIN = Check(code="QDQ203", severity=Severity.INFO, find=find)

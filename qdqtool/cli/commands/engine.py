@@ -154,6 +154,24 @@ def graph(
     _talk(f"wrote {out}")
 
 
+@PLUGIN.command()
+def about(
+    file: Annotated[Path, typer.Argument(help="JSON of --exportTimes, --exportOutput, or metadata.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print what it holds as JSON.")] = False,
+) -> None:
+    """Say what another file of trtexec holds: times of inferences, outputs, options, device."""
+    from qdqtool.core.artefacts import Artefact
+    from qdqtool.engine.about import About
+    from qdqtool.engine.about import about as read_about
+
+    found = read_about(file)
+    if as_json:
+        sys.stdout.write(Artefact(kind="about", schema=1, type=About).dump(found))
+        return
+    for fact in found.facts:
+        _say(f"{fact.heading}  {fact.name}: {fact.value}")
+
+
 @PLUGIN.command("is-int8")
 def is_int8(
     file: File,

@@ -1,0 +1,105 @@
+"""What other files of trtexec and of NVIDIA's explorer hold: times, outputs, options, device.
+
+--exportTimes      [{"computeMs": ..., "latencyMs": ...}, ...]
+--exportOutput     [{"name": "y", "dimensions": "1x10", "values": [...]}, ...]
+*.metadata.json    {"model_options": {...}, "build_options": {...}, "performance_summary": {...}, ...}
+device metadata    [{"Name": "NVIDIA A100 80GB PCIe", "ComputeCapability": [8, 0], ...}]
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qdqtool.engine.decode import read_file
+from qdqtool.engine.outputs import outputs_of
+from qdqtool.engine.times import spans_of
+from qdqtool.errors import InputFileError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fact:
+    """One line: under which heading, what, and its value in words."""
+
+    heading: str
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class About:
+    """What a file holds.
+
+    Attributes:
+        form: "times", "outputs", "options" or "device".
+        facts: in the order of the file.
+    """
+
+    form: str
+    facts: tuple[Fact, ...]
+
+
+def about(path: Path) -> About:
+    """What the file at `path` holds.
+
+    Raises:
+        InputFileError: unreadable, or in none of the known forms.
+    """
+    try:
+        value = json.loads(read_file(path))
+    except (ValueError, RecursionError) as error:
+        raise _unknown(path) from error
+    for form, read in _FORMS.items():
+        facts = tuple(read(value))
+        if facts:
+            return About(form=form, facts=facts)
+    raise _unknown(path)
+
+
+def _times(value: Any) -> Iterator[Fact]:
+    for span in spans_of(value):
+        text = f"mean {span.mean:.6g}, median {span.median:.6g}, p99 {span.p99:.6g}, {span.low:.6g} to {span.high:.6g} ms"
+        yield Fact(heading="times", name=span.name, value=f"{text} over {span.count} inferences")
+
+
+def _outputs(value: Any) -> Iterator[Fact]:
+    for name, values in outputs_of(value).items():
+        numbers = [number for number in values if isinstance(number, (int, float))]
+        spread = f", {min(numbers):.6g} to {max(numbers):.6g}" if numbers else ""
+        yield Fact(heading="outputs", name=name, value=f"{len(values)} values{spread}")
+
+
+def _options(value: Any) -> Iterator[Fact]:
+    for heading, entries in value.items() if isinstance(value, Mapping) else ():
+        for name, entry in entries.items() if isinstance(entries, Mapping) else ():
+            yield Fact(heading=heading, name=name, value=_words(entry))
+
+
+def _device(value: Any) -> Iterator[Fact]:
+    for entry in value if isinstance(value, list) else ():
+        if isinstance(entry, Mapping) and "ComputeCapability" in entry:
+            for name, known in entry.items():
+                yield Fact(heading="device", name=name, value=_words(known))
+
+
+def _words(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+_FORMS: dict[str, Callable[[Any], Iterator[Fact]]] = {
+    "times": _times,
+    "outputs": _outputs,
+    "device": _device,
+    "options": _options,
+}
+
+
+def _unknown(path: Path) -> InputFileError:
+    return InputFileError(
+        "holds no times, outputs, options or device",
+        fix="pass a JSON file of trtexec --exportTimes or --exportOutput, or a metadata file",
+        where=str(path),
+    )
