@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.buildlog.reader import Progress, Reader, Watch
+from qdqtool.buildlog.run import Run
 from qdqtool.buildlog.source import LogSource, Source
 from qdqtool.core.buildlog import BuildLog, LogRun, RunDigest
 
-__all__ = ["LogSource", "Progress", "Source", "Watch", "digests", "read", "runs"]
+__all__ = ["LogSource", "Progress", "Run", "Source", "Watch", "digests", "open_runs", "read", "runs"]
 
 
 def read(source: Source, watch: Watch | None = None) -> BuildLog:
@@ -33,6 +34,15 @@ def runs(source: LogSource, watch: Watch | None = None) -> Iterator[LogRun]:
         InputFileError: the file cannot be opened or read.
     """
     return (run.value() for run in Reader(source, watch).runs())
+
+
+def open_runs(source: LogSource, watch: Watch | None = None) -> Iterator[Run]:
+    """The runs of a log while they are books still: ask each for its digest, its value, or both.
+
+    Raises:
+        InputFileError: the file cannot be opened or read.
+    """
+    return Reader(source, watch).runs()
 
 
 def digests(source: LogSource, watch: Watch | None = None) -> Iterator[RunDigest]:

@@ -43,7 +43,7 @@ class Part:
 
 def parts_of(path: Path) -> tuple[Part, ...]:
     """Parts of about 12 MiB, each but the first beginning with a run's banner; one part where that cannot be."""
-    size = path.stat().st_size
+    size = _size(path)
     cuts = [(0, 1)]
     with path.open("rb", buffering=0) as stream:
         if is_plain(stream.read(4096)):
@@ -58,7 +58,7 @@ def parts_of(path: Path) -> tuple[Part, ...]:
 
 def digests_of(path: Path) -> Iterator[RunDigest]:
     """The digests of a file's runs in order, made by several processes where the file is big and has several runs."""
-    parts = parts_of(path) if path.stat().st_size > BIG and (os.cpu_count() or 1) > 1 else ()
+    parts = parts_of(path) if _size(path) > BIG and (os.cpu_count() or 1) > 1 else ()
     if len(parts) < 2:
         yield from (run.digest() for run in Reader(LogSource(path)).runs())
         return
@@ -78,6 +78,14 @@ def digests_of_part(part: Part) -> list[RunDigest]:
     """The digests of the runs in one part, numbered from 1."""
     source = LogSource(part.path, begin=part.begin, end=part.end)
     return [run.digest() for run in Reader(source, first_line=part.first_line).runs()]
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file; 0 where there is none, so that whoever opens it says why."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _cuts(stream: BinaryIO | RawIOBase) -> Iterator[tuple[int, int]]:

@@ -1,0 +1,52 @@
+"""Compare two build logs of one model: fusions won and lost, precision of every node, times, the first parting.
+
+    qdqtool diff build-8.5.log build-8.6.log
+
+Of a log with several runs the last one counts. To compare two engines by their layers, use `qdqtool engine diff`.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from qdqtool.core.buildlog import LogRun
+
+
+def diff(
+    first: Annotated[Path, typer.Argument(help="A build log.")],
+    second: Annotated[Path, typer.Argument(help="The log to compare it with.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
+) -> None:
+    """Compare two build logs of one model: fusions, precision, times, and the first decision where they part."""
+    from qdqtool.buildlog.diff import compare
+    from qdqtool.cli.log_words import diff_words
+    from qdqtool.core.artefacts import Artefact
+    from qdqtool.core.logdiff import LogDiff
+
+    found = compare(_last(first), _last(second))
+    if as_json:
+        sys.stdout.write(Artefact(kind="log-diff", schema=1, type=LogDiff).dump(found))
+    else:
+        sys.stdout.write(diff_words(found))
+
+
+def _last(path: Path) -> LogRun:
+    from qdqtool.buildlog import read
+    from qdqtool.errors import InputFileError
+
+    run = read(path).runs[-1]
+    if not run.events and not run.funnel and run.performance is None:
+        raise InputFileError(
+            "tells nothing of a build",
+            fix="pass the log of a verbose build; engines: qdqtool engine diff",
+            where=str(path),
+        )
+    return run
+
+
+PLUGIN = diff

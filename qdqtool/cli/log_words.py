@@ -1,0 +1,299 @@
+"""The digest of a log in words: plain text, one block per run, names made safe for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.buildlog import Progress
+from qdqtool.core.buildlog import LayerTuning, Memory, Performance, RunDigest, Unread
+from qdqtool.core.events import LogRecord
+from qdqtool.core.logdiff import LogDiff, TimeChange
+
+_WIDTH = 12
+_SHOWN = 5
+_LONGEST = 160
+_MIB = 1 << 20
+
+
+def digest_words(run: RunDigest) -> str:
+    """Everything a person wants to know of one run."""
+    blocks = (
+        _identity(run),
+        _failure(run),
+        _graph(run),
+        _quantization(run),
+        _tuning(run),
+        _engine(run),
+        _performance(run.performance),
+        _profile(run),
+        _records("warning", run.warnings),
+        _records("error", run.errors),
+        _unread(run.unread_lines[:_SHOWN]),
+    )
+    return "\n".join([_title(run), *(f"  {line}" for block in blocks for line in block)]) + "\n"
+
+
+def brief_words(run: RunDigest) -> str:
+    """One line for one of many runs."""
+    summary = run.ledger_summary
+    qdq = f", {summary.accounted} of {summary.q + summary.dq} Q/DQ accounted for" if summary else ""
+    return f"{_title(run)}{qdq}\n"
+
+
+class Wordings:
+    """Lines nobody has named yet, of several runs together: how often, where first, one example."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Unread] = {}
+
+    def add(self, lines: tuple[Unread, ...]) -> None:
+        """Count the lines of one more run."""
+        for one in lines:
+            known = self._known.get(one.text)
+            count = one.count + (known.count if known else 0)
+            self._known[one.text] = Unread(text=one.text, count=count, line=known.line if known else one.line)
+
+    def words(self) -> str:
+        """The lines, most frequent first."""
+        lines = sorted(self._known.values(), key=lambda one: (-one.count, one.line))
+        return "".join(f"{one.count:>8} {one.line:>10}  {clean(one.text)}\n" for one in lines)
+
+
+def progress_words(seen: Progress) -> str:
+    """What a builder does at this moment, as far as its log has come."""
+    from rich.markup import escape
+
+    layer = f": {clean(seen.layer, 80)}" if seen.layer and seen.phase == "autotuning" else ""
+    best = f", best {seen.best_ms:.4g} ms" if layer and seen.best_ms is not None else ""
+    return escape(f"{seen.phase or 'reading'}{layer}{best} ({seen.lines:,} lines)")
+
+
+def clean(text: str, longest: int = _LONGEST) -> str:
+    """Text for a terminal: control characters as escapes, cut at a width."""
+    plain = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text[: longest + 1])
+    return plain if len(plain) <= longest else plain[: longest - 3] + "..."
+
+
+def _title(run: RunDigest) -> str:
+    version = f", TensorRT {'.'.join(map(str, run.version))}" if run.version else ""
+    return (
+        f"run {run.number}: {run.front_end}{version}, {run.status}; line {run.first_line:,} and {run.lines:,} lines "
+        f"({run.blank:,} blank, {run.foreign:,} of other programs, {run.unread:,} unread)"
+    )
+
+
+def _row(title: str, text: str) -> str:
+    return f"{title:<{_WIDTH}}{clean(text)}"
+
+
+def _identity(run: RunDigest) -> Iterator[str]:
+    if run.argv:
+        yield _row("command", " ".join(run.argv))
+    device = run.options.get("Device", {})
+    precision = run.options.get("Build", {}).get("Precision", "")
+    if device or precision:
+        name = device.get("Selected Device", "unknown device")
+        yield _row("device", f"{name}, precision {precision}" if precision else name)
+    if "INT8" in precision and "FP16" not in precision:
+        yield _row("", "unquantized layers run in FP32 here: consider --fp16 as well")
+    if run.onnx is not None:
+        producer = f"{run.onnx.producer} {run.onnx.producer_version}".strip()
+        yield _row(
+            "model",
+            f"{run.onnx.file or '?'}, opset {run.onnx.opset or '?'}, {producer or 'unknown producer'}",
+        )
+    if run.nodes:
+        yield _row("", f"{run.nodes:,} nodes in the log")
+    if run.clipped:
+        yield _row(
+            "", f"{run.clipped:,} records were counted but not kept: the run is larger than its memory limit"
+        )
+
+
+def _failure(run: RunDigest) -> Iterator[str]:
+    if run.failure is None:
+        return
+    yield _row("failed", f"line {run.failure.line:,}: {run.failure.text}")
+    if run.failure.meaning:
+        yield _row("", f"meaning: {run.failure.meaning}")
+        yield _row("", f"fix: {run.failure.fix}")
+
+
+def _graph(run: RunDigest) -> Iterator[str]:
+    steps = [step for at, step in enumerate(run.funnel) if not at or step.layers != run.funnel[at - 1].layers]
+    if steps:
+        yield _row("layers", " > ".join(f"{step.layers} {step.stage}" for step in steps))
+    stated = [phase for phase in run.phases if phase.stated]
+    measured = [phase for phase in run.phases if not phase.stated]
+    if stated:
+        yield _row("time", ", ".join(f"{phase.name} {phase.seconds:.3g} s" for phase in stated))
+    if measured:
+        yield _row(
+            "", "by time stamps: " + ", ".join(f"{phase.name} {phase.seconds:.0f} s" for phase in measured)
+        )
+    for at, (name, count) in enumerate(run.passes.items()):
+        yield _row(
+            "" if at else "passes", f"{name:<32}{count.attempts:>6} attempts {count.effects:>6} effects"
+        )
+
+
+def _quantization(run: RunDigest) -> Iterator[str]:
+    summary = run.ledger_summary
+    if summary is None:
+        return
+    whole = summary.q + summary.dq
+    yield _row(
+        "Q/DQ",
+        f"{summary.q} Q, {summary.dq} DQ, {summary.clones} clones; {summary.accounted} of {whole} accounted for",
+    )
+    yield _row("", ", ".join(f"{end} {count}" for end, count in summary.ends.items()))
+    if run.kernels_left:
+        yield _row("", f"kernels of their own: {', '.join(run.kernels_left)}")
+    if run.precisions:
+        yield _row(
+            "compute", ", ".join(f"{count} {precision}" for precision, count in run.precisions.items())
+        )
+    for node in run.not_int8[:_SHOWN]:
+        yield _row("", f"{node.node} ({node.op}): {node.precision}: {node.reason}")
+    for node in run.contradictions[:_SHOWN]:
+        yield _row("contradicts", f"{node.node}: {node.contradiction}")
+
+
+def _tuning(run: RunDigest) -> Iterator[str]:
+    if not run.tuned_layers and not run.myelin:
+        return
+    yield _row("tuning", f"{run.tuned_layers} layers, {run.candidates:,} kernels timed")
+    for row in run.slowest[:_SHOWN]:
+        yield _row("", _tuned(row))
+    for op in run.myelin[:_SHOWN]:
+        fastest = f"fastest {op.fastest_ms:.4g} ms" if op.fastest_ms is not None else "no time"
+        yield _row("", f"{op.candidates:>5} kernels, {fastest}: {op.op} (Myelin)")
+
+
+def _tuned(row: LayerTuning) -> str:
+    seconds = f"{row.seconds:.3g} s, " if row.seconds is not None else ""
+    fastest = (
+        f"fastest {row.fastest_ms:.4g} ms ({row.runner})" if row.fastest_ms is not None else "no kernel ran"
+    )
+    chosen = f", chosen {row.chosen_ms:.4g} ms" if row.chosen_ms is not None else ""
+    return f"{row.candidates:>5} kernels, {seconds}{fastest}{chosen}: {row.layer}"
+
+
+def _engine(run: RunDigest) -> Iterator[str]:
+    if run.layer_kinds:
+        kinds = sorted(run.layer_kinds.items(), key=lambda item: (-item[1], item[0]))
+        whole = sum(run.layer_kinds.values())
+        yield _row(
+            "engine", f"{whole} layers: " + ", ".join(f"{count} {kind or 'unnamed'}" for kind, count in kinds)
+        )
+    if run.placement:
+        yield _row("placement", ", ".join(f"{count} on {device}" for device, count in run.placement.items()))
+    memory = _memory(run.memory)
+    if memory:
+        yield _row("memory", ", ".join(memory))
+
+
+def _memory(memory: Memory) -> list[str]:
+    sizes = (
+        ("activations", memory.activation),
+        ("weights", memory.weights),
+        ("scratch", memory.scratch),
+        ("device persistent", memory.device_persistent),
+        ("host persistent", memory.host_persistent),
+    )
+    words = [f"{name} {size / _MIB:.1f} MiB" for name, size in sizes if size]
+    peaks = (
+        ("peak CPU", memory.peak_cpu_mib),
+        ("peak GPU", memory.peak_gpu_mib),
+        ("engine", memory.engine_mib),
+    )
+    return words + [f"{name} {size} MiB" for name, size in peaks if size is not None]
+
+
+def _performance(seen: Performance | None) -> Iterator[str]:
+    if seen is None:
+        return
+    if seen.throughput_qps is not None:
+        yield _row("speed", f"{seen.throughput_qps:.6g} queries per second")
+    for at, (name, times) in enumerate(seen.metrics.items()):
+        tails = "".join(f", {percent} %: {value:.4g}" for percent, value in times.percentiles.items())
+        middle = f"median {times.median:.4g} ms" if times.median is not None else "no median"
+        title = "" if at or seen.throughput_qps is not None else "speed"
+        yield _row(title, f"{name}: {middle}{tails}")
+    for words in seen.diagnosis:
+        yield _row("", f"- {words}")
+
+
+def _profile(run: RunDigest) -> Iterator[str]:
+    for at, row in enumerate(run.profile[:_SHOWN]):
+        yield _row("" if at else "hot layers", f"{row.percent:5.1f} % {row.average_ms:8.4f} ms  {row.layer}")
+
+
+def _records(title: str, records: tuple[LogRecord, ...]) -> Iterator[str]:
+    for at, record in enumerate(records[:_SHOWN]):
+        times = f" ({record.count} times)" if record.count > 1 else ""
+        yield _row("" if at else title + "s", f"line {record.line:,}{times}: {record.text}")
+
+
+def _unread(lines: tuple[Unread, ...]) -> Iterator[str]:
+    for at, one in enumerate(lines):
+        yield _row("" if at else "unread", f"{one.count} times, first line {one.line:,}: {one.text}")
+
+
+def diff_words(found: LogDiff) -> str:
+    """Two logs compared, in words."""
+    lines = [
+        (
+            f"{'':<{_WIDTH}}first: TensorRT {found.versions[0]}, {_count(found.layers[0])} layers; "
+            f"second: TensorRT {found.versions[1]}, {_count(found.layers[1])} layers"
+        )
+    ]
+    lines += [
+        _row("" if at else "passes", f"{one.name:<32}{one.first:>6} effects, then {one.second}")
+        for at, one in enumerate(found.passes)
+    ]
+    if found.parting is not None:
+        ours, theirs = (
+            event and f"line {event.line:,}: {event.kind} {event.pass_name} {' + '.join(event.nodes)}"
+            for event in found.parting
+        )
+        lines += [
+            _row("they part", f"first:  {ours or 'ends here'}"),
+            _row("", f"second: {theirs or 'ends here'}"),
+        ]
+    for title, events in (("only first", found.only_first), ("only second", found.only_second)):
+        shown = events[: 4 * _SHOWN]
+        lines += [
+            _row(
+                "" if at else title,
+                f"line {event.line:,}: {event.kind} {event.pass_name} {' + '.join(event.nodes)}",
+            )
+            for at, event in enumerate(shown)
+        ]
+        lines += [_row("", f"and {len(events) - len(shown)} more")] if len(events) > len(shown) else []
+    for title, changes in (("precision", found.precisions), ("Q/DQ", found.ledger)):
+        shown_changes = changes[: 4 * _SHOWN]
+        lines += [
+            _row("" if at else title, f"{one.node}: {one.first or 'absent'} -> {one.second or 'absent'}")
+            for at, one in enumerate(shown_changes)
+        ]
+        lines += (
+            [_row("", f"and {len(changes) - len(shown_changes)} more")]
+            if len(changes) > len(shown_changes)
+            else []
+        )
+    lines += [_row("" if at else "times", _time(one)) for at, one in enumerate(found.times[: 4 * _SHOWN])]
+    if len(lines) == 1:
+        lines.append(_row("", "no difference in fusions, precision or times"))
+    return "\n".join(lines) + "\n"
+
+
+def _time(change: TimeChange) -> str:
+    ratio = (
+        f" ({change.second / change.first - 1:+.0%})" if change.first and change.second is not None else ""
+    )
+    return f"{change.what}: {_count(change.first)} -> {_count(change.second)}{ratio}"
+
+
+def _count(number: float | None) -> str:
+    return "?" if number is None else f"{number:.6g}"

@@ -1,0 +1,248 @@
+"""The commands parse, diff and explain as a person and a script meet them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import qdqtool.buildlog as room
+from qdqtool.cli.app import run
+from qdqtool.core.kinds import LOG
+from tests.buildlog import small
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "build.log"
+    path.write_text(small.trtexec())
+    return path
+
+
+def test_parse_prints_a_digest(log, capsys):
+    assert run(["parse", str(log)]) == 0
+    out = capsys.readouterr().out
+    for words in (
+        "run 1: trtexec, TensorRT 8.6.0, passed",
+        "ConstQDQInitializersFusion",
+        "2 Q, 2 DQ, 0 clones; 4 of 4 accounted for",
+        "kernels of their own: Q_x",
+        "Conv_1 (Conv): float: none of its inputs comes from a DequantizeLinear",
+        "100 queries per second",
+        "consider --fp16",
+    ):
+        assert words in out
+
+
+CONTRACT = {
+    "argv": list,
+    "engine_layers": list,
+    "front_end": str,
+    "funnel": list,
+    "ledger": list,
+    "ledger_summary": dict,
+    "lines": int,
+    "passes": dict,
+    "performance": dict,
+    "status": str,
+    "unread": int,
+    "version": list,
+}
+
+
+def test_the_fields_that_scripts_rely_on_are_there(log, capsys):
+    assert run(["parse", str(log), "--json"]) == 0
+    artefact = json.loads(capsys.readouterr().out)
+    assert (artefact["kind"], artefact["schema"]) == ("log", 1)
+    (one,) = artefact["data"]["runs"]
+    assert {field: type(one[field]) for field in CONTRACT} == CONTRACT
+    assert one["version"] == [8, 6, 0]
+    assert one["passes"]["QDQToCopy"] == {
+        "attempts": 1,
+        "effects": 1,
+        "first_line": one["passes"]["QDQToCopy"]["first_line"],
+    }
+    assert one["funnel"][0] == {"stage": "original", "layers": 6, "line": one["funnel"][0]["line"]}
+    row = next(row for row in one["ledger"] if row["node"] == "DQ_w")
+    assert (row["kind"], row["end"], row["into"]) == ("DQ", "fused-weight", "Conv_0")
+    assert row["lines"]
+    assert one["ledger_summary"]["accounted"] == 4
+    assert one["performance"]["throughput_qps"] == 100.0
+
+
+def test_json_of_the_command_is_the_artefact_byte_for_byte(log, capsys, tmp_path):
+    run(["parse", str(log), "--json"])
+    printed = capsys.readouterr().out
+    assert printed == LOG.dump(room.read(log))
+    run(["parse", str(log), "--json", "--events", str(tmp_path / "events.jsonl")])
+    assert capsys.readouterr().out == printed
+
+
+def test_json_with_notes_and_two_runs_is_the_artefact_too(tmp_path, capsys):
+    path = tmp_path / "two.log"
+    path.write_bytes((small.trtexec(8201) + small.trtexec(8600)).encode("utf-16"))
+    run(["parse", str(path), "--json"])
+    printed = capsys.readouterr().out
+    assert printed == LOG.dump(room.read(path))
+    assert LOG.read(_written(tmp_path, printed)).notes == ("utf-16-le",)
+
+
+def _written(folder: Path, text: str) -> Path:
+    path = folder / "artefact.json"
+    path.write_text(text)
+    return path
+
+
+def test_every_export_is_written(log, tmp_path, capsys):
+    events, tables, trace = tmp_path / "events.jsonl", tmp_path / "tables", tmp_path / "trace.json"
+    assert (
+        run(["parse", str(log), "--events", str(events), "--tables", str(tables), "--trace", str(trace)]) == 0
+    )
+    assert "run 1: trtexec" in capsys.readouterr().out
+    first = json.loads(events.read_text().splitlines()[0])
+    assert (first["kind"], first["run"]) == ("layers", 1)
+    ledger = list(csv.DictReader(io.StringIO((tables / "ledger.csv").read_text())))
+    assert {row["node"]: row["end"] for row in ledger}["Q_x"] == "runtime-copy"
+    assert {path.stem for path in tables.iterdir()} >= {
+        "passes",
+        "events",
+        "compute",
+        "nodes",
+        "tactics",
+        "layers",
+    }
+    slices = [event for event in json.loads(trace.read_text())["traceEvents"] if event["ph"] == "X"]
+    tuned = [event for event in slices if event["tid"] == 2]
+    assert [(event["name"], event["dur"]) for event in tuned] == [("w + Q_w + Conv_0", 125_000)]
+
+
+def test_parquet_without_pyarrow_names_the_package(log, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert run(["parse", str(log), "--tables", str(tmp_path / "t"), "--parquet"]) == 3
+    assert "pyarrow" in capsys.readouterr().err
+
+
+def test_parquet_tables_hold_the_same_rows(log, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow")
+    assert run(["parse", str(log), "--tables", str(tmp_path), "--parquet"]) == 0
+    assert parquet.read_table(tmp_path / "ledger.parquet").num_rows == 4
+
+
+def test_unread_lists_wordings_by_frequency(log, capsys):
+    odd = f"{small.STAMP} [V] [TRT] nobody knows this\n"
+    log.write_text(small.trtexec() + odd * 2 + odd.replace("nobody", "everybody forgot"))
+    assert run(["parse", str(log), "--unread"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(maxsplit=2)[::2] for line in lines] == [
+        ["2", "nobody knows this"],
+        ["1", "everybody forgot knows this"],
+    ]
+
+
+def test_of_many_runs_the_later_ones_get_a_line_each(tmp_path, capsys):
+    path = tmp_path / "many.log"
+    path.write_text(small.trtexec() * 11)
+    assert run(["parse", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert sum(line.startswith("run ") for line in out.splitlines()) == 11
+    assert out.count("passes ") == 8
+
+
+@pytest.mark.parametrize(("end", "code"), [("PASSED", 0), ("FAILED", 4)])
+def test_a_pipe_hands_on_whether_the_build_failed(end, code, tmp_path):
+    kept = tmp_path / "kept.log"
+    text = small.trtexec(end=end).encode()
+    done = subprocess.run(
+        [sys.executable, "-m", "qdqtool", "parse", "-", "--tee", str(kept)],
+        input=text,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr.decode()
+    assert b"run 1: trtexec" in done.stdout
+    assert kept.read_bytes() == text
+
+
+def test_a_saved_log_of_a_failed_build_is_still_a_good_log(log, capsys):
+    error = f"{small.STAMP} [E] [TRT] ModelImporter.cpp:773: ERROR: ModelImporter.cpp:180 In function parseGraph: [8] "
+    log.write_text(
+        "&&&& RUNNING TensorRT.trtexec [TensorRT v8600] # trtexec --onnx=a.onnx\n"
+        + error
+        + 'Assertion failed: shiftIsAllZeros(zeroPoint) && "TRT only supports symmetric quantization"\n'
+        + f"{small.STAMP} [E] Engine set up failed\n"
+        + "&&&& FAILED TensorRT.trtexec [TensorRT v8600] # trtexec --onnx=a.onnx\n"
+    )
+    assert run(["parse", str(log)]) == 0
+    out = capsys.readouterr().out
+    assert "meaning: a zero point is not 0" in out
+    assert "fix: quantize with symmetric INT8" in out
+
+
+def test_terminal_escapes_in_names_are_shown_not_sent(log, capsys):
+    log.write_text(small.trtexec().replace("Conv_1", "Conv\x9b31m\u202e_1").replace("Q_x", "Q\x07_x"))
+    for arguments in (["parse", str(log)], ["parse", str(log), "--unread"], ["diff", str(log), str(log)]):
+        assert run(arguments) == 0
+        out = capsys.readouterr().out
+        assert not {char for char in out if not char.isprintable() and char != "\n"}
+
+
+def test_a_missing_log_is_exit_code_5(tmp_path, capsys):
+    assert run(["parse", str(tmp_path / "none.log")]) == 5
+    assert "cannot be read" in capsys.readouterr().err
+
+
+def test_diff_finds_the_fusion_that_was_lost(tmp_path, capsys):
+    first, second = tmp_path / "a.log", tmp_path / "b.log"
+    first.write_text(small.trtexec(8501))
+    lost = small.trtexec(8600).replace(
+        f"{small.STAMP} [V] [TRT] QuantizeDoubleInputNodes: fusing (DQ_x and DQ_w) into Conv_0\n", ""
+    )
+    second.write_text(lost.replace("Throughput: 100 qps", "Throughput: 80 qps"))
+    assert run(["diff", str(first), str(second)]) == 0
+    out = capsys.readouterr().out
+    assert "first: TensorRT 8.5.1, 3 layers; second: TensorRT 8.6.0, 3 layers" in out
+    assert "quantized QuantizeDoubleInputNodes DQ_x + DQ_w" in out
+    assert "run: throughput (qps): 100 -> 80 (-20%)" in out
+    assert run(["diff", str(first), str(second), "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)["data"]
+    assert [event["pass_name"] for event in data["only_first"]] == ["QuantizeDoubleInputNodes"]
+    assert data["parting"][0]["kind"] == "quantized"
+    assert data["only_second"] == []
+
+
+def test_diff_of_a_log_with_itself_is_no_difference(log, capsys):
+    assert run(["diff", str(log), str(log)]) == 0
+    assert "no difference" in capsys.readouterr().out
+
+
+def test_diff_of_something_else_is_exit_code_5(log, tmp_path, capsys):
+    other = tmp_path / "notes.txt"
+    other.write_text("buy milk\n")
+    assert run(["diff", str(log), str(other)]) == 5
+    assert "engine diff" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["QDQToCopy"], "for INT8:"),
+        (["pass", "QDQToCopy"], "for INT8:"),
+        (["tactic", "ampere_first_layer_filter3x3_imma_fwd"], "INT8 tensor cores"),
+        (["format", "Int8(1,3:4,H,W)"], "packed in vectors of 4"),
+        (["parse"], "Read any log"),
+        ([], "SplitQAcrossPrecedingFanIn"),
+    ],
+)
+def test_explain_answers(words, answer, capsys):
+    assert run(["explain", *words]) == 0
+    assert answer in capsys.readouterr().out
+
+
+def test_explain_of_a_typing_error_names_the_nearest(capsys):
+    assert run(["explain", "QDQToCopi"]) == 2
+    assert "did you mean 'QDQToCopy'?" in capsys.readouterr().err
