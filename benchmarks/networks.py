@@ -115,7 +115,7 @@ def vit_small() -> onnx.ModelProto:
     weight = d.weight(384, 3, 16, 16, fan_in=768)
     x = d.node("Conv", "x", weight, kernel_shape=[16, 16], strides=[16, 16])
     x = d.node("Transpose", d.node("Reshape", x, d.shape(0, 384, 196)), perm=[0, 2, 1])
-    x = _encoder(d, x, 12, 384, 6, 196)
+    x = encoder(d, x, 12, 384, 6, 196)
     y = d.dense(d.node("ReduceMean", x, axes=[1], keepdims=0), 384, 1000)
     return d.model(("x", ["N", 3, 224, 224], TensorProto.FLOAT), y)
 
@@ -124,11 +124,11 @@ def bert_base() -> onnx.ModelProto:
     """BERT-base with 128 tokens: 12 blocks, width 768, 12 heads; the input is a row of token numbers."""
     d = Drawing()
     x = d.norm(d.node("Gather", d.weight(30522, 768, fan_in=768), "x"), 768)
-    x = _encoder(d, x, 12, 768, 12, 128)
+    x = encoder(d, x, 12, 768, 12, 128)
     return d.model(("x", ["N", 128], TensorProto.INT64), d.dense(x, 768, 2))
 
 
-def _encoder(d: Drawing, x: str, blocks: int, width: int, heads: int, tokens: int) -> str:
+def encoder(d: Drawing, x: str, blocks: int, width: int, heads: int, tokens: int) -> str:
     split, merge = d.shape(0, tokens, heads, width // heads), d.shape(0, tokens, width)
     factor = d.scalar((width // heads) ** -0.5)
     root, one, half = d.scalar(2**0.5), d.scalar(1), d.scalar(0.5)

@@ -14,6 +14,7 @@ from qdqtool.core.explore import EngineView
 from qdqtool.core.lint import LintReport
 from qdqtool.core.noop import NoOpReport
 from qdqtool.core.placement import Placement
+from qdqtool.core.prediction import Prediction
 from qdqtool.core.preparation import Insertion, Preparation
 from qdqtool.core.repair import RepairReport
 from qdqtool.core.report import Report
@@ -32,6 +33,7 @@ ENGINE_VIEW = Artefact(kind="engine-view", schema=1, type=EngineView)
 NOOP = Artefact(kind="noop", schema=1, type=NoOpReport)
 AUDIT = Artefact(kind="audit", schema=1, type=Audit)
 ACCURACY = Artefact(kind="accuracy", schema=1, type=Comparison)
+PREDICTION = Artefact(kind="prediction", schema=1, type=Prediction)
 LINT = Artefact(kind="lint", schema=1, type=LintReport)
 SENSITIVITY = Artefact(kind="sensitivity", schema=1, type=Sensitivity)
 REPORT = Artefact(kind="report", schema=1, type=Report)

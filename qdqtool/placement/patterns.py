@@ -25,6 +25,18 @@ def attentions(view: GraphView) -> Iterator[tuple[Node, Node]]:
             yield scores, values
 
 
+def between(view: GraphView, scores: Node, values: Node) -> tuple[Node, ...]:
+    """The nodes on the way from the scores of an attention to its second product, Q/DQ included."""
+    found: dict[str, Node] = {}
+    waiting = [scores.outputs[0]]
+    while waiting and len(found) < _WIDEST * 2:
+        for use in view.uses(waiting.pop()):
+            if use.node.name not in found and use.node.name != values.name:
+                found[use.node.name] = use.node
+                waiting.extend(use.node.outputs)
+    return tuple(found.values())
+
+
 def gates(view: GraphView) -> Iterator[tuple[Node, ...]]:
     """The nodes of each squeeze-and-excite gate: from the pooling to the Mul with what was pooled, both excluded."""
     for pool in view.nodes:

@@ -18,7 +18,7 @@ from qdqtool.core.engine import EngineLayer
 from qdqtool.core.placement import Decision, Placement, SlotKind
 from qdqtool.core.recipe import InsertOptions, PlacementOptions, PrepareOptions
 from qdqtool.engine import read
-from qdqtool.errors import BuildError
+from qdqtool.errors import QdqError
 from qdqtool.graph.insert import insert
 from qdqtool.graph.load import load
 from qdqtool.graph.model import Model
@@ -47,7 +47,7 @@ def build(proto: onnx.ModelProto, target: str = "sm86") -> Built:
         path = models.save(proto, folder)
         try:
             result, _ = RTX.build(BuildRequest(model=path, folder=folder, targets=(target,), timeout_s=120))
-        except BuildError as error:
+        except QdqError as error:
             log = folder / "build.log"
             return Built(error=f"{error.what} {log.read_text('utf-8') if log.exists() else ''}")
         assert result.layers is not None
@@ -91,7 +91,7 @@ def _amax(model: Model, decision: Decision) -> tuple[float, ...]:
     values = np.abs(model.view.constant(decision.tensor))
     axis = decision.spec.axis if decision.spec else None
     others = None if axis is None else tuple(index for index in range(values.ndim) if index != axis)
-    return tuple(float(value) for value in np.atleast_1d(values.max(axis=others)))
+    return tuple(max(float(value), 1e-4) for value in np.atleast_1d(values.max(axis=others)))
 
 
 def _word(dtype: DType) -> str:

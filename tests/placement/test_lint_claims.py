@@ -10,6 +10,7 @@ import pytest
 from qdqtool.core.dtypes import DType
 from qdqtool.graph.load import load
 from qdqtool.placement.lint import LINTS, codes, lint
+from qdqtool.placement.predict.run import predict
 from tests import models
 from tests.placement.building import Built, build
 from tests.placement.qdq import GRAPHS
@@ -176,6 +177,16 @@ def test_the_builder_does_what_lint_says(name, tmp_path):
         assert not any(finding.severity.value == "error" for finding in report.findings)
     else:
         assert any(finding.severity.rank for finding in report.findings)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_predicted_precisions_are_those_of_the_engine(name, tmp_path):
+    result = built(name)
+    if result.error:
+        pytest.skip("does not build")
+    nodes = predict(load(models.save(GRAPHS[name](), tmp_path)), "rtx").nodes
+    foreseen = {n.node: "float" if n.precision.is_float else str(n.precision) for n in nodes if n.compute}
+    assert foreseen == dict(result.precision)
 
 
 def test_sm75_convolutions_are_not_int8():

@@ -1,0 +1,90 @@
+"""Say what TensorRT will make of a Q/DQ model, without building it.
+
+For every node its precision and the engine layer that will hold it, and for every Q and DQ its fate: moved, fused
+into a layer, folded, merged, or left as a kernel. Estimated from rules, which `benchmarks/prediction.py` checks
+against real engines; a build says how it really is.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from qdqtool.core.prediction import Prediction
+
+
+def predict(
+    model: Annotated[Path, typer.Argument(help="ONNX model with Q/DQ nodes.")],
+    profile: Annotated[
+        str, typer.Option(help="rtx: TensorRT for RTX; classic: TensorRT 8.x to 10.x.")
+    ] = "rtx",
+    ledger: Annotated[bool, typer.Option("--ledger", help="Also list the fate of every Q and DQ.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the artefact instead of the table.")] = False,
+) -> None:
+    """Say what TensorRT will make of a Q/DQ model, without building it."""
+    from qdqtool.cli.screen import stdout
+    from qdqtool.core.kinds import PREDICTION
+    from qdqtool.graph.load import load
+    from qdqtool.placement.predict.run import predict as foresee
+
+    prediction = foresee(load(model), profile)
+    if json:
+        sys.stdout.write(PREDICTION.dump(prediction))
+        return
+    stdout().print(_nodes(prediction))
+    if ledger:
+        stdout().print(_fates(prediction))
+    for line in _summary(prediction):
+        stdout().print(line, markup=False, highlight=False)
+
+
+def _nodes(prediction: Prediction) -> Table:
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table("node", "op", "precision", "why", "in one layer with", box=None)
+    members = {layer.name: layer.nodes for layer in prediction.layers}
+    for node in prediction.nodes:
+        if node.compute:
+            style = "green" if node.precision.value == "int8" else "yellow"
+            others = [name for name in members.get(node.layer, ()) if name != node.node]
+            table.add_row(
+                escape(node.node),
+                node.op,
+                f"[{style}]{node.precision}[/]",
+                escape(node.reason),
+                escape(", ".join(others)),
+            )
+    return table
+
+
+def _fates(prediction: Prediction) -> Table:
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table("Q or DQ", "fate", "into", box=None)
+    for row in prediction.ledger:
+        table.add_row(escape(row.node), row.end.value, escape(row.into))
+    return table
+
+
+def _summary(prediction: Prediction) -> list[str]:
+    from collections import Counter
+
+    compute = [node for node in prediction.nodes if node.compute]
+    chosen = sum(node.precision.value == "int8" for node in compute)
+    ends = Counter(row.end.value for row in prediction.ledger)
+    fates = ", ".join(f"{count} {end}" for end, count in sorted(ends.items()))
+    return [
+        f"{chosen} of {len(compute)} compute nodes in INT8, {len(prediction.layers)} layers (estimated, {prediction.profile})",
+        f"{len(prediction.ledger)} Q and DQ: {fates}" if fates else "no Q/DQ",
+    ]
+
+
+PLUGIN = predict

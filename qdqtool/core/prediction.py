@@ -1,0 +1,56 @@
+"""What a builder will make of a Q/DQ graph, said before any build."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qdqtool.core.dtypes import DType
+from qdqtool.core.events import LedgerRow
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PredictedNode:
+    """A node of the model in the engine to come.
+
+    Attributes:
+        node: its name.
+        op: its ONNX operator.
+        precision: type of its arithmetic; for a node that computes nothing, of the values it hands on.
+        layer: name of the predicted layer that holds it; "" where it leaves no trace.
+        compute: whether it is a convolution or a matrix product.
+        reason: why, in words.
+    """
+
+    node: str
+    op: str
+    precision: DType
+    layer: str
+    compute: bool
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PredictedLayer:
+    """Nodes that will run as one engine layer, in graph order, Q/DQ of weights and results included."""
+
+    name: str
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prediction:
+    """A prediction for one profile: estimated from rules, never measured.
+
+    Attributes:
+        profile: "classic" (TensorRT 8.x and 10.x) or "rtx" (TensorRT for RTX).
+        nodes: every node but constants, Q and DQ, in graph order.
+        layers: in graph order.
+        ledger: the fate of every Q and DQ, as a build log tells it; steps have line 0.
+        notes: what the reader of the model noticed.
+    """
+
+    profile: str
+    nodes: tuple[PredictedNode, ...]
+    layers: tuple[PredictedLayer, ...]
+    ledger: tuple[LedgerRow, ...]
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,67 @@
+"""Puts precisions, layers and ledger together."""
+
+from __future__ import annotations
+
+from qdqtool.core.dtypes import DType
+from qdqtool.core.prediction import PredictedNode, Prediction
+from qdqtool.errors import UsageError
+from qdqtool.graph.find import find
+from qdqtool.graph.model import Model
+from qdqtool.graph.view import Node
+from qdqtool.placement.flow import Flow, is_int8
+from qdqtool.placement.predict.classic import ClassicPlan
+from qdqtool.placement.predict.demand import Demands
+from qdqtool.placement.predict.precision import float_type, judge
+from qdqtool.placement.predict.rtx import RtxPlan
+
+PROFILES = ("classic", "rtx")
+_SILENT = frozenset({"Constant", "DequantizeLinear", "QuantizeLinear"})
+
+
+def predict(model: Model, profile: str = "rtx") -> Prediction:
+    """What the optimizer will do with every Q/DQ pair, which nodes share a layer, and each node's precision.
+
+    Linear in nodes. Estimated from rules; `benchmarks/prediction.py` measures how often they are right.
+
+    Args:
+        model: a Q/DQ model (a float model gives float layers and an empty ledger).
+        profile: "classic" for TensorRT 8.x to 10.x, "rtx" for TensorRT for RTX.
+
+    Raises:
+        UsageError: an unknown profile.
+    """
+    if profile not in PROFILES:
+        raise UsageError(
+            f"there is no profile {profile!r}", fix=f"choose one of {', '.join(PROFILES)}", where="--profile"
+        )
+    flow = Flow(model.view, find(model))
+    target = "rtx" if profile == "rtx" else "10"
+    judged = {node.name: judge(flow, node, target) for node in flow.products()}
+    precision = {name: judgement.precision for name, judgement in judged.items()}
+    plan = RtxPlan(flow, precision) if profile == "rtx" else ClassicPlan(flow, precision)
+    holder = {node: layer.name for layer in plan.layers for node in layer.nodes}
+    demands = Demands(flow)
+    nodes = tuple(
+        PredictedNode(
+            node=node.name,
+            op=node.op,
+            precision=precision.get(node.name) or _handed_on(flow, demands, node),
+            layer=holder.get(node.name, ""),
+            compute=node.name in judged,
+            reason=judged[node.name].reason if node.name in judged else "",
+        )
+        for node in flow.view.nodes
+        if node.op not in _SILENT
+    )
+    return Prediction(profile=profile, nodes=nodes, layers=plan.layers, ledger=plan.ledger, notes=model.notes)
+
+
+def _handed_on(flow: Flow, demands: Demands, node: Node) -> DType:
+    """The type of the values that a node without a product hands on."""
+    if not node.outputs:
+        return DType.UNKNOWN
+    reads = flow.origins.get(node.outputs[0])
+    if is_int8(reads) or demands.passes(node):
+        return DType.INT8
+    dtype = flow.view.info(node.outputs[0]).dtype
+    return float_type(flow, node) if dtype is DType.UNKNOWN else dtype

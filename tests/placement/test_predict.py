@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import time
+
+import pytest
+
+from qdqtool.cli.app import run
+from qdqtool.core.dtypes import DType
+from qdqtool.core.events import End
+from qdqtool.core.kinds import PREDICTION
+from qdqtool.errors import UsageError
+from qdqtool.graph.load import load
+from qdqtool.placement.predict.run import PROFILES, predict
+from tests import models
+from tests.placement.qdq import GRAPHS, Quantized
+from tests.shared import ROOT, SHARED
+
+
+def foresee(name, tmp_path, profile="classic"):
+    return predict(load(models.save(GRAPHS[name](), tmp_path)), profile)
+
+
+def ends(prediction):
+    return {row.node: (row.end, row.into) for row in prediction.ledger}
+
+
+def layers(prediction):
+    return {layer.nodes for layer in prediction.layers}
+
+
+def precisions(prediction):
+    return {node.node: node.precision for node in prediction.nodes if node.compute}
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_float_model_has_an_empty_ledger_and_float_layers(profile, tmp_path):
+    prediction = predict(load(models.save(models.residual_cnn(), tmp_path)), profile)
+    assert prediction.ledger == ()
+    assert set(precisions(prediction).values()) == {DType.FLOAT32}
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("name", GRAPHS)
+def test_every_node_is_in_one_layer_and_every_q_and_dq_has_one_fate(profile, name, tmp_path):
+    model = load(models.save(GRAPHS[name](), tmp_path))
+    prediction = predict(model, profile)
+    held = [node for layer in prediction.layers for node in layer.nodes]
+    assert len(held) == len(set(held))
+    told = [row.node for row in prediction.ledger]
+    assert len(told) == len(set(told))
+    here = {n.name for n in model.view.nodes if n.op in {"QuantizeLinear", "DequantizeLinear"}}
+    assert here <= set(told)
+    assert {node.node for node in prediction.nodes if node.compute} <= set(held)
+
+
+def test_a_chain_becomes_two_layers_with_the_q_of_the_second_in_the_first(tmp_path):
+    prediction = foresee("chain_ok", tmp_path)
+    assert ("c1_w/Q", "c1", "relu1", "c2_x/Q") in layers(prediction)
+    assert ends(prediction)["c1_x/Q"] == (End.COPY, "c1_x/Q")
+    assert ends(prediction)["c2_x/Q"] == (End.OUTPUT, "c1")
+    assert ends(prediction)["c2_x/DQ"] == (End.INPUT, "c2")
+    assert ends(prediction)["c2_w/Q"] == (End.WEIGHT, "c2")
+
+
+def test_a_float_shortcut_makes_the_sum_float_so_the_next_q_is_a_kernel(tmp_path):
+    bare = foresee("residual_bare", tmp_path)
+    assert ("c2_w/Q", "c2", "add", "relu2") in layers(bare)
+    assert ends(bare)["c3_x/Q"][0] is End.COPY
+    quantized = foresee("residual_shortcut", tmp_path)
+    assert ends(quantized)["c3_x/Q"] == (End.OUTPUT, "c2")
+    assert ends(quantized)["add_x/DQ"] == (End.INPUT, "c2")
+
+
+def test_of_two_convolutions_the_last_takes_the_add(tmp_path):
+    s = Quantized()
+    x = s.image()
+    first, second = s.qconv("first", x), s.qconv("second", x)
+    prediction = predict(
+        load(models.save(s.done(s.node("Add", [first, second], "y", name="add")), tmp_path)), "classic"
+    )
+    assert {"second", "add"} <= set(next(nodes for nodes in layers(prediction) if "add" in nodes))
+
+
+def test_a_q_moves_through_a_pool_into_the_convolution(tmp_path):
+    s = Quantized()
+    y = s.node(
+        "MaxPool", [s.relu("relu1", s.qconv("c1", s.image()))], "pool_y", name="pool", kernel_shape=[2, 2]
+    )
+    prediction = predict(load(models.save(s.done(s.qconv("c2", y)), tmp_path)), "classic")
+    assert ends(prediction)["c2_x/Q"] == (End.OUTPUT, "c1")
+    row = next(row for row in prediction.ledger if row.node == "c2_x/Q")
+    assert [step.what for step in row.steps] == ["moved through pool", "fused-output c1"]
+
+
+def test_a_q_behind_a_concat_is_split_into_clones(tmp_path):
+    prediction = foresee("concat_pair_behind", tmp_path)
+    told = ends(prediction)
+    assert told["c3_x/Q"] == (End.SPLIT, "cat")
+    assert told["c3_x/Q_clone_0"] == (End.OUTPUT, "c1")
+    assert told["c3_x/Q_clone_1"] == (End.OUTPUT, "c2")
+    assert {row.clone_of for row in prediction.ledger if "_clone_" in row.node} == {"c3_x/Q"}
+
+
+def test_twin_qs_are_merged_and_different_ones_are_not(tmp_path):
+    assert ends(foresee("one_scale_for_two", tmp_path))["c2_x/Q"] == (End.MERGED, "c1_x/Q")
+    apart = ends(foresee("two_scales_for_one_tensor", tmp_path))
+    assert apart["c1_x/Q"][0] is End.COPY
+    assert apart["c2_x/Q"][0] is End.COPY
+
+
+def test_a_dq_and_a_q_of_one_scale_cancel(tmp_path):
+    told = ends(foresee("pair_behind_pair_same", tmp_path))
+    assert told["c1_x/Q"] == (End.CANCELLED, "first/DQ")
+    assert told["first/DQ"] == (End.CANCELLED, "c1_x/Q")
+
+
+def test_a_swish_fuses_with_its_convolution(tmp_path):
+    assert any({"c1", "sigmoid", "mul"} <= set(nodes) for nodes in layers(foresee("silu", tmp_path)))
+
+
+def test_an_int8_attention_is_one_layer_on_rtx(tmp_path):
+    prediction = foresee("attention_whole", tmp_path, "rtx")
+    fused = next(nodes for nodes in layers(prediction) if "qk" in nodes)
+    assert {"qk", "scale", "softmax", "av", "out_in/Q"} <= set(fused)
+    assert ("q", "k", "v") in layers(prediction)
+
+
+def test_rtx_keeps_products_apart_from_what_lies_between_them(tmp_path):
+    prediction = foresee("chain_ok", tmp_path, "rtx")
+    assert {("c1",), ("relu1", "c2_x/Q"), ("c2",), ("relu2",), ("c1_x/Q",)} == layers(prediction)
+    assert ends(prediction)["c1_x/Q"][0] is End.COPY
+    assert ends(prediction)["c2_x/Q"] == (End.KERNEL, "relu1 + c2_x/Q")
+
+
+def test_weights_behind_a_transpose_are_float_on_classic_only(tmp_path):
+    assert precisions(foresee("weight_transposed", tmp_path))["mm"] is DType.FLOAT32
+    assert precisions(foresee("weight_transposed", tmp_path, "rtx"))["mm"] is DType.INT8
+
+
+def test_an_unknown_profile_is_a_usage_error(tmp_path):
+    with pytest.raises(UsageError, match="no profile 'best'"):
+        foresee("chain_ok", tmp_path, "best")
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_many_nodes_take_seconds(profile, tmp_path):
+    s = Quantized()
+    x = s.image()
+    for step in range(2_500):
+        x = s.relu(f"relu{step}", s.qconv(f"c{step}", x, kernel=1))
+    model = load(models.save(s.done(x), tmp_path))
+    assert len(model.view.nodes) >= 14_000
+    start = time.perf_counter()
+    assert len(predict(model, profile).ledger) == 10_000
+    assert time.perf_counter() - start < 15
+
+
+def test_predict_json_is_exactly_the_artefact(tmp_path, capfd):
+    path = models.save(GRAPHS["weight_bare"](), tmp_path)
+    assert run(["predict", str(path), "--json"]) == 0
+    printed = capfd.readouterr().out
+    (tmp_path / "prediction.json").write_text(printed)
+    nodes = json.loads(printed)["data"]["nodes"]
+    assert {"node", "precision", "layer"} <= nodes[0].keys()
+    assert PREDICTION.read(tmp_path / "prediction.json").nodes[0].node == "c1"
+
+
+def test_predict_shows_nodes_fates_and_counts(tmp_path, capfd):
+    path = models.save(GRAPHS["residual_bare"](), tmp_path)
+    assert run(["predict", str(path), "--profile", "classic", "--ledger"]) == 0
+    shown = " ".join(capfd.readouterr().out.split())
+    assert "4 of 4 compute nodes in INT8" in shown
+    assert "runtime-copy" in shown
+
+
+@pytest.mark.shared
+def test_recorded_classic_engines_are_predicted_as_well_as_promised(monkeypatch):
+    if not (SHARED / "corpus").is_dir():
+        pytest.skip("needs corpus of the shared material beside the checkout")
+    pytest.importorskip("tensorrt_rtx", reason="the benchmark imports the builder")
+    monkeypatch.setattr(sys, "path", [str(ROOT / "benchmarks"), str(ROOT), *sys.path])
+    benchmark = importlib.import_module("prediction")
+    precision, partition = benchmark.measure_classic(SHARED / "corpus")
+    assert precision.total > 190
+    assert precision.share() >= 0.97
+    assert partition.total > 250
+    assert partition.share() >= 0.90
