@@ -26,17 +26,17 @@ def paired_interval(differences: np.ndarray[tuple[int], np.dtype[np.float64]]) -
 
     A percentile bootstrap with a fixed seed: samples are drawn with replacement as pairs, so that what both models
     find hard cancels (Efron and Tibshirani, An Introduction to the Bootstrap, 1993). Equal differences are drawn
-    together, which makes the cost depend on the number of different values only. Where no sample differs the bootstrap
-    would claim certainty; there the interval is what n samples without a change can exclude, 1 - 0.05^(1/n) both ways
-    (for differences between -1 and 1).
+    together, which makes the cost depend on the number of different values only. Where all samples show the same
+    difference the bootstrap would claim certainty; there the interval is what n equal samples can exclude,
+    1 - 0.05^(1/n) both ways (for differences between -1 and 1).
     """
     count = len(differences)
     if count < 2:
         return None
     values, times = np.unique(differences, return_counts=True)
-    if len(values) == 1 and values[0] == 0:
-        reach = 1 - (1 - _LEVEL) ** (1 / count)
-        return Interval(low=-reach, high=reach)
+    if len(values) == 1:
+        only, reach = float(values[0]), 1 - (1 - _LEVEL) ** (1 / count)
+        return Interval(low=max(-1.0, only - reach), high=min(1.0, only + reach))
     rng = np.random.default_rng(_SEED)
     batch = max(1, _CELLS // len(values))
     means = [

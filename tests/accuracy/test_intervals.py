@@ -22,6 +22,13 @@ def test_samples_without_a_change_still_leave_room_for_one() -> None:
     assert interval.low == -interval.high
 
 
+def test_samples_that_all_lose_still_leave_room_for_one_that_does_not() -> None:
+    interval = paired_interval(np.full(12, -1.0))
+    assert interval is not None
+    assert interval.low == -1.0
+    assert interval.high == pytest.approx(-0.779, abs=1e-3)
+
+
 def test_interval_matches_the_normal_approximation_for_many_samples() -> None:
     differences = np.random.default_rng(1).choice([-1.0, 0.0, 1.0], size=4000, p=[0.1, 0.85, 0.05])
     interval = paired_interval(differences)

@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 
 from qdqtool.errors import InputFileError
 
+_LARGEST = 8 << 30
+"""Bytes of all arrays together."""
+
 
 def from_npz(path: Path) -> list[dict[str, NDArray[Any]]]:
     """One entry per row where all arrays have the same number of rows, each with a batch dimension of 1; else one.
@@ -33,6 +36,11 @@ def from_npz(path: Path) -> list[dict[str, NDArray[Any]]]:
 
 
 def _arrays(stream: IO[bytes]) -> dict[str, NDArray[Any]]:
+    with zipfile.ZipFile(stream) as listed:
+        unpacked = sum(entry.file_size for entry in listed.infolist())
+    if unpacked > _LARGEST:
+        raise ValueError(f"it unpacks to {unpacked >> 30} GiB")
+    stream.seek(0)
     archive = np.load(stream, allow_pickle=False)
     if not isinstance(archive, np.lib.npyio.NpzFile):
         raise ValueError("it is a single array")  # noqa: TRY004 -- the file is wrong, not the program
