@@ -22,6 +22,7 @@ class Case:
         decisions: what placement decided for them; empty without a placement.
         holders: the engine layers that name it.
         regions: regions of the engine whose kernels are not listed.
+        rtx: whether TensorRT for RTX made the engine, which refuses some INT8 that classic TensorRT runs.
         targets: architectures the engine was built for ("sm86"), as far as known.
     """
 
@@ -31,6 +32,7 @@ class Case:
     decisions: tuple[Decision, ...]
     holders: Holders
     regions: tuple[EngineLayer, ...] = ()
+    rtx: bool = False
     targets: tuple[str, ...] = ()
 
     @property

@@ -68,17 +68,24 @@ def _constants_only(case: Case) -> Iterator[Cause]:
 
 
 def _transposed(case: Case) -> Iterator[Cause]:
-    """RTX has no INT8 kernel for ConvTranspose."""
-    if case.node.op == "ConvTranspose" and any(operand.quantized for operand in case.operands):
+    """RTX has no INT8 kernel for ConvTranspose; classic releases disagree about the axis of its scales."""
+    if case.node.op != "ConvTranspose" or not _any_quantized(case.operands):
+        return
+    if case.rtx:
         yield Cause(
             reason="TensorRT for RTX runs no ConvTranspose in INT8; its Q/DQ only adds dequantize kernels",
             fix="leave ConvTranspose float (place.exclude_ops: [ConvTranspose]) for this builder",
         )
+    elif any(operand.axis is not None for operand in case.weights):
+        yield Cause(
+            reason="its weight has one scale per channel; TensorRT releases disagree about their axis for ConvTranspose",
+            fix="quantize the weight of ConvTranspose per tensor",
+        )
 
 
 def _old_architecture(case: Case) -> Iterator[Cause]:
-    """SM75 has no INT8 convolution here."""
-    if case.node.op == "Conv" and "sm75" in case.targets:
+    """RTX has no INT8 convolution for SM75."""
+    if case.rtx and case.node.op == "Conv" and "sm75" in case.targets:
         yield Cause(
             reason="built for SM75, where TensorRT for RTX silently runs every INT8 convolution in float",
             fix="build for SM80 or newer; on SM75 leave convolutions float",
@@ -156,7 +163,7 @@ def _any_quantized(operands: tuple[Operand, ...]) -> bool:
 def _ranked_scale(case: Case) -> Iterator[Cause]:
     """A scale of shape [1] on the input of a convolution."""
     for operand in case.activations:
-        if case.node.op == "Conv" and operand.scale_shape == (1,):
+        if case.rtx and case.node.op == "Conv" and operand.scale_shape == (1,):
             yield Cause(
                 reason="the scale of its activation has shape [1] instead of []; TensorRT for RTX then computes in float",
                 fix="make the scale and the zero point scalars (`qdqtool repair` does it)",

@@ -67,9 +67,10 @@ class Scene:
         """Who writes and who reads what."""
         return Wiring(self.engine)
 
-    def ms(self, layer: EngineLayer) -> float | None:
-        """Measured milliseconds of a layer, where there is a profile."""
-        return self.explored.layers[self._positions[layer.name]].ms if self.explored else None
+    def ms(self, name: str) -> float | None:
+        """Measured milliseconds of the layer called `name`, where there is a profile and such a layer."""
+        place = self._positions.get(name)
+        return self.explored.layers[place].ms if self.explored and place is not None else None
 
     @cached_property
     def _positions(self) -> dict[str, int]:

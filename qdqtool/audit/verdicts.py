@@ -16,6 +16,8 @@ from qdqtool.core.join import Holders, join
 from qdqtool.core.placement import Decision, Placement
 from qdqtool.graph.view import GraphView
 
+_RTX_KINDS = frozenset({"correlation", "deconv", "runtime_fusion"})
+"""Kinds of layers that only TensorRT for RTX prints."""
 _BY_TYPE = {
     DType.INT8: Verdict.INT8,
     DType.FLOAT16: Verdict.FP16,
@@ -47,6 +49,7 @@ def cases(
     holders = join(engine, frozenset(node.name for node in nodes))
     operands = Operands(view)
     regions = tuple(layer for layer in engine.layers if is_opaque(layer))
+    rtx = any(layer.kind in _RTX_KINDS for layer in engine.layers)
     decisions: dict[str, list[Decision]] = defaultdict(list)
     for decision in placement.decisions if placement else ():
         if decision.slot.index < 2:
@@ -59,6 +62,7 @@ def cases(
             decisions=tuple(decisions[node.name]),
             holders=holders[node.name],
             regions=regions,
+            rtx=rtx,
             targets=targets,
         )
         for node in nodes

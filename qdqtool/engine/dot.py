@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from qdqtool.core.engine import EngineTensor, Role
 from qdqtool.core.explore import EngineView, LayerView
 from qdqtool.core.formats import short
-from qdqtool.engine.table import short as short_tensor
+from qdqtool.engine.table import brief
 
 
 def dot(view: EngineView, colours: Mapping[str, str]) -> str:
@@ -34,7 +34,7 @@ def dot(view: EngineView, colours: Mapping[str, str]) -> str:
         for tensor in layer.inputs:
             maker = _maker(tensor.name, makers, through)
             if maker is not None:
-                label = f"{short_tensor(tensor)} {short(tensor.format)}".strip()
+                label = f"{brief(tensor)} {short(tensor.format)}".strip()
                 lines.append(f"  n{maker} -> n{index} [label={_quoted(label)}, fontsize=8];")
     lines += [*_ports(view.bindings, makers, layers), "}"]
     return "\n".join(lines) + "\n"

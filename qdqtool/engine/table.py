@@ -124,10 +124,10 @@ def _sort_key(getter: Callable[[LayerView], Cell]) -> Callable[[LayerView], tupl
 
 
 def _tensors(tensors: tuple[EngineTensor, ...]) -> str:
-    return " ".join(short(tensor) for tensor in tensors)
+    return " ".join(brief(tensor) for tensor in tensors)
 
 
-def short(tensor: EngineTensor) -> str:
+def brief(tensor: EngineTensor) -> str:
     """Type and shape in a few characters: `int8[1x64x56x56]`."""
     shape = "?" if tensor.shape is None else "x".join(str(dim) for dim in tensor.shape)
     return f"{tensor.dtype}[{shape}]"

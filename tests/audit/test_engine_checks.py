@@ -12,7 +12,9 @@ from qdqtool.core.difference import EngineDiff, EngineTotals, LayerPair, Side
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Engine
 from qdqtool.core.findings import Finding, Severity
+from qdqtool.core.timing import Profile, ProfileRow
 from qdqtool.engine import read, read_text
+from qdqtool.engine.view import view
 from tests.shared import SHARED, shared
 
 FP32, FP16 = "Row major linear FP32", "Row major linear FP16 format"
@@ -224,6 +226,15 @@ def test_a_float_layer_between_int8_layers_is_an_island_without_a_model_too():
         conv("c3", tensor("b"), tensor("out")),
     )
     assert (finding.subject, finding.bytes) == ("c2", (2 + 1) * 32 * 64)
+
+
+def test_a_finding_tells_the_time_of_its_layer_where_there_is_a_profile():
+    made = engine(*CLEAN, reformat("Q2", tensor("out", FP16), tensor("pad", CHW32, channels=3), "QDQ"))
+    times = Profile(rows=(ProfileRow(name="Q2", average_ms=0.25),))
+    scene = replace(stage(made), explored=view(made, profile=times))
+    told = [finding.reason for finding in examine(scene).findings if finding.subject == "Q2"]
+    assert told
+    assert all(reason.endswith("(this layer takes 0.2500 ms)") for reason in told)
 
 
 def test_evidence_points_into_the_file_that_was_read():

@@ -11,7 +11,7 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty, Role
 from qdqtool.core.findings import Severity, Verdict
 from qdqtool.core.placement import Decision, Opinion, Placement, QuantSpec, Slot, SlotKind, Stance
-from tests.audit.graphs import dead_and_fixed, fine, float_weight, matmul_wrong_axis
+from tests.audit.graphs import dead_and_fixed, fine, float_weight, matmul_wrong_axis, transposed_conv
 from tests.audit.scenes import engine, kernel, view_of
 
 
@@ -130,3 +130,15 @@ def test_a_node_inside_a_region_without_listed_kernels_is_unknown_not_guessed(tm
     assert {v.verdict for v in found} == {Verdict.UNKNOWN}
     assert all("{ForeignNode[c1...c3]}, whose kernels are not listed" in v.reason for v in found)
     assert {v.certainty for v in found} == {Certainty.INFERRED}
+
+
+def test_what_only_one_builder_refuses_is_not_blamed_on_another(tmp_path):
+    layers = engine(kernel("up_myl0_1", "up", precision=DType.FLOAT16))
+    classic = engine(*(replace(layer, kind="CaskDeconvolutionV2") for layer in layers.layers))
+    view = view_of(transposed_conv(), tmp_path)
+    reasons = {
+        name: {v.node: v.reason for v in verdicts(view, made, None)}["up"]
+        for name, made in (("rtx", layers), ("classic", classic))
+    }
+    assert "TensorRT for RTX runs no ConvTranspose" in reasons["rtx"]
+    assert "disagree about their axis" in reasons["classic"]
