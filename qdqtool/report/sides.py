@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 
 from qdqtool.core.engine import Role
 from qdqtool.core.findings import NodeVerdict
-from qdqtool.core.report import Report, Summary
+from qdqtool.core.report import LayerRow, Report, Summary
 from qdqtool.report import words
 from qdqtool.report.graph import main_node
 
@@ -92,7 +91,7 @@ def _figures(first: Report, second: Report) -> tuple[FigurePair, ...]:
         rows.append(
             FigurePair(name="Time of all layers", first=shown[0], second=shown[1], change=_share(*times))
         )
-    return tuple(rows)
+    return tuple(row for row in rows if {row.first, row.second} - {"", words.UNKNOWN})
 
 
 def _accuracy(summary: Summary) -> str:
@@ -120,24 +119,40 @@ def _shown(verdict: NodeVerdict | None) -> str:
 
 
 def _costs(first: Report, second: Report) -> tuple[CostPair, ...]:
-    """Nodes of both runs whose layers differ, the largest change first."""
+    """Nodes of both runs whose layers differ, the largest change first.
+
+    Where the runs have no node name in common but equally many compute layers, those are paired in launch order.
+    """
     left, right = _by_node(first), _by_node(second)
-    pairs = []
-    for node in left.keys() & right.keys():
-        a, b = left[node], right[node]
-        if a != b:
-            pairs.append(
-                CostPair(
-                    node=node,
-                    first_kernels=a[0],
-                    second_kernels=b[0],
-                    first_bytes=a[1],
-                    second_bytes=b[1],
-                    first_ms=a[2],
-                    second_ms=b[2],
-                )
-            )
+    names = [(node, node) for node in left if node in right]
+    if not names:
+        left, right = _compute(first), _compute(second)
+        names = list(zip(left, right, strict=True)) if len(left) == len(right) else []
+    pairs = [
+        CostPair(
+            node=a if a == b else f"{a} / {b}",
+            first_kernels=left[a].kernels,
+            second_kernels=right[b].kernels,
+            first_bytes=left[a].bytes,
+            second_bytes=right[b].bytes,
+            first_ms=left[a].ms,
+            second_ms=right[b].ms,
+        )
+        for a, b in names
+        if left[a] != right[b]
+    ]
     return tuple(sorted(pairs, key=lambda pair: (-_weight(pair), pair.node)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Cost:
+    kernels: int = 0
+    bytes: int = 0
+    ms: float | None = None
+
+    def with_layer(self, layer: LayerRow) -> _Cost:
+        ms = self.ms if layer.ms is None else (self.ms or 0.0) + layer.ms
+        return _Cost(self.kernels + 1, self.bytes + (layer.bytes or 0), ms)
 
 
 def _weight(pair: CostPair) -> float:
@@ -146,16 +161,20 @@ def _weight(pair: CostPair) -> float:
     return abs(pair.first_bytes - pair.second_bytes)
 
 
-def _by_node(report: Report) -> dict[str, tuple[int, int, float | None]]:
+def _by_node(report: Report) -> dict[str, _Cost]:
     """Kernels, known bytes and milliseconds by ONNX node; a layer of several nodes counts for its main one."""
-    found: dict[str, tuple[int, int, float | None]] = defaultdict(lambda: (0, 0, None))
+    found: dict[str, _Cost] = {}
     for layer in report.layers:
         node = main_node(layer)
         if node is not None and layer.role is not Role.NONE:
-            kernels, moved, ms = found[node]
-            time = ms if layer.ms is None else (ms or 0.0) + layer.ms
-            found[node] = (kernels + 1, moved + (layer.bytes or 0), time)
-    return dict(found)
+            found[node] = found.get(node, _Cost()).with_layer(layer)
+    return found
+
+
+def _compute(report: Report) -> dict[str, _Cost]:
+    """The same by name of the compute layers, in launch order."""
+    layers = (layer for layer in report.layers if layer.role is Role.COMPUTE)
+    return {main_node(layer) or layer.name: _Cost().with_layer(layer) for layer in layers}
 
 
 def _count(value: int | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from qdqtool.core.dtypes import DType
-from qdqtool.report.assemble import assemble
+from qdqtool.report.assemble import Material, assemble
 from qdqtool.report.sides import compare_sides
 from tests.report.material import AUDIT, FULL, VIEW, chain_material, verdict
 
@@ -40,3 +40,18 @@ def test_changes_of_figures_are_signed() -> None:
     sides = compare_sides(assemble(chain_material(20)), assemble(chain_material(10)))
     changes = {row.name: row.change for row in sides.figures}
     assert changes["Compute nodes"] == "-10"
+
+
+def test_runs_without_a_common_node_are_paired_by_their_compute_layers() -> None:
+    first = assemble(chain_material(4))
+    renamed = tuple(
+        replace(layer, name=f"other {number}", onnx_nodes=(), bytes=1)
+        for number, layer in enumerate(first.layers)
+    )
+    sides = compare_sides(first, replace(first, layers=renamed))
+    assert {cost.node for cost in sides.costs} == {f"layer{number} / other {number}" for number in range(4)}
+
+
+def test_figures_that_neither_run_knows_are_left_out() -> None:
+    bare = assemble(Material(model_name="m"))
+    assert compare_sides(bare, bare).figures == ()
