@@ -46,12 +46,12 @@ class Edit:
         self._tensors = {value.name for value in (*self.inputs, *self.outputs)} | set(self.constants)
         self._tensors |= {name for node in self.nodes for name in (*node.output, *reads(node))}
         self._names = {node.name for node in self.nodes}
+        self._captured = frozenset(name for node in self.nodes for name in captured(node))
 
     @property
     def pinned(self) -> frozenset[str]:
         """Tensors whose names must not change: model outputs, and what bodies of control flow read."""
-        inner = {name for node in self.nodes for name in captured(node)}
-        return frozenset(inner | {value.name for value in self.outputs})
+        return self._captured | {value.name for value in self.outputs}
 
     def producers(self) -> dict[str, onnx.NodeProto]:
         """The maker of each tensor, as things stand now."""

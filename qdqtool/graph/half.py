@@ -7,7 +7,7 @@ other only where somebody needs it, and constants are simply stored in the form 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 import onnx
@@ -55,6 +55,7 @@ class _Forms:
         self._edit = edit
         self._view = view
         self._keep_io = keep_io
+        self._float: dict[str, bool] = {}
         self._read: set[tuple[str, bool]] = set()
         self._made: dict[str, bool] = {}
         self._names: dict[tuple[str, bool], str] = {}
@@ -62,7 +63,9 @@ class _Forms:
 
     def is_float(self, tensor: str) -> bool:
         """Whether the tensor was FP32 before."""
-        return bool(tensor) and self._view.info(tensor).dtype is DType.FLOAT32
+        if tensor not in self._float:
+            self._float[tensor] = bool(tensor) and self._view.info(tensor).dtype is DType.FLOAT32
+        return self._float[tensor]
 
     def read(self, tensor: str, *, wide: bool) -> None:
         """Somebody reads that form."""
@@ -182,6 +185,7 @@ class _Signature:
     outputs: tuple[bool, ...]
 
 
+@lru_cache(maxsize=1024)
 def _signature(op: str, domain: str, opset: int) -> _Signature | None:
     """What the operator's schema allows; None for operators that onnx does not know."""
     if domain not in {"", "ai.onnx"} or not onnx.defs.has(op):

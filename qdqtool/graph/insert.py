@@ -96,7 +96,7 @@ class _Writer:
         self._model = model
         self._edit = Edit(model)
         self._nodes = {node.name: node for node in self._edit.nodes}
-        self._slots = {decision.slot for decision in placement.quantized}
+        self._slots = {(decision.slot.node, decision.slot.index) for decision in placement.quantized}
         self._ranges = table.by_tensor()
         self._options = options
         self._stored: dict[tuple[str, int | None], _Stored] = {}
@@ -164,7 +164,7 @@ class _Writer:
         """Whether nobody needs the float form of a constant any more, so that its integers may take its name."""
         uses = self._model.view.uses(tensor)
         return tensor not in self._edit.pinned and all(
-            (use.node.name, use.index) in {(slot.node, slot.index) for slot in self._slots} for use in uses
+            (use.node.name, use.index) in self._slots for use in uses
         )
 
     def _scale(self, decision: Decision, axis: int | None) -> NDArray[np.float32]:

@@ -49,26 +49,22 @@ def normalize(model: Model) -> tuple[Model, tuple[Change, ...]]:
     """
     ready = prepare(model, PrepareOptions(fold_batchnorm=False))
     changes = list(_dangling(model, ready))
+    bench = Bench(ready)
     for name in (*ORDER, *(name for name in REPAIRS.names() if name not in ORDER)):
-        ready, told = _apply(name, ready)
-        changes += told
+        if name == "casts" and casts.needs_new_opset(bench):
+            ready, raised = _with_half_scales(ready)
+            bench = Bench(ready)
+            changes.append(raised)
+        told = tuple(REPAIRS.load(name)(bench))
+        if told:
+            changes += told
+            bench.edit.prune()
+            ready = bench.edit.finish(retyped=True)
+            bench = Bench(ready)
     return ready, tuple(changes)
 
 
-def _apply(name: str, model: Model) -> tuple[Model, tuple[Change, ...]]:
-    bench = Bench(model)
-    raised: tuple[Change, ...] = ()
-    if name == "casts" and casts.needs_new_opset(bench):
-        model, raised = _with_half_scales(model)
-        bench = Bench(model)
-    told = tuple(REPAIRS.load(name)(bench))
-    if not told:
-        return model, raised
-    bench.edit.prune()
-    return bench.edit.finish(retyped=True), (*raised, *told)
-
-
-def _with_half_scales(model: Model) -> tuple[Model, tuple[Change, ...]]:
+def _with_half_scales(model: Model) -> tuple[Model, Change]:
     proto, note = raise_opset(model.proto, HALF_SCALES, model.path)
     change = Change(
         repair="casts",
@@ -77,7 +73,7 @@ def _with_half_scales(model: Model) -> tuple[Model, tuple[Change, ...]]:
         reason=f"Q/DQ nodes take FP16 scales from opset {HALF_SCALES} on",
         error=0.0,
     )
-    return Model(proto=proto, path=model.path, notes=model.notes), (change,)
+    return Model(proto=proto, path=model.path, notes=model.notes), change
 
 
 def _dangling(before: Model, after: Model) -> Iterator[Change]:
