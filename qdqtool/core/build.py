@@ -60,6 +60,8 @@ class BuildResult:
         warnings: warnings of the builder a person should read, each once.
         profiles: shapes of dynamic inputs that were built for.
         notes: what was assumed on the way, such as shapes taken from the samples.
+        model: file name of the model that was built in the end, inside the folder, where it is not the one asked
+            for because Q/DQ had to be given up; else "".
     """
 
     builder: str
@@ -72,6 +74,7 @@ class BuildResult:
     warnings: tuple[str, ...] = ()
     profiles: tuple[InputProfile, ...] = ()
     notes: tuple[str, ...] = ()
+    model: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

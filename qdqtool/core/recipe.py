@@ -152,6 +152,10 @@ class BuildOptions(Section):
     """Wall-clock limit in seconds."""
     stack_mib: Annotated[int, Field(ge=8)] = 1024
     """Stack of the building process in MiB."""
+    flags: str = ""
+    """Further wishes in trtexec's spelling, as "--builderOptimizationLevel=5"."""
+    retries: Annotated[int, Field(ge=0)] = 3
+    """Nodes without a kernel whose Q/DQ may be given up, at most."""
     min_shapes: str = ""
     """Smallest shapes of dynamic inputs, as "input:1x3x224x224,other:1x8"."""
     opt_shapes: str = ""

@@ -31,6 +31,7 @@ class Step:
         act: does the work and returns what it measured beyond time and memory.
         reads: files of the run folder it depends on.
         writes: files of the run folder it makes.
+        may_write: files that it only sometimes makes.
         obeys: sections of the recipe it depends on.
         outside: digests of what it depends on outside the run folder.
     """
@@ -39,6 +40,7 @@ class Step:
     act: Callable[[Work], Mapping[str, float]]
     reads: tuple[str, ...]
     writes: tuple[str, ...]
+    may_write: tuple[str, ...] = ()
     obeys: tuple[str, ...] = ()
     outside: Callable[[Work], Mapping[str, str]] = lambda _: {}
 
@@ -55,8 +57,12 @@ def _shapes(work: Work) -> Mapping[str, str]:
     return {"builder": steps.builder_of(work).version(), "shapes": str(steps.profiles_of(work))}
 
 
+def _built(work: Work) -> Mapping[str, str]:
+    return {"built": digest_file(work.path(steps.built_model(work)))}
+
+
 def _evaluation(work: Work) -> Mapping[str, str]:
-    return {"samples": work.evaluation.digest, "onnxruntime": version("onnxruntime")}
+    return {**_built(work), "samples": work.evaluation.digest, "onnxruntime": version("onnxruntime")}
 
 
 LINE = (
@@ -102,6 +108,7 @@ LINE = (
         act=steps.build,
         reads=("model.qdq.onnx", "preparation.json"),
         writes=("engine.plan", "build.log", "layers.txt", "build.json"),
+        may_write=("model.retried.onnx",),
         obeys=("build",),
         outside=_shapes,
     ),
@@ -120,14 +127,15 @@ LINE = (
     Step(
         name="audit",
         act=steps.audit,
-        reads=("model.qdq.onnx", "placement.json", "layers.json", "build.json"),
+        reads=("model.prepared.onnx", "placement.json", "layers.json", "build.json"),
         writes=("findings.json",),
         obeys=("audit",),
+        outside=_built,
     ),
     Step(
         name="compare",
         act=steps.compare,
-        reads=("model.prepared.onnx", "model.qdq.onnx"),
+        reads=("model.prepared.onnx",),
         writes=("accuracy.json",),
         obeys=("compare",),
         outside=_evaluation,
@@ -219,10 +227,11 @@ def _do(step: Step, work: Work) -> None:
         return
     with Meter() as meter:
         extra = step.act(work)
-    for name in step.writes:
+    written = (*step.writes, *(name for name in step.may_write if work.path(name).exists()))
+    for name in written:
         work.forget(name)
     measured = {**meter.measured, **extra}
-    outputs = {name: digest_file(work.path(name)) for name in step.writes}
+    outputs = {name: digest_file(work.path(name)) for name in written}
     work.folder.remember(step.name, Footprint(key=key, outputs=outputs, measured=measured))
     work.listener.finished(step.name, measured, fresh=False)
 

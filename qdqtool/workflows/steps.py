@@ -8,6 +8,8 @@ from dataclasses import replace
 from qdqtool.accuracy.compare import compare as compare_runners
 from qdqtool.audit.run import audit as audit_engine
 from qdqtool.backends import BUILDERS
+from qdqtool.backends.flags import split_flags
+from qdqtool.backends.making.retry import build_with_retries
 from qdqtool.backends.ort import open_runner
 from qdqtool.backends.shapes import parse_shapes, profiles
 from qdqtool.buildlog import read as read_log
@@ -33,6 +35,7 @@ from qdqtool.core.preparation import Insertion, Preparation
 from qdqtool.core.protocols import Builder
 from qdqtool.engine.read import read as read_layers
 from qdqtool.engine.view import view as view_engine
+from qdqtool.errors import BuildError
 from qdqtool.graph.insert import insert as insert_pairs
 from qdqtool.graph.insert import refuse_quantized
 from qdqtool.graph.load import load
@@ -131,8 +134,17 @@ def build(work: Work) -> Measured:
         timeout_s=options.timeout_s,
         stack_mib=options.stack_mib,
         cache=work.order.cache,
+        flags=split_flags(options.flags),
     )
-    result, cost = builder_of(work).build(request, lambda progress: _tell(work, progress))
+    result, cost = build_with_retries(
+        builder_of(work), request, lambda progress: _tell(work, progress), most=options.retries
+    )
+    if result.layers is None:
+        raise BuildError(
+            "the builder gave no layer information, so nothing can be said about precision",
+            fix="build with detailed profiling verbosity (build.flags=--profilingVerbosity=detailed)",
+            where=str(work.path(result.engine)),
+        )
     BUILD.write(work.path("build.json"), replace(result, notes=(*result.notes, *notes)))
     peak = {} if cost.peak_mib is None else {"builder_peak_mib": cost.peak_mib}
     return {"builder_seconds": cost.seconds, "cached": float(cost.cached), **peak}
@@ -155,7 +167,7 @@ def engine(work: Work) -> Measured:
 def audit(work: Work) -> Measured:
     """Give every compute node a verdict, and every fallback a reason and a fix."""
     result = audit_engine(
-        work.model("model.qdq.onnx").view,
+        work.model(built_model(work)).view,
         ENGINE.read(work.path("layers.json")),
         PLACEMENT.read(work.path("placement.json")),
         float_view=work.model("model.prepared.onnx").view,
@@ -170,7 +182,7 @@ def compare(work: Work) -> Measured:
     """Run the float and the Q/DQ model on the evaluation samples."""
     comparison = compare_runners(
         open_runner(work.path("model.prepared.onnx"), description="float model on onnxruntime"),
-        open_runner(work.path("model.qdq.onnx"), description="Q/DQ model on onnxruntime"),
+        open_runner(work.path(built_model(work)), description="Q/DQ model on onnxruntime"),
         work.evaluation,
         work.recipe.compare,
         on_progress=work.listener.progressed,
@@ -203,6 +215,11 @@ def report(work: Work) -> Measured:
     REPORT.write(work.path("report.json"), result)
     write_text(work.path("report.html"), render(result))
     return {}
+
+
+def built_model(work: Work) -> str:
+    """The file that was built: the Q/DQ model, unless Q/DQ had to be given up for want of a kernel."""
+    return BUILD.read(work.path("build.json")).model or "model.qdq.onnx"
 
 
 def builder_of(work: Work) -> Builder:

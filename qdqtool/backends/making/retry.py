@@ -57,7 +57,7 @@ def _with_notes(
     result, cost = built
     notes = [f"no INT8 kernel for {', '.join(names)}: built without its Q/DQ" for names in given_up]
     notes += [f"the model that was built is {MODEL}"] if given_up else []
-    return replace(result, notes=(*result.notes, *notes)), cost
+    return replace(result, notes=(*result.notes, *notes), model=MODEL if given_up else ""), cost
 
 
 def _float_instead(
