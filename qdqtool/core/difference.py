@@ -117,3 +117,10 @@ class EngineDiff:
     right_only: tuple[Side, ...]
     causes: tuple[Cause, ...]
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineDiffs:
+    """One engine against several others: each is the second of its comparison."""
+
+    diffs: tuple[EngineDiff, ...]

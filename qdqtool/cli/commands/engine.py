@@ -105,27 +105,41 @@ def top(
 @PLUGIN.command()
 def diff(
     first: File,
-    second: Annotated[Path, typer.Argument(help="Layer information of the engine to compare it with.")],
+    others: Annotated[
+        list[Path], typer.Argument(help="Layer information of the engines to compare it with.")
+    ],
     profiles: Annotated[
         list[Path] | None,
-        typer.Option("--profile", "-p", help="Times of the first and of the second engine."),
+        typer.Option("--profile", "-p", help="Times of every engine, in the same order."),
     ] = None,
     cost_model: CostModelName = "exact",
     as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
 ) -> None:
-    """Compare two engines of one model, aligned by ONNX node: what was won, what was lost, and why."""
+    """Compare engines of one model, aligned by ONNX node: what was won, what was lost, and why.
+
+    Every further engine is compared with the first.
+    """
+    from qdqtool.core.difference import EngineDiffs
     from qdqtool.core.kinds import ENGINE_DIFF
     from qdqtool.engine.diff import compare
     from qdqtool.errors import UsageError
 
-    if profiles and len(profiles) != 2:
-        raise UsageError("two engines need two profiles", fix="pass --profile twice, in order, or not at all")
-    left, right = profiles or (None, None)
-    found = compare(_explore(first, left, cost_model, ""), _explore(second, right, cost_model, ""))
+    files = [first, *others]
+    if profiles and len(profiles) != len(files):
+        raise UsageError(
+            f"{len(files)} engines need {len(files)} profiles",
+            fix="pass --profile once per engine, in order, or not at all",
+        )
+    times = profiles or [None] * len(files)
+    base, *rest = [
+        _explore(file, profile, cost_model, "") for file, profile in zip(files, times, strict=True)
+    ]
+    found = EngineDiffs(diffs=tuple(compare(base, other) for other in rest))
     if as_json:
         sys.stdout.write(ENGINE_DIFF.dump(found))
     else:
-        _tell(found)
+        for one in found.diffs:
+            _tell(one)
 
 
 @PLUGIN.command()
