@@ -8,7 +8,7 @@ from qdqtool.core.build import BuildResult
 from qdqtool.core.buildlog import BuildLog
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.comparison import Comparison
-from qdqtool.core.difference import EngineDiff
+from qdqtool.core.difference import EngineDiffs
 from qdqtool.core.engine import Engine
 from qdqtool.core.explore import EngineView
 from qdqtool.core.lint import LintReport
@@ -28,7 +28,7 @@ CALIBRATION = Artefact(kind="calibration", schema=1, type=CalibrationTable)
 BUILD = Artefact(kind="build", schema=1, type=BuildResult)
 LOG = Artefact(kind="log", schema=1, type=BuildLog)
 ENGINE = Artefact(kind="engine", schema=1, type=Engine)
-ENGINE_DIFF = Artefact(kind="engine-diff", schema=1, type=EngineDiff)
+ENGINE_DIFF = Artefact(kind="engine-diff", schema=1, type=EngineDiffs)
 ENGINE_VIEW = Artefact(kind="engine-view", schema=1, type=EngineView)
 NOOP = Artefact(kind="noop", schema=1, type=NoOpReport)
 AUDIT = Artefact(kind="audit", schema=1, type=Audit)

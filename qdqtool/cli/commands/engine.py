@@ -130,7 +130,7 @@ def diff(
             f"{len(files)} engines need {len(files)} profiles",
             fix="pass --profile once per engine, in order, or not at all",
         )
-    times = profiles or [None] * len(files)
+    times: list[Path | None] = [*profiles] if profiles else [None] * len(files)
     base, *rest = [
         _explore(file, profile, cost_model, "") for file, profile in zip(files, times, strict=True)
     ]
