@@ -504,3 +504,9 @@ def test_real_data_sets_are_read_with_their_labels(
     few = list(source.rows(range(0, count, 97)))
     assert all(sample.label is not None for sample in few)
     assert {sample.feeds["input"].shape[1:] for sample in few} == {shape[1:]}
+
+
+def test_random_samples_fill_a_batch_of_fixed_size_one_row_at_a_time() -> None:
+    inputs = (TensorInfo(name="x", dtype=DType.FLOAT32, shape=(4, 8)),)
+    samples = list(open_samples("random:4", inputs))
+    assert [sample.feeds["x"].shape for sample in samples] == [(1, 8)] * 4

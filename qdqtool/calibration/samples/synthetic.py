@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from qdqtool.calibration.samples.conform import fixed_batch
 from qdqtool.calibration.samples.raw import RawSample
 from qdqtool.core.dtypes import DType
 from qdqtool.core.tensors import TensorInfo
@@ -32,6 +33,7 @@ class Random:
         self._count = int(words[0]) if words else _COUNT
         self._seed = int(words[1]) if len(words) > 1 else 0
         self._inputs = inputs
+        self._is_batched = fixed_batch(inputs) is not None
         self.description = f"{self._count} random samples: accuracy is meaningless"
 
     def digest(self) -> str:
@@ -43,12 +45,14 @@ class Random:
     def read(self, numbers: range) -> Iterator[RawSample]:
         for number in numbers:
             generator = np.random.default_rng((self._seed, number))
-            arrays = {info.name: _values(info, generator) for info in self._inputs}
+            arrays = {info.name: _values(info, generator, one=self._is_batched) for info in self._inputs}
             yield RawSample(name=f"{self._text}[{number}]", arrays=arrays)
 
 
-def _values(info: TensorInfo, generator: np.random.Generator) -> NDArray[Any]:
+def _values(info: TensorInfo, generator: np.random.Generator, *, one: bool) -> NDArray[Any]:
+    """Values of one sample: with `one`, the leading dimension is a batch of fixed size, of which this is one row."""
     shape = tuple(dim if isinstance(dim, int) else 1 for dim in info.shape or (1,))
+    shape = (1, *shape[1:]) if one else shape
     if info.dtype.is_float or info.dtype is DType.UNKNOWN:
         return generator.standard_normal(shape, np.float32)
     if info.dtype is DType.BOOL:
