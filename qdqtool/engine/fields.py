@@ -10,7 +10,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty, EngineLayer, EngineTensor
 from qdqtool.core.formats import dtype_of
 from qdqtool.core.layer_names import probable_nodes
@@ -18,6 +17,7 @@ from qdqtool.engine.metadata import onnx_nodes
 from qdqtool.engine.precision import judged
 from qdqtool.engine.weights import stated_constants
 
+# The first key that is there decides: a format may name another type than a type field nobody knows.
 _TYPE_KEYS = ("Datatype", "DataType", "Format/Datatype", "Format")
 _FORMAT_KEYS = ("Format", "Format/Datatype")
 _OWN_FIELDS = frozenset({"Name", "LayerType", "Inputs", "Constants", "Outputs", "TacticName", "StreamId"})
@@ -48,9 +48,7 @@ def tensor(fields: Mapping[str, Any]) -> EngineTensor:
     return EngineTensor(
         name=_text(fields.get("Name")),
         shape=_shape(fields.get("Dimensions")),
-        dtype=next(
-            (dtype for dtype in map(dtype_of, _present(fields, _TYPE_KEYS)) if dtype.bits), DType.UNKNOWN
-        ),
+        dtype=dtype_of(next(iter(_present(fields, _TYPE_KEYS)), "")),
         format=next(iter(_present(fields, _FORMAT_KEYS)), ""),
         location=_text(fields.get("Location")),
     )

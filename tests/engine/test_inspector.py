@@ -105,6 +105,17 @@ def test_formats_that_are_not_known_stay_text_and_are_counted():
     assert engine.unknown_formats == (("N/A due to dynamic shapes", 1),)
 
 
+def test_an_unknown_type_is_not_guessed_from_its_format():
+    entry = {
+        "Name": "x",
+        "Dimensions": [1],
+        "DataType": "INT2",
+        "Format": "Row major linear FP32 format (kLINEAR)",
+    }
+    found = layers({"Layers": [conv(Inputs=[entry])]}).layers[0].inputs[0]
+    assert found.dtype is DType.UNKNOWN
+
+
 def test_names_only_are_read_and_explained():
     engine = layers({"Layers": ["conv1 + relu1", "pool"], "Bindings": ["x"]})
     assert [layer.name for layer in engine.layers] == ["conv1 + relu1", "pool"]
