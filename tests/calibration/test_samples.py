@@ -506,7 +506,6 @@ def test_real_data_sets_are_read_with_their_labels(
     assert {sample.feeds["input"].shape[1:] for sample in few} == {shape[1:]}
 
 
-def test_random_samples_fill_a_batch_of_fixed_size_one_row_at_a_time() -> None:
-    inputs = (TensorInfo(name="x", dtype=DType.FLOAT32, shape=(4, 8)),)
-    samples = list(open_samples("random:4", inputs))
-    assert [sample.feeds["x"].shape for sample in samples] == [(1, 8)] * 4
+def test_random_samples_fill_a_batch_of_fixed_size() -> None:
+    samples = list(open_samples("random:3", (info("x", 4, 8),)))
+    assert [sample.feeds["x"].shape for sample in samples] == [(4, 8)] * 3
