@@ -40,6 +40,7 @@ from qdqtool.graph.prepare import prepare
 from qdqtool.graph.save import save
 from qdqtool.placement.decide import decide
 from qdqtool.workflows import line, recipes
+from qdqtool.workflows.bias import correct_biases
 from qdqtool.workflows.order import Order
 
 AnyPath = str | PathLike[str]
@@ -94,6 +95,8 @@ def quantize(
     source = open_samples(samples, ready.view.inputs, chosen.samples.preprocess, limit=chosen.samples.limit)
     histograms = collect(ready, placement, source, batch=chosen.samples.batch)
     table = make_table(histograms, placement, ready.view, chosen.calibrate)
+    if chosen.calibrate.bias == "correct":
+        table = correct_biases(ready, placement, table, source)
     save(insert(ready, placement, table, chosen.insert), Path(out))
     return table
 

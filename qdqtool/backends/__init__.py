@@ -16,6 +16,7 @@ _SHARED = (
     "shapes",
     "targets",
     "timing",
+    "torch_qat",
 )
 BUILDERS = Shelf(package="qdqtool.backends", besides=frozenset(_SHARED))
 """The builders, by name; the other files of this folder are what they share."""

@@ -49,7 +49,8 @@ def collect(
         model: the float model.
         placement: which tensors are needed.
         samples: model inputs.
-        batch: samples per run where the model's batch dimension is free; a fixed one rules.
+        batch: largest number of samples per run where the model's batch dimension is free; the result does not
+            depend on it.
         manner: bins or extremes, NaN policy, processors.
         on_progress: told how many samples are done, and of how many.
 
@@ -91,10 +92,10 @@ class Collection:
         self._samples = samples
         self._tensors = activations(placement)
         self._fixed = fixed_batch(model.view.inputs)
-        self._batch = self._fixed or batch
         self._manner = manner
         self._model = model
         self._crew = Crew(model, self._tensors, manner)
+        self._batch = self._fixed or min(batch, self._crew.largest_batch)
 
     def identity(self) -> dict[str, str]:
         """What must agree for two parts to belong together; reads all samples."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from qdqtool.graph.view import GraphView
 
 _ROOMY = 128 << 20
-"""Bytes of fetched tensors per sample up to which every processor works on a sample of its own."""
+"""Bytes of fetched tensors per run: beyond, batches get smaller, and then processors share one sample."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,6 +54,9 @@ class Crew:
 
     Each processor runs whole samples by itself (onnxruntime with one thread, then counting), which wastes less than
     several threads on one sample and lets inference and counting overlap.
+
+    Attributes:
+        largest_batch: how many samples may be run at once without taking much memory.
     """
 
     def __init__(self, model: Model, tensors: tuple[str, ...], manner: Manner) -> None:
@@ -62,7 +65,9 @@ class Crew:
         self._fed = tuple(name for name in tensors if name in fed)
         self._fetched = tuple(name for name in tensors if name not in fed)
         free = manner.threads or processors()
-        self._workers = free if fetched_bytes(model.view, self._fetched) <= _ROOMY else 1
+        bytes_per_sample = fetched_bytes(model.view, self._fetched)
+        self._workers = free if bytes_per_sample <= _ROOMY else 1
+        self.largest_batch = max(1, _ROOMY // max(1, bytes_per_sample * self._workers))
         self._session: Any = None
         if self._fetched:
             with probed(model, self._fetched) as path:

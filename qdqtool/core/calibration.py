@@ -37,6 +37,14 @@ class TensorRange:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class NodeShift:
+    """What is added to the bias of one node, one value per output channel."""
+
+    node: str
+    shift: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CalibrationTable:
     """One range per tensor, sorted by name.
 
@@ -45,12 +53,14 @@ class CalibrationTable:
         samples: how many samples were seen; None when the ranges came from somewhere else.
         meaningful: False when the samples were random, so that accuracy means nothing.
         source: what the samples were, in words.
+        shifts: bias corrections in graph order; empty where none was asked for.
     """
 
     ranges: tuple[TensorRange, ...]
     samples: int | None = None
     meaningful: bool = True
     source: str = ""
+    shifts: tuple[NodeShift, ...] = ()
 
     def by_tensor(self) -> dict[str, TensorRange]:
         """The same ranges, found by tensor name."""

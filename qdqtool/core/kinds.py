@@ -16,6 +16,7 @@ from qdqtool.core.noop import NoOpReport
 from qdqtool.core.placement import Placement
 from qdqtool.core.prediction import Prediction
 from qdqtool.core.preparation import Insertion, Preparation
+from qdqtool.core.qat import QatResult
 from qdqtool.core.repair import RepairReport
 from qdqtool.core.report import Report
 from qdqtool.core.sensitivity import Sensitivity
@@ -39,3 +40,4 @@ SENSITIVITY = Artefact(kind="sensitivity", schema=1, type=Sensitivity)
 REPORT = Artefact(kind="report", schema=1, type=Report)
 REPAIR = Artefact(kind="repair", schema=1, type=RepairReport)
 SWEEP = Artefact(kind="sweep", schema=1, type=Sweep)
+QAT = Artefact(kind="qat", schema=1, type=QatResult)

@@ -128,6 +128,8 @@ class CalibrationOptions(Section):
     """Calibrator for weights."""
     overrides: dict[str, str] = {}
     """Calibrator by tensor-name glob; the first match wins."""
+    bias: Literal["keep", "correct"] = "keep"
+    """Correct the biases, so that every layer's mean output stays what it was (32 samples, no cost in the engine)."""
 
 
 class InsertOptions(Section):
@@ -206,6 +208,61 @@ class SweepOptions(Section):
     """Seed of the samplers that draw."""
 
 
+class QatOptions(Section):
+    """How `qdqtool qat run` fine-tunes a PyTorch network with quantizers in it."""
+
+    model: str = ""
+    """Function that returns the trained float network: module:function, or file.py:function beside the recipe."""
+    data: str = ""
+    """Function of a split ("train", "validate", "test") that returns (inputs, targets), a dataset, or batches."""
+    engine: str = "own"
+    """Who computes the fake quantization: own, pytorch_quantization or modelopt."""
+    scales: Literal["learned", "fixed"] = "learned"
+    """Whether training moves the scales (LSQ), or they stay where calibration put them."""
+    epochs: Annotated[int, Field(ge=0)] = 10
+    """Passes over the training samples."""
+    batch: Annotated[int, Field(gt=0)] = 64
+    """Samples per step."""
+    optimizer: Literal["adam", "sgd"] = "adam"
+    """AdamW, or SGD with Nesterov momentum 0.9."""
+    learning_rate: Annotated[float, Field(gt=0)] = 0.0005
+    """Of the weights, at its highest."""
+    scale_rate: Annotated[float, Field(ge=0)] = 1.0
+    """Factor on the learning rate of learned scales."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    """Of the weights; scales have none."""
+    clip_gradient: Annotated[float, Field(ge=0)] = 0.0
+    """Largest norm of the gradient; 0 does not limit it."""
+    warmup_epochs: Annotated[int, Field(ge=0)] = 0
+    """Passes over which the learning rate rises."""
+    schedule: Literal["cosine", "constant"] = "cosine"
+    """How the learning rate goes on after the warm-up."""
+    batchnorm: Literal["freeze", "fold"] = "freeze"
+    """Keep BatchNorm and freeze its statistics, or fold it into the weights before training."""
+    freeze_epoch: Annotated[int, Field(ge=0)] = 0
+    """With freeze: passes that still move the statistics."""
+    distill: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of the loss that is the distance to the float network's outputs; 1 needs no labels."""
+    temperature: Annotated[float, Field(gt=0)] = 4.0
+    """Of the distillation."""
+    loss: str = "cross_entropy"
+    """cross_entropy, mse, or a function of outputs and targets."""
+    metric: str = "top1"
+    """Chooses the best epoch: top1, loss (lower is better), or a function of outputs and targets (higher is better)."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where training runs."""
+    mixed: bool = True
+    """On a GPU: compute in bfloat16 where that is safe."""
+    exporter: Literal["legacy", "dynamo"] = "legacy"
+    """Which of torch's two ONNX exporters."""
+    opset: Annotated[int, Field(ge=17, le=20)] = 17
+    """ONNX opset of the export."""
+    seed: int = 0
+    """Order of the samples and everything random."""
+    tensorboard: bool = False
+    """Also write logs for TensorBoard."""
+
+
 class Recipe(Section):
     """A method without data: what `qdqtool run` does, step by step."""
 
@@ -222,3 +279,4 @@ class Recipe(Section):
     audit: AuditOptions = AuditOptions()
     compare: CompareOptions = CompareOptions()
     sweep: SweepOptions = SweepOptions()
+    qat: QatOptions = QatOptions()

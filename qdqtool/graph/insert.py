@@ -13,6 +13,7 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import Decision, Placement, SlotKind
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.errors import InputFileError, UsageError
+from qdqtool.graph.bias import shift_biases
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.find import DEQUANTIZE, QUANTIZE, quantized_ops
 from qdqtool.graph.half import to_half
@@ -30,7 +31,7 @@ def insert(model: Model, placement: Placement, table: CalibrationTable, options:
     """The model with a Q/DQ pair of its own for every quantized slot.
 
     Symmetric INT8: zero point int8 0, activations with one scalar scale, weights with a scale per channel along the
-    placement's axis. Biases stay float. `options.weights == "int8"` stores quantized weights behind a
+    placement's axis. Biases stay float, shifted where the table says so. `options.weights == "int8"` stores quantized weights behind a
     DequantizeLinear alone; `options.types == "fp16"` turns the float rest into FP16 and raises the opset to 19.
     Nodes are named `<tensor>_<node>_<input>_QuantizeLinear` and `..._DequantizeLinear`.
 
@@ -39,6 +40,8 @@ def insert(model: Model, placement: Placement, table: CalibrationTable, options:
         InputFileError: placement or table belong to another model, or a range is missing or not a positive number.
     """
     refuse_quantized(model)
+    if table.shifts:
+        model = shift_biases(model, table.shifts)
     halves = any(model.view.info(decision.tensor).dtype is DType.FLOAT16 for decision in placement.quantized)
     if halves or options.types == "fp16":
         model = _with_half_scales(model)

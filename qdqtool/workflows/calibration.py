@@ -25,6 +25,7 @@ from qdqtool.graph.load import load
 from qdqtool.graph.model import Model
 from qdqtool.graph.prepare import prepare
 from qdqtool.placement.decide import decide
+from qdqtool.workflows.bias import correct_biases
 
 ALL_METHODS = ("max", "entropy", "percentile", "mse", "best")
 OnProgress = Callable[[int, "int | None"], None]
@@ -110,13 +111,19 @@ class Calibration:
         return collection.resume(span, kept, on_progress=on_progress)
 
     def tables(self, histograms: Histograms, methods: Sequence[str]) -> dict[str, CalibrationTable]:
-        """One table per method."""
+        """One table per method; biases are corrected where the recipe asks for it and samples are at hand."""
         options = self.order.recipe.calibrate
-        return {
+        tables = {
             method: make_table(
                 histograms, self.placement, self.model.view, options.model_copy(update={"method": method})
             )
             for method in methods
+        }
+        if options.bias == "keep" or not self.order.samples:
+            return tables
+        return {
+            method: correct_biases(self.model, self.placement, table, self.samples)
+            for method, table in tables.items()
         }
 
 

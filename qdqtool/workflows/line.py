@@ -176,8 +176,8 @@ def start(order: Order, last: str, listener: Listener | None = None) -> Work:
         return work
 
 
-def run(order: Order, listener: Listener | None = None) -> Report:
-    """Do the whole line in `order.out` and return the report.
+def run(order: Order, listener: Listener | None = None, *, course: tuple[Step, ...] = LINE) -> Report:
+    """Do the whole line in `order.out` and return the report; `course` is the line, or one with steps exchanged.
 
     Raises:
         QdqError: a step failed; finished steps stay, and the next run goes on from them.
@@ -186,7 +186,7 @@ def run(order: Order, listener: Listener | None = None) -> Report:
     with folder.locked():
         work = Work(order, folder, listener or Silence())
         write_text(folder / "recipe.yaml", recipes.dump(order.recipe))
-        for step in LINE:
+        for step in course:
             _do(step, work)
         write_text(folder / "provenance.json", provenance(work))
         return REPORT.read(folder / "report.json")

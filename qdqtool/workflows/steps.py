@@ -44,6 +44,7 @@ from qdqtool.graph.save import save
 from qdqtool.placement.decide import decide
 from qdqtool.report.assemble import Material, assemble
 from qdqtool.report.html import render
+from qdqtool.workflows.bias import correct_biases
 from qdqtool.workflows.comparing import noise_inside
 from qdqtool.workflows.events import write_events
 from qdqtool.workflows.work import Work
@@ -101,13 +102,13 @@ def _shared_histograms(work: Work, tensors: tuple[str, ...]) -> Histograms | Non
 
 
 def calibrate(work: Work) -> Measured:
-    """Choose a range for every tensor: activations from histograms, weights from their values."""
-    table = make_table(
-        load_histograms(work.path("histograms.npz")),
-        PLACEMENT.read(work.path("placement.json")),
-        work.model("model.prepared.onnx").view,
-        work.recipe.calibrate,
-    )
+    """Choose a range for every tensor: activations from histograms, weights from their values; correct biases."""
+    placement = PLACEMENT.read(work.path("placement.json"))
+    model = work.model("model.prepared.onnx")
+    histograms = load_histograms(work.path("histograms.npz"))
+    table = make_table(histograms, placement, model.view, work.recipe.calibrate)
+    if work.recipe.calibrate.bias == "correct":
+        table = correct_biases(model, placement, table, work.samples, work.listener.progressed)
     CALIBRATION.write(work.path("calibration.json"), table)
     return {}
 

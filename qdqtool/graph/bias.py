@@ -1,0 +1,75 @@
+"""Shifts what Conv, ConvTranspose and Gemm add: their bias."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import onnx
+
+from qdqtool.core.calibration import NodeShift
+from qdqtool.errors import InputFileError
+from qdqtool.graph.edit import Edit
+from qdqtool.graph.model import Model
+from qdqtool.graph.view import GraphView, Node
+
+CHANNEL_AXIS = {"Conv": 1, "ConvTranspose": 1, "Gemm": -1}
+"""Where the output channels of each operator lie."""
+_BIAS = 2
+"""Number of the bias input."""
+
+
+def shiftable(view: GraphView) -> tuple[Node, ...]:
+    """Nodes in graph order whose bias is absent or a constant, and counts in full."""
+    return tuple(
+        node
+        for node in view.nodes
+        if node.op in CHANNEL_AXIS and node.attribute("beta", 1.0) == 1.0 and _has_plain_bias(view, node)
+    )
+
+
+def shift_biases(model: Model, shifts: Iterable[NodeShift]) -> Model:
+    """The model with each shift added to the bias of its node; a node without a bias gets one.
+
+    Raises:
+        InputFileError: a node is not there, or has another number of channels.
+    """
+    edit = Edit(model)
+    nodes = {node.name: node for node in edit.nodes}
+    for entry in shifts:
+        node = nodes.get(entry.node)
+        if node is None or node.op_type not in CHANNEL_AXIS:
+            raise InputFileError(
+                f"has no layer called {entry.node!r} whose bias could be shifted",
+                fix="measure the shifts on this model again",
+                where=str(model.path),
+            )
+        _shift(edit, node, np.asarray(entry.shift, np.float32))
+    edit.prune()
+    return edit.finish()
+
+
+def _shift(edit: Edit, node: onnx.NodeProto, shift: np.ndarray[Any, np.dtype[np.float32]]) -> None:
+    """Give `node` a bias of its own, larger by `shift`."""
+    has_bias = len(node.input) > _BIAS and bool(node.input[_BIAS])
+    old = edit.value(node.input[_BIAS]) if has_bias else np.zeros_like(shift)
+    if old is None or old.size not in {1, shift.size}:
+        raise InputFileError(
+            f"the bias of {node.name!r} does not have {shift.size} values",
+            fix="measure the shifts on this model again",
+        )
+    new = (old.astype(np.float32).reshape(-1) + shift).astype(old.dtype)
+    name = edit.constant(f"{node.name}_shifted_bias", new)
+    if has_bias:
+        node.input[_BIAS] = name
+    else:
+        del node.input[_BIAS:]
+        node.input.append(name)
+
+
+def _has_plain_bias(view: GraphView, node: Node) -> bool:
+    if len(node.inputs) <= _BIAS or not node.inputs[_BIAS]:
+        return True
+    value = view.constant(node.inputs[_BIAS])
+    return value is not None and value.dtype.kind == "f" and max(value.shape, default=1) == value.size
