@@ -25,7 +25,8 @@ class Worst:
             return
         output = min(levels, key=lambda name: levels[name])
         self._order += 1
-        entry = SampleError(sample=sample, output=output, sqnr_db=levels[output])
+        # The file's name is enough to find it, and does not depend on where the samples lie.
+        entry = SampleError(sample=sample.rpartition("/")[2], output=output, sqnr_db=levels[output])
         # The heap's smallest entry is the best of the worst; earlier samples win a draw.
         heapq.heappush(self._heap, (-levels[output], -self._order, entry))
         if len(self._heap) > _KEPT:
