@@ -11,25 +11,20 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from qdqtool.buildlog.grammar import Bound, BoundInside, Grammar, Hear, grammar
+from qdqtool.buildlog.place import Place
 from qdqtool.buildlog.prefix import NO_PREFIX, Prefix, peel, without_position
 from qdqtool.buildlog.run import Run
 from qdqtool.buildlog.sentence import Fields, Section
-from qdqtool.buildlog.skim import SLOW, TUNED, Skimmed, Skimmer
+from qdqtool.buildlog.skim import NOTED, SLOW, TUNED, Skimmed, Skimmer
 from qdqtool.buildlog.source import LogSource
 
-_STAMP = re.compile(r"\[(\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d)\]")
 _JOINT = re.compile(r"(?=\[\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d\] ?\[)|(?==== [A-Z][\w ]{3,60} ===)|(?=&&&& )")
 _LOUD = frozenset("WEFX")
-_NOTHING = np.zeros(0, np.int64)
 _PREFIXED = frozenset({"attempt", "layers-original", "node-begins", "timing", "onnx-ir"})
 """Sentences that every front end prints behind a prefix: without one, the log was pasted without its prefixes."""
 _SHAPED = 600
 """Characters of a line in which a foreign shape is looked for."""
-_PREFIX = 64
-"""Characters that hold any well-known prefix."""
 _STARTS = frozenset({"run-begins", "polygraphy-begins", "onnx-file", "layers-original"})
 
 
@@ -57,13 +52,8 @@ class Reader:
         self._grammar: Grammar = grammar()
         self._skim = Skimmer(self._grammar)
         self._done: list[Run] = []
-        self._text = ""
-        self._quiet = self._stamped = self._blank = _NOTHING
-        self._run_at = 0
-        self._at = 0
+        self._place = Place()
         self._line = first_line - 1
-        self._candidates = 0
-        self._extra = 0
         self._section: Section | None = None
         self._table: list[tuple[Bound, ...]] = []
         self._inner: list[BoundInside] = []
@@ -95,7 +85,7 @@ class Reader:
     # Runs
 
     def _new_run(self, first_line: int, number: int) -> Run:
-        self._run = Run(number, first_line, self._timed_so_far, self._now)
+        self._run = Run(number, first_line, self._place)
         self._bind()
         return self._run
 
@@ -134,44 +124,31 @@ class Reader:
     def _end_run(self, line: int) -> None:
         """Close the current run before `line`, which belongs to the next."""
         run = self._run
-        read = line - run.first_line
-        later = run.lines - read
-        later_blank = len(self._blank) - int(np.searchsorted(self._blank, self._at))
-        run.lines = read
-        run.blank -= later_blank
+        later = run.lines - (line - run.first_line)
         self._sum_up()
+        blank = self._place.begin_run()
+        run.lines -= later
+        run.blank -= blank
         self._done.append(run)
         self._new_run(line, run.number + 1)
-        self._run_at = self._at
         self._run.lines = later
-        self._run.blank = later_blank
+        self._run.blank = blank
 
     def _sum_up(self) -> None:
         """What the lines of the short way, up to here, say together: their prefix and the last time stamp."""
         run = self._run
-        run.last_stamp = self._stamp_before(self._at) or run.last_stamp
-        if not run.prefixed and self._is_prefixed():
-            run.prefixed = True
-            first = int(self._quiet[np.searchsorted(self._quiet, self._run_at)])
-            run.identity.saw_prefix(peel(self._text[first : first + _PREFIX])[0])
-
-    def _stamp_before(self, end: int) -> str:
-        """The time stamp of the last line with a well-known prefix before a place in this block, or ""."""
-        at = int(np.searchsorted(self._stamped, end)) - 1
-        found = _STAMP.match(self._text, int(self._stamped[at])) if at >= 0 else None
-        return found.group(1) if found else ""
+        run.last_stamp = self._place.last_stamp() or run.last_stamp
+        self._is_prefixed()
 
     def _is_prefixed(self) -> bool:
         """Whether any line of the current run, up to the current one, had a prefix."""
-        at = int(np.searchsorted(self._quiet, self._at)) - 1
-        return self._run.prefixed or (at >= 0 and int(self._quiet[at]) >= self._run_at)
-
-    def _timed_so_far(self) -> int:
-        return self._candidates + self._extra
-
-    def _now(self) -> str:
-        found = _STAMP.match(self._text, self._at)
-        return found.group(1) if found else ""
+        run = self._run
+        if not run.prefixed:
+            first = self._place.prefixed_line()
+            if first is not None:
+                run.prefixed = True
+                run.identity.saw_prefix(peel(first)[0])
+        return run.prefixed
 
     # Blocks
 
@@ -179,11 +156,8 @@ class Reader:
         if b"\r" in block:
             self._read_by_hand(block)
             return
-        ascii_only = block.isascii()
-        self._text = block.decode("latin-1")
         skimmed = self._skim(block)
-        self._quiet, self._stamped, self._blank = skimmed.quiet, skimmed.stamped, skimmed.blank
-        self._run_at = 0
+        self._place.enter(block.decode("latin-1"), skimmed)
         first = self._line + 1
         run = self._run
         run.lines += skimmed.lines
@@ -191,28 +165,22 @@ class Reader:
         self._line += skimmed.lines
         if run.keep(len(skimmed.number), skimmed.kept):
             self._bind()
-        self._short_way(skimmed, first, ascii_only=ascii_only)
-        self._at = len(self._text)
+        self._short_way(skimmed, first, ascii_only=block.isascii())
+        self._place.leave()
         self._sum_up()
 
     def _short_way(self, skimmed: Skimmed, first: int, *, ascii_only: bool) -> None:
-        text, table, inner = self._text, self._table, self._inner
-        rows = zip(
-            skimmed.number,
-            skimmed.code,
-            skimmed.start,
-            skimmed.body,
-            skimmed.end,
-            skimmed.candidates,
-            strict=True,
-        )
-        for number, code, start, at, end, candidates in rows:
-            self._at = start
-            self._candidates = candidates
+        place, table, inner = self._place, self._table, self._inner
+        text = place.text
+        rows = zip(skimmed.number, skimmed.code, skimmed.start, skimmed.body, skimmed.end, strict=True)
+        for index, (number, code, start, at, end) in enumerate(rows):
+            place.index = index
+            if code == SLOW:
+                line = text[start:end]
+                self._by_hand(first + number, line if ascii_only else _utf8(line))
+                continue
+            body = text[at:end] if ascii_only else _utf8(text[at:end])
             if code >= 0:
-                body = text[at:end]
-                if not ascii_only:
-                    body = _utf8(body)
                 for read, hear, section in table[code]:
                     fields = read(body)
                     if fields is not None:
@@ -222,11 +190,7 @@ class Reader:
                         break
                 else:
                     self._long_way(first + number, body, NO_PREFIX, has_prefix=True)
-            elif code == SLOW:
-                line = text[start:end]
-                self._by_hand(first + number, line if ascii_only else _utf8(line))
             else:
-                body = text[at:end] if ascii_only else _utf8(text[at:end])
                 for anchor, read, hear, section in inner:
                     if anchor in body:
                         fields = read(body)
@@ -240,8 +204,6 @@ class Reader:
 
     def _read_by_hand(self, block: bytes) -> None:
         """A block with lone carriage returns (progress bars): each line is several messages over each other."""
-        self._text, self._run_at = "", 0
-        self._quiet = self._stamped = self._blank = _NOTHING
         lines = block.decode("utf-8", "replace").split("\n")[:-1]
         if self._run.keep(len(lines), len(block)):
             self._bind()
@@ -253,7 +215,7 @@ class Reader:
                 self._run.blank += 1
             before = self._run.unread
             for piece in pieces:
-                self._text, self._at = piece, 0
+                self._place.enter(piece, None)
                 self._by_hand(self._line, piece)
             self._run.unread = min(self._run.unread, before + 1) if pieces else before
 
@@ -281,6 +243,8 @@ class Reader:
             self._run.troubles.note(line, prefix.severity, body, name)
         if not has_prefix and name in _PREFIXED:
             self._run.pasted = True
+        if name == NOTED:
+            self._place.note(body)
         self._hear(line, name, fields)
         if not inside:
             self._section = self._grammar.sections.get(name)
@@ -327,7 +291,7 @@ class Reader:
 
     def _hear(self, line: int, name: str, fields: Fields) -> None:
         if name in TUNED:
-            self._extra += 1
+            self._place.candidates += 1
         hear = self._start(name) if name in _STARTS else self._ears.get(name)
         if hear is not None:
             hear(line, *fields)

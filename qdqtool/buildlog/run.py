@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -23,6 +22,7 @@ from qdqtool.buildlog.grammar import Hear
 from qdqtool.buildlog.graph import Graph
 from qdqtool.buildlog.ledger import Ledger
 from qdqtool.buildlog.names import Names
+from qdqtool.buildlog.place import Place
 from qdqtool.buildlog.records import Layer
 from qdqtool.core.buildlog import LogRun, RunDigest, Unread
 from qdqtool.core.events import ComputeNode, End, PassCount
@@ -44,13 +44,10 @@ class Run:
     Args:
         number: 1 for the first run of the log.
         first_line: where it begins.
-        candidates: how many timed kernels the log has shown so far.
-        now: the time stamp of the line being heard.
+        place: where the reading is.
     """
 
-    def __init__(
-        self, number: int, first_line: int, candidates: Callable[[], int], now: Callable[[], str]
-    ) -> None:
+    def __init__(self, number: int, first_line: int, place: Place) -> None:
         self.number = number
         self.first_line = first_line
         self.lines = 0
@@ -71,8 +68,8 @@ class Run:
         self.layers = LayersBook()
         self.measured = MeasuredBook()
         self.troubles = TroublesBook()
-        self.phases = PhasesBook(now)
-        self.tuning = TuningBook(candidates, self.phases.begins)
+        self.phases = PhasesBook(place.stamp)
+        self.tuning = TuningBook(place, self.phases.begins)
         self._small = (self.identity, self.options, self.measured, self.phases)
         self._large = (self.network, self.optimizer, self.tuning, self.memory, self.layers)
 

@@ -26,7 +26,7 @@ from typing import Any, Literal
 
 Fields = tuple[Any, ...]
 Read = Callable[[str], "Fields | None"]
-Light = Literal["no", "all", "rest"]
+Light = Literal["no", "all", "rest", "noted"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,8 +37,9 @@ class Sentence:
         name: what it says; several sentences (wordings of several releases) may share a name and its fields.
         form: the message with its fields in braces.
         examples: messages it recognises, from real logs; they are its test.
-        light: "all" if the reader may count its messages without taking them apart, "rest" if all but the first of
-            a run of them, "no" if each is heard. Light sentences begin with at least eight fixed ASCII characters.
+        light: "no" if each of its messages is heard. Of the others the reader may count messages without taking
+            them apart: "all"; "rest", all but the first of a run of them; "noted", all, and the last one is given to
+            who asks. They begin with eight fixed ASCII characters, or end with sixteen.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Sentence:
     examples: tuple[str, ...]
     light: Light = "no"
     head: str = field(init=False, default="")
+    tail: str = field(init=False, default="")
     anchor: str = field(init=False, default="")
     fields: tuple[str, ...] = field(init=False, default=())
     read: Read = field(init=False, repr=False, compare=False)
@@ -53,6 +55,7 @@ class Sentence:
     def __post_init__(self) -> None:
         plan = _plan(self.form)
         object.__setattr__(self, "head", plan.head)
+        object.__setattr__(self, "tail", plan.tail)
         object.__setattr__(self, "anchor", plan.head or max((*plan.between, plan.tail), key=len))
         object.__setattr__(self, "fields", tuple(name for name, _ in plan.fields))
         object.__setattr__(self, "read", _compile(plan))

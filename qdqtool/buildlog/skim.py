@@ -15,6 +15,8 @@ from qdqtool.buildlog.grammar import KEY, Grammar
 
 Ints = npt.NDArray[np.int64]
 Keys = npt.NDArray[np.uint64]
+Codes = npt.NDArray[np.int16]
+Bytes = npt.NDArray[np.uint8]
 Flags = npt.NDArray[np.bool_]
 
 SLOW = -2
@@ -42,9 +44,10 @@ class Skimmed:
         number: index of the line in the block.
         code: index of a bucket of the grammar, or `UNSURE`, or `SLOW`.
         start, body, end: where the line, its message and its end are.
-        candidates: how many kernels (rows of tuning) were counted since the log began, up to this line.
+        candidates: how many kernels (rows of tuning) were counted since the log began, up to each of these lines.
         quiet: where the lines with a well-known prefix begin, light ones among them.
         stamped: where those of them begin that have a time stamp.
+        noted: where the messages of noted sentences begin.
         kept: bytes of the lines that want reading.
     """
 
@@ -55,10 +58,18 @@ class Skimmed:
     start: list[int]
     body: list[int]
     end: list[int]
-    candidates: list[int]
+    candidates: Ints
     quiet: Ints
     stamped: Ints
+    noted: Ints
     kept: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Light:
+    light: Flags
+    tuned: Flags
+    noted: Flags
 
 
 class Skimmer:
@@ -67,8 +78,17 @@ class Skimmer:
     def __init__(self, grammar: Grammar) -> None:
         keys = sorted((_key(key), place) for key, place in grammar.keys.items())
         self._keys = np.array([key for key, _ in keys], np.uint64)
-        self._places = np.array([place for _, place in keys], np.int64)
-        self._light = [(sentence, _head(sentence.head)) for sentence in grammar.light]
+        self._places = np.array([place for _, place in keys], np.int16)
+        self._by_head = [
+            (grammar.keys[sentence.head[:KEY]], sentence, _rest_of_head(sentence.head))
+            for sentence in grammar.light
+            if sentence.head
+        ]
+        self._by_tail = [
+            (_key(sentence.tail[-KEY:]), _key(sentence.tail[-2 * KEY : -KEY]))
+            for sentence in grammar.light
+            if not sentence.head
+        ]
         self._counted = 0
         self._in_run = False
 
@@ -85,52 +105,56 @@ class Skimmer:
         known = body >= 0
         at = np.where(known, np.minimum(body, ends), starts)
         at += data[at] == _SPACE
-        keys = words[at]
-        light, tuned = self._lighten(data, words, keys, at, ends, known)
+        codes = self._codes(words[at], known)
+        found = self._lighten(data, words, codes, at, ends)
         blank = ends <= at
-        counts = np.cumsum(tuned) + self._counted
+        counts = np.cumsum(found.tuned) + self._counted
         self._counted = int(counts[-1])
-        wanted = np.flatnonzero(~(light | blank))
+        wanted = np.flatnonzero(~(found.light | blank))
         return Skimmed(
             lines=len(ends),
             blank=starts[blank],
             number=wanted.tolist(),
-            code=self._codes(keys[wanted], known[wanted]).tolist(),
+            code=codes[wanted].tolist(),
             start=starts[wanted].tolist(),
             body=at[wanted].tolist(),
             end=ends[wanted].tolist(),
-            candidates=counts[wanted].tolist(),
+            candidates=counts[wanted],
             quiet=starts[known],
             stamped=starts[known & (body - starts >= _STAMPED)],
+            noted=at[found.noted],
             kept=int((ends[wanted] - starts[wanted]).sum()),
         )
 
-    def _codes(self, keys: Keys, known: Flags) -> Ints:
+    def _codes(self, keys: Keys, known: Flags) -> Codes:
         place = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
         code = np.where(self._keys[place] == keys, self._places[place], UNSURE)
-        return np.where(known, code, SLOW)
+        return np.where(known, code, SLOW).astype(np.int16)
 
-    def _lighten(
-        self, data: npt.NDArray[np.uint8], words: Keys, keys: Keys, at: Ints, ends: Ints, known: Flags
-    ) -> tuple[Flags, Flags]:
-        """Which lines are light, and which of these are rows of tuning."""
-        light = np.zeros(len(at), np.bool_)
-        tuned = np.zeros(len(at), np.bool_)
-        for sentence, head in self._light:
-            hits = keys == head[0][0]
-            for step, (key, mask) in enumerate(head[1:], 1):
+    def _lighten(self, data: Bytes, words: Keys, codes: Codes, at: Ints, ends: Ints) -> _Light:
+        """Which lines are light, which of these are rows of tuning, and which are noted."""
+        light, tuned, noted = (np.zeros(len(at), np.bool_) for _ in range(3))
+        present = np.bincount(codes[codes >= 0], minlength=len(self._keys))
+        for code, sentence, rest in self._by_head:
+            if not present[code] and sentence.light != "rest":
+                continue
+            hits = codes == code
+            for step, (key, mask) in enumerate(rest, 1):
                 where = np.flatnonzero(hits)
                 hits[where] = (words[at[where] + step * KEY] & mask) == key
-            if not hits.any() and sentence.light == "all":
-                continue
-            hits &= known
             if sentence.name in TUNED:
                 hits &= _DIGITS[data[ends - 1]]
                 if sentence.light == "rest":
                     hits = self._not_first(hits)
                 tuned |= hits
+            elif sentence.light == "noted":
+                noted |= hits
             light |= hits
-        return light, tuned
+        for last, before in self._by_tail:
+            where = np.flatnonzero((codes == UNSURE) & (ends - at > 2 * KEY))
+            ending = ends[where]
+            light[where] |= (words[ending - KEY] == last) & (words[ending - 2 * KEY] == before)
+        return _Light(light=light, tuned=tuned, noted=noted)
 
     def _not_first(self, hits: Flags) -> Flags:
         """Without the first of each run of hits; a run may have begun in the block before."""
@@ -143,9 +167,11 @@ class Skimmer:
 
 TUNED = frozenset({"tactic", "tactic-named", "myelin-row"})
 """Sentences that report one timed kernel each."""
+NOTED = "timing"
+"""The sentence that names the layer whose kernels are timed next."""
 
 
-def _bodies(data: npt.NDArray[np.uint8], words: Keys, starts: Ints, ends: Ints) -> Ints:
+def _bodies(data: Bytes, words: Keys, starts: Ints, ends: Ints) -> Ints:
     """Where the message behind a well-known, quiet prefix begins; -1 for every other line."""
     body = np.full(len(starts), -1, np.int64)
     stamped = (data[starts] == _OPEN) & (ends - starts >= 32)
@@ -158,7 +184,7 @@ def _bodies(data: npt.NDArray[np.uint8], words: Keys, starts: Ints, ends: Ints) 
     return body
 
 
-def _other_bodies(data: npt.NDArray[np.uint8], words: Keys, starts: Ints, ends: Ints) -> Ints:
+def _other_bodies(data: Bytes, words: Keys, starts: Ints, ends: Ints) -> Ints:
     body = np.full(len(starts), -1, np.int64)
     opened = data[starts] == _OPEN
     length = ends - starts
@@ -185,8 +211,8 @@ def _key(head: bytes | str) -> np.uint64:
     return np.uint64(int.from_bytes(raw[:KEY], "little"))
 
 
-def _head(head: str) -> tuple[tuple[np.uint64, np.uint64], ...]:
-    """The first bytes of a light sentence as words with their masks."""
-    raw = head.encode()[: 3 * KEY]
+def _rest_of_head(head: str) -> tuple[tuple[np.uint64, np.uint64], ...]:
+    """The ninth to twenty-fourth byte of a head as words, with masks where it is shorter."""
+    raw = head.encode()[KEY : 3 * KEY]
     pieces = [raw[at : at + KEY] for at in range(0, len(raw), KEY)]
     return tuple((_key(piece), np.uint64((1 << 8 * len(piece)) - 1)) for piece in pieces)

@@ -178,6 +178,29 @@ def test_attempts_are_the_running_lines_that_a_plain_search_finds(log):
     } == counted
 
 
+@pytest.mark.parametrize(
+    "log", [pytest.param(logs.BEVFUSION, id="bevfusion"), pytest.param(logs.RESNET_YOLO, id="resnet yolo")]
+)
+def test_every_timed_kernel_is_counted_for_one_layer(log):
+    text = lzma.decompress(shared(log).read_bytes()).decode()
+    timed = len(re.findall(r"\] Tactic(?: Name: \S+(?: numSplitK.*)? Tactic)?: \S+ Time: ", text))
+    tuning = logs.shared_run(log).tuning
+    assert tuning.reformats is not None
+    assert sum(row.candidates for row in tuning.layers) + tuning.reformats.candidates == timed
+
+
+def test_the_fastest_kernel_of_a_bevfusion_layer_is_the_chosen_one():
+    rows = {row.layer: row for row in logs.shared_run(logs.BEVFUSION).tuning.layers}
+    row = rows["model.encoders.camera.backbone.layer1.0.downsample.0.weight + QuantizeLinear_52 + Conv_54"]
+    assert (row.fastest, row.chosen, row.fastest_ms) == (
+        "0x764ba04bb839d539",
+        "0x764ba04bb839d539",
+        0.0230922,
+    )
+    assert row.chosen_ms == row.fastest_ms
+    assert row.runner == "CaskConvolution"
+
+
 def test_the_mobilenet_profile_adds_up_as_its_author_measured():
     run = logs.shared_run(logs.MOBILENET_FPN)
     rows = run.profile

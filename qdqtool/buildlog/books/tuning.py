@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from qdqtool.buildlog.grammar import Hear
+from qdqtool.buildlog.place import Place
 from qdqtool.buildlog.sentence import tactic_id
 from qdqtool.core.buildlog import LayerTuning, MyelinTuning, Tuning
 
@@ -63,18 +64,17 @@ class TuningBook:
     """Sums up autotuning per layer; reformatting candidates are one row together.
 
     Args:
-        candidates: how many timed kernels the log has shown so far.
-        begins: called with the line where the first layer is tuned.
+        place: knows how many kernels the log has timed so far, and which layer it announced last.
+        begins: called with the line where the first layer has been tuned.
     """
 
-    def __init__(self, candidates: Callable[[], int], begins: Callable[[int], None]) -> None:
-        self._candidates = candidates
+    def __init__(self, place: Place, begins: Callable[[int], None]) -> None:
+        self._place = place
         self._begins = begins
         self._rows: dict[str, _Row] = {}
+        self._known: dict[str, tuple[_Row, str]] = {}
         self._reformats: _Row | None = None
-        self._layer = ""
-        self._runner = ""
-        self._mark = 0
+        self._mark = place.timed()
         self._myelin: list[MyelinTuning] = []
         self._op: _Op | None = None
         self._cache: tuple[int, int] | None = None
@@ -84,7 +84,6 @@ class TuningBook:
 
     def ears(self) -> dict[str, Hear]:
         return {
-            "timing": self._timing,
             "timed": self._timed,
             "fastest": self._fastest,
             "myelin-op": self._myelin_op,
@@ -96,8 +95,9 @@ class TuningBook:
     @property
     def now(self) -> tuple[str, float | None]:
         """The layer being tuned, and its fastest kernel so far in milliseconds."""
-        row = self._rows.get(self._layer)
-        return self._layer, row.best if row else None
+        layer, _ = _announced(self._place.noted())
+        row = self._rows.get(layer)
+        return layer, row.best if row else None
 
     def finish(self, chosen: dict[str, str]) -> Tuning:
         """All of autotuning; `chosen` is layer -> tactic id of the finished engine, as it is spelt."""
@@ -129,42 +129,49 @@ class TuningBook:
             line=row.line,
         )
 
-    def _timing(self, line: int, layer: str, runner: str) -> None:
-        self._layer, self._runner = layer, runner
-        self._mark = self._candidates()
-        if layer not in self._rows and not layer.startswith(_REFORMAT):
-            if not self._rows:
-                self._begins(line)
-            self._rows[layer] = _Row(line)
-
     def _timed(self, line: int, layer: str, seconds: str, tactic: str, ms: str) -> None:
-        if not layer.startswith(self._layer) or not self._layer:
-            name, _, runner = layer.removesuffix(")").rpartition(" (")
-            self._timing(line, name or layer, runner)
         try:
             spent, took = float(seconds), float(ms)
         except ValueError:
             return
-        self._take(line, tactic, took if took < _ENDLESS else None, spent)
+        known = self._known.get(layer)
+        if known is None:
+            known = self._meet(line, layer, *_told_apart(layer))
+        self._take(known, tactic, took if took < _ENDLESS else None, spent)
 
-    def _fastest(self, line: int, tactic: str, ms: float | None) -> None:
-        if self._layer:
-            self._take(line, tactic, ms, None)
+    def _fastest(self, _line: int, tactic: str, ms: float | None) -> None:
+        announcement = self._place.noted()
+        known = self._known.get(announcement)
+        if known is None:
+            layer, runner = _announced(announcement)
+            if not layer:
+                return
+            known = self._meet(_line, announcement, layer, runner)
+        self._take(known, tactic, ms, None)
 
-    def _take(self, line: int, tactic: str, ms: float | None, seconds: float | None) -> None:
+    def _meet(self, line: int, words: str, layer: str, runner: str) -> tuple[_Row, str]:
+        """The row of a layer that is met in these words for the first time."""
+        if layer.startswith(_REFORMAT):
+            row = self._reformats = self._reformats or _Row(line)
+        else:
+            if not self._rows:
+                self._begins(line)
+            row = self._rows.setdefault(layer, _Row(line))
+        known = self._known[words] = (row, runner.partition("[")[0])
+        return known
+
+    def _take(self, known: tuple[_Row, str], tactic: str, ms: float | None, seconds: float | None) -> None:
         if self._op is not None:
             self._end_op()
-        row = self._rows.get(self._layer)
-        if row is None:
-            row = self._reformats = self._reformats or _Row(line)
-        seen = self._candidates()
-        row.take(seen - self._mark, tactic, ms, self._runner.partition("[")[0], seconds)
+        row, runner = known
+        seen = self._place.timed()
+        row.take(seen - self._mark, tactic, ms, runner, seconds)
         self._mark = seen
 
     def _myelin_op(self, line: int, op: str) -> None:
         self._end_op()
         name = op.partition("(key:")[0].partition(": [ONNX")[0]
-        self._op = _Op(line, name, self._candidates())
+        self._op = _Op(line, name, self._place.timed())
 
     def _myelin_row(self, _line: int, *fields: object) -> None:
         _, ms, _, _, kernel, tactic, _ = fields
@@ -183,7 +190,7 @@ class TuningBook:
         self._myelin.append(
             MyelinTuning(
                 op=op.name,
-                candidates=self._candidates() - op.mark,
+                candidates=self._place.timed() - op.mark,
                 fastest_ms=op.fastest_ms,
                 fastest=op.fastest,
                 kernel=op.kernel,
@@ -195,6 +202,17 @@ class TuningBook:
 
     def _cache_gone(self, _line: int, entries: int, hits: int) -> None:
         self._cache = (entries, hits)
+
+
+def _announced(message: str) -> tuple[str, str]:
+    """Layer and runner of `--------------- Timing Runner: layer (runner)`."""
+    return _told_apart(message.partition("Timing Runner: ")[2].rstrip())
+
+
+def _told_apart(words: str) -> tuple[str, str]:
+    """Layer and runner of `layer (runner)`."""
+    layer, _, runner = words.removesuffix(")").rpartition(" (")
+    return layer or words, runner
 
 
 def _spelt(tactic: str) -> str:

@@ -23,6 +23,7 @@ PLUGIN = Family(
             "--------------- Timing Runner: {layer>} ({runner})",
             "--------------- Timing Runner: Conv_1 + Relu_2 (CaskConvolution[0x80000009])",
             "--------------- Timing Runner: Optimizer Reformat(<in> -> x) (Reformat)",
+            light="noted",
         ),
         says(
             "timed",
@@ -55,6 +56,7 @@ PLUGIN = Family(
             "no-tactics",
             "{runner:word} has no valid tactics for this config, skipping",
             "CaskFlattenConvolution has no valid tactics for this config, skipping",
+            light="all",
         ),
         says(
             "formats-tried",

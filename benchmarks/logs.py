@@ -1,0 +1,169 @@
+"""How fast and how small reading a log is, against `grep` on the same file and against a plain Python loop.
+
+    python benchmarks/logs.py            500 MB and 2 GB
+    python benchmarks/logs.py --quick    120 MB and 480 MB, within a minute
+
+The logs are made by repeating verbose logs with renamed nodes: the real ones beside the checkout where they are, else
+a log that is written here. Every figure is measured in one run on one machine; the ratio is the least of three tries
+of each side. The last line is JSON: `digest_over_grep` (wall time of the whole digest over that of
+`grep -cE 'Running: |fusing|Fusing'`, larger file), `peak_mib` (all processes together, larger file) and `peak_growth`
+(that over the smaller file's).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import lzma
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CORPUS = ROOT.parent / "shared" / "corpus" / "verbose_log"
+GREP = ("grep", "-cE", "Running: |fusing|Fusing")
+EXPRESSIONS = (
+    r"Running: (\w+) on (.+)",
+    r"(\w+): Fusing (.+) with (.+)",
+    r"fusing (.+) into (.+)",
+    r"After (.+): (\d+)",
+)
+SIZES = {"full": (500, 2000), "quick": (120, 480)}
+TRIES = 3
+
+DIGEST = """
+import sys
+from pathlib import Path
+from qdqtool.buildlog.parts import digests_of
+from qdqtool.cli.log_words import brief_words, digest_words
+if __name__ == "__main__":
+    for run in digests_of(Path(sys.argv[1])):
+        sys.stdout.write(digest_words(run) if run.number <= 8 else brief_words(run))
+"""
+"""What `qdqtool parse FILE` does; imported code is not part of reading, so its start is measured apart."""
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("--quick", action="store_true", help="smaller files, within a minute")
+    sizes = SIZES["quick" if arguments.parse_args().quick else "full"]
+    with tempfile.TemporaryDirectory() as folder:
+        results = [measure(Path(folder) / f"{size}.log", size) for size in sizes]
+    small, large = results
+    last = {
+        "digest_over_grep": round(large["digest"] / large["grep"], 2),
+        "peak_mib": round(large["peak"], 1),
+        "peak_growth": round(large["peak"] / small["peak"], 3),
+    }
+    print(json.dumps(last))
+
+
+def measure(path: Path, size: int) -> dict[str, float]:
+    lines = write_log(path, size * 1_000_000)
+    program = path.with_suffix(".py")
+    program.write_text(DIGEST)
+    start = min(timed([sys.executable, str(program), os.devnull])[0] for _ in range(TRIES))
+    grep = min(timed([*GREP, str(path)])[0] for _ in range(TRIES))
+    tries = [timed([sys.executable, str(program), str(path)]) for _ in range(TRIES)]
+    digest = min(seconds for seconds, _ in tries) - start
+    peak = max(peak for _, peak in tries)
+    plain = plain_loop(path)
+    print(
+        f"{path.stat().st_size / 1e6:.0f} MB, {lines:,} lines: grep {grep:.2f} s, digest {digest:.2f} s "
+        f"({digest / grep:.1f} times grep, {1e9 * digest / lines:.0f} ns a line), start {start:.2f} s, "
+        f"peak {peak:.0f} MiB; a Python loop over four expressions {plain:.2f} s"
+    )
+    path.unlink()
+    return {"grep": grep, "digest": digest, "peak": peak}
+
+
+def write_log(path: Path, size: int) -> int:
+    """Repeat the material with renamed nodes until the file has `size` bytes; how many lines it has."""
+    lines = 0
+    with path.open("wb") as out:
+        number = 0
+        while out.tell() < size:
+            for text in material():
+                renamed = rename(text, number)
+                lines += renamed.count(b"\n")
+                out.write(renamed)
+                number += 1
+                if out.tell() >= size:
+                    break
+    return lines
+
+
+def material() -> Iterator[bytes]:
+    """Verbose logs of whole builds, largest first; one written here where the real ones are not."""
+    found = False
+    if CORPUS.is_dir():
+        for path in sorted(CORPUS.iterdir()):
+            data = path.read_bytes()
+            text = lzma.decompress(data) if path.suffix == ".xz" else data
+            if text.count(b"Timing Runner") > 200:
+                found = True
+                yield text if text.endswith(b"\n") else text + b"\n"
+    if not found:
+        sys.path.insert(0, str(ROOT))
+        from tests.buildlog import small
+
+        yield (small.trtexec() * 100).encode()
+
+
+def rename(text: bytes, number: int) -> bytes:
+    """The same log of another model: every numbered node gets another number."""
+    return re.sub(rb"(Conv|QuantizeLinear|MatMul|Relu|Add)_(\d+)", rb"\1_%d\2" % (number % 1000 + 1), text)
+
+
+def timed(command: list[str] | tuple[str, ...]) -> tuple[float, float]:
+    """Wall seconds of a command, and the peak of its memory in MiB, children added."""
+    begin = time.perf_counter()
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    ) as child:
+        peak = 0.0
+        assert child.stdout is not None
+        os.set_blocking(child.stdout.fileno(), False)
+        while child.poll() is None:
+            child.stdout.read()
+            peak = max(peak, family_mib(child.pid))
+            time.sleep(0.002)
+        seconds = time.perf_counter() - begin
+        child.stdout.read()
+    if child.returncode:
+        sys.exit(f"{command[0]} failed with {child.returncode}")
+    return seconds, peak
+
+
+def family_mib(pid: int) -> float:
+    """Resident memory of a process and its children in MiB; 0 where /proc does not tell."""
+    total = 0.0
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0.0
+    found = re.search(r"VmHWM:\s+(\d+)", status)
+    total += int(found.group(1)) / 1024 if found else 0.0
+    return total + sum(family_mib(int(child)) for child in children)
+
+
+def plain_loop(path: Path) -> float:
+    """Seconds of the loop everybody writes first: four regular expressions searched in every line."""
+    expressions = [re.compile(expression) for expression in EXPRESSIONS]
+    begin = time.perf_counter()
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            for expression in expressions:
+                if expression.search(line):
+                    break
+    return time.perf_counter() - begin
+
+
+if __name__ == "__main__":
+    main()
