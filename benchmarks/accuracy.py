@@ -1,0 +1,350 @@
+"""Accuracy of INT8 models: FP32, the rivals with their best calibrator, our defaults, and our sweep's best.
+
+    python benchmarks/accuracy.py [--quick] [--only NAME ...] [--models ../shared/models] [--venv DIR] [--out DIR]
+                                  [--no-sweep] [--no-rivals]
+
+Every tool calibrates on the same inputs; other samples judge, on onnxruntime with Q/DQ computed as written. For each
+candidate: the task's metric with a 95 % interval of its difference to FP32 (bootstrap over the same samples), SQNR of
+the outputs, and how many compute nodes are INT8. A rival shows the calibrator with its best SQNR on the evaluation
+samples, which favours it. Our sweep chooses by SQNR on the calibration samples, so the evaluation stays unseen, and
+keeps the default's INT8 nodes. "At equal coverage" is our default with exactly the nodes float that the rival leaves
+float. The rivals run in an environment of their own, made at --venv. The last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+import venv
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from glob import escape
+from pathlib import Path
+
+import numpy as np
+from accuracy_data import HARD, MODELS, Array, Subject, subject
+from checkout import ROOT
+
+from qdqtool.backends.ort import open_runner
+from qdqtool.core.recipe import Recipe
+from qdqtool.errors import QdqError
+from qdqtool.graph.insert import insert
+from qdqtool.graph.load import load
+from qdqtool.graph.save import save
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.workflows import recipes
+from qdqtool.workflows.calibration import Calibration, CalibrationOrder
+from qdqtool.workflows.order import Order
+from qdqtool.workflows.sweep import SweepOrder, sweep
+
+PACKAGES = ("onnxruntime==1.31.*", "nvidia-modelopt[onnx]==0.47.*")
+RIVALS = {"onnxruntime": ("minmax", "entropy", "percentile"), "modelopt": ("max", "entropy")}
+COMPUTE = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+SPACE = {
+    "calibrate.method": ["max", "mse", "percentile", "entropy"],
+    "calibrate.weights": ["max", "mse"],
+    "calibrate.bias": ["keep", "correct"],
+}
+DRAWS = 2000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What one candidate showed.
+
+    Attributes:
+        value: mean of the metric.
+        low, high: 95 % interval of the difference to FP32.
+        sqnr_db: signal to noise of the outputs; None for FP32 itself.
+        int8, total: compute nodes whose inputs are all quantized, and all of them.
+        note: calibrator or settings.
+        error: why there is nothing.
+        seconds: what making the model took.
+    """
+
+    value: float = float("nan")
+    low: float = 0.0
+    high: float = 0.0
+    sqnr_db: float | None = None
+    int8: int = 0
+    total: int = 0
+    note: str = ""
+    error: str = ""
+    seconds: float = 0.0
+
+
+class Judge:
+    """The float model's outputs, and what others make of the same samples."""
+
+    def __init__(self, case: Subject) -> None:
+        self._case = case
+        self._plain = self._outputs(case.model)
+        self._right = self._rightness(self._plain)
+        self.reference = Result(
+            value=float(self._right.mean()), total=len(_compute(load(case.model).view)), note="float"
+        )
+
+    def result(self, path: Path, note: str, seconds: float) -> Result:
+        """What the model in `path` does."""
+        outputs = self._outputs(path)
+        right = self._rightness(outputs)
+        signal = sum(float(np.square(a.astype(np.float64)).sum()) for a in self._plain)
+        noise = sum(
+            float(np.square(a.astype(np.float64) - b).sum())
+            for a, b in zip(self._plain, outputs, strict=True)
+        )
+        low, high = _interval(right - self._right)
+        view = load(path).view
+        nodes = _compute(view)
+        return Result(
+            value=float(right.mean()),
+            low=low,
+            high=high,
+            sqnr_db=10 * float(np.log10(signal / noise)) if noise else float("inf"),
+            int8=sum(_is_int8(node, view) for node in nodes),
+            total=len(nodes),
+            note=note,
+            seconds=round(seconds, 1),
+        )
+
+    def _outputs(self, path: Path) -> list[Array]:
+        runner = open_runner(path, description=path.name)
+        (name,) = runner.outputs
+        return [runner.run(feeds)[name] for feeds in self._case.evaluation]
+
+    def _rightness(self, outputs: list[Array]) -> Array:
+        pairs = zip(self._plain, outputs, strict=True)
+        return np.array([self._case.right(a, b, number) for number, (a, b) in enumerate(pairs)], np.float64)
+
+
+def main() -> int:
+    """Print one table per model, then the verdicts."""
+    options = _options()
+    python = None if options.no_rivals else _environment(options.venv)
+    results: dict[str, dict[str, Result]] = {}
+    for name in options.only or (("mobilenet_v1_025_imagenet", "kws_dscnn") if options.quick else MODELS):
+        case = subject(name, options.models, *((16, 48) if options.quick else (64, options.samples)))
+        results[name] = _measured(case, python, options)
+        print(_table(case, results[name]), flush=True)
+    verdicts = {name: _verdict(name, found) for name, found in results.items()}
+    print(
+        json.dumps(
+            {
+                "verdicts": verdicts,
+                "models": {
+                    n: {k: asdict(r) for k, r in found.items()} for n, found in results.items()
+                },
+            },
+            sort_keys=True,
+        )
+    )
+    return 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Compare the accuracy of INT8 models of several tools.")
+    parser.add_argument("--quick", action="store_true", help="two models, few samples")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="these models only")
+    parser.add_argument("--models", type=Path, default=ROOT.parent / "shared" / "models")
+    parser.add_argument("--venv", type=Path, default=ROOT / "runs" / "rivals", help="the rivals' environment")
+    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "accuracy", help="folder of the models")
+    parser.add_argument("--samples", type=int, default=400, help="largest number of evaluation samples")
+    parser.add_argument("--no-sweep", action="store_true")
+    parser.add_argument("--no-rivals", action="store_true")
+    return parser.parse_args()
+
+
+def _environment(folder: Path) -> Path:
+    """The Python of the rivals' environment, made when it is not there."""
+    python = folder / "bin" / "python"
+    if not python.exists():
+        print(f"making {folder}", file=sys.stderr, flush=True)
+        venv.create(folder, with_pip=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", *PACKAGES], check=True)
+    return python
+
+
+def _measured(case: Subject, python: Path | None, options: argparse.Namespace) -> dict[str, Result]:
+    work = options.out / case.name
+    work.mkdir(parents=True, exist_ok=True)
+    data = work / "calibration.npz"
+    np.savez(data, **case.calibration)
+    judge = Judge(case)
+    recipe = recipes.load(case.recipe, case.changes)
+    results = {"FP32": judge.reference}
+    results["default"] = _tried(lambda: _ours(judge, case, recipe, data, work / "default.onnx"))
+    if not options.no_sweep:
+        results["sweep"] = _tried(lambda: _swept(judge, case, data, work))
+    for rival in RIVALS if python else ():
+        path, results[rival] = _rival(judge, case, recipe, (str(python), rival, data, work))
+        left = _left_float(case.model, path) if path else ()
+        if path:
+            more = (*recipe.place.exclude, *map(escape, left))
+            alike = recipe.model_copy(
+                update={
+                    "place": recipe.place.model_copy(
+                        update={"exclude": more, "last_layer": "int8", "first_layer": "int8"}
+                    )
+                }
+            )
+            target = work / f"like-{rival}.onnx"
+            results[f"default, coverage of {rival}"] = _tried(
+                lambda alike=alike, target=target: _ours(judge, case, alike, data, target)
+            )
+    return results
+
+
+def _tried(make: Callable[[], Result]) -> Result:
+    try:
+        return make()
+    except QdqError as error:
+        return Result(error=str(error)[:300])
+
+
+def _ours(judge: Judge, case: Subject, recipe: Recipe, data: Path, target: Path) -> Result:
+    """Our model by this recipe; the inputs are ready, so nothing is preprocessed."""
+    started = time.perf_counter()
+    order = CalibrationOrder(model=case.model, recipe=recipe, samples=str(data))
+    job = Calibration(order)
+    method = recipe.calibrate.method
+    table = job.tables(job.collect(job.manner([method]), None), [method])[method]
+    save(insert(job.model, job.placement, table, recipe.insert), target)
+    note = f"{recipe.name}: {method}, weights {recipe.calibrate.weights}, bias {recipe.calibrate.bias}"
+    return judge.result(target, note, time.perf_counter() - started)
+
+
+def _swept(judge: Judge, case: Subject, data: Path, work: Path) -> Result:
+    """The best model of a sweep with the default's INT8 nodes, judged by SQNR on the calibration samples."""
+    started = time.perf_counter()
+    changes = (
+        *case.changes,
+        f"sweep.space={json.dumps(SPACE)}",
+        "sweep.keep_float=[0]",
+        "sweep.speed=none",
+        "compare.task=none",
+        "compare.limit=32",
+    )
+    order = Order(
+        model=case.model,
+        recipe=recipes.load(case.recipe, changes),
+        samples=str(data),
+        eval_samples=None,
+        labels=None,
+        out=work / "sweep",
+    )
+    found = sweep(SweepOrder(order=order, recipe=case.recipe, settings=changes))
+    best = max(found.pareto, key=lambda trial: trial.outcome.accuracy if trial.outcome else 0.0)
+    note = ", ".join(best.outcome.settings) if best.outcome else ""
+    model = work / "sweep" / "pareto" / f"{best.number:04}" / "model.qdq.onnx"
+    return judge.result(model, note.replace("calibrate.", ""), time.perf_counter() - started)
+
+
+def _rival(
+    judge: Judge, case: Subject, recipe: Recipe, call: tuple[str, str, Path, Path]
+) -> tuple[Path | None, Result]:
+    """The rival's best calibrator by SQNR, and its model."""
+    python, rival, data, work = call
+    best: tuple[Path | None, Result] = (None, Result(error="nothing worked"))
+    for calibrator in RIVALS[rival]:
+        target = work / f"{rival}-{calibrator}.onnx"
+        operators = ",".join(recipe.place.ops)
+        command = [python, str(ROOT / "benchmarks" / "rival_ranges.py"), rival, calibrator, str(case.model)]
+        started = time.perf_counter()
+        done = subprocess.run(
+            [*command, str(data), str(target), operators],
+            check=False,
+            capture_output=True,
+            text=True,
+            cwd=work,
+        )
+        seconds = time.perf_counter() - started
+        if done.returncode or not target.exists():
+            said = (done.stderr.strip().splitlines() or ["no output"])[-1][:200]
+            best = best if best[0] else (None, Result(error=f"{calibrator}: {said}"))
+            continue
+        found = _tried(lambda target=target, note=calibrator, s=seconds: judge.result(target, note, s))
+        print(f"{case.name} {rival} {calibrator}: {found.sqnr_db}", file=sys.stderr, flush=True)
+        if best[0] is None or (found.sqnr_db or -np.inf) > (best[1].sqnr_db or -np.inf):
+            best = (target, found)
+    return best
+
+
+def _left_float(model: Path, path: Path) -> tuple[str, ...]:
+    """Names of our compute nodes that the rival left float; nodes are matched by name, else by place in order."""
+    ours, view = _compute(load(model).view), load(path).view
+    theirs = _compute(view)
+    by_name = {node.name: node for node in theirs}
+    if len(ours) == len(theirs):
+        pairs = [(mine, by_name.get(mine.name, other)) for mine, other in zip(ours, theirs, strict=True)]
+    else:
+        pairs = [(mine, by_name[mine.name]) for mine in ours if mine.name in by_name]
+    return tuple(mine.name for mine, other in pairs if not _is_int8(other, view))
+
+
+def _compute(view: GraphView) -> list[Node]:
+    return [node for node in view.nodes if node.op in COMPUTE]
+
+
+def _is_int8(node: Node, view: GraphView) -> bool:
+    """Whether both factors come from DequantizeLinear."""
+    makers = [view.producer(tensor) for tensor in node.inputs[:2]]
+    return all(maker is not None and maker.op == "DequantizeLinear" for maker in makers)
+
+
+def _interval(differences: Array) -> tuple[float, float]:
+    """The 95 % bootstrap interval of the mean."""
+    draws = np.random.default_rng(0).integers(0, len(differences), (DRAWS, len(differences)))
+    low, high = np.quantile(differences[draws].mean(axis=1), (0.025, 0.975))
+    return float(low), float(high)
+
+
+def _table(case: Subject, results: dict[str, Result]) -> str:
+    lines = [
+        f"### {case.name} ({len(case.evaluation)} evaluation samples)\n",
+        f"| candidate | {case.metric} {case.unit} | to FP32 (95 %) | SQNR dB | INT8 nodes | settings | s |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, found in results.items():
+        if found.error:
+            lines.append(f"| {name} | failed: {found.error} ||||||")
+            continue
+        change = found.value - results["FP32"].value
+        gap = "" if found.sqnr_db is None else f"{change:+.2f} ({found.low:+.2f} to {found.high:+.2f})"
+        noise = "" if found.sqnr_db is None else f"{found.sqnr_db:.2f}"
+        lines.append(
+            f"| {name} | {found.value:.2f} | {gap} | {noise} | {found.int8} of {found.total} | {found.note} "
+            f"| {found.seconds:g} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _verdict(name: str, results: dict[str, Result]) -> dict[str, bool | float | None]:
+    """How our default stands to the best rival, and our sweep to our default."""
+    default, swept = results["default"], results.get("sweep")
+    gaps = [
+        (results[alike].sqnr_db or 0) - (results[rival].sqnr_db or 0)
+        for rival in RIVALS
+        for alike in (f"default, coverage of {rival}",)
+        if alike in results and not results[alike].error and not results[rival].error
+    ]
+    rivals = [results[rival] for rival in RIVALS if rival in results and not results[rival].error]
+    best = max((rival.value for rival in rivals), default=None)
+    return {
+        "metric_no_worse": None if best is None else _no_worse(default, best, results["FP32"].value),
+        "sqnr_gap_db_at_equal_coverage": round(min(gaps), 2) if gaps else None,
+        "sweep_gain_db": None
+        if swept is None or swept.error
+        else round((swept.sqnr_db or 0) - (default.sqnr_db or 0), 2),
+        "hard": name in HARD,
+    }
+
+
+def _no_worse(default: Result, best: float, reference: float) -> bool:
+    return reference + default.high >= best
+
+
+if __name__ == "__main__":
+    sys.exit(main())

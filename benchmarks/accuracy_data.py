@@ -1,0 +1,168 @@
+"""Models with data for benchmarks/accuracy.py: ready inputs, and how right an output is for each sample."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from checkout import ROOT  # isort: skip -- puts the checkout on the path
+from models import class_table
+from ruamel.yaml import YAML
+
+from qdqtool.calibration.samples import open_samples
+from qdqtool.core.recipe import Preprocess
+from qdqtool.graph.load import load
+
+Array = np.ndarray[Any, Any]
+Feeds = dict[str, Array]
+Right = Callable[[Array, Array, int], float]
+"""How right an output is: float model's output, candidate's output, number of the sample."""
+
+SUPER_RESOLUTION = "super_resolution_x3"
+MODELS = (
+    "mobilenet_v1_025_imagenet",
+    "squeezenet1_1_imagenet",
+    "cifar10_resnet20",
+    "vit_cifar10_pgd_2_3_16",
+    "kws_dscnn",
+    "yolox_nano",
+    SUPER_RESOLUTION,
+)
+HARD = ("mobilenet_v1_025_imagenet", "vit_cifar10_pgd_2_3_16")
+"""Where the sweep must be strictly better than the defaults."""
+_TILE, _SCALE, _RIM = 85, 3, 6
+"""Super-resolution: small pictures of 85 pixels, four in a frame, enlarged 3 times; this rim is not judged."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Subject:
+    """One model and what it is tried on.
+
+    Attributes:
+        name: folder of the model.
+        model: float ONNX file.
+        recipe: shipped recipe.
+        changes: changes of the recipe that the model needs.
+        calibration: model inputs that everybody calibrates on, samples along the first axis.
+        evaluation: model inputs of the evaluation, one dictionary per sample; never the same samples.
+        right: how right one output is, in `unit`.
+        metric: what `right` is.
+        unit: "%" or "dB".
+    """
+
+    name: str
+    model: Path
+    recipe: str
+    changes: tuple[str, ...]
+    calibration: Feeds
+    evaluation: tuple[Feeds, ...] = field(repr=False)
+    right: Right = field(repr=False)
+    metric: str
+    unit: str = "%"
+
+
+def subject(name: str, models: Path, calibrate: int, evaluate: int) -> Subject:
+    """The model `name` with at most so many samples of each kind."""
+    if name == SUPER_RESOLUTION:
+        return _super_resolution(models, calibrate, evaluate)
+    entry = YAML(typ="safe").load((ROOT / "benchmarks" / "models.yaml").read_text("utf-8"))[name]
+    path = models / name / "model.onnx"
+    inputs = load(path).view.inputs
+    preprocess = Preprocess.model_validate(entry["preprocess"])
+    samples, split = str(models / entry["samples"]), entry.get("split")
+    seen = f"{samples}[::{split}]" if split else samples
+    text = str(models / entry["evaluation"]) if not split else samples
+    labels = str(models / entry["labels"]) if "labels" in entry and "coco" not in entry else None
+    unseen = open_samples(text, inputs, preprocess, labels=labels)
+    numbers = [number for number in range(len(unseen)) if not split or number % split]
+    step = max(1, len(numbers) // evaluate)
+    chosen = frozenset(numbers[::step][:evaluate])
+    taken = [sample for number, sample in enumerate(unseen) if number in chosen]
+    known = class_table(entry, models) if "coco" in entry else {}
+    if known:
+        taken = [sample for sample in taken if Path(sample.name).name in known] or taken
+    truth = [sample.label for sample in taken]
+    return Subject(
+        name=name,
+        model=path,
+        recipe=entry["recipe"],
+        changes=tuple(entry.get("set", ())),
+        calibration=_stacked(
+            [dict(s.feeds) for s in open_samples(seen, inputs, preprocess, limit=calibrate)]
+        ),
+        evaluation=tuple(dict(sample.feeds) for sample in taken),
+        right=_agrees if "coco" in entry else lambda _, output, n: 100.0 * (output.argmax() == truth[n]),
+        metric="agreement" if "coco" in entry else "top1",
+    )
+
+
+def _agrees(reference: Array, output: Array, _number: int) -> float:
+    """Whether the best box has the class that it has in the float model."""
+    return 100.0 * (_best_class(reference) == _best_class(output))
+
+
+def _best_class(boxes: Array) -> int:
+    scores = boxes[0, :, 4:5] * boxes[0, :, 5:]
+    return int(scores.argmax() % scores.shape[1])
+
+
+def _super_resolution(models: Path, calibrate: int, evaluate: int) -> Subject:
+    """Brightness of pictures made 3 times smaller; four of them fill the frame that the model takes."""
+    paths = sorted(path for path in (models / "imagenet500").iterdir() if path.suffix == ".JPEG")
+    sharp = [_brightness(path) for path in paths[: 4 * (calibrate + evaluate)]]
+    frames = [sharp[start : start + 4] for start in range(0, len(sharp) - 3, 4)]
+    # every fifth frame calibrates, the others are for the evaluation
+    seen = [frame for number, frame in enumerate(frames) if number % 5 == 0][:calibrate]
+    unseen = [frame for number, frame in enumerate(frames) if number % 5][:evaluate]
+    return Subject(
+        name=SUPER_RESOLUTION,
+        model=models / SUPER_RESOLUTION / "model.onnx",
+        recipe="detector-int8",
+        changes=("compare.task=none",),
+        calibration=_stacked([_frame(pictures) for pictures in seen]),
+        evaluation=tuple(_frame(pictures) for pictures in unseen),
+        right=lambda _, output, number: _psnr(output, unseen[number]),
+        metric="psnr",
+        unit="dB",
+    )
+
+
+def _brightness(path: Path) -> Array:
+    from PIL import Image
+
+    side = _TILE * _SCALE
+    with Image.open(path) as picture:
+        grey = picture.convert("L")
+        left, top = (grey.width - side) // 2, (grey.height - side) // 2
+        return np.asarray(grey.crop((left, top, left + side, top + side)), np.float32) / 255
+
+
+def _frame(pictures: list[Array]) -> Feeds:
+    from PIL import Image
+
+    small = [
+        np.asarray(Image.fromarray(picture).resize((_TILE, _TILE), Image.Resampling.BICUBIC), np.float32)
+        for picture in pictures
+    ]
+    square = np.vstack([np.hstack(small[:2]), np.hstack(small[2:])])
+    edge = 224 - 2 * _TILE
+    return {"input": np.pad(square, ((0, edge), (0, edge)), mode="edge")[None, None]}
+
+
+def _psnr(output: Array, pictures: list[Array]) -> float:
+    """Peak signal to noise of the four pictures against the sharp ones, in dB."""
+    side = _TILE * _SCALE
+    errors = []
+    for number, sharp in enumerate(pictures):
+        top, left = side * (number // 2), side * (number % 2)
+        drawn = np.clip(output[0, 0, top : top + side, left : left + side], 0, 1)
+        errors.append((drawn - sharp)[_RIM:-_RIM, _RIM:-_RIM] ** 2)
+    return float(-10 * np.log10(np.mean(errors)))
+
+
+def _stacked(feeds: list[Feeds]) -> Feeds:
+    return {name: np.concatenate([feed[name] for feed in feeds]) for name in feeds[0]}
+
