@@ -2,52 +2,90 @@
 
     python benchmarks/roofline.py [--corpus ../shared/corpus]
 
-Prints measured over estimated time for every recorded pair, and the range over all of them, which is what
-`qdqtool.engine.estimate.SPREAD` states. The last line is JSON.
+Prints recorded over estimated time of every pair, with the figures of `qdqtool.engine.estimate.ROOF` and with figures
+fitted to the other networks only. The range of the latter is what `estimate.SPREAD` states: how far an estimate is off
+for a network that nobody fitted. Devices are read from the metadata recorded with the profiles. The last line is JSON.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import product
+from math import log
 from pathlib import Path
 
+import checkout  # noqa: F401 -- puts the checkout on the path
+
+from qdqtool.core.explore import Device, EngineView
 from qdqtool.engine.devices import find_device
-from qdqtool.engine.estimate import estimate
+from qdqtool.engine.estimate import ROOF, SPREAD, Roof, estimate
 from qdqtool.engine.profiles.read import read_profile
 from qdqtool.engine.read import read
 from qdqtool.engine.view import view
 
 TREX = "NVIDIA__TensorRT__tools__experimental__trt-engine-explorer__"
 RESNET = TREX + "examples__pytorch__resnet__A100__"
-PAIRS = (
-    # layer information, profile, device
+MOBILENET = TREX + "tests__inputs__mobilenet.qat.onnx.engine."
+POWER = "fuzzylabs__edge-vision-power-estimation__desktop__"
+A100 = "A100-SXM4-80GB"
+TITAN = MOBILENET + "profile.metadata.json"
+LAPTOP = POWER + "torch_onnx_trtexec__results__alexnet__alexnet_fp16.profile.metadata.json"
+RECORDS = (
+    # network, precision, layer information, profile, device or its metadata
+    *(
+        (
+            "ResNet-18, A100",
+            kind,
+            f"{RESNET}{kind}__{name}.onnx.engine.graph.json",
+            f"{RESNET}{kind}__{name}.onnx.engine.profile.json",
+            A100,
+        )
+        for kind, name in (
+            ("fp32", "resnet"),
+            ("fp16", "resnet"),
+            ("qat", "resnet-qat"),
+            ("qat-residual", "resnet-qat-residual"),
+        )
+    ),
+    ("MobileNet, TITAN RTX", "qat", MOBILENET + "graph.json", MOBILENET + "profile.json", TITAN),
+    ("MobileNet, TITAN RTX", "qat 2", MOBILENET + "graph.json.v2", MOBILENET + "profile.json.v2", TITAN),
     (
-        RESNET + "fp32__resnet.onnx.engine.graph.json",
-        RESNET + "fp32__resnet.onnx.engine.profile.json",
-        "A100-SXM4-80GB",
+        "ResNet-18, RTX 3060 Laptop",
+        "fp16",
+        POWER + "torch_onnx_trtexec__results__resnet18__resnet18_fp16.graph.json",
+        POWER + "torch_onnx_trtexec__results__resnet18__resnet18_fp16.profile.json",
+        LAPTOP,
     ),
     (
-        RESNET + "fp16__resnet.onnx.engine.graph.json",
-        RESNET + "fp16__resnet.onnx.engine.profile.json",
-        "A100-SXM4-80GB",
-    ),
-    (
-        RESNET + "qat__resnet-qat.onnx.engine.graph.json",
-        RESNET + "qat__resnet-qat.onnx.engine.profile.json",
-        "A100-SXM4-80GB",
-    ),
-    (
-        RESNET + "qat-residual__resnet-qat-residual.onnx.engine.graph.json",
-        RESNET + "qat-residual__resnet-qat-residual.onnx.engine.profile.json",
-        "A100-SXM4-80GB",
-    ),
-    (
-        TREX + "tests__inputs__mobilenet.qat.onnx.engine.graph.json",
-        TREX + "tests__inputs__mobilenet.qat.onnx.engine.profile.json",
-        "RTX 3090",
+        "AlexNet, RTX 3060 Laptop",
+        "fp16",
+        POWER + "torch_onnx_trt__results__alexnet__trt_profiling__trt_engine_info.json",
+        POWER + "torch_onnx_trt__results__alexnet__trt_profiling__trt_layer_latency.json.v2",
+        LAPTOP,
     ),
 )
+GRID = tuple(
+    Roof(start_ms=start / 1000, bandwidth=bandwidth / 10, arithmetic=arithmetic / 20)
+    for start, bandwidth, arithmetic in product(range(1, 9), range(3, 11), range(2, 17))
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """One recorded engine with its recorded time in milliseconds."""
+
+    network: str
+    precision: str
+    shown: EngineView
+    device: Device
+    ms: float
+
+    def ratio(self, roof: Roof) -> float:
+        """Recorded over estimated time."""
+        return self.ms / estimate(self.shown, self.device, roof).ms
 
 
 def main() -> None:
@@ -58,20 +96,36 @@ def main() -> None:
     parser.add_argument(
         "--corpus", type=Path, default=Path(__file__).resolve().parents[2] / "shared" / "corpus"
     )
-    corpus = parser.parse_args().corpus
-    ratios = {}
-    print(f"{'engine':58} {'estimated ms':>12} {'measured ms':>12} {'ratio':>6}")
-    for layers, profile, device in PAIRS:
+    pairs = list(_pairs(parser.parse_args().corpus))
+    networks = dict.fromkeys(pair.network for pair in pairs)
+    unseen = {name: _fitted([pair for pair in pairs if pair.network != name]) for name in networks}
+    print(f"{'engine':40} {'recorded ms':>12} {'estimated ms':>13} {'ratio':>6} {'ratio, left out':>16}")
+    for pair in pairs:
+        ratio, fair = pair.ratio(ROOF), pair.ratio(unseen[pair.network])
+        name = f"{pair.network}, {pair.precision}"
+        print(f"{name:40} {pair.ms:12.4f} {pair.ms / ratio:13.4f} {ratio:6.2f} {fair:16.2f}")
+    fair = [pair.ratio(unseen[pair.network]) for pair in pairs]
+    found = {
+        "pairs": len(pairs),
+        "fitted": [min(p.ratio(ROOF) for p in pairs), max(p.ratio(ROOF) for p in pairs)],
+        "left_out": [min(fair), max(fair)],
+        "stated": SPREAD,
+        "best_fit": str(_fitted(pairs)),
+    }
+    print(json.dumps(found, sort_keys=True))
+
+
+def _pairs(corpus: Path) -> Iterable[Pair]:
+    for network, precision, layers, profile, words in RECORDS:
+        device = find_device(str(corpus / "profile" / words) if words.endswith(".json") else words)
         shown = view(read(corpus / "layer_info" / layers), profile=read_profile(corpus / "profile" / profile))
-        guess = estimate(shown, find_device(device))
-        name = layers.removeprefix(TREX).removesuffix(".onnx.engine.graph.json")
-        ratios[name] = shown.total_ms / guess.ms
-        print(f"{name:58} {guess.ms:12.4f} {shown.total_ms:12.4f} {ratios[name]:6.2f}")
-    print(
-        json.dumps(
-            {"measured_over_estimated": ratios, "low": min(ratios.values()), "high": max(ratios.values())}
-        )
-    )
+        assert shown.total_ms is not None
+        yield Pair(network=network, precision=precision, shown=shown, device=device, ms=shown.total_ms)
+
+
+def _fitted(pairs: list[Pair]) -> Roof:
+    """The figures whose largest error over these pairs is smallest."""
+    return min(GRID, key=lambda roof: max(abs(log(pair.ratio(roof))) for pair in pairs))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ Multiprocessors, clocks and bandwidths are those of the datasheets named with ea
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -112,16 +113,22 @@ def _as_trtexec(value: Any) -> dict[str, Any] | None:
 
 
 def _described(fields: Mapping[str, Any], source: str) -> Device | None:
-    name, capability = fields.get("Selected Device"), number(fields.get("Compute Capability"))
-    clock = number(fields.get("Compute Clock Rate") or fields.get("Application Compute Clock Rate"))
-    memory = number(fields.get("Memory Clock Rate") or fields.get("Application Memory Clock Rate"))
-    sms, width = number(fields.get("SMs")), number(fields.get("Memory Bus Width"))
+    name, capability = fields.get("Selected Device"), _figure(fields.get("Compute Capability"))
+    clock = _figure(fields.get("Compute Clock Rate") or fields.get("Application Compute Clock Rate"))
+    memory = _figure(fields.get("Memory Clock Rate") or fields.get("Application Memory Clock Rate"))
+    sms, width = _figure(fields.get("SMs")), _figure(fields.get("Memory Bus Width"))
     sm = f"sm{round(capability * 10)}" if capability else ""
     if not isinstance(name, str) or not (clock and memory and sms and width) or sm not in _RATES:
         return None
     # Two transfers per clock on every line of the bus.
     bandwidth = width / 8 * memory * 2
     return _device(name, sm, int(sms), clock, bandwidth, geforce="GeForce" in name, source=source)
+
+
+def _figure(value: Any) -> float | None:
+    """A number, also one with its unit behind it, as some scripts keep it: "1.425 GHz", "192 bits"."""
+    found = re.match(r"\d+(\.\d+)?", value) if isinstance(value, str) else None
+    return float(found.group()) if found else number(value)
 
 
 def _device(  # noqa: PLR0913 -- one argument per column of the table

@@ -1,9 +1,10 @@
 """Estimates how long an engine takes, from its layers and the peak rates of a device (a roofline).
 
-Each layer takes the longest of: moving its bytes at memory bandwidth, doing its arithmetic at the peak rate of its
-precision, and a floor of 2 microseconds that no kernel undercuts; the sum is divided by the share of the peak that
-recorded engines reach. How far the estimate is off is measured by `benchmarks/roofline.py` on recorded pairs of engine
-and profile (ResNet-18 in four precisions on an A100, a QAT MobileNet on an RTX 3090); `SPREAD` is the range found there.
+Each kernel takes a fixed time to start and end, plus the longer of moving its bytes at a share of the memory bandwidth
+and doing its arithmetic at a share of the peak rate of its precision. The three figures are fitted to recorded pairs
+of engine and profile by `benchmarks/roofline.py`: ResNet-18 in four precisions on an A100, two QAT MobileNets on a
+TITAN RTX, ResNet-18 and AlexNet in FP16 on an RTX 3060 Laptop. `SPREAD` says how far estimates are off for a network
+that the fit has not seen: each of the four in turn was left out of the fit.
 """
 
 from __future__ import annotations
@@ -14,12 +15,25 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Role
 from qdqtool.core.explore import Device, EngineView, LayerView
 
-FLOOR_MS = 0.002
-"""Shortest time of a kernel in milliseconds: what recorded profiles show for their smallest layers."""
-EFFICIENCY = 0.36
-"""Share of the roofline that recorded engines reach: the median over the recorded pairs."""
-SPREAD = (0.81, 1.28)
-"""Measured over estimated time over the same recorded pairs: smallest and largest."""
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Roof:
+    """What engines reach of a device.
+
+    Attributes:
+        start_ms: milliseconds that every kernel takes whatever it does.
+        bandwidth: share of the peak memory bandwidth.
+        arithmetic: share of the peak arithmetic rate.
+    """
+
+    start_ms: float
+    bandwidth: float
+    arithmetic: float
+
+
+ROOF = Roof(start_ms=0.006, bandwidth=0.7, arithmetic=0.5)
+SPREAD = (0.6, 1.7)
+"""Recorded over estimated time of networks that were left out of the fit: smallest and largest."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,7 +43,7 @@ class Estimate:
     Attributes:
         ms: milliseconds, estimated.
         device: the GPU it is for.
-        blind: kernels whose shapes or types are unknown, counted with the floor only.
+        blind: kernels whose shapes or types are unknown, counted with their start only.
     """
 
     ms: float
@@ -37,25 +51,25 @@ class Estimate:
     blind: int
 
 
-def estimate(view: EngineView, device: Device) -> Estimate:
+def estimate(view: EngineView, device: Device, roof: Roof = ROOF) -> Estimate:
     """The time of all kernels of `view` on `device`, one after the other."""
     kernels = [layer for layer in view.layers if layer.role is not Role.NONE]
-    times = [_time(layer, device) for layer in kernels]
+    times = [_time(layer, device, roof) for layer in kernels]
     return Estimate(
-        ms=sum(FLOOR_MS if time is None else time for time in times) / EFFICIENCY,
+        ms=sum(roof.start_ms + (time or 0.0) for time in times),
         device=device.name,
         blind=sum(time is None for time in times),
     )
 
 
-def _time(layer: LayerView, device: Device) -> float | None:
-    """Milliseconds of one kernel; None where its bytes are unknown."""
+def _time(layer: LayerView, device: Device, roof: Roof) -> float | None:
+    """Milliseconds that one kernel works; None where its bytes are unknown."""
     if layer.bytes is None:
         return None
-    moving = layer.bytes / device.bandwidth_gbs / 1e6
+    moving = layer.bytes / (device.bandwidth_gbs * roof.bandwidth) / 1e6
     peak = _peak(layer, device)
-    computing = 2 * (layer.macs or 0) / peak / 1e9 if peak else 0.0
-    return max(moving, computing, FLOOR_MS)
+    computing = 2 * (layer.macs or 0) / (peak * roof.arithmetic) / 1e9 if peak else 0.0
+    return max(moving, computing)
 
 
 def _peak(layer: LayerView, device: Device) -> float | None:
