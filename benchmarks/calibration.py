@@ -1,0 +1,233 @@
+"""Measures calibration against bare inference: wall time, processor time, peak memory.
+
+    python benchmarks/calibration.py [--quick] [--networks NAME ...] [--samples N ...] [--batches N ...] [--rivals]
+
+The floor is onnxruntime's FP32 inference over the same samples with all processors. Floor and calibration run in
+turns in one process, so that a busy machine slows both; the figures are medians of the ratios. The calibration is the
+whole call: model opened, placement, one pass over the samples, tables. What only the first call of a process pays
+(imports, compiled loops) is `fixed_seconds`. Peak memory is measured in processes of their own.
+
+The last line is one JSON object. For the first network it repeats at the top:
+`all_methods_over_floor`, `max_over_floor` (ratios of wall time), `peak_mib_over_floor` (MiB), and
+`peak_growth_8x_samples` (MiB that the peak grows when there are eight times as many samples).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+METHODS = ("max", "entropy", "percentile", "mse")
+GOALS = {"resnet50": (1.6, 1.3), "bert_base": (1.4, 1.1), "vit_small": (1.6, 1.2), "mobilenet_v2": (2.5, 1.8)}
+"""Ratios to stay below: all methods together, and max alone."""
+
+
+def main() -> int:
+    """Measure every network that was asked for."""
+    options = _options()
+    if options.one:
+        print(json.dumps(_one(*options.one)))
+        return 0
+    with tempfile.TemporaryDirectory(prefix="calibration-") as scratch:
+        folder = options.folder or Path(scratch)
+        results = {
+            f"{network} x{samples} batch {batch}": _measured(network, samples, batch, folder, options.repeat)
+            for network in options.networks
+            for samples in options.samples
+            for batch in options.batches
+        }
+        rivals = _rivals(options, folder) if options.rivals else {}
+    _print_tables(results, rivals)
+    first = next(iter(results.values()))
+    names = ("all_methods_over_floor", "max_over_floor", "peak_mib_over_floor", "peak_growth_8x_samples")
+    print(
+        json.dumps(
+            {**{name: first[name] for name in names}, "networks": results, "rivals": rivals}, sort_keys=True
+        )
+    )
+    return 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Measure calibration against bare inference.")
+    parser.add_argument("--quick", action="store_true", help="a small ResNet, 32 samples, about a minute")
+    parser.add_argument("--networks", nargs="+", default=list(GOALS))
+    parser.add_argument("--samples", nargs="+", type=int, default=[64, 256])
+    parser.add_argument("--batches", nargs="+", type=int, default=[1, 8])
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument(
+        "--rivals", action="store_true", help="install and measure onnxruntime and modelopt too"
+    )
+    parser.add_argument("--folder", type=Path, help="keep networks, data and rivals' environments here")
+    parser.add_argument(
+        "--one", nargs=4, metavar=("MODE", "MODEL", "DATA", "SAMPLES"), help=argparse.SUPPRESS
+    )
+    options = parser.parse_args()
+    if options.quick:
+        options.networks, options.samples, options.batches = ["resnet_small"], [32], [1]
+    return options
+
+
+def _measured(network: str, samples: int, batch: int, folder: Path, repeat: int) -> dict[str, Any]:
+    """Everything about one network and one number of samples."""
+    from networks import write
+
+    print(f"measuring {network}, {samples} samples, batch {batch}", file=sys.stderr, flush=True)
+    model, data = write(network, folder, samples * 8)
+    place = (str(model), str(data))
+    ratios = _child(f"ratios:{batch}:{repeat}", *place, samples)
+    peaks = {mode: _child(f"{mode}:{batch}", *place, samples)["peak_mib"] for mode in ("floor", "all")}
+    many = _child(f"all:{batch}", *place, samples * 8)["peak_mib"]
+    return {
+        **ratios,
+        "peak_mib": peaks["all"],
+        "floor_peak_mib": peaks["floor"],
+        "peak_mib_over_floor": round(peaks["all"] - peaks["floor"]),
+        "peak_growth_8x_samples": round(many - peaks["all"]),
+    }
+
+
+def _child(mode: str, model: str, data: str, samples: int) -> dict[str, Any]:
+    command = [sys.executable, __file__, "--one", mode, model, data, str(samples)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+def _one(mode: str, model: str, data: str, samples: str) -> dict[str, Any]:
+    """Run in a process of its own: "floor:BATCH", "all:BATCH", or "ratios:BATCH:REPEAT"."""
+    kind, batch, *rest = mode.split(":")
+    work = Work(Path(model), Path(data), int(samples), int(batch))
+    if kind == "floor":
+        work.floor()
+    elif kind == "all":
+        work.calibrate(METHODS)
+    else:
+        return work.ratios(int(rest[0]))
+    return {"peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+
+
+class Work:
+    """One network and its samples."""
+
+    def __init__(self, model: Path, data: Path, samples: int, batch: int) -> None:
+        self._model = model
+        self._data = data
+        self._samples = samples
+        self._batch = batch
+
+    def floor(self) -> float:
+        """Seconds of bare inference, the session being open."""
+        import numpy as np
+        import onnxruntime
+
+        from qdqtool.calibration.samples.arrays import members
+        from qdqtool.calibration.session import processors
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = processors()
+        session = onnxruntime.InferenceSession(str(self._model), options, providers=["CPUExecutionProvider"])
+        rows = members(self._data)[0].rows(range(self._samples))
+        first = np.stack([row for row, _ in zip(rows, range(self._batch), strict=False)])
+        session.run(None, {"x": first})
+        rows = members(self._data)[0].rows(range(self._samples))
+        began = time.perf_counter()
+        while group := [row for _, row in zip(range(self._batch), rows, strict=False)]:
+            session.run(None, {"x": np.stack(group)})
+        return time.perf_counter() - began
+
+    def calibrate(self, methods: tuple[str, ...], samples: int | None = None) -> float:
+        """Seconds of the whole call."""
+        began = time.perf_counter()
+        from qdqtool.calibration.collect import collect
+        from qdqtool.calibration.crew import Manner
+        from qdqtool.calibration.samples import open_samples
+        from qdqtool.calibration.table import make_table
+        from qdqtool.core.recipe import CalibrationOptions, PlacementOptions, PrepareOptions
+        from qdqtool.graph.load import load
+        from qdqtool.graph.prepare import prepare
+        from qdqtool.placement.decide import decide
+
+        model = prepare(load(self._model), PrepareOptions())
+        placement = decide(model.view, PlacementOptions())
+        source = open_samples(str(self._data), model.view.inputs, limit=samples or self._samples)
+        manner = Manner(bins=methods != ("max",))
+        histograms = collect(model, placement, source, batch=self._batch, manner=manner)
+        for method in methods:
+            make_table(histograms, placement, model.view, CalibrationOptions(method=method))
+        return time.perf_counter() - began
+
+    def ratios(self, repeat: int) -> dict[str, Any]:
+        """Floor, max alone and all methods in turns."""
+        first, again = (self.calibrate(METHODS, samples=1) for _ in range(2))
+        rounds = []
+        for _ in range(repeat):
+            row = {}
+            for name, job in (
+                ("floor", self.floor),
+                ("max", lambda: self.calibrate(("max",))),
+                ("all", lambda: self.calibrate(METHODS)),
+            ):
+                before = time.process_time()
+                row[name] = job()
+                row[f"{name}_cpu"] = time.process_time() - before
+            rounds.append(row)
+
+        def median(top: str, bottom: str | None = None) -> float:
+            values = [row[top] / (row[bottom] if bottom else 1.0) for row in rounds]
+            return round(statistics.median(values), 3)
+
+        return {
+            "fixed_seconds": round(first - again, 3),
+            "floor_seconds": median("floor"),
+            "max_over_floor": median("max", "floor"),
+            "all_methods_over_floor": median("all", "floor"),
+            "max_over_floor_cpu": median("max_cpu", "floor_cpu"),
+            "all_methods_over_floor_cpu": median("all_cpu", "floor_cpu"),
+            "methods_over_max": median("all", "max"),
+        }
+
+
+def _rivals(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    from networks import write
+    from rivals import measure
+
+    return {
+        f"{network} x{samples}": measure(*write(network, folder, samples * 8), samples, folder)
+        for network in options.networks
+        for samples in options.samples
+    }
+
+
+def _print_tables(results: dict[str, Any], rivals: dict[str, Any]) -> None:
+    print(
+        f"{'network':<32}{'floor s':>8}{'all':>7}{'max':>7}{'all cpu':>9}{'fixed s':>9}{'MiB over':>10}{'growth':>8}"
+    )
+    for name, row in results.items():
+        goal = GOALS.get(name.split()[0])
+        verdict = ""
+        if goal:
+            met = row["all_methods_over_floor"] <= goal[0] and row["max_over_floor"] <= goal[1]
+            verdict = "  met" if met else f"  goal {goal[0]} / {goal[1]}"
+        print(
+            f"{name:<32}{row['floor_seconds']:>8.2f}{row['all_methods_over_floor']:>7.2f}{row['max_over_floor']:>7.2f}"
+            f"{row['all_methods_over_floor_cpu']:>9.2f}{row['fixed_seconds']:>9.2f}{row['peak_mib_over_floor']:>10}"
+            f"{row['peak_growth_8x_samples']:>8}{verdict}"
+        )
+    for name, row in rivals.items():
+        print(f"{name}: " + ", ".join(f"{rival} {figures}" for rival, figures in row.items()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
