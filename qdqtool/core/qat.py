@@ -1,0 +1,90 @@
+"""What quantization-aware training brought."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Epoch:
+    """One pass over the training samples; number 0 is the network as calibration left it.
+
+    Attributes:
+        number: passes so far.
+        loss: mean over the pass; None for number 0.
+        score: on the validation samples, higher is better.
+        learning_rate: at the end of the pass.
+        seconds: training and validation (measured); None in `qat.json`, which holds no times.
+    """
+
+    number: int
+    loss: float | None
+    score: float
+    learning_rate: float
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QatRow:
+    """One model of the table.
+
+    Attributes:
+        name: "FP32", "PTQ" or "QAT".
+        value: its task metric on the test samples (measured); None where there is none to give.
+        low: lower end of the 95 % interval of `value`; None where it is not estimated.
+        high: upper end.
+        change: `value` minus that of FP32; None for FP32 itself.
+        change_low: lower end of the 95 % interval of `change`, sample by sample.
+        change_high: upper end.
+        nodes_int8: compute nodes that run INT8 in the engine; None for FP32.
+        nodes_total: compute nodes.
+    """
+
+    name: str
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    change: float | None = None
+    change_low: float | None = None
+    change_high: float | None = None
+    nodes_int8: int | None = None
+    nodes_total: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UntrainedSlot:
+    """A quantized slot without a quantizer in training: it keeps a calibrated range."""
+
+    slot: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QatResult:
+    """The table, and how training went.
+
+    Attributes:
+        metric: what the table shows: "top1", or "sqnr_db" of the first output against FP32 without class labels.
+        unit: "%" for shares.
+        samples: test samples.
+        rows: FP32, PTQ and QAT.
+        engine: who made the quantizers.
+        device: where it was trained.
+        best_epoch: the epoch whose weights were taken.
+        epochs: all of them.
+        quantizers: tensors with a quantizer in training.
+        untrained: quantized slots without one.
+        notes: what a reader must know to trust the figures.
+    """
+
+    metric: str
+    unit: str
+    samples: int
+    rows: tuple[QatRow, ...]
+    engine: str
+    device: str
+    best_epoch: int
+    epochs: tuple[Epoch, ...]
+    quantizers: int
+    untrained: tuple[UntrainedSlot, ...] = ()
+    notes: tuple[str, ...] = ()
