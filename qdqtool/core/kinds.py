@@ -11,6 +11,7 @@ from qdqtool.core.comparison import Comparison
 from qdqtool.core.difference import EngineDiffs
 from qdqtool.core.engine import Engine
 from qdqtool.core.explore import EngineView
+from qdqtool.core.fixes import FixReport
 from qdqtool.core.lint import LintReport
 from qdqtool.core.noop import NoOpReport
 from qdqtool.core.placement import Placement
@@ -39,5 +40,6 @@ LINT = Artefact(kind="lint", schema=1, type=LintReport)
 SENSITIVITY = Artefact(kind="sensitivity", schema=1, type=Sensitivity)
 REPORT = Artefact(kind="report", schema=1, type=Report)
 REPAIR = Artefact(kind="repair", schema=1, type=RepairReport)
+FIXES = Artefact(kind="fixes", schema=1, type=FixReport)
 SWEEP = Artefact(kind="sweep", schema=1, type=Sweep)
 QAT = Artefact(kind="qat", schema=1, type=QatResult)

@@ -251,6 +251,8 @@ class QatOptions(Section):
     """Chooses the best epoch: top1, loss (lower is better), or a function of outputs and targets (higher is better)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where training runs."""
+    threads: Annotated[int, Field(ge=0)] = 0
+    """Threads of torch on the CPU; 0 leaves it to torch. Small networks are much faster with 1."""
     mixed: bool = True
     """On a GPU: compute in bfloat16 where that is safe."""
     exporter: Literal["legacy", "dynamo"] = "legacy"

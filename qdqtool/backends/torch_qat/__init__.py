@@ -1,0 +1,1 @@
+"""Everything that touches torch: tracing, quantizers where placement wants them, fine-tuning, export."""

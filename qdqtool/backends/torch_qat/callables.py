@@ -1,0 +1,58 @@
+"""Finds the functions that a recipe names: "module:function" or "file.py:function"."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from qdqtool.errors import UsageError
+
+
+def resolve(text: str, beside: Path, key: str) -> Callable[..., Any]:
+    """The function that `text` names; a relative .py file is looked for beside the recipe, then here.
+
+    Raises:
+        UsageError: no such module or function; `key` says which value of the recipe is wrong.
+    """
+    place, _, name = text.rpartition(":")
+    if not place or not name:
+        raise UsageError(
+            f"{text!r} names no function", fix="write module:function or file.py:function", where=key
+        )
+    function = getattr(_module(place, beside, key), name, None)
+    if not callable(function):
+        raise UsageError(f"{place} has no function {name!r}", fix="write module:function", where=key)
+    return function
+
+
+def _module(place: str, beside: Path, key: str) -> ModuleType:
+    if not place.endswith(".py"):
+        try:
+            return importlib.import_module(place)
+        except ImportError as error:
+            fix = "check the name and PYTHONPATH, or write file.py:function"
+            raise UsageError(f"{place} cannot be imported: {error}", fix=fix, where=key) from error
+    path = next((found for found in (beside / place, Path(place)) if found.is_file()), None)
+    if path is None:
+        raise UsageError(f"there is no file {place}", fix="give the path from the recipe's folder", where=key)
+    return _from_file(path.resolve(), key)
+
+
+def _from_file(path: Path, key: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(path.stem, module)
+    try:
+        spec.loader.exec_module(module)
+    except (ImportError, SyntaxError, OSError) as error:
+        raise UsageError(
+            f"{path.name} cannot be imported: {error}", fix="mend the file", where=key
+        ) from error
+    return module

@@ -1,0 +1,181 @@
+"""Turns what a data function gives into checked batches, the same for the same epoch every time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from qdqtool.errors import InputFileError, UsageError
+
+Batch = tuple[tuple[torch.Tensor, ...], torch.Tensor]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shape:
+    """Shape of one sample and type of each input."""
+
+    dims: tuple[tuple[int, ...], ...]
+    dtypes: tuple[torch.dtype, ...]
+
+    @classmethod
+    def of(cls, inputs: tuple[torch.Tensor, ...]) -> Shape:
+        """Of a batch."""
+        return cls(
+            dims=tuple(tuple(value.shape[1:]) for value in inputs),
+            dtypes=tuple(value.dtype for value in inputs),
+        )
+
+
+class Feed:
+    """Batches of one split.
+
+    The data function is called with the name of a split ("train", "validate", "test") and returns a pair (inputs,
+    targets) of arrays of equal length, a dataset of pairs with a length, or an iterable of batches (a DataLoader).
+    Several inputs are a tuple.
+    """
+
+    def __init__(self, function: Callable[[str], Any], split: str, *, batch: int, seed: int) -> None:
+        self.where = f'data("{split}")'
+        self._source = function(split)
+        self._batch = batch
+        self._seed = seed
+        self._shape: Shape | None = None
+        self._promised: int | None = None
+        self._arrays = _arrays(self._source, self.where)
+        if self._arrays is None and not isinstance(self._source, Iterable) and not _is_map(self._source):
+            raise UsageError(
+                f"returns {type(self._source).__name__}, which holds no samples",
+                fix="return a pair (inputs, targets), a dataset of pairs, or an iterable of batches",
+                where=self.where,
+            )
+
+    def batches(self, epoch: int | None = None) -> Iterator[Batch]:
+        """All batches: in order, or shuffled for this epoch where the source can be.
+
+        Raises:
+            InputFileError: a sample of another shape or type, NaN or Inf, no samples, or fewer batches than before.
+        """
+        count = 0
+        for value in self._raw(epoch):
+            yield self._checked(value, count)
+            count += 1
+        promised = self._promised
+        if count == 0 or (promised is not None and count < promised):
+            said = "gave no samples" if count == 0 else f"ended after {count} of {promised} batches"
+            raise InputFileError(
+                said, fix="give the same samples every time they are asked for", where=self.where
+            )
+        self._promised = count
+
+    def __len__(self) -> int:
+        """Batches of one pass; a stream without a length is run once to know."""
+        if self._promised is None:
+            source = self._source
+            if self._arrays is not None or _is_map(source):
+                length = len(self._arrays[1]) if self._arrays is not None else len(source)
+                self._promised = -(-length // self._batch)
+            elif isinstance(source, Sized):
+                self._promised = len(source)
+            else:
+                return sum(1 for _ in self.batches())
+        return self._promised
+
+    def first(self) -> Batch:
+        """The first batch in order."""
+        for found in self.batches():
+            return found
+        raise InputFileError("gave no samples", fix="return at least one batch", where=self.where)
+
+    def gathered(self, limit: int | None = None) -> tuple[tuple[Any, ...], Any]:
+        """Inputs and targets of the first `limit` samples as numpy arrays."""
+        inputs, targets, count = [], [], 0
+        for values, target in self.batches():
+            inputs.append(values)
+            targets.append(target)
+            count += len(target)
+            if limit is not None and count >= limit:
+                break
+        columns = tuple(torch.cat(column)[:limit].numpy() for column in zip(*inputs, strict=True))
+        return columns, torch.cat(targets)[:limit].numpy()
+
+    def _raw(self, epoch: int | None) -> Iterator[Any]:
+        if self._arrays is None and not _is_map(self._source):
+            yield from self._source
+            return
+        length = len(self._arrays[1]) if self._arrays is not None else len(self._source)
+        order = torch.arange(length)
+        if epoch is not None:
+            order = torch.randperm(length, generator=torch.Generator().manual_seed(self._seed + epoch))
+        for start in range(0, length, self._batch):
+            rows = order[start : start + self._batch]
+            yield self._rows(rows) if self._arrays is not None else self._picked(rows)
+
+    def _rows(self, rows: torch.Tensor) -> Any:
+        assert self._arrays is not None
+        inputs, targets = self._arrays
+        return tuple(value[rows] for value in inputs), targets[rows]
+
+    def _picked(self, rows: torch.Tensor) -> Any:
+        pairs = [self._source[int(row)] for row in rows]
+        try:
+            columns = [_tuple(inputs) for inputs, _ in pairs]
+            inputs = tuple(
+                torch.stack([torch.as_tensor(v) for v in column]) for column in zip(*columns, strict=True)
+            )
+            return inputs, torch.stack([torch.as_tensor(target) for _, target in pairs])
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise InputFileError(
+                f"its samples do not make a batch: {error}", fix="give samples of one shape", where=self.where
+            ) from error
+
+    def _checked(self, value: Any, number: int) -> Batch:
+        where = f"{self.where}, batch {number}"
+        if not isinstance(value, Sequence) or len(value) != 2:
+            raise InputFileError("is not a pair (inputs, targets)", fix="give pairs", where=where)
+        inputs = tuple(torch.as_tensor(entry) for entry in _tuple(value[0]))
+        targets = torch.as_tensor(value[1])
+        if any(entry.ndim == 0 or len(entry) != len(targets) for entry in inputs) or targets.ndim == 0:
+            raise InputFileError("has inputs and targets of different length", fix="give pairs", where=where)
+        self._check_shape(Shape.of(inputs), where)
+        if not all(bool(torch.isfinite(entry).all()) for entry in inputs if entry.is_floating_point()):
+            raise InputFileError("holds NaN or Inf", fix="clean the samples", where=where)
+        return inputs, targets
+
+    def _check_shape(self, shape: Shape, where: str) -> None:
+        first = self._shape
+        if first is None:
+            self._shape = shape
+        elif shape != first:
+            raise InputFileError(
+                f"has samples of shape {shape.dims} and type {shape.dtypes}, the first ones {first.dims} "
+                f"and {first.dtypes}",
+                fix="give samples of one shape and type",
+                where=where,
+            )
+
+
+def _arrays(source: Any, where: str) -> tuple[tuple[torch.Tensor, ...], torch.Tensor] | None:
+    """The pair of arrays that `source` is; None where it is something else."""
+    if not isinstance(source, (tuple, list)) or len(source) != 2 or not hasattr(source[1], "shape"):
+        return None
+    inputs = tuple(torch.as_tensor(value) for value in _tuple(source[0]))
+    targets = torch.as_tensor(source[1])
+    if targets.ndim == 0 or any(value.ndim == 0 or len(value) != len(targets) for value in inputs):
+        raise InputFileError(
+            f"has {[len(value) if value.ndim else 1 for value in inputs]} inputs for "
+            f"{len(targets) if targets.ndim else 1} targets",
+            fix="give one target per sample",
+            where=where,
+        )
+    return inputs, targets
+
+
+def _is_map(source: Any) -> bool:
+    return hasattr(source, "__getitem__") and isinstance(source, Sized)
+
+
+def _tuple(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,)

@@ -1,0 +1,112 @@
+"""Writes a flat network as float ONNX whose node names begin with the network's own step names."""
+
+from __future__ import annotations
+
+import io
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+
+from qdqtool.backends.torch_qat.flat import placeholders
+from qdqtool.core.files import replacing
+from qdqtool.errors import UsageError
+
+Inputs = tuple[torch.Tensor, ...]
+
+
+def export(flat: fx.GraphModule, inputs: Inputs, path: Path, *, exporter: str, opset: int) -> None:
+    """Write the network in evaluation mode at `path`, all or nothing; the batch dimension stays free.
+
+    Weights keep their names and BatchNormalization its node, because folding is our own work. Both exporters
+    give node names of the form `/<step>/<what>`, by which quantizers find their place.
+
+    Raises:
+        UsageError: the exporter refuses the network.
+    """
+    flat.eval()
+    device = next((parameter.device for parameter in flat.parameters()), torch.device("cpu"))
+    inputs = tuple(value.to(device) for value in inputs)
+    with replacing(path) as draft, _quiet():
+        try:
+            if exporter == "dynamo":
+                _dynamo(flat, inputs, draft, opset)
+            else:
+                _legacy(flat, inputs, draft, opset)
+        except (RuntimeError, TypeError, ValueError, torch.onnx.errors.OnnxExporterError) as error:
+            other = "legacy" if exporter == "dynamo" else "dynamo"
+            raise UsageError(
+                f"the {exporter} exporter refuses the network: {' '.join(str(error).split())[:400]}",
+                fix=f"try --set qat.exporter={other}, or another qat.opset",
+                where="qat.exporter",
+            ) from error
+
+
+def _legacy(flat: fx.GraphModule, inputs: Inputs, draft: Path, opset: int) -> None:
+    names = list(placeholders(flat))
+    torch.onnx.export(
+        flat,
+        inputs,
+        str(draft),
+        dynamo=False,
+        opset_version=opset,
+        input_names=names,
+        output_names=["output"],
+        dynamic_axes={name: {0: "batch"} for name in [*names, "output"]},
+        do_constant_folding=False,
+        # PRESERVE of a network in evaluation mode: unlike EVAL it renames no weights and fuses nothing.
+        training=torch.onnx.TrainingMode.PRESERVE,
+    )
+
+
+def _dynamo(flat: fx.GraphModule, inputs: Inputs, draft: Path, opset: int) -> None:
+    names = list(placeholders(flat))
+    program: Any = torch.onnx.export(
+        flat,
+        tuple(_two(value) for value in inputs),
+        dynamo=True,
+        opset_version=opset,
+        input_names=names,
+        output_names=["output"],
+        dynamic_shapes=tuple({0: torch.export.Dim("batch")} for _ in names),
+        optimize=False,
+        verbose=False,
+    )
+    for number, node in enumerate(program.model.graph):
+        scopes = _scopes(node.metadata_props.get("pkg.torch.onnx.name_scopes", ""))
+        if scopes:
+            node.name = f"/{scopes[0]}/{node.op_type}_{number}"
+    program.save(str(draft), external_data=False)
+
+
+def _two(value: torch.Tensor) -> torch.Tensor:
+    """At least two samples: torch.export takes a batch of one for a constant."""
+    return value if value.shape[0] > 1 else torch.cat([value, value])
+
+
+def _scopes(text: str) -> list[str]:
+    words = [word.strip().strip("'\"") for word in text.strip("[]").split(",")]
+    return [word for word in words[:-1] if word]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Exporters talk about themselves; what matters to us is raised."""
+    loggers = [
+        logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "torch.onnx._internal.exporter")
+    ]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

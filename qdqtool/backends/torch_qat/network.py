@@ -1,0 +1,180 @@
+"""A PyTorch network on its way: traced, exported, given quantizers, trained."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from qdqtool.backends.torch_qat import losses, training
+from qdqtool.backends.torch_qat.callables import resolve
+from qdqtool.backends.torch_qat.data import Feed
+from qdqtool.backends.torch_qat.engines import ENGINES
+from qdqtool.backends.torch_qat.engines.engine import Engine
+from qdqtool.backends.torch_qat.export import export
+from qdqtool.backends.torch_qat.flat import flatten, placeholders, run
+from qdqtool.backends.torch_qat.journal import Journal
+from qdqtool.backends.torch_qat.sites import Sites, locate
+from qdqtool.backends.torch_qat.student import fold_norms, make_student
+from qdqtool.core.calibration import CalibrationTable
+from qdqtool.core.placement import Placement
+from qdqtool.core.qat import Epoch
+from qdqtool.core.recipe import QatOptions
+from qdqtool.errors import UsageError
+from qdqtool.graph.view import GraphView
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trained:
+    """What training left.
+
+    Attributes:
+        table: ranges as trained; tensors without a quantizer keep what calibration gave them.
+        epochs: how it went.
+        sites: where quantizers were.
+        device: where it was trained.
+    """
+
+    table: CalibrationTable
+    epochs: tuple[Epoch, ...]
+    sites: Sites
+    device: str
+
+
+class Network:
+    """The network that a recipe names, with its data.
+
+    Raises:
+        UsageError: a function cannot be found, the network cannot be traced, or it cannot take the samples.
+        InputFileError: the data is wrong.
+    """
+
+    def __init__(self, options: QatOptions, beside: Path) -> None:
+        if not options.model or not options.data:
+            raise UsageError(
+                "the recipe names no network and data",
+                fix="set qat.model and qat.data to module:function",
+                where="qat",
+            )
+        self.options, self._beside = options, beside
+        if options.threads:
+            torch.set_num_threads(options.threads)
+        torch.manual_seed(options.seed)
+        made = resolve(options.model, beside, "qat.model")()
+        if not isinstance(made, nn.Module):
+            raise UsageError(
+                f"returns {type(made).__name__}", fix="return a torch.nn.Module", where=options.model
+            )
+        self.flat = flatten(made)
+        if options.batchnorm == "fold":
+            self.flat = fold_norms(self.flat)
+        self.inputs = placeholders(self.flat)
+        data = resolve(options.data, beside, "qat.data")
+        self.train, self.validate, self.test = (
+            Feed(data, split, batch=options.batch, seed=options.seed)
+            for split in ("train", "validate", "test")
+        )
+        self._example = tuple(value[:1] for value in self._first())
+
+    def export(self, path: Path) -> None:
+        """Write the network as it is now as float ONNX."""
+        export(self.flat, self._example, path, exporter=self.options.exporter, opset=self.options.opset)
+
+    def fit(
+        self,
+        start: tuple[Placement, CalibrationTable, GraphView],
+        folder: Path,
+        key: str,
+        on_step: Callable[[int, int], object],
+    ) -> Trained:
+        """Train with quantizers where the placement wants them, from the table's ranges on.
+
+        `start` is placement, table and prepared graph of this network's export. Checkpoints go to `folder`.
+        """
+        placement, table, view = start
+        engine: Engine = ENGINES.load(self.options.engine)
+        learn = self.options.scales == "learned"
+        if learn and engine.learns == "none":
+            raise UsageError(
+                f"the engine {self.options.engine} learns no scales",
+                fix="--set qat.scales=fixed, or --set qat.engine=own",
+                where="qat.scales",
+            )
+        sites = locate(placement, view, self.flat)
+        teacher = copy.deepcopy(self.flat)
+        student = make_student(self.flat, sites.found, placement, table, engine, learn=learn)
+        with Journal(folder, tensorboard=self.options.tensorboard) as journal:
+            epochs = training.train(student, self._lesson(teacher, folder, key, on_step, journal))
+        return Trained(
+            table=student.table(table),
+            epochs=epochs,
+            sites=sites,
+            device=str(training.device_of(self.options)),
+        )
+
+    def _lesson(
+        self,
+        teacher: nn.Module,
+        folder: Path,
+        key: str,
+        on_step: Callable[[int, int], object],
+        journal: Journal,
+    ) -> training.Lesson:
+        loss = losses.LOSSES.get(self.options.loss) or resolve(self.options.loss, self._beside, "qat.loss")
+        return training.Lesson(
+            teacher=teacher,
+            train=self.train,
+            validate=self.validate,
+            loss=loss,
+            score=self._score(loss),
+            options=self.options,
+            folder=folder,
+            key=key,
+            on_step=on_step,
+            on_epoch=journal.write,
+        )
+
+    def _score(self, loss: losses.Loss) -> Callable[[torch.Tensor, torch.Tensor], float]:
+        if self.options.metric == "top1":
+            return losses.top1
+        if self.options.metric == "loss":
+            return lambda outputs, targets: -float(loss(outputs, targets))
+        return resolve(self.options.metric, self._beside, "qat.metric")
+
+    def _first(self) -> tuple[torch.Tensor, ...]:
+        """Inputs of the first training batch, tried on the network."""
+        inputs, _ = self.train.first()
+        if len(inputs) != len(self.inputs):
+            raise UsageError(
+                f"gives {len(inputs)} inputs, forward() takes {len(self.inputs)}: {', '.join(self.inputs)}",
+                fix="give as many inputs as forward() takes",
+                where=self.train.where,
+            )
+        try:
+            with torch.no_grad():
+                run(self.flat, inputs)
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            shapes = ", ".join(str(list(value.shape)) for value in inputs)
+            raise UsageError(
+                f"the network cannot take samples of shape {shapes}: {' '.join(str(error).split())[:200]}",
+                fix="give samples of the shape and type that forward() takes",
+                where=self.train.where,
+            ) from error
+        return inputs
+
+
+def digest(network: Network) -> str:
+    """SHA-256 over all weights, names and shapes of the network as it is now."""
+    sha = hashlib.sha256()
+    state: dict[str, Any] = network.flat.state_dict()
+    for name in sorted(state):
+        value = state[name]
+        sha.update(f"{name} {tuple(value.shape)} {value.dtype};".encode())
+        sha.update(value.detach().cpu().contiguous().numpy().tobytes())
+    return sha.hexdigest()

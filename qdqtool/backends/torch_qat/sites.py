@@ -1,0 +1,120 @@
+"""Finds where in a traced network the slots of a placement are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import fx, nn
+
+from qdqtool.core.placement import Decision, Placement, Slot, SlotKind
+from qdqtool.graph.view import GraphView, Node
+
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Site:
+    """One slot in torch's words.
+
+    Attributes:
+        slot: input of an ONNX node.
+        tensor: the ONNX tensor whose range counts.
+        step: the step that reads it.
+        source: the step whose result is quantized before `step` reads it; "" for the weight of `step`.
+        axis: channel axis of the weight in torch; None for one scale per tensor.
+        norm: a BatchNorm step that is folded into this weight when the model is prepared; "" where there is none.
+    """
+
+    slot: Slot
+    tensor: str
+    step: str
+    source: str = ""
+    axis: int | None = None
+    norm: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sites:
+    """All slots that were found, and those that have no counterpart, each with the reason."""
+
+    found: tuple[Site, ...]
+    lost: tuple[tuple[Slot, str], ...]
+
+
+def locate(placement: Placement, view: GraphView, flat: fx.GraphModule) -> Sites:
+    """The sites of all quantized slots; `view` is the prepared graph that `flat` was exported to."""
+    finder = _Finder(view, flat)
+    found: list[Site] = []
+    lost: list[tuple[Slot, str]] = []
+    for decision in placement.quantized:
+        site = finder.site(decision)
+        if isinstance(site, Site):
+            found.append(site)
+        else:
+            lost.append((decision.slot, site))
+    return Sites(found=tuple(found), lost=tuple(lost))
+
+
+class _Finder:
+    def __init__(self, view: GraphView, flat: fx.GraphModule) -> None:
+        self._view = view
+        self._modules = dict(flat.named_modules())
+        self._steps: Mapping[str, fx.Node] = {node.name: node for node in flat.graph.nodes}
+        self._inputs = {info.name for info in view.inputs}
+        self._seen = {self._step_of(node) for node in view.nodes} | self._inputs
+
+    def site(self, decision: Decision) -> Site | str:
+        """Where the slot is, or why it is nowhere."""
+        node = self._view.by_name[decision.slot.node]
+        step = self._step_of(node)
+        if not step:
+            return "the exporter left no step name"
+        if decision.kind is SlotKind.WEIGHT:
+            return self._weight(decision, node, step)
+        producer = self._view.producer(decision.tensor)
+        origin = decision.tensor if producer is None else self._step_of(producer)
+        if origin == step:
+            return f"inside {step}, which torch runs as one step"
+        source = self._source(self._steps[step], origin)
+        if not source:
+            return f"{step} does not read {origin or decision.tensor} directly"
+        return Site(slot=decision.slot, tensor=decision.tensor, step=step, source=source)
+
+    def _weight(self, decision: Decision, node: Node, step: str) -> Site | str:
+        weight = getattr(self._modules.get(step), "weight", None)
+        shape = self._view.constant_shape(decision.tensor)
+        if weight is None or shape is None:
+            return f"{step} has no weight of its own"
+        own = tuple(weight.shape)
+        axis = decision.spec.axis if decision.spec else None
+        if node.op == "MatMul" and own == shape[::-1]:
+            axis = None if axis is None else 1 - axis
+        elif own != shape:
+            return f"the weight of {step} has shape {own}, the model has {shape}"
+        return Site(
+            slot=decision.slot, tensor=decision.tensor, step=step, axis=axis, norm=self._norm_after(step)
+        )
+
+    def _norm_after(self, step: str) -> str:
+        readers = list(self._steps[step].users)
+        if len(readers) == 1 and readers[0].name not in self._seen:
+            module = self._modules.get(readers[0].name)
+            return readers[0].name if isinstance(module, _NORMS) else ""
+        return ""
+
+    def _source(self, step: fx.Node, origin: str) -> str:
+        """The direct input of `step` that carries the result of `origin`; steps that left no node are passed."""
+        for direct in step.all_input_nodes:
+            above: fx.Node | None = direct
+            while above is not None:
+                if above.name == origin:
+                    return direct.name
+                inputs = above.all_input_nodes
+                passed = above.name not in self._seen and inputs
+                above = inputs[0] if passed else None
+        return ""
+
+    def _step_of(self, node: Node) -> str:
+        parts = node.name.split("/")
+        return parts[1] if len(parts) > 2 and parts[1] in self._steps else ""

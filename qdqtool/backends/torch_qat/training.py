@@ -1,0 +1,244 @@
+"""Fine-tunes a quantized network: resumable after every epoch, stopped at the first loss that is no number."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from qdqtool.backends.torch_qat import checkpoints
+from qdqtool.backends.torch_qat.data import Feed
+from qdqtool.backends.torch_qat.flat import run
+from qdqtool.backends.torch_qat.losses import Loss, distilled
+from qdqtool.backends.torch_qat.student import Student, freeze_norms
+from qdqtool.core.qat import Epoch
+from qdqtool.core.recipe import QatOptions
+from qdqtool.errors import UsageError
+
+LAST, BEST = "checkpoint.pt", "best.pt"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lesson:
+    """Everything that training needs beside the student.
+
+    Attributes:
+        teacher: the float network.
+        train: training batches.
+        validate: validation batches.
+        loss: made small.
+        score: of outputs and targets; higher is better.
+        options: of the recipe.
+        folder: where checkpoints go.
+        key: which model, data and recipe they belong to.
+        on_step: told steps done and steps in all.
+        on_epoch: told what each epoch brought.
+    """
+
+    teacher: nn.Module
+    train: Feed
+    validate: Feed
+    loss: Loss
+    score: Callable[[torch.Tensor, torch.Tensor], float]
+    options: QatOptions
+    folder: Path
+    key: str
+    on_step: Callable[[int, int], object]
+    on_epoch: Callable[[Epoch], object]
+
+
+def train(student: Student, lesson: Lesson) -> tuple[Epoch, ...]:
+    """Train to the last epoch, going on from the last checkpoint, and leave the best epoch's weights in `student`.
+
+    Epoch 0 is the network as calibration left it, so that training never ends with something worse on the validation
+    samples. The same recipe gives the same result whether it was interrupted or not (on one kind of processor).
+
+    Raises:
+        UsageError: the loss became NaN or infinite; the last good checkpoint stays.
+        InputFileError: the checkpoint belongs to another model, or the data is wrong.
+    """
+    course = _Course(student, lesson)
+    course.resume()
+    while course.epoch < lesson.options.epochs:
+        course.one_epoch()
+    course.take_best()
+    return tuple(course.records)
+
+
+def device_of(options: QatOptions) -> torch.device:
+    """Where the recipe wants to train.
+
+    Raises:
+        UsageError: it asks for a GPU that is not here.
+    """
+    here = torch.cuda.is_available()
+    if options.device == "cuda" and not here:
+        raise UsageError(
+            "there is no GPU that torch can use", fix="--set qat.device=auto", where="qat.device"
+        )
+    return torch.device("cuda" if here and options.device != "cpu" else "cpu")
+
+
+class _Course:
+    def __init__(self, student: Student, lesson: Lesson) -> None:
+        self.student, self.lesson, self.options = student, lesson, lesson.options
+        self.device = device_of(self.options)
+        self.network = student.network.to(self.device)
+        self.teacher = lesson.teacher.to(self.device).eval()
+        self.steps = len(lesson.train)
+        self.optimizer = _optimizer(student, self.options)
+        self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, self._rate)
+        self.epoch = 0
+        self.records: list[Epoch] = []
+
+    def resume(self) -> None:
+        """Go on from the last checkpoint, or begin with epoch 0."""
+        state = checkpoints.read(self.lesson.folder / LAST, self.lesson.key)
+        if state is None:
+            torch.manual_seed(self.options.seed)
+            self._record(loss=None, start=time.perf_counter())
+            return
+        self.network.load_state_dict(state["network"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scheduler.load_state_dict(state["scheduler"])
+        self.epoch = state["epoch"]
+        self.records = [Epoch(**record) for record in state["records"]]
+
+    def one_epoch(self) -> None:
+        """Train through all batches once, validate, and save."""
+        start = time.perf_counter()
+        torch.manual_seed(self.options.seed + self.epoch + 1)
+        self.network.train()
+        if self.epoch >= self.options.freeze_epoch:
+            freeze_norms(self.network)
+        total = 0.0
+        for number, (inputs, targets) in enumerate(self.lesson.train.batches(self.epoch)):
+            total += self._step(inputs, targets, number)
+            self.lesson.on_step(self.epoch * self.steps + number + 1, self.options.epochs * self.steps)
+        self.epoch += 1
+        self._record(loss=total / self.steps, start=start)
+
+    def take_best(self) -> None:
+        """Give the student the weights of the best epoch."""
+        best = checkpoints.read(self.lesson.folder / BEST, self.lesson.key)
+        assert best is not None
+        self.network.load_state_dict(best["network"])
+        self.network.to("cpu").eval()
+
+    def _step(self, inputs: tuple[torch.Tensor, ...], targets: torch.Tensor, number: int) -> float:
+        inputs, targets = self._here(inputs), targets.to(self.device)
+        with self._precision():
+            outputs = _forward(self.network, inputs, self.lesson.train.where).float()
+            loss = self._loss(outputs, targets, inputs)
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            raise UsageError(
+                f"the loss became {value} in epoch {self.epoch + 1}, step {number + 1} of {self.steps}; "
+                f"the checkpoint of epoch {self.epoch} is kept",
+                fix="lower qat.learning_rate, add qat.warmup_epochs, or look for odd targets; with another --out",
+                where=str(self.lesson.folder / LAST),
+            )
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        if self.options.clip_gradient:
+            torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.options.clip_gradient)
+        self.optimizer.step()
+        self.scheduler.step()
+        return value
+
+    def _loss(
+        self, outputs: torch.Tensor, targets: torch.Tensor, inputs: tuple[torch.Tensor, ...]
+    ) -> torch.Tensor:
+        share = self.options.distill
+        loss = self.lesson.loss(outputs, targets) if share < 1 else outputs.new_zeros(())
+        if share > 0:
+            with torch.no_grad():
+                wish = run(self.teacher, inputs).float()
+            loss = (1 - share) * loss + share * distilled(outputs, wish, self.options.temperature)
+        return loss
+
+    def _record(self, *, loss: float | None, start: float) -> None:
+        """Validate, save what is needed to go on, and tell."""
+        score = self._validate()
+        rate = self.scheduler.get_last_lr()[0]
+        seconds = round(time.perf_counter() - start, 3)
+        record = Epoch(number=self.epoch, loss=loss, score=score, learning_rate=rate, seconds=seconds)
+        best = max((entry.score for entry in self.records), default=-math.inf)
+        self.records.append(record)
+        folder, key = self.lesson.folder, self.lesson.key
+        if score > best:
+            checkpoints.write(folder / BEST, key, {"epoch": self.epoch, "network": self.network.state_dict()})
+        state: dict[str, Any] = {
+            "epoch": self.epoch,
+            "network": self.network.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scheduler": self.scheduler.state_dict(),
+            "records": [asdict(entry) for entry in self.records],
+        }
+        checkpoints.write(folder / LAST, key, state)
+        self.lesson.on_epoch(record)
+
+    @torch.no_grad()
+    def _validate(self) -> float:
+        self.network.eval()
+        total, count = 0.0, 0
+        for inputs, targets in self.lesson.validate.batches():
+            with self._precision():
+                outputs = _forward(self.network, self._here(inputs), self.lesson.validate.where).float()
+            total += self.lesson.score(outputs, targets.to(self.device)) * len(targets)
+            count += len(targets)
+        score = total / count
+        return score if math.isfinite(score) else -math.inf
+
+    def _here(self, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        return tuple(value.to(self.device, non_blocking=True) for value in inputs)
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        if self.options.mixed and self.device.type == "cuda":
+            return torch.autocast("cuda", dtype=torch.bfloat16)
+        return nullcontext()
+
+    def _rate(self, step: int) -> float:
+        """Factor on the learning rate: a linear warm-up, then half a cosine to zero, or constant."""
+        warm = self.options.warmup_epochs * self.steps
+        if step < warm:
+            return (step + 1) / (warm + 1)
+        if self.options.schedule == "constant":
+            return 1.0
+        share = (step - warm) / max(1, self.options.epochs * self.steps - warm)
+        return 0.5 * (1 + math.cos(math.pi * min(1.0, share)))
+
+
+def _optimizer(student: Student, options: QatOptions) -> torch.optim.Optimizer:
+    """Scales have a learning rate of their own and no weight decay."""
+    scales = [p for module in student.quantizers.values() for p in module.parameters() if p.requires_grad]
+    known = {id(parameter) for parameter in scales}
+    rest = [p for p in student.network.parameters() if p.requires_grad and id(p) not in known]
+    rate = options.learning_rate
+    groups: list[Mapping[str, Any]] = [{"params": rest, "lr": rate, "weight_decay": options.weight_decay}]
+    if scales:
+        groups.append({"params": scales, "lr": rate * options.scale_rate, "weight_decay": 0.0})
+    if options.optimizer == "sgd":
+        return torch.optim.SGD([dict(group) for group in groups], lr=rate, momentum=0.9, nesterov=True)
+    return torch.optim.AdamW([dict(group) for group in groups], lr=rate)
+
+
+def _forward(network: nn.Module, inputs: tuple[torch.Tensor, ...], where: str) -> torch.Tensor:
+    try:
+        return run(network, inputs)
+    except (RuntimeError, TypeError, ValueError) as error:
+        if isinstance(error, torch.cuda.OutOfMemoryError):
+            raise UsageError("the GPU's memory is full", fix="lower qat.batch", where="qat.batch") from error
+        shapes = ", ".join(str(list(value.shape)) for value in inputs)
+        raise UsageError(
+            f"the network cannot take samples of shape {shapes}: {' '.join(str(error).split())[:200]}",
+            fix="give the inputs that forward() takes",
+            where=where,
+        ) from error

@@ -1,0 +1,61 @@
+"""Quantization-aware training of a PyTorch network, from a PTQ start to an audited engine.
+
+The recipe's section `qat` names two functions. `qat.model` returns the trained float network. `qat.data` takes the
+name of a split ("train", "validate", "test") and returns its samples: a pair (inputs, targets) of arrays, a dataset
+of pairs, or an iterable of batches. Relative files are looked up beside the recipe.
+
+What happens: the network is traced and exported, the whole line runs on it (folder `ptq`), quantizers are put into
+the traced network at exactly the inputs that placement chose, starting from the calibrated ranges, the network is
+trained, exported again as a float model, and the line runs a second time with the trained ranges (folder `qat`). The
+Q/DQ nodes are written by the same step as always, so no exporter has a say in them. Stopped at any time, the same
+command goes on from the last finished epoch.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+PLUGIN = typer.Typer(no_args_is_help=True, help="Quantization-aware training of a PyTorch network.")
+
+
+@PLUGIN.callback()
+def qat() -> None:
+    """Quantization-aware training of a PyTorch network."""
+
+
+@PLUGIN.command()
+def run(
+    recipe: Annotated[str, typer.Argument(help="Shipped recipe or .yaml file with a section `qat`.")],
+    out: Annotated[Path, typer.Option(help="Folder for checkpoints and both runs.")],
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", help="Change one value of the recipe: qat.epochs=5.")
+    ] = None,
+    build_cache: Annotated[Path | None, typer.Option(help="Folder of finished builds to share.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print qat.json instead of the table.")] = False,
+) -> None:
+    """Fine-tune with quantizers where placement wants them, then export, build, audit and compare."""
+    from qdqtool.cli.narrator import Narrator
+    from qdqtool.cli.screen import stdout
+    from qdqtool.report import training
+    from qdqtool.workflows import recipes
+    from qdqtool.workflows.qat.order import QatOrder
+    from qdqtool.workflows.qat.run import run as train
+
+    order = QatOrder(
+        recipe=recipes.load(recipe, changes or []),
+        beside=recipes.locate(recipe).parent,
+        out=out,
+        cache=build_cache,
+    )
+    with Narrator() as narrator:
+        result = train(order, narrator)
+    if as_json:
+        sys.stdout.write((out / "qat.json").read_text("utf-8"))
+        return
+    training.table(result, stdout())
+    for name in ("ptq", "qat"):
+        stdout().print(f"page: {out / name / 'report.html'}", markup=False, highlight=False)

@@ -1,0 +1,53 @@
+"""The table FP32, PTQ, QAT on a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from qdqtool.core.qat import QatResult, QatRow
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_SHOWN = 5
+
+
+def table(result: QatResult, console: Console) -> None:
+    """Print the table and what must be known to read it."""
+    from rich.table import Table
+
+    shown = Table(
+        "model", f"{result.metric} {result.unit}", "95 % interval", "change", "INT8 nodes", box=None
+    )
+    for row in result.rows:
+        shown.add_row(row.name, _number(row.value), _interval(row.low, row.high), _change(row), _nodes(row))
+    console.print(shown)
+    trained = f"{result.quantizers} tensors with a quantizer of {result.engine}, on {result.device}"
+    best = f"epoch {result.best_epoch} of {len(result.epochs) - 1} was best on the validation samples"
+    said = [
+        f"{result.samples} test samples; {best}; {trained}",
+        *(f"not trained: {entry.slot}: {entry.reason}" for entry in result.untrained[:_SHOWN]),
+        *([f"... and {len(result.untrained) - _SHOWN} more"] if len(result.untrained) > _SHOWN else []),
+        *result.notes,
+    ]
+    for sentence in said:
+        console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+
+
+def _number(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.2f}"
+
+
+def _interval(low: float | None, high: float | None) -> str:
+    return "" if low is None or high is None else f"{low:.2f} to {high:.2f}"
+
+
+def _change(row: QatRow) -> str:
+    if row.change is None:
+        return ""
+    interval = _interval(row.change_low, row.change_high)
+    return f"{row.change:+.2f}" + (f" ({interval})" if interval else "")
+
+
+def _nodes(row: QatRow) -> str:
+    return "" if row.nodes_total is None else f"{row.nodes_int8} of {row.nodes_total}"
