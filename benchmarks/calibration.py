@@ -153,7 +153,7 @@ class Work:
         from qdqtool.calibration.collect import collect
         from qdqtool.calibration.crew import Manner
         from qdqtool.calibration.samples import open_samples
-        from qdqtool.calibration.table import make_table
+        from qdqtool.calibration.table import make_tables
         from qdqtool.core.recipe import CalibrationOptions, PlacementOptions, PrepareOptions
         from qdqtool.graph.load import load
         from qdqtool.graph.prepare import prepare
@@ -164,8 +164,9 @@ class Work:
         source = open_samples(str(self._data), model.view.inputs, limit=samples or self._samples)
         manner = Manner(bins=methods != ("max",))
         histograms = collect(model, placement, source, batch=self._batch, manner=manner)
-        for method in methods:
-            make_table(histograms, placement, model.view, CalibrationOptions(method=method))
+        make_tables(
+            histograms, placement, model.view, [CalibrationOptions(method=method) for method in methods]
+        )
         return time.perf_counter() - began
 
     def ratios(self, repeat: int) -> dict[str, Any]:

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import lru_cache, reduce
-from itertools import chain
+from functools import lru_cache, partial, reduce
 from typing import TYPE_CHECKING
 
 import calibrators
-from calibrators.error import CalibrationDataError
 from calibrators.histogram import Histogram, empty, merge
 from calibrators.ranges import Range
-from calibrators.weights import channel_max, channel_mse
 from qdqtool.calibration.bounds import bounds
 from qdqtool.calibration.histograms import Histograms
 from qdqtool.calibration.session import processors
+from qdqtool.calibration.weights import NEVER_FIRED, weight_range
 from qdqtool.core.calibration import CalibrationTable, TensorRange
-from qdqtool.core.placement import Decision, Placement, SlotKind
+from qdqtool.core.placement import Placement, SlotKind
 from qdqtool.core.recipe import CalibrationOptions
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.plugins import Shelf
@@ -30,8 +28,6 @@ if TYPE_CHECKING:
 
 Calibrator = Callable[[Histogram], Range]
 CALIBRATORS = Shelf(package="calibrators", besides=calibrators.NOT_PLUGINS)
-NEVER_FIRED = 1.0
-"""The range of a tensor that was zero in every sample: any range represents it exactly."""
 
 
 def make_table(
@@ -46,24 +42,46 @@ def make_table(
         UsageError: no such calibrator, or a parameter it cannot take.
         InputFileError: a tensor was not collected, or weights hold NaN or Inf.
     """
+    return make_tables(histograms, placement, view, (options,))[0]
+
+
+def make_tables(
+    histograms: Histograms, placement: Placement, view: GraphView, wishes: Sequence[CalibrationOptions]
+) -> tuple[CalibrationTable, ...]:
+    """A table for each of several options; weights, which the method does not touch, are looked at once.
+
+    Raises:
+        UsageError: as above.
+        InputFileError: as above.
+    """
     if not histograms.span.is_complete or histograms.span.shards > 1:
         raise InputFileError(
             f"the histograms are not of all samples: {histograms.span}",
             fix="run the interrupted collection again, or merge all shards",
         )
-    chooser = Chooser(options, histograms.tensors, bounds(view))
+    limits, sharing = bounds(view), groups(placement)
+    constants = {
+        decision.tensor: decision for decision in placement.quantized if decision.kind is SlotKind.WEIGHT
+    }
+    tables = []
     with ThreadPoolExecutor(processors()) as pool:
-        chosen = chain.from_iterable(pool.map(chooser.choose, groups(placement)))
-        ranges = {entry.tensor: entry for entry in chosen}
-    for decision in placement.quantized:
-        if decision.kind is SlotKind.WEIGHT and decision.tensor not in ranges:
-            ranges[decision.tensor] = weight_range(decision, view, options)
-    return CalibrationTable(
-        ranges=tuple(ranges[name] for name in sorted(ranges)),
-        samples=histograms.samples,
-        meaningful=histograms.meaningful,
-        source=histograms.source,
-    )
+        weights = {
+            method: tuple(pool.map(partial(weight_range, view=view, method=method), constants.values()))
+            for method in dict.fromkeys(options.weights for options in wishes)
+        }
+        for options in wishes:
+            chooser = Chooser(options, histograms.tensors, limits)
+            ranges = {entry.tensor: entry for entry in weights[options.weights]}
+            ranges |= {entry.tensor: entry for found in pool.map(chooser.choose, sharing) for entry in found}
+            tables.append(
+                CalibrationTable(
+                    ranges=tuple(ranges[name] for name in sorted(ranges)),
+                    samples=histograms.samples,
+                    meaningful=histograms.meaningful,
+                    source=histograms.source,
+                )
+            )
+    return tuple(tables)
 
 
 def groups(placement: Placement) -> tuple[tuple[str, ...], ...]:
@@ -169,36 +187,3 @@ def calibrator(words: str) -> Calibrator:
             f"{words!r}: {error}", fix=f"write {name}, or {name}:99.9 where it takes a number; see its manual"
         ) from error
     return lambda histogram: plugin(histogram, number)
-
-
-def weight_range(decision: Decision, view: GraphView, options: CalibrationOptions) -> TensorRange:
-    """The range of a constant, per channel where placement says so.
-
-    Raises:
-        InputFileError: not a constant, or it holds NaN or Inf.
-    """
-    values = view.constant(decision.tensor)
-    if values is None:
-        raise InputFileError(
-            f"weight {decision.tensor!r} is not a constant", fix="fold constants first (prepare)"
-        )
-    axis = decision.spec.axis if decision.spec else None
-    try:
-        amax = (channel_mse if options.weights == "mse" else channel_max)(values, axis)
-    except CalibrationDataError as error:
-        raise InputFileError(
-            f"weight {decision.tensor!r}: {error}",
-            fix="repair or export the model again",
-            where=decision.slot.node,
-        ) from error
-    dead = int((amax == 0).sum())
-    filler = float(amax.max()) or NEVER_FIRED
-    return TensorRange(
-        tensor=decision.tensor,
-        amax=tuple(float(value) or filler for value in amax),
-        axis=axis,
-        low=float(values.min()),
-        high=float(values.max()),
-        method=options.weights,
-        note=f"{dead} of {amax.size} channels hold zeros only" if dead else "",
-    )

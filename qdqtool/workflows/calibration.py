@@ -15,7 +15,7 @@ from qdqtool.calibration.samples import Samples, open_samples
 from qdqtool.calibration.samples.spec import NanPolicy
 from qdqtool.calibration.shards import merge_files
 from qdqtool.calibration.span import Span
-from qdqtool.calibration.table import make_table
+from qdqtool.calibration.table import make_tables
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.kinds import PLACEMENT
 from qdqtool.core.placement import Placement
@@ -113,12 +113,9 @@ class Calibration:
     def tables(self, histograms: Histograms, methods: Sequence[str]) -> dict[str, CalibrationTable]:
         """One table per method; biases are corrected where the recipe asks for it and samples are at hand."""
         options = self.order.recipe.calibrate
-        tables = {
-            method: make_table(
-                histograms, self.placement, self.model.view, options.model_copy(update={"method": method})
-            )
-            for method in methods
-        }
+        wishes = [options.model_copy(update={"method": method}) for method in methods]
+        made = make_tables(histograms, self.placement, self.model.view, wishes)
+        tables = dict(zip(methods, made, strict=True))
         if options.bias == "keep" or not self.order.samples:
             return tables
         return {

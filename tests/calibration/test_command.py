@@ -60,15 +60,18 @@ def test_without_an_output_a_table_is_printed(model: str, capsys: pytest.Capture
     assert "mean nothing" in said.err
 
 
-def test_shards_are_merged_to_the_same_bytes(model: str, data: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("bias", ["keep", "correct"])
+def test_shards_are_merged_to_the_same_bytes(bias: str, model: str, data: str, tmp_path: Path) -> None:
     whole, merged = tmp_path / "whole.json", tmp_path / "merged.json"
-    assert run(["calibrate", model, "--samples", data, "-o", str(whole)]) == 0
+    options = ["--set", f"calibrate.bias={bias}"]
+    assert run(["calibrate", model, "--samples", data, "-o", str(whole), *options]) == 0
     folder = tmp_path / "parts"
     for number in (1, 2, 3):
         part = ["--shard", f"{number}/3", "-o", str(folder / f"p{number}.npz")]
         assert run(["calibrate", model, "--samples", data, *part]) == 0
     for place in (str(folder), str(folder / "p*.npz")):
-        assert run(["calibrate", model, "--merge", place, "-o", str(merged)]) == 0
+        more = ["--samples", data] if bias == "correct" else []
+        assert run(["calibrate", model, "--merge", place, "-o", str(merged), *options, *more]) == 0
         assert merged.read_bytes() == whole.read_bytes()
 
 
@@ -76,7 +79,7 @@ def test_shards_are_merged_to_the_same_bytes(model: str, data: str, tmp_path: Pa
     "words",
     [
         [],
-        ["--samples", "random:2", "--merge", "x"],
+        ["--samples", "random:2", "--merge", "nowhere*.npz"],
         ["--samples", "random:2", "--nan", "maybe"],
         ["--samples", "random:2", "--method", "entopy"],
         ["--samples", "random:2", "--shard", "3/2"],

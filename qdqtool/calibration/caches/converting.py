@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from qdqtool.calibration.caches.cache import Cache
-from qdqtool.calibration.table import groups, weight_range
+from qdqtool.calibration.table import groups
+from qdqtool.calibration.weights import weight_range
 from qdqtool.core.calibration import INT8_LEVELS, CalibrationTable, TensorRange
 from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import Decision, Placement, SlotKind
@@ -75,7 +76,7 @@ def explicit(cache: Cache, placement: Placement, view: GraphView, options: Calib
             ranges[tensor] = TensorRange(tensor=tensor, amax=(scale * INT8_LEVELS,), method="cache")
     for decision in kept.quantized:
         if decision.kind is SlotKind.WEIGHT and decision.tensor not in ranges:
-            ranges[decision.tensor] = weight_range(decision, view, options)
+            ranges[decision.tensor] = weight_range(decision, view, options.weights)
     source = cache.header.text if cache.header else cache.format
     table = CalibrationTable(ranges=tuple(ranges[name] for name in sorted(ranges)), source=source)
     return Explicit(placement=kept, table=table, notes=tuple(notes))

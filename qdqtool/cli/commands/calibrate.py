@@ -5,7 +5,8 @@ neither batch size nor order changes the result. The histograms stay beside the 
 same command after an interruption goes on from there, and another --method needs no second pass.
 
 Many machines: give each of them the same command with --shard 1/4 ... 4/4 and -o part-1.npz ..., then --merge the
-parts; or let --cluster spread shards over the workers of a Dask scheduler. The table is the same, bit for bit.
+parts (with --samples too where the recipe corrects biases); or let --cluster spread shards over the workers of a
+Dask scheduler. The table is the same, bit for bit.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ def calibrate(
 
     if nan not in {"error", "skip"}:
         raise UsageError(f"--nan {nan} is neither error nor skip", fix="take one of the two")
-    if bool(samples) == bool(merge):
-        raise UsageError("wants either --samples or --merge", fix="name the samples, or the shards to add up")
+    if not samples and not merge:
+        raise UsageError("wants --samples or --merge", fix="name the samples, or the shards to add up")
     chosen = recipes.load(recipe, changes or [])
     order = calibration.CalibrationOrder(
         model=model,
@@ -83,6 +84,8 @@ def calibrate(
         return
     if merge:
         found = calibration.merge(merge)
+        if chosen.calibrate.bias == "correct" and not samples:
+            stderr().print("biases are not corrected: that takes --samples too", highlight=False)
     elif cluster is not None:
         found = _from_cluster(job, methods, kept, cluster)
     else:

@@ -1,0 +1,50 @@
+"""Ranges of constants, straight from their values."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from calibrators.error import CalibrationDataError
+from calibrators.weights import channel_max, channel_mse
+from qdqtool.core.calibration import TensorRange
+from qdqtool.core.placement import Decision
+from qdqtool.errors import InputFileError
+
+if TYPE_CHECKING:
+    from qdqtool.graph.view import GraphView
+
+NEVER_FIRED: Final = 1.0
+"""The range of a tensor that holds nothing but zeros: any range represents it exactly."""
+
+
+def weight_range(decision: Decision, view: GraphView, method: str) -> TensorRange:
+    """The range of a constant by "max" or "mse", per channel where placement says so.
+
+    Raises:
+        InputFileError: not a constant, or it holds NaN or Inf.
+    """
+    values = view.constant(decision.tensor)
+    if values is None:
+        raise InputFileError(
+            f"weight {decision.tensor!r} is not a constant", fix="fold constants first (prepare)"
+        )
+    axis = decision.spec.axis if decision.spec else None
+    try:
+        amax = (channel_mse if method == "mse" else channel_max)(values, axis)
+    except CalibrationDataError as error:
+        raise InputFileError(
+            f"weight {decision.tensor!r}: {error}",
+            fix="repair or export the model again",
+            where=decision.slot.node,
+        ) from error
+    dead = int((amax == 0).sum())
+    filler = float(amax.max()) or NEVER_FIRED
+    return TensorRange(
+        tensor=decision.tensor,
+        amax=tuple(float(value) or filler for value in amax),
+        axis=axis,
+        low=float(values.min()),
+        high=float(values.max()),
+        method=method,
+        note=f"{dead} of {amax.size} channels hold zeros only" if dead else "",
+    )
