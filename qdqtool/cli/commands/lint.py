@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from qdqtool.core.lint import LintReport
+    from qdqtool.core.lint import LintFinding, LintReport
 
 
 def lint(
@@ -97,7 +95,7 @@ def _show(report: LintReport) -> None:
     from qdqtool.cli.screen import stdout
 
     if report.findings:
-        stdout().print(_findings(report))
+        _print_findings(report)
     counts = [
         f"{number} {word}"
         for word in ("error", "warning", "info")
@@ -112,18 +110,29 @@ def _show(report: LintReport) -> None:
     )
 
 
-def _findings(report: LintReport) -> Table:
-    from rich.markup import escape
-    from rich.table import Table
+def _print_findings(report: LintReport) -> None:
+    """One block per kind of finding; the same finding on many nodes is told once."""
+    from qdqtool.cli.screen import stdout
 
     styles = {"error": "bold red", "warning": "yellow", "info": "cyan"}
-    table = Table("code", "node", "wrong", "so TensorRT", "fix", box=None)
+    groups: dict[tuple[int, str, str, str, str], list[LintFinding]] = {}
     for finding in report.findings:
-        table.add_row(
-            f"[{styles[finding.severity.value]}]{finding.code}[/]",
-            *map(escape, (finding.node, finding.reason, finding.effect, finding.fix)),
+        kind = (-finding.severity.rank, finding.severity.value, finding.code, finding.effect, finding.fix)
+        groups.setdefault(kind, []).append(finding)
+    for (_, severity, code, effect, fix), found in sorted(groups.items(), key=lambda group: group[0][:3]):
+        reasons = list(dict.fromkeys(finding.reason for finding in found))
+        others = f", and {len(reasons) - 1} more of this kind" if len(reasons) > 1 else ""
+        more = f" and {len(found) - 3} more; --json lists them all" if len(found) > 4 else ""
+        nodes = ", ".join(finding.node for finding in (found[:3] if more else found))
+        times = f", {len(found)} times" if len(found) > 1 else ""
+        stdout().print(
+            f"{code} {severity}{times}: {reasons[0]}{others}",
+            style=styles[severity],
+            markup=False,
+            highlight=False,
         )
-    return table
+        for word, text in (("so TensorRT", effect), ("fix", fix), ("at", nodes + more)):
+            stdout().print(f"  {word:<12}{text}", markup=False, highlight=False)
 
 
 def _list_rules() -> int:
