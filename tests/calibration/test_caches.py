@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 import math
 import struct
 from dataclasses import replace
@@ -28,6 +29,7 @@ from qdqtool.calibration.caches.flatbuffer import read_pairs, write_pairs
 from qdqtool.calibration.caches.header import make_header, parse_header
 from qdqtool.calibration.caches.linting import lint_cache
 from qdqtool.calibration.caches.reading import parse_text
+from qdqtool.calibration.caches.renaming import renamed, running_order
 from qdqtool.calibration.caches.retargeting import for_onnxruntime, for_tensorrt
 from qdqtool.calibration.caches.writing import render
 from qdqtool.core.findings import Severity
@@ -35,7 +37,7 @@ from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.load import load
 from tests import models
 from tests.calibration.material import opened
-from tests.shared import SHARED
+from tests.shared import SHARED, shared
 
 CORPUS = sorted((SHARED / "corpus" / "calib_cache").glob("*"))
 TEXT = "TRT-8601-EntropyCalibration2\nx: 3c010a14\nlayer: conv 1: 3c008912\n"
@@ -359,6 +361,34 @@ def test_entries_keep_their_spelling_until_they_change() -> None:
     one = parse_text("TRT-8601-EntropyCalibration2\nx: 3C010A14\n")
     assert b"3C010A14" in render(one)
     assert b"3f800000" in render(replace(one, entries=(Entry(tensor="x", scale=1.0, line=2),)))
+
+
+def test_a_cache_of_another_export_is_recognised_and_renamed(tmp_path: Path) -> None:
+    view = opened(models.attention(), tmp_path).view
+    order = running_order(view)
+    assert order[0] == "x"
+    assert "weights" in order
+    text = "TRT-8001-EntropyCalibration2\n" + "".join(f"{number}: 3c010a14\n" for number in range(len(order)))
+    shifted = parse_text(text + "(Unnamed Layer* 3) [Constant]_output: 3f800000\n")
+    assert codes(shifted, view=view)["CAL142"] == "names"
+    mended = renamed(shifted, view)
+    assert [entry.tensor for entry in mended.entries][:-1] == list(order)
+    assert "CAL142" not in codes(mended, view=view)
+    with pytest.raises(UsageError, match="cannot be paired"):
+        renamed(parse_text(TEXT), view)
+
+
+def test_a_real_cache_of_another_export_is_recognised(tmp_path: Path) -> None:
+    packed = shared("corpus/onnx/lannyyip__share__my_model.onnx.xz")
+    (tmp_path / "m.onnx").write_bytes(lzma.decompress(packed.read_bytes()))
+    view = load(tmp_path / "m.onnx").view
+    found = read_cache(shared("corpus/calib_cache/lannyyip__share__calibration.cache"))
+    assert codes(found, view=view)["CAL142"] == "names"
+    mended = renamed(found, view).by_tensor()
+    concats = [node for node in view.nodes if node.op == "Concat" and node.outputs[0] in mended]
+    assert len(concats) == 3
+    for node in concats:
+        assert len({mended[name].scale for name in (*node.inputs, *node.outputs)}) == 1
 
 
 CALIBRATED = {

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from qdqtool.calibration.bounds import bounds
 from qdqtool.calibration.caches.cache import TENSORRT, Cache
 from qdqtool.calibration.caches.header import ALGORITHMS, LAST_WITH_CALIBRATORS
+from qdqtool.calibration.caches.renaming import is_shifted, named_entries
 from qdqtool.core.findings import Finding, Severity
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ HUGE = 1e6
 CRUSHED, CLIPPED, WASTED = 0.25, 0.75, 1.1
 """Shares: of another cache's range; of a bounded tensor's bound, below; and above."""
 WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
-_OWN_NAMES = ("(Unnamed Layer*", "(Unnamed ITensor*")
 
 
 def lint_cache(
@@ -190,8 +190,18 @@ def _needed(view: GraphView) -> Mapping[str, list[str]]:
 
 
 def _foreign(cache: Cache, view: GraphView) -> Iterator[Finding]:
+    if is_shifted(cache, view):
+        yield _finding(
+            "CAL142",
+            Severity.ERROR,
+            "names",
+            "one entry for every float tensor of the model, but under other names: the cache belongs to another export, "
+            "and scales land on the wrong tensors",
+            "pair them by order: qdqtool cache retarget --model MODEL",
+        )
+        return
     known = {name for node in view.nodes for name in node.outputs} | {info.name for info in view.inputs}
-    named = [tensor for tensor in cache.by_tensor() if not tensor.startswith(_OWN_NAMES)]
+    named = named_entries(cache)
     foreign = [tensor for tensor in named if tensor not in known and not view.is_constant(tensor)]
     if not foreign:
         return

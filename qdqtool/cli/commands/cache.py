@@ -123,20 +123,29 @@ def retarget(
     onnxruntime: Annotated[
         str | None, typer.Option("--ort", help="onnxruntime table: json, flatbuffers or text.")
     ] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="Take the tensor names of this ONNX model, paired by order.")
+    ] = None,
 ) -> None:
-    """Write a cache for another TensorRT release, or for onnxruntime; the scales stay as they are."""
+    """Write a cache for another TensorRT release, for onnxruntime, or for another export of its model."""
     from qdqtool.calibration.caches import read_cache, write_cache
+    from qdqtool.calibration.caches.renaming import renamed
     from qdqtool.calibration.caches.retargeting import for_onnxruntime, for_tensorrt
     from qdqtool.errors import UsageError
 
-    if (release is None) == (onnxruntime is None):
-        raise UsageError("wants either --trt or --ort", fix="say who will read the cache: --trt 10.3")
+    if (release is None and onnxruntime is None and model is None) or (release and onnxruntime):
+        raise UsageError("wants --trt, --ort or --model", fix="say who will read the cache: --trt 10.3")
     cache = read_cache(file)
-    changed = (
-        for_tensorrt(cache, release, algorithm) if release else for_onnxruntime(cache, onnxruntime or "")
-    )
-    write_cache(out, changed)
-    _say(f"{changed.header.text if changed.header else changed.format}: wrote {out}")
+    if model is not None:
+        from qdqtool.graph.load import load
+
+        cache = renamed(cache, load(model).view)
+    if release:
+        cache = for_tensorrt(cache, release, algorithm)
+    elif onnxruntime:
+        cache = for_onnxruntime(cache, onnxruntime)
+    write_cache(out, cache)
+    _say(f"{cache.header.text if cache.header else cache.format}: wrote {out}")
 
 
 @PLUGIN.command()
