@@ -27,12 +27,12 @@ def unquantize(model: Model, names: Iterable[str]) -> Model:
         for index, tensor in enumerate(node.input):
             dequantize = makers.get(tensor)
             if dequantize is not None and dequantize.op_type == DEQUANTIZE:
-                node.input[index] = _float_source(edit, dequantize, makers) or tensor
+                node.input[index] = float_source(edit, dequantize, makers) or tensor
     edit.prune()
     return edit.finish()
 
 
-def _float_source(edit: Edit, dequantize: onnx.NodeProto, makers: dict[str, onnx.NodeProto]) -> str | None:
+def float_source(edit: Edit, dequantize: onnx.NodeProto, makers: dict[str, onnx.NodeProto]) -> str | None:
     """The tensor that is in float what the node gives; None where there is none."""
     quantize = makers.get(dequantize.input[0])
     if quantize is not None:

@@ -1,0 +1,109 @@
+"""The --fix of the audit command: its options, its progress, its table."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from qdqtool.core.fixes import FixReport, Standing
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wish:
+    """What the user typed.
+
+    Attributes:
+        subject: run folder or Q/DQ model.
+        out: new run folder, or None.
+        samples: where samples come from, or None.
+        labels: class indices of the samples, or None.
+        max_drop: how far accuracy may fall.
+        budget: engines built at most.
+        cache: folder of finished builds to share, or None.
+        changes: changes of the recipe as "key=value".
+        sm: architectures to build for, as "86,89"; "" takes those of the recipe.
+        ignore: codes or names of checks to leave out.
+    """
+
+    subject: Path
+    out: Path | None
+    samples: str | None
+    labels: str | None
+    max_drop: float
+    budget: int
+    cache: Path | None
+    changes: tuple[str, ...]
+    sm: str
+    ignore: tuple[str, ...]
+
+
+def mend(wish: Wish, fail_on: str, *, as_json: bool) -> int:
+    """Try the fixes, print the table, and return the exit code."""
+    from qdqtool.cli.narrator import Bars
+    from qdqtool.cli.screen import stderr
+    from qdqtool.cli.verdict import findings_missed, tell
+    from qdqtool.core.kinds import FIXES
+    from qdqtool.workflows import recipes
+    from qdqtool.workflows.mending.run import MendingOrder, fix, recipe_of
+
+    typed = [f"build.sm=[{wish.sm}]"] if wish.sm else []
+    typed += [f"audit.ignore=[{','.join(wish.ignore)}]"] if wish.ignore else []
+    method = recipe_of(wish.subject)
+    out = wish.out or wish.subject.with_name(f"{wish.subject.name.removesuffix('.onnx')}-fixed")
+    order = MendingOrder(
+        subject=wish.subject,
+        out=out,
+        recipe=recipes.load(None if method is None else str(method), [*wish.changes, *typed]),
+        samples="" if wish.samples == "none" else wish.samples or "random:8",
+        labels=wish.labels,
+        budget=wish.budget,
+        max_drop=wish.max_drop,
+        cache=wish.cache,
+    )
+    with Bars() as bars:
+        report, findings = fix(order, lambda done, total: bars.show("build", done, total))
+    stderr().print(f"wrote {out}", markup=False, highlight=False)
+    if as_json:
+        sys.stdout.write(FIXES.dump(report))
+    else:
+        _show(report)
+    return tell(findings_missed(findings, fail_on))
+
+
+def _show(report: FixReport) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from qdqtool.cli.screen import stdout
+
+    table = Table(box=None, pad_edge=False)
+    for title in ("outcome", "finding", "edit", "why"):
+        table.add_column(title, overflow="fold")
+    for trial in report.trials:
+        table.add_row(*map(escape, (trial.outcome.value, trial.subject, trial.edit or "-", trial.why)))
+    # A pipe has no width of its own: do not fold at 80 columns there.
+    console = stdout() if stdout().is_terminal else Console(width=240)
+    if report.trials:
+        console.print(table)
+    lines = (
+        "" if report.trials else "nothing to fix",
+        f"before: {_standing(report.before, report.metric)}",
+        f"after:  {_standing(report.after, report.metric)}",
+        f"{report.builds} of {report.budget} builds used",
+        *(f"note: {note}" for note in report.notes),
+    )
+    for line in filter(None, lines):
+        stdout().print(line, markup=False, highlight=False)
+
+
+def _standing(standing: Standing, metric: str) -> str:
+    size = "unknown" if standing.activation_bytes is None else f"{standing.activation_bytes:,}"
+    accuracy = "" if standing.accuracy is None else f", {metric} {standing.accuracy:.4g}"
+    return (
+        f"{standing.int8} of {standing.compute} compute nodes INT8, {standing.kernels} kernels, "
+        f"{standing.conversions} of them conversions, {size} activation bytes{accuracy}"
+    )

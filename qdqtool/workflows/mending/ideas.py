@@ -1,0 +1,249 @@
+"""What might mend a finding: which inputs to quantize, to quantize otherwise, or to leave float."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from qdqtool.audit.case import Case
+from qdqtool.audit.operands import Operand
+from qdqtool.audit.scene import Scene
+from qdqtool.core.audit import Audit
+from qdqtool.core.dtypes import DType
+from qdqtool.core.engine import EngineLayer
+from qdqtool.core.findings import Finding, Verdict
+from qdqtool.core.placement import Slot
+from qdqtool.graph.find import DEQUANTIZE, QUANTIZE
+from qdqtool.graph.view import GraphView, Node
+
+_LEFT_ALONE = frozenset({Verdict.ABSORBED, Verdict.NOT_FOUND, Verdict.UNKNOWN})
+_KERNEL_CHECKS = frozenset({"runtime_weights", "unfused_qdq", "needless_conversion", "conversion_chain"})
+
+
+class Aim(str, Enum):
+    """What an idea must reach to be kept."""
+
+    INT8 = "the node runs INT8"
+    LEANER = "a kernel vanishes"
+
+
+class How(str, Enum):
+    """How an input is quantized."""
+
+    FLOAT = "float"
+    TENSOR = "one scale"
+    CHANNEL = "one scale per channel"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Want:
+    """A wish for one input.
+
+    Attributes:
+        slot: the input.
+        how: how it is quantized.
+        scale: the scale, where the graph tells it already; None has it measured.
+        axis: the channel axis of CHANNEL.
+    """
+
+    slot: Slot
+    how: How
+    scale: float | None = None
+    axis: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Idea:
+    """One way to mend one finding; `subject` is a node where the aim is INT8, else a node or a layer."""
+
+    subject: str
+    aim: Aim
+    text: str
+    wants: tuple[Want, ...]
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What tells it from other ideas, also after the graph has changed."""
+        return self.subject, self.text
+
+
+def ideas(scene: Scene, found: Audit) -> Iterator[Idea]:
+    """Every idea for the findings of an audit, the better one of a node first; cheap to make, to be proven."""
+    assert scene.view is not None
+    islands = {finding.subject for finding in found.findings if finding.check == "float_island"}
+    for case, verdict in zip(scene.cases, scene.verdicts, strict=True):
+        if verdict.precision is DType.INT8 or verdict.verdict in _LEFT_ALONE:
+            continue
+        # What a placement keeps float on purpose is not called a fallback.
+        meant = bool(case.decisions) and not case.requested
+        quantized = any(operand.quantized for operand in case.operands)
+        if not meant and (quantized or case.node.name in islands) and _has_kernel(case):
+            yield from _to_int8(case)
+        if quantized:
+            yield from _to_float(case)
+    for finding in found.findings:
+        yield from _leaner(scene, scene.view, finding)
+
+
+def _has_kernel(case: Case) -> bool:
+    """Whether the builder has an INT8 kernel for this operator at all."""
+    if case.rtx and case.node.op == "ConvTranspose":
+        return False
+    return not (case.rtx and case.node.op == "Conv" and "sm75" in case.targets)
+
+
+def _to_int8(case: Case) -> Iterator[Idea]:
+    wants = tuple(want for operand in case.operands if (want := _wanted(case, operand)) is not None)
+    if wants:
+        inputs = ", ".join(f"{want.slot.index} ({want.how.value})" for want in wants)
+        yield Idea(subject=case.node.name, aim=Aim.INT8, text=f"quantize input {inputs}", wants=wants)
+    for operand in case.activations:
+        tie = _tied(case, operand)
+        if tie:
+            yield Idea(subject=case.node.name, aim=Aim.INT8, text="give all branches one scale", wants=tie)
+
+
+def _wanted(case: Case, operand: Operand) -> Want | None:
+    """What an operand lacks for INT8; None where it is as it should be."""
+    slot = Slot(node=case.node.name, index=operand.index)
+    if operand.fixed:
+        axis = output_axis(
+            case.node, operand.index, len(case.view.info(case.node.inputs[operand.index]).shape or ())
+        )
+        right = operand.quantized and "Cast" not in operand.moves
+        crossed = operand.axis is not None and not operand.moves and axis is not None and operand.axis != axis
+        return None if right and not crossed else Want(slot=slot, how=How.CHANNEL, axis=axis)
+    if not operand.quantized:
+        return Want(slot=slot, how=How.TENSOR, scale=_largest_branch(case, operand))
+    odd = operand.axis is not None or operand.scale_shape == (1,) or "Cast" in operand.moves
+    return Want(slot=slot, how=How.TENSOR, scale=_scale(case.view, operand.dequantize)) if odd else None
+
+
+def _to_float(case: Case) -> Iterator[Idea]:
+    """Take Q/DQ off a node that does not run INT8 anyhow."""
+    direct = [operand for operand in case.operands if operand.quantized and not operand.moves]
+    if direct:
+        yield Idea(
+            subject=case.node.name,
+            aim=Aim.LEANER,
+            text="take Q/DQ off its inputs",
+            wants=tuple(
+                Want(slot=Slot(node=case.node.name, index=operand.index), how=How.FLOAT) for operand in direct
+            ),
+        )
+
+
+def output_axis(node: Node, index: int, rank: int) -> int | None:
+    """The axis of a weight's output channels; None where there is no such axis."""
+    if node.op in {"Conv", "ConvTranspose"}:
+        return 0 if node.op == "Conv" else 1
+    if rank < 2:
+        return None
+    if node.op == "Gemm":
+        return int(bool(node.attribute("transA", 0))) if index == 0 else int(not node.attribute("transB", 0))
+    return rank - 1 if index else rank - 2
+
+
+def _branches(case: Case, operand: Operand) -> tuple[Node, tuple[Node, ...]] | None:
+    """The Concat that feeds an operand and the DequantizeLinear of each branch; None where a branch has none."""
+    concat = case.view.producer(case.node.inputs[operand.index])
+    if operand.quantized or concat is None or concat.op != "Concat":
+        return None
+    makers = [case.view.producer(name) for name in concat.inputs]
+    found = tuple(maker for maker in makers if maker is not None and maker.op == DEQUANTIZE)
+    return (concat, found) if len(found) == len(makers) else None
+
+
+def _largest_branch(case: Case, operand: Operand) -> float | None:
+    found = _branches(case, operand)
+    scales = [_scale(case.view, node) for node in found[1]] if found else []
+    known = [scale for scale in scales if scale is not None]
+    return max(known) if known and len(known) == len(scales) else None
+
+
+def _tied(case: Case, operand: Operand) -> tuple[Want, ...]:
+    found, scale = _branches(case, operand), _largest_branch(case, operand)
+    if found is None or scale is None:
+        return ()
+    concat = found[0]
+    return tuple(
+        Want(slot=Slot(node=concat.name, index=index), how=How.TENSOR, scale=scale)
+        for index in range(len(concat.inputs))
+    )
+
+
+def _scale(view: GraphView, dequantize: Node | None) -> float | None:
+    """The largest scale of a DequantizeLinear; None where it is computed."""
+    value = None if dequantize is None else view.constant(dequantize.inputs[1])
+    return None if value is None or not value.size else float(abs(value).max())
+
+
+def _leaner(scene: Scene, view: GraphView, finding: Finding) -> Iterator[Idea]:
+    """Take away the pairs that became a kernel of their own, or add the one that would spare the kernel."""
+    if finding.check not in _KERNEL_CHECKS | {"float_round_trip", "attention_not_fused"}:
+        return
+    layer = next((layer for layer in scene.kernels if layer.name == finding.subject), None)
+    if layer is None:
+        return
+    if finding.check == "float_round_trip":
+        wants = tuple(_shortcuts(scene, view, layer))
+        text = "quantize the shortcut"
+    elif finding.check == "attention_not_fused":
+        wants = tuple(_products(scene, layer))
+        text = "quantize both inputs of both products"
+    else:
+        # A node that runs INT8 needs its pairs, whatever kernel they cost.
+        running = {verdict.node for verdict in scene.verdicts if verdict.precision is DType.INT8}
+        wants = tuple(want for want in _pairs_of(view, layer) if want.slot.node not in running)
+        text = "take away the Q/DQ that became a kernel"
+    if wants:
+        yield Idea(subject=_anchor(layer), aim=Aim.LEANER, text=text, wants=wants)
+
+
+def _anchor(layer: EngineLayer) -> str:
+    """What names a kernel in every build: its nodes; kernels get new names each time."""
+    return ", ".join(sorted(layer.onnx_nodes)) or layer.name
+
+
+def _pairs_of(view: GraphView, layer: EngineLayer) -> Iterator[Want]:
+    """Inputs that read the pairs which a layer consists of."""
+    seen = set()
+    for name in layer.onnx_nodes:
+        node = view.by_name.get(name)
+        if node is None or node.op not in {QUANTIZE, DEQUANTIZE}:
+            continue
+        ends = [node] if node.op == DEQUANTIZE else [use.node for use in view.uses(node.outputs[0])]
+        for end in ends:
+            for use in view.uses(end.outputs[0]) if end.op == DEQUANTIZE else ():
+                slot = Slot(node=use.node.name, index=use.index)
+                if slot not in seen and use.index < len(use.node.inputs):
+                    seen.add(slot)
+                    yield Want(slot=slot, how=How.FLOAT)
+
+
+def _products(scene: Scene, layer: EngineLayer) -> Iterator[Want]:
+    """Float inputs of the two matrix products beside a softmax, where no placement meant them to be float."""
+    beside = (*scene.wiring.compute_before(layer), *scene.wiring.compute_after(layer))
+    names = {name for other in beside for name in other.onnx_nodes}
+    for case in scene.cases:
+        meant = bool(case.decisions) and not case.requested
+        if case.node.name in names and len(case.activations) > 1 and not meant:
+            for operand in case.activations:
+                if not operand.quantized:
+                    yield Want(slot=Slot(node=case.node.name, index=operand.index), how=How.TENSOR)
+
+
+def _shortcuts(scene: Scene, view: GraphView, layer: EngineLayer) -> Iterator[Want]:
+    """Float inputs of Adds beside the kernel that only brings a result back to INT8."""
+    source = scene.wiring.round_trip_of(layer)
+    readers = scene.wiring.readers(source) if source is not None else []
+    for reader in readers:
+        for name in reader.onnx_nodes if reader.name != layer.name else ():
+            node = view.by_name.get(name)
+            if node is None or node.op != "Add":
+                continue
+            for index, tensor in enumerate(node.inputs):
+                maker = view.producer(tensor)
+                if not view.is_constant(tensor) and (maker is None or maker.op != DEQUANTIZE):
+                    yield Want(slot=Slot(node=node.name, index=index), how=How.TENSOR)

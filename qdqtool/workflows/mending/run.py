@@ -1,0 +1,258 @@
+"""Mends an engine's fallbacks and needless kernels, and writes the result as a run folder of its own."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from math import isinf
+from pathlib import Path
+
+from qdqtool.backends.flags import split_flags
+from qdqtool.backends.shapes import parse_shapes, profiles
+from qdqtool.buildlog import read as read_log
+from qdqtool.calibration.samples import open_samples
+from qdqtool.core.build import BuildRequest, InputProfile
+from qdqtool.core.findings import Finding
+from qdqtool.core.fixes import FixReport, Outcome
+from qdqtool.core.kinds import (
+    ACCURACY,
+    AUDIT,
+    BUILD,
+    CALIBRATION,
+    ENGINE,
+    FIXES,
+    INSERTION,
+    LOG,
+    PLACEMENT,
+)
+from qdqtool.core.preparation import Insertion
+from qdqtool.core.protocols import SampleSource
+from qdqtool.core.recipe import Recipe
+from qdqtool.errors import InputFileError, UsageError
+from qdqtool.graph.find import quantized_ops
+from qdqtool.graph.load import load
+from qdqtool.graph.save import save
+from qdqtool.workflows import steps
+from qdqtool.workflows.events import write_events
+from qdqtool.workflows.folder import RunFolder
+from qdqtool.workflows.mending.drafts import Draft, Foreign, Placed
+from qdqtool.workflows.mending.search import OnBuild, Search
+from qdqtool.workflows.mending.workshop import MODEL, Workshop
+from qdqtool.workflows.order import Order, Silence
+from qdqtool.workflows.work import Work
+
+_COPIED = ("preparation.json", "histograms.npz", "recipe.yaml")
+_BUILT = ("engine.plan", "build.log", "layers.txt", "model.retried.onnx")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MendingOrder:
+    """What to mend.
+
+    Attributes:
+        subject: a finished run folder, or a Q/DQ model.
+        out: the new run folder.
+        recipe: how engines are built and models compared.
+        samples: where samples come from, as typed; "" measures nothing.
+        labels: file of class indices, or None.
+        budget: how many engines may be built for trials.
+        max_drop: how far accuracy may fall, in points of the task metric or in dB.
+        cache: folder of finished builds to share, or None.
+    """
+
+    subject: Path
+    out: Path
+    recipe: Recipe
+    samples: str
+    labels: str | None
+    budget: int
+    max_drop: float
+    cache: Path | None = None
+
+
+def fix(order: MendingOrder, on_build: OnBuild) -> tuple[FixReport, tuple[Finding, ...]]:
+    """Write the new run folder; what was tried, and the findings that remain. The old folder is not touched.
+
+    Raises:
+        UsageError: the subject has no Q/DQ, or the new folder is the old one or not empty.
+        BuildError: the subject itself cannot be built.
+    """
+    _refuse_used(order)
+    draft = _draft(order)
+    samples = _samples(order, draft)
+    folder = RunFolder(order.out)
+    with folder.locked(), _cache(order) as cache, tempfile.TemporaryDirectory(prefix="qdqtool-fix-") as bench:
+        shapes, notes = _profiles(order.recipe, draft, samples)
+        workshop = Workshop(draft, order.recipe, samples, _request(order.recipe, shapes, cache))
+        search = Search(workshop, Path(bench), budget=order.budget, max_drop=order.max_drop)
+        search.run(on_build)
+        _deliver(order, workshop, search, notes)
+        report = _report(order, search, samples)
+        FIXES.write(folder / "fixes.json", report)
+        return report, search.best.audit.findings
+
+
+def _refuse_used(order: MendingOrder) -> None:
+    if order.out.resolve() == order.subject.resolve() or (order.out.is_dir() and any(order.out.iterdir())):
+        raise UsageError(
+            "the new run folder must be new", fix="name another with --out", where=str(order.out)
+        )
+
+
+def _draft(order: MendingOrder) -> Draft:
+    """What edits are applied to.
+
+    Raises:
+        UsageError: there is no Q/DQ to fix.
+    """
+    folder = order.subject
+    if folder.is_dir() and (folder / "placement.json").is_file():
+        return Placed(
+            load(folder / "model.prepared.onnx"),
+            PLACEMENT.read(folder / "placement.json"),
+            CALIBRATION.read(folder / "calibration.json"),
+            order.recipe.insert,
+        )
+    model = load(folder / MODEL if folder.is_dir() else folder)
+    if not quantized_ops(model):
+        raise UsageError("has no Q/DQ to fix", fix="quantize it with `qdqtool run`", where=str(order.subject))
+    return Foreign(model)
+
+
+def _samples(order: MendingOrder, draft: Draft) -> SampleSource | None:
+    if not order.samples:
+        return None
+    options = order.recipe
+    return open_samples(
+        order.samples,
+        draft.reference.view.inputs,
+        options.samples.preprocess,
+        labels=order.labels,
+        limit=options.compare.limit,
+    )
+
+
+@contextmanager
+def _cache(order: MendingOrder) -> Iterator[Path]:
+    """The shared folder of finished builds, or one that lasts as long as the work."""
+    if order.cache is not None:
+        yield order.cache
+        return
+    with tempfile.TemporaryDirectory(prefix="qdqtool-builds-") as folder:
+        yield Path(folder)
+
+
+def _profiles(
+    recipe: Recipe, draft: Draft, samples: SampleSource | None
+) -> tuple[tuple[InputProfile, ...], tuple[str, ...]]:
+    options = recipe.build
+    first = next(iter(samples), None) if samples is not None else None
+    return profiles(
+        draft.reference.view.inputs,
+        parse_shapes(options.min_shapes),
+        parse_shapes(options.opt_shapes),
+        parse_shapes(options.max_shapes),
+        {name: array.shape for name, array in first.feeds.items()} if first else {},
+    )
+
+
+def _request(recipe: Recipe, shapes: tuple[InputProfile, ...], cache: Path) -> BuildRequest:
+    options = recipe.build
+    return BuildRequest(
+        model=Path(MODEL),
+        folder=Path(),
+        targets=tuple(f"sm{number.removeprefix('sm')}" for number in options.sm),
+        profiles=shapes,
+        timeout_s=options.timeout_s,
+        stack_mib=options.stack_mib,
+        cache=cache,
+        flags=split_flags(options.flags),
+    )
+
+
+def _deliver(order: MendingOrder, workshop: Workshop, search: Search, notes: tuple[str, ...]) -> None:
+    """The files of a run folder for the best piece; with a placement also the report."""
+    out, best = order.out, search.best
+    made = best.folder
+    for name in (MODEL, *_BUILT):
+        if (made / name).is_file():
+            shutil.copyfile(made / name, out / name)
+    build = replace(best.build, notes=(*best.build.notes, *notes))
+    BUILD.write(out / "build.json", build)
+    log = read_log(out / "build.log")
+    LOG.write(out / "log.json", log)
+    write_events(log, out / "events.jsonl")
+    ENGINE.write(out / "layers.json", best.scene.engine)
+    AUDIT.write(out / "findings.json", best.audit)
+    found = workshop.compare(out / (build.model or MODEL))
+    if found is not None:
+        ACCURACY.write(out / "accuracy.json", found)
+    plan = workshop.draft.plan(best.edits)
+    if plan is None:
+        return
+    save(workshop.draft.reference, out / "model.prepared.onnx")
+    PLACEMENT.write(out / "placement.json", plan.placement)
+    CALIBRATION.write(out / "calibration.json", plan.table)
+    INSERTION.write(out / "insertion.json", Insertion(notes=()))
+    for name in _COPIED:
+        if (order.subject / name).is_file():
+            shutil.copyfile(order.subject / name, out / name)
+    if found is not None:
+        _tell(order)
+
+
+def _tell(order: MendingOrder) -> None:
+    """report.json and the page, as the straight line writes them."""
+    asked = Order(
+        model=order.out / "model.prepared.onnx",
+        recipe=order.recipe,
+        samples=order.samples,
+        eval_samples=None,
+        labels=order.labels,
+        out=order.out,
+    )
+    steps.report(Work(asked, RunFolder(order.out), Silence()))
+
+
+def _report(order: MendingOrder, search: Search, samples: SampleSource | None) -> FixReport:
+    notes = []
+    if samples is None:
+        notes.append("accuracy was not measured: there were no samples")
+    elif not samples.meaningful:
+        notes.append("the samples were random: their accuracy means nothing")
+    if any(trial.outcome is Outcome.NOT_TRIED and trial.edits for trial in search.trials):
+        notes.append("a larger --budget would try more")
+    return FixReport(
+        model=order.subject.name,
+        trials=tuple(search.trials),
+        before=search.first.standing(_finite(search.first_accuracy)),
+        after=search.best.standing(_finite(search.accuracy)),
+        builds=search.builds,
+        budget=order.budget,
+        metric=search.metric,
+        max_drop=order.max_drop,
+        notes=tuple(notes),
+    )
+
+
+def _finite(value: float) -> float | None:
+    return None if isinf(value) else value
+
+
+def recipe_of(folder: Path) -> Path | None:
+    """The recipe that a run folder was made with.
+
+    Raises:
+        InputFileError: it is no run folder.
+    """
+    if not folder.is_dir():
+        return None
+    if not (folder / MODEL).is_file():
+        raise InputFileError(
+            f"has no {MODEL}", fix="pass a finished run folder or a Q/DQ model", where=str(folder)
+        )
+    path = folder / "recipe.yaml"
+    return path if path.is_file() else None

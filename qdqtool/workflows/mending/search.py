@@ -1,0 +1,228 @@
+"""Tries ideas in groups: a group that helps is kept with one build, one that does not is taken apart."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import isinf
+from pathlib import Path
+
+from qdqtool.core.findings import Finding
+from qdqtool.core.fixes import Outcome, SlotEdit, Trial
+from qdqtool.core.placement import Slot
+from qdqtool.errors import BuildError, QdqError
+from qdqtool.workflows.mending.drafts import merged
+from qdqtool.workflows.mending.ideas import Aim, Idea, ideas
+from qdqtool.workflows.mending.ranges import Ranges
+from qdqtool.workflows.mending.workshop import Piece, Workshop, score
+
+OnBuild = Callable[[int, int], None]
+"""Called with the number of builds done and allowed."""
+_CHECKS = frozenset(
+    {
+        "attention_not_fused",
+        "fallback",
+        "float_island",
+        "runtime_weights",
+        "unfused_qdq",
+        "needless_conversion",
+        "conversion_chain",
+        "float_round_trip",
+    }
+)
+"""Checks whose findings this search answers for."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Attempt:
+    idea: Idea
+    edits: tuple[SlotEdit, ...]
+
+
+class Search:
+    """Betters one piece, step by step.
+
+    Attributes:
+        best: the piece as it stands.
+        accuracy: its metric's value.
+        metric: the metric's name.
+        trials: what was tried.
+        builds: how many engines that took.
+    """
+
+    def __init__(self, workshop: Workshop, folder: Path, *, budget: int, max_drop: float) -> None:
+        self._workshop = workshop
+        self._folder = folder
+        self._budget = budget
+        self._max_drop = max_drop
+        self._ranges = Ranges(workshop.draft.reference, workshop.samples)
+        self._answered: set[tuple[str, str]] = set()
+        self._on_build: OnBuild = lambda _done, _total: None
+        self.trials: list[Trial] = []
+        self.builds = 0
+        self.first = self.best = workshop.make({}, folder / "first")
+        self.metric, self.accuracy = score(workshop.compare(self.first.model))
+        self.first_accuracy = self.accuracy
+
+    def run(self, on_build: OnBuild) -> None:
+        """Try until nothing is left to try or the budget is used up."""
+        self._on_build = on_build
+        while group := self._next():
+            self._try(group)
+        self.trials += self._open()
+
+    def _next(self) -> list[_Attempt]:
+        """The first unanswered idea of every subject; what makes nodes INT8 comes before what saves kernels."""
+        waiting = [idea for idea in ideas(self.best.scene, self.best.audit) if idea.key not in self._answered]
+        return next(filter(None, (self._group(waiting, aim) for aim in Aim)), [])
+
+    def _group(self, waiting: Sequence[Idea], aim: Aim) -> list[_Attempt]:
+        """Ideas of one aim and of different subjects that touch different inputs."""
+        group: list[_Attempt] = []
+        subjects: set[str] = set()
+        slots: set[Slot] = set()
+        for idea in waiting:
+            if idea.aim is not aim or idea.subject in subjects:
+                continue
+            edits = self._ranges.resolve(idea.wants)
+            if isinstance(edits, str):
+                self._answer(Trial(subject=idea.subject, edit=idea.text, outcome=Outcome.REJECTED, why=edits))
+                self._answered.add(idea.key)
+                continue
+            touched = {edit.slot for edit in edits}
+            if touched & slots:
+                continue
+            subjects.add(idea.subject)
+            slots |= touched
+            group.append(_Attempt(idea=idea, edits=edits))
+        return group
+
+    def _try(self, group: Sequence[_Attempt]) -> None:
+        """Keep the whole group if it helps; else find out which of it does."""
+        if self.builds >= self._budget:
+            why = f"the budget of {self._budget} builds is used up"
+            for attempt in group:
+                self._close(attempt, Outcome.NOT_TRIED, why)
+            return
+        made = self._make(group)
+        if isinstance(made, str):
+            self._split(group, made)
+            return
+        self._judge(group, made)
+        if self.best is not made:
+            shutil.rmtree(made.folder, ignore_errors=True)
+
+    def _judge(self, group: Sequence[_Attempt], made: Piece) -> None:
+        missed = [attempt for attempt in group if not self._reached(attempt, made, group)]
+        lost = sorted(self.best.int8 - made.int8)
+        if missed and len(missed) < len(group):
+            self._keep_apart(group, missed, made)
+        elif missed:
+            self._split(group, self._shortfall(missed[0].idea, made))
+        elif lost:
+            self._split(group, f"{', '.join(lost[:3])} ran INT8 before and does not any more")
+        else:
+            self._weigh(group, made)
+
+    def _make(self, group: Sequence[_Attempt]) -> Piece | str:
+        """The engine with the edits of a group, or why there is none."""
+        self.builds += 1
+        edits = merged(self.best.edits, (edit for attempt in group for edit in attempt.edits))
+        try:
+            return self._workshop.make(edits, self._folder / str(self.builds))
+        except QdqError as error:
+            if not isinstance(error, BuildError) and len(group) == 1:
+                return f"cannot be applied: {error.what}"
+            return f"the builder refused it: {error.what}"
+        finally:
+            self._on_build(self.builds, self._budget)
+
+    def _reached(self, attempt: _Attempt, made: Piece, group: Sequence[_Attempt]) -> bool:
+        if attempt.idea.aim is Aim.INT8:
+            return attempt.idea.subject in made.int8
+        return made.audit.counts.kernels <= self.best.audit.counts.kernels - len(group)
+
+    def _shortfall(self, idea: Idea, made: Piece) -> str:
+        if idea.aim is Aim.INT8:
+            verdict = next((one for one in made.audit.verdicts if one.node == idea.subject), None)
+            return "not INT8 either" if verdict is None else f"still {verdict.precision}: {verdict.reason}"
+        return (
+            f"{made.audit.counts.kernels} kernels instead of {self.best.audit.counts.kernels}: none vanished"
+        )
+
+    def _keep_apart(self, group: Sequence[_Attempt], missed: list[_Attempt], made: Piece) -> None:
+        """Those that reached their aim again without the others; the others one by one."""
+        self._try([attempt for attempt in group if attempt not in missed])
+        for attempt in missed:
+            if attempt.idea.aim is Aim.INT8:
+                self._close(attempt, Outcome.REJECTED, self._shortfall(attempt.idea, made))
+            else:
+                self._try([attempt])
+
+    def _split(self, group: Sequence[_Attempt], why: str) -> None:
+        if len(group) == 1:
+            self._close(group[0], Outcome.REJECTED, why)
+            return
+        middle = len(group) // 2
+        self._try(group[:middle])
+        self._try(group[middle:])
+
+    def _weigh(self, group: Sequence[_Attempt], made: Piece) -> None:
+        """Keep a group that reached its aims if accuracy stays."""
+        _, value = score(self._workshop.compare(made.model))
+        drop = 0.0 if isinf(value) else self.first_accuracy - value
+        if drop > self._max_drop:
+            told = f"{self.metric} would fall from {self.first_accuracy:.4g} to {value:.4g}"
+            self._split(group, f"{told}, allowed are {self._max_drop:g}")
+            return
+        before, self.best, self.accuracy = self.best, made, value
+        shutil.rmtree(before.folder, ignore_errors=True)
+        for attempt in group:
+            self._close(attempt, Outcome.KEPT, self._success(attempt.idea, before, made))
+
+    def _success(self, idea: Idea, before: Piece, made: Piece) -> str:
+        accuracy = "accuracy not measured" if not self.metric else f"{self.metric} {self.accuracy:.4g}"
+        if idea.aim is Aim.INT8:
+            return f"runs INT8 in the new engine; {accuracy}"
+        kernels = before.audit.counts.kernels, made.audit.counts.kernels
+        return f"{kernels[1]} kernels instead of {kernels[0]}; {accuracy}"
+
+    def _close(self, attempt: _Attempt, outcome: Outcome, why: str) -> None:
+        self._answered.add(attempt.idea.key)
+        self._answer(
+            Trial(
+                subject=attempt.idea.subject,
+                edit=attempt.idea.text,
+                outcome=outcome,
+                why=why,
+                edits=attempt.edits,
+            )
+        )
+
+    def _answer(self, trial: Trial) -> None:
+        self.trials.append(trial)
+
+    def _open(self) -> list[Trial]:
+        """Findings that remain and that no trial was about."""
+        told = {trial.subject for trial in self.trials}
+        return [
+            Trial(
+                subject=finding.subject,
+                edit="",
+                outcome=Outcome.NOT_TRIED,
+                why=f"left alone: {finding.reason}; {finding.fix}",
+            )
+            for finding in _unanswered(self.best.audit.findings, told, self.best)
+        ]
+
+
+def _unanswered(findings: Iterable[Finding], told: set[str], piece: Piece) -> list[Finding]:
+    nodes = {layer.name: ", ".join(sorted(layer.onnx_nodes)) for layer in piece.scene.kernels}
+    return [
+        finding
+        for finding in findings
+        if finding.check in _CHECKS
+        and finding.subject not in told
+        and nodes.get(finding.subject, "") not in told
+    ]

@@ -1,0 +1,244 @@
+"""audit --fix: real fallbacks become INT8, needless kernels vanish, and everything else is refused with a reason."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from qdqtool.cli.app import run
+from qdqtool.core.fixes import SlotEdit
+from qdqtool.core.placement import Slot
+from qdqtool.errors import UsageError
+from qdqtool.graph.find import find, quantized_ops
+from qdqtool.graph.load import load
+from qdqtool.graph.save import serialize
+from qdqtool.graph.slots import requantize
+from qdqtool.graph.unquantize import unquantize
+from tests import models
+from tests.audit.graphs import GRAPHS, Quantized
+
+TO_INT8 = {
+    "float_weight": "c2",
+    "float_activation": "c2",
+    "scale_of_rank_one": "c1",
+    "scale_per_channel": "c2",
+    "unequal_concat": "c3",
+    "matmul_wrong_axis": "mm",
+    "matmul_float_weight": "mm",
+    "matmul_float_activation": "mm",
+    "one_matrix_quantized": "mm",
+    "cast_between": "c1",
+    "attention_scores_only": "av",
+    "attention_values_only": "qk",
+}
+"""Graphs with one fallback, and the node that runs INT8 when it is mended."""
+WIDE = "40"
+"""More dB than any of these may lose."""
+
+
+@pytest.fixture
+def rtx():
+    """Building needs TensorRT for RTX."""
+    return pytest.importorskip("tensorrt_rtx", reason="needs tensorrt-rtx (pip install 'qdqtool[rtx]')")
+
+
+def given(graph: str, folder: Path) -> tuple[Path, Path]:
+    """The model of a small graph, and samples for it."""
+    return stored(GRAPHS[graph](), folder)
+
+
+def stored(proto, folder: Path) -> tuple[Path, Path]:
+    (folder / "samples").mkdir()
+    for seed in range(3):
+        np.savez(folder / "samples" / f"{seed}.npz", **models.feeds(proto, seed=seed, batch=1))
+    return models.save(proto, folder), folder / "samples"
+
+
+def fixed(capsys, model: Path, samples: Path | str, *more: str) -> dict:
+    capsys.readouterr()
+    out = model.with_name("out")
+    code = run(["audit", str(model), "--fix", "--json", "--out", str(out), "--samples", str(samples), *more])
+    assert code == 0
+    data: dict = json.loads(capsys.readouterr().out)
+    assert data["kind"] == "fixes"
+    return data["data"]
+
+
+def outcomes(report: dict) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for trial in report["trials"]:
+        found.setdefault(trial["subject"], []).append(trial["outcome"])
+    return found
+
+
+@pytest.mark.rtx
+@pytest.mark.parametrize("graph", sorted(TO_INT8))
+@pytest.mark.usefixtures("rtx")
+def test_a_fallback_runs_int8_afterwards(graph: str, tmp_path: Path, capsys):
+    model, samples = given(graph, tmp_path)
+    report = fixed(capsys, model, samples, "--max-drop", WIDE)
+    assert outcomes(report)[TO_INT8[graph]] == ["kept"]
+    assert report["after"]["int8"] == report["before"]["int8"] + 1
+    told = json.loads((tmp_path / "out" / "findings.json").read_text())["data"]["verdicts"]
+    assert {verdict["node"]: verdict["precision"] for verdict in told}[TO_INT8[graph]] == "int8"
+    assert run(["audit", str(tmp_path / "out"), "--fail-on", "warning", "--ignore", "fp16_off"]) == 0
+
+
+@pytest.mark.rtx
+@pytest.mark.usefixtures("rtx")
+def test_useless_pairs_of_a_transposed_convolution_go(tmp_path: Path, capsys):
+    report = fixed(capsys, *given("transposed_conv", tmp_path))
+    assert outcomes(report) == {"up": ["kept"]}
+    assert report["after"]["kernels"] < report["before"]["kernels"]
+
+
+@pytest.mark.rtx
+@pytest.mark.usefixtures("rtx")
+def test_an_attention_in_pieces_becomes_one_kernel(tmp_path: Path, capsys):
+    report = fixed(capsys, *given("attention_float", tmp_path), "--max-drop", WIDE)
+    assert (report["before"]["int8"], report["after"]["int8"]) == (4, 6)
+
+
+@pytest.mark.rtx
+@pytest.mark.usefixtures("rtx")
+def test_a_clean_engine_needs_no_build(tmp_path: Path, capsys):
+    report = fixed(capsys, *given("fine", tmp_path))
+    assert (report["trials"], report["builds"]) == ([], 0)
+    assert report["before"] == report["after"]
+
+
+def broken(count: int):
+    """A chain of convolutions of which every second has a float weight."""
+    s = Quantized()
+    x = s.input("x", [1, 8, 16, 16])
+    for number in range(count):
+        x = s.relu(f"relu{number}", s.qconv(f"c{number}", x, weight=bool(number % 2)))
+    s.output(x, [1, 8, 16, 16])
+    return s.model()
+
+
+@pytest.mark.rtx
+@pytest.mark.usefixtures("rtx")
+def test_many_fallbacks_of_one_kind_cost_one_build(tmp_path: Path, capsys):
+    report = fixed(capsys, *stored(broken(8), tmp_path), "--max-drop", WIDE)
+    assert (report["before"]["int8"], report["after"]["int8"], report["builds"]) == (4, 8, 1)
+
+
+@pytest.mark.rtx
+@pytest.mark.usefixtures("rtx")
+def test_an_edit_that_costs_too_much_accuracy_is_refused(tmp_path: Path, capsys):
+    report = fixed(capsys, *given("float_activation", tmp_path), "--max-drop", "0.01")
+    first = report["trials"][0]
+    assert (first["subject"], first["outcome"]) == ("c2", "rejected")
+    assert "sqnr_db would fall" in first["why"]
+    assert report["after"]["accuracy"] >= report["before"]["accuracy"] - 0.01
+
+
+@pytest.mark.rtx
+@pytest.mark.usefixtures("rtx")
+def test_without_budget_everything_is_listed_and_nothing_tried(tmp_path: Path, capsys):
+    report = fixed(capsys, *given("float_weight", tmp_path), "--budget", "0")
+    assert report["builds"] == 0
+    assert {trial["outcome"] for trial in report["trials"]} == {"not tried"}
+    assert any("--budget" in note for note in report["notes"])
+
+
+@pytest.mark.rtx
+@pytest.mark.usefixtures("rtx")
+@pytest.mark.parametrize("samples", ["random:2", "none"])
+def test_ranges_are_never_taken_from_random_samples_or_thin_air(samples: str, tmp_path: Path, capsys):
+    model, _ = given("float_activation", tmp_path)
+    report = fixed(capsys, model, samples)
+    assert outcomes(report)["c2"][0] == "rejected"
+    assert "samples" in report["trials"][0]["why"]
+
+
+@pytest.mark.rtx
+@pytest.mark.usefixtures("rtx")
+def test_a_run_folder_gets_a_placement_that_reproduces_the_result(tmp_path: Path, capsys):
+    model, samples = stored(models.unet(), tmp_path)
+    old, new = tmp_path / "run", tmp_path / "run-fixed"
+    # A placement for classic TensorRT, which runs ConvTranspose in INT8; this builder does not.
+    line = ["run", str(model), "--samples", str(samples), "--out", str(old), "--set", "place.target=10"]
+    assert run(line) == 0
+    before = digests(old)
+    capsys.readouterr()
+    assert run(["audit", str(old), "--fix", "--samples", str(samples), "--json"]) == 0
+    assert capsys.readouterr().out == (new / "fixes.json").read_text("utf-8")
+    report = json.loads((new / "fixes.json").read_text("utf-8"))["data"]
+    assert outcomes(report) == {"up": ["kept"]}
+    assert digests(old) == before
+    again = tmp_path / "again.onnx"
+    parts = ["--placement", str(new / "placement.json"), "--calibration", str(new / "calibration.json")]
+    assert run(["insert", str(new / "model.prepared.onnx"), *parts, "--out", str(again)]) == 0
+    assert again.read_bytes() == (new / "model.qdq.onnx").read_bytes()
+    assert (new / "report.html").is_file()
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.iterdir()
+        if path.is_file()
+    }
+
+
+def test_the_old_folder_or_a_used_one_is_never_written(tmp_path: Path, capsys):
+    model, samples = given("fine", tmp_path)
+    out = tmp_path / "used"
+    out.mkdir()
+    (out / "notes.txt").write_text("mine")
+    assert run(["audit", str(model), "--fix", "--samples", str(samples), "--out", str(out)]) == 2
+    assert "must be new" in capsys.readouterr().err
+    assert [path.name for path in out.iterdir()] == ["notes.txt"]
+
+
+def test_a_float_model_has_nothing_to_fix(tmp_path: Path, capsys):
+    model, samples = stored(models.conv_chain(), tmp_path)
+    assert run(["audit", str(model), "--fix", "--samples", str(samples)]) == 2
+    assert "no Q/DQ" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_no_run_folder_is_refused(tmp_path: Path, capsys):
+    assert run(["audit", str(tmp_path), "--fix"]) == 5
+    assert "model.qdq.onnx" in capsys.readouterr().err
+
+
+def edited(graph: str, folder: Path, *edits: SlotEdit):
+    return requantize(load(models.save(GRAPHS[graph](), folder)), edits)
+
+
+def test_an_input_made_float_leaves_other_readers_alone(tmp_path: Path):
+    model = edited("fine", tmp_path, SlotEdit(slot=Slot(node="c2", index=0)))
+    assert model.view.by_name["c2"].inputs[0] == "relu_y"
+    assert {pair.tensor for pair in find(model)} >= {"c2_w", "x", "relu3_y"}
+
+
+def test_all_inputs_made_float_give_the_float_model(tmp_path: Path):
+    original = load(models.save(GRAPHS["fine"](), tmp_path))
+    slots = [Slot(node=f"c{number}", index=index) for number in (1, 2, 3) for index in (0, 1)]
+    model = requantize(original, [SlotEdit(slot=slot) for slot in slots])
+    assert quantized_ops(model) == ()
+    assert serialize(model) == serialize(unquantize(original, ["c1", "c2", "c3"]))
+
+
+def test_an_edit_applied_twice_is_the_edit_applied_once(tmp_path: Path):
+    edit = SlotEdit(slot=Slot(node="c2", index=1), scales=(0.5,))
+    once = edited("float_weight", tmp_path, edit)
+    pairs = [pair for pair in find(requantize(once, [edit])) if pair.tensor == "c2_w"]
+    assert [(pair.scale, pair.scale_shape) for pair in pairs] == [((0.5,), ())]
+
+
+def test_casts_between_a_weight_and_its_reader_are_passed_over(tmp_path: Path):
+    edit = SlotEdit(slot=Slot(node="c1", index=1), scales=(0.01,) * 8, axis=0)
+    model = edited("cast_between", tmp_path, edit)
+    assert "Cast" not in {node.op for node in model.view.nodes}
+
+
+def test_an_input_that_is_not_there_cannot_be_edited(tmp_path: Path):
+    with pytest.raises(UsageError, match="there is no input nowhere"):
+        edited("fine", tmp_path, SlotEdit(slot=Slot(node="nowhere", index=0)))
