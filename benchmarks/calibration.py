@@ -202,7 +202,7 @@ class Work:
 
 def _rivals(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     from networks import write
-    from rivals import measure
+    from rival_costs import measure
 
     return {
         f"{network} x{samples}": measure(*write(network, folder, samples * 8), samples, folder)
