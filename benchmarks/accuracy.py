@@ -134,9 +134,7 @@ def main() -> int:
         json.dumps(
             {
                 "verdicts": verdicts,
-                "models": {
-                    n: {k: asdict(r) for k, r in found.items()} for n, found in results.items()
-                },
+                "models": {n: {k: asdict(r) for k, r in found.items()} for n, found in results.items()},
             },
             sort_keys=True,
         )
@@ -180,8 +178,8 @@ def _measured(case: Subject, python: Path | None, options: argparse.Namespace) -
         results["sweep"] = _tried(lambda: _swept(judge, case, data, work))
     for rival in RIVALS if python else ():
         path, results[rival] = _rival(judge, case, recipe, (str(python), rival, data, work))
-        left = _left_float(case.model, path) if path else ()
-        if path:
+        if path and not results[rival].error:
+            left = _left_float(case.model, path)
             more = (*recipe.place.exclude, *map(escape, left))
             alike = recipe.model_copy(
                 update={
@@ -252,6 +250,7 @@ def _rival(
         target = work / f"{rival}-{calibrator}.onnx"
         operators = ",".join(recipe.place.ops)
         command = [python, str(ROOT / "benchmarks" / "rival_ranges.py"), rival, calibrator, str(case.model)]
+        target.unlink(missing_ok=True)
         started = time.perf_counter()
         done = subprocess.run(
             [*command, str(data), str(target), operators],
@@ -289,9 +288,15 @@ def _compute(view: GraphView) -> list[Node]:
 
 
 def _is_int8(node: Node, view: GraphView) -> bool:
-    """Whether both factors come from DequantizeLinear."""
-    makers = [view.producer(tensor) for tensor in node.inputs[:2]]
-    return all(maker is not None and maker.op == "DequantizeLinear" for maker in makers)
+    """Whether both factors come from DequantizeLinear, perhaps turned or reshaped on the way."""
+    return all(_maker(tensor, view) == "DequantizeLinear" for tensor in node.inputs[:2])
+
+
+def _maker(tensor: str, view: GraphView) -> str:
+    maker = view.producer(tensor)
+    while maker is not None and maker.op in {"Transpose", "Reshape", "Squeeze", "Unsqueeze"}:
+        maker = view.producer(maker.inputs[0])
+    return "" if maker is None else maker.op
 
 
 def _interval(differences: Array) -> tuple[float, float]:

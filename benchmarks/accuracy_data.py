@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from checkout import ROOT  # isort: skip -- puts the checkout on the path
 from models import class_table
 from ruamel.yaml import YAML
@@ -165,4 +166,3 @@ def _psnr(output: Array, pictures: list[Array]) -> float:
 
 def _stacked(feeds: list[Feeds]) -> Feeds:
     return {name: np.concatenate([feed[name] for feed in feeds]) for name in feeds[0]}
-

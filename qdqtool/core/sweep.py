@@ -14,11 +14,13 @@ class Outcome:
     Attributes:
         settings: the recipe keys that differ from the base, as `--set` takes them.
         accuracy: the metric of the sweep on the evaluation samples (measured).
-        ms: time of one inference (estimated by a roofline over the real engine's layers).
-        nodes_int8: compute nodes that run INT8.
+        ms: time of one inference; `Sweep.speed` says where it comes from.
+        nodes_int8: compute nodes that run INT8 in the engine; without an engine, that are placed so.
         nodes_total: all compute nodes.
-        kernels: kernels of the engine.
+        kernels: kernels of the engine; None without one.
         kept_float: the nodes that were kept float on purpose.
+        ms_low: lower end of the 95 % interval of a measured time.
+        ms_high: upper end.
     """
 
     settings: tuple[str, ...]
@@ -26,8 +28,10 @@ class Outcome:
     ms: float
     nodes_int8: int
     nodes_total: int
-    kernels: int
+    kernels: int | None
     kept_float: tuple[str, ...] = ()
+    ms_low: float | None = None
+    ms_high: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,10 +60,11 @@ class Sweep:
         metric: what `accuracy` is ("top1", "sqnr_db", ...).
         unit: its unit.
         reference: the metric of the float model; None for metrics that need two runners.
-        device: the GPU of the estimate.
-        spread: measured over estimated time on recorded engines, smallest and largest.
+        device: what the times are for; "" where nothing is timed.
+        spread: recorded over estimated time on recorded engines, smallest and largest; None for other times.
         pareto: trials that no other beats in both accuracy and time, fastest first.
         trials: all of them.
+        speed: "estimated", "measured" or "not timed".
     """
 
     model: str
@@ -67,6 +72,7 @@ class Sweep:
     unit: str
     reference: float | None
     device: str
-    spread: tuple[float, float]
+    spread: tuple[float, float] | None
     pareto: tuple[Trial, ...]
     trials: tuple[Trial, ...]
+    speed: str = "estimated"

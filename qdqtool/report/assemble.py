@@ -103,7 +103,7 @@ def _summary(material: Material) -> Summary:
         activation_bytes_fused=counts.activation_bytes_fused if counts else None,
         engine_bytes=build.engine_bytes if build else None,
         findings={severity.value: found[severity] for severity in Severity},
-        accuracy=_headline(material.comparison) if material.comparison else None,
+        accuracy=headline(material.comparison) if material.comparison else None,
     )
 
 
@@ -130,7 +130,7 @@ def _builder(build: BuildResult) -> str:
     )
 
 
-def _headline(comparison: Comparison) -> AccuracySummary | None:
+def headline(comparison: Comparison) -> AccuracySummary | None:
     """The first task metric, else SQNR of the first output, else its first metric."""
     if comparison.task:
         task = comparison.task[0]

@@ -18,12 +18,11 @@ from qdqtool.report.charts.scatter import Point, scatter
 
 def table(sweep: Sweep, console: Console) -> None:
     """Print the Pareto front, fastest first, and what happened to the trials."""
-    low, high = sweep.spread
     head = Table(box=None)
     for title in (
         "trial",
         f"{sweep.metric} [measured]",
-        "ms [estimated]",
+        f"ms [{sweep.speed}]",
         "INT8 nodes",
         "kernels",
         "settings",
@@ -33,9 +32,9 @@ def table(sweep: Sweep, console: Console) -> None:
         head.add_row(
             str(trial.number),
             f"{outcome.accuracy:.2f} {sweep.unit}",
-            f"{outcome.ms:.4f}",
+            time(outcome, sweep.spread),
             f"{outcome.nodes_int8} of {outcome.nodes_total}",
-            str(outcome.kernels),
+            "" if outcome.kernels is None else str(outcome.kernels),
             Text(svg.clean("  ".join(words(outcome)))),
         )
     console.print(head)
@@ -45,11 +44,33 @@ def table(sweep: Sweep, console: Console) -> None:
         "" if sweep.reference is None else f"; the float model has {sweep.reference:.2f} {sweep.unit}"
     )
     console.print(f"{counts} trials{float_model}", highlight=False)
-    console.print(
-        f"Times are estimated for {sweep.device} by a roofline over the layers of engines of TensorRT for RTX; recorded "
-        f"engines took {low:g} to {high:g} times their estimate.",
-        highlight=False,
-    )
+    console.print(about_times(sweep), highlight=False)
+
+
+def about_times(sweep: Sweep) -> str:
+    """Where the times come from, and how far they may be off."""
+    if sweep.spread is not None:
+        low, high = sweep.spread
+        return (
+            f"Times are estimated for {sweep.device} by a roofline over the layers of engines of TensorRT for RTX; recorded "
+            f"engines took {low:g} to {high:g} times their estimate."
+        )
+    if sweep.speed == "measured":
+        return (
+            f"Times are measured on {sweep.device}, in turns with the float model; in brackets their 95 % interval. They "
+            "say little about a GPU."
+        )
+    return "Nothing was timed: accuracy alone counts."
+
+
+def time(outcome: Outcome, spread: tuple[float, float] | None) -> str:
+    """The time of a trial with what is known of its error."""
+    low, high = outcome.ms_low, outcome.ms_high
+    if spread is not None:
+        low, high = outcome.ms * spread[0], outcome.ms * spread[1]
+    if low is not None and high is not None:
+        return f"{outcome.ms:.4f} ({low:.4f} to {high:.4f})"
+    return f"{outcome.ms:.4f}" if outcome.ms else ""
 
 
 def page(sweep: Sweep) -> str:
@@ -62,6 +83,8 @@ def page(sweep: Sweep) -> str:
     return environment.get_template("sweep.html").render(
         sweep=sweep,
         words=words,
+        time=time,
+        about=about_times(sweep),
         pareto={trial.number for trial in sweep.pareto},
         chart=svg.inline(chart(sweep)),
         style=Markup(style),  # noqa: S704 -- our own file
@@ -75,7 +98,7 @@ def chart(sweep: Sweep) -> svg.Element:
         Point(
             x=outcome.ms,
             y=outcome.accuracy,
-            text=f"trial {trial.number}: {outcome.accuracy:.2f} {sweep.unit}, {outcome.ms:.4f} ms; "
+            text=f"trial {trial.number}: {outcome.accuracy:.2f} {sweep.unit}, {time(outcome, sweep.spread)} ms; "
             + "; ".join(words(outcome)),
             style="p-int8" if trial.number in best else "p-other",
             radius=6.0 if trial.number in best else 4.0,
@@ -84,7 +107,7 @@ def chart(sweep: Sweep) -> svg.Element:
     ]
     return scatter(
         points,
-        axis_over(f"ms on {sweep.device} (estimated)", [point.x for point in points]),
+        axis_over(f"ms on {sweep.device} ({sweep.speed})", [point.x for point in points]),
         axis_over(f"{sweep.metric} {sweep.unit} (measured)", [point.y for point in points]),
         "Accuracy against time",
         [(outcome.ms, outcome.accuracy) for _, outcome in _done(sweep.pareto)],

@@ -60,7 +60,7 @@ def collect_on_cluster(
                 on_progress(sum(entry.span.done for entry in parts.values()), total)
 
         if missing:
-            with _client(address) as client:
+            with client_of(address) as client:
                 for shard, part in _computed(client, order, manner, missing, shards):
                     keep(shard, part)
         found = merge_parts(dict(sorted(parts.items(), key=lambda item: int(item[0]))))
@@ -111,7 +111,12 @@ def _computed(
 
 
 @contextmanager
-def _client(address: str) -> Iterator[Any]:
+def client_of(address: str) -> Iterator[Any]:
+    """A client of the scheduler at `address`, or of workers started on this machine for it.
+
+    Raises:
+        MissingPackage: dask.distributed is not installed, or no scheduler answers.
+    """
     try:
         import distributed
     except ImportError as error:
@@ -172,7 +177,11 @@ def _finished(folder: Path, job: Calibration, manner: Manner, division: Span) ->
 
 def _absolute(order: CalibrationOrder) -> CalibrationOrder:
     """The same order with paths that mean the same on every worker."""
-    place = Path(order.samples.partition("[")[0])
-    samples = str(place.resolve()) + order.samples[len(str(place)) :] if place.exists() else order.samples
     placement = None if order.placement is None else order.placement.resolve()
-    return replace(order, model=order.model.resolve(), samples=samples, placement=placement)
+    return replace(order, model=order.model.resolve(), samples=absolute(order.samples), placement=placement)
+
+
+def absolute(samples: str) -> str:
+    """Samples as typed, with a path that means the same in any folder."""
+    place = Path(samples.partition("[")[0])
+    return str(place.resolve()) + samples[len(str(place)) :] if place.exists() else samples

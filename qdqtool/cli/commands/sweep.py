@@ -2,8 +2,13 @@
 
 What is searched stands in the recipe's section `sweep`: values for any key of the recipe, and how many of the most
 sensitive nodes stay float. Each trial is a whole run of the line; histograms and finished builds are shared. Accuracy
-is measured; time is estimated from the layers of the real engine by a roofline of `sweep.device`. With `--storage
-postgresql://...` the same command on other machines joins the work; a worker that dies loses its running trial only.
+is measured. Time is what `sweep.speed` says: "estimated" from the layers of the real engine by a roofline of
+`sweep.device`; "measured" as latency on onnxruntime's CPU, in turns with the float model; "none" leaves it out. With
+`--storage postgresql://...` the same command on other machines joins the work, and `--cluster` lets all workers of a
+Dask cluster join; a worker that dies loses its running trial only.
+
+    --set 'sweep.space={"calibrate.method": [max, mse], "calibrate.bias": [keep, correct],
+                        "place.per_channel": [true, false], "insert.types": [fp32, fp16]}'
 """
 
 from __future__ import annotations
@@ -28,6 +33,7 @@ def sweep(
     trials: Annotated[int | None, typer.Option(min=1, help="Trials; default: the whole grid, or 50.")] = None,
     storage: Annotated[str, typer.Option(help="sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DB.")] = "",
     study: Annotated[str, typer.Option(help="Name of the study in the storage.")] = "",
+    cluster: Annotated[str, typer.Option(help="Dask scheduler tcp://host:8786, or local.")] = "",
     pick: Annotated[
         str,
         typer.Option(help="Make the run folder OUT/pick: 'max-drop 0.5', 'min-accuracy 70', 'max-ms 1.5'."),
@@ -53,7 +59,13 @@ def sweep(
         out=out,
     )
     wish = SweepOrder(
-        order=order, recipe=recipe, settings=tuple(changes or ()), trials=trials, storage=storage, study=study
+        order=order,
+        recipe=recipe,
+        settings=tuple(changes or ()),
+        trials=trials,
+        storage=storage,
+        study=study,
+        cluster=cluster,
     )
     with Bars() as bars:
         result = search(wish, pick, bars.show)

@@ -9,23 +9,28 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from qdqtool.core.artefacts import canonical, read_json
+from qdqtool.accuracy.compare import compare
+from qdqtool.accuracy.sensitivity import Wish
+from qdqtool.backends.ort import open_runner
+from qdqtool.core.artefacts import canonical
 from qdqtool.core.files import digest_file, write_text
-from qdqtool.core.kinds import CALIBRATION, ENGINE, PLACEMENT
-from qdqtool.core.report import Report
+from qdqtool.core.kinds import PLACEMENT
+from qdqtool.core.recipe import CompareOptions
+from qdqtool.core.report import AccuracySummary
 from qdqtool.core.sweep import Outcome, Value
-from qdqtool.engine.devices import find_device
-from qdqtool.engine.estimate import estimate
-from qdqtool.engine.view import view
 from qdqtool.errors import BuildError
+from qdqtool.report.assemble import headline
 from qdqtool.workflows import line, recipes
 from qdqtool.workflows.order import Order
-from qdqtool.workflows.sweep.ranking import rank
+from qdqtool.workflows.sensitivity import SensitivityOrder, study
 from qdqtool.workflows.sweep.space import Space
+from qdqtool.workflows.sweep.speed import SPEEDS, Estimated, Measured, Try, placed
 
 OUTCOME, METRIC = "outcome", "metric"
 _KEPT = frozenset({"report.json", "recipe.yaml"})
 """What stays of a trial that others beat; the rest can be made again from its recipe."""
+_RANKED_ON = 32
+"""How many samples are enough to order nodes; the sweep itself uses all of them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,6 +44,7 @@ class SweepOrder:
         trials: how many trials; None tries the whole grid, or 50 with a sampler that draws.
         storage: address of the study; "" is a file in the folder.
         study: the study's name; "" is made from the inputs.
+        cluster: Dask scheduler whose workers all take part, or "local"; "" searches in this process only.
     """
 
     order: Order
@@ -47,6 +53,7 @@ class SweepOrder:
     trials: int | None = None
     storage: str = ""
     study: str = ""
+    cluster: str = ""
 
 
 class Bench:
@@ -56,60 +63,63 @@ class Bench:
         self.wish = wish
         self.order = wish.order
         self.options = wish.order.recipe.sweep
-        self.device = find_device(self.options.device)
-        self._base = line.start(replace(self.order, out=self.order.out / "base"), "calibrate")
+        self.speed = SPEEDS[self.options.speed](self.options.device)
+        self._base = line.start(replace(self.order, out=self.order.out / "base"), "insert")
 
     @property
     def identity(self) -> dict[str, str]:
         """Digests of everything that decides what a trial gives."""
+        labels = self.order.labels
         return {
             "model": digest_file(self.order.model),
             "samples": self._base.samples.digest,
             "evaluation": self._base.evaluation.digest,
+            "labels": digest_file(Path(labels)) if labels else "",
             "recipe": _digest(self.order.recipe.model_dump(mode="json")),
         }
 
-    def ranking(self, on_progress: Callable[[int, int | None], None]) -> tuple[str, ...]:
-        """The quantized nodes, most sensitive first; kept beside the histograms."""
-        if max(self.options.keep_float, default=0) == 0:
-            return ()
-        path, work = self._base.path("ranking.json"), self._base
-        key = digest_file(work.path("calibration.json"))
-        if path.is_file():
-            known = read_json(path)
-            if isinstance(known, dict) and known.get("key") == key:
-                return tuple(str(node) for node in known["nodes"])
-        found = rank(
-            work.model("model.prepared.onnx"),
-            PLACEMENT.read(work.path("placement.json")),
-            CALIBRATION.read(work.path("calibration.json")),
-            work.samples,
-            on_progress,
+    def ranking(self, on_progress: Callable[[int, int | None], None]) -> list[str]:
+        """The quantized nodes, most sensitive first; a journal beside the histograms keeps what was run."""
+        most = max(self.options.keep_float, default=0)
+        if most == 0:
+            return []
+        compared = CompareOptions(task="none", limit=_RANKED_ON)
+        found = study(
+            SensitivityOrder(
+                model=self._base.path("model.qdq.onnx"),
+                recipe=self.order.recipe.model_copy(update={"compare": compared}),
+                samples=self.order.samples,
+                eval_samples=None,
+                labels=None,
+                wish=Wish(top=most),
+                out=self._base.folder.path,
+            ),
+            lambda _step, done, total: on_progress(done, total),
         )
-        write_text(path, canonical({"key": key, "nodes": found}))
-        return found
+        return [node.node for node in found.nodes]
 
     def objective(
         self, space: Space, choice: dict[str, Value], note: Callable[[str, Any], None]
     ) -> tuple[float, float]:
-        """Run the line with this choice; the accuracy measured and the milliseconds estimated.
+        """Run the line with this choice; its accuracy and its milliseconds.
 
         Raises:
             BuildError: the builder refuses this configuration, or its accuracy is undefined.
         """
         settings = space.settings(choice)
         folder = self.order.out / "trials" / _digest(settings)[:12]
-        report = self.run(settings, folder)
-        accuracy = report.summary.accuracy
+        accuracy, tried = self._tried(settings, folder)
         if accuracy is None or accuracy.int8 is None:
             raise BuildError("its accuracy is undefined", fix="look at the outputs with `qdqtool compare`")
         outcome = Outcome(
             settings=settings,
             accuracy=accuracy.int8,
-            ms=estimate(view(ENGINE.read(folder / "layers.json")), self.device).ms,
-            nodes_int8=report.summary.nodes_int8 or 0,
-            nodes_total=report.summary.nodes_total or 0,
-            kernels=report.summary.kernels or 0,
+            ms=tried.ms,
+            ms_low=tried.low,
+            ms_high=tried.high,
+            nodes_int8=tried.nodes_int8,
+            nodes_total=tried.nodes_total,
+            kernels=tried.kernels,
             kept_float=space.kept(choice),
         )
         note(OUTCOME, asdict(outcome))
@@ -117,16 +127,39 @@ class Bench:
         _thin_out(folder)
         return outcome.accuracy, outcome.ms
 
-    def run(self, settings: tuple[str, ...], out: Path) -> Report:
-        """The whole line in `out` with these settings; histograms and finished builds are shared."""
-        order = replace(
+    def _tried(self, settings: tuple[str, ...], folder: Path) -> tuple[AccuracySummary | None, Try]:
+        """One configuration; the line goes on to an engine only where that is timed."""
+        order = self._order(settings, folder)
+        if isinstance(self.speed, Estimated):
+            report = line.run(order)
+            return report.summary.accuracy, self.speed.of_run(report.summary, folder)
+        work = line.start(order, "insert")
+        models = (self._base.path("model.prepared.onnx"), work.path("model.qdq.onnx"))
+        plain, quantized = (open_runner(path, description=path.name) for path in models)
+        comparison = compare(plain, quantized, work.evaluation, order.recipe.compare)
+        ms, low, high = 0.0, None, None
+        if isinstance(self.speed, Measured):
+            ms, low, high = self.speed.of_models(*models, next(iter(work.evaluation)).feeds)
+        int8, total = placed(work.model("model.prepared.onnx"), PLACEMENT.read(work.path("placement.json")))
+        return headline(comparison), Try(ms=ms, low=low, high=high, nodes_int8=int8, nodes_total=total)
+
+    def keep(self, settings: tuple[str, ...], out: Path) -> None:
+        """The run folder of one configuration, as far as the sweep went with it."""
+        order = self._order(settings, out)
+        if isinstance(self.speed, Estimated):
+            line.run(order)
+        else:
+            line.start(order, "insert")
+            write_text(out / "recipe.yaml", recipes.dump(order.recipe))
+
+    def _order(self, settings: tuple[str, ...], out: Path) -> Order:
+        return replace(
             self.order,
             recipe=recipes.load(self.wish.recipe, [*self.wish.settings, *settings]),
             out=out,
             cache=self.order.cache or self.order.out / "builds",
             histograms=self._base.path("histograms.npz"),
         )
-        return line.run(order)
 
 
 def _thin_out(folder: Path) -> None:

@@ -10,6 +10,7 @@ from pydantic import TypeAdapter
 from qdqtool.core.sweep import Outcome, Sweep, Trial
 from qdqtool.errors import UsageError
 from qdqtool.workflows.sweep.bench import METRIC, OUTCOME
+from qdqtool.workflows.sweep.speed import Estimated, Measured, Untimed
 
 _OUTCOME = TypeAdapter(Outcome)
 _STATES = {"COMPLETE": "complete", "FAIL": "failed", "RUNNING": "running", "WAITING": "waiting"}
@@ -26,7 +27,7 @@ def front(trials: Iterable[Trial]) -> tuple[Trial, ...]:
     return tuple(best)
 
 
-def assemble(raw: Sequence[Any], model: str, device: str, spread: tuple[float, float]) -> Sweep:
+def assemble(raw: Sequence[Any], model: str, speed: Estimated | Measured | Untimed) -> Sweep:
     """The sweep's result from the trials of its study; twins of other trials and lost tries are left out."""
     trials = tuple(
         _trial(entry)
@@ -41,10 +42,11 @@ def assemble(raw: Sequence[Any], model: str, device: str, spread: tuple[float, f
         metric=named[0],
         unit=named[1],
         reference=named[2],
-        device=device,
-        spread=spread,
+        device=speed.device,
+        spread=speed.spread,
         pareto=front(trials),
         trials=trials,
+        speed=speed.label,
     )
 
 
@@ -67,6 +69,10 @@ def pick(sweep: Sweep, words: str) -> Trial:
     if limit != limit or name not in {"max-drop", "min-accuracy", "max-ms"}:  # noqa: PLR0124 -- NaN is not itself
         raise UsageError(
             f"{words!r} is no limit", fix="write 'max-drop 0.5', 'min-accuracy 70' or 'max-ms 1.5'"
+        )
+    if name == "max-ms" and sweep.speed == "not timed":
+        raise UsageError(
+            "this sweep has no times", fix="set sweep.speed=estimated or measured", where="--pick"
         )
     if name == "max-ms":
         fitting = [trial for trial in sweep.pareto if _ms(trial) <= limit][::-1]

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 from qdqtool.core.kinds import SWEEP
 from qdqtool.core.sweep import Sweep, Trial
-from qdqtool.engine.estimate import SPREAD
 from qdqtool.workflows.folder import RunFolder
 from qdqtool.workflows.sweep.bench import Bench, SweepOrder
+from qdqtool.workflows.sweep.crew import join_all
 from qdqtool.workflows.sweep.front import assemble
 from qdqtool.workflows.sweep.front import pick as choose
 from qdqtool.workflows.sweep.space import Space
@@ -20,6 +20,7 @@ from qdqtool.workflows.sweep.study import Storage, StorageLost, Study
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
+RANKING = "ranking"
 _DRAWN = 50
 """Trials of a sampler that draws, where nobody says how many."""
 _PAUSES_S = (1, 2, 4, 8, 16)
@@ -39,17 +40,28 @@ def sweep(wish: SweepOrder, pick: str = "", on_progress: OnProgress | None = Non
         InputFileError: the storage or the folder cannot be used.
     """
     tell = on_progress or _silent
-    storage = _persevering(lambda: Storage(wish.storage or _file(wish.order.out)))
-    sampler = _sampler(wish)
+    if wish.cluster:
+        join_all(wish, join, tell)
     bench = Bench(wish)
-    options = wish.order.recipe.sweep
-    ranking = bench.ranking(lambda done, total: tell("rank nodes", done, total))
-    space = Space(options, ranking, wish.order.recipe.place.exclude)
-    study = Study(storage, wish.study or f"qdqtool {wish.order.model.stem}", bench.identity, sampler)
-    trials = _persevering(lambda: _search(study, space, bench, tell))
-    result = assemble(trials, wish.order.model.name, bench.device.name, SPREAD)
+    trials = _take_part(wish, bench, tell)
+    result = assemble(trials, wish.order.model.name, bench.speed)
     _keep(bench, result, pick, tell)
     return result
+
+
+def join(wish: SweepOrder) -> int:
+    """Do trials until none is left, without keeping run folders; how many there are. What a Dask worker does."""
+    return len(_take_part(wish, Bench(wish), _silent))
+
+
+def _take_part(wish: SweepOrder, bench: Bench, tell: OnProgress) -> list[Any]:
+    storage = _persevering(lambda: Storage(wish.storage or _file(wish.order.out)), pauses=(1,))
+    study = Study(storage, wish.study or f"qdqtool {wish.order.model.stem}", bench.identity, _sampler(wish))
+    ranking = study.agreed(
+        RANKING, lambda: bench.ranking(lambda done, total: tell("rank nodes", done, total))
+    )
+    space = Space(bench.options, tuple(ranking), wish.order.recipe.place.exclude)
+    return _persevering(lambda: _search(study, space, bench, tell))
 
 
 def _search(study: Study, space: Space, bench: Bench, tell: OnProgress) -> list[Any]:
@@ -63,16 +75,18 @@ def _search(study: Study, space: Space, bench: Bench, tell: OnProgress) -> list[
     return study.trials()
 
 
-def _persevering(search: Callable[[], T]) -> T:
+def _persevering(search: Callable[[], T], pauses: tuple[int, ...] = _PAUSES_S) -> T:
     """Begin again when the connection to the storage is lost; finished trials are kept there.
 
     Raises:
         StorageLost: it stays lost.
     """
-    for pause in _PAUSES_S:
+    for pause in pauses:
         try:
             return search()
         except StorageLost as error:  # noqa: PERF203 -- this is what the loop is for
+            if error.full:
+                raise
             log.warning("%s; trying again in %s s", error.what, pause)
             time.sleep(pause)
     return search()
@@ -86,10 +100,10 @@ def _keep(bench: Bench, result: Sweep, pick: str, tell: OnProgress) -> None:
     out = bench.order.out
     for done, trial in enumerate(result.pareto):
         tell("Pareto points", done, len(result.pareto))
-        bench.run(_settings(trial), out / "pareto" / f"{trial.number:04}")
+        bench.keep(_settings(trial), out / "pareto" / f"{trial.number:04}")
     SWEEP.write(out / "sweep.json", result)
     if pick:
-        bench.run(_settings(choose(result, pick)), out / "pick")
+        bench.keep(_settings(choose(result, pick)), out / "pick")
 
 
 def _settings(trial: Trial) -> tuple[str, ...]:

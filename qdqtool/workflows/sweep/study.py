@@ -29,7 +29,12 @@ Objective = Callable[[dict[str, Value], Callable[[str, Any], None]], tuple[float
 
 
 class StorageLost(InputFileError):  # noqa: N818 -- what happened to it
-    """The storage does not answer any more; it may answer again."""
+    """The storage does not answer any more; it may answer again, unless its disk is `full`."""
+
+    @property
+    def full(self) -> bool:
+        """Whether there is no space left, which waiting does not mend."""
+        return "disk is full" in self.what or "No space left" in self.what
 
 
 @contextmanager
@@ -133,6 +138,13 @@ class Study:
                         fix="choose another --out or --study, or go on with the inputs it was made for",
                         where=hidden(self.url),
                     )
+
+    def agreed(self, key: str, make: Callable[[], list[str]]) -> list[str]:
+        """What the first worker made and left under `key` for all the others."""
+        with speaking_plainly(self.url):
+            if key not in self.study.user_attrs:
+                self.study.set_user_attr(key, make())
+            return [str(entry) for entry in self.study.user_attrs[key]]
 
     def queue(self, space: Space, most: int | None) -> None:
         """Queue the first `most` choices of the grid, each once, however many workers do this at a time."""
