@@ -14,14 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qdqtool.calibration.crew import PLAIN, Crew, Manner, probed
+from qdqtool.calibration.crew import PLAIN, Crew, Manner
 from qdqtool.calibration.histograms import Histograms, load_histograms, merged, save_histograms
 from qdqtool.calibration.samples.batches import Batch, batches
 from qdqtool.calibration.samples.conform import fixed_batch
 from qdqtool.calibration.samples.opening import Samples
 from qdqtool.calibration.span import Span
 from qdqtool.core.artefacts import canonical
-from qdqtool.core.files import digest_file
 from qdqtool.core.placement import Placement, SlotKind
 from qdqtool.core.protocols import Sample, SampleSource
 from qdqtool.errors import InputFileError
@@ -32,6 +31,8 @@ if TYPE_CHECKING:
 OnProgress = Callable[[int, "int | None"], None]
 _SECONDS_PER_PART = 10.0
 """Work that may be lost when the process is killed."""
+_FIRST_PART = 16
+"""Batches before the pace is known."""
 
 
 def collect(
@@ -68,17 +69,11 @@ def activations(placement: Placement) -> tuple[str, ...]:
     return tuple(sorted(wanted | tied))
 
 
-def model_digest(model: Model, tensors: tuple[str, ...]) -> str:
-    """Digest of all that decides the values of `tensors`, weights included."""
-    sha = hashlib.sha256()
-    with probed(model, tensors) as path:
-        for file in sorted(path.parent.iterdir()):
-            sha.update(digest_file(file).encode())
-    return sha.hexdigest()
-
-
 class Collection:
-    """One model and one set of samples; parts of it can be collected anywhere and added up."""
+    """One model and one set of samples; parts of it can be collected anywhere and added up.
+
+    `resumable` says that parts will be kept, which takes digests of the model and of all samples.
+    """
 
     def __init__(
         self,
@@ -88,20 +83,21 @@ class Collection:
         *,
         batch: int = 1,
         manner: Manner = PLAIN,
+        resumable: bool = False,
     ) -> None:
         self._samples = samples
         self._tensors = activations(placement)
         self._fixed = fixed_batch(model.view.inputs)
         self._manner = manner
-        self._model = model
-        self._crew = Crew(model, self._tensors, manner)
+        self._crew = Crew(model, self._tensors, manner, identify=resumable)
         self._batch = self._fixed or min(batch, self._crew.largest_batch)
 
     def identity(self) -> dict[str, str]:
-        """What must agree for two parts to belong together; reads all samples."""
+        """What must agree for two parts to belong together; reads all samples. Needs `resumable`."""
+        assert self._crew.digest is not None
         about = canonical([self._tensors, self._manner.bins, self._manner.on_nan])
         return {
-            "model": model_digest(self._model, self._tensors),
+            "model": self._crew.digest,
             "samples": self._samples.digest,
             "collected": hashlib.sha256(about.encode()).hexdigest(),
         }
@@ -117,11 +113,10 @@ class Collection:
             InputFileError: `path` holds something else that this would destroy.
         """
         identity = self.identity()
-        found = self._kept(path, identity, span)
-        if found is None:
-            found = replace(self._nothing(span), identity=identity)
+        found = self._kept(path, identity, span) or replace(self._nothing(span), identity=identity)
+        if found.span.is_complete and not path.exists():
             save_histograms(path, found)
-        size = self._batch
+        size = _FIRST_PART * self._batch
         while not found.span.is_complete:
             began = time.monotonic()
             found = self._extended(found, found.span.left[:size], on_progress)

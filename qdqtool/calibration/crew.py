@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from qdqtool.calibration.histograms import merged
 from qdqtool.calibration.samples.batches import Batch
 from qdqtool.calibration.samples.spec import NanPolicy
 from qdqtool.calibration.session import open_session, processors
+from qdqtool.core.files import digest_file
 from qdqtool.errors import InputFileError
 
 if TYPE_CHECKING:
@@ -57,9 +59,12 @@ class Crew:
 
     Attributes:
         largest_batch: how many samples may be run at once without taking much memory.
+        digest: of all that decides the fetched values, weights included; None unless it was asked for.
     """
 
-    def __init__(self, model: Model, tensors: tuple[str, ...], manner: Manner) -> None:
+    def __init__(
+        self, model: Model, tensors: tuple[str, ...], manner: Manner, *, identify: bool = False
+    ) -> None:
         self._manner = manner
         fed = {info.name for info in model.view.inputs}
         self._fed = tuple(name for name in tensors if name in fed)
@@ -69,8 +74,10 @@ class Crew:
         self._workers = free if bytes_per_sample <= _ROOMY else 1
         self.largest_batch = max(1, _ROOMY // max(1, bytes_per_sample * self._workers))
         self._session: Any = None
+        self.digest: str | None = "" if identify else None
         if self._fetched:
             with probed(model, self._fetched) as path:
+                self.digest = digest_folder(path.parent) if identify else None
                 self._session = open_session(path, max(1, free // self._workers))
         self._lock = Lock()
         self._stopped = False
@@ -141,6 +148,14 @@ def probed(model: Model, tensors: tuple[str, ...]) -> Iterator[Path]:
             path.write_bytes(source)
         del source
         yield path
+
+
+def digest_folder(folder: Path) -> str:
+    """Digest of all files in a folder."""
+    sha = hashlib.sha256()
+    for file in sorted(folder.iterdir()):
+        sha.update(digest_file(file).encode())
+    return sha.hexdigest()
 
 
 def fetched_bytes(view: GraphView, tensors: tuple[str, ...]) -> int:

@@ -90,10 +90,15 @@ class Calibration:
             threads=self.order.threads,
         )
 
-    def collection(self, manner: Manner) -> Collection:
+    def collection(self, manner: Manner, *, resumable: bool = True) -> Collection:
         """Model and samples, ready to run."""
         return Collection(
-            self.model, self.placement, self.samples, batch=self.order.recipe.samples.batch, manner=manner
+            self.model,
+            self.placement,
+            self.samples,
+            batch=self.order.recipe.samples.batch,
+            manner=manner,
+            resumable=resumable,
         )
 
     def collect(
@@ -104,7 +109,7 @@ class Calibration:
         on_progress: OnProgress | None = None,
     ) -> Histograms:
         """The histograms of one shard; with `kept`, going on from what an interrupted run left there."""
-        collection = self.collection(manner)
+        collection = self.collection(manner, resumable=kept is not None)
         span = Span(shard=shard[0], shards=shard[1], total=len(self.samples))
         if kept is None:
             return collection.run(span, on_progress=on_progress)

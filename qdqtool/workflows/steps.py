@@ -13,9 +13,9 @@ from qdqtool.backends.making.retry import build_with_retries
 from qdqtool.backends.ort import open_runner
 from qdqtool.backends.shapes import parse_shapes, profiles
 from qdqtool.buildlog import read as read_log
-from qdqtool.calibration.collect import activations
-from qdqtool.calibration.collect import collect as collect_histograms
+from qdqtool.calibration.collect import Collection, activations
 from qdqtool.calibration.histograms import Histograms, load_histograms, save_histograms
+from qdqtool.calibration.span import Span
 from qdqtool.calibration.table import make_table
 from qdqtool.core.build import BuildProgress, BuildRequest, InputProfile
 from qdqtool.core.files import digest_file, write_text
@@ -31,6 +31,7 @@ from qdqtool.core.kinds import (
     PREPARATION,
     REPORT,
 )
+from qdqtool.core.placement import Placement
 from qdqtool.core.preparation import Insertion, Preparation
 from qdqtool.core.protocols import Builder
 from qdqtool.engine.read import read as read_layers
@@ -79,16 +80,20 @@ def place(work: Work) -> Measured:
 def collect(work: Work) -> Measured:
     """Run the samples once and keep a histogram of every tensor that placement wants quantized."""
     placement = PLACEMENT.read(work.path("placement.json"))
-    shared = _shared_histograms(work, activations(placement))
-    histograms = shared or collect_histograms(
-        work.model("model.prepared.onnx"),
-        placement,
-        work.samples,
-        batch=work.recipe.samples.batch,
-        on_progress=work.listener.progressed,
-    )
+    histograms = _shared_histograms(work, activations(placement)) or _collected(work, placement)
     save_histograms(work.path("histograms.npz"), histograms)
     return {"samples": float(histograms.samples)}
+
+
+def _collected(work: Work, placement: Placement) -> Histograms:
+    """All samples run once; an interrupted run of this step goes on where it stopped."""
+    model, batch = work.model("model.prepared.onnx"), work.recipe.samples.batch
+    collection = Collection(model, placement, work.samples, batch=batch, resumable=True)
+    kept = work.path("histograms.partial.npz")
+    span = Span(total=len(work.samples))
+    histograms = collection.resume(span, kept, on_progress=work.listener.progressed)
+    kept.unlink()
+    return histograms
 
 
 def _shared_histograms(work: Work, tensors: tuple[str, ...]) -> Histograms | None:

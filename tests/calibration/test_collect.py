@@ -205,7 +205,7 @@ def test_a_damaged_file_of_histograms_is_refused(
 
 def test_an_interrupted_collection_goes_on_where_it_stopped(model: Model, data: Path, tmp_path: Path) -> None:
     samples = open_samples(str(data), model.view.inputs)
-    collection = Collection(model, placed(model), samples)
+    collection = Collection(model, placed(model), samples, resumable=True)
     kept, told = tmp_path / "kept.npz", []
     part = collection.run(Span(total=5))
     save_histograms(kept, replace(part, span=Span(total=11, done=5), identity=collection.identity()))
@@ -221,9 +221,9 @@ def test_histograms_of_another_model_or_other_samples_are_collected_anew(
 ) -> None:
     kept = tmp_path / "kept.npz"
     samples = open_samples(str(data), model.view.inputs)
-    Collection(model, placed(model), samples).resume(Span(total=11), kept)
+    Collection(model, placed(model), samples, resumable=True).resume(Span(total=11), kept)
     fewer = open_samples(f"{data}[0:4]", model.view.inputs)
-    found = Collection(model, placed(model), fewer).resume(Span(total=4), kept)
+    found = Collection(model, placed(model), fewer, resumable=True).resume(Span(total=4), kept)
     assert found.samples == 4
 
 
@@ -232,7 +232,7 @@ def test_a_file_in_the_way_is_not_destroyed(model: Model, data: Path, tmp_path: 
     precious.write_text("not ours")
     samples = open_samples(str(data), model.view.inputs)
     with pytest.raises(InputFileError, match="in the way"):
-        Collection(model, placed(model), samples).resume(Span(total=11), precious)
+        Collection(model, placed(model), samples, resumable=True).resume(Span(total=11), precious)
     assert precious.read_text() == "not ours"
 
 
@@ -246,10 +246,10 @@ KILLED = """
     from tests.calibration.material import placed
 
     folder = Path(sys.argv[1])
-    collect._SECONDS_PER_PART = 0.0
+    collect._SECONDS_PER_PART, collect._FIRST_PART = 0.0, 1
     model = load(folder / "model.onnx")
     samples = open_samples(str(folder / "11.npz"), model.view.inputs)
-    job = collect.Collection(model, placed(model), samples)
+    job = collect.Collection(model, placed(model), samples, resumable=True)
     job.resume(Span(total=11), folder / "kept.npz", on_progress=lambda done, _: done == 6 and os.kill(os.getpid(), 9))
 """
 
@@ -266,12 +266,12 @@ def test_kill_9_loses_no_finished_part_and_counts_nothing_twice(
     assert done.returncode == -signal.SIGKILL
     kept = tmp_path / "kept.npz"
     assert 1 <= load_histograms(kept).span.done <= 5
-    collection = Collection(model, placed(model), open_samples(str(data), model.view.inputs))
+    collection = Collection(model, placed(model), open_samples(str(data), model.view.inputs), resumable=True)
     assert collection.resume(Span(total=11), kept).tensors == collection.run(Span(total=11)).tensors
 
 
 def shards_of(model: Model, data: Path, folder: Path, count: int) -> list[Path]:
-    collection = Collection(model, placed(model), open_samples(str(data), model.view.inputs))
+    collection = Collection(model, placed(model), open_samples(str(data), model.view.inputs), resumable=True)
     paths = [folder / f"part-{number}.npz" for number in range(count)]
     for number, path in enumerate(paths):
         collection.resume(Span(shard=number, shards=count, total=11), path)
@@ -284,7 +284,7 @@ def test_merged_shards_are_bit_identical_to_one_pass(
 ) -> None:
     paths = shards_of(model, data, tmp_path, count)
     whole = tmp_path / "whole.npz"
-    collection = Collection(model, placed(model), open_samples(str(data), model.view.inputs))
+    collection = Collection(model, placed(model), open_samples(str(data), model.view.inputs), resumable=True)
     collection.resume(Span(total=11), whole)
     together = tmp_path / "together.npz"
     save_histograms(together, merge_files(reversed(paths)))
