@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import checkout  # noqa: F401 -- for the imports from tests
 import onnx
 from families import FAMILIES
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tests import models as small
 from tests.placement import graphs, qdq

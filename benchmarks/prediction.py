@@ -24,6 +24,7 @@ from pathlib import Path
 import exported
 import numpy as np
 import onnx
+from checkout import ROOT
 from engines import quantized_graphs
 from onnx import helper, numpy_helper
 
@@ -40,7 +41,6 @@ from qdqtool.graph.model import Model
 from qdqtool.placement.predict.run import predict
 from tests.placement.building import Built, build
 
-ROOT = Path(__file__).resolve().parent.parent
 TREX = "NVIDIA__TensorRT__tools__experimental__trt-engine-explorer__"
 LOGS = {
     "8.5.2 ResNet-YOLO": TREX + "src__notebooks__trt.out.xz",

@@ -43,6 +43,11 @@ def commutes(view: GraphView, node: Node) -> bool:
     return node.op in _ALWAYS
 
 
+def is_partial(node: Node) -> bool:
+    """Whether a commuting operator picks a part: the parts of one tensor may well have scales of their own."""
+    return node.op in {"Gather", "Slice", "Split"}
+
+
 def moved(node: Node) -> tuple[str, ...]:
     """The outputs of a commuting node that hold values of its first input."""
     return node.outputs if node.op == "Split" else node.outputs[:1]

@@ -159,3 +159,67 @@ def inverted() -> onnx.ModelProto:
         x = s.node("Add", [x, y], f"{block}_sum", name=f"{block}_add")
     s.output(s.conv("tail", x, (16, 8)), [1, 8, 16, 16])
     return s.model()
+
+
+def cut_attention() -> onnx.ModelProto:
+    """Query, key and value cut out of one product by Split, an attention, and a projection."""
+    s = Sketch(31)
+    y = s.node("MatMul", [s.input("x", [1, 16, 32]), s.weight("qkv_w", 32, 96)], "qkv_y", name="qkv")
+    sizes = s.constant("sizes", np.array([32, 32, 32]))
+    s.nodes.append(onnx.helper.make_node("Split", [y, sizes], ["q", "k", "v"], name="split", axis=2))
+    k = s.node("Transpose", ["k"], "k_t", name="turn", perm=[0, 2, 1])
+    y = s.node("Softmax", [s.node("MatMul", ["q", k], "scores", name="qk")], "p", name="softmax", axis=-1)
+    y = s.node("MatMul", [y, "v"], "context", name="av")
+    s.output(s.node("MatMul", [y, s.weight("proj_w", 32, 32)], "y", name="proj"), [1, 16, 32])
+    return s.model()
+
+
+def pool_chain() -> onnx.ModelProto:
+    """conv1 -> x; x, pool(x) and pool(pool(x)) joined -> conv2, as in spatial pyramid pooling."""
+    s = Sketch(32)
+    pieces = [s.relu("relu1", s.conv("conv1", s.input("x", [1, 8, 16, 16]), (8, 8)))]
+    for number in (1, 2):
+        y = s.node(
+            "MaxPool",
+            pieces[-1:],
+            f"pool{number}_y",
+            name=f"pool{number}",
+            kernel_shape=[3, 3],
+            pads=[1] * 4,
+            strides=[1, 1],
+        )
+        pieces.append(y)
+    y = s.node("Concat", pieces, "concat_y", name="concat", axis=1)
+    s.output(s.conv("conv2", y, (24, 8), kernel=1), [1, 8, 16, 16])
+    return s.model()
+
+
+def head(rows: int | str, outputs: int) -> onnx.ModelProto:
+    """A Gemm of 64 inputs."""
+    s = Sketch(33)
+    y = s.node("Gemm", [s.input("x", [rows, 64]), s.weight("fc_w", 64, outputs)], "y", name="fc")
+    s.output(y, [rows, outputs])
+    return s.model()
+
+
+def neck() -> onnx.ModelProto:
+    """x is doubled and joined with a skip, and joined again with what a strided convolution makes of that."""
+    s = Sketch(34)
+    image = s.input("image", [1, 8, 32, 32])
+    skip = s.relu("relu1", s.conv("conv1", image, (8, 8)))
+    x = s.relu("relu2", s.conv("conv2", skip, (8, 8), stride=2))
+    factors = s.constant("factors", np.array([1, 1, 2, 2], np.float32))
+    up = s.node(
+        "Resize",
+        [x, "", factors],
+        "up_y",
+        name="up",
+        mode="nearest",
+        coordinate_transformation_mode="asymmetric",
+        nearest_mode="floor",
+    )
+    wide = s.relu("relu3", s.conv("conv3", s.node("Concat", [up, skip], "top", name="cat1", axis=1), (16, 8)))
+    down = s.relu("relu4", s.conv("conv4", wide, (8, 8), stride=2))
+    y = s.node("Concat", [down, x], "bottom", name="cat2", axis=1)
+    s.output(s.conv("conv5", y, (16, 8)), [1, 8, 16, 16])
+    return s.model()

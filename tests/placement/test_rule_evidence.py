@@ -17,8 +17,10 @@ pytestmark = pytest.mark.rtx
 MAKERS = (
     models.attention, models.concat_cnn, models.conv_chain, models.depthwise_cnn, models.gemms, models.matmuls,
     models.residual_cnn, models.silu_cnn, models.unet, graphs.excite, graphs.pyramid, graphs.strided_shortcut,
-    graphs.pooled, graphs.shared_weight, graphs.downsampling, graphs.inverted,
+    graphs.pooled, graphs.shared_weight, graphs.downsampling, graphs.inverted, graphs.neck, graphs.pool_chain,
 )  # fmt: skip
+
+HALVES = (models.attention, models.residual_cnn, models.unet, graphs.neck)
 
 
 @cache
@@ -26,8 +28,11 @@ def built(make, types: str = "fp32", **options) -> Built:
     return build(quantized(make(), types, **options)[0].proto)
 
 
-@pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__)
-@pytest.mark.parametrize("types", ["fp32", "fp16"])
+@pytest.mark.parametrize(
+    ("make", "types"),
+    [*((make, "fp32") for make in MAKERS), *((make, "fp16") for make in HALVES)],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
+)
 def test_every_requested_node_is_int8_and_lint_has_nothing_to_say(make, types):
     model, placement = quantized(make(), types)
     requested = {decision.slot.node for decision in placement.quantized}
@@ -79,7 +84,7 @@ def test_a_tied_concat_writes_less():
 
 
 def test_a_gate_in_int8_costs_kernels():
-    gated = built(graphs.excite, skip_rules=("squeeze_excite",))
+    gated = built(graphs.excite, skip_rules=("squeeze_excite", "gemv"))
     assert len(built(graphs.excite).kernels) < len(gated.kernels)
     assert built(graphs.excite).bytes <= gated.bytes
 
@@ -107,3 +112,15 @@ def test_a_second_branch_in_int8_saves_nothing():
 def test_computed_weights_are_multiplied_in_int8():
     product = next(layer for layer in built(graphs.computed_weight).kernels if "conv" in layer.onnx_nodes)
     assert [str(tensor.dtype) for tensor in product.inputs] == ["int8", "int8"]
+
+
+def test_a_pair_in_front_of_a_fork_saves_the_float_copy():
+    assert built(graphs.neck).bytes < built(graphs.neck, skip_rules=("fan_out",)).bytes
+    assert len(built(graphs.neck).kernels) <= len(built(graphs.neck, skip_rules=("fan_out",)).kernels)
+
+
+@pytest.mark.parametrize("shape", [(8, 10), (1, 32)], ids=["narrow", "one row"])
+def test_a_small_head_in_int8_costs_kernels(shape):
+    kept = build(quantized(graphs.head(*shape))[0].proto)
+    forced = build(quantized(graphs.head(*shape), skip_rules=("gemv", "narrow"))[0].proto)
+    assert len(kept.kernels) < len(forced.kernels)

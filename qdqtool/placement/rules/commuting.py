@@ -6,7 +6,8 @@
 
 MaxPool, Slice, Split, Reshape, Transpose, Flatten, Squeeze, Unsqueeze, nearest Resize, zero Pad and the like. The
 builder moves the Q in front of them, so they run on INT8 values without Q/DQ of their own; with one scale before and
-behind, the tensor in front is quantized once.
+behind, the tensor in front is quantized once. Parts that are picked out of a tensor (Slice, Split, Gather) take its
+scale only where the whole tensor is quantized too: query, key and value cut out of one product keep their own.
 
 Evidence: RTX 1.7.1 runs MaxPool, Split, Slice, Pad, Transpose and nearest Resize on Int8 with Q/DQ only behind them
 (maxpool_noq, split_q, resize_q; a strided Slice and Pad shortcut 1.07 MB against 1.11 MB). Classic logs: passes
@@ -20,11 +21,11 @@ from collections.abc import Iterator
 from qdqtool.core.placement import Tie
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.graph.view import GraphView
-from qdqtool.placement.commuting import commutes, moved
+from qdqtool.placement.commuting import commutes, is_partial, moved
 
 
 def PLUGIN(view: GraphView, options: PlacementOptions) -> Iterator[Tie]:  # noqa: N802 -- the plug
-    """One tie per moved output: the result first, then the input."""
+    """One tie per moved output: the result first, then the input; for picked parts the input first."""
     for node in view.nodes:
         if not commutes(view, node) or view.is_constant(node.inputs[0]):
             continue
@@ -32,7 +33,7 @@ def PLUGIN(view: GraphView, options: PlacementOptions) -> Iterator[Tie]:  # noqa
             continue
         for output in moved(node):
             yield Tie(
-                tensors=(output, node.inputs[0]),
+                tensors=(node.inputs[0], output) if is_partial(node) else (output, node.inputs[0]),
                 rule="commuting",
                 reason=f"{node.op} {node.name} moves values without changing them",
             )

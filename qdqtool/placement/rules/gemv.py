@@ -1,0 +1,54 @@
+"""Small products with one row stay float: the head of a transformer at batch 1, a gate, a matrix times a vector.
+
+    x [1, 192] ── Gemm ── y [1, 1000]        no Q/DQ
+
+There is next to nothing to compute, and the Q in front of it is a kernel of its own. Large weights are another
+matter: reading them in INT8 takes a quarter of the time, so products with 2**18 weights and more are quantized. A
+dynamic batch is no reason: only a static shape with one row counts.
+
+Evidence: RTX 1.7.1 builds a ViT of four blocks with 51 kernels when its head (192 x 1000) is INT8 and with 49 when it
+is float; the head of ResNet-18 (512 x 1000) costs no kernel. Set `place.skip_rules: [gemv]` to quantize all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from qdqtool.core.placement import Opinion
+from qdqtool.core.recipe import PlacementOptions
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.placement.weighted import compute_nodes, veto
+
+_LARGE = 1 << 18
+"""Weights from which reading them costs more than another kernel does: 768 KiB saved against FP32."""
+
+
+def PLUGIN(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:  # noqa: N802, ARG001 -- the plug
+    """Veto products and 1x1 convolutions that work on a single position."""
+    for node in compute_nodes(view, "Conv", "Gemm", "MatMul"):
+        weights = view.info(node.inputs[1]).elements
+        if _positions(view, node) == 1 and weights is not None and weights < _LARGE:
+            yield from veto(
+                node,
+                "gemv",
+                "it multiplies a small matrix by one vector: INT8 saves no time and its Q is a kernel more",
+                "set place.skip_rules=[gemv] to quantize it all the same",
+            )
+
+
+def _positions(view: GraphView, node: Node) -> int | None:
+    """How many vectors the weights meet; None where the shape is not known or both factors are activations."""
+    shape = view.info(node.inputs[0]).shape
+    if (
+        shape is None
+        or not view.is_constant(node.inputs[1])
+        or not all(isinstance(dim, int) for dim in shape)
+    ):
+        return None
+    sizes = [int(dim) for dim in shape]
+    if node.op == "Conv":
+        return prod(sizes[:1] + sizes[2:])
+    if node.op == "Gemm":
+        return sizes[1 if node.attribute("transA", 0) else 0]
+    return prod(sizes[:-1])

@@ -1,0 +1,35 @@
+"""Matrix products with fewer than 16 rows or columns of weights stay float.
+
+    x [N, 128, 256] ── MatMul ── y [N, 128, 2]        no Q/DQ
+
+INT8 matrix kernels work on tiles of 16: the rest of a tile is padding, and cutting it off again is a kernel. Such
+products are heads with few classes, where rounding hurts most. Convolutions are padded without an extra kernel and
+are not meant here (see `min_channels`).
+
+Evidence: RTX 1.7.1: a BERT of four blocks with a head of 2 classes has 47 kernels when the head is INT8 and 46 when
+it is float. modelopt excludes K or N below 16 too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.core.placement import Opinion
+from qdqtool.core.recipe import PlacementOptions
+from qdqtool.graph.view import GraphView
+from qdqtool.placement.weighted import channels, compute_nodes, veto
+
+_TILE = 16
+
+
+def PLUGIN(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:  # noqa: N802, ARG001 -- the plug
+    """Veto matrix products with narrow weights."""
+    for node in compute_nodes(view, "Gemm", "MatMul"):
+        counts = channels(view, node)
+        if counts is not None and min(counts) < _TILE:
+            yield from veto(
+                node,
+                "narrow",
+                f"its weights are {counts[0]} x {counts[1]}, less than a tile of {_TILE}: INT8 adds a kernel",
+                "set place.skip_rules=[narrow] to quantize it all the same",
+            )
