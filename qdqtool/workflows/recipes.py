@@ -63,7 +63,7 @@ def load(recipe: str | None, changes: Iterable[str] = ()) -> Recipe:
         InputFileError: the file cannot be read.
     """
     path = None if recipe is None else locate(recipe)
-    document = {} if path is None else _document(path)
+    document = {} if path is None else _inherited(path)
     for change in changes:
         _apply(document, change)
     try:
@@ -90,6 +90,47 @@ def dump(recipe: Recipe) -> str:
 def schema() -> dict[str, Any]:
     """JSON schema of a recipe, made from the models that read it."""
     return Recipe.model_json_schema()
+
+
+def _inherited(path: Path) -> dict[str, Any]:
+    """The document over what it extends: sections are merged value by value, everything else is replaced.
+
+    `extends:` names a shipped recipe or a file beside this one.
+    """
+    found: list[dict[str, Any]] = []
+    seen: list[Path] = []
+    here: Path | None = path
+    while here is not None:
+        if here.resolve() in seen:
+            chain = " -> ".join(entry.name for entry in [*seen, here])
+            raise UsageError(f"extends itself: {chain}", fix="break the circle", where=str(path))
+        seen.append(here.resolve())
+        document = _document(here)
+        parent = document.pop("extends", None)
+        found.append(document)
+        here = None if parent is None else _parent(parent, here)
+    result: dict[str, Any] = {}
+    for document in reversed(found):
+        _merge(result, document)
+    return result
+
+
+def _parent(name: object, child: Path) -> Path:
+    if not isinstance(name, str) or not name.strip():
+        raise UsageError(
+            f"extends: {name!r} is no recipe", fix="name one shipped recipe or file", where=str(child)
+        )
+    beside = child.parent / name
+    return beside if beside.suffix in {".yaml", ".yml"} and beside.is_file() else locate(name)
+
+
+def _merge(under: dict[str, Any], over: dict[str, Any]) -> None:
+    for key, value in over.items():
+        known = under.get(key)
+        if isinstance(known, dict) and isinstance(value, dict):
+            _merge(known, value)
+        else:
+            under[key] = value
 
 
 def _document(path: Path) -> dict[str, Any]:

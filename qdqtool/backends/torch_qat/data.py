@@ -174,7 +174,10 @@ def _arrays(source: Any, where: str) -> tuple[tuple[torch.Tensor, ...], torch.Te
 
 
 def _is_map(source: Any) -> bool:
-    return hasattr(source, "__getitem__") and isinstance(source, Sized)
+    """A dataset that is asked for one pair at a time; a plain list is taken for a list of batches."""
+    return (
+        hasattr(source, "__getitem__") and isinstance(source, Sized) and not isinstance(source, (list, tuple))
+    )
 
 
 def _tuple(value: Any) -> tuple[Any, ...]:

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from qdqtool.backends.torch_qat.network import Network, Trained
 
 
+_FREE = frozenset({"tensorboard", "threads"})
+"""Options that may change between two halves of one training."""
+
+
 def run(order: QatOrder, listener: Listener | None = None) -> QatResult:
     """Do everything in `order.out` and return the table; the same order again goes on where it was stopped.
 
@@ -113,7 +117,7 @@ def _train(network: Network, order: QatOrder, data: _Data, listener: Listener) -
             "placement": digest_file(ptq / "placement.json"),
             "ranges": digest_file(ptq / "calibration.json"),
             "data": data.train_digest,
-            "options": {name: options[name] for name in sorted(options) if name != "tensorboard"},
+            "options": {name: options[name] for name in sorted(options) if name not in _FREE},
         }
     )
     start = (
