@@ -12,6 +12,9 @@ Dask scheduler. The table is the same, bit for bit.
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -96,31 +99,33 @@ def calibrate(
 def _collected(
     job: Calibration, methods: tuple[str, ...], kept: Path | None, shard: tuple[int, int]
 ) -> Histograms:
-    from qdqtool.cli.screen import progress
-
-    with progress() as bars:
-        bar = bars.add_task("calibrate", total=None)
-        return job.collect(
-            job.manner(methods),
-            kept,
-            shard,
-            lambda done, total: bars.update(bar, completed=done, total=total),
-        )
+    with _bar() as on_progress:
+        return job.collect(job.manner(methods), kept, shard, on_progress)
 
 
 def _from_cluster(job: Calibration, methods: tuple[str, ...], kept: Path | None, address: str) -> Histograms:
-    from qdqtool.cli.screen import progress
     from qdqtool.workflows.cluster import collect_on_cluster
+
+    with _bar() as on_progress:
+        return collect_on_cluster(job, job.manner(methods), address, kept, on_progress)
+
+
+@contextmanager
+def _bar() -> Iterator[Callable[[int, int | None], None]]:
+    """A progress bar with the rate and the time left."""
+    from qdqtool.cli.screen import progress
 
     with progress() as bars:
         bar = bars.add_task("calibrate", total=None)
-        return collect_on_cluster(
-            job,
-            job.manner(methods),
-            address,
-            kept,
-            lambda done, total: bars.update(bar, completed=done, total=total),
-        )
+        began, first = time.monotonic(), None
+
+        def on_progress(done: int, total: int | None) -> None:
+            nonlocal first
+            first = done - 1 if first is None else first
+            rate = (done - first) / max(time.monotonic() - began, 1e-6)
+            bars.update(bar, completed=done, total=total, description=f"calibrate {rate:.3g} samples/s")
+
+        yield on_progress
 
 
 def _deliver(tables: dict[str, CalibrationTable], out: Path | None, *, as_json: bool) -> None:
