@@ -117,7 +117,8 @@ def _bar() -> Iterator[Callable[[int, int | None], None]]:
 
     with progress() as bars:
         bar = bars.add_task("calibrate", total=None)
-        began, first = time.monotonic(), None
+        began = time.monotonic()
+        first: int | None = None
 
         def on_progress(done: int, total: int | None) -> None:
             nonlocal first
