@@ -1,4 +1,4 @@
-"""Reads recipes: safe YAML in, a checked `Recipe` out, or all mistakes at once."""
+"""Reads recipes: safe YAML in, a checked `Recipe` out, or all mistakes at once; `extends:` inherits from another."""
 
 from __future__ import annotations
 
@@ -89,7 +89,12 @@ def dump(recipe: Recipe) -> str:
 
 def schema() -> dict[str, Any]:
     """JSON schema of a recipe, made from the models that read it."""
-    return Recipe.model_json_schema()
+    found = Recipe.model_json_schema()
+    found["properties"]["extends"] = {
+        "type": "string",
+        "description": "A shipped recipe or a file beside this one; only what differs need be said.",
+    }
+    return found
 
 
 def _inherited(path: Path) -> dict[str, Any]:
@@ -107,12 +112,23 @@ def _inherited(path: Path) -> dict[str, Any]:
         seen.append(here.resolve())
         document = _document(here)
         parent = document.pop("extends", None)
+        if here != path:
+            _anchor(document, here.parent)
         found.append(document)
         here = None if parent is None else _parent(parent, here)
     result: dict[str, Any] = {}
     for document in reversed(found):
         _merge(result, document)
     return result
+
+
+def _anchor(document: dict[str, Any], folder: Path) -> None:
+    """Functions in files beside an inherited recipe are found from wherever the heir lies."""
+    options = document.get("qat")
+    for key, value in options.items() if isinstance(options, dict) else ():
+        file, colon, name = value.rpartition(":") if isinstance(value, str) else ("", "", "")
+        if colon and file.endswith(".py") and (folder / file).is_file():
+            options[key] = f"{(folder / file).resolve()}:{name}"
 
 
 def _parent(name: object, child: Path) -> Path:

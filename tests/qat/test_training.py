@@ -152,7 +152,7 @@ def test_bad_data_is_refused_before_training(data: str, says: str) -> None:
 
 
 def test_batches_of_another_shape_are_named() -> None:
-    with pytest.raises(InputFileError, match="has samples of shape .*10, 10"):
+    with pytest.raises(InputFileError, match=r"has samples of shape .*10, 10"):
         list(network_of("mixed", data="growing").train.batches(0))
 
 

@@ -15,8 +15,17 @@ FILES = sorted(FOLDER.glob("*.yaml"))
 NAMES = [path.stem for path in FILES]
 
 
-def test_the_three_families_of_models_have_a_recipe() -> None:
-    assert {"conv-int8", "transformer-int8", "detector-int8"} <= set(NAMES)
+def test_every_family_of_models_has_a_recipe() -> None:
+    families = {
+        "conv-int8",
+        "conv-depthwise-int8",
+        "detector-int8",
+        "transformer-int8",
+        "unet-int8",
+        "audio-int8",
+    }
+    situations = {"int8-fp16-mixed", "from-calibration-cache", "third-party-qdq"}
+    assert families | situations | {"qat-digits", "qat-cifar10-resnet20"} <= set(NAMES)
 
 
 @pytest.mark.parametrize("path", FILES, ids=NAMES)
@@ -46,8 +55,9 @@ def test_changes_that_the_header_recommends_are_accepted(path: Path) -> None:
 @pytest.mark.parametrize("path", FILES, ids=NAMES)
 def test_recipe_holds_no_data_and_keeps_what_it_does_not_name_at_the_default(path: Path) -> None:
     document = YAML(typ="safe", pure=True).load(path.read_text("utf-8"))
-    assert set(document) <= {"name", "description", "samples", "place", "calibrate", "insert", "compare"}
-    assert "preprocess" not in document["samples"]
+    method = {"name", "description", "extends", "samples", "place", "calibrate", "insert", "compare", "qat"}
+    assert set(document) <= method
+    assert "preprocess" not in document.get("samples", {})
 
 
 @pytest.mark.parametrize("path", FILES, ids=NAMES)

@@ -1,13 +1,17 @@
-"""List, show and check recipes, and print the schema of everything a recipe can say."""
+"""List, show, check and write recipes, and print the schema of everything a recipe can say.
+
+A recipe may begin with `extends: NAME` (a shipped recipe, or a file beside it): it then only says what differs.
+"""
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-PLUGIN = typer.Typer(no_args_is_help=True, help="List, show and check recipes; print their schema.")
+PLUGIN = typer.Typer(no_args_is_help=True, help="List, show, check and write recipes; print their schema.")
 Changes = Annotated[
     list[str] | None, typer.Option("--set", help="Change one value: place.first_layer=float.")
 ]
@@ -46,6 +50,25 @@ def check(
 
     recipes.load(recipe, changes or [])
     sys.stdout.write(f"{recipe}: no mistakes\n")
+
+
+@PLUGIN.command()
+def new(
+    model: Annotated[Path, typer.Argument(help="Model that the recipe is for.")],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="File to write; default: print.")] = None,
+) -> None:
+    """Look at a model and write the recipe that fits it, with comments."""
+    from qdqtool.core.files import write_text
+    from qdqtool.errors import UsageError
+    from qdqtool.workflows.suggest import suggest
+
+    text = suggest(model)
+    if out is None:
+        sys.stdout.write(text)
+        return
+    if out.exists():
+        raise UsageError("is there already", fix="choose another name, or delete it first", where=str(out))
+    write_text(out, text)
 
 
 @PLUGIN.command()

@@ -1,0 +1,103 @@
+"""`qdqtool recipe new`: the recipe that fits a model, valid as it is and with its suggestions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from qdqtool.cli.app import run as command
+from qdqtool.workflows import recipes
+from qdqtool.workflows.suggest import suggest
+from tests.shared import shared
+
+DIGITS = Path(__file__).resolve().parents[2] / "recipes" / "examples" / "digits" / "digits.onnx"
+
+
+def network(
+    path: Path, nodes: list[onnx.NodeProto], weights: dict[str, tuple[int, ...]], ranks: tuple[int, int]
+) -> Path:
+    dims = [["batch", 3, 16, 16][: ranks[0]], ["batch", *(None for _ in range(ranks[1] - 1))]]
+    graph = helper.make_graph(
+        nodes,
+        "network",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, dims[0])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, dims[1])],
+        [numpy_helper.from_array(np.ones(shape, np.float32), name) for name, shape in weights.items()],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    return path
+
+
+def test_a_depthwise_network_gets_the_depthwise_recipe(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], group=3),
+        helper.make_node("GlobalAveragePool", ["c"], ["p"]),
+        helper.make_node("Flatten", ["p"], ["y"]),
+    ]
+    path = network(tmp_path / "m.onnx", nodes, {"w": (3, 1, 3, 3)}, (4, 2))
+    assert "extends: conv-depthwise-int8" in suggest(path)
+
+
+def test_a_network_of_pictures_gets_the_unet_recipe(tmp_path: Path) -> None:
+    nodes = [helper.make_node("ConvTranspose", ["x", "w"], ["y"], strides=[2, 2])]
+    assert "extends: unet-int8" in suggest(network(tmp_path / "m.onnx", nodes, {"w": (3, 4, 2, 2)}, (4, 4)))
+
+
+def test_a_network_along_one_dimension_gets_the_audio_recipe(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Conv", ["x", "w"], ["y"])]
+    assert "extends: audio-int8" in suggest(network(tmp_path / "m.onnx", nodes, {"w": (4, 3, 5)}, (3, 3)))
+
+
+def test_attention_gets_the_transformer_recipe(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["x", "t"], ["s"]),
+        helper.make_node("Softmax", ["s"], ["p"]),
+        helper.make_node("MatMul", ["p", "x"], ["y"]),
+    ]
+    assert "extends: transformer-int8" in suggest(network(tmp_path / "m.onnx", nodes, {}, (3, 3)))
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("cifar10_resnet20/model.onnx", "conv-int8"),
+        ("mobilenet_v1_025_imagenet/model.onnx", "conv-depthwise-int8"),
+        ("mobilenet_v2_imagenet_ort_qdq/model.onnx", "third-party-qdq"),
+        ("silero_vad_16k/model.onnx", "audio-int8"),
+    ],
+)
+def test_real_models_get_the_recipe_of_their_family(file: str, name: str) -> None:
+    assert f"extends: {name}" in suggest(shared(f"models/{file}"))
+
+
+def test_the_recipe_is_valid_with_and_without_its_suggestions(tmp_path: Path) -> None:
+    text = suggest(DIGITS)
+    for number, content in enumerate((text, _uncommented(text))):
+        path = tmp_path / f"{number}.yaml"
+        path.write_text(content, "utf-8")
+        assert recipes.load(str(path)).name == "digits"
+
+
+def _uncommented(text: str) -> str:
+    lines = text.splitlines()
+    head = next(number for number, line in enumerate(lines) if line.startswith("extends"))
+    return "\n".join([*lines[: head + 1], *(line.removeprefix("# ") for line in lines[head + 1 :])]) + "\n"
+
+
+def test_the_command_writes_a_file_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "mine.yaml"
+    assert command(["recipe", "new", str(DIGITS), "--out", str(out)]) == 0
+    assert out.read_text("utf-8") == suggest(DIGITS)
+    assert command(["recipe", "new", str(DIGITS), "--out", str(out)]) == 2
+    assert "is there already" in capsys.readouterr().err
+
+
+def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(b"not a model")
+    assert command(["recipe", "new", str(path)]) == 5
