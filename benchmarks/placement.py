@@ -166,12 +166,14 @@ def _network(name: str, folder: Path, options: argparse.Namespace) -> Network:
 
 
 def _save_static(proto: onnx.ModelProto, path: Path) -> None:
+    """The model with batch 1, as our reader leaves it: current opset, so that every tool can read it."""
     for value in proto.graph.input:
         for dim in value.type.tensor_type.shape.dim:
             if dim.dim_param or dim.dim_value <= 0:
                 dim.dim_value = 1
     del proto.graph.value_info[:]
-    onnx.save(onnx.shape_inference.infer_shapes(proto), path)
+    onnx.save(proto, path)
+    save(load(path), path)
 
 
 def _ours(network: Network, work: Path, types: str) -> Result:

@@ -6,7 +6,7 @@ The order of rules cannot matter: requests and vetoes are sets, ties and bonds a
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from fnmatch import fnmatchcase
 
 from qdqtool.core.placement import (
@@ -23,8 +23,8 @@ from qdqtool.core.placement import (
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.errors import UsageError
 from qdqtool.graph.view import GraphView
-from qdqtool.placement.commuting import upstream
-from qdqtool.placement.ties import carriers, effective
+from qdqtool.placement.consequences import broken, granted, unshared
+from qdqtool.placement.ties import effective
 from qdqtool.placement.weighted import compute_nodes, factors
 from qdqtool.plugins import Shelf
 
@@ -61,8 +61,8 @@ def decide(
                     ties.append(statement)
                 case Bond():
                     bonds.append(statement)
-    _add(opinions, _broken(bonds, opinions))
-    _add(opinions, _unshared(view, ties, opinions))
+    _add(opinions, broken(bonds, opinions))
+    _add(opinions, unshared(view, ties, opinions))
     for node in compute_nodes(view):
         for slot in factors(node):
             opinions.setdefault(slot, [])
@@ -80,58 +80,6 @@ def _asked(options: PlacementOptions) -> tuple[Rule, ...]:
     return tuple(RULES.load(name) for name in RULES.names() if name not in options.skip_rules)
 
 
-def _granted(opinions: Iterable[Opinion]) -> bool:
-    stances = {opinion.stance for opinion in opinions}
-    return stances == {Stance.REQUEST}
-
-
-def _broken(bonds: list[Bond], opinions: Mapping[Slot, list[Opinion]]) -> Iterator[Opinion]:
-    """Vetoes for slots whose partners stay float."""
-    named = {slot for bond in bonds for slot in (*bond.slots, *bond.requires)}
-    first = {slot for slot in named if not _granted(opinions.get(slot, ()))}
-    refused, fresh = set(first), first
-    while fresh:
-        fresh = {
-            slot
-            for bond in bonds
-            if not refused.isdisjoint((*bond.slots, *bond.requires))
-            for slot in bond.slots
-        } - refused
-        refused |= fresh
-    for bond in bonds:
-        partners = {*bond.slots, *bond.requires}
-        causes = sorted(partners & first) or sorted(partners & refused - set(bond.slots))
-        for slot in bond.slots:
-            if slot in refused - first:
-                others = causes or sorted(partners & refused - {slot})
-                yield Opinion(
-                    slot=slot,
-                    rule=bond.rule,
-                    stance=Stance.VETO,
-                    reason=f"{bond.reason}, and {', '.join(map(str, others))} stays float",
-                    fix=f"quantize {others[0]} too",
-                )
-
-
-def _unshared(view: GraphView, ties: list[Tie], opinions: Mapping[Slot, list[Opinion]]) -> Iterator[Opinion]:
-    """Vetoes for slots that were only worth quantizing if another consumer had the same values quantized."""
-    asking = {
-        slot: [o for o in said if o.only_if_shared] for slot, said in opinions.items() if _granted(said)
-    }
-    firm = {view.by_name[slot.node].inputs[slot.index] for slot, hopes in asking.items() if not hopes}
-    shared = carriers(ties, firm)
-    for slot, hopes in asking.items():
-        tensor = view.by_name[slot.node].inputs[slot.index]
-        if hopes and shared.isdisjoint(upstream(view, tensor)):
-            yield Opinion(
-                slot=slot,
-                rule=min(hope.rule for hope in hopes),
-                stance=Stance.VETO,
-                reason="no other layer reads these values in INT8, so nothing would be saved",
-                fix="quantize another consumer of the tensor",
-            )
-
-
 def _add(opinions: dict[Slot, list[Opinion]], more: Iterator[Opinion]) -> None:
     for opinion in tuple(more):
         opinions[opinion.slot].append(opinion)
@@ -144,7 +92,7 @@ def _in_graph_order(view: GraphView, slots: Iterable[Slot]) -> list[Slot]:
 def _decision(view: GraphView, slot: Slot, opinions: list[Opinion]) -> Decision:
     node = view.by_name[slot.node]
     tensor = node.inputs[slot.index]
-    quantize = _granted(opinions)
+    quantize = granted(opinions)
     return Decision(
         slot=slot,
         tensor=tensor,

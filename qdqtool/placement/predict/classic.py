@@ -9,6 +9,7 @@ from qdqtool.placement.flow import Flow
 from qdqtool.placement.predict.demand import Demands
 from qdqtool.placement.predict.layers import Groups
 from qdqtool.placement.predict.ledger import Fates
+from qdqtool.placement.predict.naming import layer_name
 
 
 class ClassicPlan:
@@ -38,7 +39,7 @@ class ClassicPlan:
         for group in {id(group): group for group in self._groups.of.values()}.values():
             extra = taken.get(group.host.name, []) if group.host is not None else []
             names = sorted({*extra, *(node.name for node in group.nodes)}, key=self._place)
-            found.append(PredictedLayer(name=" + ".join(names), nodes=tuple(names)))
+            found.append(PredictedLayer(name=layer_name(names), nodes=tuple(names)))
         return tuple(sorted(found, key=lambda layer: (self._place(layer.nodes[0]), layer.name)))
 
     def _place(self, node: str) -> tuple[int, str]:

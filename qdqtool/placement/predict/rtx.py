@@ -21,6 +21,7 @@ from qdqtool.placement.equivalence import classes
 from qdqtool.placement.flow import Flow
 from qdqtool.placement.patterns import attentions, between, readers
 from qdqtool.placement.predict.demand import Demands
+from qdqtool.placement.predict.naming import layer_name
 from qdqtool.placement.weighted import COMPUTE
 
 _POOLS = frozenset({"AveragePool", "MaxPool"})
@@ -46,7 +47,7 @@ class RtxPlan:
         self._place_rest()
         self._position = {node.name: node.position for node in flow.view.nodes}
         self.layers = tuple(
-            PredictedLayer(name=" + ".join(members), nodes=members)
+            PredictedLayer(name=layer_name(members), nodes=members)
             for members in sorted(
                 map(self._sorted, self._members), key=lambda names: self._position[names[0]]
             )

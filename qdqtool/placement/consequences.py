@@ -1,0 +1,69 @@
+"""What follows from the opinions: slots that stay float because others do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from qdqtool.core.placement import Bond, Opinion, Slot, Stance, Tie
+from qdqtool.graph.view import GraphView
+from qdqtool.placement.commuting import upstream
+from qdqtool.placement.ties import carriers
+
+Opinions = Mapping[Slot, list[Opinion]]
+
+
+def granted(opinions: Iterable[Opinion]) -> bool:
+    """Whether someone requests and nobody vetoes."""
+    return {opinion.stance for opinion in opinions} == {Stance.REQUEST}
+
+
+def broken(bonds: list[Bond], opinions: Opinions) -> Iterator[Opinion]:
+    """Vetoes for slots whose partners in a bond stay float, directly or because their own partners do."""
+    named = {slot for bond in bonds for slot in (*bond.slots, *bond.requires)}
+    first = {slot for slot in named if not granted(opinions.get(slot, ()))}
+    refused = _spread(first, bonds)
+    for bond in bonds:
+        for slot in bond.slots:
+            if slot in refused - first:
+                partners = {*bond.slots, *bond.requires} - {slot}
+                causes = sorted(partners & first) or sorted(partners & refused)
+                if causes:
+                    yield Opinion(
+                        slot=slot,
+                        rule=bond.rule,
+                        stance=Stance.VETO,
+                        reason=f"{bond.reason}, and {', '.join(map(str, causes))} stays float",
+                        fix=f"quantize {causes[0]} too",
+                    )
+
+
+def _spread(refused: set[Slot], bonds: list[Bond]) -> set[Slot]:
+    """All slots that a refusal reaches through bonds."""
+    reached, fresh = set(refused), refused
+    while fresh:
+        fresh = {
+            slot
+            for bond in bonds
+            if not reached.isdisjoint((*bond.slots, *bond.requires))
+            for slot in bond.slots
+        } - reached
+        reached |= fresh
+    return reached
+
+
+def unshared(view: GraphView, ties: list[Tie], opinions: Opinions) -> Iterator[Opinion]:
+    """Vetoes for slots that are only worth quantizing if another consumer has the same values quantized."""
+    tensors = {
+        slot: view.by_name[slot.node].inputs[slot.index] for slot, said in opinions.items() if granted(said)
+    }
+    hopeful = {slot for slot in tensors if all(opinion.only_if_shared for opinion in opinions[slot])}
+    shared = carriers(ties, {tensor for slot, tensor in tensors.items() if slot not in hopeful})
+    for slot in hopeful:
+        if shared.isdisjoint(upstream(view, tensors[slot])):
+            yield Opinion(
+                slot=slot,
+                rule=min(opinion.rule for opinion in opinions[slot]),
+                stance=Stance.VETO,
+                reason="no other layer reads these values in INT8, so nothing would be saved",
+                fix="quantize another consumer of the tensor",
+            )
