@@ -59,6 +59,10 @@ def make_tables(
             f"the histograms are not of all samples: {histograms.span}",
             fix="run the interrupted collection again, or merge all shards",
         )
+    if histograms.samples == 0:
+        raise InputFileError(
+            "no sample was run: all of them were left out", fix="repair the samples that hold NaN or Inf"
+        )
     limits, sharing = bounds(view), groups(placement)
     constants = {
         decision.tensor: decision for decision in placement.quantized if decision.kind is SlotKind.WEIGHT

@@ -9,6 +9,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from qdqtool.cli.app import run
@@ -83,6 +84,7 @@ def test_shards_are_merged_to_the_same_bytes(bias: str, model: str, data: str, t
         ["--samples", "random:2", "--nan", "maybe"],
         ["--samples", "random:2", "--method", "entopy"],
         ["--samples", "random:2", "--shard", "3/2"],
+        ["--samples", "random:2", "--shard", "1/2"],
         ["--samples", "nowhere"],
         ["--merge", "nowhere*.npz"],
     ],
@@ -90,6 +92,22 @@ def test_shards_are_merged_to_the_same_bytes(bias: str, model: str, data: str, t
 )
 def test_mistakes_on_the_command_line_exit_with_2(words: list[str], model: str) -> None:
     assert run(["calibrate", model, *words]) == 2
+
+
+def test_samples_that_are_left_out_are_named(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = np.ones((3, 3, 16, 16), np.float32)
+    rows[1, 0, 0, 0] = np.nan
+    np.savez(tmp_path / "s.npz", x=rows)
+    assert run(["calibrate", model, "--samples", str(tmp_path / "s.npz")]) == 5
+    assert "s.npz[1]" in capsys.readouterr().err
+    assert run(["calibrate", model, "--samples", str(tmp_path / "s.npz"), "--nan", "skip", "--json"]) == 0
+    said = capsys.readouterr()
+    assert "left out, NaN or Inf" in said.err
+    assert json.loads(said.out)["data"]["samples"] == 2
+    np.savez(tmp_path / "s.npz", x=rows[1:2])
+    assert run(["calibrate", model, "--samples", str(tmp_path / "s.npz"), "--nan", "skip"]) == 5
 
 
 def test_two_hash_seeds_give_the_same_bytes(model: str, data: str, tmp_path: Path) -> None:

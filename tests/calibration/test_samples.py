@@ -135,6 +135,8 @@ def test_the_digest_follows_values_and_preparation(tmp_path: Path) -> None:
     assert open_samples(text, X).digest == digest
     assert open_samples(f"{text}[1:]", X).digest != digest
     assert open_samples(text, X, Preprocess(scale=2.0)).digest != digest
+    (tmp_path / "l.txt").write_text("1\n" * 6)
+    assert open_samples(text, X, labels=str(tmp_path / "l.txt")).digest != digest
     saved(tmp_path, x=ROWS + 1)
     assert open_samples(text, X).digest != digest
 
@@ -303,6 +305,11 @@ def plain():
     return [np.full((3, 4, 5), number, np.float32) for number in range(2)]
 def nothing():
     return 7
+def broken():
+    return 1 / 0
+def breaks_later():
+    yield np.zeros((3, 4, 5), np.float32)
+    raise KeyError("gone")
 calls = []
 def fewer():
     calls.append(1)
@@ -321,7 +328,13 @@ def test_a_python_function_gives_feeds_or_arrays(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("missing", "no function"), ("nothing", "not an iterable"), ("fewer", "gave 2 of 3")],
+    [
+        ("missing", "no function"),
+        ("nothing", "not an iterable"),
+        ("fewer", "gave 2 of 3"),
+        ("broken", "raises ZeroDivisionError"),
+        ("breaks_later", "raises KeyError"),
+    ],
 )
 def test_a_python_function_that_misbehaves_is_named(name: str, words: str, tmp_path: Path) -> None:
     (tmp_path / "bad_samples.py").write_text(CODE)
@@ -329,9 +342,15 @@ def test_a_python_function_that_misbehaves_is_named(name: str, words: str, tmp_p
         values(f"{tmp_path}/bad_samples.py:{name}")
 
 
-def test_a_module_that_cannot_be_imported_is_named() -> None:
-    with pytest.raises(UsageError, match="cannot be imported"):
-        values("no_such_module_anywhere:feeds")
+def test_a_module_that_cannot_be_imported_is_named(tmp_path: Path) -> None:
+    (tmp_path / "typo.py").write_text("nonsense")
+    for text in (
+        "no_such_module_anywhere:feeds",
+        f"{tmp_path}/typo.py:feeds",
+        f"{tmp_path}/missing.py:feeds",
+    ):
+        with pytest.raises(UsageError, match="cannot be imported"):
+            values(text)
 
 
 def test_random_samples_are_marked_and_repeatable() -> None:

@@ -151,10 +151,7 @@ def _rows(member: Member, info: TensorInfo, preprocess: Preprocess) -> int | Non
     if not shape or wanted is None or not wanted:
         return None
     dims = [dim for dim in wanted[1:] if isinstance(dim, int)]
-    batch = wanted[0] if isinstance(wanted[0], int) else 1
     if len(dims) == len(wanted) - 1 and (elements := math.prod(dims)):
-        if batch > 1 and shape[0] == batch and math.prod(shape) == elements * batch:
-            return batch
         if shape[0] * elements == math.prod(shape):
             return shape[0]
         if math.prod(shape) == elements:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
-import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from itertools import islice
 from pathlib import Path
@@ -33,25 +32,27 @@ class Code:
         self.description = f"Python function {text}"
         self._text = text
         self._names = tuple(info.name for info in inputs)
-        self._function = _function(text)
+        module, self._function = _function(text)
+        self._source = getattr(module, "__file__", None)
         self._count: int | None = None
 
     def digest(self) -> str:
-        """Digest of the file that defines the function: code that reads other data is not seen through."""
-        source = inspect.getsourcefile(inspect.unwrap(self._function))
-        text = digest_file(Path(source)) if source and Path(source).is_file() else self._text
+        """Digest of the file the function is in: code that reads other data is not seen through."""
+        text = digest_file(Path(self._source)) if self._source else self._text
         return hashlib.sha256(f"{self._text} {text} {len(self)}".encode()).hexdigest()
 
     def __len__(self) -> int:
         if self._count is None:
             samples = self._call()
-            self._count = len(samples) if isinstance(samples, Sized) else sum(1 for _ in samples)
+            self._count = (
+                len(samples) if isinstance(samples, Sized) else sum(1 for _ in self._guarded(samples))
+            )
         return self._count
 
     def read(self, numbers: range) -> Iterator[RawSample]:
         if not numbers:
             return
-        wanted = islice(self._call(), numbers.start, numbers[-1] + 1, numbers.step)
+        wanted = islice(self._guarded(self._call()), numbers.start, numbers[-1] + 1, numbers.step)
         count = 0
         for number, value in zip(numbers, wanted, strict=False):
             yield RawSample(name=f"{self._text}[{number}]", arrays=self._arrays(value, number))
@@ -63,8 +64,25 @@ class Code:
                 where=self._text,
             )
 
+    def _guarded(self, samples: Iterable[Any]) -> Iterator[Any]:
+        """The samples; what the foreign code raises is told as its own mistake."""
+        try:
+            yield from samples
+        except Exception as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: Exception) -> InputFileError:
+        return InputFileError(
+            f"raises {type(error).__name__}: {error}",
+            fix="correct the function that gives the samples",
+            where=self._text,
+        )
+
     def _call(self) -> Iterable[Any]:
-        samples = self._function()
+        try:
+            samples = self._function()
+        except Exception as error:
+            raise self._failed(error) from error
         if not isinstance(samples, Iterable):
             raise UsageError(
                 f"returns {type(samples).__name__}, not an iterable of samples",
@@ -85,12 +103,13 @@ class Code:
         )
 
 
-def _function(text: str) -> Callable[[], Any]:
+def _function(text: str) -> tuple[ModuleType, Callable[[], Any]]:
     place, _, name = text.rpartition(":")
-    function = getattr(_module(place, text), name, None)
+    module = _module(place, text)
+    function = getattr(module, name, None)
     if not callable(function):
         raise UsageError(f"{place} has no function {name!r}", fix="name it as module:function", where=text)
-    return function  # type: ignore[no-any-return]
+    return module, function
 
 
 def _module(place: str, text: str) -> ModuleType:
@@ -102,7 +121,7 @@ def _module(place: str, text: str) -> ModuleType:
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-    except (ImportError, SyntaxError, OSError) as error:
+    except Exception as error:
         raise UsageError(
             f"cannot be imported: {error}",
             fix="check the name, and that the module is on PYTHONPATH or given as file.py:function",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,13 +26,10 @@ class Images:
 
     meaningful = True
 
-    def __init__(
-        self, folder: Path, input_name: str, preprocess: Preprocess, labels: Mapping[str, int] | None = None
-    ) -> None:
+    def __init__(self, folder: Path, input_name: str, preprocess: Preprocess) -> None:
         self.description = f"images in {folder.name}"
         self._input = input_name
         self._preprocess = preprocess
-        self._labels = labels or {}
         self.files = pictures(folder)
 
     def digest(self) -> str:
@@ -50,7 +47,6 @@ class Images:
             yield RawSample(
                 name=str(path),
                 arrays={self._input: self._decoded(path)},
-                label=self._labels.get(path.name, self._labels.get(path.stem)),
                 is_image=True,
             )
 

@@ -35,6 +35,14 @@ def read_labels(path: Path) -> Labels:
     return _from_text(place)
 
 
+def labels_beside(folder: Path) -> Labels | None:
+    """What `labels.tsv` or `labels.csv` in a folder of samples says; None when there is neither."""
+    for name in ("labels.tsv", "labels.csv"):
+        if (folder / name).is_file():
+            return read_labels(folder / name)
+    return None
+
+
 def _with_key(path: Path) -> tuple[Path, str]:
     place, colon, key = str(path).rpartition(":")
     return (Path(place), key) if colon and place.endswith(".npz") else (path, "")

@@ -10,7 +10,7 @@ from qdqtool.calibration.samples.array_files import ArrayFiles, open_file
 from qdqtool.calibration.samples.code import Code
 from qdqtool.calibration.samples.conform import conform, fixed_batch, nonfinite, tiled
 from qdqtool.calibration.samples.images import Images, pictures
-from qdqtool.calibration.samples.labels import Labels, read_labels
+from qdqtool.calibration.samples.labels import Labels, labels_beside, read_labels
 from qdqtool.calibration.samples.polygraphy import PolygraphyInputs
 from qdqtool.calibration.samples.raw import RawSource
 from qdqtool.calibration.samples.spec import NanPolicy, SampleSpec
@@ -50,16 +50,12 @@ def open_samples(
         InputFileError: a file is unreadable or does not fit the model.
     """
     spec = SampleSpec(text=text, preprocess=preprocess, limit=limit, on_nan=on_nan)
-    found = None if labels is None else read_labels(Path(labels))
+    found = read_labels(Path(labels)) if labels else labels_beside(Path(spec.place))
     return Samples(spec, _raw_source(spec, inputs), inputs, found)
 
 
 class Samples:
-    """Samples that can be read again and again, always in the same order.
-
-    Attributes:
-        skipped: names of samples left out of the last pass because they held NaN or Inf.
-    """
+    """Samples that can be read again and again, always in the same order."""
 
     def __init__(
         self, spec: SampleSpec, raw: RawSource, inputs: tuple[TensorInfo, ...], labels: Labels | None = None
@@ -69,7 +65,7 @@ class Samples:
         self._inputs = inputs
         self._numbers = spec.select(len(raw))
         self._labels = labels
-        self.skipped: tuple[str, ...] = ()
+        self._skipped: dict[str, None] = {}
         if not self._numbers:
             raise UsageError(
                 f"{spec.text!r} holds no samples ({len(raw)} before slice and limit)", fix=f"name {_KINDS}"
@@ -102,8 +98,14 @@ class Samples:
             "numbers": [self._numbers.start, self._numbers.stop, self._numbers.step],
             "preprocess": self._spec.preprocess.model_dump(mode="json"),
             "on_nan": self._spec.on_nan,
+            "labels": self._labels,
         }
         return hashlib.sha256(canonical(parts).encode()).hexdigest()
+
+    @property
+    def skipped(self) -> tuple[str, ...]:
+        """Names of samples that were left out so far because they held NaN or Inf."""
+        return tuple(self._skipped)
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -116,12 +118,11 @@ class Samples:
     def rows(self, positions: range) -> Iterator[Sample]:
         """The samples at these ascending positions, with a batch dimension of 1 whatever the model's is."""
         numbers = self._numbers[positions.start : positions.stop : positions.step]
-        skipped: list[str] = []
         for position, raw in enumerate(self._raw.read(numbers)):
             sample = conform(raw, self._inputs, self._spec.preprocess)
             bad = nonfinite(sample)
             if bad and self._spec.on_nan == "skip":
-                skipped.append(sample.name)
+                self._skipped[sample.name] = None
                 continue
             if bad:
                 raise _not_finite(sample, bad)
@@ -129,7 +130,6 @@ class Samples:
             yield (
                 sample if label == sample.label else Sample(name=sample.name, feeds=sample.feeds, label=label)
             )
-        self.skipped = tuple(skipped)
 
     def _label(self, sample: Sample, number: int) -> int | None:
         if self._labels is None:
@@ -184,16 +184,7 @@ def _folder(path: Path, spec: SampleSpec, inputs: tuple[TensorInfo, ...]) -> Raw
             fix="save one .npz per sample with an array for each input",
             where=str(path),
         )
-    return Images(path, inputs[0].name, spec.preprocess, _own_labels(path))
-
-
-def _own_labels(folder: Path) -> dict[str, int] | None:
-    """What `labels.tsv`, `labels.csv` or `labels.txt` in the folder itself says, by file name."""
-    for name in ("labels.tsv", "labels.csv", "labels.txt"):
-        if (folder / name).is_file():
-            labels = read_labels(folder / name)
-            return labels if isinstance(labels, dict) else None
-    return None
+    return Images(path, inputs[0].name, spec.preprocess)
 
 
 def _not_finite(sample: Sample, bad: dict[str, int]) -> InputFileError:

@@ -33,7 +33,7 @@ class PolygraphyInputs:
             raise InputFileError(
                 "is not a list of feeds", fix="write it with `polygraphy run --save-inputs`", where=str(path)
             )
-        self._feeds: list[Mapping[str, Any]] = [_feed(entry) for entry in content]
+        self._feeds: list[Mapping[str, Any]] = content
 
     def digest(self) -> str:
         return digest_file(self._path)
@@ -48,11 +48,6 @@ class PolygraphyInputs:
                 name: _array(value, f"{where}, input {name!r}") for name, value in self._feeds[number].items()
             }
             yield RawSample(name=where, arrays=arrays)
-
-
-def _feed(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The named arrays of a feed; ordered dictionaries lie one level deeper, as pairs."""
-    return {name: value for name, value in entry.items() if name != "polygraphy_class"}
 
 
 def _array(value: object, where: str) -> NDArray[Any]:

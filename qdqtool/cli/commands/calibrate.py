@@ -82,8 +82,11 @@ def calibrate(
     methods = calibration.ALL_METHODS if method == "all" else (method or chosen.calibrate.method,)
     kept = histograms or (out.with_suffix(".histograms.npz") if out else None)
     if shard is not None:
-        found = _collected(job, methods, out or histograms, parse_shard(shard))
-        stderr().print(f"{found.span}: wrote {out or histograms}", markup=False, highlight=False)
+        place = out or histograms
+        if place is None:
+            raise UsageError("--shard has nowhere to put its histograms", fix="add -o part.npz")
+        found = _collected(job, methods, place, parse_shard(shard))
+        stderr().print(f"{found.span}: wrote {place}", markup=False, highlight=False)
         return
     if merge:
         found = calibration.merge(merge)
@@ -99,8 +102,13 @@ def calibrate(
 def _collected(
     job: Calibration, methods: tuple[str, ...], kept: Path | None, shard: tuple[int, int]
 ) -> Histograms:
+    from qdqtool.cli.screen import stderr
+
     with _bar() as on_progress:
-        return job.collect(job.manner(methods), kept, shard, on_progress)
+        found = job.collect(job.manner(methods), kept, shard, on_progress)
+    for name in job.samples.skipped:
+        stderr().print(f"left out, NaN or Inf: {name}", markup=False, highlight=False)
+    return found
 
 
 def _from_cluster(job: Calibration, methods: tuple[str, ...], kept: Path | None, address: str) -> Histograms:
