@@ -13,6 +13,7 @@ import socket
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
 from qdqtool.core.sweep import Value
@@ -147,15 +148,14 @@ class Study:
             return [str(entry) for entry in self.study.user_attrs[key]]
 
     def queue(self, space: Space, most: int | None) -> None:
-        """Queue the first `most` choices of the grid, each once, however many workers do this at a time."""
+        """Queue the first `most` choices of the grid, each once, however many workers and sweeps do this."""
+        choices = list(islice(space.grid(), most))
         with speaking_plainly(self.url):
-            if self.study.user_attrs.get(QUEUED):
-                return
-            for number, choice in enumerate(space.grid()):
-                if most is not None and number >= most:
-                    break
+            known = int(self.study.user_attrs.get(QUEUED, 0))
+            for choice in choices[known:]:
                 self.study.enqueue_trial(dict(choice), user_attrs={CHOICE: dict(choice)}, skip_if_exists=True)
-            self.study.set_user_attr(QUEUED, True)
+            if len(choices) > known:
+                self.study.set_user_attr(QUEUED, len(choices))
 
     def revive(self) -> None:
         """Queue again what was left unfinished: by dead workers of this machine, by Ctrl-C, by a lost connection.
