@@ -135,19 +135,13 @@ class Crew:
 
 @contextmanager
 def probed(model: Model, tensors: tuple[str, ...]) -> Iterator[Path]:
-    """The file of a model that returns `tensors`, in a folder that goes away afterwards.
-
-    A file, because onnxruntime would otherwise open the model while its bytes are in memory as well.
-    """
+    """The file of a model that returns `tensors`, in a folder that goes away afterwards."""
     from qdqtool.graph.probe import probe
 
     with TemporaryDirectory(prefix="qdqtool-") as folder:
         source = probe(model, tensors, Path(folder)).source
-        path = source if isinstance(source, Path) else Path(folder) / "probe.onnx"
-        if isinstance(source, bytes):
-            path.write_bytes(source)
-        del source
-        yield path
+        assert isinstance(source, Path)
+        yield source
 
 
 def digest_folder(folder: Path) -> str:

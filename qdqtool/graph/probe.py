@@ -10,7 +10,7 @@ from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import UsageError
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
-from qdqtool.graph.save import SINGLE_FILE_LIMIT, save, serialize, weight_bytes
+from qdqtool.graph.save import SINGLE_FILE_LIMIT, save_split, serialize, weight_bytes
 from qdqtool.graph.skeleton import declaration
 
 
@@ -19,7 +19,7 @@ class Probe:
     """A model whose outputs are exactly the watched tensors.
 
     Attributes:
-        source: the model, as bytes or as the path of a file for models of 2 GiB and more.
+        source: the model, as bytes or as the path of a file.
         inputs: what it is fed, like the original.
         outputs: the watched tensors in the order asked for.
     """
@@ -32,7 +32,7 @@ class Probe:
 def probe(model: Model, tensors: Sequence[str], folder: Path | None = None) -> Probe:
     """A model that returns `tensors` and computes nothing else; tensors may be inputs, constants or results.
 
-    `folder` is where the file of a model of 2 GiB and more goes; smaller models stay in memory.
+    With `folder` the model becomes a file in it, weights beside it; otherwise it stays in memory, below 2 GiB.
 
     Raises:
         UsageError: a tensor is not in the main graph, or a large model came without a folder.
@@ -53,10 +53,9 @@ def probe(model: Model, tensors: Sequence[str], folder: Path | None = None) -> P
 
 
 def _source(model: Model, folder: Path | None) -> bytes | Path:
+    if folder is not None:
+        save_split(model, folder / "probe.onnx")
+        return folder / "probe.onnx"
     if weight_bytes(model) < SINGLE_FILE_LIMIT:
         return serialize(model)
-    if folder is None:
-        raise UsageError("a model above 2 GiB needs a folder for its probe", fix="pass the run folder")
-    path = folder / "probe.onnx"
-    save(model, path)
-    return path
+    raise UsageError("a model above 2 GiB needs a folder for its probe", fix="pass the run folder")

@@ -35,7 +35,7 @@ def save(model: Model, path: Path) -> None:
     if weight_bytes(model) < SINGLE_FILE_LIMIT:
         write_bytes(path, serialize(model))
     else:
-        _save_split(model, path)
+        save_split(model, path)
 
 
 def serialize(model: Model) -> bytes:
@@ -49,8 +49,11 @@ def weight_bytes(model: Model) -> int:
     return sum(byte_size(tensor) or 0 for tensor in model.proto.graph.initializer)
 
 
-def _save_split(model: Model, path: Path) -> None:
-    """Weights first, under a name made of their content, so that no reader ever finds a mix of old and new."""
+def save_split(model: Model, path: Path) -> None:
+    """Write the model with its weights beside it, without a second copy of them in memory.
+
+    Weights first, under a name made of their content, so that no reader ever finds a mix of old and new.
+    """
     light, heavy = skeleton(model.proto)
     names = {tensor.name for tensor in heavy}
     inputs = [value for value in model.proto.graph.input if value.name not in names]
