@@ -186,6 +186,22 @@ def shortcut_rank_one():
 
 
 @graph
+def weight_scale_count():
+    s = Quantized()
+    weight = s.pair(s.weight("c1_w", 16, 16, 3, 3), "c1_w", np.full(5, STEP), axis=0)
+    return s.done(s.raw_conv("c1", s.pair(s.image(), "c1_x"), weight))
+
+
+@graph
+def zero_point_count():
+    s = Quantized()
+    weight = s.weights("c1_w", 16, 16, 3, 3)
+    zeros = next(tensor for tensor in s.initializers if tensor.name == "c1_w_w_z")
+    zeros.CopyFrom(onnx.numpy_helper.from_array(np.zeros(5, np.int8), "c1_w_w_z"))
+    return s.done(s.raw_conv("c1", s.pair(s.image(), "c1_x"), weight))
+
+
+@graph
 def scale_zero():
     s = Quantized()
     return s.done(s.qconv("c1", s.image(), step=0.0))
@@ -807,3 +823,26 @@ def half_old_opset():
     proto = half_chain()
     proto.opset_import[0].version = 17
     return proto
+
+
+@graph
+def scale_wrong_length():
+    s = Quantized()
+    weight = s.pair(s.weight("w", 16, 16, 3, 3), "c1_w", np.full(8, 0.01), axis=0)
+    return s.done(s.raw_conv("c1", s.pair(s.image(), "c1_x"), weight))
+
+
+@graph
+def scale_wrong_axis():
+    s = Quantized()
+    weight = s.pair(s.weight("w", 16, 16, 3, 3), "c1_w", np.full(16, 0.01), axis=7)
+    return s.done(s.raw_conv("c1", s.pair(s.image(), "c1_x"), weight))
+
+
+@graph
+def halves_apart():
+    s = Quantized()
+    zero = s.constant("z", np.int8(0))
+    q = s.node("QuantizeLinear", [s.image(), s.constant("s1", np.float32(0.05)), zero], "q", name="c1_x/Q")
+    x = s.node("DequantizeLinear", [q, s.constant("s2", np.float32(0.1)), zero], "d", name="c1_x/DQ")
+    return s.done(s.raw_conv("c1", x, s.weights("c1_w", 16, 16, 3, 3)))

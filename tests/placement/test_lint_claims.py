@@ -87,6 +87,8 @@ CASES: dict[str, tuple[set[str], tuple[Claim, ...]]] = {
     "activation_rank_one": ({"scale_rank"}, (floats("c1"),)),
     "matmul_rank_one": (CLEAN, (int8("mm"),)),
     "shortcut_rank_one": ({"scale_rank"}, (floats("c2"), int8("c1", "c3"))),
+    "weight_scale_count": ({"scale_length"}, (refused("K == scaleSize"),)),
+    "zero_point_count": ({"scale_length"}, (refused("zeroPointSize == scaleSize"),)),
     "scale_zero": ({"scale_value"}, (POSITIVE,)),
     "scale_negative": ({"scale_value"}, (POSITIVE,)),
     "scale_tiny": (CLEAN, (int8("c1"),)),
@@ -163,6 +165,9 @@ CASES: dict[str, tuple[set[str], tuple[Claim, ...]]] = {
     "shared_with_float": ({"float_reader"}, (int8("c1"), kernel("CastMulSigm"))),
     "missing_zero_point": (CLEAN, (int8("c1"),)),
     "pad_behind_pair": (CLEAN, (int8("c0", "c1"), as_many_kernels_as("chain_ok"))),
+    "scale_wrong_length": ({"scale_length"}, (refused("number of scales"),)),
+    "scale_wrong_axis": ({"scale_length", "weight_axis"}, (refused("Axis must be"),)),
+    "halves_apart": ({"halves"}, (int8("c1"),)),
 }  # fmt: skip
 
 
