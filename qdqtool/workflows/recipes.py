@@ -125,7 +125,9 @@ def _inherited(path: Path) -> dict[str, Any]:
 def _anchor(document: dict[str, Any], folder: Path) -> None:
     """Functions in files beside an inherited recipe are found from wherever the heir lies."""
     options = document.get("qat")
-    for key, value in options.items() if isinstance(options, dict) else ():
+    if not isinstance(options, dict):
+        return
+    for key, value in options.items():
         file, colon, name = value.rpartition(":") if isinstance(value, str) else ("", "", "")
         if colon and file.endswith(".py") and (folder / file).is_file():
             options[key] = f"{(folder / file).resolve()}:{name}"
