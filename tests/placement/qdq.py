@@ -195,9 +195,9 @@ def weight_scale_count():
 @graph
 def zero_point_count():
     s = Quantized()
-    weight = s.weights("c1_w", 16, 16, 3, 3)
-    zeros = next(tensor for tensor in s.initializers if tensor.name == "c1_w_w_z")
-    zeros.CopyFrom(onnx.numpy_helper.from_array(np.zeros(5, np.int8), "c1_w_w_z"))
+    names = [s.constant("few_s", np.full(16, STEP, np.float32)), s.constant("few_z", np.zeros(5, np.int8))]
+    q = s.node("QuantizeLinear", [s.weight("few", 16, 16, 3, 3), *names], "few_q", name="few/Q", axis=0)
+    weight = s.node("DequantizeLinear", [q, *names], "few_d", name="few/DQ", axis=0)
     return s.done(s.raw_conv("c1", s.pair(s.image(), "c1_x"), weight))
 
 
@@ -823,13 +823,6 @@ def half_old_opset():
     proto = half_chain()
     proto.opset_import[0].version = 17
     return proto
-
-
-@graph
-def scale_wrong_length():
-    s = Quantized()
-    weight = s.pair(s.weight("w", 16, 16, 3, 3), "c1_w", np.full(8, 0.01), axis=0)
-    return s.done(s.raw_conv("c1", s.pair(s.image(), "c1_x"), weight))
 
 
 @graph

@@ -165,7 +165,6 @@ CASES: dict[str, tuple[set[str], tuple[Claim, ...]]] = {
     "shared_with_float": ({"float_reader"}, (int8("c1"), kernel("CastMulSigm"))),
     "missing_zero_point": (CLEAN, (int8("c1"),)),
     "pad_behind_pair": (CLEAN, (int8("c0", "c1"), as_many_kernels_as("chain_ok"))),
-    "scale_wrong_length": ({"scale_length"}, (refused("number of scales"),)),
     "scale_wrong_axis": ({"scale_length", "weight_axis"}, (refused("Axis must be"),)),
     "halves_apart": ({"halves"}, (int8("c1"),)),
 }  # fmt: skip

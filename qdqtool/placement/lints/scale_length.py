@@ -1,6 +1,7 @@
-"""A number of scales that does not fit the tensor, or a channel axis that the tensor does not have.
+"""A number of scales or zero points that does not fit, or a channel axis that the tensor does not have.
 
-Evidence: RTX 1.7.1: `The number of scales is not equal to the number of output channels`, `Axis must be in the range`.
+Evidence: RTX 1.7.1: `The number of scales is not equal to the number of output channels`, `zeroPointSize == scaleSize`,
+`Axis must be in the range`.
 """
 
 from __future__ import annotations
@@ -8,30 +9,36 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
+from qdqtool.core.qdq import QdqPair
 from qdqtool.placement.flow import Flow
 from qdqtool.placement.lintrule import Asked, LintRule, Wrong
 
 
 def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
-    """Pairs with a vector of scales along no axis of that length."""
+    """Pairs with a vector of scales along no axis of that length, or with another number of zero points."""
     for pair in flow.pairs:
-        shape = flow.view.info(pair.tensor).shape
-        if pair.scale_shape is None or len(pair.scale_shape) != 1 or pair.axis is None or shape is None:
-            continue
-        if not 0 <= pair.axis < len(shape):
-            wrong = f"the channel axis is {pair.axis}, the tensor has {len(shape)} dimensions"
-        elif isinstance(shape[pair.axis], int) and len(pair.scale) not in {1, shape[pair.axis]}:
-            wrong = (
-                f"there are {len(pair.scale)} scales for the {shape[pair.axis]} channels of axis {pair.axis}"
+        reason = _misfit(flow, pair)
+        if reason:
+            yield Wrong(
+                node=pair.quantize or pair.dequantize or "",
+                reason=reason,
+                effect="the parser refuses it",
+                fix="store one scale and one zero point per channel of the axis, or a single scalar of each",
             )
-        else:
-            continue
-        yield Wrong(
-            node=pair.quantize or pair.dequantize or "",
-            reason=wrong,
-            effect="the parser refuses it",
-            fix="store one scale per channel of the axis, or a single scalar",
-        )
+
+
+def _misfit(flow: Flow, pair: QdqPair) -> str:
+    if pair.zero_point and pair.scale and len(pair.zero_point) != len(pair.scale):
+        return f"there are {len(pair.zero_point)} zero points for {len(pair.scale)} scales"
+    shape = flow.view.info(pair.tensor).shape
+    if pair.scale_shape is None or len(pair.scale_shape) != 1 or pair.axis is None or shape is None:
+        return ""
+    if not 0 <= pair.axis < len(shape):
+        return f"the channel axis is {pair.axis}, the tensor has {len(shape)} dimensions"
+    channels = shape[pair.axis]
+    if isinstance(channels, int) and len(pair.scale) not in {1, channels}:
+        return f"there are {len(pair.scale)} scales for the {channels} channels of axis {pair.axis}"
+    return ""
 
 
 PLUGIN = LintRule(code="QDQ116", severity=Severity.ERROR, find=find)
