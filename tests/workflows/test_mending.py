@@ -197,6 +197,17 @@ def test_the_old_folder_or_a_used_one_is_never_written(tmp_path: Path, capsys):
     assert [path.name for path in out.iterdir()] == ["notes.txt"]
 
 
+@pytest.mark.rtx
+@pytest.mark.usefixtures("rtx")
+def test_a_model_that_the_builder_refuses_is_sent_to_repair(tmp_path: Path, capsys):
+    s = Quantized()
+    s.output(s.qconv("c1", s.input("x", [1, 8, 16, 16]), act=-0.05), [1, 8, 16, 16])
+    model, _ = stored(s.model(), tmp_path)
+    for _attempt in range(2):
+        assert run(["audit", str(model), "--fix", "--out", str(tmp_path / "out")]) == 4
+        assert "qdqtool repair" in capsys.readouterr().err
+
+
 def test_a_float_model_has_nothing_to_fix(tmp_path: Path, capsys):
     model, samples = stored(models.conv_chain(), tmp_path)
     assert run(["audit", str(model), "--fix", "--samples", str(samples)]) == 2

@@ -31,7 +31,7 @@ from qdqtool.core.kinds import (
 from qdqtool.core.preparation import Insertion
 from qdqtool.core.protocols import SampleSource
 from qdqtool.core.recipe import Recipe
-from qdqtool.errors import InputFileError, UsageError
+from qdqtool.errors import BuildError, InputFileError, UsageError
 from qdqtool.graph.find import quantized_ops
 from qdqtool.graph.load import load
 from qdqtool.graph.save import save
@@ -87,7 +87,7 @@ def fix(order: MendingOrder, on_build: OnBuild) -> tuple[FixReport, tuple[Findin
     with folder.locked(), _cache(order) as cache, tempfile.TemporaryDirectory(prefix="qdqtool-fix-") as bench:
         shapes, notes = _profiles(order.recipe, draft, samples)
         workshop = Workshop(draft, order.recipe, samples, _request(order.recipe, shapes, cache))
-        search = Search(workshop, Path(bench), budget=order.budget, max_drop=order.max_drop)
+        search = _opened(order, workshop, Path(bench))
         search.run(on_build)
         _deliver(order, workshop, search, notes)
         report = _report(order, search, samples)
@@ -95,8 +95,26 @@ def fix(order: MendingOrder, on_build: OnBuild) -> tuple[FixReport, tuple[Findin
         return report, search.best.audit.findings
 
 
+def _opened(order: MendingOrder, workshop: Workshop, bench: Path) -> Search:
+    """The search with its first engine.
+
+    Raises:
+        BuildError: the subject itself is refused.
+    """
+    try:
+        return Search(workshop, bench, budget=order.budget, max_drop=order.max_drop)
+    except BuildError as error:
+        raise BuildError(
+            f"cannot be built as it is: {error.what}",
+            fix=f"run `qdqtool repair` on it first; {error.fix}",
+            where=str(order.subject),
+        ) from error
+
+
 def _refuse_used(order: MendingOrder) -> None:
-    if order.out.resolve() == order.subject.resolve() or (order.out.is_dir() and any(order.out.iterdir())):
+    # A failed attempt leaves its lock file behind.
+    there = {path.name for path in order.out.iterdir()} - {".lock"} if order.out.is_dir() else set()
+    if order.out.resolve() == order.subject.resolve() or there:
         raise UsageError(
             "the new run folder must be new", fix="name another with --out", where=str(order.out)
         )
