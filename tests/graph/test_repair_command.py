@@ -17,7 +17,7 @@ from qdqtool.cli.app import run
 from qdqtool.graph.find import find
 from qdqtool.graph.load import load
 from tests import models
-from tests.graph.test_normalize import Sketch, _dynamic
+from tests.graph.mending import Sketch, dynamic_layer
 from tests.shared import ROOT
 
 
@@ -64,17 +64,15 @@ def test_the_summary_names_the_habit_and_the_count(
 def test_real_samples_give_dynamic_layers_their_ranges(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = models.save(_dynamic(), tmp_path)
-    np.savez(
-        tmp_path / "samples.npz", x=np.random.default_rng(0).standard_normal((6, 16)).astype(np.float32)
-    )
+    path = models.save(dynamic_layer(), tmp_path)
+    np.savez(tmp_path / "samples.npz", x=np.random.default_rng(0).standard_normal((6, 16)).astype(np.float32))
     answer = _answer(capsys, path, "-o", tmp_path / "out.onnx", "--samples", tmp_path / "samples.npz")
     assert [change["repair"] for change in answer["data"]["changes"]] == ["dynamic", "ranges"]
     assert answer["data"]["remaining"] == []
 
 
 def test_random_samples_give_no_ranges(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = models.save(_dynamic(), tmp_path)
+    path = models.save(dynamic_layer(), tmp_path)
     answer = _answer(capsys, path, "-o", tmp_path / "out.onnx")
     assert [left["subject"] for left in answer["data"]["remaining"]] == ["mm_MatMul"]
 

@@ -47,6 +47,7 @@ class Bench:
 
     Attributes:
         edit: the changes.
+        path: the file it came from, for messages.
         view: the model before them.
         pairs: its Q/DQ pairs of 8, 16 or 32 bit integers; block scales, INT4 and FP8 are not our business.
         nodes: the private copies of its nodes, by name.
@@ -54,6 +55,7 @@ class Bench:
 
     def __init__(self, model: Model) -> None:
         self.edit = Edit(model)
+        self.path = model.path
         self.view: GraphView = model.view
         self.nodes = {node.name: node for node in self.edit.nodes}
         self.pairs = tuple(pair for pair in find(model) if self._is_plain(pair))

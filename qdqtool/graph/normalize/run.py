@@ -11,6 +11,7 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.normalize import casts
 from qdqtool.graph.normalize.bench import Bench
 from qdqtool.graph.normalize.half_quantized import half_quantized
+from qdqtool.graph.normalize.values import check_counts
 from qdqtool.graph.opset import HALF_SCALES, raise_opset
 from qdqtool.graph.prepare import prepare
 from qdqtool.graph.view import Node
@@ -50,6 +51,8 @@ def normalize(model: Model) -> tuple[Model, tuple[Change, ...]]:
     ready = prepare(model, PrepareOptions(fold_batchnorm=False))
     changes = list(_dangling(model, ready))
     bench = Bench(ready)
+    for pair in bench.pairs:
+        check_counts(bench, pair)
     for name in (*ORDER, *(name for name in REPAIRS.names() if name not in ORDER)):
         if name == "casts" and casts.needs_new_opset(bench):
             ready, raised = _with_half_scales(ready)

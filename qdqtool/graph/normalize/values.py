@@ -13,6 +13,8 @@ from qdqtool.graph.normalize.bench import Bench
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+_AGAIN = "export the model again"
+
 
 def steps_and_scale(bench: Bench, pair: QdqPair) -> tuple[NDArray[Any], NDArray[Any]] | None:
     """Integers minus zero point, and the scale of each of them, both shaped like the constant.
@@ -20,7 +22,7 @@ def steps_and_scale(bench: Bench, pair: QdqPair) -> tuple[NDArray[Any], NDArray[
     None where tensor, scale or zero point are not constant.
 
     Raises:
-        InputFileError: the scale does not fit the tensor, or is not a number.
+        InputFileError: a scale is not a number.
     """
     value = bench.edit.value(pair.tensor)
     if value is None or pair.scale_shape is None or not pair.zero_point:
@@ -29,7 +31,7 @@ def steps_and_scale(bench: Bench, pair: QdqPair) -> tuple[NDArray[Any], NDArray[
     zero = spread(np.asarray(pair.zero_point, np.int64), pair, value.shape)
     if not np.isfinite(scale).all():
         raise InputFileError(
-            f"the scale of constant {pair.tensor!r} is not a number", fix="export the model again"
+            f"a scale of constant {pair.tensor!r} is not a number", fix=_AGAIN, where=str(bench.path)
         )
     if pair.quantize is None:
         return value.astype(np.int64) - zero, scale
@@ -45,18 +47,33 @@ def dequantized(bench: Bench, pair: QdqPair) -> NDArray[Any] | None:
 
 
 def spread(values: NDArray[Any], pair: QdqPair, shape: tuple[int, ...]) -> NDArray[Any]:
-    """One value per scale, repeated over the tensor.
-
-    Raises:
-        InputFileError: the number of values does not fit the axis.
-    """
+    """One value per channel along the pair's axis, or one for all, repeated over the tensor."""
     if values.size == 1:
         return np.broadcast_to(values.reshape(()), shape)
-    axis = pair.axis
-    if axis is None or len(pair.scale_shape or ()) != 1 or axis >= len(shape) or shape[axis] != values.size:
+    return np.broadcast_to(
+        values.reshape([-1 if place == pair.axis else 1 for place in range(len(shape))]), shape
+    )
+
+
+def check_counts(bench: Bench, pair: QdqPair) -> None:
+    """Prove that there is one scale and one zero point for each channel, or one for all.
+
+    Raises:
+        InputFileError: the numbers contradict each other or the tensor's shape.
+    """
+    count = len(pair.scale)
+    if pair.scale_shape is None:
+        return
+    what = None
+    if pair.zero_point and len(pair.zero_point) != count:
+        what = f"{count} scales and {len(pair.zero_point)} zero points"
+    shape = bench.view.info(pair.tensor).shape
+    if count > 1 and shape is not None:
+        dim = shape[pair.axis] if pair.axis is not None and pair.axis < len(shape) else None
+        if dim is None or (isinstance(dim, int) and dim != count):
+            what = f"{count} scales, which do not fit axis {pair.axis} of shape {list(shape)}"
+    if what is not None:
+        node = pair.dequantize or pair.quantize
         raise InputFileError(
-            f"{values.size} scales do not fit axis {axis} of {pair.tensor!r} with shape {list(shape)}",
-            fix="export the model again",
-            where=pair.dequantize or pair.quantize,
+            f"node {node!r} quantizes {pair.tensor!r} with {what}", fix=_AGAIN, where=str(bench.path)
         )
-    return np.broadcast_to(values.reshape([-1 if place == axis else 1 for place in range(len(shape))]), shape)

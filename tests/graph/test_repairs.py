@@ -1,0 +1,64 @@
+"""All repairs: in order, documented, idle on good models, done after one round."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from qdqtool.graph.load import load
+from qdqtool.graph.normalize.run import ORDER, REPAIRS, normalize, remaining
+from qdqtool.graph.save import serialize
+from tests import models
+from tests.graph.mending import Sketch, apart, repaired
+
+
+def test_the_order_names_every_repair_on_the_shelf() -> None:
+    assert sorted(ORDER) == list(REPAIRS.names())
+
+
+@pytest.mark.parametrize("name", REPAIRS.names())
+def test_a_repair_has_a_plug_and_a_manual(name: str) -> None:
+    assert callable(REPAIRS.load(name))
+    assert len(REPAIRS.manual(name).splitlines()) > 2
+
+
+@pytest.mark.parametrize("name", models.ALL)
+def test_float_models_have_nothing_to_repair(name: str, tmp_path: Path) -> None:
+    assert repaired(models.ALL[name](), tmp_path)[1] == ()
+
+
+def test_a_good_model_has_nothing_to_repair(tmp_path: Path) -> None:
+    s = Sketch()
+    y = s.relu("relu", s.convolved(s.pair(s.image(), "x"), s.filters()))
+    s.output(s.convolved(s.pair(y, "y"), s.filters("v"), name="conv2"))
+    proto = s.model()
+    mended, changes = repaired(proto, tmp_path)
+    assert changes == ()
+    assert remaining(mended) == ()
+    assert apart(proto, mended) == 0
+
+
+def test_repairing_twice_changes_nothing_more(tmp_path: Path) -> None:
+    s = Sketch()
+    x = s.pair(s.image(), "x", zero=-100)
+    y = s.pair(
+        s.relu("relu", s.pair(s.convolved(x, s.filters(kind=np.uint8, zero=120)), "c", 0.05)), "r", 0.05, -128
+    )
+    s.output(s.node("Add", [y, s.pair(s.convolved(y, s.filters("v"), name="conv2"), "b")], "z", name="add"))
+    mended, changes = repaired(s.model(), tmp_path)
+    assert changes
+    again, more = normalize(mended)
+    assert more == ()
+    assert serialize(again) == serialize(mended)
+
+
+def test_the_original_is_not_touched(tmp_path: Path) -> None:
+    s = Sketch()
+    s.output(s.convolved(s.pair(s.image(), "x", zero=3), s.filters()))
+    path = models.save(s.model(), tmp_path)
+    model = load(path)
+    before, content = serialize(model), path.read_bytes()
+    normalize(model)
+    assert (serialize(model), path.read_bytes()) == (before, content)

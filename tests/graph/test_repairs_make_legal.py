@@ -1,0 +1,220 @@
+"""Numbers that TensorRT refuses or misreads become numbers that it takes, with the error told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from qdqtool.core.dtypes import DType
+from qdqtool.errors import InputFileError
+from qdqtool.graph.find import find
+from qdqtool.graph.normalize.run import normalize, remaining
+from tests.graph.mending import STEP, Sketch, apart, kinds, legal, repaired
+from tests.graph.placing import opened
+
+
+@pytest.mark.parametrize(
+    ("kind", "zero", "largest"),
+    [
+        (np.uint8, 128, 0.0),
+        (np.uint8, 0, 0.05),
+        (np.int8, -128, 0.05),
+        (np.int8, 9, 0.05),
+        (np.uint8, 200, 0.03),
+    ],
+    ids=["uint8 128 exactly", "uint8 0", "int8 -128", "int8 9", "uint8 100"],
+)
+def test_zero_points_of_activations_go(kind: Any, zero: int, largest: float, tmp_path: Path) -> None:
+    s = Sketch()
+    s.output(s.convolved(s.pair(s.image(), "x", 0.04, zero, kind), s.filters()))
+    proto = s.model()
+    mended, changes = repaired(proto, tmp_path)
+    assert kinds(changes) == {"zero_points": 1}
+    assert legal(mended)
+    assert apart(proto, mended) <= largest
+    assert changes[0].error == (0.0 if largest == 0 else None)
+
+
+def test_a_zero_point_that_stood_for_a_relu_brings_the_relu_back_once(tmp_path: Path) -> None:
+    s = Sketch()
+    y = s.convolved(s.pair(s.image(), "x"), s.filters())
+    left = s.convolved(s.pair(y, "a", zero=-128), s.filters("v"), name="left")
+    right = s.convolved(s.pair(y, "b", zero=-128), s.filters("u"), name="right")
+    s.output(s.node("Concat", [left, right], "z", axis=1))
+    proto = s.model()
+    mended, changes = repaired(proto, tmp_path)
+    assert [node.op for node in mended.view.nodes].count("Relu") == 1
+    assert "Relu" in changes[0].what
+    assert apart(proto, mended) < 0.03
+
+
+def test_a_relu_that_is_there_is_not_doubled(tmp_path: Path) -> None:
+    s = Sketch()
+    y = s.relu("relu", s.convolved(s.pair(s.image(), "x"), s.filters()))
+    s.output(s.convolved(s.pair(y, "y", zero=-128), s.filters("v"), name="conv2"))
+    mended, _ = repaired(s.model(), tmp_path)
+    assert [node.op for node in mended.view.nodes].count("Relu") == 1
+
+
+def test_a_missing_zero_point_is_written_out(tmp_path: Path) -> None:
+    s = Sketch()
+    scale, zero = s.constant("s", np.float32(STEP)), s.constant("z", np.int8(0))
+    q = s.node("QuantizeLinear", [s.image(), scale, zero], "q")
+    s.output(s.convolved(s.node("DequantizeLinear", [q, scale], "d"), s.filters()))
+    mended, changes = repaired(s.model(), tmp_path)
+    assert kinds(changes) == {"zero_points": 1}
+    assert all(len(node.inputs) == 3 for node in mended.view.nodes if node.op.endswith("quantizeLinear"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "zero", "exact"),
+    [(np.uint8, 128, True), (np.int8, 5, False), (np.uint8, 100, False)],
+    ids=["uint8 128", "int8 5", "uint8 100"],
+)
+def test_zero_points_of_weights_go(kind: Any, zero: int, exact: bool, tmp_path: Path) -> None:
+    s = Sketch()
+    s.output(s.convolved(s.pair(s.image(), "x"), s.filters(kind=kind, zero=zero)))
+    proto = s.model()
+    mended, changes = repaired(proto, tmp_path)
+    assert kinds(changes) == {"weights": 1}
+    assert legal(mended)
+    assert changes[0].error is not None
+    assert (changes[0].error == 0) is exact
+    assert changes[0].error < 0.01
+    assert apart(proto, mended) <= (1e-6 if exact else 0.02)
+
+
+def test_a_small_zero_point_of_weights_goes_exactly_where_the_range_allows(tmp_path: Path) -> None:
+    s = Sketch()
+    values = s.constant("w", s.random.integers(-60, 60, (4, 4, 3, 3)).astype(np.int8))
+    weight = s.dequantize(values, "w", np.full(4, 0.01), 7, axis=0)
+    s.output(s.convolved(s.pair(s.image(), "x"), weight))
+    proto = s.model()
+    mended, changes = repaired(proto, tmp_path)
+    assert changes[0].error == 0
+    assert apart(proto, mended) < 1e-6
+
+
+def test_float_weights_behind_an_unsigned_pair_become_int8(tmp_path: Path) -> None:
+    s = Sketch()
+    weight = s.pair(s.weight("w", 4, 4, 3, 3), "w", 0.01, 128, np.uint8)
+    s.output(s.convolved(s.pair(s.image(), "x"), weight))
+    proto = s.model()
+    mended, changes = repaired(proto, tmp_path)
+    assert kinds(changes) == {"weights": 1}
+    assert changes[0].error == 0
+    assert apart(proto, mended) < 1e-6
+
+
+def test_integer_biases_become_float(tmp_path: Path) -> None:
+    s = Sketch()
+    bias = s.dequantize(s.integers("b", 4, kind=np.int32), "b", np.full(4, 1e-10), 0, np.int32, axis=0)
+    s.output(s.convolved(s.pair(s.image(), "x"), s.filters(), bias))
+    proto = s.model()
+    mended, changes = repaired(proto, tmp_path)
+    assert kinds(changes) == {"bias": 1}
+    assert mended.view.info(mended.view.by_name["conv"].inputs[2]).dtype is DType.FLOAT32
+    assert apart(proto, mended) < 1e-6
+
+
+def test_weights_behind_a_transpose_and_a_reshape_come_to_the_node(tmp_path: Path) -> None:
+    s = Sketch()
+    weight = s.dequantize(s.integers("w", 2, 4, 4), "w", np.full(4, 0.01), 0, axis=2)
+    weight = s.node("Transpose", [weight], "w_t", name="turn", perm=[2, 1, 0])
+    weight = s.node("Reshape", [weight, s.constant("to", np.array([4, 8, 1, 1]))], "w_r", name="shape")
+    x = s.input("x", [1, 8, 6, 6])
+    s.output(s.node("Conv", [s.pair(x, "x"), weight], "y", name="conv"))
+    proto = s.model()
+    mended, changes = repaired(proto, tmp_path)
+    assert kinds(changes) == {"weights": 1}
+    assert changes[0].error == 0
+    assert "Transpose" not in {node.op for node in mended.view.nodes}
+    assert find(mended)[-1].axis == 0
+    assert apart(proto, mended) < 1e-6
+
+
+def test_scales_along_the_wrong_axis_are_made_again(tmp_path: Path) -> None:
+    s = Sketch()
+    weight = s.dequantize(s.integers("w", 16, 8), "w", np.linspace(0.001, 0.01, 16), 0, axis=0)
+    s.output(s.node("MatMul", [s.pair(s.input("x", [2, 16]), "x"), weight], "y", name="mm"))
+    proto = s.model()
+    mended, changes = repaired(proto, tmp_path)
+    assert kinds(changes) == {"weights": 1}
+    assert find(mended)[-1].axis == 1
+    assert apart(proto, mended) < 0.02
+
+
+def test_a_quantized_number_becomes_a_float_number(tmp_path: Path) -> None:
+    s = Sketch()
+    half = s.dequantize(s.constant("h", np.int8(50)), "h", 0.01)
+    y = s.convolved(s.pair(s.image(), "x"), s.filters())
+    s.output(s.node("Mul", [y, half], "y", name="mul"))
+    proto = s.model()
+    mended, changes = repaired(proto, tmp_path)
+    assert kinds(changes) == {"weights": 1}
+    assert apart(proto, mended) < 1e-6
+
+
+@pytest.mark.parametrize("shape", [(1,), (4,)], ids=["rank one", "per channel"])
+def test_scales_of_activations_become_one_number(shape: tuple[int, ...], tmp_path: Path) -> None:
+    s = Sketch()
+    steps = np.linspace(0.02, 0.03, shape[0])
+    x = s.pair(s.image(), "x", steps, np.zeros(shape), axis=1)
+    s.output(s.convolved(x, s.filters()))
+    proto = s.model()
+    mended, changes = repaired(proto, tmp_path)
+    assert kinds(changes) == {"scales": 1}
+    assert find(mended)[0].scale_shape == ()
+    assert apart(proto, mended) <= (0 if shape == (1,) else 0.03)
+
+
+def test_negative_scales_become_positive(tmp_path: Path) -> None:
+    s = Sketch()
+    s.output(s.convolved(s.pair(s.image(), "x", -STEP), s.filters()))
+    proto = s.model()
+    mended, changes = repaired(proto, tmp_path)
+    assert kinds(changes) == {"scales": 1}
+    assert legal(mended)
+    assert apart(proto, mended) < 1e-6
+
+
+def _with_scale(step: float) -> onnx.ModelProto:
+    s = Sketch()
+    s.output(s.convolved(s.pair(s.image(), "x", step), s.filters()))
+    return s.model()
+
+
+@pytest.mark.parametrize("step", [0.0, float("inf")])
+def test_pairs_without_a_usable_scale_go_and_leave_a_remainder(step: float, tmp_path: Path) -> None:
+    mended, changes = repaired(_with_scale(step), tmp_path)
+    assert kinds(changes) == {"scales": 1}
+    assert [left.subject for left in remaining(mended)] == ["conv"]
+
+
+def test_a_scale_that_is_no_number_is_refused_at_the_door(tmp_path: Path) -> None:
+    with pytest.raises(InputFileError, match="'x_s' holds 1 NaN"):
+        opened(_with_scale(float("nan")), tmp_path)
+
+
+def test_computed_scales_go_because_the_builder_crashes_on_them(tmp_path: Path) -> None:
+    s = Sketch()
+    x = s.image()
+    scale = s.node("ReduceMax", [s.node("Abs", [x], "abs")], "scale", keepdims=0)
+    zero = s.constant("z", np.int8(0))
+    q = s.node("QuantizeLinear", [x, scale, zero], "q", name="q")
+    s.output(s.convolved(s.node("DequantizeLinear", [q, scale, zero], "d", name="d"), s.filters()))
+    mended, changes = repaired(s.model(), tmp_path)
+    assert kinds(changes) == {"scales": 1}
+    assert "ReduceMax" not in {node.op for node in mended.view.nodes}
+
+
+def test_scales_that_do_not_fit_their_axis_are_refused(tmp_path: Path) -> None:
+    s = Sketch()
+    weight = s.dequantize(s.integers("w", 4, 4, 3, 3), "w", np.full(3, 0.01), 1, axis=0)
+    s.output(s.convolved(s.pair(s.image(), "x"), weight))
+    with pytest.raises(InputFileError, match="'w/DQ' quantizes 'w' with 3 scales, which do not fit axis 0"):
+        normalize(opened(s.model(), tmp_path))
