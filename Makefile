@@ -4,7 +4,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 DIGITS := recipes/examples/digits
 
-.PHONY: demo test lint format clean
+TORCH := .venv-torch
+
+.PHONY: demo test test-qat lint format clean
 
 demo: $(VENV)/.installed
 	$(BIN)/qdqtool run $(DIGITS)/digits.onnx --recipe conv-int8 --samples $(DIGITS)/calibration.npz \
@@ -12,6 +14,10 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -q
+
+# Quantization-aware training needs torch, which the rest does without; one thread keeps its results the same everywhere.
+test-qat: $(TORCH)/.installed
+	OMP_NUM_THREADS=1 $(TORCH)/bin/python -m pytest -q tests/qat
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -24,7 +30,7 @@ format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) build dist runs
+	rm -rf $(VENV) $(TORCH) build dist runs
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -41,4 +47,13 @@ $(VENV)/.installed-test: pyproject.toml | $(BIN)/python
 
 $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -e '.[rtx,sweep,cluster,dev]'
+	touch $@
+
+$(TORCH)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(TORCH)
+	$(TORCH)/bin/python -m pip install --quiet --upgrade pip
+	$(TORCH)/bin/python -m pip install --quiet torch==2.13.0
+	$(TORCH)/bin/python -m pip install --quiet torch==2.13.0 -e '.[rtx,qat,test]' setuptools
+	# its wheel is pure Python, but it asks for packages that only its documentation needs
+	$(TORCH)/bin/python -m pip install --quiet --no-deps --no-build-isolation pytorch-quantization==2.1.3 absl-py prettytable sphinx-glpi-theme
 	touch $@
