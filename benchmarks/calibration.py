@@ -150,23 +150,14 @@ class Work:
     def calibrate(self, methods: tuple[str, ...], samples: int | None = None) -> float:
         """Seconds of the whole call."""
         began = time.perf_counter()
-        from qdqtool.calibration.collect import collect
         from qdqtool.calibration.crew import Manner
-        from qdqtool.calibration.samples import open_samples
-        from qdqtool.calibration.table import make_tables
-        from qdqtool.core.recipe import CalibrationOptions, PlacementOptions, PrepareOptions
-        from qdqtool.graph.load import load
-        from qdqtool.graph.prepare import prepare
-        from qdqtool.placement.decide import decide
+        from qdqtool.core.recipe import Recipe, SampleOptions
+        from qdqtool.workflows.calibration import Calibration, CalibrationOrder
 
-        model = prepare(load(self._model), PrepareOptions())
-        placement = decide(model.view, PlacementOptions())
-        source = open_samples(str(self._data), model.view.inputs, limit=samples or self._samples)
-        manner = Manner(bins=methods != ("max",))
-        histograms = collect(model, placement, source, batch=self._batch, manner=manner)
-        make_tables(
-            histograms, placement, model.view, [CalibrationOptions(method=method) for method in methods]
-        )
+        recipe = Recipe(samples=SampleOptions(batch=self._batch, limit=samples or self._samples))
+        job = Calibration(CalibrationOrder(model=self._model, recipe=recipe, samples=str(self._data)))
+        histograms = job.collect(Manner(bins=methods != ("max",)), None)
+        job.tables(histograms, methods)
         return time.perf_counter() - began
 
     def ratios(self, repeat: int) -> dict[str, Any]:

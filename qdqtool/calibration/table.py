@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import calibrators
 from calibrators.histogram import Histogram, empty, merge
 from calibrators.ranges import Range
-from qdqtool.calibration.bounds import bounds
+from qdqtool.calibration.bounds import Bound, bounds
 from qdqtool.calibration.histograms import Histograms
 from qdqtool.calibration.session import processors
 from qdqtool.calibration.weights import NEVER_FIRED, weight_range
@@ -23,7 +23,6 @@ from qdqtool.errors import InputFileError, UsageError
 from qdqtool.plugins import Shelf
 
 if TYPE_CHECKING:
-    from qdqtool.calibration.bounds import Bound
     from qdqtool.graph.view import GraphView
 
 Calibrator = Callable[[Histogram], Range]
@@ -42,17 +41,42 @@ def make_table(
         UsageError: no such calibrator, or a parameter it cannot take.
         InputFileError: a tensor was not collected, or weights hold NaN or Inf.
     """
-    return make_tables(histograms, placement, view, (options,))[0]
+    return make_tables(histograms, placement, constants(placement, view, options.weights), (options,))[0]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Constants:
+    """What a table holds that no sample can change.
+
+    Attributes:
+        weights: the ranges of all quantized weights.
+        bounds: tensors that cannot leave a known interval.
+    """
+
+    weights: tuple[TensorRange, ...]
+    bounds: Mapping[str, Bound]
+
+
+def constants(placement: Placement, view: GraphView, method: str) -> Constants:
+    """The ranges of all quantized weights by "max" or "mse", and the bounded tensors.
+
+    Raises:
+        InputFileError: weights hold NaN or Inf.
+    """
+    wanted = {entry.tensor: entry for entry in placement.quantized if entry.kind is SlotKind.WEIGHT}
+    with ThreadPoolExecutor(processors()) as pool:
+        weights = tuple(pool.map(partial(weight_range, view=view, method=method), wanted.values()))
+    return Constants(weights=weights, bounds=bounds(view))
 
 
 def make_tables(
-    histograms: Histograms, placement: Placement, view: GraphView, wishes: Sequence[CalibrationOptions]
+    histograms: Histograms, placement: Placement, known: Constants, wishes: Sequence[CalibrationOptions]
 ) -> tuple[CalibrationTable, ...]:
-    """A table for each of several options; weights, which the method does not touch, are looked at once.
+    """A table for each of several options; the model itself is not needed any more.
 
     Raises:
-        UsageError: as above.
-        InputFileError: as above.
+        UsageError: no such calibrator, or a parameter it cannot take.
+        InputFileError: a tensor was not collected, or not all samples were run.
     """
     if not histograms.span.is_complete or histograms.span.shards > 1:
         raise InputFileError(
@@ -63,19 +87,11 @@ def make_tables(
         raise InputFileError(
             "no sample was run: all of them were left out", fix="repair the samples that hold NaN or Inf"
         )
-    limits, sharing = bounds(view), groups(placement)
-    constants = {
-        decision.tensor: decision for decision in placement.quantized if decision.kind is SlotKind.WEIGHT
-    }
-    tables = []
+    sharing, tables = groups(placement), []
     with ThreadPoolExecutor(processors()) as pool:
-        weights = {
-            method: tuple(pool.map(partial(weight_range, view=view, method=method), constants.values()))
-            for method in dict.fromkeys(options.weights for options in wishes)
-        }
         for options in wishes:
-            chooser = Chooser(options, histograms.tensors, limits)
-            ranges = {entry.tensor: entry for entry in weights[options.weights]}
+            chooser = Chooser(options, histograms.tensors, known.bounds)
+            ranges = {entry.tensor: entry for entry in known.weights}
             ranges |= {entry.tensor: entry for found in pool.map(chooser.choose, sharing) for entry in found}
             tables.append(
                 CalibrationTable(

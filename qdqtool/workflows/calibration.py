@@ -15,9 +15,10 @@ from qdqtool.calibration.samples import Samples, open_samples
 from qdqtool.calibration.samples.spec import NanPolicy
 from qdqtool.calibration.shards import merge_files
 from qdqtool.calibration.span import Span
-from qdqtool.calibration.table import make_tables
+from qdqtool.calibration.table import Constants, constants, make_tables
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.kinds import PLACEMENT
+from qdqtool.core.memory import give_back
 from qdqtool.core.placement import Placement
 from qdqtool.core.recipe import Recipe
 from qdqtool.errors import InputFileError, UsageError
@@ -71,6 +72,11 @@ class Calibration:
         return decide(self.model.view, self.order.recipe.place)
 
     @cached_property
+    def constants(self) -> Constants:
+        """Ranges of weights, and bounds."""
+        return constants(self.placement, self.model.view, self.order.recipe.calibrate.weights)
+
+    @cached_property
     def samples(self) -> Samples:
         """The samples, made to fit the model."""
         options = self.order.recipe.samples
@@ -108,8 +114,15 @@ class Calibration:
         shard: tuple[int, int] = (0, 1),
         on_progress: OnProgress | None = None,
     ) -> Histograms:
-        """The histograms of one shard; with `kept`, going on from what an interrupted run left there."""
+        """The histograms of one shard; with `kept`, going on from what an interrupted run left there.
+
+        The model is dropped before the samples run, so that its weights are in memory only once.
+        """
         collection = self.collection(manner, resumable=kept is not None)
+        if shard == (0, 1):
+            _ = self.constants
+        self.__dict__.pop("model", None)
+        give_back()
         span = Span(shard=shard[0], shards=shard[1], total=len(self.samples))
         if kept is None:
             return collection.run(span, on_progress=on_progress)
@@ -119,7 +132,7 @@ class Calibration:
         """One table per method; biases are corrected where the recipe asks for it and samples are at hand."""
         options = self.order.recipe.calibrate
         wishes = [options.model_copy(update={"method": method}) for method in methods]
-        made = make_tables(histograms, self.placement, self.model.view, wishes)
+        made = make_tables(histograms, self.placement, self.constants, wishes)
         tables = dict(zip(methods, made, strict=True))
         if options.bias == "keep" or not self.order.samples:
             return tables
