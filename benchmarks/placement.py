@@ -85,6 +85,7 @@ class Network:
     model: Path
     calibration: Samples
     evaluation: Samples
+    task: str = "none"
 
 
 def main() -> int:
@@ -162,6 +163,7 @@ def _network(name: str, folder: Path, options: argparse.Namespace) -> Network:
         model=path,
         calibration=open_samples(calibration, info, shape, labels=labels, limit=64),
         evaluation=open_samples(evaluation, info, shape, labels=labels, limit=500),
+        task="none" if "coco" in entry else "classify",
     )
 
 
@@ -172,8 +174,9 @@ def _save_static(proto: onnx.ModelProto, path: Path) -> None:
             if dim.dim_param or dim.dim_value <= 0:
                 dim.dim_value = 1
     del proto.graph.value_info[:]
-    onnx.save(proto, path)
-    save(load(path), path)
+    given = path.with_name("given.onnx")
+    onnx.save(proto, given)
+    save(load(given), path)
 
 
 def _ours(network: Network, work: Path, types: str) -> Result:
@@ -208,7 +211,7 @@ def _measure(path: Path, network: Network, folder: Path) -> Result:
             open_runner(network.model, description="float"),
             open_runner(path, description="quantized"),
             network.evaluation,
-            CompareOptions(),
+            CompareOptions(task=network.task),
         )
     except QdqError as error:
         return Result(error=str(error)[:200])
@@ -243,18 +246,20 @@ def _table(name: str, results: dict[str, Result]) -> str:
 
 
 def _summary(results: dict[str, dict[str, Result]]) -> dict:
-    kernels, size = {}, {}
+    kernels, size, percent = {}, {}, {}
     for name, found in results.items():
         ours, rivals = found["ours"], [r for tool, r in found.items() if tool != "ours" and not r.error]
         if ours.error or not rivals:
-            kernels[name] = size[name] = None
+            kernels[name] = size[name] = percent[name] = None
             continue
         kernels[name] = ours.kernels - min(rival.kernels for rival in rivals)
         size[name] = max(
             ours.dumped - min(rival.dumped for rival in rivals),
             ours.fused - min(rival.fused for rival in rivals),
         )
+        percent[name] = round(100 * size[name] / max(1, min(rival.fused for rival in rivals)), 3)
     return {
+        "bytes_percent_over_best_rival": percent,
         "kernels_over_best_rival": kernels,
         "bytes_over_best_rival": size,
         "networks": {

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from qdqtool.core.dtypes import DType
-from qdqtool.core.placement import Slot
 from qdqtool.core.qdq import QdqPair
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.placement.commuting import commutes, moved
@@ -33,11 +32,6 @@ class Flow:
             if pair.quantize is not None:
                 found.setdefault(pair.tensor, []).append(pair)
         return {tensor: tuple(pairs) for tensor, pairs in found.items()}
-
-    @cached_property
-    def feeding(self) -> dict[Slot, QdqPair]:
-        """The pair in front of each slot that reads a DequantizeLinear directly."""
-        return {slot: pair for pair in self.pairs for slot in pair.slots}
 
     @cached_property
     def origins(self) -> dict[str, QdqPair]:
