@@ -102,12 +102,17 @@ def calibrate(
 def _collected(
     job: Calibration, methods: tuple[str, ...], kept: Path | None, shard: tuple[int, int]
 ) -> Histograms:
+    from calibrators.compiled import cache_problem
     from qdqtool.cli.screen import stderr
 
     with _bar() as on_progress:
         found = job.collect(job.manner(methods), kept, shard, on_progress)
     for name in job.samples.skipped:
         stderr().print(f"left out, NaN or Inf: {name}", markup=False, highlight=False)
+    if cache_problem():
+        stderr().print(
+            f"loops are compiled anew in every process: {cache_problem()}", markup=False, highlight=False
+        )
     return found
 
 
