@@ -8,6 +8,9 @@ Classic: the Q/DQ graphs rebuilt from the 8.5.2 and 8.6.0 logs of DIR/corpus aga
 recorded ResNet-18 and MobileNetV2 engines against graphs of the same export; compared are the precisions of compute
 nodes, and the layers: one is right when exactly the same named nodes are predicted to be together.
 
+The classic rules were learned from these very logs and engines, so its figures say how well the rules describe them,
+not how well they will do on releases and networks nobody recorded.
+
 Misses are printed. The last line is one JSON object.
 """
 
