@@ -31,8 +31,9 @@ def insert(model: Model, placement: Placement, table: CalibrationTable, options:
     """The model with a Q/DQ pair of its own for every quantized slot.
 
     Symmetric INT8: zero point int8 0, activations with one scalar scale, weights with a scale per channel along the
-    placement's axis. Biases stay float, shifted where the table says so. `options.weights == "int8"` stores quantized weights behind a
-    DequantizeLinear alone; `options.types == "fp16"` turns the float rest into FP16 and raises the opset to 19.
+    placement's axis. Biases stay float, shifted where the table says so. `options.weights == "int8"` stores quantized
+    weights behind a DequantizeLinear alone; `options.types == "fp16"` turns the float rest into FP16 and raises the
+    opset to 19.
     Nodes are named `<tensor>_<node>_<input>_QuantizeLinear` and `..._DequantizeLinear`.
 
     Raises:

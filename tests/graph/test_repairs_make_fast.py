@@ -111,3 +111,20 @@ def test_branches_of_concat_and_what_follows_share_the_largest_scale(tmp_path: P
     assert len(changes) == 1
     scales = {pair.scale[0] for pair in find(mended) if pair.quantize}
     assert scales == {float(np.float32(0.05))}
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [(0.05, 0.03, 0.02), (0.02, 0.03, 0.05), (0.03, 0.02, 0.05), (0.03, 0.05, 0.02)],
+    ids=["narrower", "wider", "narrow in the middle", "wide in the middle"],
+)
+def test_of_three_pairs_in_a_row_the_narrowest_stays(steps: tuple[float, ...], tmp_path: Path) -> None:
+    s = Sketch()
+    x = s.image()
+    for name, step in zip("abc", steps, strict=True):
+        x = s.pair(x, name, step)
+    s.output(s.convolved(x, s.filters()))
+    mended, changes = repaired(s.model(), tmp_path)
+    assert kinds(changes) == {"doubled": 2}
+    first = find(mended)[0]
+    assert (first.tensor, first.scale) == ("x", (float(np.float32(min(steps))),))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto
 
 from qdqtool.core.dtypes import DType
 from qdqtool.errors import InputFileError
@@ -218,3 +219,41 @@ def test_scales_that_do_not_fit_their_axis_are_refused(tmp_path: Path) -> None:
     s.output(s.convolved(s.pair(s.image(), "x"), weight))
     with pytest.raises(InputFileError, match="'w/DQ' quantizes 'w' with 3 scales, which do not fit axis 0"):
         normalize(opened(s.model(), tmp_path))
+
+
+def test_computed_zero_points_go_or_stay_where_the_model_returns_them(tmp_path: Path) -> None:
+    for returned in (False, True):
+        s = Sketch()
+        x, zero = s.image(), s.input("zero", [], TensorProto.INT8)
+        scale = s.constant("s", np.float32(STEP))
+        q = s.node("QuantizeLinear", [x, scale, zero], "q", name="q")
+        d = s.node("DequantizeLinear", [q, scale, zero], "d", name="d")
+        s.output(s.convolved(d, s.filters()))
+        if returned:
+            s.output(d)
+        mended, changes = repaired(s.model(), tmp_path)
+        assert "scales" in kinds(changes)
+        assert [node.op for node in mended.view.nodes].count("QuantizeLinear") == int(returned)
+
+
+def test_constants_without_elements_are_passed_over(tmp_path: Path) -> None:
+    s = Sketch()
+    empty = s.dequantize(s.constant("e", np.zeros((1, 0, 6, 6), np.uint8)), "e", 0.1, 3, np.uint8)
+    y = s.node("Concat", [s.image(), empty], "cat", axis=1)
+    s.output(s.convolved(s.pair(y, "y"), s.filters()))
+    assert kinds(repaired(s.model(), tmp_path)[1]) == {}
+
+
+def test_new_scales_in_fp16_are_exact_and_not_zero(tmp_path: Path) -> None:
+    s = Sketch()
+    x = s.input("x", [1, 4, 6, 6], TensorProto.FLOAT16)
+    scale, zero = s.constant("s", np.float16(0.02)), s.constant("z", np.int8(7))
+    x = s.node("QuantizeLinear", [x, scale, zero], "q")
+    x = s.node("DequantizeLinear", [x, scale, zero], "d")
+    weight = s.constant("w", np.full((4, 4, 3, 3), 3e-5, np.float16))
+    s.output(s.convolved(x, weight), None, TensorProto.FLOAT16)
+    proto = s.model(opset=19)
+    mended, changes = repaired(proto, tmp_path)
+    assert kinds(changes) == {"zero_points": 1, "missing": 1}
+    assert all(scale == float(np.float16(scale)) > 0 for pair in find(mended) for scale in pair.scale)
+    assert apart(proto, mended) < 0.05

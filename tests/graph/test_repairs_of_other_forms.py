@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+from qdqtool.graph.find import find
 from qdqtool.graph.normalize.ranges import quantize_activations, wanted
 from qdqtool.graph.normalize.run import normalize, remaining
 from tests import models
@@ -178,3 +179,45 @@ def test_pairs_inside_bodies_are_left_alone_and_told(tmp_path: Path) -> None:
     mended, changes = repaired(s.model(), tmp_path)
     assert changes == ()
     assert [left.subject for left in remaining(mended)] == ["choose"]
+
+
+def test_optional_zero_points_of_integer_operators_may_be_left_out(tmp_path: Path) -> None:
+    s = Sketch()
+    scale, zero = s.constant("s", np.float32(0.05)), s.constant("z", np.uint8(0))
+    q = s.node("QuantizeLinear", [s.image(), scale, zero], "q", name="q")
+    y = s.node("QLinearAdd", [q, scale, zero, q, scale, zero, scale], "a", name="a", domain="com.microsoft")
+    s.output(s.node("DequantizeLinear", [y, scale, zero], "y", name="d"))
+    proto = s.model(domains=["com.microsoft"])
+    mended, changes = repaired(proto, tmp_path)
+    assert kinds(changes)["operators"] == 1
+    assert legal(mended)
+    assert apart(proto, mended) < 0.05
+
+
+def test_an_integer_operator_without_its_scales_is_told_not_guessed(tmp_path: Path) -> None:
+    s = Sketch()
+    q = s.input("q", [2], TensorProto.UINT8)
+    s.output(
+        s.node("QLinearAdd", [q, "", "", q], "a", name="a", domain="com.microsoft"), [2], TensorProto.UINT8
+    )
+    mended, changes = normalize(opened(s.model(domains=["com.microsoft"]), tmp_path))
+    assert changes == ()
+    assert [left.subject for left in remaining(mended)] == ["a"]
+
+
+def test_a_dynamic_sum_that_multiplies_itself_is_no_known_form(tmp_path: Path) -> None:
+    proto = dynamic_layer()
+    last = next(node for node in proto.graph.node if node.name == "out")
+    last.input[1] = last.input[0]
+    mended, changes = normalize(opened(proto, tmp_path))
+    assert changes == ()
+    assert {left.subject for left in remaining(mended)} == {"mm", "dql"}
+
+
+def test_an_integer_input_that_is_scaled_in_float_gets_no_pair_of_ours(tmp_path: Path) -> None:
+    s = Sketch()
+    x = s.dequantize(s.input("x", [1, 4, 6, 6], TensorProto.UINT8), "x", STEP, 3, np.uint8)
+    s.output(s.node("Mul", [x, s.constant("factor", np.full((1, 4, 1, 1), 2.0, np.float32))], "y"))
+    mended, changes = repaired(s.model(), tmp_path)
+    assert kinds(changes) == {"interface": 1}
+    assert find(mended) == ()

@@ -15,6 +15,7 @@ from qdqtool.core.repair import Change
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.find import DEQUANTIZE, QUANTIZE, find
 from qdqtool.graph.model import Model
+from qdqtool.graph.scales import storable
 from qdqtool.graph.view import GraphView, Node
 
 if TYPE_CHECKING:
@@ -98,7 +99,8 @@ class Bench:
                 continue
             node = self.nodes[name]
             kind = self.scale_type(node)
-            stored = self.edit.constant(f"{pair.tensor}_scale", scale.astype(kind))
+            exact = storable(scale, half=kind is np.float16)
+            stored = self.edit.constant(f"{pair.tensor}_scale", exact.astype(kind))
             zero = self.edit.constant(f"{pair.tensor}_zero_point", np.zeros(scale.shape, np.int8))
             del node.input[1:]
             node.input.extend([stored, zero])
@@ -127,6 +129,10 @@ class Bench:
         ends = np.stack([(limits.min - zero) * scale, (limits.max - zero) * scale])
         return float(ends.min()), float(ends.max())
 
+    def is_known(self, pair: QdqPair) -> bool:
+        """Whether scale and zero point of a pair are constants."""
+        return bool(pair.scale) and bool(pair.zero_point)
+
     def symmetric(self, pair: QdqPair) -> bool:
         """Whether a pair is INT8 with zero point 0, as TensorRT wants it."""
         return self.integers(pair) == np.int8 and bool(pair.zero_point) and not any(pair.zero_point)
@@ -138,8 +144,8 @@ class Bench:
         return np.float16 if half else np.float32
 
     def dissolve(self, pair: QdqPair) -> None:
-        """Take a pair out: its readers read the float tensor."""
-        self.redirect(self.result(pair), pair.tensor)
+        """Take a pair with a QuantizeLinear out: its readers read what that reads now."""
+        self.redirect(self.result(pair), self.nodes[pair.quantize or ""].input[0])
         self.edit.remove([self.nodes[name] for name in (pair.quantize, pair.dequantize) if name])
 
 

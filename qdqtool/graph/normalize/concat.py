@@ -14,54 +14,43 @@ from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.repair import Change
 from qdqtool.graph.normalize.bench import Bench
-from qdqtool.graph.view import Node
 
 
 def repair(bench: Bench) -> Iterator[Change]:
     """Give the pairs before and behind each Concat and MaxPool their largest scale."""
-    before = {pair.slots[0]: pair for pair in bench.pairs if len(pair.slots) == 1 and pair.quantize}
-    by_slot = {(slot.node, slot.index): pair for slot, pair in before.items()}
-    family: dict[int, list[QdqPair]] = {}
-    for node in bench.view.nodes:
-        if node.op not in {"Concat", "MaxPool"}:
-            continue
-        members = _around(bench, node, by_slot)
-        if members is None:
-            continue
-        merged = list(members)
-        for member in members:
-            merged += family.get(id(member), [])
-        unique = list({id(member): member for member in merged}.values())
-        for member in unique:
-            family[id(member)] = unique
-    seen: set[int] = set()
-    for members in family.values():
-        if id(members) in seen:
-            continue
-        seen.add(id(members))
+    for members in _families(bench):
         scales = [member.scale[0] for member in members]
-        if max(scales) > min(scales):
-            for member in members:
-                bench.restate(member, np.asarray(max(scales)))
-            names = ", ".join(sorted({member.tensor for member in members}))
-            yield Change(
-                repair="concat",
-                subject=names,
-                what=f"one scale, {max(scales):.4g}, instead of {len(set(scales))} from {min(scales):.4g} up",
-                reason="different scales around Concat or MaxPool cost a second rounding, or the INT8 of what follows",
-            )
+        if max(scales) == min(scales):
+            continue
+        for member in members:
+            bench.restate(member, np.asarray(max(scales)))
+        yield Change(
+            repair="concat",
+            subject=", ".join(sorted({member.tensor for member in members})),
+            what=f"one scale, {max(scales):.4g}, instead of {len(set(scales))} from {min(scales):.4g} up",
+            reason="different scales around Concat or MaxPool cost a second rounding, or the INT8 of what follows",
+        )
 
 
-def _around(bench: Bench, node: Node, by_slot: dict[tuple[str, int], QdqPair]) -> list[QdqPair] | None:
-    """The pairs on every input of `node` and on its output; None where an input has none."""
-    count = len(node.inputs) if node.op == "Concat" else 1
-    inputs = [by_slot.get((node.name, index)) for index in range(count)]
-    outputs = [pair for pair in bench.pairs if pair.tensor == node.outputs[0] and pair.quantize]
-    found = [pair for pair in inputs if pair is not None] + outputs
-    plain = all(
-        pair.scale_shape == () and pair.dequantize and pair.kind is SlotKind.ACTIVATION for pair in found
-    )
-    return found if plain and None not in inputs else None
+def _families(bench: Bench) -> list[list[QdqPair]]:
+    """Pairs that must share a scale: those around one node, and around nodes that have a pair in common."""
+    before: dict[tuple[str, int], QdqPair] = {}
+    behind: dict[str, list[QdqPair]] = {}
+    for pair in bench.pairs:
+        if pair.quantize and pair.dequantize and pair.kind is SlotKind.ACTIVATION and pair.scale_shape == ():
+            before |= {(slot.node, slot.index): pair for slot in pair.slots}
+            behind.setdefault(pair.tensor, []).append(pair)
+    family: dict[str, list[QdqPair]] = {}
+    for node in bench.view.nodes:
+        count = {"Concat": len(node.inputs), "MaxPool": 1}.get(node.op, 0)
+        inputs = [before[node.name, index] for index in range(count) if (node.name, index) in before]
+        if not count or len(inputs) < count:
+            continue
+        around = [*inputs, *behind.get(node.outputs[0], [])]
+        merged = [other for pair in around for other in family.get(pair.quantize or "", [pair])]
+        whole = list({pair.quantize: pair for pair in merged}.values())
+        family |= {pair.quantize or "": whole for pair in whole}
+    return list({id(members): members for members in family.values()}.values())
 
 
 PLUGIN = repair

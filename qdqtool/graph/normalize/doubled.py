@@ -16,31 +16,41 @@ from qdqtool.graph.normalize.bench import Bench
 
 def repair(bench: Bench) -> Iterator[Change]:
     """Dissolve the needless one of two pairs that follow each other."""
-    behind = {pair.quantize: pair for pair in bench.pairs if pair.quantize}
-    gone: set[str] = set()
+    following = _following(bench)
     for first in bench.pairs:
-        reader = bench.consumer(first)
-        second = behind.get(reader.name) if reader else None
-        if (
-            second is None
-            or first.quantize is None
-            or first.kind is SlotKind.WEIGHT
-            or first.quantize in gone
-        ):
-            continue
-        if not first.scale or not second.scale or first.dequantize is None:
-            continue
-        loser = _loser(bench, first, second)
-        if loser is None:
-            continue
-        gone.add(loser.quantize or "")
-        bench.dissolve(loser)
-        yield Change(
-            repair="doubled",
-            subject=loser.quantize or "",
-            what=f"taken out {'before' if loser is first else 'behind'} another pair on the same tensor",
-            reason="a value that is quantized twice is rounded twice, and different scales cost a kernel",
-        )
+        while (second := following.get(first.quantize or "")) is not None:
+            loser = _loser(bench, first, second)
+            if loser is None:
+                break
+            bench.dissolve(loser)
+            yield Change(
+                repair="doubled",
+                subject=loser.quantize or "",
+                what=f"taken out {'before' if loser is first else 'behind'} another pair on the same tensor",
+                reason="a value that is quantized twice is rounded twice, and different scales cost a kernel",
+            )
+            _unlink(following, loser)
+
+
+def _following(bench: Bench) -> dict[str, QdqPair]:
+    """For each pair, by the name of its QuantizeLinear, the pair that reads nothing but its result."""
+    by_node = {pair.quantize: pair for pair in bench.pairs if pair.quantize and bench.is_known(pair)}
+    found = {}
+    for pair in by_node.values():
+        reader = bench.consumer(pair) if pair.dequantize and pair.kind is not SlotKind.WEIGHT else None
+        if reader is not None and reader.name in by_node:
+            found[pair.quantize or ""] = by_node[reader.name]
+    return found
+
+
+def _unlink(following: dict[str, QdqPair], gone: QdqPair) -> None:
+    """Let the pair before a dissolved one see the pair behind it."""
+    behind = following.pop(gone.quantize or "", None)
+    for name in [name for name, pair in following.items() if pair is gone]:
+        if behind is None:
+            del following[name]
+        else:
+            following[name] = behind
 
 
 def _loser(bench: Bench, first: QdqPair, second: QdqPair) -> QdqPair | None:

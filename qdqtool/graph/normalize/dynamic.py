@@ -100,7 +100,7 @@ def _parts(bench: Bench, node: Node) -> _Pattern | None:
         return None
     if product.op != "Mul" or node.inputs[2] != dynamic.outputs[2] or not view.is_constant(node.inputs[1]):
         return None
-    factors = view.producer(next(name for name in product.inputs if name != cast.outputs[0]))
+    factors = view.producer(next((name for name in product.inputs if name != cast.outputs[0]), ""))
     if factors is None or factors.op != "Mul" or dynamic.outputs[1] not in factors.inputs:
         return None
     scale = next((name for name in factors.inputs if name != dynamic.outputs[1]), "")

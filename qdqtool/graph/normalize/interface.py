@@ -16,7 +16,8 @@ import onnx
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.repair import Change
-from qdqtool.graph.normalize.bench import Bench
+from qdqtool.graph.normalize.bench import MOVES, WEIGHTED, Bench
+from qdqtool.graph.view import GraphView
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,7 +27,7 @@ def repair(bench: Bench) -> Iterator[Change]:
     """Replace each lone DequantizeLinear or QuantizeLinear that is not symmetric INT8."""
     for pair in bench.pairs:
         lone = pair.quantize is None or pair.dequantize is None
-        if not lone or pair.kind is SlotKind.WEIGHT or bench.symmetric(pair) or len(pair.scale) != 1:
+        if not lone or pair.kind is SlotKind.WEIGHT or bench.symmetric(pair) or not _is_single(bench, pair):
             continue
         before = f"{bench.integers(pair)} with zero point {pair.zero_point[0]}"
         if pair.quantize is None:
@@ -42,6 +43,11 @@ def repair(bench: Bench) -> Iterator[Change]:
             reason="TensorRT takes INT8 with zero point 0 only; the border of the model keeps its type and meaning",
             error=0.0,
         )
+
+
+def _is_single(bench: Bench, pair: QdqPair) -> bool:
+    """Whether the pair has one positive scale and one zero point."""
+    return bench.is_known(pair) and len(pair.scale) == 1 and pair.scale[0] > 0
 
 
 def _enter(bench: Bench, pair: QdqPair) -> None:
@@ -77,9 +83,9 @@ def _enter(bench: Bench, pair: QdqPair) -> None:
 
 
 def _follow_up(bench: Bench, pair: QdqPair, tensor: str) -> None:
-    """A pair with zero point 0 and the same range, for readers that expect a quantized input."""
-    readers = [use.node for use in bench.view.uses(tensor)]
-    if tensor in bench.pinned or any(reader.op == "QuantizeLinear" for reader in readers):
+    """A pair with zero point 0 and the same range, where a compute node would read float now."""
+    small = bench.integers(pair).itemsize == 1
+    if tensor in bench.pinned or not small or not _feeds_compute(bench.view, tensor):
         return
     edit = bench.edit
     low, high = bench.span(pair)
@@ -90,6 +96,18 @@ def _follow_up(bench: Bench, pair: QdqPair, tensor: str) -> None:
     bench.redirect(tensor, result)
     edit.node("QuantizeLinear", [tensor, scale, zero], [integers], name=f"{tensor}_QuantizeLinear")
     edit.node("DequantizeLinear", [integers, scale, zero], [result], name=f"{tensor}_DequantizeLinear")
+
+
+def _feeds_compute(view: GraphView, tensor: str) -> bool:
+    """Whether a compute node reads the tensor, directly or behind operators that only move values."""
+    waiting = [tensor]
+    while waiting:
+        for use in view.uses(waiting.pop()):
+            if use.node.op in WEIGHTED and use.index < 2:
+                return True
+            if use.node.op in MOVES | {"MaxPool", "Pad"} and use.index == 0:
+                waiting += use.node.outputs[:1]
+    return False
 
 
 def _leave(bench: Bench, pair: QdqPair) -> None:

@@ -11,9 +11,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from qdqtool.core.repair import Change
-from qdqtool.graph.insert import quantize
 from qdqtool.graph.normalize.bench import WEIGHTED, Bench
-from qdqtool.graph.normalize.weights import channel_axis
+from qdqtool.graph.normalize.weights import channel_axis, requantized
 
 
 def repair(bench: Bench) -> Iterator[Change]:
@@ -35,24 +34,19 @@ def _quantized(bench: Bench, name: str, index: int) -> Change | None:
     node = bench.nodes[name]
     tensor = node.input[index]
     value = edit.value(tensor)
-    if value is None or value.dtype not in (np.float32, np.float16) or value.ndim < 2:
+    if value is None or value.dtype not in (np.float32, np.float16) or value.ndim < 2 or not value.size:
         return None
     axis = channel_axis(reader, index, value.ndim)
-    others = tuple(place for place in range(value.ndim) if place != axis)
-    largest = np.abs(value.astype(np.float64)).max(axis=others)
-    scale = np.where(largest > 0, largest / 127, 1.0).astype(value.dtype)
-    integers = quantize(value, scale, axis)
+    integers, scale, error = requantized(value.astype(np.float64), axis, half=value.dtype == np.float16)
     inputs = [
         edit.constant(f"{tensor}_int8", integers),
-        edit.constant(f"{tensor}_scale", scale),
+        edit.constant(f"{tensor}_scale", scale.astype(value.dtype)),
         edit.constant(f"{tensor}_zero_point", np.zeros(scale.shape, np.int8)),
     ]
     node.input[index] = edit.fresh(f"{tensor}_dequantized")
     edit.node(
         "DequantizeLinear", inputs, [node.input[index]], name=f"{tensor}_{name}_DequantizeLinear", axis=axis
     )
-    grid = scale.astype(np.float64).reshape([-1 if place == axis else 1 for place in range(value.ndim)])
-    error = float(np.abs(integers * grid - value).max() / max(float(np.abs(value).max()), 1e-30))
     return Change(
         repair="missing",
         subject=tensor,

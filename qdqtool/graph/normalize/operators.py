@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from qdqtool.core.dtypes import DType
 from qdqtool.core.repair import Change
 from qdqtool.graph.normalize.bench import Bench
 
@@ -72,7 +73,7 @@ def repair(bench: Bench) -> Iterator[Change]:
             form: _Form | None = _concat(node)
         else:
             form = _FORMS.get((domain, node.op_type))
-        if form is None or _last_channels(node):
+        if form is None or _last_channels(node) or not _is_complete(node, form):
             continue
         _rewrite(bench, node, form)
         yield Change(
@@ -82,6 +83,16 @@ def repair(bench: Bench) -> Iterator[Change]:
             reason=f"TensorRT does not import {node.op_type}",
             error=0.0,
         )
+
+
+def _is_complete(node: onnx.NodeProto, form: _Form) -> bool:
+    """Whether all integers and scales are there; zero points may be left out."""
+    needed = [position for operand in form.inputs for position in operand[:2]]
+    return bool(form.inputs) and all(_input(node, position) for position in (*needed, form.output[0]))
+
+
+def _input(node: onnx.NodeProto, position: int) -> str:
+    return node.input[position] if position < len(node.input) else ""
 
 
 def _last_channels(node: onnx.NodeProto) -> bool:
@@ -98,17 +109,21 @@ def _rewrite(bench: Bench, node: onnx.NodeProto, form: _Form) -> None:
     edit = bench.edit
     operands = []
     for number, positions in enumerate(form.inputs):
-        names = [node.input[position] for position in positions]
+        names = [_input(node, position) for position in positions]
         result = edit.fresh(f"{names[0]}_{node.name}_float")
         axis = _axis(bench, names, form.axis[number])
-        edit.node("DequantizeLinear", names, [result], name=f"{node.name}_{number}_DequantizeLinear", **axis)
+        given = [name for name in names if name]
+        edit.node("DequantizeLinear", given, [result], name=f"{node.name}_{number}_DequantizeLinear", **axis)
         operands.append(result)
-    if form.bias is not None and len(node.input) > form.bias and node.input[form.bias]:
+    if form.bias is not None and _input(node, form.bias):
         operands.append(_bias(bench, node, form))
     made = edit.fresh(f"{node.output[0]}_float")
     twin = edit.node(form.op, operands, [made], name=f"{node.name}_{form.op}")
     twin.attribute.extend(attribute for attribute in node.attribute if attribute.name not in form.dropped)
-    scale, zero = (node.input[position] for position in form.output)
+    scale, zero = (_input(node, position) for position in form.output)
+    if not zero:
+        signed = bench.view.info(node.input[form.inputs[0][0]]).dtype is DType.INT8
+        zero = edit.constant(f"{node.output[0]}_zero_point", np.zeros((), np.int8 if signed else np.uint8))
     edit.node("QuantizeLinear", [made, scale, zero], [node.output[0]], name=f"{node.name}_QuantizeLinear")
     edit.remove([node])
 

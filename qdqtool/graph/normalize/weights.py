@@ -21,10 +21,16 @@ from qdqtool.graph.compute import compute
 from qdqtool.graph.insert import quantize
 from qdqtool.graph.normalize.bench import MOVES, WEIGHTED, Bench
 from qdqtool.graph.normalize.values import steps_and_scale
+from qdqtool.graph.scales import storable
 from qdqtool.graph.view import Node
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+
+Requantized = tuple["NDArray[np.int8]", "NDArray[np.float32]", float]
+"""INT8 values, their scales, and the largest error as a share of the largest magnitude."""
+_TINY = 1e-30
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +56,7 @@ def repair(bench: Bench) -> Iterator[Change]:
         route = _route(bench, pair)
         troubles = _troubles(bench, pair, route)
         found = steps_and_scale(bench, pair) if troubles else None
-        if found is None:
+        if found is None or not found[0].size:
             continue
         moved = [_moved(bench, route.moves, part) if route else part for part in found]
         steps, scale = moved
@@ -147,7 +153,9 @@ def _replace(
         bench.redirect(end, edit.constant(f"{pair.tensor}_float", (steps * scale).astype(kind)))
         return 0.0
     axis = channel_axis(route.reader, route.index, steps.ndim) if route else None
-    values, new_scale, error = _requantized(steps, scale, axis, pair)
+    values, new_scale, error = _exact(steps, scale, axis, pair) or requantized(
+        steps * scale, axis, half=kind is np.float16
+    )
     inputs = [
         edit.constant(f"{pair.tensor}_int8", values),
         edit.constant(f"{pair.tensor}_scale", new_scale.astype(kind)),
@@ -160,28 +168,27 @@ def _replace(
     return error
 
 
-def _requantized(
-    steps: NDArray[Any], scale: NDArray[Any], axis: int | None, pair: QdqPair
-) -> tuple[NDArray[np.int8], NDArray[np.float32], float]:
-    """INT8 values, their scales, and the largest error as a share of the largest magnitude."""
+def _exact(steps: NDArray[Any], scale: NDArray[Any], axis: int | None, pair: QdqPair) -> Requantized | None:
+    """The same values as INT8 with zero point 0; None where they do not fit, or scales vary along another axis."""
     others = None if axis is None else tuple(place for place in range(steps.ndim) if place != axis)
-    per_channel = axis is not None and len(pair.scale) > 1
     low, high = scale.min(axis=others), scale.max(axis=others)
-    if (low == high).all() and (low > 0).all() and steps.min() >= -128 and steps.max() <= 127:
-        exact = low if per_channel else np.asarray(scale.flat[0])
-        return steps.astype(np.int8), exact.astype(np.float32), 0.0
-    value = steps * scale
+    if (low != high).any() or (low <= 0).any() or steps.min() < -128 or steps.max() > 127:
+        return None
+    per_channel = axis is not None and len(pair.scale) > 1
+    return steps.astype(np.int8), (low if per_channel else np.asarray(scale.flat[0])).astype(np.float32), 0.0
+
+
+def requantized(value: NDArray[Any], axis: int | None, *, half: bool) -> Requantized:
+    """`value` as INT8 with scale amax / 127, for the whole tensor or per channel; `half`: FP16 holds the scales."""
+    others = None if axis is None else tuple(place for place in range(value.ndim) if place != axis)
     largest = np.abs(value).max(axis=others)
-    new = np.where(largest > 0, largest / 127, 1.0).astype(np.float32)
-    values = quantize(value, new, axis)
-    grid = new if axis is None else new.reshape([-1 if place == axis else 1 for place in range(steps.ndim)])
-    return (
-        values,
-        new,
-        float(
-            np.abs(values * grid.astype(np.float64) - value).max() / max(float(np.abs(value).max()), 1e-30)
-        ),
+    scale = storable(np.where(largest > 0, largest / 127, 1.0), half=half)
+    integers = quantize(value, scale, axis)
+    grid = (
+        scale if axis is None else scale.reshape([-1 if place == axis else 1 for place in range(value.ndim)])
     )
+    error = np.abs(integers * grid.astype(np.float64) - value).max() / max(float(largest.max()), _TINY)
+    return integers, scale, float(error)
 
 
 PLUGIN = repair

@@ -29,7 +29,7 @@ def repair(bench: Bench) -> Iterator[Change]:
     cut: dict[str, str] = {}
     for pair in bench.pairs:
         whole = pair.quantize is not None and pair.dequantize is not None
-        if not whole or pair.kind is SlotKind.WEIGHT or pair.scale_shape != ():
+        if not whole or pair.kind is SlotKind.WEIGHT or pair.scale_shape != () or not pair.zero_point:
             continue
         if bench.symmetric(pair):
             yield from _written_out(bench, pair)
