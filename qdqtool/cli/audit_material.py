@@ -1,13 +1,18 @@
-"""What the audit command looks at: a run folder, a model with layer information, or layer information alone."""
+"""What the audit command looks at: a run folder, a model that is built for it, or layer information."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from qdqtool.audit.scene import Scene, stage
+from qdqtool.backends import BUILDERS
+from qdqtool.backends.shapes import profiles
+from qdqtool.core.build import BuildRequest
 from qdqtool.core.explore import CostModel
 from qdqtool.core.kinds import BUILD, PLACEMENT
+from qdqtool.core.protocols import Builder
 from qdqtool.engine.diff import Explored, compare
 from qdqtool.engine.profiles import read_profile
 from qdqtool.engine.read import read
@@ -48,16 +53,65 @@ def gather(wanted: Wanted) -> Scene:
         UsageError: there is no layer information.
         InputFileError: a file cannot be read.
     """
+    if wanted.subject.suffix == _MODEL and wanted.subject.is_file() and wanted.layers is None:
+        with TemporaryDirectory() as place:
+            return _scene(wanted, None, build(wanted.subject, Path(place), wanted.sm or "86"))
     folder = wanted.subject if wanted.subject.is_dir() else None
-    path = _layers(wanted, folder)
-    model = folder / "model.qdq.onnx" if folder else wanted.subject
-    placement, build = wanted.placement or _in(folder, "placement.json"), _in(folder, "build.json")
+    return _scene(wanted, folder, _layers(wanted, folder))
+
+
+def build(model: Path, folder: Path, sm: str) -> Path:
+    """Build the model with TensorRT for RTX; the file of its layer information.
+
+    A free batch dimension is built for 1.
+
+    Raises:
+        UsageError: other dimensions are free.
+        BuildError: the builder refuses the model.
+        MissingPackage: the builder is not installed.
+    """
+    inputs = load(model).view.inputs
+    usual = {
+        info.name: tuple(
+            1 if place == 0 and isinstance(dim, str) else dim for place, dim in enumerate(info.shape)
+        )
+        for info in inputs
+        if info.shape and not info.is_static
+    }
+    open_ones = sorted(
+        name for name, shape in usual.items() if not all(isinstance(dim, int) for dim in shape)
+    )
+    if open_ones:
+        raise UsageError(
+            f"has free dimensions: {', '.join(open_ones)}",
+            fix="build it with `qdqtool build --opt-shapes`, then pass its layers.txt with --layers",
+            where=str(model),
+        )
+    found, _ = profiles(inputs, {}, {}, {}, {name: _numbers(shape) for name, shape in usual.items()})
+    request = BuildRequest(
+        model=model, folder=folder, targets=(f"sm{sm.removeprefix('sm')}",), profiles=found
+    )
+    plugin: Builder = BUILDERS.load("rtx")
+    plugin.build(request)
+    return folder / "layers.txt"
+
+
+def _numbers(shape: tuple[int | str, ...]) -> tuple[int, ...]:
+    return tuple(dim for dim in shape if isinstance(dim, int))
+
+
+def _scene(wanted: Wanted, folder: Path | None, path: Path) -> Scene:
+    placement, built = wanted.placement or _in(folder, "placement.json"), _in(folder, "build.json")
+    result = BUILD.read(built) if built else None
+    model = (
+        folder / (result.model if result and result.model else "model.qdq.onnx") if folder else wanted.subject
+    )
     given = (f"sm{wanted.sm.removeprefix('sm')}",) if wanted.sm else ()
     scene = stage(
         read(path),
         load(model).view if model.suffix == _MODEL else None,
         PLACEMENT.read(placement) if placement else None,
-        targets=given or (BUILD.read(build).targets if build else ()),
+        targets=given or (result.targets if result else ()),
     )
     return replace(_compared(scene, wanted), layers_file="layers.json" if folder else path.name)
 

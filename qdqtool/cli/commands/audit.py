@@ -1,7 +1,7 @@
 """Say what became of every compute node in an engine: INT8 or not, why, and what to do.
 
-Give a run folder; or a Q/DQ model together with `--layers`: a layer dump, the file of `--exportLayerInfo`, or a whole
-build log; or such layer information alone, which tells less. Every Conv, ConvTranspose, Gemm, MatMul and attention node
+Give a run folder; or a Q/DQ model, which is built with TensorRT for RTX for the purpose unless `--layers` names a layer
+dump, the file of `--exportLayerInfo`, or a whole build log; or such layer information alone, which tells less. Every Conv, ConvTranspose, Gemm, MatMul and attention node
 gets a verdict; every check adds findings with reason, fix and evidence. No GPU and no TensorRT is needed.
 
 --fix goes on where the audit ends: for every fallback and every needless kernel the suggested edit is applied, built

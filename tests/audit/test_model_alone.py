@@ -1,0 +1,37 @@
+"""A model alone is built for its audit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import qdqtool
+from qdqtool.cli.app import run as cli
+
+DIGITS = Path(__file__).resolve().parents[2] / "recipes" / "examples" / "digits"
+
+
+@pytest.mark.rtx
+def test_a_model_alone_is_built_and_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("tensorrt_rtx", reason="building needs the extra rtx")
+    model = tmp_path / "digits.qdq.onnx"
+    qdqtool.quantize(DIGITS / "digits.onnx", f"{DIGITS / 'calibration.npz'}[:16]", model)
+    assert cli(["audit", str(model), "--json"]) == 0
+    verdicts = json.loads(capsys.readouterr().out)["data"]["verdicts"]
+    assert {verdict["verdict"] for verdict in verdicts} == {"int8"}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["digits.qdq.onnx"]
+
+
+def test_free_dimensions_beyond_the_batch_need_shapes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 3, "h", "w"]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", values[:1], values[1:])
+    model = tmp_path / "free.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), model)
+    assert cli(["audit", str(model)]) == 2
+    assert "--opt-shapes" in capsys.readouterr().err
