@@ -99,27 +99,24 @@ def _by_tensors(layer: Layer) -> tuple[str, str]:
         return "float", f"its kernel {layer.name} reads {len(quantized)} INT8 tensor(s) of {len(operands)}"
     if any(tensor.dtype is DType.INT8 for tensor in layer.outputs):
         return "int8", f"its kernel {layer.name} reads and writes INT8"
-    return "int8-in", f"its kernel {layer.name} reads INT8 and writes {_types(layer)}"
+    return "int8-in", f"its kernel {layer.name} reads INT8 and writes {_listed(layer.types('Outputs'))}"
 
 
 def _contradiction(precision: str, layer: Layer | None) -> str:
     """How the engine layer's tensors disagree with the ledger; "" where they agree or are not printed."""
-    if layer is None or not layer.outputs or not layer.inputs:
+    if layer is None:
         return ""
-    reads = any(tensor.dtype is DType.INT8 for tensor in (*layer.inputs, *layer.constants))
-    writes = any(tensor.dtype is DType.INT8 for tensor in layer.outputs)
-    known = all(tensor.dtype is not DType.UNKNOWN for tensor in (*layer.inputs, *layer.outputs))
-    if not known:
+    reads, writes = layer.types("Inputs"), layer.types("Outputs")
+    if not reads or not writes or DType.UNKNOWN in reads or DType.UNKNOWN in writes:
         return ""
-    if precision in ("int8", "int8-in") and not reads:
-        return f"the ledger says INT8 in, its layer reads {_types(layer, inputs=True)}"
-    if precision == "int8" and not writes:
-        return f"the ledger says INT8 out, its layer writes {_types(layer)}"
-    if precision == "int8-in" and writes and not any(tensor.dtype in _FLOATS for tensor in layer.outputs):
-        return f"the ledger says float out, its layer writes {_types(layer)}"
+    if precision in ("int8", "int8-in") and DType.INT8 not in reads + layer.types("Constants"):
+        return f"the ledger says INT8 in, its layer reads {_listed(reads)}"
+    if precision == "int8" and DType.INT8 not in writes:
+        return f"the ledger says INT8 out, its layer writes {_listed(writes)}"
+    if precision == "int8-in" and not _FLOATS & set(writes):
+        return f"the ledger says float out, its layer writes {_listed(writes)}"
     return ""
 
 
-def _types(layer: Layer, *, inputs: bool = False) -> str:
-    tensors = layer.inputs if inputs else layer.outputs
-    return ", ".join(sorted({str(tensor.dtype) for tensor in tensors})) or "nothing"
+def _listed(types: list[DType]) -> str:
+    return ", ".join(sorted({str(dtype) for dtype in types})) or "nothing"

@@ -10,6 +10,7 @@ class Names:
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         self._known = set(names)
+        self._parts: dict[str, tuple[str, ...]] = {}
 
     def __contains__(self, name: str) -> bool:
         return name in self._known
@@ -41,12 +42,21 @@ class Names:
 
     def parts(self, name: str) -> tuple[str, ...]:
         """The nodes that a fused name is made of: `A + B` and `A || B`, with `PWN(...)` opened."""
-        if name in self._known and " + " not in name and " || " not in name:
+        if " + " not in name and " || " not in name and not name.startswith("PWN("):
             return (name,)
+        known = self._parts.get(name)
+        if known is None:
+            known = self._parts[name] = self._split_parts(name)
+        return known
+
+    @staticmethod
+    def _split_parts(name: str) -> tuple[str, ...]:
         found: list[str] = []
         for piece in name.replace(" || ", " + ").split(" + ")[:_PLACES]:
             inner = piece
-            while inner.startswith("PWN(") and inner.endswith(")"):
+            for _ in range(_NESTED):
+                if not (inner.startswith("PWN(") and inner.endswith(")")):
+                    break
                 inner = inner[4:-1]
             found.extend(inner.split(", ") if inner is not piece else (inner,))
         return tuple(found)
@@ -59,3 +69,5 @@ class Names:
 
 _PLACES = 64
 """Separators looked at in one text; real names have a handful."""
+_NESTED = 8
+"""Brackets of `PWN(PWN(...))` that are opened."""

@@ -102,6 +102,8 @@ class Prefix:
 
 
 NO_PREFIX = Prefix()
+SOME_PREFIX = Prefix(form=SHORT)
+"""A quiet prefix that nobody looked at closely."""
 _PEELS = 4
 
 

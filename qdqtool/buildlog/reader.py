@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from qdqtool.buildlog.grammar import Bound, BoundInside, Grammar, Hear, grammar
 from qdqtool.buildlog.place import Place
-from qdqtool.buildlog.prefix import NO_PREFIX, Prefix, peel, without_position
-from qdqtool.buildlog.run import Run
+from qdqtool.buildlog.prefix import NO_PREFIX, SOME_PREFIX, Prefix, peel, without_position
+from qdqtool.buildlog.run import Run, Verdict
 from qdqtool.buildlog.sentence import Fields, Section
 from qdqtool.buildlog.skim import NOTED, SLOW, TUNED, Skimmed, Skimmer
 from qdqtool.buildlog.source import LogSource
@@ -163,11 +163,11 @@ class Reader:
         run.lines += skimmed.lines
         run.blank += len(skimmed.blank)
         self._line += skimmed.lines
-        if run.keep(len(skimmed.number), skimmed.kept):
-            self._bind()
         self._short_way(skimmed, first, ascii_only=block.isascii())
         self._place.leave()
         self._sum_up()
+        if self._run.weigh(len(skimmed.number), skimmed.bytes, skimmed.longest):
+            self._bind()
 
     def _short_way(self, skimmed: Skimmed, first: int, *, ascii_only: bool) -> None:
         place, table, inner = self._place, self._table, self._inner
@@ -177,7 +177,8 @@ class Reader:
             place.index = index
             if code == SLOW:
                 line = text[start:end]
-                self._by_hand(first + number, line if ascii_only else _utf8(line))
+                verdict = self._by_hand(first + number, line if ascii_only else _utf8(line))
+                self._run.count(verdict)
                 continue
             body = text[at:end] if ascii_only else _utf8(text[at:end])
             if code >= 0:
@@ -189,7 +190,7 @@ class Reader:
                         self._section = section
                         break
                 else:
-                    self._long_way(first + number, body, NO_PREFIX, has_prefix=True)
+                    self._run.count(self._long_way(first + number, body, SOME_PREFIX))
             else:
                 for anchor, read, hear, section in inner:
                     if anchor in body:
@@ -200,44 +201,46 @@ class Reader:
                             self._section = section
                             break
                 else:
-                    self._long_way(first + number, body, NO_PREFIX, has_prefix=True)
+                    self._run.count(self._long_way(first + number, body, SOME_PREFIX))
 
     def _read_by_hand(self, block: bytes) -> None:
         """A block with lone carriage returns (progress bars): each line is several messages over each other."""
         lines = block.decode("utf-8", "replace").split("\n")[:-1]
-        if self._run.keep(len(lines), len(block)):
-            self._bind()
         for line in lines:
             self._line += 1
             self._run.lines += 1
-            pieces = [piece for piece in line.split("\r") if piece.strip()]
-            if not pieces:
-                self._run.blank += 1
-            before = self._run.unread
-            for piece in pieces:
-                self._place.enter(piece, None)
-                self._by_hand(self._line, piece)
-            self._run.unread = min(self._run.unread, before + 1) if pieces else before
+            verdicts = [self._piece(piece) for piece in line.split("\r")]
+            self._run.count(_together(verdicts))
+        if self._run.weigh(len(lines), len(block), len(block)):
+            self._bind()
+
+    def _piece(self, text: str) -> Verdict:
+        self._place.enter(text, None)
+        return self._by_hand(self._line, text)
 
     # Single lines
 
-    def _by_hand(self, line: int, text: str) -> None:
+    def _by_hand(self, line: int, text: str, *, joined: bool = True) -> Verdict:
         prefix, body = peel(text)
         if prefix is not NO_PREFIX:
             self._sum_up()
             self._run.prefixed = True
             self._run.identity.saw_prefix(prefix)
-        self._long_way(line, body, prefix, has_prefix=prefix.form >= 0)
+        return self._long_way(line, body, prefix, joined=joined)
 
-    def _long_way(self, line: int, body: str, prefix: Prefix, *, has_prefix: bool) -> None:
+    def _long_way(self, line: int, body: str, prefix: Prefix, *, joined: bool = True) -> Verdict:
+        """Hear a message of any kind; `joined` is whether it may be several that lost their line ends."""
         body = body.strip()
         if not body:
-            self._run.blank += 1
-            return
+            return Verdict.BLANK
+        has_prefix = prefix.form >= 0
         found = self._recognise(body, has_prefix=has_prefix)
         if found is None:
-            self._unknown(line, body, prefix, has_prefix=has_prefix)
-            return
+            pieces = [piece for piece in _JOINT.split(body, maxsplit=8) if piece.strip()] if joined else []
+            if len(pieces) > 1:
+                first = self._long_way(line, pieces[0], prefix, joined=False)
+                return _together([first, *(self._by_hand(line, piece, joined=False) for piece in pieces[1:])])
+            return self._unknown(line, body, prefix)
         name, fields, inside = found
         if prefix.severity in _LOUD:
             self._run.troubles.note(line, prefix.severity, body, name)
@@ -248,6 +251,7 @@ class Reader:
         self._hear(line, name, fields)
         if not inside:
             self._section = self._grammar.sections.get(name)
+        return Verdict.READ
 
     def _recognise(self, body: str, *, has_prefix: bool) -> tuple[str, Fields, bool] | None:
         """The sentence a message is, its fields, and whether it is a row of the open section."""
@@ -269,22 +273,16 @@ class Reader:
         found = self._grammar.read(rest) if rest else None
         return (*found, False) if found is not None else None
 
-    def _unknown(self, line: int, body: str, prefix: Prefix, *, has_prefix: bool) -> None:
-        """A message that no sentence fits: perhaps two joined ones, perhaps not the builder's."""
+    def _unknown(self, line: int, body: str, prefix: Prefix) -> Verdict:
+        """A message that no sentence fits: perhaps it is not the builder's."""
         self._section = None
-        first, *others = (piece for piece in _JOINT.split(body, maxsplit=8) if piece.strip())
-        if others:
-            self._long_way(line, first, prefix, has_prefix=has_prefix)
-            for piece in others:
-                self._by_hand(line, piece)
-            return
         if prefix.severity in _LOUD:
             self._run.troubles.note(line, prefix.severity, body, "")
         bare = self._run.pasted and not self._is_prefixed()
-        if not has_prefix and not bare and self._is_foreign(body):
-            self._run.foreign += 1
-        else:
-            self._run.miss(line, body)
+        if prefix.form < 0 and not bare and self._is_foreign(body):
+            return Verdict.FOREIGN
+        self._run.miss(line, body)
+        return Verdict.UNREAD
 
     def _is_foreign(self, body: str) -> bool:
         return any(shape.read(body[:_SHAPED]) is not None for shape in self._grammar.foreign)
@@ -295,6 +293,14 @@ class Reader:
         hear = self._start(name) if name in _STARTS else self._ears.get(name)
         if hear is not None:
             hear(line, *fields)
+
+
+def _together(verdicts: list[Verdict]) -> Verdict:
+    """The verdict on a line that holds several messages: it counts once."""
+    for worst in (Verdict.UNREAD, Verdict.READ, Verdict.FOREIGN):
+        if worst in verdicts:
+            return worst
+    return Verdict.BLANK
 
 
 def _row(section: Section, body: str) -> tuple[str, Fields] | None:

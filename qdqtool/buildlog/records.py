@@ -18,13 +18,15 @@ from qdqtool.buildlog.sentence import tactic_id
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty, EngineLayer, EngineTensor
 
-_TENSOR = re.compile(
-    r"(?P<name>[^\x00]+?)"
+_TYPED = re.compile(
     r"(?:\[(?P<old>\w{1,20})\((?P<olddims>[^()]{0,300})\)\]| \((?P<new>\w{1,20})\[(?P<newdims>[^\[\]]{0,300})\]\))"
     r"(?:, |\Z)"
 )
+"""Type and extents behind the name of a tensor, and what separates it from the next."""
 _ATTRIBUTE = re.compile(r", (?=[A-Z][\w/]{0,60}: )")
-_METADATA = re.compile(r"\[ONNX Layer: ([^\x1e\x1f]*?)\](?=\[ONNX Layer: |[\x1e\x1f]|\Z)")
+_METADATA = re.compile(r"\[ONNX Layer: ([^\x1e\x1f]{0,1000}?)\](?=\[ONNX Layer: |[\x1e\x1f]|\Z)")
+_JOINED = "Format/Datatype: "
+"""The field of releases up to 10 that holds memory format and element type in prose."""
 _LONGEST = 1 << 18
 """Characters of one record that are taken apart; real ones stay far below."""
 
@@ -68,6 +70,10 @@ class Layer:
     def onnx_nodes(self) -> tuple[str, ...]:
         """ONNX nodes it says it contains."""
         return ()
+
+    def types(self, title: str) -> list[DType]:
+        """Element types of its "Inputs", "Constants" or "Outputs"."""
+        return [tensor.dtype for tensor in self._groups.get(title, ())]
 
     def value(self) -> EngineLayer:
         """The layer taken apart completely."""
@@ -124,6 +130,12 @@ class RecordLayer(Layer):
             attributes=tuple(sorted(attributes.items())),
         )
 
+    def types(self, title: str) -> list[DType]:
+        text = self._split[0].get(title, "")
+        if _JOINED not in text:
+            return super().types(title)
+        return [dtype_of(piece.partition("}")[0].rstrip()) for piece in text.split(_JOINED)[1:]]
+
     @cached_property
     def _split(self) -> tuple[dict[str, str], int]:
         """The text of each group of tensors, and where the groups end."""
@@ -165,7 +177,7 @@ def layer_of_name(line: int, name: str) -> Layer:
 
 def nodes_of(metadata: str) -> tuple[str, ...]:
     """ONNX nodes of `[ONNX Layer: a][ONNX Layer: b]`, each once; control characters may stand between."""
-    return tuple(dict.fromkeys(_METADATA.findall(metadata)))
+    return tuple(dict.fromkeys(_METADATA.findall(metadata[:_LONGEST])))
 
 
 @lru_cache(maxsize=1024)
@@ -180,13 +192,14 @@ def dtype_of(words: str) -> DType:
 
 def _tensors(text: str) -> Tensors:
     found = []
-    for match in _TENSOR.finditer(text):
+    begin = 0
+    for match in _TYPED.finditer(text):
         word = match["old"] or match["new"]
         dims = match["olddims"] if match["old"] else match["newdims"]
+        name = text[begin : match.start()]
+        begin = match.end()
         found.append(
-            EngineTensor(
-                name=match["name"], shape=_shape(dims), dtype=dtype_of(word), format=f"{word}({dims})"
-            )
+            EngineTensor(name=name, shape=_shape(dims), dtype=dtype_of(word), format=f"{word}({dims})")
         )
     return tuple(found)
 
@@ -196,8 +209,8 @@ def _object(piece: str) -> EngineTensor:
     name, _, rest = piece.removeprefix("Name: ").partition(", Dimensions: [")
     name, _, location = name.partition(", Location: ")
     dims, _, fields = rest.partition("]")
-    if fields.startswith(", Format/Datatype: "):
-        joined = fields.removeprefix(", Format/Datatype: ")
+    if fields.startswith(f", {_JOINED}"):
+        joined = fields.removeprefix(f", {_JOINED}")
         return EngineTensor(
             name=name, shape=_shape(dims), dtype=dtype_of(joined), format=joined, location=location
         )

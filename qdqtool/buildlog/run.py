@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from enum import Enum, auto
 from functools import cached_property
 from typing import Any
 
@@ -27,15 +28,24 @@ from qdqtool.buildlog.records import Layer
 from qdqtool.core.buildlog import LogRun, RunDigest, Unread
 from qdqtool.core.events import ComputeNode, End, PassCount
 
-KEEP = 96 << 20
+KEEP = 64 << 20
 """Bytes that the records of one run may take, estimated; beyond it they are counted and dropped."""
-RECORD = 200
+RECORD = 400
 """Bytes that a kept record costs besides its text."""
 
 _CHANGING = re.compile(r"0x[0-9a-fA-F]+|\d+")
 _WORDINGS = 2000
 _EXAMPLE = 200
 _SHOWN = 20
+
+
+class Verdict(Enum):
+    """What became of a line."""
+
+    READ = auto()
+    BLANK = auto()
+    FOREIGN = auto()
+    UNREAD = auto()
 
 
 class Run:
@@ -59,6 +69,7 @@ class Run:
         self.pasted = False
         self.last_stamp = ""
         self._kept = 0
+        self._records = 0
         self._wordings: dict[str, Unread] = {}
         self.identity = IdentityBook()
         self.options = OptionsBook()
@@ -87,17 +98,33 @@ class Run:
         """Whether its records have taken all the memory they may take."""
         return self._kept > KEEP
 
-    def keep(self, records: int, text: int) -> bool:
-        """Account for records about to be kept; True when this makes the run full."""
-        before = self.full
-        self._kept += records * RECORD + text
-        if before:
-            self.clipped += records
-        return self.full and not before
+    def weigh(self, lines: int, text: int, longest: int) -> bool:
+        """Account for what was kept of a block; True when this makes the run full.
+
+        Args:
+            lines: lines of the block that wanted reading.
+            text: their bytes.
+            longest: bytes of the longest.
+        """
+        if self.full:
+            self.clipped += lines
+            return False
+        records = sum(len(book) for book in self._large)
+        new, self._records = records - self._records, records
+        self._kept += new * RECORD + min(text, new * longest)
+        return self.full
+
+    def count(self, verdict: Verdict) -> None:
+        """Count a line that was not simply read."""
+        if verdict is Verdict.BLANK:
+            self.blank += 1
+        elif verdict is Verdict.FOREIGN:
+            self.foreign += 1
+        elif verdict is Verdict.UNREAD:
+            self.unread += 1
 
     def miss(self, line: int, body: str) -> None:
-        """Count a line that no sentence fits."""
-        self.unread += 1
+        """Keep the wording of a message that no sentence fits."""
         key = _CHANGING.sub("#", body[:_EXAMPLE])
         known = self._wordings.get(key)
         if known is not None:

@@ -48,7 +48,8 @@ class Skimmed:
         quiet: where the lines with a well-known prefix begin, light ones among them.
         stamped: where those of them begin that have a time stamp.
         noted: where the messages of noted sentences begin.
-        kept: bytes of the lines that want reading.
+        bytes: of the lines that want reading.
+        longest: bytes of the longest of them.
     """
 
     lines: int
@@ -62,7 +63,8 @@ class Skimmed:
     quiet: Ints
     stamped: Ints
     noted: Ints
-    kept: int
+    bytes: int
+    longest: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,6 +113,7 @@ class Skimmer:
         counts = np.cumsum(found.tuned) + self._counted
         self._counted = int(counts[-1])
         wanted = np.flatnonzero(~(found.light | blank))
+        lengths = ends[wanted] - starts[wanted]
         return Skimmed(
             lines=len(ends),
             blank=starts[blank],
@@ -123,7 +126,8 @@ class Skimmer:
             quiet=starts[known],
             stamped=starts[known & (body - starts >= _STAMPED)],
             noted=at[found.noted],
-            kept=int((ends[wanted] - starts[wanted]).sum()),
+            bytes=int(lengths.sum()),
+            longest=int(lengths.max(initial=0)),
         )
 
     def _codes(self, keys: Keys, known: Flags) -> Codes:

@@ -17,7 +17,9 @@ class LayersBook:
         self.regions: list[Region] = []
 
     def __len__(self) -> int:
-        return len(self._lines) + len(self._records) + len(self._names)
+        return (
+            len(self._lines) + len(self._records) + len(self._names) + len(self.bindings) + len(self.regions)
+        )
 
     def ears(self) -> dict[str, Hear]:
         return {

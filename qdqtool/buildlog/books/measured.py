@@ -12,6 +12,8 @@ from qdqtool.core.buildlog import Performance, ProfileRow, Times
 _VALUE = re.compile(
     r"(min|max|mean|median|percentile)(?:\((\d{1,3}(?:\.\d{1,3})?)%\))? = ([-+.\deinf]{1,24}) ms"
 )
+_MOST, _LONGEST = 50_000, 2000
+"""Rows of a profile, and characters of a name, that are kept."""
 _METRICS = {
     "Latency": "latency",
     "Host Latency": "latency",
@@ -109,9 +111,11 @@ class MeasuredBook:
 
     def _row(self, layer: str, numbers: list[str]) -> None:
         total, average, *median, percent = (float(number) for number in numbers)
+        if len(self._profile) >= _MOST:
+            return
         self._profile.append(
             ProfileRow(
-                layer=layer,
+                layer=layer[:_LONGEST],
                 total_ms=total,
                 average_ms=average,
                 median_ms=median[0] if median else None,

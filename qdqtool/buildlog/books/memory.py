@@ -16,7 +16,11 @@ class MemoryBook:
     def __init__(self) -> None:
         self._bytes: dict[str, int] = {}
         self._device = ""
+        self._placed = 0
         self.placement: dict[str, list[str]] = {}
+
+    def __len__(self) -> int:
+        return self._placed
 
     def ears(self) -> dict[str, Hear]:
         stated = {
@@ -63,4 +67,5 @@ class MemoryBook:
             self._place(self._device, layer)
 
     def _place(self, device: str, layer: str) -> None:
+        self._placed += 1
         self.placement.setdefault(device, []).append(layer)

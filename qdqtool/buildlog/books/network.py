@@ -21,7 +21,7 @@ class NetworkBook:
         self.layers: set[str] = set()
 
     def __len__(self) -> int:
-        return len(self._nodes)
+        return len(self._inputs) + len(self._nodes) + len(self._takes) + len(self._gives) + len(self.layers)
 
     def ears(self) -> dict[str, Hear]:
         return {
@@ -93,6 +93,9 @@ def tensors_of(text: str) -> tuple[TensorInfo, ...]:
 
 
 def _names(text: str) -> list[str]:
+    if "], [" not in text:
+        name, found, _ = text.partition(" -> ")
+        return [name.lstrip()[1:]] if found else []
     return [piece.rpartition(" -> ")[0] or piece for piece in _pieces(text)]
 
 

@@ -23,7 +23,7 @@ class OptimizerBook:
         self.funnel: list[FunnelStep] = []
 
     def __len__(self) -> int:
-        return len(self._spoken)
+        return len(self._spoken) + len(self.funnel)
 
     def ears(self) -> dict[str, Hear]:
         return {

@@ -5,6 +5,8 @@ from __future__ import annotations
 from qdqtool.buildlog.grammar import Hear
 from qdqtool.core.buildlog import OnnxHeader
 
+_LONGEST = 2000
+"""Characters kept of an option."""
 _MOST = 512
 """Options kept per run; trtexec prints about ninety."""
 
@@ -47,6 +49,7 @@ class OptionsBook:
 
     def _open(self, _line: int, title: str) -> None:
         if len(self.sections) < 32:
+            title = title[:_LONGEST]
             self._current = self.sections.setdefault(
                 title.removesuffix(" Options").removesuffix(" Information"), {}
             )
@@ -56,7 +59,7 @@ class OptionsBook:
         self._option(line, option, value)
 
     def _option(self, _line: int, key: str, value: str) -> None:
-        value = value.strip()
+        key, value = key[:_LONGEST], value.strip()[:_LONGEST]
         if self._kept >= _MOST:
             return
         self._kept += 1
@@ -69,6 +72,6 @@ class OptionsBook:
 
     def _note(self, field: str) -> Hear:
         def hear(_line: int, value: str) -> None:
-            self._header.setdefault(field, value.strip())
+            self._header.setdefault(field, value.strip()[:_LONGEST])
 
         return hear

@@ -80,7 +80,7 @@ class TuningBook:
         self._cache: tuple[int, int] | None = None
 
     def __len__(self) -> int:
-        return len(self._rows) + len(self._myelin)
+        return len(self._rows) + len(self._known) + len(self._myelin)
 
     def ears(self) -> dict[str, Hear]:
         return {

@@ -309,7 +309,7 @@ PLUGIN = Family(
                 row("profile-heading", r"(?P<title>Profile \d+):", "Profile 0:"),
                 row(
                     "profile-shapes",
-                    r"[{ ]*(?P<tensor>\S+) \[min=(?P<low>.*), opt=(?P<opt>.*), max=(?P<high>.*)\][}, ]*",
+                    r"[{ ]*(?P<tensor>\S+) \[min=(?P<low>[^=]{0,2000}), opt=(?P<opt>[^=]{0,2000}), max=(?P<high>[^=]{0,2000})\][}, ]{0,9}",
                     "{x [min=[1, 1, 28, 28], opt=[4, 1, 28, 28], max=[16, 1, 28, 28]]}",
                 ),
                 row("profiles-end", r"(?P<mark>\])", "]"),
