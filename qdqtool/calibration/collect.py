@@ -87,7 +87,8 @@ class Collection:
     ) -> None:
         self._samples = samples
         self._tensors = activations(placement)
-        self._fixed = fixed_batch(model.view.inputs)
+        # Only our own source gives single rows; others feed the model as it wants to be fed.
+        self._fixed = fixed_batch(model.view.inputs) if isinstance(samples, Samples) else 1
         self._manner = manner
         self._crew = Crew(model, self._tensors, manner, identify=resumable)
         self._batch = self._fixed or min(batch, self._crew.largest_batch)
@@ -113,9 +114,10 @@ class Collection:
             InputFileError: `path` holds something else that this would destroy.
         """
         identity = self.identity()
-        found = self._kept(path, identity, span) or replace(self._nothing(span), identity=identity)
-        if found.span.is_complete and not path.exists():
-            save_histograms(path, found)
+        kept = self._kept(path, identity, span)
+        found = kept or replace(self._nothing(span), identity=identity)
+        if kept is None and found.span.is_complete:
+            save_histograms(path, found)  # an empty shard is a result too
         size = _FIRST_PART * self._batch
         while not found.span.is_complete:
             began = time.monotonic()

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from qdqtool.calibration.samples import open_samples
 from qdqtool.calibration.shards import merge_files, merge_parts
 from qdqtool.calibration.span import Span, parse_shard
 from qdqtool.core.placement import Placement, Tie
+from qdqtool.core.protocols import Sample
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.model import Model
 from tests import models
@@ -98,6 +100,42 @@ def test_a_fixed_batch_with_a_rest_counts_every_sample_once(tmp_path: Path) -> N
     assert found.samples == 10
     assert found.tensors["x"] == histogram_of(np.load(data)["x"])
     assert found.tensors["relu1_y"].total == 10 * 8 * 8 * 8
+
+
+class Plain:
+    """A source of somebody else: it only keeps the protocol."""
+
+    description, meaningful, digest = "plain", True, "plain"
+
+    def __init__(self, rows: np.ndarray) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[Sample]:
+        return (Sample(name=str(number), feeds={"x": row}) for number, row in enumerate(self.rows))
+
+
+def test_a_source_that_only_keeps_the_protocol_is_run_as_it_feeds(tmp_path: Path) -> None:
+    proto = models.conv_chain()
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = 4
+    model = opened(proto, tmp_path)
+    rows = np.random.default_rng(0).standard_normal((3, 4, 8, 8, 8)).astype(np.float32)
+    found = collect(model, placed(model), Plain(rows), batch=2)
+    assert (found.samples, found.tensors["x"]) == (3, histogram_of(rows))
+
+
+def test_an_empty_shard_replaces_what_lay_there(model: Model, data: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "kept.npz"
+    one = open_samples(f"{data}[0:1]", model.view.inputs)
+    Collection(model, placed(model), one, resumable=True).resume(Span(total=1), kept)
+    found = Collection(model, placed(model), one, resumable=True).resume(
+        Span(shard=1, shards=2, total=1), kept
+    )
+    assert load_histograms(kept).span == found.span
+    assert found.samples == 0
 
 
 def test_tied_tensors_are_collected_even_if_nobody_quantizes_them(model: Model) -> None:

@@ -18,9 +18,6 @@ from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.files import write_bytes
 from qdqtool.core.kinds import CALIBRATION
 
-SUFFIXES = {".flatbuffers": ORT_FLATBUFFERS, ".json": ORT_JSON}
-"""Formats by file suffix; all others are TensorRT caches."""
-
 
 def write_cache(path: Path, cache: Cache) -> None:
     """Write `cache` in the format it says, all or nothing."""
