@@ -80,7 +80,7 @@ def run(
 def place(model: AnyPath, *, recipe: str = "conv-int8", settings: Sequence[str] = ()) -> Placement:
     """Which inputs of which nodes would be quantized, with every reason; nothing is changed."""
     chosen = recipes.load(recipe, settings)
-    return decide(prepare(load(Path(model)), chosen.prepare).view, chosen.place)
+    return decide(prepare(load(Path(model)), chosen.prepare).view, chosen.placing)
 
 
 def quantize(
@@ -91,7 +91,7 @@ def quantize(
     original = load(Path(model))
     refuse_quantized(original)
     ready = prepare(original, chosen.prepare)
-    placement = decide(ready.view, chosen.place)
+    placement = decide(ready.view, chosen.placing)
     source = open_samples(samples, ready.view.inputs, chosen.samples.preprocess, limit=chosen.samples.limit)
     histograms = collect(ready, placement, source, batch=chosen.samples.batch)
     table = make_table(histograms, placement, ready.view, chosen.calibrate)

@@ -284,3 +284,8 @@ class Recipe(Section):
     compare: CompareOptions = CompareOptions()
     sweep: SweepOptions = SweepOptions()
     qat: QatOptions = QatOptions()
+
+    @property
+    def placing(self) -> PlacementOptions:
+        """What placement obeys: its own section, with the architectures of the build where it names none."""
+        return self.place if self.place.sm else self.place.model_copy(update={"sm": self.build.sm})

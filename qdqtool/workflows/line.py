@@ -79,7 +79,7 @@ LINE = (
         act=steps.place,
         reads=("model.prepared.onnx",),
         writes=("placement.json",),
-        obeys=("place",),
+        obeys=("place", "build"),
     ),
     Step(
         name="collect",

@@ -73,7 +73,7 @@ def prepare(work: Work) -> Measured:
 def place(work: Work) -> Measured:
     """Decide for every slot whether it is quantized, and why."""
     view = work.model("model.prepared.onnx").view
-    PLACEMENT.write(work.path("placement.json"), decide(view, work.recipe.place))
+    PLACEMENT.write(work.path("placement.json"), decide(view, work.recipe.placing))
     return {}
 
 

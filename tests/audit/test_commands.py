@@ -112,11 +112,6 @@ def test_audit_of_layer_information_alone_needs_no_model(files, capsys):
     assert (data["counts"]["kernels"], data["verdicts"], data["findings"]) == (3, [], [])
 
 
-def test_audit_of_a_model_needs_layers(files, capsys):
-    assert run(["audit", str(files / "model.onnx")]) == 2
-    assert "--layers" in capsys.readouterr().err
-
-
 def test_audit_fails_from_the_wanted_severity_on_but_not_for_the_baseline(files, capsys):
     model, layers = str(files / "model.onnx"), str(files / "layers.txt")
     assert run(["audit", model, "--layers", layers]) == 0

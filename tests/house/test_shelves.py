@@ -10,7 +10,14 @@ import pytest
 from qdqtool.errors import UsageError
 from qdqtool.plugins import Shelf
 
-SHELVES = ("qdqtool.cli.commands",)
+SHELVES = (
+    "qdqtool.placement.rules",
+    "qdqtool.placement.lints",
+    "qdqtool.buildlog.patterns",
+    "qdqtool.audit.checks",
+    "qdqtool.accuracy.metrics",
+    "qdqtool.cli.commands",
+)
 ENTRIES = [(package, name) for package in SHELVES for name in Shelf(package=package).names()]
 
 
