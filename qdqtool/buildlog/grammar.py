@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 
@@ -50,6 +51,10 @@ class Grammar:
         self._inner.sort(
             key=lambda pair: _COMMON.index(pair[1].name) if pair[1].name in _COMMON else len(_COMMON)
         )
+        # One look at all shapes at once: most messages have none of them.
+        self._any_shape = re.compile(
+            "|".join(f"(?:{_without_names(shape.form)})" for shape in self._shapes) or "(?!)"
+        )
         self._starts = {sentence.head[:2] for sentence in self._short}
         self.light = [s for s in sentences if isinstance(s, Sentence) and s.light != "no"]
 
@@ -65,17 +70,19 @@ class Grammar:
 
     def read_rare(self, body: str) -> tuple[str, Fields] | None:
         """As `read`, for a message whose first bytes choose no sentence."""
+        for anchor, sentence in self._inner:
+            if anchor in body:
+                fields = sentence.read(body)
+                if fields is not None:
+                    return sentence.name, fields
         if body[:2] in self._starts or body[:1] in self._starts:
             for sentence in self._short:
                 if body.startswith(sentence.head):
                     fields = sentence.read(body)
                     if fields is not None:
                         return sentence.name, fields
-        for anchor, sentence in self._inner:
-            if anchor in body:
-                fields = sentence.read(body)
-                if fields is not None:
-                    return sentence.name, fields
+        if self._any_shape.fullmatch(body) is None:
+            return None
         for shape in self._shapes:
             fields = shape.read(body)
             if fields is not None:
@@ -120,6 +127,11 @@ _COMMON = (
     "attempt",
 )
 """Sentences that logs are full of: they are tried before others that could fit as well."""
+
+
+def _without_names(form: str) -> str:
+    """The same expression without named groups, so that it can stand beside others."""
+    return re.sub(r"\(\?P<\w+>", "(?:", form)
 
 
 @lru_cache(maxsize=1)

@@ -132,6 +132,8 @@ class RecordLayer(Layer):
 
     def types(self, title: str) -> list[DType]:
         text = self._split[0].get(title, "")
+        if not text:
+            return []
         if _JOINED not in text:
             return super().types(title)
         return [dtype_of(piece.partition("}")[0].rstrip()) for piece in text.split(_JOINED)[1:]]
