@@ -74,10 +74,11 @@ class Precisions:
         if not feeding:
             return "float", "none of its inputs comes from a DequantizeLinear"
         if len(feeding) < 2:
-            bare = next(
-                tensor for tensor, maker in zip(node.inputs, makers, strict=False) if maker not in feeding
-            )
-            return "float", f"its input {bare} does not come from a DequantizeLinear"
+            pairs = zip(node.inputs, makers, strict=False)
+            bare = [tensor for tensor, maker in pairs if maker not in feeding]
+            if not bare:
+                return "unknown", "the log shows only one of its inputs"
+            return "float", f"its input {bare[0]} does not come from a DequantizeLinear"
         fates = [self._rows[maker.name].end for maker in feeding if maker.name in self._rows]
         if all(fate is End.KERNEL for fate in fates) and layer is not None:
             return _by_tensors(layer)

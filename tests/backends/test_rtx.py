@@ -256,10 +256,15 @@ def test_a_cancelled_build_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
     assert not children()
 
 
+def heed_ctrl_c() -> None:
+    """A process started in the background ignores SIGINT; a person's terminal does not start it so."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_ctrl_c_ends_the_command_and_its_builder(tmp_path: Path) -> None:
     model = save(graphs.pointwise_chain(6000), tmp_path)
     command = [sys.executable, "-m", "qdqtool", "build", str(model), "--out", str(tmp_path / "out")]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, preexec_fn=heed_ctrl_c)  # noqa: PLW1509
     deadline = time.monotonic() + 30
     while not list(tmp_path.glob("out/.build-*/build.log")) and time.monotonic() < deadline:
         time.sleep(0.05)

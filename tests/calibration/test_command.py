@@ -195,6 +195,7 @@ def test_ctrl_c_keeps_what_is_done(model: str, data: str, tmp_path: Path) -> Non
         f"    for number, row in enumerate(np.load({data!r})['x']):\n"
         "        if number == 4 and not os.path.exists(__file__ + '.stopped'):\n"
         "            open(__file__ + '.stopped', 'w').close()\n"
+        "            signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "            os.kill(os.getpid(), signal.SIGINT)\n"
         "        yield dict(x=row[None])\n"
     )

@@ -18,9 +18,13 @@ def insert(
     calibration: Annotated[Path, typer.Option(help="calibration.json, written by `qdqtool calibrate`.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Q/DQ model to write.")],
     recipe: Annotated[str | None, typer.Option(help="Shipped recipe or .yaml file.")] = None,
-    changes: Annotated[list[str] | None, typer.Option("--set", help="Change one value of the recipe.")] = None,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", help="Change one value of the recipe.")
+    ] = None,
     types: Annotated[str | None, typer.Option(help="Type of the float rest: fp32 or fp16.")] = None,
-    weights: Annotated[str | None, typer.Option(help="qdq: float weights behind Q and DQ; int8: DQ only.")] = None,
+    weights: Annotated[
+        str | None, typer.Option(help="qdq: float weights behind Q and DQ; int8: DQ only.")
+    ] = None,
 ) -> None:
     """Write the Q/DQ model that a placement and a calibration table describe."""
     from qdqtool.cli.screen import stderr
@@ -32,7 +36,9 @@ def insert(
     from qdqtool.workflows import recipes
 
     typed = {"insert.types": types, "insert.weights": weights}
-    chosen = recipes.load(recipe, [*(changes or []), *(f"{key}={value}" for key, value in typed.items() if value)])
+    chosen = recipes.load(
+        recipe, [*(changes or []), *(f"{key}={value}" for key, value in typed.items() if value)]
+    )
     ready = prepare(load(model), chosen.prepare)
     result = insert_pairs(ready, PLACEMENT.read(placement), CALIBRATION.read(calibration), chosen.insert)
     save(result, out)

@@ -12,7 +12,7 @@ import re
 import socket
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import Any
 
@@ -168,7 +168,9 @@ class Study:
         with speaking_plainly(self.url):
             for trial in self.study.get_trials(deepcopy=False, states=(state.RUNNING,)):
                 if _is_orphan(trial):
-                    self.study.tell(trial.number, state=state.FAIL)
+                    # Another worker may have settled it since it was read.
+                    with suppress(optuna.exceptions.UpdateFinishedTrialError):
+                        self.study.tell(trial.number, state=state.FAIL)
             settled = [
                 _choice(trial) for trial in self.study.get_trials(deepcopy=False) if _is_settled(trial)
             ]
@@ -181,8 +183,10 @@ class Study:
         """Give up on trials whose workers have been silent for too long; they are queued again."""
         import optuna
 
-        with speaking_plainly(self.url):
-            optuna.storages.fail_stale_trials(self.study)
+        with warnings.catch_warnings(), speaking_plainly(self.url):
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            with suppress(optuna.exceptions.UpdateFinishedTrialError):
+                optuna.storages.fail_stale_trials(self.study)
 
     def step(self, space: Space, objective: Objective, *, queued_only: bool) -> None:
         """Do one trial; one that the builder refuses counts as failed, any other error ends the sweep."""
