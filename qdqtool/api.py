@@ -15,10 +15,8 @@ from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 
-from qdqtool.accuracy.compare import compare as compare_runners
 from qdqtool.audit.run import audit as audit_engine
 from qdqtool.backends import BUILDERS
-from qdqtool.backends.ort import open_runner
 from qdqtool.backends.shapes import parse_shapes, profiles
 from qdqtool.buildlog import read as read_log
 from qdqtool.calibration.collect import collect
@@ -41,6 +39,7 @@ from qdqtool.graph.save import save
 from qdqtool.placement.decide import decide
 from qdqtool.workflows import line, recipes
 from qdqtool.workflows.bias import correct_biases
+from qdqtool.workflows.comparing import Match, compare_match
 from qdqtool.workflows.order import Order
 
 AnyPath = str | PathLike[str]
@@ -147,9 +146,13 @@ def compare(
     recipe: str = "conv-int8",
     settings: Sequence[str] = (),
 ) -> Comparison:
-    """How far two ONNX models are apart on the same samples, run by onnxruntime."""
-    chosen = recipes.load(recipe, settings)
-    first = open_runner(Path(reference), description=f"{Path(reference).name} on onnxruntime")
-    second = open_runner(Path(candidate), description=f"{Path(candidate).name} on onnxruntime")
-    source = open_samples(samples, first.inputs, chosen.samples.preprocess, labels=labels)
-    return compare_runners(first, second, source, chosen.compare)
+    """How far two models are apart on the same samples: ONNX files, run by onnxruntime, or stored outputs."""
+    return compare_match(
+        Match(
+            reference=str(reference),
+            candidate=str(candidate),
+            samples=samples,
+            labels=labels,
+            recipe=recipes.load(recipe, settings),
+        )
+    )

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import islice
 
+from qdqtool.accuracy.abreast import Outputs, abreast
 from qdqtool.accuracy.custom import distance
 from qdqtool.accuracy.metric import Meter
-from qdqtool.accuracy.pairing import Pair, comparable, feeds_for, pair_outputs, unpaired
+from qdqtool.accuracy.pairing import Pair, comparable, pair_outputs, unpaired
 from qdqtool.accuracy.task import Task
 from qdqtool.accuracy.worst import Worst
 from qdqtool.core.comparison import Comparison, Measure, OutputComparison
@@ -39,8 +40,9 @@ def compare(
     """
     meeting = _Meeting(reference, candidate, options, inside)
     total = len(samples) if options.limit is None else min(options.limit, len(samples))
-    for done, sample in enumerate(islice(iter(samples), total), start=1):
-        meeting.add(sample)
+    both = abreast(reference, candidate, islice(iter(samples), total))
+    for done, (sample, left, right) in enumerate(both, start=1):
+        meeting.add(sample, left, right)
         if on_progress is not None:
             on_progress(done, total)
     if not meeting.seen:
@@ -70,9 +72,7 @@ class _Meeting:
         self._worst = Worst()
         self.seen = 0
 
-    def add(self, sample: Sample) -> None:
-        left = self._reference.run(feeds_for(self._reference, sample))
-        right = self._candidate.run(feeds_for(self._candidate, sample))
+    def add(self, sample: Sample, left: Outputs, right: Outputs) -> None:
         values = {}
         for pair, meters in self._meters.items():
             a, b = comparable(left[pair.reference], right[pair.candidate], pair, sample)

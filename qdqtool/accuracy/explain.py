@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations, islice
 
-from qdqtool.accuracy.metric import Floats
+from qdqtool.accuracy.metric import Floats, energy
 from qdqtool.accuracy.pairing import Pair, comparable, feeds_for, pair_outputs
 from qdqtool.core.comparison import Cause, Explanation
 from qdqtool.core.protocols import Runner, Sample, SampleSource
@@ -82,11 +82,10 @@ class _Ledger:
         self._apart: dict[frozenset[str], float] = {}
 
     def add(self, values: Mapping[str, Floats]) -> None:
-        self.signal += max(float((value * value).sum()) for value in values.values())
+        self.signal += max(map(energy, values.values()))
         for first, second in combinations(values, 2):
             key = frozenset({first, second})
-            energy = float(((values[first] - values[second]) ** 2).sum())
-            self._apart[key] = self._apart.get(key, 0.0) + energy
+            self._apart[key] = self._apart.get(key, 0.0) + energy(values[first] - values[second])
 
     def apart(self, first: str, second: str) -> float:
         """Energy of the difference of two, 0 where both are the same one."""
@@ -96,9 +95,9 @@ class _Ledger:
         """Largest difference within a family."""
         return max((self.apart(a, b) for a, b in combinations(names, 2)), default=0.0)
 
-    def decibel(self, energy: float) -> float | None:
+    def decibel(self, noise: float) -> float | None:
         """The signal over this noise; None where there is no noise, or no signal."""
-        return 10 * math.log10(self.signal / energy) if energy and self.signal else None
+        return 10 * math.log10(self.signal / noise) if noise and self.signal else None
 
 
 def _verdict(output: str, ledger: _Ledger, emulations: Emulations) -> Explanation:

@@ -62,6 +62,16 @@ class Hit:
     truth: Literal["label", "reference"] = "label"
 
 
+def inner(left: Floats, right: Floats) -> float:
+    """Sum of products of two arrays of equal shape, in one pass and without a temporary array."""
+    return float(np.einsum("i,i->", left.ravel(), right.ravel()))
+
+
+def energy(values: Floats) -> float:
+    """Sum of squares."""
+    return inner(values, values)
+
+
 NOTHING_SEEN = Reading(value=None, note="no samples")
 SAME = "no difference at all"
 SILENT = "the reference is zero everywhere"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qdqtool.accuracy.metric import METRICS, Hit
+from qdqtool.accuracy.metric import METRICS, Hit, energy
 from qdqtool.accuracy.pairing import Pair, comparable, feeds_for
 from qdqtool.accuracy.run_store import Memory, RunStore, Shown
 from qdqtool.accuracy.scores import class_scores
@@ -115,8 +115,8 @@ class Bench:
         noise, signal = [], []
         for name in self._runner.outputs:
             left, right = comparable(plain[name], outputs[name], Pair(reference=name, candidate=name), sample)
-            noise.append(float(((right - left) ** 2).sum()))
-            signal.append(float((left * left).sum()))
+            noise.append(energy(right - left))
+            signal.append(energy(left))
         hits = self._hits(sample, plain[self._scored], outputs[self._scored])
         return Shown(noise=tuple(noise), signal=tuple(signal), hits=hits)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 
-from qdqtool.accuracy.metric import Floats
+from qdqtool.accuracy.metric import Floats, energy
 from qdqtool.core.comparison import SampleError
 
 _KEPT = 10
@@ -39,6 +39,5 @@ class Worst:
 
 def _sqnr(reference: Floats, candidate: Floats) -> float | None:
     """dB, or None where the sample shows no error or no signal."""
-    signal = float((reference * reference).sum())
-    noise = float(((candidate - reference) ** 2).sum())
+    signal, noise = energy(reference), energy(candidate - reference)
     return 10 * (math.log10(signal) - math.log10(noise)) if signal and noise else None

@@ -9,6 +9,7 @@ model and feeds give the same bits.
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,15 +56,20 @@ class Provider:
 
 
 CPU = Provider(name="CPUExecutionProvider")
+_CROWD = 8
+"""Most samples in flight: each holds the activations of a whole model."""
 
 
 class OrtRunner:
     """One model in an onnxruntime session."""
 
-    def __init__(self, session: onnxruntime.InferenceSession, description: str, where: str | None) -> None:
+    def __init__(
+        self, session: onnxruntime.InferenceSession, description: str, where: str | None, at_once: int = 1
+    ) -> None:
         self._session = session
         self._where = where
         self.description = description
+        self.at_once = at_once
         self.inputs: tuple[TensorInfo, ...] = tuple(_info(value) for value in session.get_inputs())
         self.outputs: tuple[str, ...] = tuple(
             value.name for value in session.get_outputs() if value.type.startswith("tensor(")
@@ -85,42 +91,58 @@ class OrtRunner:
 
 
 def open_runner(
-    model: Path | bytes, *, description: str, provider: Provider = CPU, faithful: bool = True
+    model: Path | bytes,
+    *,
+    description: str,
+    provider: Provider = CPU,
+    faithful: bool = True,
+    crowded: bool = False,
 ) -> OrtRunner:
     """A runner for the model in a file (external data beside it) or in memory.
 
     The CPU takes what the execution provider does not. Not `faithful`, onnxruntime may put its own integer kernels in
-    the place of Q/DQ patterns: right for measuring speed, wrong for judging accuracy.
+    the place of Q/DQ patterns: right for measuring speed, wrong for judging accuracy. `crowded`, several samples run
+    at a time and share the cores, which gets through many samples sooner than all cores on one sample would.
 
     Raises:
         InputFileError: the file is missing, damaged, or holds what onnxruntime cannot run.
     """
     where = str(model) if isinstance(model, Path) else None
+    at_once = min(_cores(), _CROWD) if crowded and provider == CPU else 1
     if isinstance(model, Path) and not model.is_file():
         raise InputFileError("there is no such file", fix="check the path", where=where)
     try:
         session = onnxruntime.InferenceSession(
             str(model) if isinstance(model, Path) else model,
-            sess_options=session_options(faithful=faithful),
+            sess_options=session_options(faithful=faithful, threads=_cores() // at_once if crowded else 0),
             providers=[provider.name]
             if provider == CPU
             else [(provider.name, dict(provider.options)), CPU.name],
         )
     except _TROUBLE as error:
         raise _trouble("onnxruntime cannot open the model", error, where) from error
-    return OrtRunner(session, description, where)
+    return OrtRunner(session, description, where, at_once)
 
 
-def session_options(*, faithful: bool = True) -> onnxruntime.SessionOptions:
-    """Options under which Q/DQ nodes compute what they say; or, not faithful, as fast as onnxruntime can."""
+def session_options(*, faithful: bool = True, threads: int = 0) -> onnxruntime.SessionOptions:
+    """Options under which Q/DQ nodes compute what they say; or, not faithful, as fast as onnxruntime can.
+
+    `threads` are those of one run; 0 leaves it to onnxruntime.
+    """
     options = onnxruntime.SessionOptions()
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     options.inter_op_num_threads = 1
+    options.intra_op_num_threads = threads
     options.use_deterministic_compute = True
     options.log_severity_level = 4  # what goes wrong is raised; nothing is also printed
     if faithful:
         options.add_session_config_entry("session.disable_quant_qdq", "1")
     return options
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _info(value: Any) -> TensorInfo:

@@ -65,6 +65,10 @@ class Runner(Protocol):
     def outputs(self) -> tuple[str, ...]:
         """Names of what it returns."""
 
+    @property
+    def at_once(self) -> int:
+        """How many calls of `run` may go on at a time; 1 where their order matters or one takes all cores."""
+
     def run(self, feeds: Feeds) -> dict[str, NDArray[Any]]:
         """One array per output."""
 

@@ -96,8 +96,8 @@ def watched(
     with tempfile.TemporaryDirectory(prefix="qdqtool-inside-") as folder:
         left, right, inner = watch_inside(*models, Path(folder))
         yield (
-            open_runner(left.source, description=first),
-            open_runner(right.source, description=second),
+            open_runner(left.source, description=first, crowded=True),
+            open_runner(right.source, description=second, crowded=True),
             inner,
         )
 
@@ -118,7 +118,7 @@ def _side(text: str) -> Runner:
     if text.startswith(_EMULATION):
         return _run_model(_model(text), f"integer emulation of {path.name}")
     if path.suffix == ".onnx":
-        return open_runner(path, description=f"{path.name} on onnxruntime")
+        return open_runner(path, description=f"{path.name} on onnxruntime", crowded=True)
     return open_stored(path)
 
 
@@ -131,7 +131,7 @@ def _model(text: str) -> Model:
 
 
 def _run_model(model: Model, description: str) -> Runner:
-    return open_runner(serialize(model), description=description)
+    return open_runner(serialize(model), description=description, crowded=True)
 
 
 def _regions(layers: Path | None) -> Regions | None:

@@ -102,9 +102,9 @@ def _difference(
     """The model before against the model after; a note instead where onnxruntime cannot run the original."""
     if samples is None:
         return None, ()
-    after = open_runner(order.out, description="after the repair")
+    after = open_runner(order.out, description="after the repair", crowded=True)
     try:
-        before = open_runner(order.model, description="before the repair")
+        before = open_runner(order.model, description="before the repair", crowded=True)
     except InputFileError as error:
         return None, (f"the difference was not measured: {error.what}",)
     return compare(before, after, samples, order.recipe.compare, on_progress=on_progress), ()

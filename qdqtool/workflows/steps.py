@@ -187,8 +187,10 @@ def audit(work: Work) -> Measured:
 def compare(work: Work) -> Measured:
     """Run the float and the Q/DQ model on the evaluation samples."""
     comparison = compare_runners(
-        open_runner(work.path("model.prepared.onnx"), description="float model on onnxruntime"),
-        open_runner(work.path(built_model(work)), description="Q/DQ model on onnxruntime"),
+        open_runner(
+            work.path("model.prepared.onnx"), description="float model on onnxruntime", crowded=True
+        ),
+        open_runner(work.path(built_model(work)), description="Q/DQ model on onnxruntime", crowded=True),
         work.evaluation,
         work.recipe.compare,
         on_progress=work.listener.progressed,

@@ -21,6 +21,7 @@ class Scripted:
     outputs: tuple[str, ...] = ("y",)
     description: str = "scripted"
     inputs: tuple[TensorInfo, ...] = (TensorInfo(name="x"),)
+    at_once: int = 1
 
     def run(self, feeds: Feeds) -> Outputs:
         return self.compute(feeds["x"])

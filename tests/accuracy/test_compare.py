@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import numpy as np
 import pytest
 
@@ -228,3 +231,41 @@ def test_tensors_inside_the_model_are_listed_apart_from_its_outputs() -> None:
     assert [entry.output for entry in found.tensors] == ["inner"]
     assert found.task[0].candidate == 100.0
     assert found.worst == ()
+
+
+def test_several_samples_at_a_time_give_what_one_at_a_time_gives() -> None:
+    values = np.random.default_rng(1).normal(size=(50, 8))
+    alone = compare(FLOAT, Scripted(skewed), rows(values, values.argmax(axis=1)), CompareOptions())
+    crowd = (Scripted(identity, description="float", at_once=4), Scripted(skewed, at_once=3))
+    assert compare(*crowd, rows(values, values.argmax(axis=1)), CompareOptions()) == alone
+
+
+def test_several_samples_at_a_time_are_no_more_than_both_runners_allow() -> None:
+    busy, most, lock = [0], [0], threading.Lock()
+
+    def counted(x: np.ndarray) -> dict[str, np.ndarray]:
+        with lock:
+            busy[0] += 1
+            most[0] = max(most[0], busy[0])
+        time.sleep(0.001)
+        with lock:
+            busy[0] -= 1
+        return {"y": x}
+
+    compare(Scripted(counted, at_once=5), Scripted(counted, at_once=3), rows(np.eye(40)), CompareOptions())
+    assert 1 <= most[0] <= 3
+
+
+def test_of_several_samples_at_a_time_the_first_bad_one_is_reported_and_no_thread_stays() -> None:
+    before = threading.active_count()
+
+    def fussy(x: np.ndarray) -> dict[str, np.ndarray]:
+        number = int(x.argmax())
+        if number >= 3:
+            raise InputFileError(f"fails on {number}", fix="none", where=None)
+        time.sleep(0.002)
+        return {"y": x}
+
+    with pytest.raises(InputFileError, match="fails on 3"):
+        compare(Scripted(fussy, at_once=4), Scripted(identity, at_once=4), rows(np.eye(20)), CompareOptions())
+    assert threading.active_count() == before

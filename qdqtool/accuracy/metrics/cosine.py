@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from qdqtool.accuracy.metric import SILENT, Distance, Floats, Reading
+from qdqtool.accuracy.metric import SILENT, Distance, Floats, Reading, energy, inner
 
 
 class Cosine:
@@ -20,9 +20,9 @@ class Cosine:
         self._candidate = 0.0
 
     def add(self, reference: Floats, candidate: Floats) -> None:
-        self._inner += float((reference * candidate).sum())
-        self._reference += float((reference * reference).sum())
-        self._candidate += float((candidate * candidate).sum())
+        self._inner += inner(reference, candidate)
+        self._reference += energy(reference)
+        self._candidate += energy(candidate)
 
     def reading(self) -> Reading:
         if not self._reference:

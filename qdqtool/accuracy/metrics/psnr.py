@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from qdqtool.accuracy.metric import NOTHING_SEEN, SAME, Distance, Floats, Reading
+from qdqtool.accuracy.metric import NOTHING_SEEN, SAME, Distance, Floats, Reading, energy
 
 
 class Psnr:
@@ -23,7 +23,7 @@ class Psnr:
     def add(self, reference: Floats, candidate: Floats) -> None:
         if not reference.size:
             return
-        self._noise += float(((candidate - reference) ** 2).sum())
+        self._noise += energy(candidate - reference)
         self._values += reference.size
         self._low = min(self._low, float(reference.min()))
         self._high = max(self._high, float(reference.max()))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from qdqtool.accuracy.metric import Distance, Floats, Reading
+from qdqtool.accuracy.metric import Distance, Floats, Reading, energy, inner
 
 
 class SiSdr:
@@ -23,11 +23,11 @@ class SiSdr:
         if not reference.size:
             return
         left, right = reference - reference.mean(), candidate - candidate.mean()
-        energy = float((left * left).sum())
-        if not energy:
+        power = energy(left)
+        if not power:
             return
-        target = left * (float((left * right).sum()) / energy)
-        signal, distortion = float((target * target).sum()), float(((right - target) ** 2).sum())
+        target = left * (inner(left, right) / power)
+        signal, distortion = energy(target), energy(right - target)
         if signal and distortion:
             self._sum += 10 * (math.log10(signal) - math.log10(distortion))
             self._samples += 1

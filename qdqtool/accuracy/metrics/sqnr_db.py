@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from qdqtool.accuracy.metric import SAME, SILENT, Distance, Floats, Reading
+from qdqtool.accuracy.metric import SAME, SILENT, Distance, Floats, Reading, energy
 
 
 class Sqnr:
@@ -19,8 +19,8 @@ class Sqnr:
         self._noise = 0.0
 
     def add(self, reference: Floats, candidate: Floats) -> None:
-        self._signal += float((reference * reference).sum())
-        self._noise += float(((candidate - reference) ** 2).sum())
+        self._signal += energy(reference)
+        self._noise += energy(candidate - reference)
 
     def reading(self) -> Reading:
         if not self._noise:

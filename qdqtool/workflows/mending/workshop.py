@@ -121,14 +121,16 @@ class Workshop:
             return None
         options = self.recipe.compare
         metrics = tuple(dict.fromkeys((*options.metrics, "sqnr_db")))
-        candidate = open_runner(model, description="Q/DQ model on onnxruntime")
+        candidate = open_runner(model, description="Q/DQ model on onnxruntime", crowded=True)
         return compare(
             self._reference, candidate, self.samples, options.model_copy(update={"metrics": metrics})
         )
 
     @cached_property
     def _reference(self) -> Runner:
-        return open_runner(serialize(self.draft.reference), description="float model on onnxruntime")
+        return open_runner(
+            serialize(self.draft.reference), description="float model on onnxruntime", crowded=True
+        )
 
 
 def score(found: Comparison | None) -> tuple[str, float]:

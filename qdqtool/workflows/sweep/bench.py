@@ -135,7 +135,7 @@ class Bench:
             return report.summary.accuracy, self.speed.of_run(report.summary, folder)
         work = line.start(order, "insert")
         models = (self._base.path("model.prepared.onnx"), work.path("model.qdq.onnx"))
-        plain, quantized = (open_runner(path, description=path.name) for path in models)
+        plain, quantized = (open_runner(path, description=path.name, crowded=True) for path in models)
         comparison = compare(plain, quantized, work.evaluation, order.recipe.compare)
         ms, low, high = 0.0, None, None
         if isinstance(self.speed, Measured):
