@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from tests.sweep.postgres import server
 pytest.importorskip("optuna", reason="sweeps need the extra sweep")
 pytest.importorskip("tensorrt_rtx", reason="building needs the extra rtx")
 pytestmark = pytest.mark.rtx
+Start = Callable[[list[str]], "subprocess.Popen[bytes]"]
 SMALL = 'sweep.space={"calibrate.method": [max, mse]}'
 
 
@@ -29,14 +31,27 @@ def arguments(out: Path, *more: str) -> list[str]:
     return words(out, *more, speed="estimated", space=SMALL)
 
 
-def worker(call: list[str]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "qdqtool", *call],
-        cwd=ROOT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts workers, and ends those that a failing test leaves behind."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def worker(call: list[str]) -> subprocess.Popen[bytes]:
+        started.append(
+            subprocess.Popen(
+                [sys.executable, "-m", "qdqtool", *call],
+                cwd=ROOT,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+        )
+        return started[-1]
+
+    yield worker
+    for process in started:
+        if process.poll() is None:
+            kill(process)
 
 
 def finish(process: subprocess.Popen[bytes]) -> None:
@@ -114,25 +129,27 @@ def test_a_bad_storage_is_a_clear_error_without_the_password(
     assert "secret" not in said
 
 
-def test_a_sweep_killed_again_and_again_ends_with_the_same_result(alone: Path, tmp_path: Path) -> None:
+def test_a_sweep_killed_again_and_again_ends_with_the_same_result(
+    alone: Path, tmp_path: Path, start: Start
+) -> None:
     out = tmp_path / "killed"
     moments = random.Random(4)
     for _ in range(int(os.environ.get("QDQTOOL_KILLS", "2"))):
-        process = worker(arguments(out))
+        process = start(arguments(out))
         time.sleep(moments.uniform(1.0, 6.0))
         kill(process)
-    finish(worker(arguments(out)))
+    finish(start(arguments(out)))
     assert essence(result(out)) == essence(result(alone))
     assert settings_of(result(out)) == settings_of(result(alone))
 
 
 def test_four_workers_on_postgresql_find_what_one_finds_though_one_is_killed_and_one_loses_its_connection(
-    tmp_path: Path,
+    tmp_path: Path, start: Start
 ) -> None:
     psycopg = pytest.importorskip("psycopg")
     assert cli(words(tmp_path / "alone")) == 0
     with server(tmp_path) as url:
-        workers = [worker(words(tmp_path / f"worker{number}", "--storage", url)) for number in range(4)]
+        workers = [start(words(tmp_path / f"worker{number}", "--storage", url)) for number in range(4)]
         with psycopg.connect(url, autocommit=True) as connection:
             victim = at_work(connection, workers)
             kill(victim)

@@ -1,16 +1,18 @@
 """The study that all workers of a sweep share: who does which trial, and what happens to trials of dead workers.
 
-A worker says every few seconds that it lives. A trial whose worker has been silent for a minute is queued again by
-whoever asks next; on the machine where the worker ran, at once. With the grid sampler the queue holds every choice
-exactly once, so no number of workers changes what is tried.
+A running trial shows every few seconds that its worker lives. One that has shown nothing for a minute, by the clock of
+whoever waits for it, is queued again; on the machine where its worker ran, at once. With the grid sampler the queue
+holds every choice exactly once, so no number of workers changes what is tried.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import socket
-import warnings
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import islice
@@ -20,10 +22,11 @@ from qdqtool.core.sweep import Value
 from qdqtool.errors import BuildError, InputFileError, MissingPackage, UsageError
 from qdqtool.workflows.sweep.space import Choice, Space
 
-HEARTBEAT_S = 5
-GRACE_S = 60
+BEAT_S = 5.0
+GRACE_S = 60.0
 QUEUED = "queued"
 WORKER = "worker"
+BEAT = "beat"
 REASON = "reason"
 CHOICE = "choice"
 Objective = Callable[[dict[str, Value], Callable[[str, Any], None]], tuple[float, float]]
@@ -87,14 +90,10 @@ class Storage:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.url = url
         try:
-            with warnings.catch_warnings(), speaking_plainly(url):
-                # optuna calls heartbeats experimental since 2.8; without them no other machine sees a worker's death.
-                warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            with speaking_plainly(url):
                 self.opened = optuna.storages.RDBStorage(
                     re.sub(r"^postgres(ql)?://", "postgresql+psycopg://", url),
                     engine_kwargs={"pool_pre_ping": True},
-                    heartbeat_interval=HEARTBEAT_S,
-                    grace_period=GRACE_S,
                 )
         except ImportError as error:
             raise MissingPackage(
@@ -106,6 +105,50 @@ class Storage:
                 fix="write sqlite:///file.db or postgresql://user:password@host/database",
                 where=hidden(url),
             ) from error
+
+
+class Watch:
+    """Notices running trials that show no sign of life; no clock but this process's own is asked."""
+
+    def __init__(self, patience_s: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self.patience_s = GRACE_S if patience_s is None else patience_s
+        self.clock = clock
+        self.seen: dict[int, tuple[Any, float]] = {}
+
+    def silent(self, signs: Mapping[int, Any]) -> list[int]:
+        """The numbers of the trials whose last sign, None for one that gave none yet, is older than the patience."""
+        now = self.clock()
+        known = self.seen
+        self.seen = {
+            number: known[number] if number in known and known[number][0] == sign else (sign, now)
+            for number, sign in signs.items()
+        }
+        return [number for number, (_, since) in self.seen.items() if now - since > self.patience_s]
+
+
+@contextmanager
+def beating(trial: Any, url: str) -> Iterator[None]:
+    """Show every few seconds that somebody is at work on this trial."""
+    import optuna
+
+    over = threading.Event()
+    trial.set_user_attr(BEAT, 0)
+
+    def beat() -> None:
+        count = 0
+        while not over.wait(BEAT_S):
+            count += 1
+            # A beat that gets lost is no matter: whoever settles the trial will meet the same storage and state.
+            with suppress(StorageLost, optuna.exceptions.UpdateFinishedTrialError), speaking_plainly(url):
+                trial.set_user_attr(BEAT, count)
+
+    heart = threading.Thread(target=beat, name="beat", daemon=True)
+    heart.start()
+    try:
+        yield
+    finally:
+        over.set()
+        heart.join()
 
 
 class Study:
@@ -121,6 +164,7 @@ class Study:
         import optuna
 
         self.url = storage.url
+        self.watch = Watch()
         with speaking_plainly(self.url):
             self.study = optuna.create_study(
                 storage=storage.opened,
@@ -168,9 +212,7 @@ class Study:
         with speaking_plainly(self.url):
             for trial in self.study.get_trials(deepcopy=False, states=(state.RUNNING,)):
                 if _is_orphan(trial):
-                    # Another worker may have settled it since it was read.
-                    with suppress(optuna.exceptions.UpdateFinishedTrialError):
-                        self.study.tell(trial.number, state=state.FAIL)
+                    self._settle(trial.number, state.FAIL)
             settled = [
                 _choice(trial) for trial in self.study.get_trials(deepcopy=False) if _is_settled(trial)
             ]
@@ -183,19 +225,43 @@ class Study:
         """Give up on trials whose workers have been silent for too long; they are queued again."""
         import optuna
 
-        with warnings.catch_warnings(), speaking_plainly(self.url):
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            with suppress(optuna.exceptions.UpdateFinishedTrialError):
-                optuna.storages.fail_stale_trials(self.study)
+        state = optuna.trial.TrialState
+        with speaking_plainly(self.url):
+            running = self.study.get_trials(deepcopy=False, states=(state.RUNNING,))
+            for number in self.watch.silent({trial.number: trial.user_attrs.get(BEAT) for trial in running}):
+                self._settle(number, state.FAIL)
 
     def step(self, space: Space, objective: Objective, *, queued_only: bool) -> None:
         """Do one trial; one that the builder refuses counts as failed, any other error ends the sweep."""
+        import optuna
+
+        state = optuna.trial.TrialState
         with speaking_plainly(self.url):
-            self.study.optimize(
-                lambda trial: self._try(trial, space, objective, queued_only=queued_only),
-                n_trials=1,
-                catch=(BuildError,),
-            )
+            trial = self.study.ask()
+            with beating(trial, self.url):
+                try:
+                    values = self._try(trial, space, objective, queued_only=queued_only)
+                except optuna.TrialPruned:
+                    self._settle(trial.number, state.PRUNED)
+                except BuildError:
+                    self._settle(trial.number, state.FAIL)
+                except BaseException:
+                    with suppress(StorageLost), speaking_plainly(self.url):
+                        self._settle(trial.number, state.FAIL)
+                    raise
+                else:
+                    if math.isnan(sum(values)):
+                        trial.set_user_attr(REASON, "the accuracy or the time is not a number")
+                        self._settle(trial.number, state.FAIL)
+                    else:
+                        self._settle(trial.number, state.COMPLETE, values)
+
+    def _settle(self, number: int, state: Any, values: tuple[float, float] | None = None) -> None:
+        """End a trial, unless another worker has settled it in the meantime."""
+        import optuna
+
+        with suppress(optuna.exceptions.UpdateFinishedTrialError):
+            self.study.tell(number, values, state=state)
 
     def _try(
         self, trial: Any, space: Space, objective: Objective, *, queued_only: bool
@@ -229,8 +295,8 @@ class Study:
 
 
 def _choice(trial: Any) -> dict[str, Value]:
-    """The values of a trial, also of one that waits in the queue."""
-    return dict(trial.params or trial.user_attrs.get(CHOICE, {}))
+    """The values of a trial, also of one that waits in the queue, or was lost before it drew them all."""
+    return dict(trial.user_attrs.get(CHOICE) or trial.params)
 
 
 def _is_settled(trial: Any) -> bool:

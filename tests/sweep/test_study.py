@@ -1,0 +1,139 @@
+"""No trial of a shared study is lost or done twice, whatever moment its worker or its connection dies at."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from qdqtool.core.recipe import SweepOptions
+from qdqtool.errors import BuildError
+from qdqtool.workflows.sweep import run, study
+from qdqtool.workflows.sweep.space import Space
+from qdqtool.workflows.sweep.study import Storage, Study, Watch
+
+optuna = pytest.importorskip("optuna", reason="sweeps need the extra sweep")
+OPTIONS = SweepOptions.model_validate(
+    {"space": {"calibrate.method": ["max", "mse", "entropy"]}, "keep_float": [0, 1]}
+)
+Objective = Callable[[Any, Any, Any], tuple[float, float]]
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Iterator[Study]:
+    storage = Storage(f"sqlite:///{tmp_path / 'study.db'}")
+    yield Study(storage, "test", {"model": "m"}, optuna.samplers.RandomSampler(seed=0))
+    storage.opened.engine.dispose()
+
+
+@pytest.fixture
+def space() -> Space:
+    return Space(OPTIONS, ("conv",))
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiting for a sign of life takes no time."""
+    monkeypatch.setattr(study, "GRACE_S", 0.0)
+    monkeypatch.setattr("time.sleep", lambda _seconds: None)
+
+
+def search(shared: Study, space: Space, objective: Objective) -> list[Any]:
+    bench = SimpleNamespace(options=OPTIONS, wish=SimpleNamespace(trials=None), objective=objective)
+    shared.watch = Watch()
+    return run._persevering(lambda: run._search(shared, space, bench, run._silent), pauses=(0,) * 50)  # type: ignore[arg-type]
+
+
+def fine(_space: Any, choice: Any, _note: Any) -> tuple[float, float]:
+    return float(len(str(choice))), 1.0
+
+
+def complete(trials: list[Any]) -> list[str]:
+    return sorted(str(sorted(trial.params.items())) for trial in trials if trial.state.name == "COMPLETE")
+
+
+def wanted(space: Space) -> list[str]:
+    return sorted(str(sorted(choice.items())) for choice in space.grid())
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_trial_whose_worker_died_before_saying_its_name_is_done_by_another(
+    shared: Study, space: Space
+) -> None:
+    shared.queue(space, None)
+    shared.study.ask()
+    assert complete(search(shared, space, fine)) == wanted(space)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_trial_that_was_lost_half_drawn_is_done_as_it_was_queued(shared: Study, space: Space) -> None:
+    shared.queue(space, None)
+    trial = shared.study.ask()
+    trial.suggest_categorical("calibrate.method", list(space.values["calibrate.method"]))
+    assert complete(search(shared, space, fine)) == wanted(space)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("seed", range(4))
+def test_a_connection_lost_at_any_statement_loses_no_trial_and_doubles_none(
+    shared: Study, space: Space, seed: int
+) -> None:
+    from sqlalchemy import event
+    from sqlalchemy.exc import OperationalError
+
+    moments = random.Random(seed)
+    losses = 30
+
+    def lose(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        nonlocal losses
+        if losses and moments.random() < 0.03:
+            losses -= 1
+            raise OperationalError(statement, {}, ConnectionError("lost"))
+
+    shared.queue(space, None)
+    event.listen(shared.study._storage._backend.engine, "before_cursor_execute", lose)
+    assert complete(search(shared, space, fine)) == wanted(space)
+    assert losses < 30
+
+
+def test_a_result_that_is_not_a_number_fails_for_good(shared: Study, space: Space) -> None:
+    trials = search(shared, space, lambda *_: (math.nan, 1.0))
+    assert len(trials) == len(wanted(space))
+    assert {trial.state.name for trial in trials} == {"FAIL"}
+
+
+def test_a_choice_that_the_builder_refuses_is_tried_once(shared: Study, space: Space) -> None:
+    def refuse(*_: Any) -> tuple[float, float]:
+        raise BuildError("no implementation", fix="none")
+
+    trials = search(shared, space, refuse)
+    assert [
+        trial.user_attrs["reason"] for trial in trials if "no implementation" in trial.user_attrs["reason"]
+    ]
+    assert len(trials) == len(wanted(space))
+
+
+def test_an_interrupt_leaves_the_trial_to_be_done_again(shared: Study, space: Space) -> None:
+    def interrupted(*_: Any) -> tuple[float, float]:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        search(shared, space, interrupted)
+    assert complete(search(shared, space, fine)) == wanted(space)
+
+
+def test_only_a_trial_without_a_new_sign_for_long_enough_is_silent() -> None:
+    now = [0.0]
+    watch = Watch(60.0, lambda: now[0])
+    assert watch.silent({1: 0, 2: None}) == []
+    now[0] = 59.0
+    assert watch.silent({1: 1, 2: None, 3: 7}) == []
+    now[0] = 61.0
+    assert watch.silent({1: 1, 2: None, 3: 7}) == [2]
+    now[0] = 120.0
+    assert watch.silent({1: 1, 3: 8}) == [1]
