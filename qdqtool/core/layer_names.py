@@ -60,6 +60,8 @@ def probable_nodes(name: str) -> tuple[str, ...]:
 
 def _without_pointwise(name: str) -> str:
     """PWN(...) replaced by what is inside; other brackets stay."""
+    if "PWN(" not in name:
+        return name
     kept: list[str] = []
     opened: list[bool] = []
     at = 0

@@ -7,7 +7,8 @@ Every form is first brought into the shape of the inspector's JSON: `Name`, `Lay
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from sys import intern
 from typing import Any
 
 from qdqtool.core.engine import Certainty, EngineLayer, EngineTensor
@@ -20,6 +21,8 @@ from qdqtool.engine.weights import stated_constants
 # The first key that is there decides: a format may name another type than a type field nobody knows.
 _TYPE_KEYS = ("Datatype", "DataType", "Format/Datatype", "Format")
 _FORMAT_KEYS = ("Format", "Format/Datatype")
+MOST_LAYERS = 50_000
+"""Layers after which reading stops; no engine comes near."""
 _OWN_FIELDS = frozenset({"Name", "LayerType", "Inputs", "Constants", "Outputs", "TacticName", "StreamId"})
 
 
@@ -38,7 +41,7 @@ def layer(fields: Mapping[str, Any]) -> EngineLayer:
             onnx_nodes=nodes,
             certainty=Certainty.STATED if stated else Certainty.INFERRED if nodes else Certainty.UNKNOWN,
             stream=_integer(fields.get("StreamId")),
-            attributes=tuple(sorted((key, _text(fields[key])) for key in fields if key not in _OWN_FIELDS)),
+            attributes=tuple(sorted(_attributes(fields))),
         )
     )
 
@@ -52,6 +55,11 @@ def tensor(fields: Mapping[str, Any]) -> EngineTensor:
         format=next(iter(_present(fields, _FORMAT_KEYS)), ""),
         location=_text(fields.get("Location")),
     )
+
+
+def _attributes(fields: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The fields that have no place of their own; equal texts are held once."""
+    return ((intern(key), intern(_text(fields[key]))) for key in fields if key not in _OWN_FIELDS)
 
 
 def _tensors(value: Any) -> tuple[EngineTensor, ...]:
@@ -83,4 +91,6 @@ def _integer(value: Any) -> int | None:
 def _text(value: Any) -> str:
     if value is None:
         return ""
-    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+    if isinstance(value, str):
+        return value
+    return str(value) if type(value) is int else json.dumps(value, sort_keys=True)

@@ -8,16 +8,17 @@ from pathlib import Path
 
 from qdqtool.core.engine import Engine, EngineTensor
 from qdqtool.core.kinds import ENGINE
-from qdqtool.engine.decode import read_file
+from qdqtool.engine.decode import pieces
 from qdqtool.engine.optimization_profiles import with_profiles
 from qdqtool.engine.readers import Reader, dump, inspector, lines, names, replay
+from qdqtool.engine.readers.lean import lean
 from qdqtool.engine.roles import settled
 from qdqtool.engine.unknowns import unknown_formats
 from qdqtool.errors import InputFileError
 
 _ARTEFACT = re.compile(r'"kind": *"engine"')
-_READERS: tuple[Reader, ...] = (inspector, dump, lines, replay, names)
-"""The most detailed form first: a log may hold several."""
+_READERS: tuple[Reader, ...] = (dump, lines, replay, names)
+"""Forms of text, the most detailed first: a log may hold several. The inspector's JSON goes before all of them."""
 
 
 def read(path: Path) -> Engine:
@@ -26,10 +27,11 @@ def read(path: Path) -> Engine:
     Raises:
         InputFileError: unreadable, or in no known form of layer information.
     """
-    text = read_file(path)
-    if _ARTEFACT.search(text[:4096]) and text.startswith("{"):
+    head = next(pieces(path), "")
+    if head.startswith("{") and _ARTEFACT.search(head, 0, 4096):
         return ENGINE.read(path)
-    return read_text(text, where=str(path))
+    engine = inspector.read(pieces(path))
+    return _finished(engine or _text(lean(pieces(path), path), where=str(path)))
 
 
 def read_text(text: str, *, where: str) -> Engine:
@@ -38,6 +40,10 @@ def read_text(text: str, *, where: str) -> Engine:
     Raises:
         InputFileError: `text` is in no known form of layer information.
     """
+    return _finished(inspector.read([text]) or _text(text, where=where))
+
+
+def _text(text: str, *, where: str) -> Engine:
     reader = next((reader for reader in _READERS if reader.recognizes(text)), None)
     if reader is None:
         raise InputFileError(
@@ -45,7 +51,11 @@ def read_text(text: str, *, where: str) -> Engine:
             fix="pass the file of --exportLayerInfo, or a log of a build with detailed profiling verbosity",
             where=where,
         )
-    engine = reader.read(text)
+    return reader.read(text)
+
+
+def _finished(engine: Engine) -> Engine:
+    """The engine with what only all its layers together tell."""
     return replace(
         engine,
         layers=with_profiles(settled(engine.layers)),

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from qdqtool.core.engine import Engine, EngineTensor
-from qdqtool.engine.fields import layer, tensor
+from qdqtool.engine.fields import MOST_LAYERS, layer, tensor
 
 FORM = "layers-dump"
 _RECORD = re.compile(r"^(?:\[[^\]\n]*\] )*(?=Name: )", re.MULTILINE)
@@ -36,7 +37,7 @@ def recognizes(text: str) -> bool:
 def read(text: str) -> Engine:
     """The layers of the last `Layers:` message in `text`."""
     last = text[max(text.rfind("\nLayers:\n"), 0) :]
-    records = list(_records(last[: _end(last)]))
+    records = list(islice(_records(last[: _end(last)]), MOST_LAYERS))
     fields = [found for found in map(_fields, records) if found is not None]
     return Engine(
         layers=tuple(layer(found) for found in fields),

@@ -11,10 +11,11 @@ and arrows, so tensors are found by the type and shape behind them.
 from __future__ import annotations
 
 import re
+from itertools import islice
 from typing import Any
 
 from qdqtool.core.engine import Engine
-from qdqtool.engine.fields import layer
+from qdqtool.engine.fields import MOST_LAYERS, layer
 
 _LINE = re.compile(
     r"^.*?\bLayer\(([^()\n]*)\): (.*), Tactic: (-?(?:0x[0-9a-fA-F]{1,16}|\d{1,20})), (.*)$", re.MULTILINE
@@ -35,7 +36,7 @@ def read(text: str) -> Engine:
     if _LINE.search(text, at) is None:
         at = 0
     tactics = _tactics(text)
-    found = [_fields(match, tactics) for match in _LINE.finditer(text, at)]
+    found = [_fields(match, tactics) for match in islice(_LINE.finditer(text, at), MOST_LAYERS)]
     return Engine(
         layers=tuple(layer(fields) for fields in found if fields is not None),
         form="layer-lines",

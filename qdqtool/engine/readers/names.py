@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 
 from qdqtool.core.engine import Engine, EngineTensor
-from qdqtool.engine.fields import layer
+from qdqtool.engine.fields import MOST_LAYERS, layer
 
 NAMES_ONLY = "the layer information holds names only; types, shapes and formats need a build with --profilingVerbosity=detailed"
 _LAYERS = re.compile(r"^(?:\[[^\]\n]*\] )*Layers:\n((?:[^\[\n][^\n]*\n)+)", re.MULTILINE)
@@ -28,7 +28,7 @@ def recognizes(text: str) -> bool:
 def read(text: str) -> Engine:
     """The names of the last list in `text` as layers without tensors."""
     *_, found = _LAYERS.finditer(text + "\n")
-    names = [name for name in found[1].splitlines() if name.strip()]
+    names = [name for name in found[1].splitlines() if name.strip()][:MOST_LAYERS]
     bindings = _BINDINGS.search(text + "\n", found.end())
     return Engine(
         layers=tuple(layer({"Name": name}) for name in names),

@@ -7,9 +7,10 @@ Algorithm: (Implementation: 2147483657, Tactic: -480840) | Inputs: (TensorInfo(D
 from __future__ import annotations
 
 import re
+from itertools import islice
 
 from qdqtool.core.engine import Engine
-from qdqtool.engine.fields import layer
+from qdqtool.engine.fields import MOST_LAYERS, layer
 
 _ENTRY = re.compile(
     r"^(?:\[\w\] )?\s*Layer: (.*)\n\s*Algorithm: \(Implementation: (-?\d{1,20}), Tactic: (-?\d{1,20})\)"
@@ -27,7 +28,8 @@ def recognizes(text: str) -> bool:
 def read(text: str) -> Engine:
     """The entries as layers; the strides they state say nothing certain of shapes."""
     layers = []
-    for name, implementation, tactic, inputs, outputs in _ENTRY.findall(text):
+    for found in islice(_ENTRY.finditer(text), MOST_LAYERS):
+        name, implementation, tactic, inputs, outputs = found.groups()
         fields = {"Name": name, "TacticValue": tactic, "Implementation": implementation}
         sides = {"Inputs": inputs, "Outputs": outputs}
         tensors = {
