@@ -13,6 +13,7 @@ _SHARED = (
     "ort",
     "plan",
     "releases",
+    "running",
     "shapes",
     "targets",
     "timing",

@@ -10,8 +10,8 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -80,6 +80,33 @@ def run(
     finally:
         _end(process)
     return Ended(code=process.returncode, timed_out=timed_out.is_set(), seconds=time.monotonic() - start)
+
+
+@contextmanager
+def conversation(arguments: Sequence[str], errors: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A program with open pipes to talk through; it and its children are ended with the block.
+
+    Its standard error is appended to the file `errors`, in whose folder it runs.
+
+    Raises:
+        OSError: the program cannot be started.
+    """
+    with errors.open("ab") as log:
+        process = subprocess.Popen(  # noqa: S603 -- running a program is what this is for
+            list(arguments),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            cwd=errors.parent,
+            env={**os.environ, "PYTHONPATH": _import_path()},
+            start_new_session=os.name == "posix",
+        )
+    try:
+        yield process
+    finally:
+        _end(process)
+        if process.stdout is not None:
+            process.stdout.close()
 
 
 def _import_path() -> str:

@@ -15,6 +15,8 @@ from qdqtool.errors import InputFileError
 
 _HEADER = 32
 _MAKERS = {b"ftrt": "TensorRT", b"vtrt": "TensorRT for RTX"}
+MODULES = {"TensorRT": "tensorrt", "TensorRT for RTX": "tensorrt_rtx"}
+"""The Python module that loads engines of a maker."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

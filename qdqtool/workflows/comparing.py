@@ -1,10 +1,10 @@
-"""Any two of a float model, a Q/DQ model, its integer emulation, and stored outputs, on the same samples."""
+"""Any two of a float model, a Q/DQ model, its integer emulation, an engine, and stored outputs, on the same samples."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from qdqtool.accuracy.explain import explain
 from qdqtool.accuracy.inside import shared_tensors, watch_inside
 from qdqtool.accuracy.stored import Player, Unfed, open_stored
 from qdqtool.backends.ort import open_runner
+from qdqtool.backends.running.runner import SUFFIXES, open_engine
 from qdqtool.calibration.samples import open_samples
 from qdqtool.calibration.samples.labels import read_labels
 from qdqtool.core.comparison import Comparison, OutputComparison
@@ -37,7 +38,7 @@ class Match:
     """Two sides and what they are compared on.
 
     Attributes:
-        reference: an ONNX file, "int:" and a Q/DQ ONNX file for its integer emulation, or stored outputs.
+        reference: an ONNX file, "int:" and a Q/DQ ONNX file for its integer emulation, an engine, or stored outputs.
         candidate: the same.
         samples: where samples come from, as typed; two sides of stored outputs need none.
         labels: file of class indices, or None.
@@ -45,6 +46,7 @@ class Match:
         inside: also compare the tensors inside two ONNX models.
         explain: also say why the candidate differs from the reference, which must be a Q/DQ model.
         layers: layer information of the candidate's engine, which tells what its kernels fuse.
+        trust: whether engines may be loaded: they hold code.
     """
 
     reference: str
@@ -55,6 +57,7 @@ class Match:
     inside: bool = False
     explain: bool = False
     layers: Path | None = None
+    trust: bool = False
 
 
 def compare_match(match: Match, on_progress: OnSample | None = None) -> Comparison:
@@ -63,6 +66,8 @@ def compare_match(match: Match, on_progress: OnSample | None = None) -> Comparis
     Raises:
         UsageError: sides that cannot be compared this way, wrong options, or labels that do not fit.
         InputFileError: a file is unreadable or does not fit.
+        MissingPackage: an engine, but no library or no GPU to run it.
+        BuildError: an engine that cannot be loaded or run.
     """
     lawful = None
     if match.explain:
@@ -73,7 +78,9 @@ def compare_match(match: Match, on_progress: OnSample | None = None) -> Comparis
         found = compare(first, second, samples, match.recipe.compare, inside=inner, on_progress=on_progress)
     if lawful is None:
         return found
-    causes = explain(_side(match.candidate), lawful, samples, match.recipe.compare.limit)
+    with ExitStack() as open_sides:
+        candidate = _side(match.candidate, match, open_sides)
+        causes = explain(candidate, lawful, samples, match.recipe.compare.limit)
     return replace(found, explanations=causes)
 
 
@@ -106,19 +113,26 @@ def watched(
 def _sides(match: Match) -> Iterator[tuple[Runner, Runner, frozenset[str]]]:
     """Both runners, and which of their outputs are inner tensors."""
     if not match.inside:
-        yield _side(match.reference), _side(match.candidate), frozenset()
+        with ExitStack() as open_sides:
+            reference, candidate = (
+                _side(text, match, open_sides) for text in (match.reference, match.candidate)
+            )
+            yield reference, candidate, frozenset()
         return
     models = (_model(match.reference), _model(match.candidate))
     with watched(models, match.reference, match.candidate) as sides:
         yield sides
 
 
-def _side(text: str) -> Runner:
+def _side(text: str, match: Match, open_sides: ExitStack) -> Runner:
+    """One side, ready to run as long as `open_sides` is."""
     path = Path(text.removeprefix(_EMULATION))
     if text.startswith(_EMULATION):
         return _run_model(_model(text), f"integer emulation of {path.name}")
     if path.suffix == ".onnx":
         return open_runner(path, description=f"{path.name} on onnxruntime", crowded=True)
+    if path.suffix in SUFFIXES:
+        return open_sides.enter_context(open_engine(path, trust=match.trust))
     return open_stored(path)
 
 

@@ -118,6 +118,8 @@ def test_nan_outputs_are_refused_with_output_sample_and_side(side: str) -> None:
 
 def test_infinities_on_one_side_only_are_refused_and_shared_ones_ignored() -> None:
     masked = Scripted(lambda x: {"y": np.where(x > 0.5, -np.inf, x)})
+    both = Scripted(lambda x: {"y": np.where(x > 0.5, np.inf, -np.inf)})
+    assert compare(both, both, rows(np.eye(4)), CompareOptions()).samples == 4
     assert compare(masked, masked, rows(np.eye(4)), CompareOptions()).samples == 4
     with pytest.raises(InputFileError, match="infinite"):
         compare(FLOAT, masked, rows(np.eye(4)), CompareOptions())

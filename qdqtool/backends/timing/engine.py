@@ -14,6 +14,8 @@ import numpy as np
 
 from qdqtool.backends.timing.cuda import Cuda
 from qdqtool.core.build import Shape
+from qdqtool.core.dtypes import DType
+from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import BuildError, UsageError
 
 if TYPE_CHECKING:
@@ -65,11 +67,11 @@ class EngineClock:
             raise UsageError(
                 f"the engine has no input {', '.join(unknown)}", fix=f"it has {', '.join(inputs)}"
             )
+        self._inputs = tuple(inputs)
+        self._outputs = tuple(name for name in names if name not in inputs)
         for name in inputs:
             self._bind_input(name, shapes.get(name), feeds.get(name))
-        for name in names:
-            if name not in inputs:
-                self._bind(name, self._empty(name, tuple(self._context.get_tensor_shape(name))))
+        self._bind_outputs()
 
     def warm_up(self, milliseconds: float) -> None:
         """Run for at least this long, once at the least."""
@@ -98,14 +100,52 @@ class EngineClock:
             self._infer()
         return list(profiler.times.items())
 
+    def interface(self) -> tuple[tuple[TensorInfo, ...], tuple[str, ...]]:
+        """What the engine takes, and the names of what it gives."""
+        return tuple(map(self._info, self._inputs)), self._outputs
+
+    def infer(self, feeds: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """What the engine computes from these inputs; BF16 comes as float32.
+
+        Raises:
+            UsageError: the inputs do not fit, or an output has a type that numpy cannot hold.
+            BuildError: the engine failed.
+        """
+        for name in self._inputs:
+            self._bind_input(name, None, feeds[name])
+        self._bind_outputs()
+        self._infer()
+        return {name: self._readable(name, array) for name, array in self.outputs().items()}
+
     def outputs(self) -> dict[str, NDArray[Any]]:
         """What the last inference computed."""
         found = {}
-        for name, (address, array) in self._buffers.items():
-            if self._engine.get_tensor_mode(name) == self._trt.TensorIOMode.OUTPUT:
-                self._cuda.download(address, array)
-                found[name] = array
+        for name in self._outputs:
+            address, array = self._buffers[name]
+            self._cuda.download(address, array)
+            found[name] = array
         return found
+
+    def _info(self, name: str) -> TensorInfo:
+        dims = tuple(self._engine.get_tensor_shape(name))
+        return TensorInfo(
+            name=name,
+            dtype=DType.parse(self._engine.get_tensor_dtype(name).name),
+            shape=tuple("?" if dim < 0 else int(dim) for dim in dims),
+        )
+
+    def _readable(self, name: str, array: NDArray[Any]) -> NDArray[Any]:
+        word = self._engine.get_tensor_dtype(name).name
+        if word in _DTYPES:
+            return array
+        if word != "BF16":
+            raise UsageError(f"output {name!r} has {word} values", fix="build the engine with float outputs")
+        wide: NDArray[Any] = (array.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+        return wide.reshape(tuple(self._context.get_tensor_shape(name)))
+
+    def _bind_outputs(self) -> None:
+        for name in self._outputs:
+            self._bind(name, self._empty(name, tuple(self._context.get_tensor_shape(name))))
 
     def _bind_input(self, name: str, shape: Shape | None, feed: NDArray[Any] | None) -> None:
         declared = tuple(self._engine.get_tensor_shape(name))
@@ -146,7 +186,11 @@ class EngineClock:
         return np.zeros(-(-int(np.prod(shape)) * bits // 8), np.uint8)
 
     def _bind(self, name: str, array: NDArray[Any]) -> None:
-        address = self._cuda.allocate(array.nbytes)
+        address, held = self._buffers.get(name, (0, None))
+        if held is None or held.nbytes != array.nbytes:
+            if held is not None:
+                self._cuda.free(address)
+            address = self._cuda.allocate(array.nbytes)
         self._buffers[name] = (address, array)
         self._context.set_tensor_address(name, address)
 

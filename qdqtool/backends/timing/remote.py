@@ -13,14 +13,11 @@ from typing import Any
 from qdqtool import errors
 from qdqtool.backends import child
 from qdqtool.backends.making.crashes import last_line
-from qdqtool.backends.plan import Plan
+from qdqtool.backends.plan import MODULES, Plan
 from qdqtool.backends.timing.rounds import Effort, OnTurn
 from qdqtool.backends.timing.series import Series
 from qdqtool.core.build import Shape
 from qdqtool.errors import BuildError, QdqError, UsageError
-
-_MODULES = {"TensorRT": "tensorrt", "TensorRT for RTX": "tensorrt_rtx"}
-"""The Python module that loads engines of a maker."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,7 +72,7 @@ def time_engines(
             (sys.executable, "-m", "qdqtool.backends.timing.worker"),
             on_line=hear,
             timeout_s=run.timeout_s,
-            first_words=_order(plans, run, _MODULES[makers.pop()]),
+            first_words=_order(plans, run, MODULES[makers.pop()]),
             errors=log,
         )
         if verdict["event"] != "timed":

@@ -1,8 +1,9 @@
 """Measure how far two models are apart on the same samples.
 
 Each side is an ONNX file, run on onnxruntime with its Q/DQ nodes exactly as they stand; "int:" and a Q/DQ ONNX file,
-run with the integer arithmetic of INT8 kernels; or outputs that were stored elsewhere (.npz, the JSON of Polygraphy and
-of trtexec --exportOutput, .raw files, a folder of them). With labels, top-1 and top-5 of both come with a 95 %
+run with the integer arithmetic of INT8 kernels; a TensorRT engine (.plan, .engine, .trt), run on this machine's GPU
+in a process of its own if --trust says that its code may run; or outputs that were stored elsewhere (.npz, the JSON of
+Polygraphy and of trtexec --exportOutput, .raw files, a folder of them). With labels, top-1 and top-5 of both come with a 95 %
 confidence interval of the difference.
 
 --explain says whether a candidate differs from its own Q/DQ model by rounding, by fusion, or by something that neither
@@ -46,6 +47,7 @@ def compare(
     layers: Annotated[
         Path | None, typer.Option(help="Layer information of the candidate's engine, for --explain.")
     ] = None,
+    trust: Annotated[bool, typer.Option(help="Engines may be loaded; loading runs their code.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the comparison as JSON instead of a summary.")
     ] = False,
@@ -67,6 +69,7 @@ def compare(
         inside=inside,
         explain=explain,
         layers=layers,
+        trust=trust,
     )
     with progress() as bars:
         bar = bars.add_task("compare")

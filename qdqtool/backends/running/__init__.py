@@ -1,0 +1,1 @@
+"""Runs engines on a GPU, in a process of their own."""

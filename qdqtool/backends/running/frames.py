@@ -1,0 +1,52 @@
+"""What two processes say to each other about arrays: one line of JSON, then as many bytes of .npz as it announces."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Arrays = Mapping[str, "NDArray[Any]"]
+
+
+def write(stream: IO[bytes], words: Mapping[str, Any], arrays: Arrays | None = None) -> None:
+    """Say these words, with these arrays; names may be anything but "file".
+
+    Raises:
+        OSError: nobody listens any more.
+    """
+    packed = io.BytesIO()
+    if arrays:
+        # numpy calls its own parameter "file": numbers are safe as names
+        np.savez(packed, **{f"a{number}": array for number, array in enumerate(arrays.values())})
+    head = {**words, "names": list(arrays or ()), "bytes": packed.tell()}
+    stream.write(json.dumps(head).encode() + b"\n" + packed.getvalue())
+    stream.flush()
+
+
+def read(stream: IO[bytes]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]] | None:
+    """The next words and their arrays; None when nothing more comes, or it ends in the middle.
+
+    Raises:
+        ValueError: somebody else talks in between.
+    """
+    line = stream.readline()
+    if not line.endswith(b"\n"):
+        return None
+    words = json.loads(line)
+    if not isinstance(words, dict) or not {"bytes", "names"} <= words.keys():
+        raise ValueError("not a frame")
+    size, names = words.pop("bytes"), words.pop("names")
+    packed = stream.read(size)
+    if len(packed) < size:
+        return None
+    if not names:
+        return words, {}
+    with np.load(io.BytesIO(packed), allow_pickle=False) as archive:
+        return words, {name: archive[f"a{number}"] for number, name in enumerate(names)}

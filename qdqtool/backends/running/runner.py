@@ -1,0 +1,125 @@
+"""An engine as a runner: loaded by a child process, because loading an engine runs what is in it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from qdqtool import errors
+from qdqtool.backends import child
+from qdqtool.backends.making.crashes import last_line
+from qdqtool.backends.plan import MODULES, read_plan
+from qdqtool.backends.releases import spell
+from qdqtool.backends.running.frames import Arrays, read, write
+from qdqtool.core.dtypes import DType
+from qdqtool.core.protocols import Feeds
+from qdqtool.core.tensors import TensorInfo
+from qdqtool.errors import BuildError, QdqError, UsageError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+SUFFIXES = frozenset({".plan", ".engine", ".trt"})
+"""How the names of engine files end."""
+_PATIENCE_S = 600.0
+"""Seconds that loading, or one inference, may take."""
+_LAST_WORDS_S = 5.0
+"""Seconds that it may take to end once it talks no more sense."""
+
+
+class EngineRunner:
+    """One engine on this machine's GPU."""
+
+    at_once = 1
+
+    def __init__(self, process: subprocess.Popen[bytes], path: Path, log: Path) -> None:
+        plan = read_plan(path)
+        self.description = f"{path.name} on {plan.maker} {spell(plan.release)}"
+        self._process = process
+        self._path = path
+        self._log = log
+        words, _ = self._ask({"module": MODULES[plan.maker], "plan": str(path.absolute())})
+        self.inputs = tuple(
+            TensorInfo(name=name, dtype=DType(dtype), shape=tuple(shape))
+            for name, dtype, shape in words["inputs"]
+        )
+        self.outputs: tuple[str, ...] = tuple(words["outputs"])
+
+    def run(self, feeds: Feeds) -> dict[str, NDArray[Any]]:
+        """One array per output.
+
+        Raises:
+            QdqError: the inputs do not fit the engine, or it fails.
+        """
+        return self._ask({}, {info.name: feeds[info.name] for info in self.inputs})[1]
+
+    def _ask(
+        self, words: dict[str, Any], arrays: Arrays | None = None
+    ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        guard = threading.Timer(_PATIENCE_S, self._process.kill)
+        guard.start()
+        try:
+            answer = self._exchange(words, arrays)
+        finally:
+            guard.cancel()
+        if answer is None:
+            raise self._death()
+        if "kind" in answer[0]:
+            kind: type[QdqError] = getattr(errors, answer[0]["kind"], BuildError)
+            raise kind(answer[0]["what"], fix=answer[0]["fix"], where=str(self._path))
+        return answer
+
+    def _exchange(
+        self, words: dict[str, Any], arrays: Arrays | None
+    ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]] | None:
+        try:
+            write(_open(self._process.stdin), words, arrays)
+            return read(_open(self._process.stdout))
+        except (OSError, ValueError):
+            return None
+
+    def _death(self) -> BuildError:
+        try:
+            code = self._process.wait(_LAST_WORDS_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            code = self._process.wait()
+        return BuildError(
+            f"the process that ran the engine ended with code {code}: {last_line(self._log)}",
+            fix="rebuild the engine with this release and on this GPU",
+            where=str(self._path),
+        )
+
+
+@contextmanager
+def open_engine(path: Path, *, trust: bool) -> Iterator[EngineRunner]:
+    """A runner for the engine, until the end of the block.
+
+    Raises:
+        UsageError: not trusted.
+        InputFileError: no engine.
+        MissingPackage: its library, or a GPU, is not here.
+        BuildError: it cannot be loaded.
+    """
+    read_plan(path)
+    if not trust:
+        raise UsageError(
+            "an engine holds code that runs when it is loaded",
+            fix="say --trust for engines that you or somebody you trust built",
+            where=str(path),
+        )
+    with tempfile.TemporaryDirectory(prefix="qdqtool-engine-") as folder:
+        log = Path(folder) / "log"
+        with child.conversation((sys.executable, "-m", "qdqtool.backends.running.worker"), log) as process:
+            yield EngineRunner(process, path, log)
+
+
+def _open(stream: IO[bytes] | None) -> IO[bytes]:
+    assert stream is not None
+    return stream

@@ -1,0 +1,53 @@
+"""The process in which an engine is loaded and run: inputs come on standard input, outputs go to standard output.
+
+The library's messages go to standard error. The process ends when its standard input does.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from pathlib import Path
+from typing import IO, Any
+
+from qdqtool.backends.native.ears import logger_of
+from qdqtool.backends.native.limits import no_core_dump
+from qdqtool.backends.running.frames import read, write
+from qdqtool.backends.timing.engine import EngineClock
+from qdqtool.errors import QdqError
+
+
+def main() -> None:
+    """Load the engine that the first words name, say what it takes, and run it on whatever comes."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    no_core_dump()
+    questions = os.fdopen(0, "rb", closefd=False)
+    asked = read(questions)
+    if asked is None:
+        return
+    words, _ = asked
+    try:
+        trt = importlib.import_module(words["module"])
+        serve(EngineClock(trt, logger_of(trt), Path(words["plan"]).read_bytes(), {}, {}), questions, answers)
+    except QdqError as error:
+        write(answers, {"kind": type(error).__name__, "what": error.what, "fix": error.fix})
+    except (ImportError, OSError) as error:
+        write(answers, {"kind": "MissingPackage", "what": str(error), "fix": "see qdqtool doctor"})
+
+
+def serve(engine: EngineClock, questions: IO[bytes], answers: IO[bytes]) -> None:
+    """Answer every set of inputs with the outputs, until nothing more comes.
+
+    Raises:
+        QdqError: the inputs do not fit, or the engine fails.
+    """
+    inputs, outputs = engine.interface()
+    described: list[Any] = [[info.name, info.dtype.value, info.shape] for info in inputs]
+    write(answers, {"inputs": described, "outputs": outputs})
+    while (asked := read(questions)) is not None:
+        write(answers, {}, engine.infer(asked[1]))
+
+
+if __name__ == "__main__":
+    main()
