@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _SHOWN = 8
 """Entries of a list that are shown; the rest is counted."""
+_NAMED = 3
+"""Nodes with the same reason that are named; the rest is counted."""
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
 Measured = Mapping[str, Mapping[str, float]]
 """What each step cost here: `seconds`, and `peak_mib` where it is known."""
@@ -29,7 +31,7 @@ def render(report: Report, console: Console, measured: Measured | None = None) -
     _say(console, "")
     for name, text in _rows(report):
         _say(console, f"{name:<12} {text}")
-    _list(console, "Not INT8", [_fallback(entry) for entry in report.fallbacks])
+    _list(console, "Not INT8", _fallbacks(report.fallbacks))
     loud = [finding for finding in report.findings if finding.severity is not Severity.INFO]
     _list(console, "Findings", [_finding(finding) for finding in loud])
     _list(console, "Notes", [(note, "", None) for note in report.notes])
@@ -117,8 +119,21 @@ Entry = tuple[str, str, str | None]
 """What, how to mend it, and a style."""
 
 
-def _fallback(entry: Fallback) -> Entry:
-    return f"{entry.node} ({entry.op}) {entry.precision}: {entry.reason}", entry.fix, None
+def _fallbacks(entries: Sequence[Fallback]) -> list[Entry]:
+    """One entry per reason: a gate in every block of a network is one thing to know, not forty."""
+    groups: dict[tuple[str, str, str], list[str]] = {}
+    for entry in entries:
+        groups.setdefault((entry.precision, entry.reason, entry.fix), []).append(f"{entry.node} ({entry.op})")
+    return [
+        (f"{_some(nodes)} {precision}: {reason}", fix, None)
+        for (precision, reason, fix), nodes in groups.items()
+    ]
+
+
+def _some(nodes: Sequence[str]) -> str:
+    if len(nodes) <= _NAMED:
+        return ", ".join(nodes)
+    return f"{', '.join(nodes[:_NAMED])} and {len(nodes) - _NAMED} more"
 
 
 def _finding(finding: Finding) -> Entry:

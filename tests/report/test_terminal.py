@@ -63,8 +63,17 @@ def test_random_samples_are_marked() -> None:
 
 
 def test_long_lists_are_cut_and_counted() -> None:
-    verdicts = tuple(verdict(f"n{i}", AUDIT.verdicts[1].precision) for i in range(20))
+    verdicts = tuple(
+        replace(verdict(f"n{i}", AUDIT.verdicts[1].precision), reason=f"reason {i}") for i in range(20)
+    )
     assert "and 12 more" in shown(assemble(replace(FULL, audit=replace(AUDIT, verdicts=verdicts))))
+
+
+def test_nodes_that_are_float_for_one_reason_are_told_once() -> None:
+    verdicts = tuple(verdict(f"n{i}", AUDIT.verdicts[1].precision) for i in range(20))
+    text = shown(assemble(replace(FULL, audit=replace(AUDIT, verdicts=verdicts))))
+    assert "n0 (Conv), n1 (Conv), n2 (Conv) and 17 more fp32: " in text
+    assert text.count("n0 (Conv)") == 1
 
 
 def test_names_are_text_not_markup_and_control_characters_are_shown() -> None:
