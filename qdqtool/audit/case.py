@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from qdqtool.audit.operands import Operand
 from qdqtool.core.engine import EngineLayer
 from qdqtool.core.join import Holders
-from qdqtool.core.placement import Decision
+from qdqtool.core.placement import Decision, SlotKind
 from qdqtool.graph.view import GraphView, Node
 
 
@@ -51,3 +51,9 @@ class Case:
         if self.decisions:
             return all(decision.quantize for decision in self.decisions)
         return bool(self.operands) and all(operand.quantized for operand in self.operands)
+
+    @property
+    def weights_alone(self) -> bool:
+        """Whether placement quantized its weights only: a smaller engine, and float arithmetic as requested."""
+        kinds = {decision.kind for decision in self.decisions if decision.quantize}
+        return kinds == {SlotKind.WEIGHT}

@@ -109,6 +109,8 @@ class PlacementOptions(Section):
     """Weighted nodes with fewer input or output channels stay float (the network's input channels excepted)."""
     per_channel: bool = True
     """One scale per output channel for weights."""
+    activations: Literal["int8", "float"] = "int8"
+    """What weighted nodes read at run time; float quantizes weights alone, and the arithmetic stays float."""
     skip_rules: Words = ()
     """Rules that are not asked."""
     target: Annotated[Literal["rtx", "8", "10", "11"], BeforeValidator(_word)] = "rtx"

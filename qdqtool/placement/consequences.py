@@ -8,6 +8,7 @@ from qdqtool.core.placement import Bond, Opinion, Slot, Stance, Tie
 from qdqtool.graph.view import GraphView
 from qdqtool.placement.commuting import upstream
 from qdqtool.placement.ties import carriers
+from qdqtool.placement.weighted import compute_nodes, factors
 
 Opinions = Mapping[Slot, list[Opinion]]
 
@@ -49,6 +50,24 @@ def _spread(refused: set[Slot], bonds: list[Bond]) -> set[Slot]:
         } - reached
         reached |= fresh
     return reached
+
+
+def weights_alone(view: GraphView, opinions: Opinions) -> Iterator[Opinion]:
+    """Vetoes for everything but the constant factors of weighted nodes, for recipes that keep activations float."""
+    weights = {
+        slot
+        for node in compute_nodes(view)
+        for slot in factors(node)
+        if view.is_constant(node.inputs[slot.index])
+    }
+    for slot in opinions.keys() - weights:
+        yield Opinion(
+            slot=slot,
+            rule="user",
+            stance=Stance.VETO,
+            reason="place.activations is float, so only weights are INT8 and the arithmetic is float as requested",
+            fix="set place.activations=int8 for INT8 arithmetic",
+        )
 
 
 def unshared(view: GraphView, ties: list[Tie], opinions: Opinions) -> Iterator[Opinion]:

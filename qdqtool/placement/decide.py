@@ -23,7 +23,7 @@ from qdqtool.core.placement import (
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.errors import UsageError
 from qdqtool.graph.view import GraphView
-from qdqtool.placement.consequences import broken, granted, unshared
+from qdqtool.placement.consequences import broken, granted, unshared, weights_alone
 from qdqtool.placement.ties import effective
 from qdqtool.placement.weighted import compute_nodes, factors
 from qdqtool.plugins import Shelf
@@ -61,7 +61,11 @@ def decide(
                     ties.append(statement)
                 case Bond():
                     bonds.append(statement)
-    _add(opinions, broken(bonds, opinions))
+    if options.activations == "float":
+        # Half a bond means float arithmetic, which is what is asked for here.
+        _add(opinions, weights_alone(view, opinions))
+    else:
+        _add(opinions, broken(bonds, opinions))
     _add(opinions, unshared(view, ties, opinions))
     for node in compute_nodes(view):
         for slot in factors(node):
@@ -70,7 +74,7 @@ def decide(
     return Placement(
         decisions=decisions,
         ties=effective(ties, frozenset(decision.tensor for decision in decisions if decision.quantize)),
-        notes=tuple(_unmatched(view, options)),
+        notes=(*_unmatched(view, options), *_aim(options)),
     )
 
 
@@ -118,6 +122,11 @@ def _spec(slot: Slot, opinions: list[Opinion]) -> QuantSpec:
             where=str(slot),
         )
     return wishes.pop() if wishes else QuantSpec()
+
+
+def _aim(options: PlacementOptions) -> Iterator[str]:
+    if options.activations == "float":
+        yield "only weights are INT8; the arithmetic is float, as place.activations asks"
 
 
 def _unmatched(view: GraphView, options: PlacementOptions) -> Iterator[str]:

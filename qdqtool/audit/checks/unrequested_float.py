@@ -1,7 +1,8 @@
 """A node runs in float because nobody asked for INT8.
 
 Not a fault of the builder: placement refused this node, or the model has no Q/DQ on all of its inputs. The reason
-repeats what placement said, so that the list of float nodes in the engine is complete.
+repeats what placement said, so that the list of float nodes in the engine is complete. Nodes whose weights alone were to
+be INT8 (`place.activations: float`) are what was asked for, and are not listed.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from qdqtool.core.findings import Severity, Verdict
 
 def find(scene: Scene) -> Iterator[Draft]:
     """One draft per float node that was not requested."""
-    for verdict in scene.verdicts:
+    for case, verdict in zip(scene.cases, scene.verdicts, strict=True):
         if verdict.requested or verdict.precision is DType.INT8 or verdict.verdict is Verdict.ABSORBED:
+            continue
+        if case.weights_alone:
             continue
         yield Draft(
             subject=verdict.node,

@@ -7,7 +7,8 @@ matter: reading them in INT8 takes a quarter of the time, so products with 2**18
 dynamic batch is no reason: only a static shape with one row counts.
 
 Evidence: RTX 1.7.1 builds a ViT of four blocks with 51 kernels when its head (192 x 1000) is INT8 and with 49 when it
-is float; the head of ResNet-18 (512 x 1000) costs no kernel. Set `place.skip_rules: [gemv]` to quantize all.
+is float; the head of ResNet-18 (512 x 1000) costs no kernel. Set `place.skip_rules: [gemv]` to quantize all. Weights alone
+(`place.activations: float`) need no Q in front, so this rule then says nothing.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ _LARGE = 1 << 18
 """Weights from which reading them costs more than another kernel does: 768 KiB saved against FP32."""
 
 
-def PLUGIN(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:  # noqa: N802, ARG001 -- the plug
+def PLUGIN(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:  # noqa: N802 -- the plug
     """Veto products and 1x1 convolutions that work on a single position."""
+    if options.activations == "float":
+        return
     for node in compute_nodes(view, "Conv", "Gemm", "MatMul"):
         weights = view.info(node.inputs[1]).elements
         if _positions(view, node) == 1 and weights is not None and weights < _LARGE:

@@ -4,7 +4,7 @@
 
 INT8 matrix kernels work on tiles of 16: the rest of a tile is padding, and cutting it off again is a kernel. Such
 products are heads with few classes, where rounding hurts most. Convolutions are padded without an extra kernel and
-are not meant here (see `min_channels`).
+are not meant here (see `min_channels`), nor are weights alone (`place.activations: float`), whose arithmetic is float.
 
 Evidence: RTX 1.7.1: a BERT of four blocks with a head of 2 classes has 47 kernels when the head is INT8 and 46 when
 it is float. modelopt excludes K or N below 16 too.
@@ -22,8 +22,10 @@ from qdqtool.placement.weighted import channels, compute_nodes, veto
 _TILE = 16
 
 
-def PLUGIN(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:  # noqa: N802, ARG001 -- the plug
+def PLUGIN(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:  # noqa: N802 -- the plug
     """Veto matrix products with narrow weights."""
+    if options.activations == "float":
+        return
     for node in compute_nodes(view, "Gemm", "MatMul"):
         counts = channels(view, node)
         if counts is not None and min(counts) < _TILE:

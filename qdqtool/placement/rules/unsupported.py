@@ -46,7 +46,7 @@ def _obstacles(view: GraphView, node: Node, options: PlacementOptions) -> Iterat
             )
     if node.op != "Conv":
         return
-    if options.target == "rtx" and "75" in options.sm:
+    if options.target == "rtx" and "75" in options.sm and options.activations == "int8":
         yield (
             "TensorRT for RTX has no INT8 convolution on SM75: it would run in Half",
             "build for SM80 or newer only",
