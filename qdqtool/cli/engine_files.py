@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 
 from qdqtool.audit.noop import Besides
+from qdqtool.buildlog import read as read_log
+from qdqtool.core.buildlog import LogRun
 from qdqtool.core.files import write_bytes, write_text
 from qdqtool.core.noop import NoOpReport, Really
 from qdqtool.engine.diff import Explored
@@ -24,7 +26,25 @@ from qdqtool.report.graph import LARGEST, draw, network
 from qdqtool.report.layers import layer_rows
 from qdqtool.report.svg import standalone
 
+_TEXTS = frozenset({"layer-lines", "layers-dump"})
+"""Forms of layer information that stand in logs."""
+_MODERATE = 1 << 26
 _COLOURS = dict(re.findall(r"\.p-(\w+) \{ --c: (#[0-9a-f]{6})", palette.CLASSES))
+
+
+def log_of(log: Path | None, file: Path, form: str) -> LogRun | None:
+    """The last run of `log`, or of `file` itself where it is a log of moderate size; None where there is nothing.
+
+    Raises:
+        InputFileError: `log` cannot be read, or holds no run.
+    """
+    if log is None and (form not in _TEXTS or file.stat().st_size > _MODERATE):
+        return None
+    runs = read_log(log or file).runs
+    if not runs and log is not None:
+        raise InputFileError("holds no build log", fix="pass the verbose log of the build", where=str(log))
+    told = runs[-1] if runs else None
+    return told if log is not None or (told and (told.ledger or told.events or told.network.nodes)) else None
 
 
 def drawn(explored: Explored, out: Path) -> None:

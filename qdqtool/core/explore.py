@@ -7,6 +7,8 @@ from enum import Enum
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty, EngineTensor, Role
+from qdqtool.core.events import LedgerRow
+from qdqtool.core.history import LayerHistory
 
 
 class CostModel(str, Enum):
@@ -97,12 +99,16 @@ class LayerView:
         ms: average time of one inference in milliseconds (measured); None without a profile.
         elided: whether the profile says that it takes no time at all.
         bytes: see `Cost`.
+        input_bytes: see `Cost`.
+        weight_bytes: see `Cost`.
+        output_bytes: see `Cost`.
         macs: see `Cost`.
         gemm: see `Cost`.
         intensity: MACs per byte.
         tflops: achieved 10^12 operations per second (two per MAC), where timed.
         gbs: achieved GB/s, where timed.
         bound: "compute" or "memory" by the roofline of a device, where known.
+        history: how it came to be, where a log of its build was read.
     """
 
     name: str
@@ -118,12 +124,16 @@ class LayerView:
     ms: float | None = None
     elided: bool = False
     bytes: int | None = None
+    input_bytes: int | None = None
+    weight_bytes: int | None = None
+    output_bytes: int | None = None
     macs: int | None = None
     gemm: tuple[int, int, int] | None = None
     intensity: float | None = None
     tflops: float | None = None
     gbs: float | None = None
     bound: str | None = None
+    history: LayerHistory | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -141,6 +151,8 @@ class EngineView:
         matched: share of the profile's rows that belong to a layer; None without a profile.
         unmatched_rows: names of the profile's rows that belong to no layer.
         device: the GPU whose roofline was used, or "".
+        ledger: fate of every Q and DQ node, where a log of the build was read.
+        unplaced: Q and DQ nodes of the ledger that ended in no layer.
         notes: what a reader should know.
     """
 
@@ -154,4 +166,6 @@ class EngineView:
     matched: float | None = None
     unmatched_rows: tuple[str, ...] = ()
     device: str = ""
+    ledger: tuple[LedgerRow, ...] = ()
+    unplaced: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

@@ -10,6 +10,7 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty, Role
 from qdqtool.core.events import LedgerRow
 from qdqtool.core.findings import Finding, NodeVerdict
+from qdqtool.core.history import LayerHistory
 from qdqtool.core.sensitivity import Sensitivity
 
 
@@ -143,6 +144,7 @@ class LayerRow:
         tflops: achieved 10^12 operations per second (two per MAC), where timed.
         gbs: achieved GB/s, where timed.
         bound: "compute" or "memory" by the roofline of a device, "" where unknown.
+        history: how it came to be, where the builder's log tells it.
     """
 
     name: str
@@ -163,6 +165,7 @@ class LayerRow:
     tflops: float | None = None
     gbs: float | None = None
     bound: str = ""
+    history: LayerHistory | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,6 +14,7 @@ from qdqtool.core.engine import EngineLayer, EngineTensor, Role
 from qdqtool.core.explore import Cost, CostModel
 from qdqtool.engine.precision import weight
 from qdqtool.engine.roles import is_attention
+from qdqtool.engine.weights import before_pooling
 
 Shape = tuple[int, ...]
 Gemm = tuple[int, int, int]
@@ -66,13 +67,17 @@ def _work(layer: EngineLayer) -> tuple[int | None, Gemm | None]:
     held = weight(layer)
     if _convolves(layer):
         return _convolution(layer, held.shape if held else None, left, result)
+    if (held is None or held.shape is None) and _is_convolution(layer):
+        return None, None
     return _product(_factor(layer, held), left, result)
 
 
 def _convolution(
     layer: EngineLayer, weights: Shape | None, left: Shape, result: Shape
 ) -> tuple[int | None, Gemm | None]:
-    if weights is None or len(weights) < 3 or len(result) < 3 or "Pool" in layer.kind:
+    if "Pool" in layer.kind:
+        result = before_pooling(layer, left) or ()
+    if weights is None or len(weights) < 3 or len(result) < 3:
         return None, None
     transposed = "deconv" in layer.kind.lower()
     positions = _positions(left if transposed else result)
@@ -130,8 +135,11 @@ def _attention(layer: EngineLayer) -> int | None:
 
 def _convolves(layer: EngineLayer) -> bool:
     held = weight(layer)
-    kernel = held is not None and held.shape is not None and len(held.shape) > 3
-    return kernel and ("conv" in layer.kind.lower() or layer.kind == "correlation" or "Corr" in layer.name)
+    return held is not None and held.shape is not None and len(held.shape) > 3 and _is_convolution(layer)
+
+
+def _is_convolution(layer: EngineLayer) -> bool:
+    return "conv" in layer.kind.lower() or layer.kind == "correlation" or "Corr" in layer.name
 
 
 def _static(shape: Shape | None) -> bool:

@@ -16,6 +16,8 @@ from qdqtool.engine.roles import dequantizes_first, is_attention, is_pointwise, 
 from qdqtool.engine.tactics import math_type, spelled_type, tensor_cores
 
 _Known = tuple[DType, Certainty]
+_FACTORS_OF_ATTENTION = 3
+"""Query, key and value."""
 _UNKNOWN: _Known = (DType.UNKNOWN, Certainty.UNKNOWN)
 
 
@@ -62,6 +64,10 @@ def _agreed(dtype: DType, both_seen: bool, tactic: str) -> _Known:
 
 def _operands(layer: EngineLayer) -> tuple[EngineTensor, ...]:
     """The tensors that are multiplied: input and weight, or the first two inputs, or all of an attention."""
+    if is_attention(layer) and len(layer.inputs) >= _FACTORS_OF_ATTENTION:
+        # Anything else, at run time or constant, is added to the scores: a mask, a position bias.
+        quantized = tuple(tensor for tensor in layer.inputs if tensor.dtype is DType.INT8)
+        return quantized if len(quantized) >= _FACTORS_OF_ATTENTION else layer.inputs
     held = weight(layer)
     if held is not None:
         # Further run-time inputs are residuals or scales: the first one meets the weights.

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from qdqtool.core.buildlog import LogRun
 from qdqtool.core.engine import Engine, EngineLayer, Role
 from qdqtool.core.explore import Cost, CostModel, Device, EngineView, LayerView
+from qdqtool.core.history import Histories, histories
 from qdqtool.core.timing import Profile, ProfileRow
 from qdqtool.engine.costs import cost
+from qdqtool.engine.logged import with_weights
 from qdqtool.engine.timed import join_times
 
 
@@ -15,13 +20,20 @@ def view(
     profile: Profile | None = None,
     cost_model: CostModel = CostModel.EXACT,
     device: Device | None = None,
+    log: LogRun | None = None,
 ) -> EngineView:
-    """Every layer of `engine` with what it costs, how long it takes and what limits it, as far as known."""
+    """Every layer of `engine` with what it costs, how long it takes and what limits it, as far as known.
+
+    With the log of its build also how each layer came to be, and the weights that the layer information leaves out.
+    """
+    told = histories(engine, log) if log else Histories()
+    engine = with_weights(engine, log.network) if log else engine
     timed = join_times(engine, profile) if profile else None
     rows = timed.rows if timed else (None,) * len(engine.layers)
+    stories = told.layers or (None,) * len(engine.layers)
     layers = tuple(
-        _layer(layer, cost(layer, cost_model), row, device)
-        for layer, row in zip(engine.layers, rows, strict=True)
+        replace(_layer(layer, cost(layer, cost_model), row, device), history=history)
+        for layer, row, history in zip(engine.layers, rows, stories, strict=True)
     )
     return EngineView(
         layers=layers,
@@ -34,7 +46,9 @@ def view(
         matched=timed.matched if timed else None,
         unmatched_rows=tuple(row.name for row in timed.unmatched) if timed else (),
         device=device.name if device else "",
-        notes=(*engine.notes, *(timed.notes if timed else ())),
+        ledger=log.ledger if log else (),
+        unplaced=told.unplaced,
+        notes=(*engine.notes, *(timed.notes if timed else ()), *told.notes),
     )
 
 
@@ -54,6 +68,9 @@ def _layer(layer: EngineLayer, costs: Cost, row: ProfileRow | None, device: Devi
         ms=ms,
         elided=row is not None and row.elided,
         bytes=costs.bytes,
+        input_bytes=costs.input_bytes,
+        weight_bytes=costs.weight_bytes,
+        output_bytes=costs.output_bytes,
         macs=costs.macs,
         gemm=costs.gemm,
         intensity=costs.intensity,

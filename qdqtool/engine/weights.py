@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from math import prod
 from typing import Any
 
-from qdqtool.core.engine import EngineTensor
+from qdqtool.core.engine import EngineLayer, EngineTensor
 from qdqtool.core.formats import dtype_of
 
+RESULT = "ConvDimensions"
+"""Attribute that a log adds to a layer: the shape that its convolution gives, before any pooling."""
 _PREFIXES = ("", "Conv")
 """A fused convolution, activation and pooling writes its parameters as `ConvKernel`, `ConvWeights`, ..."""
 
@@ -24,6 +26,36 @@ def stated_constants(fields: Mapping[str, Any]) -> tuple[EngineTensor, ...]:
             found += [_tensor("bias", bias, (bias[1],))] if bias is not None else []
             return tuple(found)
     return ()
+
+
+def before_pooling(layer: EngineLayer, source: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The shape that the convolution of a fused convolution and pooling gives, from its parameters or from a log.
+
+    Args:
+        layer: the fused layer.
+        source: shape of its input.
+    """
+    stated = dict(layer.attributes)
+    if RESULT in stated:
+        return integers(stated[RESULT])
+    maps, kernel, stride, before, after, dilation = (
+        integers(stated.get(f"Conv{name}", ""))
+        for name in ("OutMaps", "Kernel", "Stride", "PrePadding", "PostPadding", "Dilation")
+    )
+    sides = len(source) - 2
+    if len(maps) != 1 or {len(kernel), len(stride), len(before), len(after), len(dilation)} != {sides}:
+        return None
+    if min((*stride, *kernel)) < 1:
+        return None
+    spread = (step * (size - 1) + 1 for step, size in zip(dilation, kernel, strict=True))
+    return (
+        source[0],
+        maps[0],
+        *(
+            (side + first + last - window) // step + 1
+            for side, first, last, window, step in zip(source[2:], before, after, spread, stride, strict=True)
+        ),
+    )
 
 
 def _weight(fields: Mapping[str, Any], prefix: str, weights: tuple[str, int]) -> EngineTensor:

@@ -113,8 +113,44 @@ def test_a_transposed_convolution_works_once_per_input_position():
     assert costs(layer).macs == 512 * 768 * 864
 
 
-def test_a_fused_pooling_hides_the_work():
-    assert costs(conv_0(LayerType="CaskConvActPool")).macs is None
+POOLED = {
+    "Name": "conv1.weight + conv1 + relu1 + pool1",
+    "LayerType": "CaskConvActPool",
+    "Inputs": [tensor("x", 2, 3, 224, 224)],
+    "Outputs": [tensor("y", 2, 64, 56, 56)],
+    "ParameterType": "ConvActPool",
+    "ConvKernel": [7, 7],
+    "ConvPrePadding": [3, 3],
+    "ConvPostPadding": [3, 3],
+    "ConvStride": [2, 2],
+    "ConvDilation": [1, 1],
+    "ConvOutMaps": 64,
+    "ConvGroups": 1,
+    "ConvWeights": {"Type": "Int8", "Count": 9408},
+    "PoolingWindowSize": [3, 3],
+    "PoolingStride": [2, 2],
+}
+
+
+def test_a_fused_pooling_works_on_what_the_convolution_gave():
+    found = costs(POOLED)
+    assert found.macs == 2 * 112 * 112 * 9408
+    assert found.gemm == (2 * 112 * 112, 64, 3 * 7 * 7)
+
+
+def test_a_dilated_kernel_is_as_wide_as_it_reaches():
+    wide = {**POOLED, "ConvDilation": [2, 2]}
+    assert costs(wide).macs == 2 * 109 * 109 * 9408
+
+
+@pytest.mark.parametrize("missing", ["ConvStride", "ConvPrePadding", "ConvOutMaps"])
+def test_a_fused_pooling_without_its_parameters_hides_the_work(missing: str):
+    assert costs({key: value for key, value in POOLED.items() if key != missing}).macs is None
+
+
+def test_a_convolution_whose_weight_is_not_stated_is_not_taken_for_a_matrix_product():
+    bare = {key: value for key, value in conv_0().items() if key not in {"Weights", "Bias", "Kernel"}}
+    assert costs(bare, CostModel.EXACT).macs is None
 
 
 @pytest.mark.parametrize(

@@ -222,3 +222,28 @@ def test_every_compute_layer_of_the_real_dumps_names_its_nodes():
             layer.name for layer in layers(text).layers if layer.role is Role.COMPUTE and not layer.onnx_nodes
         ]
     assert silent == []
+
+
+@pytest.mark.parametrize(
+    ("inputs", "constants", "expected"),
+    [
+        (("Int8", "Int8", "Int8"), (), DType.INT8),
+        (("Int8", "Int8", "Int8"), ("Float",), DType.INT8),
+        (("Int8", "Int8", "Int8", "Float"), (), DType.INT8),
+        (("Half", "Half", "Half", "Float"), (), DType.FP16),
+        (("Int8", "Int8", "Half"), (), DType.FP16),
+    ],
+    ids=["plain", "constant position bias", "mask at run time", "float with a mask", "float values"],
+)
+def test_what_is_added_to_the_scores_says_nothing_about_the_arithmetic_of_an_attention(
+    inputs: tuple[str, ...], constants: tuple[str, ...], expected: DType
+) -> None:
+    layer = record(
+        "_gemm_mha_v2_myl0_9",
+        "kgen",
+        inputs=tuple(tensor(f"in{i}", "6,49,32", dtype) for i, dtype in enumerate(inputs)),
+        constants=tuple(tensor("bias", "1,3,49,49", dtype) for dtype in constants),
+        outputs=(tensor("y", "6,49,32"),),
+        tactic="_gemm_mha_v2_0x80e2",
+    )
+    assert read_text(dump(layer), where="test").layers[0].precision is expected

@@ -7,6 +7,7 @@ come from `--exportProfile` files or logs of runs with `--dumpProfile`. No GPU a
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -34,6 +35,10 @@ CostModelName = Annotated[
 DeviceName = Annotated[
     str, typer.Option("--device", help="GPU for the roofline: a name, or the metadata JSON of a trtexec run.")
 ]
+Log = Annotated[
+    Path | None,
+    typer.Option(help="Verbose log of the build: what the optimizer did to every layer, how it was tuned."),
+]
 Where = Annotated[
     list[str] | None, typer.Option("--where", "-w", help="Only layers with column=glob: precision=int8.")
 ]
@@ -45,19 +50,32 @@ def show(
     profile: Profile = None,
     cost_model: CostModelName = "exact",
     device: DeviceName = "",
+    log: Log = None,
     where: Where = None,
+    tell: Annotated[
+        bool, typer.Option("--tell", help="Print everything about each layer instead of a table.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print all that is known as JSON.")] = False,
 ) -> None:
-    """Print the layers of an engine in launch order, with costs and times."""
+    """Print the layers of an engine in launch order, with costs and times.
+
+    With the log of the build also its Q and DQ nodes, the optimizer's events and the search for its kernel; where FILE
+    is a whole log, it is read as such too.
+    """
+    from qdqtool.cli.layer_words import stories
     from qdqtool.core.kinds import ENGINE_VIEW
     from qdqtool.engine.table import select
 
-    view = _explore(file, profile, cost_model, device).view
+    view = _explore(file, profile, cost_model, device, log).view
+    chosen = select(view, where=tuple(where or ()))
     if as_json:
-        sys.stdout.write(ENGINE_VIEW.dump(view))
+        sys.stdout.write(ENGINE_VIEW.dump(replace(view, layers=chosen)))
         return
-    _print(_table(view, tuple(where or ()), "", None))
-    _say(*_summary(view, len(select(view, where=tuple(where or ())))))
+    if tell:
+        _say(*stories(view, chosen))
+    else:
+        _print(_table(view, tuple(where or ()), "", None))
+    _say(*_summary(view, len(chosen)))
 
 
 @PLUGIN.command()
@@ -66,6 +84,7 @@ def layers(
     profile: Profile = None,
     cost_model: CostModelName = "exact",
     device: DeviceName = "",
+    log: Log = None,
     where: Where = None,
     sort: Annotated[str, typer.Option(help="Column to sort by; numbers from large to small.")] = "",
     columns: Annotated[str, typer.Option(help="Columns to write, joined by commas.")] = "",
@@ -75,7 +94,7 @@ def layers(
     from qdqtool.core.files import write_text
     from qdqtool.engine.table import COLUMNS, select, write_csv, write_parquet
 
-    view = _explore(file, profile, cost_model, device).view
+    view = _explore(file, profile, cost_model, device, log).view
     chosen = select(view, where=tuple(where or ()), sort=sort)
     names = tuple(name.strip() for name in columns.split(",")) if columns else COLUMNS
     if out is None:
@@ -94,9 +113,10 @@ def top(
     count: Annotated[int, typer.Option("--count", "-n", help="How many layers.", min=1)] = 10,
     cost_model: CostModelName = "exact",
     device: DeviceName = "",
+    log: Log = None,
 ) -> None:
     """Print the layers that cost most: by time where there is a profile, else by bytes."""
-    view = _explore(file, profile, cost_model, device).view
+    view = _explore(file, profile, cost_model, device, log).view
     column = by or ("ms" if view.total_ms is not None else "bytes")
     _print(_table(view, (), column, count))
     _say(*_summary(view, min(count, len(view.layers))))
@@ -227,7 +247,10 @@ def is_int8(
     return tell(engine_files.missed(found, least))
 
 
-def _explore(file: Path, profile: Path | None, cost_model: str, device: str) -> Explored:
+def _explore(
+    file: Path, profile: Path | None, cost_model: str, device: str, log: Path | None = None
+) -> Explored:
+    from qdqtool.cli.engine_files import log_of
     from qdqtool.core.explore import CostModel
     from qdqtool.engine.devices import find_device
     from qdqtool.engine.diff import Explored
@@ -246,6 +269,7 @@ def _explore(file: Path, profile: Path | None, cost_model: str, device: str) -> 
         profile=read_profile(profile) if profile else None,
         cost_model=CostModel(cost_model),
         device=find_device(device) if device else None,
+        log=log_of(log, file, engine.form),
     )
     for note in seen.notes:
         _talk(f"note: {note}")
@@ -265,7 +289,22 @@ def _table(view: EngineView, where: tuple[str, ...], sort: str, limit: int | Non
 
     timed = ("ms", "tflops", "gbs") if view.total_ms is not None else ()
     roof = ("bound",) if view.device else ()
-    columns = (*timed, "bytes", "macs", "intensity", *roof, "precision", "kind", "inputs", "outputs", "name")
+    logged = (
+        ("qdq", "events", "candidates", "tuning_s") if any(layer.history for layer in view.layers) else ()
+    )
+    columns = (
+        *timed,
+        "bytes",
+        "macs",
+        "intensity",
+        *roof,
+        *logged,
+        "precision",
+        "kind",
+        "inputs",
+        "outputs",
+        "name",
+    )
     table = Table(box=None, pad_edge=False)
     for title in columns:
         words = title in {"name", "kind", "precision", "inputs", "outputs", "bound"}
@@ -302,6 +341,9 @@ def _summary(view: EngineView, shown: int) -> list[str]:
             f"{view.total_ms:.4f} ms over all layers (measured, more than one undisturbed inference takes)"
         )
         lines.append(f"{view.matched:.0%} of the profile's rows matched, {len(view.unmatched_rows)} did not")
+    if view.ledger:
+        placed = len(view.ledger) - len(view.unplaced)
+        lines.append(f"the log: {placed} of {len(view.ledger)} Q and DQ nodes ended in a layer")
     lines += [f"{view.unread} records were not understood"] if view.unread else []
     lines += [f"unknown type {words!r}: {count} tensors" for words, count in view.unknown_formats]
     return lines
