@@ -23,6 +23,7 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.protocols import Feeds
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import InputFileError
+from qdqtool.graph.typed.emulate import emulation
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -103,6 +104,8 @@ def open_runner(
     The CPU takes what the execution provider does not. Not `faithful`, onnxruntime may put its own integer kernels in
     the place of Q/DQ patterns: right for measuring speed, wrong for judging accuracy. `crowded`, several samples run
     at a time and share the cores, which gets through many samples sooner than all cores on one sample would.
+    onnxruntime's CPU has no BF16 kernels: such models run in FP32 with every result rounded, and the description
+    says so.
 
     Raises:
         InputFileError: the file is missing, damaged, or holds what onnxruntime cannot run.
@@ -111,17 +114,26 @@ def open_runner(
     at_once = min(_cores(), _CROWD) if crowded and provider == CPU else 1
     if isinstance(model, Path) and not model.is_file():
         raise InputFileError("there is no such file", fix="check the path", where=where)
+    options = session_options(faithful=faithful, threads=_cores() // at_once if crowded else 0)
     try:
-        session = onnxruntime.InferenceSession(
-            str(model) if isinstance(model, Path) else model,
-            sess_options=session_options(faithful=faithful, threads=_cores() // at_once if crowded else 0),
-            providers=[provider.name]
-            if provider == CPU
-            else [(provider.name, dict(provider.options)), CPU.name],
-        )
+        session = _session(model, options, provider)
     except _TROUBLE as error:
-        raise _trouble("onnxruntime cannot open the model", error, where) from error
+        instead = emulation(model) if provider == CPU and "NOT_IMPLEMENTED" in str(error) else None
+        if instead is None:
+            raise _trouble("onnxruntime cannot open the model", error, where) from error
+        description = f"{description}, BF16 emulated"
+        session = _session(instead, options, provider)
     return OrtRunner(session, description, where, at_once)
+
+
+def _session(
+    model: Path | bytes, options: onnxruntime.SessionOptions, provider: Provider
+) -> onnxruntime.InferenceSession:
+    chosen: list[Any] = [provider.name]
+    if provider != CPU:
+        chosen = [(provider.name, dict(provider.options)), CPU.name]
+    source = str(model) if isinstance(model, Path) else model
+    return onnxruntime.InferenceSession(source, sess_options=options, providers=chosen)
 
 
 def session_options(*, faithful: bool = True, threads: int = 0) -> onnxruntime.SessionOptions:

@@ -8,6 +8,7 @@ from qdqtool.core.build import BuildResult
 from qdqtool.core.buildlog import BuildLog
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.comparison import Comparison
+from qdqtool.core.conversion import Conversion
 from qdqtool.core.difference import EngineDiffs
 from qdqtool.core.engine import Engine
 from qdqtool.core.explore import EngineView
@@ -25,6 +26,7 @@ from qdqtool.core.sweep import Sweep
 
 PREPARATION = Artefact(kind="preparation", schema=1, type=Preparation)
 INSERTION = Artefact(kind="insertion", schema=1, type=Insertion)
+CONVERSION = Artefact(kind="conversion", schema=1, type=Conversion)
 PLACEMENT = Artefact(kind="placement", schema=1, type=Placement)
 CALIBRATION = Artefact(kind="calibration", schema=1, type=CalibrationTable)
 BUILD = Artefact(kind="build", schema=1, type=BuildResult)

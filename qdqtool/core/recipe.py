@@ -137,12 +137,33 @@ class CalibrationOptions(Section):
 class InsertOptions(Section):
     """How the Q/DQ model is written."""
 
-    types: Literal["fp32", "fp16"] = "fp32"
+    types: Literal["fp32", "fp16", "bf16"] = "fp32"
     """Type of everything that is not INT8."""
     weights: Literal["qdq", "int8"] = "qdq"
     """Float weights behind Q and DQ, or INT8 weights behind DQ only (about 4 times smaller)."""
     keep_io: bool = True
-    """With fp16: model inputs and outputs stay FP32."""
+    """With fp16 and bf16: model inputs and outputs stay FP32."""
+    keep_nodes: Words = ()
+    """With fp16 and bf16: nodes that stay FP32, as globs on their names."""
+    keep_ops: Words = (
+        "CumSum",
+        "Exp",
+        "LpNormalization",
+        "MeanVarianceNormalization",
+        "Pow",
+        "ReduceL1",
+        "ReduceL2",
+        "ReduceLogSum",
+        "ReduceLogSumExp",
+        "ReduceProd",
+        "ReduceSum",
+        "ReduceSumSquare",
+    )
+    """With fp16 and bf16: operators that stay FP32, because they make large values of small ones."""
+    overflow: Literal["ignore", "name", "keep"] = "name"
+    """With fp16: run samples and name the tensors that become infinite, or keep what touches them FP32."""
+    overflow_samples: Annotated[int, Field(gt=0)] = 16
+    """Samples that are run for it."""
 
 
 class BuildOptions(Section):

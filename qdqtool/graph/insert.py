@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qdqtool.core.calibration import CalibrationTable, TensorRange
+from qdqtool.core.conversion import Reach
 from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import Decision, Placement, SlotKind
 from qdqtool.core.recipe import InsertOptions
@@ -16,10 +17,9 @@ from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.bias import shift_biases
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.find import DEQUANTIZE, QUANTIZE, quantized_ops
-from qdqtool.graph.half import to_half
 from qdqtool.graph.model import Model
-from qdqtool.graph.opset import HALF_SCALES, raise_opset
-from qdqtool.graph.scales import storable
+from qdqtool.graph.scales import storable_as
+from qdqtool.graph.typed.convert import convert, with_opset
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,13 +27,19 @@ if TYPE_CHECKING:
 _RECALIBRATE = "run `qdqtool calibrate` with this model and placement"
 
 
-def insert(model: Model, placement: Placement, table: CalibrationTable, options: InsertOptions) -> Model:
+def insert(
+    model: Model,
+    placement: Placement,
+    table: CalibrationTable,
+    options: InsertOptions,
+    reach: Reach | None = None,
+) -> Model:
     """The model with a Q/DQ pair of its own for every quantized slot.
 
     Symmetric INT8: zero point int8 0, activations with one scalar scale, weights with a scale per channel along the
     placement's axis. Biases stay float, shifted where the table says so. `options.weights == "int8"` stores quantized
-    weights behind a DequantizeLinear alone; `options.types == "fp16"` turns the float rest into FP16 and raises the
-    opset to 19.
+    weights behind a DequantizeLinear alone; `options.types` other than "fp32" turns the float rest into that type as
+    `convert` does, with the overflows that `reach` found on samples.
     Nodes are named `<tensor>_<node>_<input>_QuantizeLinear` and `..._DequantizeLinear`.
 
     Raises:
@@ -43,14 +49,15 @@ def insert(model: Model, placement: Placement, table: CalibrationTable, options:
     refuse_quantized(model)
     if table.shifts:
         model = shift_biases(model, table.shifts)
-    halves = any(model.view.info(decision.tensor).dtype is DType.FLOAT16 for decision in placement.quantized)
-    if halves or options.types == "fp16":
-        model = _with_half_scales(model)
+    if options.types != "fp32":
+        model = with_opset(model, options.types, quantized=True)
+    elif any(model.view.info(decision.tensor).dtype is DType.FLOAT16 for decision in placement.quantized):
+        model = with_opset(model, "fp16", quantized=True)
     writer = _Writer(model, placement, table, options)
     for decision in placement.quantized:
         writer.write(decision)
     written = writer.finish()
-    return to_half(written, keep_io=options.keep_io) if options.types == "fp16" else written
+    return written if options.types == "fp32" else convert(written, options, reach)[0]
 
 
 def refuse_quantized(model: Model) -> None:
@@ -74,12 +81,6 @@ def quantize(value: NDArray[Any], scale: NDArray[Any], axis: int | None) -> NDAr
         scale = scale.reshape([-1 if dim == axis else 1 for dim in range(value.ndim)])
     steps = np.rint(value.astype(np.float32) / scale.astype(np.float32))
     return np.clip(steps, -128, 127).astype(np.int8)
-
-
-def _with_half_scales(model: Model) -> Model:
-    proto, note = raise_opset(model.proto, HALF_SCALES, model.path)
-    notes = (*model.notes, f"{note}, the first with FP16 scales") if note else model.notes
-    return Model(proto=proto, path=model.path, notes=notes)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -149,7 +150,7 @@ class _Writer:
                 what, fix="exclude the node, or export the model in fp32", where=str(decision.slot)
             )
         half = here is DType.FLOAT16
-        scale = storable(self._scale(decision, axis), half=half or self._options.types == "fp16")
+        scale = storable_as(self._scale(decision, axis), here if half else DType(self._options.types))
         integers = None
         if self._options.weights == "int8" and decision.kind is SlotKind.WEIGHT:
             value = self._model.view.constant(tensor)

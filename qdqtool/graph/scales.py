@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qdqtool.core.dtypes import DType
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -14,19 +16,29 @@ SMALLEST = float(np.finfo(np.float32).tiny)
 SMALLEST_HALF = 2.0**-20
 """About 9.5e-7, a subnormal FP16 with four digits of its mantissa left."""
 LARGEST_HALF = float(np.finfo(np.float16).max)
+_LARGEST_BRAIN = (2.0 - 2.0**-7) * 2.0**127
 
 
 def storable(scale: NDArray[Any], *, half: bool) -> NDArray[np.float32]:
-    """`scale` as float32; with `half` each value is rounded up to one that FP16 holds exactly.
+    """`scale` as float32; with `half` each value is one that FP16 holds exactly."""
+    return storable_as(scale, DType.FLOAT16 if half else DType.FLOAT32)
+
+
+def storable_as(scale: NDArray[Any], dtype: DType) -> NDArray[np.float32]:
+    """`scale` as float32, each value rounded up to one that FP32, FP16 or BF16 holds exactly.
 
     Rounding up means that no value is clipped which the exact scale would keep. Because Q and DQ use the same
     rounded scale, a coarse scale costs resolution but never a wrong gain.
     """
-    if not half:
-        return np.maximum(np.asarray(scale, np.float32), np.float32(SMALLEST))
-    bounded = np.clip(np.asarray(scale, np.float32), SMALLEST_HALF, LARGEST_HALF)
+    wide = np.maximum(np.asarray(scale, np.float32), np.float32(SMALLEST))
+    if dtype is DType.BFLOAT16:
+        up = (wide.view(np.uint32) + np.uint32(0xFFFF)) & np.uint32(0xFFFF0000)
+        return np.minimum(up.view(np.float32), np.float32(_LARGEST_BRAIN))
+    if dtype is not DType.FLOAT16:
+        return wide
+    bounded = np.clip(wide, SMALLEST_HALF, LARGEST_HALF)
     near = bounded.astype(np.float16)
     with np.errstate(over="ignore"):
-        up = np.nextafter(near, np.float16(np.inf))
-    result = np.where(near.astype(np.float32) < bounded, up, near)
+        up_half = np.nextafter(near, np.float16(np.inf))
+    result = np.where(near.astype(np.float32) < bounded, up_half, near)
     return np.minimum(result.astype(np.float32), np.float32(LARGEST_HALF))

@@ -19,6 +19,7 @@ from qdqtool.workflows import recipes, steps
 from qdqtool.workflows.folder import Footprint, RunFolder, key_of
 from qdqtool.workflows.meter import Meter
 from qdqtool.workflows.order import Listener, Order, Silence
+from qdqtool.workflows.reach import wants_samples
 from qdqtool.workflows.work import Work
 
 
@@ -51,6 +52,10 @@ def _model(work: Work) -> Mapping[str, str]:
 
 def _samples(work: Work) -> Mapping[str, str]:
     return {"samples": work.samples.digest}
+
+
+def _reached(work: Work) -> Mapping[str, str]:
+    return _samples(work) if wants_samples(work.recipe.insert) else {}
 
 
 def _shapes(work: Work) -> Mapping[str, str]:
@@ -102,6 +107,7 @@ LINE = (
         reads=("model.prepared.onnx", "placement.json", "calibration.json"),
         writes=("model.qdq.onnx", "insertion.json"),
         obeys=("insert",),
+        outside=_reached,
     ),
     Step(
         name="build",

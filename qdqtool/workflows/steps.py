@@ -48,6 +48,7 @@ from qdqtool.report.html import render
 from qdqtool.workflows.bias import correct_biases
 from qdqtool.workflows.comparing import noise_inside
 from qdqtool.workflows.events import write_events
+from qdqtool.workflows.reach import reach_for
 from qdqtool.workflows.work import Work
 
 Measured = Mapping[str, float]
@@ -122,7 +123,9 @@ def insert(work: Work) -> Measured:
     """Write the Q/DQ model."""
     placement = PLACEMENT.read(work.path("placement.json"))
     table = CALIBRATION.read(work.path("calibration.json"))
-    model = insert_pairs(work.model("model.prepared.onnx"), placement, table, work.recipe.insert)
+    prepared, options = work.model("model.prepared.onnx"), work.recipe.insert
+    reach = reach_for(prepared, options, work.samples, work.listener.progressed)
+    model = insert_pairs(prepared, placement, table, options, reach)
     save(model, work.path("model.qdq.onnx"))
     INSERTION.write(work.path("insertion.json"), Insertion(notes=model.notes))
     return {}
@@ -187,9 +190,7 @@ def audit(work: Work) -> Measured:
 def compare(work: Work) -> Measured:
     """Run the float and the Q/DQ model on the evaluation samples."""
     comparison = compare_runners(
-        open_runner(
-            work.path("model.prepared.onnx"), description="float model on onnxruntime", crowded=True
-        ),
+        open_runner(work.path("model.prepared.onnx"), description="float model on onnxruntime", crowded=True),
         open_runner(work.path(built_model(work)), description="Q/DQ model on onnxruntime", crowded=True),
         work.evaluation,
         work.recipe.compare,

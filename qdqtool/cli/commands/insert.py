@@ -2,6 +2,9 @@
 
 The pairs are what TensorRT accepts and fuses: symmetric INT8 with zero point 0, one scalar scale per activation, one
 scale per output channel for weights, a pair of its own for every consumer, and a float bias.
+
+With --types fp16 or bf16 the float rest changes its type too, as `qdqtool convert` explains; --samples then tells what
+overflows.
 """
 
 from __future__ import annotations
@@ -21,12 +24,14 @@ def insert(
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="Change one value of the recipe.")
     ] = None,
-    types: Annotated[str | None, typer.Option(help="Type of the float rest: fp32 or fp16.")] = None,
+    types: Annotated[str | None, typer.Option(help="Type of the float rest: fp32, fp16 or bf16.")] = None,
     weights: Annotated[
         str | None, typer.Option(help="qdq: float weights behind Q and DQ; int8: DQ only.")
     ] = None,
+    samples: Annotated[str, typer.Option(help="With fp16: samples that show what overflows.")] = "",
 ) -> None:
     """Write the Q/DQ model that a placement and a calibration table describe."""
+    from qdqtool.calibration.samples import open_samples
     from qdqtool.cli.screen import stderr
     from qdqtool.core.kinds import CALIBRATION, PLACEMENT
     from qdqtool.graph.insert import insert as insert_pairs
@@ -34,13 +39,19 @@ def insert(
     from qdqtool.graph.prepare import prepare
     from qdqtool.graph.save import save
     from qdqtool.workflows import recipes
+    from qdqtool.workflows.reach import reach_for
 
     typed = {"insert.types": types, "insert.weights": weights}
     chosen = recipes.load(
         recipe, [*(changes or []), *(f"{key}={value}" for key, value in typed.items() if value)]
     )
     ready = prepare(load(model), chosen.prepare)
-    result = insert_pairs(ready, PLACEMENT.read(placement), CALIBRATION.read(calibration), chosen.insert)
+    reach = None
+    if samples:
+        source = open_samples(samples, ready.view.inputs, chosen.samples.preprocess)
+        reach = reach_for(ready, chosen.insert, source)
+    decisions, table = PLACEMENT.read(placement), CALIBRATION.read(calibration)
+    result = insert_pairs(ready, decisions, table, chosen.insert, reach)
     save(result, out)
     for note in result.notes:
         stderr().print(f"note: {note}", markup=False, highlight=False)

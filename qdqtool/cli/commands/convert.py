@@ -1,0 +1,97 @@
+"""Give the float part of a model the type FP16 or BF16: what --fp16 and --bf16 were before TensorRT 11.
+
+    qdqtool convert model.onnx -o model.fp16.onnx
+    qdqtool convert model.qdq.onnx -o model.fp16.onnx --keep '/head/*' --samples samples/
+    qdqtool convert model.onnx -o model.fp16.onnx --samples samples/ --set insert.overflow=keep
+
+In strongly typed networks, the only ones that 11 has, types stand in the model. Models with and without Q/DQ are
+taken; INT8 stays INT8. No Cast lands beside a Q or DQ, where it would keep the next node from INT8: Q and DQ take the
+types of their neighbours, and their scales with them, which needs opset 19 (BF16: 22).
+
+FP32 stay, each named with its reason:
+- nodes that match --keep or whose operator is in --keep-op (default: those that make large values of small ones, as
+  Pow, Exp and ReduceSum), and what follows them until the values are small again;
+- with samples and insert.overflow=keep, whatever touches a tensor beyond 65504; without it such tensors are named,
+  and so are those below 0.00006, which lose digits;
+- what ONNX has in FP32 only, foreign operators, bodies of If, Loop and Scan;
+- inputs and outputs, unless --half-io.
+
+Constants beyond 65504 (masks of -1e9) are clipped and named. Check the result: qdqtool compare model.onnx
+model.fp16.onnx --samples ...
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+_SHOWN = 12
+
+
+def convert(
+    model: Annotated[Path, typer.Argument(help="ONNX model, with or without Q/DQ.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Model to write.")],
+    types: Annotated[str | None, typer.Option(help="fp16 or bf16; default: the recipe's, else fp16.")] = None,
+    keep: Annotated[list[str] | None, typer.Option(help="Glob of nodes that stay FP32.")] = None,
+    keep_op: Annotated[
+        list[str] | None, typer.Option(help="Operator that stays FP32; replaces the default list.")
+    ] = None,
+    samples: Annotated[str, typer.Option(help="Samples that show what overflows.")] = "",
+    half_io: Annotated[bool, typer.Option("--half-io", help="Inputs and outputs get the type too.")] = False,
+    recipe: Annotated[
+        str | None, typer.Option("--recipe", "-r", help="Shipped recipe or .yaml file.")
+    ] = None,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", help="Change one value of the recipe.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")] = False,
+) -> None:
+    """Give the float part of a model the type FP16 or BF16, around Q/DQ if there are any."""
+    import json
+
+    from qdqtool.cli.screen import progress, stdout
+    from qdqtool.core.kinds import CONVERSION
+    from qdqtool.workflows import recipes
+    from qdqtool.workflows.conversion import convert_file
+
+    settings = list(changes or [])
+    if types is not None:
+        settings.append(f"insert.types={types}")
+    elif recipes.load(recipe, settings).insert.types == "fp32":
+        settings.append("insert.types=fp16")
+    settings += [f"insert.keep_nodes={json.dumps(keep)}"] if keep else []
+    settings += [f"insert.keep_ops={json.dumps(keep_op)}"] if keep_op else []
+    settings += ["insert.keep_io=false"] if half_io else []
+    chosen = recipes.load(recipe, settings)
+    with progress() as bars:
+        bar = bars.add_task("samples", total=None, visible=bool(samples))
+        found = convert_file(
+            model,
+            out,
+            chosen,
+            samples,
+            lambda done, total: bars.update(bar, completed=done, total=total),
+        )
+    if as_json:
+        sys.stdout.write(CONVERSION.dump(found))
+        return
+    console = stdout()
+
+    def say(line: str) -> None:
+        console.print(line, markup=False, highlight=False)
+
+    say(
+        f"wrote {out}: {found.narrowed} nodes in {found.dtype}, {len(found.kept)} in fp32, {found.casts} casts"
+    )
+    for node in found.kept[:_SHOWN]:
+        say(f"  fp32: {node.node} ({node.op}): {node.reason}")
+    if len(found.kept) > _SHOWN:
+        say(f"  and {len(found.kept) - _SHOWN} more: --json names them all")
+    for note in found.notes:
+        say(f"note: {note}")
+
+
+PLUGIN = convert

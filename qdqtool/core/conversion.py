@@ -1,0 +1,82 @@
+"""What became of a model whose float part was given a narrower type."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from qdqtool.core.dtypes import DType
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KeptNode:
+    """A node that went on computing in FP32, and why."""
+
+    node: str
+    op: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Strayed:
+    """A tensor whose measured values a narrow type cannot hold.
+
+    Attributes:
+        tensor: its name.
+        kind: "overflow": some value is beyond the largest number; "subnormal": every value is so small that digits
+            are lost.
+        largest: largest magnitude on the samples, infinite where FP32 was not enough.
+    """
+
+    tensor: str
+    kind: Literal["overflow", "subnormal"]
+    largest: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reach:
+    """How far the values of a model's tensors reach.
+
+    Attributes:
+        dtype: the type they are to have.
+        samples: how many samples were run.
+        tensors: how many tensors were watched.
+        strayed: those that the type cannot hold, largest first.
+    """
+
+    dtype: DType
+    samples: int
+    tensors: int
+    strayed: tuple[Strayed, ...]
+
+    @property
+    def overflowing(self) -> frozenset[str]:
+        """Names of the tensors that would become infinite."""
+        return frozenset(found.tensor for found in self.strayed if found.kind == "overflow")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Conversion:
+    """A model with a narrower float type, in words.
+
+    Attributes:
+        model: file name of the original.
+        dtype: the type that replaced FP32.
+        narrowed: nodes that make at least one tensor of that type.
+        kept: nodes that stayed FP32, in graph order.
+        casts: Cast nodes that were added.
+        clipped: constants with values beyond the type's largest number, which took that number instead.
+        faint: constants that lie below the type's smallest normal number altogether.
+        reach: what the samples said; None where none were run.
+        notes: what else was changed, one sentence each.
+    """
+
+    model: str
+    dtype: DType
+    narrowed: int
+    kept: tuple[KeptNode, ...]
+    casts: int
+    clipped: tuple[str, ...]
+    faint: tuple[str, ...]
+    reach: Reach | None = None
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,161 @@
+"""Turns the float part of a model into FP16 or BF16, where every operator allows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+import onnx
+
+from qdqtool.core.conversion import Conversion, KeptNode, Reach
+from qdqtool.core.recipe import InsertOptions
+from qdqtool.errors import UsageError
+from qdqtool.graph.edit import Edit
+from qdqtool.graph.find import DEQUANTIZE
+from qdqtool.graph.model import Model
+from qdqtool.graph.opset import raise_opset
+from qdqtool.graph.typed.forms import NARROW, WIDE, Forms
+from qdqtool.graph.typed.integers import rescale_integers
+from qdqtool.graph.typed.keep import Wish, kept, unused
+from qdqtool.graph.typed.narrow import NARROW as TYPES
+from qdqtool.graph.typed.narrow import Narrow, Types
+from qdqtool.graph.typed.rewrite import Rewrite
+from qdqtool.graph.typed.scales import PAIRS
+from qdqtool.graph.typed.signatures import signature
+
+_NAMED = 5
+
+
+def convert(model: Model, options: InsertOptions, reach: Reach | None = None) -> tuple[Model, Conversion]:
+    """The same model computing in `options.types`, and what was done in words.
+
+    No Cast lands beside a Q or DQ: they take the types of their neighbours, and their scales with them. FP32 stay:
+    nodes that `options` names, and what follows them until their large values are brought back; with
+    `options.overflow == "keep"` whatever touches a tensor that `reach` found beyond the type; inputs that ONNX allows
+    in FP32 only (Resize scales, NonMaxSuppression, Range), foreign operators and control flow; inputs and outputs,
+    with `options.keep_io`.
+
+    Constants beyond the type are clipped with a note; tiny ones that would become zero are kept at the type's
+    smallest number, so that an epsilon still protects its division.
+
+    Raises:
+        UsageError: FP32 was asked for, or Q/DQ nodes are not those of ONNX.
+        InputFileError: the opset cannot be raised to one with Q/DQ or operators of the type.
+    """
+    if options.types == "fp32":
+        raise UsageError("a model is FP32 already", fix="ask for fp16 or bf16")
+    narrow = TYPES[options.types]
+    model = with_opset(_checked(model), options.types, quantized=_has_pairs(model))
+    model = rescale_integers(model, narrow)
+    tensors = reach.overflowing if reach is not None and options.overflow == "keep" else frozenset()
+    wish = Wish(nodes=options.keep_nodes, ops=options.keep_ops, tensors=tensors)
+    reasons = kept(model.view, wish, narrow)
+    edit = Edit(model)
+    forms = Forms(edit, model.view, narrow, reasons, keep_io=options.keep_io)
+    told = _told(edit, forms, reasons, narrow)
+    narrowed = sum(any(NARROW in forms.made(name) for name in node.output) for node in edit.nodes)
+    rewrite = Rewrite(edit, model.view, narrow, forms)
+    rewrite.run()
+    found = Conversion(
+        model=model.path.name,
+        dtype=narrow.dtype,
+        narrowed=narrowed,
+        kept=told,
+        casts=rewrite.casts,
+        clipped=tuple(rewrite.clipped),
+        faint=tuple(rewrite.faint),
+        reach=reach,
+    )
+    edit.notes += _sentences(found, narrow, protected=options.overflow == "keep")
+    edit.notes += [f"no node is called {pattern!r}" for pattern in unused(model.view, wish.nodes)]
+    result = edit.finish(retyped=True)
+    return result, replace(found, notes=result.notes)
+
+
+def with_opset(model: Model, types: Types, *, quantized: bool) -> Model:
+    """The model at an opset whose operators, and Q/DQ where there are any, know the type.
+
+    Raises:
+        InputFileError: the converter does not know how.
+    """
+    narrow = TYPES[types]
+    proto, note = raise_opset(model.proto, narrow.scales if quantized else narrow.opset, model.path)
+    if note is None:
+        return model
+    what = "scales" if quantized else "convolutions"
+    notes = (*model.notes, f"{note}, the first with {types.upper()} {what}")
+    return Model(proto=proto, path=model.path, notes=notes)
+
+
+def _checked(model: Model) -> Model:
+    """The model itself.
+
+    Raises:
+        UsageError: its Q/DQ nodes are not those of ONNX, which no type but FP32 fits.
+    """
+    for node in model.view.nodes:
+        if node.op in PAIRS and node.domain not in {"", "ai.onnx"}:
+            raise UsageError(
+                f"node {node.name!r} is a {node.op} of {node.domain}, which TensorRT takes in FP32 only",
+                fix="run `qdqtool repair` on the model first",
+                where=str(model.path),
+            )
+    return model
+
+
+def _has_pairs(model: Model) -> bool:
+    return any(node.op in PAIRS for node in model.view.nodes)
+
+
+def _told(edit: Edit, forms: Forms, reasons: Mapping[str, str], narrow: Narrow) -> tuple[KeptNode, ...]:
+    """Nodes that go on in FP32: those that were chosen, and those whose operator has no other way."""
+    told = []
+    for node in edit.nodes:
+        reason = reasons.get(node.name)
+        outputs = [name for name in node.output if forms.is_float(name)]
+        if reason is None and outputs and all(forms.made(name) == {WIDE} for name in outputs):
+            reason = _forced(node, edit.opset, narrow)
+        if reason is not None:
+            told.append(KeptNode(node=node.name, op=node.op_type, reason=reason))
+    return tuple(told)
+
+
+def _forced(node: onnx.NodeProto, opset: int, narrow: Narrow) -> str | None:
+    if node.op_type == DEQUANTIZE or signature(node, opset, narrow.word).makes(0):
+        return None
+    if any(attribute.type == onnx.AttributeProto.GRAPH for attribute in node.attribute):
+        return "bodies of control flow are left alone"
+    if node.domain not in {"", "ai.onnx"}:
+        return "a foreign operator is left alone"
+    return f"the operator has no {narrow.dtype} form in opset {opset}"
+
+
+def _sentences(found: Conversion, narrow: Narrow, *, protected: bool) -> list[str]:
+    """What a reader of the model must know."""
+    word = str(narrow.dtype).upper()
+    notes = []
+    if found.clipped:
+        notes.append(
+            f"{len(found.clipped)} constants reach beyond {word} and were clipped to "
+            f"{narrow.largest:g}: {_listed(map(repr, found.clipped))}"
+        )
+    if found.faint:
+        few = _listed(map(repr, found.faint))
+        notes.append(f"{len(found.faint)} constants are so small that {word} loses digits: {few}")
+    strayed = found.reach.strayed if found.reach is not None else ()
+    over = [f"{tensor.tensor!r} ({tensor.largest:.4g})" for tensor in strayed if tensor.kind == "overflow"]
+    under = [f"{tensor.tensor!r} ({tensor.largest:.2g})" for tensor in strayed if tensor.kind == "subnormal"]
+    if over:
+        fate = "stay FP32" if protected else "become infinite"
+        notes.append(f"{len(over)} tensors reach beyond {word} on the samples and {fate}: {_listed(over)}")
+    if under:
+        notes.append(
+            f"{len(under)} tensors are so small on the samples that {word} loses digits: {_listed(under)}"
+        )
+    return notes
+
+
+def _listed(words: Iterable[str]) -> str:
+    found = list(words)
+    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+    return ", ".join(found[:_NAMED]) + more

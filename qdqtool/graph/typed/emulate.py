@@ -1,0 +1,72 @@
+"""Makes a BF16 model run where no BF16 kernels are: in FP32, with each result rounded to BF16."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import numpy_helper
+
+from qdqtool.graph.edit import Edit
+from qdqtool.graph.load import load
+from qdqtool.graph.model import Model
+from qdqtool.graph.save import SINGLE_FILE_LIMIT, serialize, weight_bytes
+from qdqtool.graph.typed.narrow import widened
+from qdqtool.graph.view import GraphView
+from qdqtool.graph.walk import bodies
+
+_FLOAT, _BRAIN = onnx.TensorProto.FLOAT, onnx.TensorProto.BFLOAT16
+_CHOICES = frozenset({"to", "dtype"})
+
+
+def emulation(source: Path | bytes) -> bytes | None:
+    """A model that computes the same without BF16 kernels; None where there is no BF16 in it, or it is too large.
+
+    Inputs and outputs in BF16 become FP32. Only sums inside a kernel differ: they are not rounded, as they are not
+    on a GPU either.
+    """
+    model = _opened(source)
+    if model is None or weight_bytes(model) >= SINGLE_FILE_LIMIT // 2:
+        return None
+    view = model.view
+    if any(True for node in model.proto.graph.node for _ in bodies(node)) or not _has_brain(view):
+        return None
+    return serialize(_emulated(model))
+
+
+def _opened(source: Path | bytes) -> Model | None:
+    if isinstance(source, Path):
+        return load(source)
+    try:
+        return Model(proto=onnx.load_model_from_string(source), path=Path("model.onnx"))
+    except DecodeError:
+        return None
+
+
+def _has_brain(view: GraphView) -> bool:
+    names = {name for node in view.nodes for name in (*node.inputs, *node.outputs) if name}
+    return any(view.info(name).dtype.value == "bf16" for name in names)
+
+
+def _emulated(model: Model) -> Model:
+    edit, view = Edit(model), model.view
+    for name, tensor in list(edit.constants.items()):
+        if tensor.data_type == _BRAIN:
+            edit.put(name, widened(tensor))
+    for value in (*edit.inputs, *edit.outputs):
+        if value.type.tensor_type.elem_type == _BRAIN:
+            value.type.tensor_type.elem_type = _FLOAT
+    for node in list(edit.nodes):
+        for attribute in node.attribute:
+            if attribute.name in _CHOICES and attribute.i == _BRAIN:
+                attribute.i = _FLOAT
+            if attribute.t.data_type == _BRAIN:
+                attribute.t.CopyFrom(numpy_helper.from_array(widened(attribute.t)))
+        for index, name in enumerate(node.output):
+            if name and view.info(name).dtype.value == "bf16":
+                node.output[index] = edit.fresh(f"{name}_exact")
+                rounded = edit.fresh(f"{name}_bf16")
+                edit.node("Cast", [node.output[index]], [rounded], name=f"{name}_round", to=_BRAIN)
+                edit.node("Cast", [rounded], [name], name=f"{name}_widen", to=_FLOAT)
+    return edit.finish(retyped=True)

@@ -1,0 +1,124 @@
+"""Which type each FP32 tensor gets, and who reads it in which.
+
+Each FP32 tensor may exist in two forms, wide (FP32) and narrow (16 bits). Its maker gives one of them; a Cast makes
+the other only where somebody needs it, and constants are simply stored in the form that is read.
+
+Q/DQ nodes take their neighbours' types, so that no Cast ever stands beside one: a QuantizeLinear reads whatever form
+its tensor is made in, and a DequantizeLinear makes the form that its reader wants, twice where two readers differ.
+Their scales have the type of the float side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from functools import cached_property
+
+import onnx
+
+from qdqtool.core.dtypes import DType
+from qdqtool.graph.edit import Edit
+from qdqtool.graph.find import DEQUANTIZE, QUANTIZE
+from qdqtool.graph.typed.narrow import Narrow
+from qdqtool.graph.typed.signatures import signature
+from qdqtool.graph.view import GraphView
+from qdqtool.graph.walk import captured
+
+WIDE, NARROW = True, False
+Form = bool
+"""`WIDE` is FP32, `NARROW` the type of 16 bits."""
+
+
+class Forms:
+    """The plan for one model: the forms of every tensor, before anything is changed."""
+
+    def __init__(
+        self, edit: Edit, view: GraphView, narrow: Narrow, kept: Collection[str], *, keep_io: bool
+    ) -> None:
+        self._edit = edit
+        self._view = view
+        self._narrow = narrow
+        self._kept = kept
+        self._keep_io = keep_io
+        self._float: dict[str, bool] = {}
+        self._readers = edit.consumers()
+        self._makers = edit.producers()
+        self._made: dict[str, frozenset[Form]] = {}
+        for value in edit.inputs:
+            wide = keep_io or value.name in self.bodies
+            self._made[value.name] = frozenset({WIDE if wide else NARROW})
+        for name in self._makers:
+            self.made(name)
+
+    def is_float(self, tensor: str) -> bool:
+        """Whether the tensor was FP32 before."""
+        if tensor not in self._float:
+            self._float[tensor] = bool(tensor) and self._view.info(tensor).dtype is DType.FLOAT32
+        return self._float[tensor]
+
+    def made(self, tensor: str) -> frozenset[Form]:
+        """The forms that its maker gives; none for constants, which are stored in every form that is read."""
+        if tensor not in self._made:
+            # Scales that are dequantized themselves could ask for each other: the first answer is a guess.
+            self._made[tensor] = frozenset({NARROW})
+            self._made[tensor] = self._given(tensor)
+        return self._made[tensor]
+
+    def read(self, node: onnx.NodeProto, index: int) -> Form:
+        """The form that this input wants."""
+        if node.op_type == DEQUANTIZE and index == 1:
+            return min(self.made(node.output[0]))
+        if node.op_type == QUANTIZE and index < 2:
+            return self._quantized(node)
+        if node.name in self._kept:
+            return WIDE
+        return not signature(node, self._edit.opset, self._narrow.word).takes(index)
+
+    def outside(self, tensor: str) -> Form | None:
+        """The form that readers outside the nodes want: outputs, and bodies of control flow; None without any."""
+        if tensor in self.bodies:
+            return WIDE
+        if tensor in self.ends:
+            return WIDE if self._keep_io else NARROW
+        return None
+
+    @cached_property
+    def bodies(self) -> frozenset[str]:
+        """Tensors that bodies of control flow read under their own name and in FP32."""
+        return frozenset(name for node in self._edit.nodes for name in captured(node))
+
+    @cached_property
+    def ends(self) -> frozenset[str]:
+        """Inputs and outputs, which keep their names whatever their type."""
+        return frozenset(value.name for value in (*self._edit.inputs, *self._edit.outputs))
+
+    def _given(self, tensor: str) -> frozenset[Form]:
+        node = self._makers.get(tensor)
+        if node is None or not self.is_float(tensor):
+            return frozenset()
+        if node.op_type == DEQUANTIZE:
+            return frozenset(self._wanted(tensor)) or frozenset({NARROW})
+        signed = signature(node, self._edit.opset, self._narrow.word)
+        narrow = node.name not in self._kept and signed.makes(list(node.output).index(tensor))
+        return frozenset({NARROW if narrow else WIDE})
+
+    def _wanted(self, tensor: str) -> Iterator[Form]:
+        """Forms in which a tensor is read, except as data of QuantizeLinear, which takes all."""
+        for node, index in self._readers.get(tensor, ()):
+            if node.op_type != QUANTIZE or index:
+                yield self.read(node, index)
+        outside = self.outside(tensor)
+        if outside is not None:
+            yield outside
+
+    def _quantized(self, node: onnx.NodeProto) -> Form:
+        """The form in which a QuantizeLinear reads: as its tensor is made; constants as they are used behind it."""
+        tensor = node.input[0]
+        if self.made(tensor):
+            return min(self.made(tensor))
+        behind = [
+            form
+            for reader, _ in self._readers.get(node.output[0], ())
+            if reader.op_type == DEQUANTIZE
+            for form in self.made(reader.output[0])
+        ]
+        return WIDE if behind and all(behind) else NARROW

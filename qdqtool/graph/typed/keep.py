@@ -1,0 +1,104 @@
+"""Chooses the nodes that go on computing in FP32, each with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from qdqtool.core.dtypes import DType
+from qdqtool.graph.typed.narrow import Narrow
+from qdqtool.graph.typed.scales import PAIRS
+from qdqtool.graph.view import GraphView, Node
+
+_GO_ON = frozenset(
+    {
+        "Abs",
+        "Add",
+        "Expand",
+        "Identity",
+        "Max",
+        "Min",
+        "Mul",
+        "Neg",
+        "ReduceMax",
+        "ReduceMean",
+        "Reshape",
+        "Squeeze",
+        "Sub",
+        "Transpose",
+        "Unsqueeze",
+    }
+)
+"""Operators whose result is as large as what they read."""
+_END = frozenset({"Clip", "Div", "Log", "Reciprocal", "Sigmoid", "Sqrt", "Tanh"})
+"""Operators that bring large values back."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wish:
+    """What must stay FP32.
+
+    Attributes:
+        nodes: globs on node names.
+        ops: operator types.
+        tensors: tensors whose values the narrow type cannot hold.
+    """
+
+    nodes: tuple[str, ...] = ()
+    ops: tuple[str, ...] = ()
+    tensors: frozenset[str] = frozenset()
+
+
+def kept(view: GraphView, wish: Wish, narrow: Narrow) -> dict[str, str]:
+    """Node name -> why it stays FP32, in graph order. Q/DQ are never among them: they take their neighbours' types."""
+    reasons: dict[str, str] = {}
+    risen: set[str] = set()
+    for node in view.nodes:
+        if node.op in PAIRS or not _has_wide(view, node):
+            continue
+        reason, rises = _reason(view, node, wish, narrow), node.op in wish.ops
+        if reason is None and _follows(view, node, risen):
+            reason, rises = "computes on with large values of kept nodes", node.op not in _END
+        if reason is not None:
+            reasons[node.name] = reason
+        if rises:
+            risen.update(node.outputs)
+    return reasons
+
+
+def unused(view: GraphView, patterns: Iterable[str]) -> tuple[str, ...]:
+    """Globs that no node's name matches."""
+    return tuple(
+        pattern for pattern in patterns if not any(fnmatchcase(node.name, pattern) for node in view.nodes)
+    )
+
+
+def _reason(view: GraphView, node: Node, wish: Wish, narrow: Narrow) -> str | None:
+    pattern = next((glob for glob in wish.nodes if fnmatchcase(node.name, glob)), None)
+    if pattern is not None:
+        return f"matches {pattern!r}"
+    large = next((name for name in (*node.inputs, *node.outputs) if name in wish.tensors), None)
+    if large is not None:
+        return f"the values of {large!r} reach beyond {narrow.dtype}"
+    unknown = next((name for name in node.inputs if _is_unknown(view, name)), None)
+    if unknown is not None:
+        return f"the type of {unknown!r} is not known"
+    return f"{node.op} makes large values of small ones" if node.op in wish.ops else None
+
+
+def _has_wide(view: GraphView, node: Node) -> bool:
+    return any(view.info(name).dtype is DType.FLOAT32 for name in (*node.inputs, *node.outputs) if name)
+
+
+def _is_unknown(view: GraphView, tensor: str) -> bool:
+    return bool(tensor) and view.info(tensor).dtype is DType.UNKNOWN
+
+
+def _follows(view: GraphView, node: Node, risen: set[str]) -> bool:
+    """Whether the node reads large values of kept nodes and, constants aside, nothing else."""
+    if node.op not in _GO_ON | _END:
+        return False
+    read = [name for name in node.inputs if name and not view.is_constant(name)]
+    floats = [name for name in read if view.info(name).dtype is DType.FLOAT32]
+    return bool(floats) and all(name in risen for name in floats)

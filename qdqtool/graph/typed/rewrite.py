@@ -1,0 +1,209 @@
+"""Carries out a plan of types: renames, casts, stores constants, and gives Q/DQ their scales."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+
+from qdqtool.core.dtypes import DType
+from qdqtool.graph.edit import Edit
+from qdqtool.graph.find import DEQUANTIZE
+from qdqtool.graph.scales import storable_as
+from qdqtool.graph.typed.forms import NARROW, WIDE, Form, Forms
+from qdqtool.graph.typed.narrow import Narrow, fits, is_faint, stored
+from qdqtool.graph.typed.scales import PAIRS, rounded_scales
+from qdqtool.graph.view import GraphView
+
+_FLOAT = onnx.TensorProto.FLOAT
+_TYPED = {"Cast": "to", "EyeLike": "dtype", "RandomNormal": "dtype", "RandomUniform": "dtype"}
+
+
+class Rewrite:
+    """Changes the nodes of `edit` as `forms` says.
+
+    Attributes:
+        casts: how many Cast nodes were added.
+        clipped: constants that reached beyond the narrow type.
+        faint: constants that are too small for its digits.
+    """
+
+    def __init__(self, edit: Edit, view: GraphView, narrow: Narrow, forms: Forms) -> None:
+        self._edit = edit
+        self._view = view
+        self._narrow = narrow
+        self._forms = forms
+        self._names: dict[tuple[str, Form], str] = {}
+        self._read: set[tuple[str, Form]] = set()
+        self._rounded = rounded_scales(edit, forms)
+        self._scales = {node.input[1] for node in edit.nodes if node.op_type in PAIRS}
+        self.casts = 0
+        self.clipped: list[str] = []
+        self.faint: list[str] = []
+
+    def run(self) -> None:
+        """Do it all."""
+        plan = [
+            (node, index, self._forms.read(node, index))
+            for node in self._edit.nodes
+            for index, name in enumerate(node.input)
+            if self._forms.is_float(name)
+        ]
+        self._read |= {(node.input[index], form) for node, index, form in plan}
+        self._read |= {(name, WIDE) for name in self._forms.bodies if self._forms.is_float(name)}
+        idle = [node for node in self._edit.nodes if self._is_idle(node)]
+        doubled = [node for node in self._edit.nodes if self._is_doubled(node)]
+        originals = {id(node): tuple(node.input) for node in doubled}
+        for node, index, form in plan:
+            node.input[index] = self._name(node.input[index], form)
+        for node in doubled:
+            self._double(node, originals[id(node)])
+        for node in self._edit.nodes:
+            self._retype(node)
+        self._declare()
+        for tensor, form in sorted(self._read):
+            if self._forms.made(tensor):
+                self._cast(tensor, form)
+            else:
+                self._store(tensor, form)
+        self._forget()
+        self._drop(idle)
+
+    def _name(self, tensor: str, form: Form) -> str:
+        """What that form is called.
+
+        One form has the old name: FP32 where outsiders or all readers of a constant know it as FP32, else the
+        narrow one.
+        """
+        known = self._forms.outside(tensor)
+        if known is None and any(value.name == tensor for value in self._edit.inputs):
+            known = next(iter(self._forms.made(tensor)))
+        if known is None:
+            constant = self._view.is_constant(tensor)
+            known = WIDE if constant and (tensor, NARROW) not in self._read else NARROW
+        if form == known:
+            return tensor
+        key = (tensor, form)
+        if key not in self._names:
+            word = "fp32" if form == WIDE else str(self._narrow.dtype)
+            self._names[key] = self._edit.fresh(f"{tensor}_{word}")
+        return self._names[key]
+
+    def _is_idle(self, node: onnx.NodeProto) -> bool:
+        """Whether this Cast of the original casts nothing any more."""
+        if node.op_type != "Cast" or self._forms.outside(node.output[0]) is not None:
+            return False
+        forms, (source, target) = self._forms, (node.input[0], node.output[0])
+        read = self._element(forms.read(node, 0)) if forms.is_float(source) else self._view.info(source).dtype
+        made = (
+            self._element(min(forms.made(target)))
+            if forms.is_float(target)
+            else self._view.info(target).dtype
+        )
+        return read == made
+
+    def _element(self, form: Form) -> DType:
+        return DType.FLOAT32 if form == WIDE else self._narrow.dtype
+
+    def _is_doubled(self, node: onnx.NodeProto) -> bool:
+        return node.op_type == DEQUANTIZE and len(self._forms.made(node.output[0])) > 1
+
+    def _double(self, node: onnx.NodeProto, inputs: tuple[str, ...]) -> None:
+        """A second DequantizeLinear that makes the wide form; the first makes the narrow one."""
+        scale = inputs[1]
+        if self._forms.is_float(scale):
+            self._read.add((scale, WIDE))
+            scale = self._name(scale, WIDE)
+        twin = self._edit.node(
+            DEQUANTIZE,
+            [node.input[0], scale, *node.input[2:]],
+            [self._name(node.output[0], WIDE)],
+            name=f"{node.name}_fp32",
+        )
+        twin.attribute.extend(node.attribute)
+        node.output[0] = self._name(node.output[0], NARROW)
+
+    def _retype(self, node: onnx.NodeProto) -> None:
+        """Give outputs the name of their form, and operators that choose their type by attribute the right one."""
+        for index, name in enumerate(node.output):
+            made = self._forms.made(name)
+            if self._forms.is_float(name) and len(made) == 1:
+                form = next(iter(made))
+                if form == NARROW:
+                    _choose(node, self._narrow)
+                node.output[index] = self._name(name, form)
+
+    def _declare(self) -> None:
+        """Give inputs and outputs their types."""
+        for value in self._edit.inputs:
+            if self._forms.is_float(value.name):
+                made = next(iter(self._forms.made(value.name)))
+                value.type.tensor_type.elem_type = _FLOAT if made == WIDE else self._narrow.element
+        for value in self._edit.outputs:
+            if self._forms.is_float(value.name):
+                wanted = self._forms.outside(value.name)
+                assert wanted is not None
+                self._read.add((value.name, wanted))
+                value.type.tensor_type.elem_type = _FLOAT if wanted == WIDE else self._narrow.element
+
+    def _cast(self, tensor: str, form: Form) -> None:
+        if form in self._forms.made(tensor):
+            return
+        source, target = self._name(tensor, not form), self._name(tensor, form)
+        element = _FLOAT if form == WIDE else self._narrow.element
+        self._edit.node("Cast", [source], [target], name=f"{target}_Cast", to=element)
+        self.casts += 1
+
+    def _store(self, tensor: str, form: Form) -> None:
+        value = self._view.constant(tensor)
+        if value is None:
+            return
+        if tensor in self._rounded:
+            value = storable_as(value, self._narrow.dtype)
+        name = self._name(tensor, form)
+        if form == WIDE:
+            self._edit.put(name, np.asarray(value, np.float32))
+            return
+        if not fits(self._narrow, value):
+            self.clipped.append(tensor)
+        elif is_faint(self._narrow, value) and tensor not in self._scales:
+            self.faint.append(tensor)
+        self._edit.constants[name] = stored(self._narrow, name, value)
+
+    def _forget(self) -> None:
+        """Drop FP32 constants whose old name nobody reads any more."""
+        read = {self._name(tensor, form) for tensor, form in self._read}
+        for name in [
+            name for name in self._edit.constants if self._forms.is_float(name) and name not in read
+        ]:
+            del self._edit.constants[name]
+
+    def _drop(self, idle: list[onnx.NodeProto]) -> None:
+        """Take these Casts out; whoever read their results reads what they read."""
+        instead = {node.output[0]: node.input[0] for node in idle}
+        for node in self._edit.nodes:
+            for index in range(len(node.input)):
+                while node.input[index] in instead:
+                    node.input[index] = instead[node.input[index]]
+        self._edit.remove(idle)
+
+
+def _choose(node: onnx.NodeProto, narrow: Narrow) -> None:
+    """Make operators that choose their type by an attribute choose the narrow one instead of FP32."""
+    if node.op_type == "ConstantOfShape":
+        _refill(node, narrow)
+    wanted = _TYPED.get(node.op_type)
+    there = [attribute for attribute in node.attribute if attribute.name == wanted]
+    if there and there[0].i == _FLOAT:
+        there[0].i = narrow.element
+    if wanted and not there and node.op_type.startswith("Random"):
+        node.attribute.append(onnx.helper.make_attribute(wanted, narrow.element))
+
+
+def _refill(node: onnx.NodeProto, narrow: Narrow) -> None:
+    value = next((attribute.t for attribute in node.attribute if attribute.name == "value"), None)
+    if value is None:
+        node.attribute.append(
+            onnx.helper.make_attribute("value", stored(narrow, "", np.zeros(1, np.float32)))
+        )
+    elif value.data_type == _FLOAT:
+        value.CopyFrom(stored(narrow, value.name, onnx.numpy_helper.to_array(value)))
