@@ -230,8 +230,8 @@ def test_every_compute_layer_of_the_real_dumps_names_its_nodes():
         (("Int8", "Int8", "Int8"), (), DType.INT8),
         (("Int8", "Int8", "Int8"), ("Float",), DType.INT8),
         (("Int8", "Int8", "Int8", "Float"), (), DType.INT8),
-        (("Half", "Half", "Half", "Float"), (), DType.FP16),
-        (("Int8", "Int8", "Half"), (), DType.FP16),
+        (("Half", "Half", "Half", "Float"), (), DType.FLOAT16),
+        (("Int8", "Int8", "Half"), (), DType.FLOAT16),
     ],
     ids=["plain", "constant position bias", "mask at run time", "float with a mask", "float values"],
 )
