@@ -33,7 +33,7 @@ def render(report: Report, console: Console, measured: Measured | None = None) -
         _say(console, f"{name:<12} {text}")
     _list(console, "Not INT8", _fallbacks(report.fallbacks))
     loud = [finding for finding in report.findings if finding.severity is not Severity.INFO]
-    _list(console, "Findings", [_finding(finding) for finding in loud])
+    _list(console, "Findings", _findings(loud))
     _list(console, "Notes", [(note, "", None) for note in report.notes])
     if measured:
         _costs(console, measured)
@@ -136,10 +136,20 @@ def _some(nodes: Sequence[str]) -> str:
     return f"{', '.join(nodes[:_NAMED])} and {len(nodes) - _NAMED} more"
 
 
-def _finding(finding: Finding) -> Entry:
-    cost = f" [{words.size(finding.bytes)} at stake, estimated]" if finding.bytes else ""
-    what = f"{finding.severity.value} {finding.code} {finding.subject}: {finding.reason}{cost}"
-    return what, finding.fix, _STYLES[finding.severity]
+def _findings(findings: Sequence[Finding]) -> list[Entry]:
+    """One entry per reason, with what all its subjects cost together."""
+    groups: dict[tuple[Severity, str, str, str], list[Finding]] = {}
+    for finding in findings:
+        groups.setdefault((finding.severity, finding.code, finding.reason, finding.fix), []).append(finding)
+    return [_alike(group) for group in groups.values()]
+
+
+def _alike(group: Sequence[Finding]) -> Entry:
+    first, stake = group[0], sum(finding.bytes or 0 for finding in group)
+    cost = f" [{words.size(stake)} at stake, estimated]" if stake else ""
+    subjects = _some([finding.subject for finding in group])
+    what = f"{first.severity.value} {first.code} {subjects}: {first.reason}{cost}"
+    return what, first.fix, _STYLES[first.severity]
 
 
 def _list(console: Console, title: str, entries: Sequence[Entry]) -> None:

@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from qdqtool.core.findings import Severity
 from qdqtool.core.report import Report
 from qdqtool.report.assemble import Material, assemble
 from qdqtool.report.terminal import render, render_comparison
-from tests.report.material import AUDIT, COMPARISON, FULL, verdict
+from tests.report.material import AUDIT, COMPARISON, FULL, finding, verdict
 
 
 def shown(report: Report, measured: dict[str, dict[str, float]] | None = None) -> str:
@@ -74,6 +75,14 @@ def test_nodes_that_are_float_for_one_reason_are_told_once() -> None:
     text = shown(assemble(replace(FULL, audit=replace(AUDIT, verdicts=verdicts))))
     assert "n0 (Conv), n1 (Conv), n2 (Conv) and 17 more fp32: " in text
     assert text.count("n0 (Conv)") == 1
+
+
+def test_findings_of_one_reason_are_told_once_with_what_they_cost_together() -> None:
+    alike = tuple(
+        replace(finding(Severity.WARNING, f"n{i}", size=1 << 20), reason="the same") for i in range(5)
+    )
+    text = shown(replace(assemble(FULL), findings=alike))
+    assert "QDQ201 n0, n1, n2 and 2 more: the same [5.00 MiB at stake, estimated]" in text
 
 
 def test_names_are_text_not_markup_and_control_characters_are_shown() -> None:
