@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 import random
+import socket
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -38,15 +41,16 @@ def space() -> Space:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waiting for a sign of life takes no time."""
+    """Waiting for a sign of life, or for a lost storage, takes no time."""
     monkeypatch.setattr(study, "GRACE_S", 0.0)
+    monkeypatch.setattr(run, "_PAUSES_S", (0,) * 50)
     monkeypatch.setattr("time.sleep", lambda _seconds: None)
 
 
 def search(shared: Study, space: Space, objective: Objective) -> list[Any]:
     bench = SimpleNamespace(options=OPTIONS, wish=SimpleNamespace(trials=None), objective=objective)
     shared.watch = Watch()
-    return run._persevering(lambda: run._search(shared, space, bench, run._silent), pauses=(0,) * 50)  # type: ignore[arg-type]
+    return run._search(shared, space, bench, run._silent)  # type: ignore[arg-type]
 
 
 def fine(_space: Any, choice: Any, _note: Any) -> tuple[float, float]:
@@ -101,6 +105,38 @@ def test_a_connection_lost_at_any_statement_loses_no_trial_and_doubles_none(
     assert losses < 30
 
 
+class Death(BaseException):
+    """What a process feels when it is killed: it does nothing any more."""
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_worker_killed_before_any_statement_loses_no_trial_and_doubles_none(
+    space: Space, tmp_path: Path
+) -> None:
+    from sqlalchemy import event
+
+    moments = random.Random(7).sample(range(250), max(6, int(os.environ.get("QDQTOOL_KILLS", "0"))))
+    for moment in moments:
+        url = f"sqlite:///{tmp_path / f'{moment}.db'}"
+        victim, heir = (Study(Storage(url), "test", {}, optuna.samplers.RandomSampler(seed=0)) for _ in "ab")
+        left = moment
+
+        def die(*_: Any) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise Death
+
+        event.listen(victim.study._storage._backend.engine, "before_cursor_execute", die)
+        with suppress(Death):
+            victim.queue(space, None)
+            search(victim, space, fine)
+        heir.queue(space, None)
+        assert complete(search(heir, space, fine)) == wanted(space), moment
+        for each in (victim, heir):
+            each.study._storage._backend.engine.dispose()
+
+
 def test_a_result_that_is_not_a_number_fails_for_good(shared: Study, space: Space) -> None:
     trials = search(shared, space, lambda *_: (math.nan, 1.0))
     assert len(trials) == len(wanted(space))
@@ -137,3 +173,52 @@ def test_only_a_trial_without_a_new_sign_for_long_enough_is_silent() -> None:
     assert watch.silent({1: 1, 2: None, 3: 7}) == [2]
     now[0] = 120.0
     assert watch.silent({1: 1, 3: 8}) == [1]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_worker_that_was_taken_for_dead_leaves_its_trial_to_the_one_who_took_over(
+    shared: Study, space: Space
+) -> None:
+    seen: list[str] = []
+
+    def given_up(_space: Any, choice: Any, note: Any) -> tuple[float, float]:
+        if not seen:
+            running = next(trial for trial in shared.trials() if trial.state.name == "RUNNING")
+            shared.study.tell(running.number, state=optuna.trial.TrialState.FAIL)
+        seen.append(str(sorted(choice.items())))
+        if len(seen) % 2:
+            note("outcome", {"accuracy": 1.0})
+        return fine(_space, choice, note)
+
+    assert complete(search(shared, space, given_up)) == wanted(space)
+    assert len(seen) == len(wanted(space)) + 1
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("sampler", ["TPESampler", "NSGAIISampler"])
+@pytest.mark.parametrize("trials", [None, 5])
+def test_a_sampler_that_draws_the_same_again_ends_when_all_is_tried(
+    tmp_path: Path, space: Space, sampler: str, trials: int | None
+) -> None:
+    storage = Storage(f"sqlite:///{tmp_path / 'drawn.db'}")
+    drawn = Study(storage, "drawn", {}, getattr(optuna.samplers, sampler)(seed=0))
+    options = OPTIONS.model_copy(update={"sampler": "tpe"})
+    bench = SimpleNamespace(options=options, wish=SimpleNamespace(trials=trials), objective=fine)
+    found = complete(run._search(drawn, space, bench, run._silent))  # type: ignore[arg-type]
+    assert len(found) == len(set(found)) == (trials or space.size)
+    storage.opened.engine.dispose()
+
+
+def test_a_worker_of_another_machine_with_the_same_name_is_not_taken_for_dead(shared: Study) -> None:
+    trial = shared.study.ask()
+    trial.set_user_attr("worker", f"{socket.gethostname()}:4194303")
+    shared.revive()
+    assert [entry.state.name for entry in shared.trials()] == ["RUNNING"]
+
+
+def test_the_first_ranking_stays_though_another_worker_was_making_one(shared: Study) -> None:
+    def slow() -> list[str]:
+        shared.study.set_user_attr("ranking", ["theirs"])
+        return ["mine"]
+
+    assert shared.agreed("ranking", slow) == ["theirs"]

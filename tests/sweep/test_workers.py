@@ -16,13 +16,17 @@ from typing import Any
 import pytest
 
 from qdqtool.cli.app import run as cli
-from tests.sweep.digits import DIGITS, ROOT, essence, result, settings_of, words
+from tests.sweep.digits import DIGITS, METHODS, ROOT, essence, result, settings_of, words
 from tests.sweep.postgres import server
 
 pytest.importorskip("optuna", reason="sweeps need the extra sweep")
 pytest.importorskip("tensorrt_rtx", reason="building needs the extra rtx")
 pytestmark = pytest.mark.rtx
 Start = Callable[[list[str]], "subprocess.Popen[bytes]"]
+WIDE = (
+    'sweep.space={"calibrate.method": [max, mse, entropy, percentile], "calibrate.weights": [max, mse], '
+    '"calibrate.bias": [keep, correct]}'
+)
 SMALL = 'sweep.space={"calibrate.method": [max, mse]}'
 
 
@@ -164,6 +168,40 @@ def test_four_workers_on_postgresql_find_what_one_finds_though_one_is_killed_and
             assert essence(data) == essence(result(tmp_path / "alone"))
             assert settings_of(data) == settings_of(result(tmp_path / "alone"))
     assert len(list(tmp_path.glob("worker*/sweep.json"))) >= 3
+
+
+def test_workers_that_die_and_lose_their_connections_all_the_time_find_what_one_finds(
+    tmp_path: Path, start: Start
+) -> None:
+    psycopg = pytest.importorskip("psycopg")
+    harms = int(os.environ.get("QDQTOOL_KILLS", "2"))
+    assert cli(words(tmp_path / "alone", space=WIDE if harms > 2 else METHODS)) == 0
+    moments = random.Random(8)
+    with server(tmp_path) as url:
+
+        def hire(number: int) -> subprocess.Popen[bytes]:
+            call = words(tmp_path / f"worker{number}", "--storage", url, space=WIDE if harms > 2 else METHODS)
+            return start(call)
+
+        workers = [hire(number) for number in range(3)]
+        with psycopg.connect(url, autocommit=True) as connection:
+            for number in range(harms):
+                time.sleep(moments.uniform(0.2, 3.0))
+                if number % 2:
+                    connection.execute(
+                        "select pg_terminate_backend(pid) from pg_stat_activity "
+                        "where pid <> pg_backend_pid() and datname = 'postgres'"
+                    )
+                    continue
+                kill(workers.pop(moments.randrange(len(workers))))
+                workers.append(hire(3 + number))
+        for process in workers:
+            finish(process)
+        results = [result(out.parent) for out in sorted(tmp_path.glob("worker*/sweep.json"))]
+    assert len(results) >= len(workers)
+    for data in results:
+        assert essence(data) == essence(result(tmp_path / "alone"))
+        assert settings_of(data) == settings_of(result(tmp_path / "alone"))
 
 
 def at_work(connection: Any, workers: list[subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:

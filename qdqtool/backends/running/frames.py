@@ -23,8 +23,9 @@ def write(stream: IO[bytes], words: Mapping[str, Any], arrays: Arrays | None = N
     """
     packed = io.BytesIO()
     if arrays:
-        # numpy calls its own parameter "file": numbers are safe as names
-        np.savez(packed, **{f"a{number}": array for number, array in enumerate(arrays.values())})
+        # numpy has parameters of its own, such as "file": numbers are safe as names
+        numbered: dict[str, Any] = {f"a{number}": array for number, array in enumerate(arrays.values())}
+        np.savez(packed, **numbered)
     head = {**words, "names": list(arrays or ()), "bytes": packed.tell()}
     stream.write(json.dumps(head).encode() + b"\n" + packed.getvalue())
     stream.flush()

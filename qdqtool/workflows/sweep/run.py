@@ -56,40 +56,51 @@ def join(wish: SweepOrder) -> int:
 
 def _take_part(wish: SweepOrder, bench: Bench, tell: OnProgress) -> list[Any]:
     storage = _persevering(lambda: Storage(wish.storage or _file(wish.order.out)), pauses=(1,))
-    study = Study(storage, wish.study or f"qdqtool {wish.order.model.stem}", bench.identity, _sampler(wish))
-    ranking = study.agreed(
-        RANKING, lambda: bench.ranking(lambda done, total: tell("rank nodes", done, total))
+    name = wish.study or f"qdqtool {wish.order.model.stem}"
+    study = _persevering(lambda: Study(storage, name, bench.identity, _sampler(wish)))
+    ranking = _persevering(
+        lambda: study.agreed(
+            RANKING, lambda: bench.ranking(lambda done, total: tell("rank nodes", done, total))
+        )
     )
     space = Space(bench.options, tuple(ranking), wish.order.recipe.place.exclude)
-    return _persevering(lambda: _search(study, space, bench, tell))
+    return _search(study, space, bench, tell)
 
 
 def _search(study: Study, space: Space, bench: Bench, tell: OnProgress) -> list[Any]:
     """Do trials until none is left, and return all of them."""
     grid = bench.options.sampler == "grid"
+    goal = None if grid else min(bench.wish.trials or _DRAWN, space.size)
     if grid:
-        study.queue(space, bench.wish.trials)
-    study.revive()
-    while _go_on(study, None if grid else bench.wish.trials or _DRAWN, tell):
+        _persevering(lambda: study.queue(space, bench.wish.trials))
+
+    def one_more() -> bool:
+        study.revive()
+        if not _go_on(study, goal, tell):
+            return False
         study.step(space, lambda choice, note: bench.objective(space, choice, note), queued_only=grid)
-    return study.trials()
+        return True
+
+    while _persevering(one_more):
+        pass  # every round may lose the storage and find it again
+    return _persevering(study.trials)
 
 
-def _persevering(search: Callable[[], T], pauses: tuple[int, ...] = _PAUSES_S) -> T:
-    """Begin again when the connection to the storage is lost; finished trials are kept there.
+def _persevering(act: Callable[[], T], pauses: tuple[int, ...] | None = None) -> T:
+    """Try again when the connection to the storage is lost; finished trials are kept there.
 
     Raises:
         StorageLost: it stays lost.
     """
-    for pause in pauses:
+    for pause in _PAUSES_S if pauses is None else pauses:
         try:
-            return search()
+            return act()
         except StorageLost as error:  # noqa: PERF203 -- this is what the loop is for
             if error.full:
                 raise
             log.warning("%s; trying again in %s s", error.what, pause)
             time.sleep(pause)
-    return search()
+    return act()
 
 
 def _silent(_step: str, _done: int, _total: int | None) -> None:

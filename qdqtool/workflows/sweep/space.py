@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from glob import escape
 from itertools import product
+from math import prod
 
 from qdqtool.core.recipe import SweepOptions
 from qdqtool.core.sweep import Value
@@ -44,6 +45,11 @@ class Space:
         for key, values in self.values.items():
             for value in values if key != KEEP else ():
                 recipes.load(None, [_setting(key, value)])
+
+    @property
+    def size(self) -> int:
+        """How many choices there are."""
+        return prod(map(len, self.values.values()))
 
     def grid(self) -> Iterator[dict[str, Value]]:
         """Every choice, the last name changing fastest."""

@@ -1,8 +1,9 @@
 """The study that all workers of a sweep share: who does which trial, and what happens to trials of dead workers.
 
 A running trial shows every few seconds that its worker lives. One that has shown nothing for a minute, by the clock of
-whoever waits for it, is queued again; on the machine where its worker ran, at once. With the grid sampler the queue
-holds every choice exactly once, so no number of workers changes what is tried.
+whoever waits for it, is queued again; on the machine where its worker ran, at once. Should that worker live after all,
+what it found no longer counts. With the grid sampler the queue holds every choice exactly once, so no number of workers
+changes what is tried.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from qdqtool.core.sweep import Value
@@ -93,7 +95,7 @@ class Storage:
             with speaking_plainly(url):
                 self.opened = optuna.storages.RDBStorage(
                     re.sub(r"^postgres(ql)?://", "postgresql+psycopg://", url),
-                    engine_kwargs={"pool_pre_ping": True},
+                    engine_kwargs={"pool_pre_ping": True, "connect_args": _patience(url)},
                 )
         except ImportError as error:
             raise MissingPackage(
@@ -105,6 +107,22 @@ class Storage:
                 fix="write sqlite:///file.db or postgresql://user:password@host/database",
                 where=hidden(url),
             ) from error
+
+
+def _patience(url: str) -> dict[str, int]:
+    """What keeps a driver from waiting for ever on a connection that nobody closed, such as one through a dead router.
+
+    Half a minute without a word and the connection counts as lost; SQLite waits as long for another process's lock.
+    """
+    if url.startswith("sqlite:"):
+        return {"timeout": 30}
+    return {
+        "connect_timeout": 10,
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 4,
+        "tcp_user_timeout": 30_000,
+    }
 
 
 class Watch:
@@ -148,7 +166,7 @@ def beating(trial: Any, url: str) -> Iterator[None]:
         yield
     finally:
         over.set()
-        heart.join()
+        heart.join(BEAT_S)
 
 
 class Study:
@@ -165,6 +183,7 @@ class Study:
 
         self.url = storage.url
         self.watch = Watch()
+        self._mine: int | None = None
         with speaking_plainly(self.url):
             self.study = optuna.create_study(
                 storage=storage.opened,
@@ -188,7 +207,9 @@ class Study:
         """What the first worker made and left under `key` for all the others."""
         with speaking_plainly(self.url):
             if key not in self.study.user_attrs:
-                self.study.set_user_attr(key, make())
+                made = make()
+                if key not in self.study.user_attrs:  # making takes time, and others make it too
+                    self.study.set_user_attr(key, made)
             return [str(entry) for entry in self.study.user_attrs[key]]
 
     def queue(self, space: Space, most: int | None) -> None:
@@ -211,7 +232,7 @@ class Study:
         state = optuna.trial.TrialState
         with speaking_plainly(self.url):
             for trial in self.study.get_trials(deepcopy=False, states=(state.RUNNING,)):
-                if _is_orphan(trial):
+                if trial.number == self._mine or _is_orphan(trial):
                     self._settle(trial.number, state.FAIL)
             settled = [
                 _choice(trial) for trial in self.study.get_trials(deepcopy=False) if _is_settled(trial)
@@ -232,48 +253,61 @@ class Study:
                 self._settle(number, state.FAIL)
 
     def step(self, space: Space, objective: Objective, *, queued_only: bool) -> None:
-        """Do one trial; one that the builder refuses counts as failed, any other error ends the sweep."""
+        """Do one trial; one that the builder refuses counts as failed, any other error ends the sweep.
+
+        A trial that others settled in the meantime, because they took this worker for dead, is left to them.
+        """
+        import optuna
+
+        with speaking_plainly(self.url), suppress(optuna.exceptions.UpdateFinishedTrialError):
+            trial = self.study.ask()
+            self._mine = trial.number
+            with beating(trial, self.url):
+                self._do(trial, space, objective, queued_only=queued_only)
+
+    def _do(self, trial: Any, space: Space, objective: Objective, *, queued_only: bool) -> None:
         import optuna
 
         state = optuna.trial.TrialState
-        with speaking_plainly(self.url):
-            trial = self.study.ask()
-            with beating(trial, self.url):
-                try:
-                    values = self._try(trial, space, objective, queued_only=queued_only)
-                except optuna.TrialPruned:
-                    self._settle(trial.number, state.PRUNED)
-                except BuildError:
-                    self._settle(trial.number, state.FAIL)
-                except BaseException:
-                    with suppress(StorageLost), speaking_plainly(self.url):
-                        self._settle(trial.number, state.FAIL)
-                    raise
-                else:
-                    if math.isnan(sum(values)):
-                        trial.set_user_attr(REASON, "the accuracy or the time is not a number")
-                        self._settle(trial.number, state.FAIL)
-                    else:
-                        self._settle(trial.number, state.COMPLETE, values)
+        try:
+            values = self._try(trial, space, objective, queued_only=queued_only)
+        except optuna.TrialPruned:
+            self._settle(trial.number, state.PRUNED)
+        except BuildError:
+            self._settle(trial.number, state.FAIL)
+        except BaseException:
+            with suppress(StorageLost), speaking_plainly(self.url):
+                self._settle(trial.number, state.FAIL)
+            raise
+        else:
+            if math.isnan(sum(values)):
+                trial.set_user_attr(REASON, "the accuracy or the time is not a number")
+                self._settle(trial.number, state.FAIL)
+            else:
+                self._settle(trial.number, state.COMPLETE, values)
 
     def _settle(self, number: int, state: Any, values: tuple[float, float] | None = None) -> None:
         """End a trial, unless another worker has settled it in the meantime."""
         import optuna
 
         with suppress(optuna.exceptions.UpdateFinishedTrialError):
-            self.study.tell(number, values, state=state)
+            self.study.tell(number, values, state=state, skip_if_finished=True)
 
     def _try(
         self, trial: Any, space: Space, objective: Objective, *, queued_only: bool
     ) -> tuple[float, float]:
         import optuna
 
-        trial.set_user_attr(WORKER, f"{socket.gethostname()}:{os.getpid()}")
+        trial.set_user_attr(WORKER, f"{_machine()}:{os.getpid()}")
         queued = CHOICE in trial.user_attrs
         choice = {
             name: trial.suggest_categorical(name, list(values)) for name, values in space.values.items()
         }
-        if (queued_only and not queued) or self._has_twin(trial.number, choice):
+        if queued_only and not queued:
+            raise optuna.TrialPruned
+        if self._has_twin(trial.number, choice):
+            if not queued:
+                self._queue_another(space)
             raise optuna.TrialPruned
         try:
             return objective(choice, trial.set_user_attr)
@@ -287,6 +321,13 @@ class Study:
         return any(
             other.number < number and _choice(other) == choice and _is_settled(other) for other in trials
         )
+
+    def _queue_another(self, space: Space) -> None:
+        """Queue a choice that nobody tried: a sampler that likes one choice would draw it again for ever."""
+        taken = [_choice(trial) for trial in self.study.get_trials(deepcopy=False) if _is_settled(trial)]
+        choice = next((choice for choice in space.grid() if choice not in taken), None)
+        if choice is not None:
+            self.study.enqueue_trial(choice, user_attrs={CHOICE: choice})
 
     def trials(self) -> list[Any]:
         """All trials as optuna knows them."""
@@ -311,10 +352,19 @@ def _is_settled(trial: Any) -> bool:
 
 def _is_orphan(trial: Any) -> bool:
     """Whether the worker of a running trial was this process, or one of this machine that is gone."""
-    host, _, process = str(trial.user_attrs.get(WORKER, "")).rpartition(":")
-    if host != socket.gethostname() or not process.isdigit():
+    machine, _, process = str(trial.user_attrs.get(WORKER, "")).rpartition(":")
+    if machine != _machine() or not process.isdigit():
         return False
     return int(process) == os.getpid() or not _lives(int(process))
+
+
+def _machine() -> str:
+    """A name under which process numbers mean something: machines and containers may share a host name."""
+    names = [socket.gethostname()]
+    with suppress(OSError):
+        names += [Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()]
+        names += [str(Path("/proc/self/ns/pid").readlink())]
+    return "/".join(names)
 
 
 def _lives(process: int) -> bool:
