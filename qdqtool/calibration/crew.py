@@ -5,20 +5,21 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from shutil import rmtree
+from tempfile import mkdtemp
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
+from weakref import finalize
 
 from calibrators.histogram import Histogram, Tally, scratch
 from qdqtool.calibration.fetch import Fetcher
 from qdqtool.calibration.histograms import merged
 from qdqtool.calibration.samples.batches import Batch
 from qdqtool.calibration.samples.spec import NanPolicy
-from qdqtool.calibration.session import open_session, processors
+from qdqtool.calibration.session import open_blocked, open_session, processors
 from qdqtool.core.files import digest_file
 from qdqtool.errors import InputFileError
 
@@ -73,12 +74,12 @@ class Crew:
         bytes_per_sample = fetched_bytes(model.view, self._fetched)
         self._workers = free if bytes_per_sample <= _ROOMY else 1
         self.largest_batch = max(1, _ROOMY // max(1, bytes_per_sample * self._workers))
+        self._threads = max(1, free // self._workers)
+        self._is_convolutional = any(node.op == "Conv" for node in model.view.nodes)
+        self._probe = _Probe(model, self._fetched) if self._fetched else None
+        self.digest = (self._probe.digest() if self._probe else "") if identify else None
         self._session: Any = None
-        self.digest: str | None = "" if identify else None
-        if self._fetched:
-            with probed(model, self._fetched) as path:
-                self.digest = digest_folder(path.parent) if identify else None
-                self._session = open_session(path, max(1, free // self._workers))
+        self._outputs: dict[str, str] = {}
         self._lock = Lock()
         self._stopped = False
 
@@ -88,6 +89,7 @@ class Crew:
         Raises:
             InputFileError: the model fails on a sample, or a tensor holds NaN or Inf.
         """
+        self._open()
         with ThreadPoolExecutor(self._workers, thread_name_prefix="collect") as pool:
             hands = [pool.submit(self._work, work, on_done) for _ in range(self._workers)]
             try:
@@ -98,8 +100,20 @@ class Crew:
             self._stopped = any(hand.done() and hand.exception() for hand in hands)
         return merged(hand.result() for hand in hands)
 
+    def _open(self) -> None:
+        """Open the session, if there is something to fetch: late, so that nobody holds the model by then."""
+        if self._probe is None or self._session is not None:
+            return
+        renamed: dict[str, str] = {}
+        if self._is_convolutional:
+            self._session, renamed = open_blocked(self._probe.file, self._threads)
+        else:
+            self._session = open_session(self._probe.file, self._threads)
+        self._outputs = {name: renamed.get(name, name) for name in self._fetched}
+        self._probe.remove()
+
     def _work(self, work: Iterator[Batch], on_done: Callable[[int], None]) -> dict[str, Histogram]:
-        fetcher = None if self._session is None else Fetcher(self._session, self._fetched)
+        fetcher = None if self._session is None else Fetcher(self._session, self._outputs)
         tallies = {name: Tally() for name in (*self._fed, *self._fetched)}
         lanes = scratch()
         while not self._stopped:
@@ -133,23 +147,24 @@ class Crew:
             )
 
 
-@contextmanager
-def probed(model: Model, tensors: tuple[str, ...]) -> Iterator[Path]:
-    """The file of a model that returns `tensors`, in a folder that goes away afterwards."""
-    from qdqtool.graph.probe import probe
+class _Probe:
+    """The file of a model that returns chosen tensors, in a folder that goes away with this object at the latest."""
 
-    with TemporaryDirectory(prefix="qdqtool-") as folder:
+    def __init__(self, model: Model, tensors: tuple[str, ...]) -> None:
+        from qdqtool.graph.probe import probe
+
+        folder = mkdtemp(prefix="qdqtool-")
+        self.remove = finalize(self, rmtree, folder, ignore_errors=True)
         source = probe(model, tensors, Path(folder)).source
         assert isinstance(source, Path)
-        yield source
+        self.file = source
 
-
-def digest_folder(folder: Path) -> str:
-    """Digest of all files in a folder."""
-    sha = hashlib.sha256()
-    for file in sorted(folder.iterdir()):
-        sha.update(digest_file(file).encode())
-    return sha.hexdigest()
+    def digest(self) -> str:
+        """Digest of the model and its weights."""
+        sha = hashlib.sha256()
+        for file in sorted(self.file.parent.iterdir()):
+            sha.update(digest_file(file).encode())
+        return sha.hexdigest()
 
 
 def fetched_bytes(view: GraphView, tensors: tuple[str, ...]) -> int:

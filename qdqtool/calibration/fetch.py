@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,11 +18,16 @@ class Fetcher:
 
     Outputs are written into memory that is used again for the next run of the same input shapes: what a run
     returned is gone with the next run.
+
+    Args:
+        session: an onnxruntime session.
+        outputs: what the session calls each of the tensors.
     """
 
-    def __init__(self, session: Any, tensors: tuple[str, ...]) -> None:
+    def __init__(self, session: Any, outputs: Mapping[str, str]) -> None:
         self._session = session
-        self._tensors = tensors
+        self._tensors = tuple(outputs)
+        self._names = tuple(outputs.values())
         self._inputs = {entry.name: entry.shape for entry in session.get_inputs()}
         self._outputs = {entry.name: (entry.type, entry.shape) for entry in session.get_outputs()}
         self._shapes: tuple[tuple[int, ...], ...] | None = None
@@ -39,7 +44,7 @@ class Fetcher:
         if shapes != self._shapes:
             self._shapes, self._buffers = shapes, self._allocated(fed)
         try:
-            values = self._bound(fed) or self._session.run(list(self._tensors), fed)
+            values = self._bound(fed) or self._session.run(list(self._names), fed)
         except failures() as error:
             raise InputFileError(
                 f"the model cannot run on this sample: {first_line(error)}",
@@ -55,7 +60,7 @@ class Fetcher:
         binding = self._session.io_binding()
         for name, array in fed.items():
             binding.bind_cpu_input(name, array)
-        for name, buffer in zip(self._tensors, self._buffers, strict=True):
+        for name, buffer in zip(self._names, self._buffers, strict=True):
             binding.bind_output(name, "cpu", 0, buffer.dtype.type, buffer.shape, buffer.ctypes.data)
         try:
             self._session.run_with_iobinding(binding)
@@ -73,8 +78,8 @@ class Fetcher:
                 if isinstance(dim, str)
             )
         buffers = []
-        for tensor in self._tensors:
-            kind, declared = self._outputs[tensor]
+        for name in self._names:
+            kind, declared = self._outputs[name]
             shape = [known.get(dim) if isinstance(dim, str) else dim for dim in declared]
             dims = [dim for dim in shape if isinstance(dim, int)]
             if kind not in _TYPES or len(dims) < len(shape):

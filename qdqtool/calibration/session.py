@@ -24,6 +24,39 @@ def open_session(model: Path, threads: int) -> Any:
     Raises:
         InputFileError: onnxruntime cannot run the model.
     """
+    return _opened(model, _options(threads))
+
+
+def open_blocked(model: Path, threads: int) -> tuple[Any, dict[str, str]]:
+    """The same, but tensors of convolutions are returned in blocks of channels, as they were computed.
+
+    With the session come the names under which such outputs are found. Beside `model` a copy of it is written, as
+    onnxruntime optimized it.
+
+    Raises:
+        InputFileError: onnxruntime cannot run the model.
+    """
+    import onnxruntime
+
+    from qdqtool.graph.blocked import return_blocked
+
+    saved = model.with_name("optimized.onnx")
+    options = _options(threads)
+    options.optimized_model_filepath = str(saved)
+    options.add_session_config_entry(
+        "session.optimized_model_external_initializers_file_name", "optimized.data"
+    )
+    session = _opened(model, options)
+    names = return_blocked(saved)
+    if not names:
+        return session, names
+    del session
+    options = _options(threads)
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return _opened(saved, options), names
+
+
+def _options(threads: int) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -32,6 +65,12 @@ def open_session(model: Path, threads: int) -> Any:
     options.log_severity_level = 3
     if threads == 1:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return options
+
+
+def _opened(model: Path, options: Any) -> Any:
+    import onnxruntime
+
     try:
         return onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
     except failures() as error:

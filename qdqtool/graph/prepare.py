@@ -27,7 +27,10 @@ def prepare(model: Model, options: PrepareOptions) -> Model:
     folded = fold_batchnorm(edit) if options.fold_batchnorm else 0
     if folded:
         edit.notes.append(f"{folded} BatchNormalization nodes folded into the layer before them")
+    constants = len(edit.constants)
     unused = edit.prune()
     if unused:
         edit.notes.append(f"{unused} nodes that no output needs were removed")
+    if not folded and not unused and len(edit.constants) == constants:
+        return model  # nothing to finish, and no second copy of the weights
     return edit.finish()

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from qdqtool.core.files import write_bytes
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import UsageError
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
-from qdqtool.graph.save import SINGLE_FILE_LIMIT, save_split, serialize, weight_bytes
-from qdqtool.graph.skeleton import declaration
+from qdqtool.graph.save import SINGLE_FILE_LIMIT, serialize, store_weights, weight_bytes
+from qdqtool.graph.skeleton import declaration, is_heavy
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,14 +49,18 @@ def probe(model: Model, tensors: Sequence[str], folder: Path | None = None) -> P
             )
     edit.outputs = [declaration(model.proto, name) for name in dict.fromkeys(tensors)]
     edit.prune()
+    if folder is None:
+        small = edit.finish()
+        return Probe(source=_in_memory(small), inputs=small.view.inputs, outputs=small.view.outputs)
+    path = folder / "probe.onnx"
+    heavy = [tensor for tensor in edit.constants.values() if is_heavy(tensor)]
+    edit.constants |= {stub.name: stub for stub in store_weights(heavy, path)}
     small = edit.finish()
-    return Probe(source=_source(small, folder), inputs=small.view.inputs, outputs=small.view.outputs)
+    write_bytes(path, serialize(small))
+    return Probe(source=path, inputs=small.view.inputs, outputs=small.view.outputs)
 
 
-def _source(model: Model, folder: Path | None) -> bytes | Path:
-    if folder is not None:
-        save_split(model, folder / "probe.onnx")
-        return folder / "probe.onnx"
+def _in_memory(model: Model) -> bytes:
     if weight_bytes(model) < SINGLE_FILE_LIMIT:
         return serialize(model)
     raise UsageError("a model above 2 GiB needs a folder for its probe", fix="pass the run folder")

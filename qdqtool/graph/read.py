@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 import onnx
 from google.protobuf.message import DecodeError
 
 from qdqtool.errors import InputFileError
 from qdqtool.graph.external import attach
+from qdqtool.graph.pieces import parse_in_pieces
 from qdqtool.graph.walk import misspelt, tensors
 from qdqtool.graph.weight import flaw
 
 _PROTOBUF_LIMIT = (1 << 31) - 1
+_HEAD = 512
 _AGAIN = "export or copy the model again"
 
 
@@ -22,7 +27,7 @@ def read(path: Path) -> onnx.ModelProto:
     Raises:
         InputFileError: not a file, not ONNX, without nodes, or with tensors whose bytes do not fit.
     """
-    proto = _parse(_content(path), path)
+    proto = _parse(path, _head(path))
     if not proto.graph.node:
         raise InputFileError(
             "holds no nodes", fix="pass an ONNX model with at least one node", where=str(path)
@@ -49,7 +54,8 @@ def default_opset(proto: onnx.ModelProto) -> int:
     return max((entry.version for entry in proto.opset_import if entry.domain in {"", "ai.onnx"}), default=0)
 
 
-def _content(path: Path) -> bytes:
+def _head(path: Path) -> bytes:
+    """The first bytes, enough to tell what is no model at all."""
     try:
         if path.is_dir():
             raise InputFileError("is a folder", fix="pass the .onnx file inside it", where=str(path))
@@ -59,27 +65,32 @@ def _content(path: Path) -> bytes:
                 fix="export the model with external data",
                 where=str(path),
             )
-        content = path.read_bytes()
+        with path.open("rb") as stream:
+            head = stream.read(_HEAD)
+            is_empty = not head.strip(b"\0") and not any(chunk.strip(b"\0") for chunk in _chunks(stream))
     except OSError as error:
         raise InputFileError(
             f"cannot be read: {error.strerror}", fix="check the path and its permissions", where=str(path)
         ) from error
-    if not content.strip(b"\0"):
+    if is_empty:
         raise InputFileError("is empty", fix=_AGAIN, where=str(path))
-    if content.startswith(b"version https://git-lfs"):
+    if head.startswith(b"version https://git-lfs"):
         raise InputFileError(
             "is a Git LFS pointer, not the model",
             fix="fetch the real file with git lfs pull",
             where=str(path),
         )
-    return content
+    return head
 
 
-def _parse(content: bytes, path: Path) -> onnx.ModelProto:
-    proto = onnx.ModelProto()
-    kind = "a text file, not an ONNX model" if _is_text(content) else "damaged, or not an ONNX model"
+def _chunks(stream: BinaryIO) -> Iterator[bytes]:
+    return iter(partial(stream.read, 1 << 20), b"")
+
+
+def _parse(path: Path, head: bytes) -> onnx.ModelProto:
+    kind = "a text file, not an ONNX model" if _is_text(head) else "damaged, or not an ONNX model"
     try:
-        proto.ParseFromString(content)
+        proto = parse_in_pieces(path)
     except DecodeError as error:
         raise InputFileError(f"is {kind}", fix=_AGAIN, where=str(path)) from error
     if misspelt(proto):
@@ -87,6 +98,5 @@ def _parse(content: bytes, path: Path) -> onnx.ModelProto:
     return proto
 
 
-def _is_text(content: bytes) -> bool:
-    head = content[:512]
+def _is_text(head: bytes) -> bool:
     return all(byte in b"\t\n\r" or 32 <= byte < 127 for byte in head)

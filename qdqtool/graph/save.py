@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import onnx
@@ -59,14 +59,21 @@ def save_split(model: Model, path: Path) -> None:
     inputs = [value for value in model.proto.graph.input if value.name not in names]
     del light.graph.input[:]
     light.graph.input.extend(inputs)
-    data = path.with_name(f"{path.name}.{_digest(heavy)[:12]}.data")
+    light.graph.initializer.extend(store_weights(heavy, path))
+    write_bytes(path, light.SerializeToString(deterministic=True))
+
+
+def store_weights(tensors: Sequence[onnx.TensorProto], path: Path) -> tuple[onnx.TensorProto, ...]:
+    """Write the values of `tensors` beside the model at `path`; what stands for them in its graph."""
+    data = path.with_name(f"{path.name}.{_digest(tensors)[:12]}.data")
+    stubs = []
     with replacing(data) as draft, draft.open("wb") as stream:
-        for tensor in heavy:
+        for tensor in tensors:
             stream.write(b"\0" * (-stream.tell() % _ALIGNMENT))
             content = _content(tensor)
-            light.graph.initializer.append(_reference(tensor, data.name, stream.tell(), len(content)))
+            stubs.append(_reference(tensor, data.name, stream.tell(), len(content)))
             stream.write(content)
-    write_bytes(path, light.SerializeToString(deterministic=True))
+    return tuple(stubs)
 
 
 def _reference(tensor: onnx.TensorProto, location: str, offset: int, length: int) -> onnx.TensorProto:

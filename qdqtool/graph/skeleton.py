@@ -25,7 +25,7 @@ def skeleton(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[onnx.Tensor
     heavy = []
     declared = {value.name for value in proto.graph.input}
     for tensor in proto.graph.initializer:
-        if prod(tensor.dims) < _HEAVY:
+        if not is_heavy(tensor):
             light.graph.initializer.append(tensor)
             continue
         heavy.append(tensor)
@@ -33,6 +33,11 @@ def skeleton(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[onnx.Tensor
             value = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
             light.graph.input.append(value)
     return light, tuple(heavy)
+
+
+def is_heavy(tensor: onnx.TensorProto) -> bool:
+    """Whether no pass of ours needs the values of this constant."""
+    return bool(prod(tensor.dims) >= _HEAVY)
 
 
 def restore(light: onnx.ModelProto, heavy: tuple[onnx.TensorProto, ...]) -> onnx.ModelProto:

@@ -361,3 +361,34 @@ def test_merging_keeps_the_law_of_histograms(model: Model, data: Path, tmp_path:
     together = merge_parts({"a": parts[0], "b": parts[1]})
     for name, histogram in together.tensors.items():
         assert histogram == merge(parts[0].tensors[name], parts[1].tensors[name])
+
+
+def blocky(folder: Path) -> Model:
+    """Convolutions wide enough for onnxruntime to compute them in blocks of channels, whole and filled up."""
+    sketch = models.Sketch()
+    x = sketch.input("x", ["N", 16, 8, 8])
+    for number, channels in enumerate((32, 24, 32)):
+        before = (16, 32, 24)[number]
+        weight = sketch.weight(f"w{number}", channels, before, 1, 1)
+        y = sketch.node("Conv", [x, weight], f"conv{number}", name=f"n{number}")
+        gate = sketch.node("Sigmoid", [y], f"gate{number}", name=f"s{number}")
+        x = sketch.node("Mul", [y, gate], f"silu{number}", name=f"m{number}")
+    x = sketch.node("MaxPool", [x], "pooled", name="pool", kernel_shape=[2, 2], strides=[2, 2])
+    sketch.output(
+        sketch.node("Conv", [x, sketch.weight("w3", 32, 32, 1, 1)], "y", name="last"), ["N", 32, 4, 4]
+    )
+    return opened(sketch.model(), folder)
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_tensors_computed_in_blocks_of_channels_are_counted_right(tmp_path: Path, batch: int) -> None:
+    model, data = blocky(tmp_path), images(tmp_path, 5, (16, 8, 8))
+    found = gathered(model, str(data), batch=batch)
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    names = [name for name in activations(placed(model)) if name != "x"]
+    assert names
+    proto.graph.output.extend(onnx.helper.make_tensor_value_info(name, 1, None) for name in names)
+    seen = [models.run(proto, {"x": row[None]}) for row in np.load(data)["x"]]
+    for name in names:
+        assert found.tensors[name] == histogram_of(np.stack([values[name] for values in seen])), name

@@ -1,0 +1,63 @@
+"""Lets onnxruntime return tensors in the layout in which it computed them.
+
+For convolutions onnxruntime keeps tensors in blocks of channels (NCHWc) and turns every tensor that somebody fetches
+back into NCHW, which for small networks costs as much as the network itself. Who only counts values needs no order.
+
+Source: the operators of the domain com.microsoft.nchwc in a model that onnxruntime saved after optimizing it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import onnx
+
+from qdqtool.core.files import write_bytes
+
+DOMAIN: Final = "com.microsoft.nchwc"
+_SAME_CHANNELS: Final = frozenset(
+    {"MaxPool", "AveragePool", "Upsample", "Add", "Sum", "Mul", "Relu", "Clip", "Sigmoid", "Tanh"}
+)
+"""Operators between blocked tensors that hand on the channels of their first input."""
+
+
+def return_blocked(path: Path) -> dict[str, str]:
+    """Rewrite an optimized model, so that outputs are returned before their reordering; what they are called now.
+
+    An output is left as it is where its blocks are filled up with channels that nobody asked for. The file does not
+    change when the answer is empty.
+    """
+    model = onnx.load(str(path), load_external_data=False)
+    graph = model.graph
+    makers = {name: node for node in graph.node for name in node.output}
+    channels = {tensor.name: tensor.dims[0] for tensor in graph.initializer if tensor.dims}
+    wanted = {value.name for value in graph.output}
+    found = {}
+    for node in graph.node:
+        is_reordering = node.op_type == "ReorderOutput" and node.domain == DOMAIN
+        if is_reordering and node.output[0] in wanted and node.input[0] not in wanted:
+            asked = {field.name: field.i for field in node.attribute}
+            whole = _channels(makers.get(node.input[0]), makers, channels)
+            if whole == asked.get("channels") and not asked.get("channels_last", 0):
+                found[node.output[0]] = node.input[0]
+    if found:
+        read = {name for node in graph.node for name in node.input}
+        for node in list(graph.node):
+            if node.output[0] in found and node.output[0] not in read:
+                graph.node.remove(node)
+        for value in graph.output:
+            value.name = found.get(value.name, value.name)
+        write_bytes(path, model.SerializeToString(deterministic=True))
+    return found
+
+
+def _channels(node: Any, makers: dict[str, Any], channels: dict[str, int]) -> int | None:
+    """How many channels a blocked tensor holds, those that fill up its last block included."""
+    while node is not None:
+        if node.domain == DOMAIN and node.op_type == "Conv":
+            return channels.get(node.input[1])
+        if node.op_type not in _SAME_CHANNELS or not node.input:
+            return None
+        node = makers.get(node.input[0])
+    return None
