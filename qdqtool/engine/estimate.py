@@ -31,7 +31,7 @@ class Roof:
     arithmetic: float
 
 
-ROOF = Roof(start_ms=0.006, bandwidth=0.7, arithmetic=0.5)
+ROOF = Roof(start_ms=0.007, bandwidth=0.8, arithmetic=0.55)
 SPREAD = (0.6, 1.7)
 """Recorded over estimated time of networks that were left out of the fit: smallest and largest."""
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from qdqtool.core.buildlog import LayerTuning
 from qdqtool.core.engine import EngineTensor
 from qdqtool.core.explore import EngineView, LayerView
 from qdqtool.core.files import replacing
@@ -36,8 +37,8 @@ _COLUMNS: dict[str, Callable[[LayerView], Cell]] = {
     "output_bytes": lambda layer: layer.output_bytes,
     "qdq": lambda layer: len(layer.history.qdq) if layer.history else None,
     "events": lambda layer: len(layer.history.events) if layer.history else None,
-    "candidates": lambda layer: layer.history and layer.history.tuning and layer.history.tuning.candidates,
-    "tuning_s": lambda layer: layer.history and layer.history.tuning and layer.history.tuning.seconds,
+    "candidates": lambda layer: None if (found := _tuning(layer)) is None else found.candidates,
+    "tuning_s": lambda layer: None if (found := _tuning(layer)) is None else found.seconds,
     "tactic": lambda layer: layer.tactic,
     "onnx_nodes": lambda layer: " | ".join(layer.onnx_nodes),
 }
@@ -129,6 +130,10 @@ def _sort_key(getter: Callable[[LayerView], Cell]) -> Callable[[LayerView], tupl
         return cell is None, number, cell if isinstance(cell, str) else ""
 
     return key
+
+
+def _tuning(layer: LayerView) -> LayerTuning | None:
+    return layer.history.tuning if layer.history else None
 
 
 def _tensors(tensors: tuple[EngineTensor, ...]) -> str:

@@ -13,6 +13,7 @@ from qdqtool.core.report import LayerRow, TensorRow
 from qdqtool.report import words
 from qdqtool.report.layout import Layout, Place, lay_out
 from qdqtool.report.palette import swatch
+from qdqtool.report.silent import Silent
 from qdqtool.report.svg import Element, canvas, element, hint, shorten, write
 
 LARGEST = 4000
@@ -58,40 +59,44 @@ def network(rows: Sequence[LayerRow]) -> Network:
     """Who feeds whom: a tensor comes from its writers before the reader, else from any writer.
 
     Layers that write parts of one tensor (a Concat made in place) all feed its readers. Layers that launch nothing
-    are left out.
+    are left out, and what they hand on comes from where they have it: a reshape of nothing but words does not cut the
+    drawing in two.
     """
     numbers = tuple(number for number, row in enumerate(rows) if row.role is not Role.NONE)
     layers = tuple(rows[number] for number in numbers)
+    silent = Silent(rows)
     writers: dict[str, list[int]] = defaultdict(list)
     for number, layer in enumerate(layers):
         for tensor in layer.outputs:
             writers[tensor.name].append(number)
     wires: list[Wire] = []
     fed: dict[str, tuple[TensorRow, list[int]]] = {}
+    read: set[str] = set()
     for number, layer in enumerate(layers):
         for tensor in layer.inputs:
-            sources = _sources(writers.get(tensor.name, []), number)
-            if not sources:
-                fed.setdefault(tensor.name, (tensor, []))[1].append(number)
-            wires.extend(Wire(source=source, target=number, tensor=tensor) for source in sources)
-    ports, more = _ports(layers, fed)
+            for origin in silent.before(tensor):
+                read.add(origin.name)
+                sources = _sources(writers.get(origin.name, []), number)
+                if not sources:
+                    fed.setdefault(origin.name, (origin, []))[1].append(number)
+                wires.extend(Wire(source=source, target=number, tensor=tensor) for source in sources)
+    left = {
+        end.name: (end, number)
+        for number, layer in enumerate(layers)
+        for tensor in layer.outputs
+        if tensor.name not in read
+        for end in silent.after(tensor)
+    }
+    ports, more = _ports(len(layers), fed, left)
     return Network(layers=layers, numbers=numbers, ports=ports, wires=_sorted([*wires, *more]))
 
 
 def _ports(
-    layers: Sequence[LayerRow], fed: dict[str, tuple[TensorRow, list[int]]]
+    first: int, fed: dict[str, tuple[TensorRow, list[int]]], left: dict[str, tuple[TensorRow, int]]
 ) -> tuple[tuple[TensorRow, ...], list[Wire]]:
     """Tensors that nobody writes, with their readers, and tensors that nobody reads."""
-    read = {tensor.name for layer in layers for tensor in layer.inputs}
-    left = {
-        tensor.name: (tensor, number)
-        for number, layer in enumerate(layers)
-        for tensor in layer.outputs
-        if tensor.name not in read
-    }
     if len(fed) + len(left) > _PORTS:
         return (), []
-    first = len(layers)
     entering = [
         Wire(source=first + port, target=reader, tensor=tensor)
         for port, (tensor, readers) in enumerate(fed.values())

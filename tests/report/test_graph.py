@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qdqtool.core.dtypes import DType
-from qdqtool.core.engine import Engine, EngineLayer, Role
+from qdqtool.core.engine import Engine, EngineLayer, EngineTensor, Role
 from qdqtool.report.graph import Network, draw, label, network
 from qdqtool.report.layers import layer_rows
 from qdqtool.report.layout import lay_out
@@ -60,6 +60,42 @@ def test_layers_that_launch_nothing_are_left_out_and_numbers_stay() -> None:
     found = net(silent, layer("a", (tensor("x"),), ()))
     assert found.numbers == (1,)
     assert [row.name for row in found.layers] == ["a"]
+
+
+def silent(name: str, reads: tuple[EngineTensor, ...], writes: tuple[EngineTensor, ...]) -> EngineLayer:
+    return replace(layer(name, reads, writes), kind="NoOp", role=Role.NONE)
+
+
+def test_a_layer_that_launches_nothing_does_not_cut_the_drawing() -> None:
+    found = net(
+        layer("a", (tensor("x"),), (tensor("y"),)),
+        silent("reshape", (tensor("y"),), (tensor("z"),)),
+        silent("squeeze", (tensor("z"),), (tensor("w"),)),
+        layer("b", (tensor("w"),), (tensor("v"),)),
+        silent("flatten", (tensor("v"),), (tensor("out"),)),
+    )
+    assert [port.name for port in found.ports] == ["x", "out"]
+    assert wires(found) == [(0, 1, "w"), (1, 3, "out"), (2, 0, "x")]
+
+
+def test_an_input_that_is_only_renamed_is_drawn_as_the_input_and_a_constant_is_not() -> None:
+    found = net(
+        silent("reshape", (tensor("image"),), (tensor("x"),)),
+        silent("constant", (), (tensor("scale"),)),
+        layer("a", (tensor("x"), tensor("scale")), ()),
+    )
+    assert [port.name for port in found.ports] == ["image"]
+
+
+def test_silent_layers_in_a_circle_or_in_place_end() -> None:
+    found = net(
+        silent("there", (tensor("p"),), (tensor("q"),)),
+        silent("back", (tensor("q"),), (tensor("p"),)),
+        silent("in place", (tensor("y"),), (tensor("y"),)),
+        layer("a", (tensor("q"),), (tensor("y"),)),
+        layer("b", (tensor("y"),), ()),
+    )
+    assert wires(found) == [(0, 1, "y")]
 
 
 def test_dozens_of_loose_tensors_are_not_drawn_as_ports() -> None:
