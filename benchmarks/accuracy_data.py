@@ -34,6 +34,8 @@ MODELS = (
 )
 HARD = ("mobilenet_v1_025_imagenet", "vit_cifar10_pgd_2_3_16")
 """Where the sweep must be strictly better than the defaults."""
+SMALL = ("cifar10_resnet20", "vit_cifar10_pgd_2_3_16", "kws_dscnn")
+"""Whose samples are small, so that many cost little."""
 _TILE, _SCALE, _RIM = 85, 3, 6
 """Super-resolution: small pictures of 85 pixels, four in a frame, enlarged 3 times; this rim is not judged."""
 
