@@ -10,7 +10,7 @@ import onnx
 from onnx import numpy_helper
 
 from qdqtool.graph.model import Model
-from qdqtool.graph.naming import unique
+from qdqtool.graph.naming import Names
 from qdqtool.graph.order import sort
 from qdqtool.graph.read import default_opset
 from qdqtool.graph.shapes import infer
@@ -27,7 +27,6 @@ class Edit:
     Constants are shared with the original until `finish` copies them: replace them, never write into them.
 
     Attributes:
-        nodes: private copies, in any order; `finish` sorts them.
         constants: initializers by name.
         inputs: private copies of the declared inputs.
         outputs: private copies of the declared outputs.
@@ -38,15 +37,26 @@ class Edit:
         graph = model.proto.graph
         self._model = model
         self.opset = default_opset(model.proto)
-        self.nodes = [_copy(node) for node in graph.node]
+        self._nodes = [_copy(node) for node in graph.node]
+        self._gone: set[int] = set()
+        self._readers: dict[str, list[onnx.NodeProto]] | None = None
         self.constants = {tensor.name: tensor for tensor in graph.initializer}
         self.inputs = [_copy(value) for value in graph.input]
         self.outputs = [_copy(value) for value in graph.output]
         self.notes = list(model.notes)
-        self._tensors = {value.name for value in (*self.inputs, *self.outputs)} | set(self.constants)
-        self._tensors |= {name for node in self.nodes for name in (*node.output, *reads(node))}
-        self._names = {node.name for node in self.nodes}
-        self._captured = frozenset(name for node in self.nodes for name in captured(node))
+        tensors = {value.name for value in (*self.inputs, *self.outputs)} | set(self.constants)
+        tensors |= {name for node in self._nodes for name in (*node.output, *reads(node))}
+        self._tensors = Names(tensors)
+        self._names = Names({node.name for node in self._nodes})
+        self._captured = frozenset(name for node in self._nodes for name in captured(node))
+
+    @property
+    def nodes(self) -> list[onnx.NodeProto]:
+        """Private copies of the nodes and the new ones, in any order; `finish` sorts them."""
+        if self._gone:
+            self._nodes = [node for node in self._nodes if id(node) not in self._gone]
+            self._gone = set()
+        return self._nodes
 
     @property
     def pinned(self) -> frozenset[str]:
@@ -73,9 +83,7 @@ class Edit:
 
     def fresh(self, wish: str) -> str:
         """A tensor name that nobody has, as near to `wish` as possible."""
-        name = unique(wish, self._tensors)
-        self._tensors.add(name)
-        return name
+        return self._tensors.take(wish)
 
     def constant(self, wish: str, value: NDArray[Any]) -> str:
         """A new constant under a fresh name, which is returned."""
@@ -91,16 +99,33 @@ class Edit:
         self, op: str, inputs: Sequence[str], outputs: Sequence[str], *, name: str, **attributes: Any
     ) -> onnx.NodeProto:
         """A new node under a fresh name, as near to `name` as possible."""
-        name = unique(name, self._names)
-        self._names.add(name)
+        name = self._names.take(name)
         node = onnx.helper.make_node(op, list(inputs), list(outputs), name=name, **attributes)
-        self.nodes.append(node)
+        self._nodes.append(node)
+        if self._readers is not None:
+            _register(self._readers, node)
         return node
 
     def remove(self, gone: Iterable[onnx.NodeProto]) -> None:
         """Take these nodes out."""
-        marks = {id(node) for node in gone}
-        self.nodes = [node for node in self.nodes if id(node) not in marks]
+        self._gone |= {id(node) for node in gone}
+
+    def connect(self, node: onnx.NodeProto, index: int, tensor: str) -> None:
+        """Let input `index` of a node read `tensor`."""
+        node.input[index] = tensor
+        if self._readers is not None:
+            self._readers.setdefault(tensor, []).append(node)
+
+    def redirect(self, old: str, new: str) -> None:
+        """Let every node that reads `old` now read `new`; inputs changed by hand since the first call are missed."""
+        if self._readers is None:
+            self._readers = {}
+            for node in self.nodes:
+                _register(self._readers, node)
+        for node in self._readers.pop(old, []):
+            for index, name in enumerate(node.input):
+                if name == old:
+                    self.connect(node, index, new)
 
     def prune(self) -> int:
         """Drop nodes that no output needs, then constants that no node reads; returns how many nodes went."""
@@ -117,9 +142,9 @@ class Edit:
             needed |= fresh
             waiting += fresh
         before = len(self.nodes)
-        self.nodes = [node for node in self.nodes if id(node) in alive]
+        self._nodes = [node for node in self.nodes if id(node) in alive]
         self.constants = {name: tensor for name, tensor in self.constants.items() if name in needed}
-        return before - len(self.nodes)
+        return before - len(self._nodes)
 
     def finish(self, *, retyped: bool = False) -> Model:
         """The changed model: sorted, with shapes; `retyped` says that tensors may have new element types.
@@ -144,6 +169,11 @@ class Edit:
         if note and note not in self.notes:
             self.notes.append(note)
         return Model(proto=proto, path=self._model.path, notes=tuple(self.notes))
+
+
+def _register(readers: dict[str, list[onnx.NodeProto]], node: onnx.NodeProto) -> None:
+    for name in node.input:
+        readers.setdefault(name, []).append(node)
 
 
 def _copy(message: Any) -> Any:

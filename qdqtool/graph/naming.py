@@ -25,6 +25,24 @@ def name_nodes(nodes: Iterable[onnx.NodeProto]) -> int:
     return changed
 
 
+class Names:
+    """Names that are taken, and new ones in time that does not grow with their number."""
+
+    def __init__(self, taken: Iterable[str]) -> None:
+        self._taken = set(taken)
+        self._next: dict[str, int] = {}
+
+    def take(self, wish: str) -> str:
+        """`wish`, or `wish_2`, `wish_3`, ... whichever is free first; it is taken from now on."""
+        name, number = wish, self._next.get(wish, 2)
+        while name in self._taken:
+            name = f"{wish}_{number}"
+            number += 1
+        self._next[wish] = number
+        self._taken.add(name)
+        return name
+
+
 def unique(wish: str, taken: Container[str]) -> str:
     """`wish`, or `wish_2`, `wish_3`, ... whichever is free first."""
     if wish not in taken:

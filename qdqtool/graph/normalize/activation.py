@@ -68,8 +68,8 @@ def _feeds_compute(bench: Bench, relu: Node) -> bool:
 def _move_behind(bench: Bench, pair: QdqPair, relu: Node) -> None:
     quantize = bench.nodes[pair.quantize or ""]
     bench.redirect(relu.outputs[0], bench.result(pair))
-    bench.nodes[relu.name].input[0] = pair.tensor
-    quantize.input[0] = relu.outputs[0]
+    bench.edit.connect(bench.nodes[relu.name], 0, pair.tensor)
+    bench.edit.connect(quantize, 0, relu.outputs[0])
 
 
 def _inside_silu(bench: Bench, pair: QdqPair, reader: Node) -> bool:

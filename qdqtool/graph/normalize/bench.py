@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -86,22 +86,23 @@ class Bench:
 
     def redirect(self, old: str, new: str) -> None:
         """Let every node that reads `old` read `new`."""
-        for node in self.edit.nodes:
-            for index, name in enumerate(node.input):
-                if name == old:
-                    node.input[index] = new
+        self.edit.redirect(old, new)
 
     def restate(self, pair: QdqPair, scale: NDArray[Any], axis: int | None = None) -> None:
         """Give both nodes of a pair this scale and an INT8 zero point of 0."""
+        nodes = [self.nodes[name] for name in (pair.quantize, pair.dequantize) if name]
+        self.restate_nodes(nodes, pair.tensor, scale, axis)
+
+    def restate_nodes(
+        self, nodes: Iterable[onnx.NodeProto], stem: str, scale: NDArray[Any], axis: int | None = None
+    ) -> None:
+        """Give Q and DQ nodes this scale and an INT8 zero point of 0; `stem` begins the constants' names."""
         scale = np.asarray(scale)
-        for name in (pair.quantize, pair.dequantize):
-            if name is None:
-                continue
-            node = self.nodes[name]
+        for node in nodes:
             kind = self.scale_type(node)
             exact = storable(scale, half=kind is np.float16)
-            stored = self.edit.constant(f"{pair.tensor}_scale", exact.astype(kind))
-            zero = self.edit.constant(f"{pair.tensor}_zero_point", np.zeros(scale.shape, np.int8))
+            stored = self.edit.constant(f"{stem}_scale", exact.astype(kind))
+            zero = self.edit.constant(f"{stem}_zero_point", np.zeros(scale.shape, np.int8))
             del node.input[1:]
             node.input.extend([stored, zero])
             kept = [

@@ -40,7 +40,7 @@ def repair(bench: Bench) -> Iterator[Change]:
             bench.redirect(reader.outputs[0], bench.result(pair))
             yield _told(pair.dequantize or "", f"Cast {reader.name!r} behind it folded into its scale")
         if maker is not None:
-            bench.nodes[pair.quantize or ""].input[0] = maker.inputs[0]
+            bench.edit.connect(bench.nodes[pair.quantize or ""], 0, maker.inputs[0])
             yield _told(pair.quantize or "", f"Cast {maker.name!r} before it folded into its scale")
 
 

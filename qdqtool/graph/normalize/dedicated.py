@@ -25,7 +25,7 @@ def repair(bench: Bench) -> Iterator[Change]:
             kept = 0 if node.output[0] in bench.pinned else 1
             spare = readers[kept:]
             for reader, index in spare:
-                reader.input[index] = _copy(bench, node, reader, index)
+                bench.edit.connect(reader, index, _copy(bench, node, reader, index))
             if spare:
                 yield Change(
                     repair="dedicated",

@@ -17,6 +17,7 @@ from qdqtool.graph.normalize.bench import Bench
 def repair(bench: Bench) -> Iterator[Change]:
     """Dissolve the needless one of two pairs that follow each other."""
     following = _following(bench)
+    before = {second.quantize or "": first for first, second in following.items()}
     for first in bench.pairs:
         while (second := following.get(first.quantize or "")) is not None:
             loser = _loser(bench, first, second)
@@ -29,7 +30,7 @@ def repair(bench: Bench) -> Iterator[Change]:
                 what=f"taken out {'before' if loser is first else 'behind'} another pair on the same tensor",
                 reason="a value that is quantized twice is rounded twice, and different scales cost a kernel",
             )
-            _unlink(following, loser)
+            _unlink(following, before, loser)
 
 
 def _following(bench: Bench) -> dict[str, QdqPair]:
@@ -43,14 +44,18 @@ def _following(bench: Bench) -> dict[str, QdqPair]:
     return found
 
 
-def _unlink(following: dict[str, QdqPair], gone: QdqPair) -> None:
-    """Let the pair before a dissolved one see the pair behind it."""
+def _unlink(following: dict[str, QdqPair], before: dict[str, str], gone: QdqPair) -> None:
+    """Let the pair before a dissolved one see the pair behind it; `before` says who is before whom."""
     behind = following.pop(gone.quantize or "", None)
-    for name in [name for name, pair in following.items() if pair is gone]:
-        if behind is None:
-            del following[name]
-        else:
-            following[name] = behind
+    first = before.pop(gone.quantize or "", None)
+    if first is not None:
+        following.pop(first)
+    if behind is None:
+        return
+    before.pop(behind.quantize or "")
+    if first is not None:
+        following[first] = behind
+        before[behind.quantize or ""] = first
 
 
 def _loser(bench: Bench, first: QdqPair, second: QdqPair) -> QdqPair | None:

@@ -27,6 +27,7 @@ class _Pattern:
         weight: the integer weight.
         zero_point: its zero point, "" where it has none.
         scale: its scale.
+        end: name of the node that makes the result.
         result: the float tensor at the end.
     """
 
@@ -35,6 +36,7 @@ class _Pattern:
     weight: str
     zero_point: str
     scale: str
+    end: str
     result: str
 
 
@@ -86,6 +88,7 @@ def _whole(node: Node) -> _Pattern:
         weight=node.inputs[1],
         zero_point=node.inputs[3] if len(node.inputs) > 3 else "",
         scale=node.inputs[2],
+        end=node.name,
         result=node.outputs[0],
     )
 
@@ -112,6 +115,7 @@ def _parts(bench: Bench, node: Node) -> _Pattern | None:
         weight=node.inputs[1],
         zero_point=node.inputs[3] if len(node.inputs) > 3 else "",
         scale=scale,
+        end=product.name,
         result=product.outputs[0],
     )
 
@@ -140,7 +144,7 @@ def _rewrite(bench: Bench, found: _Pattern) -> None:
         inputs.append(edit.constant(found.zero_point, flat))
     weight = edit.fresh(f"{found.weight}_float")
     edit.node("DequantizeLinear", inputs, [weight], name=f"{node.name}_DequantizeLinear", **axis)
-    old = next(maker for maker in edit.nodes if found.result in maker.output)
+    old = bench.nodes[found.end]
     twin = edit.node(op, [found.source, weight], [found.result], name=f"{node.name}_{op}")
     twin.attribute.extend(node.attribute)
     edit.remove([old])

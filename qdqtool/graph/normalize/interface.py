@@ -120,7 +120,7 @@ def _leave(bench: Bench, pair: QdqPair) -> None:
         shifted = edit.fresh(f"{pair.tensor}_shifted")
         shift = edit.constant(f"{pair.tensor}_shift", np.asarray(scale * zero, kind))
         edit.node("Add", [pair.tensor, shift], [shifted], name=f"{node.name}_Add")
-        node.input[0] = shifted
+        edit.connect(node, 0, shifted)
         bench.restate(pair, np.asarray(scale))
         return
     limits = np.iinfo(bench.integers(pair))

@@ -11,19 +11,16 @@ from collections.abc import Iterator
 import numpy as np
 
 from qdqtool.core.repair import Change
-from qdqtool.graph.normalize.bench import WEIGHTED, Bench
+from qdqtool.graph.normalize.bench import Bench
+from qdqtool.graph.normalize.half_quantized import half_quantized
 from qdqtool.graph.normalize.weights import channel_axis, requantized
 
 
 def repair(bench: Bench) -> Iterator[Change]:
     """Quantize float weights of nodes whose activation is quantized."""
-    for pair in bench.pairs:
-        for slot in pair.slots:
-            reader = bench.view.by_name[slot.node]
-            others = [index for index in range(min(2, len(reader.inputs))) if index != slot.index]
-            if reader.op not in WEIGHTED or slot.index > 1 or not others:
-                continue
-            told = _quantized(bench, reader.name, others[0])
+    for node in bench.view.nodes:
+        for index in half_quantized(bench.view, node):
+            told = _quantized(bench, node.name, index)
             if told is not None:
                 yield told
 
@@ -43,10 +40,9 @@ def _quantized(bench: Bench, name: str, index: int) -> Change | None:
         edit.constant(f"{tensor}_scale", scale.astype(value.dtype)),
         edit.constant(f"{tensor}_zero_point", np.zeros(scale.shape, np.int8)),
     ]
-    node.input[index] = edit.fresh(f"{tensor}_dequantized")
-    edit.node(
-        "DequantizeLinear", inputs, [node.input[index]], name=f"{tensor}_{name}_DequantizeLinear", axis=axis
-    )
+    result = edit.fresh(f"{tensor}_dequantized")
+    edit.connect(node, index, result)
+    edit.node("DequantizeLinear", inputs, [result], name=f"{tensor}_{name}_DequantizeLinear", axis=axis)
     return Change(
         repair="missing",
         subject=tensor,

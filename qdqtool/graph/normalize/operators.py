@@ -7,7 +7,7 @@ Q/DQ in other words, but TensorRT imports none of it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import onnx
 from qdqtool.core.dtypes import DType
 from qdqtool.core.repair import Change
 from qdqtool.graph.normalize.bench import Bench
+from qdqtool.graph.normalize.weights import channel_axis
 
 _MICROSOFT = "com.microsoft"
 
@@ -29,7 +30,6 @@ class _Form:
         inputs: positions of each operand's (integers, scale, zero point).
         output: positions of the result's (scale, zero point).
         bias: position of an INT32 bias, which has the product of the first two scales.
-        axis: per operand, the axis of a scale with one value per channel.
         dropped: attributes that the float operator does not have.
     """
 
@@ -37,7 +37,6 @@ class _Form:
     inputs: tuple[tuple[int, int, int], ...]
     output: tuple[int, int]
     bias: int | None = None
-    axis: tuple[int, ...] = (0, 0)
     dropped: frozenset[str] = field(default_factory=frozenset)
 
 
@@ -45,10 +44,10 @@ _PAIR = ((0, 1, 2), (3, 4, 5))
 _ONE = ((0, 1, 2),)
 _CHANNELS = frozenset({"channels_last"})
 _FORMS: Mapping[tuple[str, str], _Form] = {
-    ("", "QLinearConv"): _Form(op="Conv", inputs=_PAIR, output=(6, 7), bias=8, axis=(0, 0)),
+    ("", "QLinearConv"): _Form(op="Conv", inputs=_PAIR, output=(6, 7), bias=8),
     (_MICROSOFT, "QLinearConv"): _Form(op="Conv", inputs=_PAIR, output=(6, 7), bias=8, dropped=_CHANNELS),
-    ("", "QLinearMatMul"): _Form(op="MatMul", inputs=_PAIR, output=(6, 7), axis=(-2, -1)),
-    (_MICROSOFT, "QGemm"): _Form(op="Gemm", inputs=_PAIR, output=(7, 8), bias=6, axis=(0, -1)),
+    ("", "QLinearMatMul"): _Form(op="MatMul", inputs=_PAIR, output=(6, 7)),
+    (_MICROSOFT, "QGemm"): _Form(op="Gemm", inputs=_PAIR, output=(7, 8), bias=6),
     (_MICROSOFT, "QLinearAdd"): _Form(op="Add", inputs=_PAIR, output=(6, 7)),
     (_MICROSOFT, "QLinearMul"): _Form(op="Mul", inputs=_PAIR, output=(6, 7)),
     (_MICROSOFT, "QLinearSigmoid"): _Form(op="Sigmoid", inputs=_ONE, output=(3, 4)),
@@ -102,7 +101,7 @@ def _last_channels(node: onnx.NodeProto) -> bool:
 def _concat(node: onnx.NodeProto) -> _Form:
     """QLinearConcat has its own scale first, then three inputs per operand."""
     operands = tuple((start, start + 1, start + 2) for start in range(2, len(node.input) - 2, 3))
-    return _Form(op="Concat", inputs=operands, output=(0, 1), axis=(0,) * len(operands))
+    return _Form(op="Concat", inputs=operands, output=(0, 1))
 
 
 def _rewrite(bench: Bench, node: onnx.NodeProto, form: _Form) -> None:
@@ -111,7 +110,7 @@ def _rewrite(bench: Bench, node: onnx.NodeProto, form: _Form) -> None:
     for number, positions in enumerate(form.inputs):
         names = [_input(node, position) for position in positions]
         result = edit.fresh(f"{names[0]}_{node.name}_float")
-        axis = _axis(bench, names, form.axis[number])
+        axis = _axis(bench, names, (node, form.op, number))
         given = [name for name in names if name]
         edit.node("DequantizeLinear", given, [result], name=f"{node.name}_{number}_DequantizeLinear", **axis)
         operands.append(result)
@@ -128,13 +127,15 @@ def _rewrite(bench: Bench, node: onnx.NodeProto, form: _Form) -> None:
     edit.remove([node])
 
 
-def _axis(bench: Bench, names: list[str], axis: int) -> dict[str, int]:
-    """The attribute of a scale with one value per channel, counted from the front."""
+def _axis(bench: Bench, names: list[str], operand: tuple[onnx.NodeProto, str, int]) -> dict[str, int]:
+    """The attribute of a scale with one value per channel."""
     scale = bench.edit.constants.get(names[1])
-    rank = len(bench.view.info(names[0]).shape or ())
     if scale is None or not scale.dims or scale.dims[0] == 1:
         return {}
-    return {"axis": axis if axis >= 0 else rank + axis}
+    node, op, number = operand
+    twin = replace(bench.view.by_name[node.name], op=op)
+    rank = len(bench.view.info(names[0]).shape or ())
+    return {"axis": channel_axis(twin, number, rank) or 0}
 
 
 def _bias(bench: Bench, node: onnx.NodeProto, form: _Form) -> str:

@@ -25,6 +25,7 @@ ORDER = (
     "operators",
     "dynamic",
     "domain",
+    "clipped",
     "movement",
     "dedicated",
     "bias",

@@ -39,12 +39,10 @@ def repair(bench: Bench) -> Iterator[Change]:
         exact = np.isclose(low, -128 * old) and np.isclose(high, 127 * old)
         scale = old if exact else max(-low, high) / 127
         bench.restate(pair, np.asarray(scale))
-        relu = low == 0 and not _never_negative(bench, pair.tensor)
+        source = cut_below(bench, pair.tensor, cut) if low == 0 else pair.tensor
+        relu = source != pair.tensor
         if relu:
-            if pair.tensor not in cut:
-                cut[pair.tensor] = bench.edit.fresh(f"{pair.tensor}_relu")
-                bench.edit.node("Relu", [pair.tensor], [cut[pair.tensor]], name=f"{pair.tensor}_Relu")
-            bench.nodes[pair.quantize or ""].input[0] = cut[pair.tensor]
+            bench.edit.connect(bench.nodes[pair.quantize or ""], 0, source)
         yield _told(pair, old, scale, relu=relu, kind=str(bench.integers(pair)))
 
 
@@ -76,6 +74,16 @@ def _told(pair: QdqPair, old: float, scale: float, *, relu: bool, kind: str) -> 
         reason="TensorRT takes symmetric INT8 only: other zero points stop the parser, uint8 is read as int8",
         error=0.0 if scale == old else None,
     )
+
+
+def cut_below(bench: Bench, tensor: str, cut: dict[str, str]) -> str:
+    """`tensor` behind a Relu, one for all its pairs, which `cut` remembers; `tensor` itself where it is never negative."""
+    if _never_negative(bench, tensor):
+        return tensor
+    if tensor not in cut:
+        cut[tensor] = bench.edit.fresh(f"{tensor}_relu")
+        bench.edit.node("Relu", [tensor], [cut[tensor]], name=f"{tensor}_Relu")
+    return cut[tensor]
 
 
 def _never_negative(bench: Bench, tensor: str) -> bool:

@@ -1,0 +1,76 @@
+"""A Clip on the integers between Q and DQ becomes part of the scale.
+
+PyTorch's fake quantization with seven of eight bits (`reduce_range`) is exported as Q -> Clip -> DQ. TensorRT does not
+clip integers; the pair gets the scale of the range that the Clip leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from qdqtool.core.placement import SlotKind
+from qdqtool.core.qdq import QdqPair
+from qdqtool.core.repair import Change
+from qdqtool.graph.normalize.bench import Bench
+from qdqtool.graph.normalize.zero_points import cut_below
+from qdqtool.graph.view import Node
+
+
+def repair(bench: Bench) -> Iterator[Change]:
+    """Let each DequantizeLinear behind a Clip of integers read the QuantizeLinear, with a scale that fits."""
+    cut: dict[str, str] = {}
+    for pair in bench.pairs:
+        clip = bench.view.producer(pair.tensor) if pair.quantize is None else None
+        quantize = _quantize(bench, pair, clip)
+        if clip is None or quantize is None:
+            continue
+        limits = _limits(bench, pair, clip)
+        zero, step = pair.zero_point[0], pair.scale[0]
+        low, high = (limits[0] - zero) * step, (limits[1] - zero) * step
+        exact = low == 0 or (limits[0] - zero, limits[1] - zero) == (-128, 127)
+        scale = step if exact and limits[1] - zero <= 127 else max(-low, high) / 127
+        node = bench.nodes[pair.dequantize or ""]
+        twin = bench.edit.node(
+            "QuantizeLinear",
+            [quantize.inputs[0], *node.input[1:]],
+            [bench.edit.fresh(f"{quantize.inputs[0]}_quantized")],
+            name=f"{node.name}_QuantizeLinear",
+        )
+        bench.edit.connect(node, 0, twin.output[0])
+        bench.restate_nodes((twin, node), quantize.inputs[0], np.asarray(scale))
+        if low == 0:
+            bench.edit.connect(twin, 0, cut_below(bench, quantize.inputs[0], cut))
+        yield Change(
+            repair="clipped",
+            subject=clip.name,
+            what=f"Clip of integers to {limits[0]} ... {limits[1]} taken out; the scale is {scale:.4g} now, was {step:.4g}",
+            reason="TensorRT imports no Clip of integers, and the pair around it would not fuse",
+            error=0.0 if exact and scale == step else None,
+        )
+
+
+def _quantize(bench: Bench, pair: QdqPair, clip: Node | None) -> Node | None:
+    """The QuantizeLinear before a Clip that a DequantizeLinear reads."""
+    known = pair.kind is SlotKind.ACTIVATION and len(pair.scale) == 1 and len(pair.zero_point) == 1
+    if clip is None or clip.op != "Clip" or not known or not pair.scale[0] > 0:
+        return None
+    maker = bench.view.producer(clip.inputs[0])
+    bounds = [name for name in clip.inputs[1:] if name]
+    same = maker is not None and maker.op == "QuantizeLinear"
+    return maker if same and all(bench.view.is_constant(name) for name in bounds) else None
+
+
+def _limits(bench: Bench, pair: QdqPair, clip: Node) -> tuple[int, int]:
+    """Smallest and largest integer that the Clip lets through."""
+    kind = np.iinfo(bench.integers(pair))
+    given = [bench.edit.value(name) if name else None for name in (*clip.inputs[1:], "", "")]
+    low, high = given[0], given[1]
+    return (
+        kind.min if low is None else int(low.reshape(())),
+        kind.max if high is None else int(high.reshape(())),
+    )
+
+
+PLUGIN = repair
