@@ -17,7 +17,10 @@ from qdqtool.backends.migration.command_line import migrate_command
 from qdqtool.backends.migration.flag_facts import FATES, KEPT
 from qdqtool.backends.migration.folder import migrate_path
 from qdqtool.backends.migration.script import migrate_script
+from qdqtool.cli.app import run
 from qdqtool.errors import InputFileError, UsageError
+from qdqtool.graph.load import load
+from tests import models
 from tests.backends.stand_in_tensorrt import API
 from tests.shared import shared
 
@@ -102,7 +105,8 @@ def test_a_flag_with_a_successor_is_replaced_by_it(before: str, after: str) -> N
 def test_the_seed_recipe_keeps_all_but_its_precision() -> None:
     found = migrate_command(SEED_BUILD)
     assert [advice.what for advice in found.advice if advice.action != "keep"] == ["--fp16"]
-    assert found.command == SEED_BUILD.replace("--fp16 ", "")
+    assert found.steps == ("qdqtool convert resnet18.onnx -o resnet18.fp16.onnx --types fp16",)
+    assert found.command == SEED_BUILD.replace("--fp16 ", "").replace("18.onnx", "18.fp16.onnx")
 
 
 def test_times_are_told_apart_from_those_of_11() -> None:
@@ -120,7 +124,68 @@ def test_times_are_told_apart_from_those_of_11() -> None:
 
 def test_layers_with_float_precision_become_an_exclusion() -> None:
     (advice,) = migrate_command("trtexec --layerPrecisions=head*:fp32,body:int8 --skipInference").advice[:1]
-    assert "place.exclude=[head*]" in advice.do
+    assert """place.exclude=["head*"]""" in advice.do
+    assert "--keep=head*" in advice.do
+
+
+@pytest.mark.parametrize(
+    ("line", "steps", "model"),
+    [
+        pytest.param("--onnx=a/m.onnx", [], "a/m.onnx", id="fp32"),
+        pytest.param("--onnx=m.onnx --int8", [], "m.onnx", id="int8 that the model says by Q/DQ"),
+        pytest.param(
+            "--onnx=m.onnx --int8 --calib=c --layerPrecisions=*:int8,head:fp32",
+            ["qdqtool cache to-qdq m.onnx c -o m.qdq.onnx --set 'place.exclude=[\"head\"]'"],
+            "m.qdq.onnx",
+            id="a cache and a float head",
+        ),
+        pytest.param(
+            "--onnx=m.onnx --best --calib=c",
+            [
+                "qdqtool cache to-qdq m.onnx c -o m.qdq.onnx",
+                "qdqtool convert m.qdq.onnx -o m.qdq.fp16.onnx --types fp16",
+            ],
+            "m.qdq.fp16.onnx",
+            id="best",
+        ),
+        pytest.param(
+            "--onnx=m.onnx --bf16 --layerOutputTypes=a:fp32,b:fp16",
+            ["qdqtool convert m.onnx -o m.bf16.onnx --types bf16 --keep a"],
+            "m.bf16.onnx",
+            id="bf16 and an fp32 layer",
+        ),
+        pytest.param(
+            "--onnx=m.onnx --fp16 --inputIOFormats=fp16:chw --outputIOFormats=fp16:chw,fp16:hwc8",
+            ["qdqtool convert m.onnx -o m.fp16.onnx --types fp16 --half-io"],
+            "m.fp16.onnx",
+            id="fp16 inputs and outputs",
+        ),
+        pytest.param("--loadEngine=e --fp16", [], None, id="no model"),
+    ],
+)
+def test_the_model_is_made_by_commands_in_their_order(line: str, steps: list[str], model: str | None) -> None:
+    found = migrate_command(f"trtexec {line} --skipInference")
+    assert list(found.steps) == steps
+    words = shlex.split(found.command)
+    assert [word for word in words if word.startswith("--onnx")] == ([f"--onnx={model}"] if model else [])
+
+
+def test_the_commands_do_what_migrate_promises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    models.save(models.conv_chain(), tmp_path).rename("m.onnx")
+    scale = "3d000000"
+    Path("c").write_text(f"TRT-8600-EntropyCalibration2\nx: {scale}\nrelu1_y: {scale}\nconv1_y: {scale}\n")
+    found = migrate_command(
+        "trtexec --onnx=m.onnx --int8 --fp16 --calib=c --layerPrecisions=conv2:fp32 --skipInference"
+    )
+    for step in found.steps:
+        assert run(shlex.split(step)[1:]) == 0
+    view = load(Path("m.qdq.fp16.onnx")).view
+    kinds = {
+        name: {str(view.info(t).dtype) for t in view.by_name[name].inputs} for name in ("conv1", "conv2")
+    }
+    assert kinds == {"conv1": {"fp16"}, "conv2": {"fp32"}}
+    assert "--onnx=m.qdq.fp16.onnx" in found.command
 
 
 @pytest.mark.parametrize(
@@ -279,7 +344,7 @@ def test_a_log_gives_its_command_and_its_release(tmp_path: Path) -> None:
 def test_a_shell_script_gives_its_first_command(tmp_path: Path) -> None:
     path = tmp_path / "build.sh"
     path.write_text("#!/bin/sh\nset -e\n# trtexec is slow\n./bin/trtexec --onnx=m.onnx \\\n  --best\n")
-    assert migrate_path(path).command == "trtexec --onnx=m.onnx"
+    assert migrate_path(path).command == "trtexec --onnx=m.fp16.onnx"
 
 
 def test_a_build_folder_is_looked_through(tmp_path: Path) -> None:

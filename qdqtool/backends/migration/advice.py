@@ -37,12 +37,14 @@ class Migration:
         source: what was read ("command line", "script", "calibration cache", "build folder").
         name: the file or folder; empty for a command line.
         advice: in the order of the source.
+        steps: commands that make the model for TensorRT 11, in their order.
         command: the same command line for TensorRT 11, or empty.
     """
 
     source: str
     name: str
     advice: tuple[Advice, ...]
+    steps: tuple[str, ...] = ()
     command: str = ""
 
 

@@ -30,7 +30,7 @@ _CALIBRATOR = (
     "quantize the model with Q/DQ instead: qdqtool run, or qdqtool cache to-qdq with the calibrator's cache"
 )
 _QDQ = "put Q/DQ into the model: qdqtool run MODEL --samples SAMPLES --out RUN"
-_TYPES = "write types into the model: qdqtool insert --types fp16; keep nodes float with place.exclude"
+_TYPES = "write types into the model: qdqtool convert MODEL -o OUT --types fp16 --keep NODE; INT8 by Q/DQ: qdqtool run"
 _RANGES = "put the ranges into the model as Q/DQ; qdqtool cache to-qdq takes them from a cache"
 _TACTICS = (
     "pin tactics with an editable timing cache (BuilderFlag.EDITABLE_TIMING_CACHE, ITimingCache.update)"

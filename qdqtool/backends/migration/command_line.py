@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from qdqtool.backends.flags import Flag, split_flags
 from qdqtool.backends.migration.advice import Action, Advice, Migration
 from qdqtool.backends.migration.flag_facts import FATES, GONE_PREVIEWS, GONE_TACTIC_SOURCES, KEPT
+from qdqtool.backends.migration.model_steps import exclusion, model_steps, named_layers
 from qdqtool.errors import UsageError
 
 _OPTION = re.compile(r"--(?P<name>[A-Za-z][\w-]*)(?:=(?P<value>.*))?", re.DOTALL)
@@ -19,7 +20,6 @@ _MEASURED = (
 )
 """What 11 does by itself when it measures, the flag that asked for it before, and the one that takes it back."""
 _SKIPS_INFERENCE = frozenset({"skipInference", "buildOnly"})
-_FLOATS = frozenset({"fp32", "fp16", "bf16"})
 
 
 def migrate_command(text: str, *, name: str = "") -> Migration:
@@ -40,8 +40,10 @@ def migrate_command(text: str, *, name: str = "") -> Migration:
         if instead is not None:
             kept.append(instead)
     advice += _comparability(flags)
+    steps, model = model_steps(flags)
+    kept = [Flag(name="onnx", value=model) if model and flag.name == "onnx" else flag for flag in kept]
     command = shlex.join(["trtexec", *map(str, _once(kept))])
-    return Migration(source="command line", name=name, advice=tuple(advice), command=command)
+    return Migration(source="command line", name=name, advice=tuple(advice), steps=steps, command=command)
 
 
 def gone_flag(word: str) -> Advice | None:
@@ -69,9 +71,8 @@ def _judge(flag: Flag) -> tuple[Advice, Flag | None]:
     if flag.name == "workspace" and flag.value:
         pool = Flag(name="memPoolSize", value=f"workspace:{flag.value}MiB")
         return _advice(flag, "replace", "gone since 10", f"use {pool}"), pool
-    if flag.name in {"layerPrecisions", "layerOutputTypes"} and _float_layers(flag):
-        nodes = ", ".join(_float_layers(flag))
-        return _advice(flag, "change the model", FATES[flag.name].reason, _keep_float(nodes)), None
+    if flag.name in {"layerPrecisions", "layerOutputTypes"} and named_layers(flag):
+        return _advice(flag, "change the model", FATES[flag.name].reason, _keep_float(flag)), None
     if flag.name in FATES:
         fate = FATES[flag.name]
         if fate.renamed:
@@ -90,14 +91,12 @@ def _judge(flag: Flag) -> tuple[Advice, Flag | None]:
     return _advice(flag, "look up", reason, "look for it in trtexec --help of your 11"), flag
 
 
-def _float_layers(flag: Flag) -> list[str]:
-    """The layers that a flag wants in a floating-point type; one `*` is a glob here too."""
-    pairs = (part.rpartition(":") for part in (flag.value or "").split(","))
-    return [name for name, _, word in pairs if name and set(word.split("+")) <= _FLOATS]
-
-
-def _keep_float(nodes: str) -> str:
-    return f"keep them float when placing Q/DQ: qdqtool run MODEL --set 'place.exclude=[{nodes}]'"
+def _keep_float(flag: Flag) -> str:
+    quantized = f"keep them from INT8: qdqtool run MODEL --set {shlex.quote(exclusion(named_layers(flag)))}"
+    wide = named_layers(flag, frozenset({"fp32"}))
+    if not wide:
+        return quantized
+    return f"{quantized}; keep FP32: qdqtool convert MODEL {shlex.join(f'--keep={name}' for name in wide)}"
 
 
 def _changed_value(flag: Flag) -> tuple[Advice, Flag | None] | None:

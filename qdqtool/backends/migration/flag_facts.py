@@ -29,14 +29,15 @@ class Fate:
 
 
 _TYPED = "networks are strongly typed in 11: types stand in the model"
-_RUN = "qdqtool run MODEL --samples SAMPLES --out RUN quantizes with Q/DQ"
-_HALF = "write FP16 into the model: qdqtool insert --types fp16, or --set insert.types=fp16"
+_RUN = "nothing where the model has Q/DQ; else put them in: qdqtool run MODEL --samples SAMPLES --out RUN"
+_HALF = "write FP16 into the model: qdqtool convert MODEL -o OUT --types fp16 (run: --set insert.types=fp16)"
+_BRAIN = "write BF16 into the model: qdqtool convert MODEL -o OUT --types bf16 (run: --set insert.types=bf16)"
 _CACHE = "turn the cache into Q/DQ: qdqtool cache to-qdq MODEL CACHE"
 _NO_CALIBRATION = "nothing is calibrated while an engine is built in 11"
 _DEFAULT = "the default in 11; the flag does nothing any more"
 _OLD_PARSER = "the Caffe and UFF parsers are gone since 9"
 _LAYERS = (
-    "keep these nodes float in the Q/DQ model (place.exclude) and write their types as Casts; "
+    "keep these nodes from INT8 (place.exclude), and from FP16 (qdqtool convert --keep); "
     "the first and last layers have place.first_layer and place.last_layer"
 )
 
@@ -44,7 +45,7 @@ FATES: dict[str, Fate] = {
     "int8": Fate(action="change the model", reason=_TYPED, do=_RUN),
     "best": Fate(action="change the model", reason=_TYPED, do=f"{_RUN}; {_HALF}"),
     "fp16": Fate(action="change the model", reason=_TYPED, do=_HALF),
-    "bf16": Fate(action="change the model", reason=_TYPED, do="export the model in BF16"),
+    "bf16": Fate(action="change the model", reason=_TYPED, do=_BRAIN),
     "fp8": Fate(
         action="change the model", reason=_TYPED, do="write FP8 Q/DQ into the model (sm89 and newer)"
     ),

@@ -6,8 +6,8 @@
     qdqtool migrate old_build/
 
 Flags are mapped or dropped with the reason. Calibrators become explicit Q/DQ (`qdqtool cache to-qdq`), --fp16 and
-layer precisions become types in the model (`--types fp16` with nodes kept float), algorithm selectors become pins in
-an editable timing cache, and times of 10 are told apart from times of 11, which are measured with other defaults.
+layer precisions become types in the model (`qdqtool convert --types fp16 --keep NODE`), algorithm selectors become
+pins in an editable timing cache, and times of 10 are told apart from times of 11, which are measured with other defaults.
 Scripts are read by their syntax tree and never run; nothing is changed.
 """
 
@@ -54,6 +54,10 @@ def migrate(
         console.print("nothing here uses what TensorRT 11 changed")
     if kept:
         console.print(f"keep: {' '.join(kept)}", markup=False, highlight=False)
+    for step in found.steps:
+        console.print(
+            f"\nfirst: {step}" if step == found.steps[0] else f"then: {step}", markup=False, highlight=False
+        )
     if found.command:
         console.print(f"\nfor 11: {found.command}", markup=False, highlight=False)
 
