@@ -265,6 +265,44 @@ def test_calls_that_are_gone_are_found_with_their_lines(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        pytest.param(
+            "trt = lazy.lazy_import('tensorrt>=8.5')\nc.int8_calibrator = x\n",
+            [".int8_calibrator"],
+            id="lazily",
+        ),
+        pytest.param(
+            "trt = importlib.import_module('tensorrt')\nf = trt.BuilderFlag.INT8\n",
+            ["BuilderFlag.INT8"],
+            id="by name",
+        ),
+        pytest.param(
+            "def make(trt):\n    class C(trt.IInt8MinMaxCalibrator):\n        pass\n",
+            [".IInt8MinMaxCalibrator"],
+            id="handed over",
+        ),
+        pytest.param(
+            "import tensorrt as trt\nf = getattr(trt.BuilderFlag, 'FP16')\n",
+            ["getattr(..., 'FP16')"],
+            id="asked for as text",
+        ),
+        pytest.param(
+            "import tensorrt as trt\nif hasattr(c, 'set_calibration_profile'):\n    pass\n",
+            [],
+            id="only asked",
+        ),
+        pytest.param("import tensorrt_rtx as trt\nb = trt.create()\n", [], id="TensorRT for RTX"),
+        pytest.param("p.precision = 3\nx = getattr(p, 'FP16')\n", [], id="no TensorRT at all"),
+    ],
+)
+def test_tensorrt_is_recognised_however_a_script_gets_it(text: str, found: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "s.py"
+    path.write_text(text)
+    assert [advice.what for advice in migrate_script(path).advice] == found
+
+
 def test_a_script_is_never_run(tmp_path: Path) -> None:
     script(tmp_path, f"import tensorrt\nopen({str(tmp_path / 'ran')!r}, 'w').close()\n")
     assert not (tmp_path / "ran").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,10 @@ from qdqtool.errors import InputFileError
 _LARGEST = 16 << 20
 """Bytes; no script is larger."""
 _PACKAGE = "tensorrt"
+_CLASSES = frozenset(
+    {"Builder", "BuilderFlag", "ICudaEngine", "IExecutionContext", "Logger", "OnnxParser", "Runtime"}
+) | frozenset(name for name in NAMES if name[:1].isupper())
+"""Classes by which `trt` is known to be TensorRT."""
 
 
 def migrate_script(path: Path) -> Migration:
@@ -23,7 +28,7 @@ def migrate_script(path: Path) -> Migration:
         InputFileError: it cannot be read, or is not Python 3.
     """
     tree = _parse(path)
-    uses = _imports_tensorrt(tree)
+    uses = _uses_tensorrt(tree)
     runs = any(isinstance(node, ast.Constant) and "trtexec" in str(node.value) for node in ast.walk(tree))
     advice: list[Advice] = []
     if uses or runs:
@@ -50,13 +55,38 @@ def _parse(path: Path) -> ast.Module:
         ) from error
 
 
-def _imports_tensorrt(tree: ast.Module) -> bool:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import) and any(alias.name.split(".")[0] == _PACKAGE for alias in node.names):
-            return True
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == _PACKAGE:
-            return True
-    return False
+def _uses_tensorrt(tree: ast.Module) -> bool:
+    """Whether TensorRT is imported anywhere, by a statement or by name, or handed over as `trt`."""
+    return any(_is_import(node) or _is_module(node) for node in ast.walk(tree))
+
+
+def _is_import(node: ast.AST) -> bool:
+    if isinstance(node, ast.Import):
+        return any(alias.name.split(".")[0] == _PACKAGE for alias in node.names)
+    if isinstance(node, ast.ImportFrom):
+        return (node.module or "").split(".")[0] == _PACKAGE
+    if not isinstance(node, ast.Call) or not node.args or "import" not in _called(node):
+        return False
+    first = node.args[0]
+    return (
+        isinstance(first, ast.Constant)
+        and isinstance(first.value, str)
+        and re.match(r"tensorrt\b(?!_rtx)", first.value) is not None
+    )
+
+
+def _is_module(node: ast.AST) -> bool:
+    """Whether this is `trt.BuilderFlag` or another class of TensorRT, whatever `trt` came from."""
+    return (
+        isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "trt"
+        and node.attr in _CLASSES
+    )
+
+
+def _called(node: ast.Call) -> str:
+    return getattr(node.func, "attr", "") or getattr(node.func, "id", "")
 
 
 def _of_node(node: ast.AST, *, uses: bool, runs: bool) -> Iterator[Advice]:
@@ -66,6 +96,8 @@ def _of_node(node: ast.AST, *, uses: bool, runs: bool) -> Iterator[Advice]:
         return
     if isinstance(node, ast.Attribute):
         yield from _of_attribute(node)
+    elif isinstance(node, ast.Call):
+        yield from _of_call(node)
     elif isinstance(node, ast.Name) and node.id in NAMES:
         yield _advice(node.lineno, node.id, NAMES[node.id])
     elif isinstance(node, ast.ImportFrom):
@@ -75,7 +107,7 @@ def _of_node(node: ast.AST, *, uses: bool, runs: bool) -> Iterator[Advice]:
 
 
 def _of_attribute(node: ast.Attribute) -> Iterator[Advice]:
-    owner = node.value.attr if isinstance(node.value, ast.Attribute) else getattr(node.value, "id", "")
+    owner = _last(node.value)
     member = MEMBERS.get((owner, node.attr))
     if member is not None:
         yield _advice(node.lineno, f"{owner}.{node.attr}", member)
@@ -83,6 +115,24 @@ def _of_attribute(node: ast.Attribute) -> Iterator[Advice]:
         yield _advice(node.lineno, f".{node.attr}", NAMES[node.attr])
     elif node.attr in ASSIGNED and isinstance(node.ctx, ast.Store):
         yield _advice(node.lineno, f".{node.attr} =", ASSIGNED[node.attr])
+
+
+def _of_call(node: ast.Call) -> Iterator[Advice]:
+    """Names that are asked for as text; `hasattr` only asks whether they are there."""
+    if _called(node) not in {"getattr", "setattr"} or len(node.args) < 2:
+        return
+    owner, name = node.args[0], node.args[1]
+    if not isinstance(name, ast.Constant) or not isinstance(name.value, str):
+        return
+    fate = NAMES.get(name.value) or MEMBERS.get((_last(owner), name.value))
+    if fate is None and _called(node) == "setattr":
+        fate = ASSIGNED.get(name.value)
+    if fate is not None:
+        yield _advice(node.lineno, f"{_called(node)}(..., {name.value!r})", fate)
+
+
+def _last(node: ast.AST) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
 def _of_text(text: str, line: int) -> Iterator[Advice]:
