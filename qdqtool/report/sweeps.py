@@ -57,9 +57,8 @@ def about_times(sweep: Sweep) -> str:
         )
     if sweep.speed == "measured":
         return (
-            f"Times are measured on {sweep.device}, in turns with the float model; in brackets their 95 % interval. They "
-            "say little about a GPU."
-        )
+            f"Times are measured on {sweep.device}, each in turns with the same reference; in brackets their 95 % interval."
+        ) + (" They say little about a GPU." if sweep.device.startswith("onnxruntime") else "")
     return "Nothing was timed: accuracy alone counts."
 
 

@@ -3,7 +3,8 @@
 What is searched stands in the recipe's section `sweep`: values for any key of the recipe, and how many of the most
 sensitive nodes stay float. Each trial is a whole run of the line; histograms and finished builds are shared. Accuracy
 is measured. Time is what `sweep.speed` says: "estimated" from the layers of the real engine by a roofline of
-`sweep.device`; "measured" as latency on onnxruntime's CPU, in turns with the float model; "none" leaves it out. With
+`sweep.device`; "engine" measured on the GPU that is here; "measured" as latency on onnxruntime's CPU; "none" leaves it
+out. What is measured is measured in turns with one reference: the base recipe's engine, or the float model. With
 `--storage postgresql://...` the same command on other machines joins the work, and `--cluster` lets all workers of a
 Dask cluster join; a worker that dies loses its running trial only.
 

@@ -15,6 +15,7 @@ from qdqtool.backends.ort import open_runner
 from qdqtool.core.artefacts import canonical
 from qdqtool.core.files import digest_file, write_text
 from qdqtool.core.kinds import PLACEMENT
+from qdqtool.core.protocols import Feeds
 from qdqtool.core.recipe import CompareOptions
 from qdqtool.core.report import AccuracySummary
 from qdqtool.core.sweep import Outcome, Value
@@ -24,7 +25,7 @@ from qdqtool.workflows import line, recipes
 from qdqtool.workflows.order import Order
 from qdqtool.workflows.sensitivity import SensitivityOrder, study
 from qdqtool.workflows.sweep.space import Space
-from qdqtool.workflows.sweep.speed import SPEEDS, Estimated, Measured, Try, placed
+from qdqtool.workflows.sweep.speed import SPEEDS, Estimated, Measured, OnGpu, Try, in_engine, placed
 
 OUTCOME, METRIC = "outcome", "metric"
 _KEPT = frozenset({"report.json", "recipe.yaml"})
@@ -64,7 +65,9 @@ class Bench:
         self.order = wish.order
         self.options = wish.order.recipe.sweep
         self.speed = SPEEDS[self.options.speed](self.options.device)
-        self._base = line.start(replace(self.order, out=self.order.out / "base"), "insert")
+        self.reference_ms = 0.0
+        until = "build" if isinstance(self.speed, OnGpu) else "insert"
+        self._base = line.start(replace(self.order, out=self.order.out / "base"), until)
 
     @property
     def identity(self) -> dict[str, str]:
@@ -97,6 +100,17 @@ class Bench:
             lambda _step, done, total: on_progress(done, total),
         )
         return [node.node for node in found.nodes]
+
+    def time_reference(self) -> float | None:
+        """Milliseconds of what all trials are timed in turns with; None where nothing is measured."""
+        if isinstance(self.speed, OnGpu):
+            return self.speed.reference(self._base.path("engine.plan"))
+        if isinstance(self.speed, Measured):
+            return self.speed.reference(self._base.path("model.prepared.onnx"), self._feeds())
+        return None
+
+    def _feeds(self) -> Feeds:
+        return next(iter(self._base.evaluation)).feeds
 
     def objective(
         self, space: Space, choice: dict[str, Value], note: Callable[[str, Any], None]
@@ -133,20 +147,25 @@ class Bench:
         if isinstance(self.speed, Estimated):
             report = line.run(order)
             return report.summary.accuracy, self.speed.of_run(report.summary, folder)
+        if isinstance(self.speed, OnGpu):
+            summary = line.run(order).summary
+            engines = self._base.path("engine.plan"), folder / "engine.plan"
+            times = self.speed.of_engines(*engines, self.reference_ms)
+            return summary.accuracy, in_engine(summary, times)
         work = line.start(order, "insert")
         models = (self._base.path("model.prepared.onnx"), work.path("model.qdq.onnx"))
         plain, quantized = (open_runner(path, description=path.name, crowded=True) for path in models)
         comparison = compare(plain, quantized, work.evaluation, order.recipe.compare)
         ms, low, high = 0.0, None, None
         if isinstance(self.speed, Measured):
-            ms, low, high = self.speed.of_models(*models, next(iter(work.evaluation)).feeds)
+            ms, low, high = self.speed.of_models(*models, self._feeds(), self.reference_ms)
         int8, total = placed(work.model("model.prepared.onnx"), PLACEMENT.read(work.path("placement.json")))
         return headline(comparison), Try(ms=ms, low=low, high=high, nodes_int8=int8, nodes_total=total)
 
     def keep(self, settings: tuple[str, ...], out: Path) -> None:
         """The run folder of one configuration, as far as the sweep went with it."""
         order = self._order(settings, out)
-        if isinstance(self.speed, Estimated):
+        if isinstance(self.speed, Estimated | OnGpu):
             line.run(order)
         else:
             line.start(order, "insert")

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from qdqtool.core.sweep import Outcome, Sweep, Trial
 from qdqtool.errors import UsageError
 from qdqtool.workflows.sweep.bench import METRIC, OUTCOME
-from qdqtool.workflows.sweep.speed import Estimated, Measured, Untimed
+from qdqtool.workflows.sweep.speed import Speed
 
 _OUTCOME = TypeAdapter(Outcome)
 _STATES = {"COMPLETE": "complete", "FAIL": "failed", "RUNNING": "running", "WAITING": "waiting"}
@@ -27,7 +27,7 @@ def front(trials: Iterable[Trial]) -> tuple[Trial, ...]:
     return tuple(best)
 
 
-def assemble(raw: Sequence[Any], model: str, speed: Estimated | Measured | Untimed) -> Sweep:
+def assemble(raw: Sequence[Any], model: str, speed: Speed) -> Sweep:
     """The sweep's result from the trials of its study; twins of other trials and lost tries are left out."""
     trials = tuple(
         _trial(entry)
@@ -72,7 +72,7 @@ def pick(sweep: Sweep, words: str) -> Trial:
         )
     if name == "max-ms" and sweep.speed == "not timed":
         raise UsageError(
-            "this sweep has no times", fix="set sweep.speed=estimated or measured", where="--pick"
+            "this sweep has no times", fix="set sweep.speed=estimated, engine or measured", where="--pick"
         )
     if name == "max-ms":
         fitting = [trial for trial in sweep.pareto if _ms(trial) <= limit][::-1]

@@ -20,7 +20,7 @@ from qdqtool.workflows.sweep.study import Storage, StorageLost, Study
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
-RANKING = "ranking"
+RANKING, REFERENCE = "ranking", "reference ms"
 _DRAWN = 50
 """Trials of a sampler that draws, where nobody says how many."""
 _PAUSES_S = (1, 2, 4, 8, 16)
@@ -63,8 +63,14 @@ def _take_part(wish: SweepOrder, bench: Bench, tell: OnProgress) -> list[Any]:
             RANKING, lambda: bench.ranking(lambda done, total: tell("rank nodes", done, total))
         )
     )
+    known = _persevering(lambda: study.agreed(REFERENCE, lambda: _spelled(bench.time_reference())))
+    bench.reference_ms = float(known[0]) if known else 0.0
     space = Space(bench.options, tuple(ranking), wish.order.recipe.place.exclude)
     return _search(study, space, bench, tell)
+
+
+def _spelled(ms: float | None) -> list[str]:
+    return [] if ms is None else [repr(ms)]
 
 
 def _search(study: Study, space: Space, bench: Bench, tell: OnProgress) -> list[Any]:
