@@ -63,8 +63,9 @@ def mend(order: RepairOrder, on_progress: OnProgress | None = None) -> RepairRep
     if samples is not None and samples.meaningful:
         mended, more = _calibrated(mended, samples)
         changes += more
+    comparison, notes = _difference(order, mended, samples, on_progress)
+    # Last, so that a repair that ends in an error leaves nothing behind.
     save(mended, order.out)
-    comparison, notes = _difference(order, samples, on_progress)
     return RepairReport(
         model=order.model.name,
         changes=changes,
@@ -97,14 +98,17 @@ def _calibrated(model: Model, samples: Samples) -> tuple[Model, tuple[Change, ..
 
 
 def _difference(
-    order: RepairOrder, samples: Samples | None, on_progress: OnProgress | None
+    order: RepairOrder, mended: Model, samples: Samples | None, on_progress: OnProgress | None
 ) -> tuple[Comparison | None, tuple[str, ...]]:
     """The model before against the model after; a note instead where onnxruntime cannot run the original."""
     if samples is None:
         return None, ()
-    after = open_runner(order.out, description="after the repair", crowded=True)
-    try:
-        before = open_runner(order.model, description="before the repair", crowded=True)
-    except InputFileError as error:
-        return None, (f"the difference was not measured: {error.what}",)
-    return compare(before, after, samples, order.recipe.compare, on_progress=on_progress), ()
+    with tempfile.TemporaryDirectory() as folder:
+        draft = Path(folder) / "repaired.onnx"
+        save(mended, draft)
+        after = open_runner(draft, description="after the repair", crowded=True)
+        try:
+            before = open_runner(order.model, description="before the repair", crowded=True)
+        except InputFileError as error:
+            return None, (f"the difference was not measured: {error.what}",)
+        return compare(before, after, samples, order.recipe.compare, on_progress=on_progress), ()

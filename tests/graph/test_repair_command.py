@@ -97,6 +97,35 @@ def test_what_cannot_be_repaired_ends_with_a_message_and_nothing_written(
     assert [entry.name for entry in tmp_path.iterdir()] == ["model.onnx"]
 
 
+def _infinite_activation() -> onnx.ModelProto:
+    s = Sketch()
+    s.output(s.convolved(s.pair(s.image(), "x", step=np.inf), s.filters()))
+    return s.model()
+
+
+def _infinite_weight() -> onnx.ModelProto:
+    s = Sketch()
+    weight = s.dequantize(s.integers("w", 4, 4, 3, 3), "w", [0.1, np.inf, 0.1, 0.1], axis=0)
+    s.output(s.convolved(s.pair(s.image(), "x"), weight))
+    return s.model()
+
+
+def _not_a_number() -> onnx.ModelProto:
+    s = Sketch()
+    s.output(s.convolved(s.pair(s.image(), "x", step=np.nan), s.filters()))
+    return s.model()
+
+
+@pytest.mark.parametrize("broken", [_infinite_activation, _infinite_weight, _not_a_number])
+def test_a_repair_that_fails_writes_nothing(
+    broken: Callable[[], onnx.ModelProto], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = models.save(broken(), tmp_path)
+    assert run(["repair", str(path), "-o", str(tmp_path / "out.onnx"), "--samples", "random:2"]) == 5
+    assert "fix:" in capsys.readouterr().err
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+
+
 def test_the_original_is_never_the_target(unsigned: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = unsigned.read_bytes()
     assert run(["repair", str(unsigned), "-o", str(unsigned)]) == 2
