@@ -6,14 +6,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from qdqtool.api import build, compare, parse_log, place, quantize, run
+    from qdqtool.api import audit, build, compare, convert, parse_log, place, quantize, run
 
 __version__ = "0.1.0"
-__all__ = ["build", "compare", "parse_log", "place", "quantize", "run"]
+__all__ = ["audit", "build", "compare", "convert", "parse_log", "place", "quantize", "run"]
 
 
 def __getattr__(name: str) -> Any:
     """Open the rooms behind a call only when the call is used, so that `import qdqtool` stays quick."""
+    if name == "audit":  # a call and a package at once: the package can be called
+        return import_module("qdqtool.audit")
     if name in __all__:
         return getattr(import_module("qdqtool.api"), name)
     raise AttributeError(f"module 'qdqtool' has no attribute {name!r}")

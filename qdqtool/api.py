@@ -5,18 +5,33 @@
     report = qdqtool.run("model.onnx", samples="calibration/", out="runs/first")
     report.summary.nodes_int8, report.fallbacks
 
-Each call reads and writes the same files as the command of its name. Mistakes raise `qdqtool.errors.QdqError` with
+or step by step:
+
+    qdqtool.quantize("model.onnx", "calibration/", "model.qdq.onnx")
+    qdqtool.convert("model.qdq.onnx", "model.fp16.onnx", samples="calibration/")
+    built = qdqtool.build("model.fp16.onnx", "engine")
+    audit = qdqtool.audit("model.fp16.onnx", "engine/layers.txt")
+    log = qdqtool.parse_log("engine/build.log")
+    comparison = qdqtool.compare("model.onnx", "model.fp16.onnx", "evaluation/", labels="labels.npy")
+
+A result left on the last line of a notebook cell shows itself as tables. Each call reads and writes the same files as the command of its name. Mistakes raise `qdqtool.errors.QdqError` with
 what is wrong, where, and how to mend it.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Literal
 
 from qdqtool.audit.run import audit as audit_engine
 from qdqtool.backends import BUILDERS
+from qdqtool.backends.flags import split_flags
+from qdqtool.backends.making.retry import build_with_retries
 from qdqtool.backends.shapes import parse_shapes, profiles
 from qdqtool.buildlog import read as read_log
 from qdqtool.calibration.collect import collect
@@ -27,7 +42,8 @@ from qdqtool.core.build import BuildRequest, BuildResult
 from qdqtool.core.buildlog import BuildLog
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.comparison import Comparison
-from qdqtool.core.kinds import PLACEMENT
+from qdqtool.core.conversion import Conversion
+from qdqtool.core.kinds import BUILD, PLACEMENT
 from qdqtool.core.placement import Placement
 from qdqtool.core.protocols import Builder
 from qdqtool.core.report import Report
@@ -40,6 +56,7 @@ from qdqtool.placement.decide import decide
 from qdqtool.workflows import line, recipes
 from qdqtool.workflows.bias import correct_biases
 from qdqtool.workflows.comparing import Match, compare_match
+from qdqtool.workflows.conversion import convert_file
 from qdqtool.workflows.order import Order
 
 AnyPath = str | PathLike[str]
@@ -100,6 +117,30 @@ def quantize(
     return table
 
 
+def convert(
+    model: AnyPath,
+    out: AnyPath,
+    types: Literal["fp16", "bf16"] = "fp16",
+    *,
+    keep: Sequence[str] = (),
+    samples: str = "",
+    settings: Sequence[str] = (),
+) -> Conversion:
+    """Write `model` with its float part in FP16 or BF16 to the file `out`, around Q/DQ if there are any.
+
+    Args:
+        model: ONNX file.
+        out: the file to write.
+        types: the new type.
+        keep: globs of nodes that stay FP32.
+        samples: with them, tensors that overflow are named, or kept FP32 (`insert.overflow=keep`).
+        settings: changes of the recipe ("insert.keep_io=false").
+    """
+    kept = [f"insert.keep_nodes={json.dumps(list(keep))}"] if keep else []
+    chosen = recipes.load(None, [*settings, f"insert.types={types}", *kept])
+    return convert_file(Path(model), Path(out), chosen, samples)
+
+
 def build(
     model: AnyPath,
     out: AnyPath,
@@ -107,6 +148,7 @@ def build(
     builder: str = "rtx",
     sm: Sequence[str] = ("86",),
     shapes: tuple[str, str, str] = ("", "", ""),
+    flags: str = "",
 ) -> BuildResult:
     """Build an engine in the folder `out`: engine.plan, build.log and layers.txt.
 
@@ -116,20 +158,36 @@ def build(
         builder: a name on the shelf of backends.
         sm: GPU architectures ("86" is SM86).
         shapes: smallest, usual and largest shapes of dynamic inputs, as "input:1x3x224x224".
+        flags: further wishes in trtexec's spelling, as "--builderOptimizationLevel=5".
     """
     low, opt, high = (parse_shapes(text) for text in shapes)
-    found, _ = profiles(load(Path(model)).view.inputs, low, opt, high, {})
+    found, notes = profiles(load(Path(model)).view.inputs, low, opt, high, {})
     plugin: Builder = BUILDERS.load(builder)
-    targets = tuple(f"sm{number}" for number in sm)
-    request = BuildRequest(model=Path(model), folder=Path(out), targets=targets, profiles=found)
-    result, _ = plugin.build(request)
+    request = BuildRequest(
+        model=Path(model),
+        folder=Path(out),
+        targets=tuple(f"sm{number.removeprefix('sm')}" for number in sm),
+        profiles=found,
+        flags=split_flags(flags),
+    )
+    result, _ = build_with_retries(plugin, request)
+    result = replace(result, notes=(*result.notes, *notes))
+    BUILD.write(Path(out) / "build.json", result)
     return result
 
 
-def audit(model: AnyPath, layers: AnyPath, *, placement: AnyPath | None = None) -> Audit:
-    """What became of every compute node of the Q/DQ `model` in the engine that `layers` describes, and why."""
+def audit(model: AnyPath, layers: AnyPath | None = None, *, placement: AnyPath | None = None) -> Audit:
+    """What became of every compute node of the Q/DQ `model` in the engine that `layers` describes, and why.
+
+    Without `layers` an engine is built with TensorRT for RTX, looked at and thrown away.
+    """
     wished = None if placement is None else PLACEMENT.read(Path(placement))
-    return audit_engine(load(Path(model)).view, read_layers(Path(layers)), wished)
+    view = load(Path(model)).view
+    if layers is not None:
+        return audit_engine(view, read_layers(Path(layers)), wished)
+    with TemporaryDirectory(prefix="qdqtool-audit-") as folder:
+        made = build(model, folder)
+        return audit_engine(view, read_layers(Path(folder) / (made.layers or "")), wished)
 
 
 def parse_log(log: AnyPath) -> BuildLog:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from qdqtool.core.findings import Finding, NodeVerdict
+from qdqtool.core.showing import Shown
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,7 +29,7 @@ class KernelCounts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Audit:
+class Audit(Shown):
     """Verdicts for every compute node, findings, and counts."""
 
     verdicts: tuple[NodeVerdict, ...]

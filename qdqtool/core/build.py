@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from qdqtool.core.showing import Shown
+
 Shape = tuple[int, ...]
 
 
@@ -46,7 +48,7 @@ class BuildRequest:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BuildResult:
+class BuildResult(Shown):
     """An engine and what is known of its making.
 
     Attributes:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from qdqtool.core.engine import EngineLayer
 from qdqtool.core.events import ComputeNode, LedgerRow, LedgerSummary, LogRecord, OptimizerEvent, PassCount
+from qdqtool.core.showing import Shown
 from qdqtool.core.tensors import TensorInfo
 
 
@@ -325,7 +326,7 @@ class RunDigest(RunHeader):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BuildLog:
+class BuildLog(Shown):
     """A log: its runs in order, and what had to be done to read its bytes ("utf-16", "xz", "cut short", ...)."""
 
     runs: tuple[LogRun, ...]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from qdqtool.core.showing import Shown
+
 INT8_LEVELS = 127.0
 """Largest magnitude of symmetric INT8: scale = amax / 127."""
 
@@ -45,7 +47,7 @@ class NodeShift:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CalibrationTable:
+class CalibrationTable(Shown):
     """One range per tensor, sorted by name.
 
     Attributes:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from qdqtool.core.showing import Shown
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measure:
@@ -88,7 +90,7 @@ class Explanation:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Comparison:
+class Comparison(Shown):
     """Reference against candidate.
 
     Attributes:

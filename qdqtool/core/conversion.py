@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from qdqtool.core.dtypes import DType
+from qdqtool.core.showing import Shown
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +57,7 @@ class Reach:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Conversion:
+class Conversion(Shown):
     """A model with a narrower float type, in words.
 
     Attributes:

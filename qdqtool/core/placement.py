@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from qdqtool.core.dtypes import DType
+from qdqtool.core.showing import Shown
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
@@ -117,7 +118,7 @@ class Decision:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Placement:
+class Placement(Shown):
     """All decisions for one model, in graph order, and the ties between tensors."""
 
     decisions: tuple[Decision, ...]

@@ -12,6 +12,7 @@ from qdqtool.core.events import LedgerRow
 from qdqtool.core.findings import Finding, NodeVerdict
 from qdqtool.core.history import LayerHistory
 from qdqtool.core.sensitivity import Sensitivity
+from qdqtool.core.showing import Shown
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,6 +141,7 @@ class LayerRow:
         weight_bytes: constants together; None where unknown.
         ms: time of one inference in milliseconds as profiled; None where it was not.
         macs: multiply-accumulate operations of one inference; None where not known.
+        gemm: the product as a matrix product, (M, N, K); None where not known.
         intensity: MACs per byte.
         tflops: achieved 10^12 operations per second (two per MAC), where timed.
         gbs: achieved GB/s, where timed.
@@ -161,6 +163,7 @@ class LayerRow:
     weight_bytes: int | None = None
     ms: float | None = None
     macs: int | None = None
+    gemm: tuple[int, int, int] | None = None
     intensity: float | None = None
     tflops: float | None = None
     gbs: float | None = None
@@ -169,7 +172,7 @@ class LayerRow:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Report:
+class Report(Shown):
     """Everything the report page shows; HTML is made from this and nothing else.
 
     Attributes:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import qdqtool
 from qdqtool import api
+from qdqtool.core.calibration import CalibrationTable, TensorRange
+from qdqtool.core.placement import Placement
+from qdqtool.errors import InputFileError
 
 DIGITS = Path(__file__).resolve().parents[2] / "recipes" / "examples" / "digits"
 MODEL = DIGITS / "digits.onnx"
@@ -22,11 +27,73 @@ def test_importing_qdqtool_opens_no_heavy_package() -> None:
 
 
 def test_public_names_are_there() -> None:
-    assert set(qdqtool.__all__) == {"build", "compare", "parse_log", "place", "quantize", "run"}
+    assert set(qdqtool.__all__) == {
+        "audit",
+        "build",
+        "compare",
+        "convert",
+        "parse_log",
+        "place",
+        "quantize",
+        "run",
+    }
     for name in qdqtool.__all__:
         assert callable(getattr(qdqtool, name))
     with pytest.raises(AttributeError):
         _ = qdqtool.nothing_of_this_name
+
+
+def test_audit_is_a_call_and_a_package(tmp_path: Path) -> None:
+    import qdqtool.audit.checks  # the package stays what it is
+
+    assert qdqtool.audit.checks.__name__ == "qdqtool.audit.checks"
+    probe = "import qdqtool; assert callable(qdqtool.audit); import qdqtool.audit.run as r; r.audit"
+    subprocess.run([sys.executable, "-c", probe], check=True)
+    with pytest.raises(InputFileError, match="No such file"):
+        qdqtool.audit(tmp_path / "none.onnx")
+
+
+def test_the_example_of_the_manual_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tensorrt_rtx", reason="building needs the extra rtx")
+    manual = api.__doc__ or ""
+    lines = [line.strip() for line in manual.splitlines() if line.startswith("    ")]
+    monkeypatch.chdir(tmp_path)
+    for target, source in (
+        ("model.onnx", MODEL),
+        ("labels.npy", DIGITS / "labels.npy"),
+        ("calibration/a.npz", DIGITS / "calibration.npz"),
+        ("evaluation/a.npz", DIGITS / "evaluation.npz"),
+    ):
+        Path(target).parent.mkdir(exist_ok=True)
+        shutil.copy(source, target)
+    fixed = [line.replace('"engine")', '"engine", shapes=("image:1x1x8x8",) * 3)') for line in lines]
+    names: dict[str, Any] = {}
+    exec("\n".join(fixed), names)
+    assert names["report"].summary.nodes_int8
+    assert names["built"].targets == ("sm86",)
+    assert names["log"].runs
+    assert names["comparison"].task
+    assert {entry.verdict.value for entry in names["audit"].verdicts if entry.op == "Conv"} == {"int8"}
+    for name in ("report", "built", "audit", "log", "comparison"):
+        page = names[name]._repr_html_()
+        assert page.startswith(f"<b>{type(names[name]).__name__}</b><table>")
+        assert len(page) < 200_000
+
+
+def test_results_show_themselves_escaped_and_cut() -> None:
+    ranges = tuple(TensorRange(tensor=f"<i>{number}", amax=(1.0,) * 40) for number in range(50))
+    page = CalibrationTable(ranges=ranges, samples=7)._repr_html_()
+    assert "<i>" not in page
+    assert "&lt;i&gt;19" in page
+    assert "&lt;i&gt;20" not in page
+    assert "50 ranges" in page
+    assert "and 30 more" in page
+    assert "and 32 more" in page
+    assert '<td style="text-align:left">7</td>' in page
+
+
+def test_an_empty_result_shows_itself_too() -> None:
+    assert "<table></table>" in Placement(decisions=(), ties=())._repr_html_()
 
 
 def test_place_explains_and_changes_nothing() -> None:
