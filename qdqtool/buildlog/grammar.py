@@ -10,16 +10,14 @@ from qdqtool.buildlog.sentence import Fields, Read, Section, Sentence, Shape
 from qdqtool.plugins import Shelf
 
 PATTERNS = Shelf(package="qdqtool.buildlog.patterns")
-KEY = 8
-"""Bytes of a message that choose the sentences to try."""
+KEY, SHORT_KEY = 8, 6
+"""Bytes of a message that choose the sentences to try; the shorter key is asked where the longer one finds none."""
 
 Hear = Callable[..., None]
-Bound = tuple[Read, Hear | None, Section | None]
-"""A sentence as the reader uses it: how it reads, who hears it, what it opens."""
-
-
-BoundInside = tuple[str, Read, Hear | None, Section | None]
-"""The same behind a fixed part that occurs inside."""
+Tried = tuple[Read, int, Section | None]
+"""A sentence as the reader tries it: how it reads, whose ear it reaches, what it opens."""
+SLOW, UNSURE = -2, -1
+"""Buckets of messages that choose none: the one holds nothing, the other the most common sentences."""
 
 
 class Grammar:
@@ -27,8 +25,11 @@ class Grammar:
 
     Attributes:
         keys: first `KEY` bytes of sentences -> place in `buckets`.
-        buckets: sentences that begin with the same bytes, longest head first.
+        short_keys: the same with `SHORT_KEY` bytes, for sentences with shorter heads.
+        endings: last bytes of messages -> place in `buckets`, for sentences that begin with a name.
+        buckets: sentences that begin (or end) with the same bytes, longest head first.
         light: sentences that may be counted without taking them apart.
+        ears: name of a sentence -> number of its ear.
         sections: heading -> section.
         foreign: shapes of lines that are not the builder's.
     """
@@ -39,7 +40,10 @@ class Grammar:
         self.sections: dict[str, Section] = {s.opens: s for plug in plugs for s in plug.sections}
         self.foreign: tuple[Shape, ...] = tuple(shape for plug in plugs for shape in plug.foreign)
         self.keys: dict[str, int] = {}
+        self.short_keys: dict[str, int] = {}
+        self.endings: dict[str, int] = {}
         self.buckets: list[list[Sentence]] = []
+        self.ears = {name: number for number, name in enumerate(dict.fromkeys(s.name for s in sentences))}
         self._short: list[Sentence] = []
         self._inner: list[tuple[str, Sentence]] = []
         self._shapes: list[Shape] = []
@@ -60,16 +64,23 @@ class Grammar:
 
     def read(self, body: str) -> tuple[str, Fields] | None:
         """What a message says: the name of its sentence and its fields; None when no sentence fits."""
-        place = self.keys.get(body[:KEY])
+        place = self._bucket(body)
         if place is not None:
             for sentence in self.buckets[place]:
                 fields = sentence.read(body)
                 if fields is not None:
                     return sentence.name, fields
-        return self.read_rare(body)
+        return self._read_rare(body)
 
-    def read_rare(self, body: str) -> tuple[str, Fields] | None:
-        """As `read`, for a message whose first bytes choose no sentence."""
+    def _bucket(self, body: str) -> int | None:
+        """The bucket that the first bytes of a message choose, or its last."""
+        place = self.keys.get(body[:KEY])
+        if place is None:
+            place = self.short_keys.get(body[:SHORT_KEY])
+        return self.endings.get(body[-ENDING:]) if place is None else place
+
+    def _read_rare(self, body: str) -> tuple[str, Fields] | None:
+        """As `read`, for a message whose first and last bytes choose no sentence."""
         for anchor, sentence in self._inner:
             if anchor in body:
                 fields = sentence.read(body)
@@ -89,31 +100,46 @@ class Grammar:
                 return shape.name, fields
         return None
 
-    def bind(self, ears: Mapping[str, Hear]) -> list[tuple[Bound, ...]]:
-        """The buckets, each sentence with who hears it and the section it opens."""
+    def tried(self) -> list[tuple[Tried, ...]]:
+        """The buckets as the reader tries them, `SLOW` and `UNSURE` at their end."""
+        common = [sentence for _, sentence in self._inner if sentence.name in _COMMON]
         return [
-            tuple((s.read, ears.get(s.name), self.sections.get(s.name)) for s in bucket)
-            for bucket in self.buckets
+            tuple((s.read, self.ears[s.name], self.sections.get(s.name)) for s in bucket)
+            for bucket in (*self.buckets, [], common)
         ]
 
-    def bind_inner(self, ears: Mapping[str, Hear]) -> list[BoundInside]:
-        """Sentences without fixed first bytes: a fixed part inside, then as `bind`."""
-        return [(anchor, s.read, ears.get(s.name), self.sections.get(s.name)) for anchor, s in self._inner]
+    def hearing(self, ears: Mapping[str, Hear]) -> list[Hear | None]:
+        """Who hears which sentence, by number of its ear."""
+        return [ears.get(name) for name in self.ears]
 
     def _place(self, sentence: Sentence | Shape) -> None:
         if isinstance(sentence, Shape):
             self._shapes.append(sentence)
-        elif not sentence.head:
+            return
+        head = sentence.head
+        if not head:
             self._inner.append((sentence.anchor, sentence))
-        elif len(sentence.head) < KEY or not sentence.head[:KEY].isascii():
+            for ending, names in _ENDINGS.items():
+                if sentence.name in names:
+                    self._add(self.endings, ending, sentence)
+        elif len(head) < SHORT_KEY or not head[:KEY].isascii():
             self._short.append(sentence)
+        elif len(head) < KEY:
+            self._add(self.short_keys, head[:SHORT_KEY], sentence)
         else:
-            key = sentence.head[:KEY]
-            if key not in self.keys:
-                self.keys[key] = len(self.buckets)
-                self.buckets.append([])
-            self.buckets[self.keys[key]].append(sentence)
+            self._add(self.keys, head[:KEY], sentence)
 
+    def _add(self, keys: dict[str, int], key: str, sentence: Sentence) -> None:
+        if key not in keys:
+            keys[key] = len(self.buckets)
+            self.buckets.append([])
+        self.buckets[keys[key]].append(sentence)
+
+
+ENDING = 2
+"""Bytes at the end of a message that choose the sentences to try, where its first do not."""
+_ENDINGS = {"],": ("node-inputs", "node-outputs")}
+"""How messages end that begin with a name -> what they are most likely."""
 
 _COMMON = (
     "node-inputs",

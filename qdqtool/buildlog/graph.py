@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import cached_property
 
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 
@@ -19,27 +20,48 @@ class Node:
         self.outputs = outputs
 
 
+Block = tuple[str, str, str, str]
+"""What the parser prints of a node: its name, its operator, the text of its inputs and that of its outputs."""
+
+
 class Graph:
-    """The rebuilt graph, indexed. Everything is empty or None where the log does not print it.
+    """The rebuilt graph, indexed when first asked. Everything is empty or None where the log does not print it.
 
     Args:
-        nodes: in the order of the log.
+        blocks: of all nodes, in the order of the log.
         inputs: names of the model's inputs.
+
+    Attributes:
+        qdq: name and operator of every QuantizeLinear and DequantizeLinear.
     """
 
-    def __init__(self, nodes: Iterable[Node], inputs: Iterable[str]) -> None:
-        self.nodes = tuple(nodes)
-        self.qdq = tuple(node for node in self.nodes if node.op in (_QUANTIZE, _DEQUANTIZE))
+    def __init__(self, blocks: Sequence[Block], inputs: Iterable[str]) -> None:
+        self._blocks = blocks
+        self.qdq = tuple((name, op) for name, op, _, _ in blocks if op in (_QUANTIZE, _DEQUANTIZE))
         self._inputs = frozenset(inputs)
-        self._by_name: dict[str, Node] = {}
-        self._maker: dict[str, Node] = {}
-        self._reader: dict[str, list[Node]] = {}
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """All nodes."""
+        return tuple(
+            Node(name, op, names_of(takes), names_of(gives)) for name, op, takes, gives in self._blocks
+        )
+
+    @cached_property
+    def _by_name(self) -> dict[str, Node]:
+        return {node.name: node for node in self.nodes}
+
+    @cached_property
+    def _maker(self) -> dict[str, Node]:
+        return {tensor: node for node in self.nodes for tensor in node.outputs}
+
+    @cached_property
+    def _reader(self) -> dict[str, list[Node]]:
+        readers: dict[str, list[Node]] = {}
         for node in self.nodes:
-            self._by_name[node.name] = node
-            for tensor in node.outputs:
-                self._maker[tensor] = node
             for tensor in node.inputs:
-                self._reader.setdefault(tensor, []).append(node)
+                readers.setdefault(tensor, []).append(node)
+        return readers
 
     def node(self, name: str) -> Node | None:
         """The node of that name."""
@@ -113,3 +135,17 @@ _COMMUTING = frozenset(
 """Operators that a Q can move across."""
 _FAR = 64
 """Nodes looked at behind one node."""
+
+
+def names_of(text: str) -> list[str]:
+    """Names of the tensors of `[a -> (1, 3)[FLOAT]], [b -> ()[INT8]],`."""
+    if "], [" not in text:
+        name, found, _ = text.partition(" -> ")
+        return [name.lstrip()[1:]] if found else []
+    return [piece.rpartition(" -> ")[0] or piece for piece in pieces_of(text)]
+
+
+def pieces_of(text: str) -> list[str]:
+    """The tensors of such a text, each as it is printed."""
+    text = text.strip(" ,")
+    return text[1:].removesuffix("]").split("], [") if text.startswith("[") else []

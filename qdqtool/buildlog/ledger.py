@@ -84,7 +84,7 @@ class Ledger:
         self._splits: list[tuple[int, str]] = []
         self.effective: set[int] = set()
         self.rows: dict[str, Row] = {
-            node.name: Row(node.name, "Q" if node.op == "QuantizeLinear" else "DQ") for node in graph.qdq
+            name: Row(name, "Q" if op == "QuantizeLinear" else "DQ") for name, op in graph.qdq
         }
 
     def read(self, told: list[Told]) -> None:

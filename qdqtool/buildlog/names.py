@@ -12,9 +12,6 @@ class Names:
         self._known = set(names)
         self._parts: dict[str, tuple[str, ...]] = {}
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._known
-
     def add(self, name: str) -> None:
         """A name that an optimizer step has just made."""
         self._known.add(name)

@@ -1,4 +1,4 @@
-"""Big files, read by several processes: each takes whole runs.
+"""Big files, read by two processes: each takes whole runs.
 
 A file is cut in front of the line of a run's banner, where a reader begins anew anyway, so the digests are the same as
 those of one reader.
@@ -22,12 +22,14 @@ from qdqtool.buildlog.reader import Reader
 from qdqtool.buildlog.source import LogSource, is_plain
 from qdqtool.core.buildlog import RunDigest
 
-BIG = 48 << 20
-"""Bytes from which a file is worth several processes."""
-WORKERS = 2
-"""Processes at most; each takes about 60 MiB, and the file is read at the speed of memory soon."""
-PART = 12 << 20
+BIG = 32 << 20
+"""Bytes from which a file is worth a second process."""
+PART = 4 << 20
 """Bytes of a part, about."""
+AHEAD = 2
+"""Parts that wait for the second process, so that it is never idle."""
+HELD = 8
+"""Parts whose digests may wait for those of an earlier part."""
 _BANNER = b"\n&&&& RUNNING "
 """A banner at the beginning of its line, where a shell puts it."""
 PIECE = 1 << 20
@@ -43,38 +45,46 @@ class Part:
     first_line: int
 
 
-def parts_of(path: Path) -> tuple[Part, ...]:
-    """Parts of about 12 MiB, each but the first beginning with a run's banner; one part where that cannot be."""
-    size = _size(path)
-    cuts = [(0, 1)]
+def parts_of(path: Path) -> Iterator[Part]:
+    """Parts of about 4 MiB, each but the first beginning with a run's banner; one part where that cannot be."""
+    begin, line = 0, 1
     with path.open("rb", buffering=0) as stream:
         if is_plain(stream.read(4096)):
             stream.seek(0)
-            cuts += _cuts(stream)
-    ends = [begin for begin, _ in cuts[1:]] + [size]
-    return tuple(
-        Part(path=path, begin=begin, end=end, first_line=line)
-        for (begin, line), end in zip(cuts, ends, strict=True)
-    )
+            for cut, next_line in _cuts(stream):
+                yield Part(path=path, begin=begin, end=cut, first_line=line)
+                begin, line = cut, next_line
+    yield Part(path=path, begin=begin, end=_size(path), first_line=line)
 
 
 def digests_of(path: Path) -> Iterator[RunDigest]:
-    """The digests of a file's runs in order, made by several processes where the file is big and has several runs."""
-    parts = parts_of(path) if _size(path) > BIG and (os.cpu_count() or 1) > 1 else ()
-    if len(parts) < 2:
+    """The digests of a file's runs in order; of a big file, a second process reads every other part."""
+    if _size(path) <= BIG or (os.cpu_count() or 1) < 2:
         with _without_collection():
             yield from (run.digest() for run in Reader(LogSource(path)).runs())
         return
-    waiting = deque(parts)
-    running: deque[Future[list[RunDigest]]] = deque()
     number = 0
-    with ProcessPoolExecutor(WORKERS, mp_context=multiprocessing.get_context("spawn")) as pool:
-        while waiting or running:
-            while waiting and len(running) < 2 * WORKERS:
-                running.append(pool.submit(digests_of_part, waiting.popleft()))
-            for digest in running.popleft().result():
-                number += 1
-                yield replace(digest, number=number)
+    for digests in _by_two(parts_of(path)):
+        for digest in digests:
+            number += 1
+            yield replace(digest, number=number)
+
+
+def _by_two(parts: Iterator[Part]) -> Iterator[list[RunDigest]]:
+    """The digests of parts, in their order: whoever is free takes the next part, this process or another."""
+    done: deque[Future[list[RunDigest]]] = deque()
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as other:
+        for part in parts:
+            if sum(not one.done() for one in done) < AHEAD:
+                done.append(other.submit(digests_of_part, part))
+            else:
+                mine: Future[list[RunDigest]] = Future()
+                mine.set_result(digests_of_part(part))
+                done.append(mine)
+            while done and (done[0].done() or len(done) > HELD):
+                yield done.popleft().result()
+        while done:
+            yield done.popleft().result()
 
 
 def digests_of_part(part: Part) -> list[RunDigest]:

@@ -33,8 +33,8 @@ class Place:
 
     def enter(self, text: str, skimmed: Skimmed | None) -> None:
         """Go on to the next block, or (without `skimmed`) to a line read by hand."""
-        if self._skimmed is not None and len(self._skimmed.candidates):
-            self._counted = int(self._skimmed.candidates[-1])
+        if self._skimmed is not None and self._skimmed.candidates:
+            self._counted = self._skimmed.candidates[-1]
         self.text, self._skimmed, self._run_at, self.index = text, skimmed, 0, 0
 
     def leave(self) -> None:
@@ -81,7 +81,7 @@ class Place:
         """How many kernels the log has timed so far."""
         counted = self._counted
         if self._skimmed is not None and self.index < len(self._skimmed.candidates):
-            counted = int(self._skimmed.candidates[self.index])
+            counted = self._skimmed.candidates[self.index]
         return counted + self.candidates
 
     def note(self, message: str) -> None:
@@ -90,11 +90,15 @@ class Place:
 
     def noted(self) -> str:
         """The last noted message before this line, or ""."""
-        before = self._before(self._skimmed.noted) if self._skimmed is not None else None
-        if before is None:
+        skimmed = self._skimmed
+        if skimmed is None:
             return self._noted
-        end = self.text.find("\n", before, before + _LINE)
-        return self.text[before : end if end >= 0 else before + _LINE]
+        count = skimmed.announced[self.index] if self.index < len(skimmed.announced) else len(skimmed.noted)
+        if not count:
+            return self._noted
+        begin = skimmed.noted[count - 1]
+        end = self.text.find("\n", begin, begin + _LINE)
+        return self.text[begin : end if end >= 0 else begin + _LINE]
 
     def _before(self, places: Ints) -> int | None:
         found = int(np.searchsorted(places, self.at)) - 1

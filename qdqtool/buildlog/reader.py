@@ -11,12 +11,12 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from qdqtool.buildlog.grammar import Bound, BoundInside, Grammar, Hear, grammar
+from qdqtool.buildlog.grammar import Grammar, Hear, grammar
 from qdqtool.buildlog.place import Place
 from qdqtool.buildlog.prefix import NO_PREFIX, SOME_PREFIX, Prefix, peel, without_position
 from qdqtool.buildlog.run import Run, Verdict
 from qdqtool.buildlog.sentence import Fields, Section
-from qdqtool.buildlog.skim import NOTED, SLOW, TUNED, Skimmed, Skimmer
+from qdqtool.buildlog.skim import NOTED, TUNED, Skimmed, Skimmer
 from qdqtool.buildlog.source import LogSource
 
 _JOINT = re.compile(r"(?=\[\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d\] ?\[)|(?==== [A-Z][\w ]{3,60} ===)|(?=&&&& )")
@@ -25,6 +25,8 @@ _PREFIXED = frozenset({"attempt", "layers-original", "node-begins", "timing", "o
 """Sentences that every front end prints behind a prefix: without one, the log was pasted without its prefixes."""
 _SHAPED = 600
 """Characters of a line in which a foreign shape is looked for."""
+_INDENT = 1
+"""Spaces before a message without a prefix that the skimmer steps over."""
 _STARTS = frozenset({"run-begins", "polygraphy-begins", "onnx-file", "layers-original"})
 
 
@@ -55,9 +57,9 @@ class Reader:
         self._place = Place()
         self._line = first_line - 1
         self._section: Section | None = None
-        self._table: list[tuple[Bound, ...]] = []
-        self._inner: list[BoundInside] = []
+        self._tried = self._grammar.tried()
         self._ears: dict[str, Hear] = {}
+        self._hearing: list[Hear | None] = []
         self._run = self._new_run(first_line, 1)
 
     def runs(self) -> Iterator[Run]:
@@ -93,8 +95,7 @@ class Reader:
         """Connect sentences with the books of the current run; in place, so that a running loop sees it."""
         self._ears = self._run.ears()
         ears = {**self._ears, **{name: self._start(name) for name in _STARTS}}
-        self._table[:] = self._grammar.bind(ears)
-        self._inner[:] = self._grammar.bind_inner(ears)
+        self._hearing[:] = self._grammar.hearing(ears)
 
     def _start(self, name: str) -> Hear:
         """The ear of a sentence that may begin a new run."""
@@ -170,38 +171,26 @@ class Reader:
             self._bind()
 
     def _short_way(self, skimmed: Skimmed, first: int, *, ascii_only: bool) -> None:
-        place, table, inner = self._place, self._table, self._inner
+        place, tried, ears = self._place, self._tried, self._hearing
         text = place.text
         rows = zip(skimmed.number, skimmed.code, skimmed.start, skimmed.body, skimmed.end, strict=True)
         for index, (number, code, start, at, end) in enumerate(rows):
             place.index = index
-            if code == SLOW:
-                line = text[start:end]
-                verdict = self._by_hand(first + number, line if ascii_only else _utf8(line))
-                self._run.count(verdict)
-                continue
             body = text[at:end] if ascii_only else _utf8(text[at:end])
-            if code >= 0:
-                for read, hear, section in table[code]:
-                    fields = read(body)
-                    if fields is not None:
-                        if hear is not None:
-                            hear(first + number, *fields)
-                        self._section = section
-                        break
-                else:
-                    self._run.count(self._long_way(first + number, body, SOME_PREFIX))
+            for read, ear, section in tried[code]:
+                fields = read(body)
+                if fields is not None:
+                    hear = ears[ear]
+                    if hear is not None:
+                        hear(first + number, *fields)
+                    self._section = section
+                    break
             else:
-                for anchor, read, hear, section in inner:
-                    if anchor in body:
-                        fields = read(body)
-                        if fields is not None:
-                            if hear is not None:
-                                hear(first + number, *fields)
-                            self._section = section
-                            break
-                else:
-                    self._run.count(self._long_way(first + number, body, SOME_PREFIX))
+                has_prefix = at - start > _INDENT
+                line = first + number
+                self._run.count(
+                    self._long_way(line, body, SOME_PREFIX) if has_prefix else self._by_hand(line, body)
+                )
 
     def _read_by_hand(self, block: bytes) -> None:
         """A block with lone carriage returns (progress bars): each line is several messages over each other."""
@@ -222,9 +211,9 @@ class Reader:
 
     def _by_hand(self, line: int, text: str, *, joined: bool = True) -> Verdict:
         prefix, body = peel(text)
-        if prefix is not NO_PREFIX:
-            self._sum_up()
+        if prefix is not NO_PREFIX and not self._is_prefixed():
             self._run.prefixed = True
+        if prefix is not NO_PREFIX:
             self._run.identity.saw_prefix(prefix)
         return self._long_way(line, body, prefix, joined=joined)
 

@@ -10,7 +10,8 @@ A sentence is written as the message itself, with its changing parts in braces:
 * `{name>}` takes the text up to the *last* occurrence of what follows (node names contain brackets and spaces).
   At most one field of a sentence does that.
 * `{name:kind}` also checks and converts: `int`, `num` (a float; infinite becomes None), `hex` (a tactic id in any
-  spelling, as `0x` and 16 digits), `id` (a tactic id as it is spelt), `word` (no white space).
+  spelling, as `0x` and 16 digits), `hex16` (a tactic id that is spelt so), `id` (a tactic id as it is spelt), `word`
+  (no white space).
 
 Matching is a handful of `str.find` calls: its time is linear in the message, whatever the message holds.
 """
@@ -27,6 +28,8 @@ from typing import Any, Literal
 Fields = tuple[Any, ...]
 Read = Callable[[str], "Fields | None"]
 Light = Literal["no", "all", "rest", "noted"]
+HEX16 = 18
+"""Characters of a tactic id that is spelt as `0x` and 16 digits."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,7 +42,8 @@ class Sentence:
         examples: messages it recognises, from real logs; they are its test.
         light: "no" if each of its messages is heard. Of the others the reader may count messages without taking
             them apart: "all"; "rest", all but the first of a run of them; "noted", all, and the last one is given to
-            who asks. They begin with eight fixed ASCII characters, or end with sixteen.
+            who asks. They begin with eight fixed ASCII characters, or end with sixteen, or with eight and a tactic id;
+            of a tactic id behind the first, what follows is looked for too.
     """
 
     name: str
@@ -48,6 +52,8 @@ class Sentence:
     light: Light = "no"
     head: str = field(init=False, default="")
     tail: str = field(init=False, default="")
+    before_id: str = field(init=False, default="")
+    after_id: str = field(init=False, default="")
     anchor: str = field(init=False, default="")
     fields: tuple[str, ...] = field(init=False, default=())
     read: Read = field(init=False, repr=False, compare=False)
@@ -56,6 +62,10 @@ class Sentence:
         plan = _plan(self.form)
         object.__setattr__(self, "head", plan.head)
         object.__setattr__(self, "tail", plan.tail)
+        if plan.fields and plan.fields[-1][1] == "hex16" and not plan.tail:
+            object.__setattr__(self, "before_id", plan.between[-1])
+        if plan.fields and plan.fields[0][1] == "hex" and plan.between:
+            object.__setattr__(self, "after_id", plan.between[0])
         object.__setattr__(self, "anchor", plan.head or max((*plan.between, plan.tail), key=len))
         object.__setattr__(self, "fields", tuple(name for name, _ in plan.fields))
         object.__setattr__(self, "read", _compile(plan))
@@ -289,6 +299,10 @@ def _hex(text: str) -> object:
     return tactic_id(text) if len(text) < 25 else _WRONG
 
 
+def _hex16(text: str) -> object:
+    return tactic_id(text) if len(text) == HEX16 and text.startswith("0x") else _WRONG
+
+
 def _id(text: str) -> object:
     return text if text[:1] in _FIRST_OF_ID and len(text) < 25 else _WRONG
 
@@ -301,6 +315,7 @@ _KINDS: dict[str, Callable[[str], object]] = {
     "int": _int,
     "num": _number,
     "hex": _hex,
+    "hex16": _hex16,
     "id": _id,
     "word": _word,
 }

@@ -6,12 +6,14 @@ recognised by the first bytes behind a well-known prefix, counted, and never bec
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from qdqtool.buildlog.grammar import KEY, Grammar
+from qdqtool.buildlog.grammar import ENDING, KEY, SHORT_KEY, SLOW, UNSURE, Grammar
+from qdqtool.buildlog.sentence import HEX16, Sentence
 
 Ints = npt.NDArray[np.int64]
 Keys = npt.NDArray[np.uint64]
@@ -19,11 +21,9 @@ Codes = npt.NDArray[np.int16]
 Bytes = npt.NDArray[np.uint8]
 Flags = npt.NDArray[np.bool_]
 
-SLOW = -2
-"""Code of a line whose prefix is not one of the well-known: take it apart by hand."""
-UNSURE = -1
-"""Code of a line with a well-known prefix whose first bytes choose no sentence."""
 
+_BARE = ("layer", "layer-record")
+"""Sentences whose lines have no prefix, being parts of a message of many lines."""
 _STAMPED = 26
 """Bytes of the shortest prefix with a time stamp."""
 _PAD = b"\n" * 64
@@ -42,9 +42,11 @@ class Skimmed:
         lines: how many lines the block has.
         blank: where the lines begin that are empty, or hold nothing but a well-known prefix.
         number: index of the line in the block.
-        code: index of a bucket of the grammar, or `UNSURE`, or `SLOW`.
+        code: the bucket that its first or last bytes choose; `UNSURE` where they choose none, `SLOW` for a line
+            whose prefix is not one of the well-known.
         start, body, end: where the line, its message and its end are.
         candidates: how many kernels (rows of tuning) were counted since the log began, up to each of these lines.
+        announced: how many noted sentences the block has before each of these lines.
         quiet: where the lines with a well-known prefix begin, light ones among them.
         stamped: where those of them begin that have a time stamp.
         noted: where the messages of noted sentences begin.
@@ -59,10 +61,11 @@ class Skimmed:
     start: list[int]
     body: list[int]
     end: list[int]
-    candidates: Ints
+    candidates: list[int]
+    announced: list[int]
     quiet: Ints
     stamped: Ints
-    noted: Ints
+    noted: list[int]
     bytes: int
     longest: int
 
@@ -78,19 +81,20 @@ class Skimmer:
     """Looks over the blocks of one log in order."""
 
     def __init__(self, grammar: Grammar) -> None:
-        keys = sorted((_key(key), place) for key, place in grammar.keys.items())
-        self._keys = np.array([key for key, _ in keys], np.uint64)
-        self._places = np.array([place for _, place in keys], np.int16)
-        self._by_head = [
-            (grammar.keys[sentence.head[:KEY]], sentence, _rest_of_head(sentence.head))
-            for sentence in grammar.light
-            if sentence.head
-        ]
+        self._heads = _Keys(grammar.keys, KEY)
+        self._short_heads = _Keys(grammar.short_keys, SHORT_KEY)
+        self._endings = _Keys(grammar.endings, ENDING)
+        self._bare = np.array(
+            [any(s.name in _BARE for s in bucket) for bucket in grammar.buckets] + [False] * 2, np.bool_
+        )
+        self._common = _parts([_common_head(bucket) for bucket in grammar.buckets] + [""] * 2, 1)
+        self._ranks = _ranks(grammar)
         self._by_tail = [
             (_key(sentence.tail[-KEY:]), _key(sentence.tail[-2 * KEY : -KEY]))
             for sentence in grammar.light
-            if not sentence.head
+            if sentence.tail and not sentence.head
         ]
+        self._by_id = [_key(sentence.before_id[-KEY:]) for sentence in grammar.light if sentence.before_id]
         self._counted = 0
         self._in_run = False
 
@@ -107,13 +111,14 @@ class Skimmer:
         known = body >= 0
         at = np.where(known, np.minimum(body, ends), starts)
         at += data[at] == _SPACE
-        codes = self._codes(words[at], known)
+        codes = self._codes(words, at, ends, known)
         found = self._lighten(data, words, codes, at, ends)
         blank = ends <= at
         counts = np.cumsum(found.tuned) + self._counted
         self._counted = int(counts[-1])
         wanted = np.flatnonzero(~(found.light | blank))
         lengths = ends[wanted] - starts[wanted]
+        noted = np.flatnonzero(found.noted)
         return Skimmed(
             lines=len(ends),
             blank=starts[blank],
@@ -122,51 +127,142 @@ class Skimmer:
             start=starts[wanted].tolist(),
             body=at[wanted].tolist(),
             end=ends[wanted].tolist(),
-            candidates=counts[wanted],
+            candidates=counts[wanted].tolist(),
+            announced=np.searchsorted(noted, wanted).tolist(),
             quiet=starts[known],
             stamped=starts[known & (body - starts >= _STAMPED)],
-            noted=at[found.noted],
+            noted=at[noted].tolist(),
             bytes=int(lengths.sum()),
             longest=int(lengths.max(initial=0)),
         )
 
-    def _codes(self, keys: Keys, known: Flags) -> Codes:
-        place = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
-        code = np.where(self._keys[place] == keys, self._places[place], UNSURE)
-        return np.where(known, code, SLOW).astype(np.int16)
+    def _codes(self, words: Keys, at: Ints, ends: Ints, known: Flags) -> Codes:
+        """The bucket each line's first bytes choose, or its last."""
+        code = self._heads.find(words[at])
+        code[(words[at + KEY] & self._common.masks[code]) != self._common.keys[code]] = UNSURE
+        rest = np.flatnonzero(code == UNSURE)
+        code[rest] = self._short_heads.find(words[at[rest]])
+        rest = rest[code[rest] == UNSURE]
+        code[rest] = self._endings.find(words[np.maximum(ends[rest] - ENDING, 0)])
+        return np.where(known | self._bare[code], code, SLOW).astype(np.int16)
 
     def _lighten(self, data: Bytes, words: Keys, codes: Codes, at: Ints, ends: Ints) -> _Light:
         """Which lines are light, which of these are rows of tuning, and which are noted."""
-        light, tuned, noted = (np.zeros(len(at), np.bool_) for _ in range(3))
-        present = np.bincount(codes[codes >= 0], minlength=len(self._keys))
-        for code, sentence, rest in self._by_head:
-            if not present[code] and sentence.light != "rest":
-                continue
-            hits = codes == code
-            for step, (key, mask) in enumerate(rest, 1):
-                where = np.flatnonzero(hits)
-                hits[where] = (words[at[where] + step * KEY] & mask) == key
-            if sentence.name in TUNED:
-                hits &= _DIGITS[data[ends - 1]]
-                if sentence.light == "rest":
-                    hits = self._not_first(hits)
-                tuned |= hits
-            elif sentence.light == "noted":
-                noted |= hits
-            light |= hits
+        light, tuned, noted, spared = (np.zeros(len(at), np.bool_) for _ in range(4))
+        coded = np.flatnonzero(codes >= 0)
+        for rank in self._ranks:
+            where = coded[rank.any[codes[coded]]]
+            for step, part in enumerate(rank.parts, 1):
+                code = codes[where]
+                where = where[(words[at[where] + step * KEY] & part.masks[code]) == part.keys[code]]
+            where = where[_follows(words, at[where] + rank.head[codes[where]], rank.after_id, codes[where])]
+            where = where[~rank.tuned[codes[where]] | _DIGITS[data[ends[where] - 1]]]
+            code = codes[where]
+            light[where] = True
+            noted[where] = rank.noted[code]
+            tuned[where] = rank.tuned[code]
+            spared[where] = rank.rest[code]
+        spared = self._first_of_each(spared)
+        light &= ~spared
+        tuned &= ~spared
+        rest = np.flatnonzero((codes == UNSURE) & (ends - at > HEX16 + KEY))
+        ending = ends[rest]
         for last, before in self._by_tail:
-            where = np.flatnonzero((codes == UNSURE) & (ends - at > 2 * KEY))
-            ending = ends[where]
-            light[where] |= (words[ending - KEY] == last) & (words[ending - 2 * KEY] == before)
+            light[rest] |= (words[ending - KEY] == last) & (words[ending - 2 * KEY] == before)
+        for before in self._by_id:
+            light[rest] |= (words[ending - HEX16 - KEY] == before) & (words[ending - HEX16] & _TWO == _0X)
         return _Light(light=light, tuned=tuned, noted=noted)
 
-    def _not_first(self, hits: Flags) -> Flags:
-        """Without the first of each run of hits; a run may have begun in the block before."""
+    def _first_of_each(self, hits: Flags) -> Flags:
+        """The first of each run of hits; a run may have begun in the block before."""
         before = np.empty_like(hits)
         before[0] = self._in_run
         before[1:] = hits[:-1]
         self._in_run = bool(hits[-1])
-        return hits & before
+        return hits & ~before
+
+
+class _Keys:
+    """Bytes of a message -> bucket, for many messages at once."""
+
+    def __init__(self, places: Mapping[str, int], size: int) -> None:
+        keys = sorted((_key(key), place) for key, place in places.items())
+        self._mask = _mask(size)
+        self._keys = np.array([key for key, _ in keys], np.uint64)
+        self._places = np.array([place for _, place in keys], np.int16)
+
+    def find(self, words: Keys) -> Codes:
+        """The bucket of each word, or `UNSURE`."""
+        words = words & self._mask
+        at = np.minimum(np.searchsorted(self._keys, words), len(self._keys) - 1)
+        return np.where(self._keys[at] == words, self._places[at], UNSURE)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Parts:
+    """Eight bytes of the head of each bucket, with masks where it is shorter."""
+
+    keys: Keys
+    masks: Keys
+
+
+def _parts(heads: list[str], step: int) -> _Parts:
+    pieces = [head.encode()[step * KEY : (step + 1) * KEY] for head in heads]
+    return _Parts(
+        keys=np.array([_key(piece) for piece in pieces], np.uint64),
+        masks=np.array([_mask(len(piece)) for piece in pieces], np.uint64),
+    )
+
+
+def _common_head(bucket: list[Sentence]) -> str:
+    """What all sentences of a bucket begin with."""
+    common = bucket[0].head
+    while not all(sentence.head.startswith(common) for sentence in bucket):
+        common = common[:-1]
+    return common
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Rank:
+    """One light sentence of each bucket that has so many, by bucket.
+
+    Attributes:
+        any: whether the bucket has one.
+        parts: the ninth to sixteenth, and the seventeenth to twenty-fourth byte of its head.
+        head: bytes of its head.
+        after_id: the eight bytes that follow a tactic id behind its head; nothing where there is no such id.
+        tuned, noted, rest: whether it reports a timed kernel, is noted, is light but for the first of a run.
+    """
+
+    any: Flags
+    parts: tuple[_Parts, ...]
+    head: Ints
+    after_id: _Parts
+    tuned: Flags
+    noted: Flags
+    rest: Flags
+
+
+def _ranks(grammar: Grammar) -> tuple[_Rank, ...]:
+    """The first light sentence of every bucket, then the second, and so on."""
+    light = [[s for s in bucket if s.light != "no" and s.head] for bucket in grammar.buckets]
+    return tuple(
+        _rank([bucket[depth] if len(bucket) > depth else None for bucket in light])
+        for depth in range(max(map(len, light)))
+    )
+
+
+def _rank(sentences: list[Sentence | None]) -> _Rank:
+    heads = [sentence.head if sentence else "" for sentence in sentences]
+    return _Rank(
+        any=np.array([sentence is not None for sentence in sentences]),
+        parts=(_parts(heads, 1), _parts(heads, 2)),
+        head=np.array([len(head) for head in heads]),
+        after_id=_parts([sentence.after_id if sentence else "" for sentence in sentences], 0),
+        tuned=np.array([sentence is not None and sentence.name in TUNED for sentence in sentences]),
+        noted=np.array([sentence is not None and sentence.light == "noted" for sentence in sentences]),
+        rest=np.array([sentence is not None and sentence.light == "rest" for sentence in sentences]),
+    )
 
 
 TUNED = frozenset({"tactic", "tactic-named", "myelin-row"})
@@ -210,13 +306,27 @@ def _other_bodies(data: Bytes, words: Keys, starts: Ints, ends: Ints) -> Ints:
     return body
 
 
+def _follows(words: Keys, begin: Ints, wanted: _Parts, code: Codes) -> Flags:
+    """Whether the wanted bytes stand behind a tactic id of any length, or nothing is wanted."""
+    keys, masks = wanted.keys[code], wanted.masks[code]
+    found: Flags = masks == 0
+    for size in _ID_SIZES:
+        rest = np.flatnonzero(~found)
+        if not len(rest):
+            break
+        found[rest] = (words[begin[rest] + size] & masks[rest]) == keys[rest]
+    return found
+
+
 def _key(head: bytes | str) -> np.uint64:
     raw = head.encode() if isinstance(head, str) else head
     return np.uint64(int.from_bytes(raw[:KEY], "little"))
 
 
-def _rest_of_head(head: str) -> tuple[tuple[np.uint64, np.uint64], ...]:
-    """The ninth to twenty-fourth byte of a head as words, with masks where it is shorter."""
-    raw = head.encode()[KEY : 3 * KEY]
-    pieces = [raw[at : at + KEY] for at in range(0, len(raw), KEY)]
-    return tuple((_key(piece), np.uint64((1 << 8 * len(piece)) - 1)) for piece in pieces)
+def _mask(size: int) -> np.uint64:
+    """The first bytes of a word."""
+    return np.uint64((1 << 8 * size) - 1)
+
+
+_ID_SIZES = (HEX16, *range(1, HEX16), *range(HEX16 + 1, 25))
+_TWO, _0X = _mask(2), _key(b"0x")

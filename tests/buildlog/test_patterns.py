@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from qdqtool.buildlog.grammar import KEY, PATTERNS, Grammar, grammar
+from qdqtool.buildlog.place import Place
+from qdqtool.buildlog.run import Run
 from qdqtool.buildlog.sentence import Section, Sentence, Shape
 
 FAMILIES = {name: PATTERNS.load(name) for name in PATTERNS.names()}
@@ -70,9 +72,14 @@ def test_wordings_of_one_name_have_the_same_number_of_fields():
 
 def test_light_sentences_have_enough_fixed_bytes_at_their_beginning_or_end():
     for sentence in grammar().light:
-        fixed = sentence.head[:KEY] if sentence.head else sentence.tail[-2 * KEY :]
-        assert len(fixed) == (KEY if sentence.head else 2 * KEY)
+        fixed = sentence.head[:KEY] or sentence.before_id[-KEY:] or sentence.tail[-2 * KEY :]
+        assert len(fixed) == (KEY if sentence.head or sentence.before_id else 2 * KEY)
         assert fixed.isascii()
+
+
+def test_light_sentences_are_heard_by_nobody_but_rows_of_tuning():
+    ears = set(Run(1, 1, Place()).ears())
+    assert {sentence.name for sentence in grammar().light} & ears <= {"myelin-row"}
 
 
 def test_one_family_alone_makes_a_grammar():

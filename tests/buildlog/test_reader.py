@@ -257,7 +257,7 @@ def test_parts_of_a_file_give_the_digests_of_the_whole(tmp_path, monkeypatch):
     path.write_bytes(_log_of_everything() * 3)
     monkeypatch.setattr(parts, "PART", 3000)
     monkeypatch.setattr(parts, "PIECE", 1000)
-    pieces = parts.parts_of(path)
+    pieces = tuple(parts.parts_of(path))
     assert len(pieces) > 3
     assert (pieces[0].begin, pieces[-1].end) == (0, path.stat().st_size)
     whole = list(room.digests(room.LogSource(path)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qdqtool.buildlog.grammar import Hear
-from qdqtool.buildlog.graph import Graph, Node
+from qdqtool.buildlog.graph import Graph, pieces_of
 from qdqtool.core.buildlog import LogNetwork, LogNode
 from qdqtool.core.dtypes import DType
 from qdqtool.core.tensors import TensorInfo
@@ -40,10 +40,10 @@ class NetworkBook:
         """The graph by names alone."""
         takes, gives = self._takes, self._gives
         return Graph(
-            (
-                Node(name, op, _names(takes.get(at, "")), _names(gives.get(at, "")))
+            [
+                (name, op, takes.get(at, ""), gives.get(at, ""))
                 for at, (_, name, op) in enumerate(self._nodes)
-            ),
+            ],
             (tensor for tensor, _, _ in self._inputs),
         )
 
@@ -89,19 +89,7 @@ class NetworkBook:
 
 def tensors_of(text: str) -> tuple[TensorInfo, ...]:
     """Tensors of `[a -> (1, 3)[FLOAT]], [b -> ()[INT8]],`; without types up to TensorRT 7."""
-    return tuple(_tensor(piece) for piece in _pieces(text))
-
-
-def _names(text: str) -> list[str]:
-    if "], [" not in text:
-        name, found, _ = text.partition(" -> ")
-        return [name.lstrip()[1:]] if found else []
-    return [piece.rpartition(" -> ")[0] or piece for piece in _pieces(text)]
-
-
-def _pieces(text: str) -> list[str]:
-    text = text.strip(" ,")
-    return text[1:].removesuffix("]").split("], [") if text.startswith("[") else []
+    return tuple(_tensor(piece) for piece in pieces_of(text))
 
 
 def _tensor(piece: str) -> TensorInfo:

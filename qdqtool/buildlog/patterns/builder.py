@@ -121,6 +121,7 @@ PLUGIN = Family(
             "transposed",
             "Transposing the dimensions of {nodes} and setting {others} to identity shuffle.",
             "Transposing the dimensions of Add-6 and constant32t and setting Transpose-6 and Transpose-7 to identity shuffle.",
+            light="all",
         ),
         says(
             "input-unused",
@@ -174,13 +175,15 @@ PLUGIN = Family(
         ),
         says(
             "tactic-skipped",
-            "Tactic: {tactic} skipped. Scratch requested: {requested:int}, available: {available:int}",
+            "Tactic: {tactic:hex} skipped. Scratch requested: {requested:int}, available: {available:int}",
             "Tactic: 4 skipped. Scratch requested: 7527202816, available: 1073741824",
+            light="all",
         ),
         says(
             "mma-unrecognized",
             "Unrecognized MMA instruction source format or shape: {kernel}",
             "Unrecognized MMA instruction source format or shape: sm50_xmma_cublas_gemvx_f32f32",
+            light="all",
         ),
         says("scratch-max", "Max Scratch Memory: {bytes:int} bytes", "Max Scratch Memory: 935424 bytes"),
         says("scratch-runner", "- Runner scratch: {bytes:int} bytes", "- Runner scratch: 1186304 bytes"),
@@ -199,6 +202,7 @@ PLUGIN = Family(
             "kernel-weights",
             "Kernel weights are not set yet. {advice}",
             "Kernel weights are not set yet. Kernel weights must be set using setInput(1, kernel_tensor) API call.",
+            light="all",
         ),
         says(
             "convergence-mode",
@@ -306,6 +310,6 @@ PLUGIN = Family(
             "The logger passed into createInferBuilder differs from one already provided for an existing builder, "
             "runtime, or refitter.",
         ),
-        says("gather-axis", "Using Gather axis: {axis:int}", "Using Gather axis: 4"),
+        says("gather-axis", "Using Gather axis: {axis:int}", "Using Gather axis: 4", light="all"),
     )
 )

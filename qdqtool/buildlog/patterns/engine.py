@@ -42,13 +42,14 @@ PLUGIN = Family(
             "finalized",
             "Finalize: {layer>} Set kernel index: {index:int}",
             "Finalize: Conv_1 + Relu_2 Set kernel index: 13",
+            light="all",
         ),
         says(
             "kernels-total",
             "Total number of generated kernels selected for the engine: {kernels:int}",
             "Total number of generated kernels selected for the engine: 11",
         ),
-        says("kernel", "Kernel: {index:int} {kind}", "Kernel: 0 CASK_STATIC"),
+        says("kernel", "Kernel: {index:int} {kind}", "Kernel: 0 CASK_STATIC", light="all"),
         says(
             "engine-generated",
             "Engine generation completed in {seconds:num} seconds.",

@@ -22,22 +22,26 @@ PLUGIN = Family(
             "scale-overridden",
             "User overriding scale with scale and zero-point Quantization({values})",
             "User overriding scale with scale and zero-point Quantization(scale: {0.015748,}, zero-point: {0,})",
+            light="all",
         ),
         says(
             "range-set",
             "Setting dynamic range for {tensor>} to [{low:num},{high:num}]",
             "Setting dynamic range for 423 to [-4,4]",
+            light="all",
         ),
         says(
             "tensor-scale",
             "INT8 Inference Tensor scales and zero-points: {tensor>} scale and zero-point Quantization({values})",
             "INT8 Inference Tensor scales and zero-points: 101 scale and zero-point Quantization(scale: "
             "{0.00787594,}, zero-point: {})",
+            light="all",
         ),
         says(
             "tensor-scale",
             "INT8 Inference Tensor scales: {tensor>} {values}",
             "INT8 Inference Tensor scales: 101 scale and zero-point Quantization(scale: {0.00787594,})",
+            light="all",
         ),
         says(
             "scale-missing",
@@ -45,6 +49,7 @@ PLUGIN = Family(
             "layer consuming or producing given tensor",
             "Missing scale and zero-point for tensor (Unnamed Layer* 4) [Softmax]_output, expect fall back to "
             "non-int8 implementation for any layer consuming or producing given tensor",
+            light="all",
         ),
         says(
             "scale-missing",
@@ -52,6 +57,7 @@ PLUGIN = Family(
             "layer consuming or producing given tensor",
             "Missing dynamic range for tensor 101, expect fall back to non-int8 implementation for any layer "
             "consuming or producing given tensor",
+            light="all",
         ),
         says(
             "int8-rejected",

@@ -105,7 +105,7 @@ PLUGIN = Family(
             "Reserving memory for host IO tensors. Host: {bytes:int} bytes",
             "Reserving memory for host IO tensors. Host: 0 bytes",
         ),
-        says("memory-block", "Block size {bytes:int}", "Block size 1073741824"),
+        says("memory-block", "Block size {bytes:int}", "Block size 1073741824", light="all"),
         says(
             "blocks-before",
             "Total number of blocks in pre-optimized block assignment: {blocks:int}",
@@ -125,6 +125,7 @@ PLUGIN = Family(
             "blocks-alive",
             "STILL ALIVE: Started step {step:int} of {steps:int}",
             "STILL ALIVE: Started step 26 of 27",
+            light="all",
         ),
         says(
             "blocks-assigned",

@@ -77,11 +77,13 @@ PLUGIN = Family(
             "conv-input",
             "Convolution input dimensions: ({dims})",
             "Convolution input dimensions: (-1, 1, 28, 28)",
+            light="all",
         ),
         says(
             "conv-output",
             "Convolution output dimensions: ({dims})",
             "Convolution output dimensions: (-1, 32, 28, 28)",
+            light="all",
         ),
         says(
             "conv-kernel",
@@ -91,16 +93,19 @@ PLUGIN = Family(
             "numOutputs: 32",
             "Using kernel: (5, 5), strides: (1, 1), prepadding: (2, 2), postpadding: (2, 2), dilations: (1, 1), "
             "numOutputs: 32, nbGroups: 1",
+            light="all",
         ),
         says(
             "unsqueeze",
             "Original shape: ({before?}), unsqueezing to: ({after?})",
             "Original shape: (), unsqueezing to: (1,)",
+            light="all",
         ),
         says(
             "squeeze",
             "Original shape: ({before?}), squeezing to: ({after?})",
             "Original shape: (_, 1), squeezing to: (_,)",
+            light="all",
         ),
         says(
             "average-pool",
@@ -131,7 +136,7 @@ PLUGIN = Family(
             "Successfully created plugin: LayerNorm",
         ),
         says("gemm-operands", "Using opA: {a:int} opB: {b:int}", "Using opA: 0 opB: 1"),
-        says("casting", "Casting to type: {dtype}", "Casting to type: int32"),
+        says("casting", "Casting to type: {dtype}", "Casting to type: int32", light="all"),
         says(
             "output-marked",
             "Marking {tensor>} as output: {name}",

@@ -44,6 +44,12 @@ PLUGIN = Family(
         ),
         says(
             "kernel-set",
+            "{layer} Set Tactic Name: {kernel} Tactic: {tactic:hex16}",
+            "Conv_32 Set Tactic Name: ampere_scudnn_128x64_relu_small_nn_v1 Tactic: 0x5b8bf1b8028629d9",
+            light="all",
+        ),
+        says(
+            "kernel-set",
             "{layer} Set Tactic Name: {kernel} Tactic: {tactic}",
             "Conv_32 Set Tactic Name: ampere_scudnn_128x64_relu_small_nn_v1 Tactic: 4549827808004681195",
         ),
@@ -89,11 +95,13 @@ PLUGIN = Family(
             "tactic-too-slow",
             "Fast skip Tactic:{tactic:hex} which exceed time limit during pre-run",
             "Fast skip Tactic:0x0000000000000000 which exceed time limit during pre-run",
+            light="all",
         ),
         says(
             "reformat-added",
             "Adding reformat layer: {layer} from {before} to {after}",
             "Adding reformat layer: Reformatted Input Tensor 0 to Conv_1 (x) from Float(1,1) to Int8(1,1:32)",
+            light="all",
         ),
         says(
             "selection-took",
