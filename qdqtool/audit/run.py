@@ -54,12 +54,13 @@ def _findings(scene: Scene, ignore: tuple[str, ...]) -> tuple[Finding, ...]:
     for name in CHECKS.names():
         check: Check = CHECKS.load(name)
         if name not in ignore and check.code not in ignore:
-            found.extend(_finding(name, check, draft, scene.ms(draft.subject)) for draft in check.find(scene))
+            found.extend(_finding(name, check, draft, scene) for draft in check.find(scene))
     return tuple(sorted(found, key=lambda finding: (-finding.severity.rank, finding.code)))
 
 
-def _finding(name: str, check: Check, draft: Draft, ms: float | None) -> Finding:
-    """A draft with the code and name of its check, and the time of the layer it is about where that is measured."""
+def _finding(name: str, check: Check, draft: Draft, scene: Scene) -> Finding:
+    """A draft with the code and name of its check, the measured time of its layer, and the log lines that tell of it."""
+    ms = scene.ms(draft.subject)
     measured = "" if ms is None else f" (this layer takes {ms:.4f} ms)"
     return Finding(
         code=check.code,
@@ -69,7 +70,8 @@ def _finding(name: str, check: Check, draft: Draft, ms: float | None) -> Finding
         reason=f"{draft.reason}{measured}",
         fix=draft.fix,
         bytes=draft.bytes,
-        evidence=draft.evidence,
+        evidence=(*draft.evidence, *scene.in_log(draft.subject)),
+        hazard=CHECKS.manual(name).partition("\n")[0],
     )
 
 

@@ -7,13 +7,18 @@ from functools import cached_property
 
 from qdqtool.audit.case import Case
 from qdqtool.audit.verdicts import cases, verdict
+from qdqtool.core.buildlog import LogRun
 from qdqtool.core.difference import EngineDiff
-from qdqtool.core.engine import Engine, EngineLayer
+from qdqtool.core.engine import Engine, EngineLayer, Role
 from qdqtool.core.explore import EngineView
 from qdqtool.core.findings import Evidence, NodeVerdict
+from qdqtool.core.history import LayerHistory, histories
 from qdqtool.core.placement import Placement
 from qdqtool.core.wiring import Wiring
 from qdqtool.graph.view import GraphView
+
+_LINES = 6
+"""Lines of a log that a finding points to."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +34,8 @@ class Scene:
         explored: costs and times of the layers, or None.
         compared: how the engine differs from another one, or None; it is the second of the two.
         layers_file: name of the file that evidence points into.
+        log: the log of the build, or None.
+        log_file: name of that log.
     """
 
     engine: Engine
@@ -39,6 +46,8 @@ class Scene:
     explored: EngineView | None = None
     compared: EngineDiff | None = None
     layers_file: str = "layers.json"
+    log: LogRun | None = None
+    log_file: str = "build.log"
 
     @cached_property
     def kernels(self) -> tuple[EngineLayer, ...]:
@@ -71,6 +80,38 @@ class Scene:
         """Measured milliseconds of the layer called `name`, where there is a profile and such a layer."""
         place = self._positions.get(name)
         return self.explored.layers[place].ms if self.explored and place is not None else None
+
+    def in_log(self, subject: str) -> tuple[Evidence, ...]:
+        """The log lines that tell how the layer or the node called `subject` came to be, the telling ones first."""
+        if self.log is None:
+            return ()
+        rows = {row.node: row for row in self.log.ledger}
+        places = [self._positions[subject]] if subject in self._positions else self._held.get(subject, [])
+        told = [self._told[place] for place in places]
+        lines = [line for node in self.log.compute if node.node == subject for line in node.lines]
+        lines += [
+            line for history in told for name in history.qdq if name in rows for line in rows[name].lines[-1:]
+        ]
+        lines += [event.line for history in told for event in history.events]
+        return tuple(
+            Evidence(file=self.log_file, place=f"line {line}") for line in list(dict.fromkeys(lines))[:_LINES]
+        )
+
+    @cached_property
+    def _told(self) -> tuple[LayerHistory, ...]:
+        return histories(self.engine, self.log).layers if self.log else ()
+
+    @cached_property
+    def _held(self) -> dict[str, list[int]]:
+        """Places of the layers that hold each ONNX node in the arithmetic, or at all where none computes."""
+        found: dict[str, list[int]] = {}
+        for place, layer in sorted(
+            enumerate(self.engine.layers), key=lambda pair: pair[1].role is not Role.COMPUTE
+        ):
+            for node in layer.onnx_nodes:
+                if layer.role is Role.COMPUTE or node not in found:
+                    found.setdefault(node, []).append(place)
+        return found
 
     @cached_property
     def _positions(self) -> dict[str, int]:

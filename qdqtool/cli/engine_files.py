@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from qdqtool.audit.noop import Besides
 from qdqtool.buildlog import read as read_log
 from qdqtool.core.buildlog import LogRun
-from qdqtool.core.files import write_bytes, write_text
+from qdqtool.core.files import write_text
 from qdqtool.core.noop import NoOpReport, Really
 from qdqtool.engine.diff import Explored
 from qdqtool.engine.dot import dot
 from qdqtool.engine.nodes import node_facts
 from qdqtool.engine.outputs import same_outputs
 from qdqtool.engine.profiles import read_profile
-from qdqtool.engine.raster import png
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.annotate import annotate
 from qdqtool.graph.load import load
@@ -24,12 +22,11 @@ from qdqtool.graph.save import save
 from qdqtool.report import palette
 from qdqtool.report.graph import LARGEST, draw, network
 from qdqtool.report.layers import layer_rows
-from qdqtool.report.svg import standalone
+from qdqtool.report.picture import write_picture
 
 _TEXTS = frozenset({"layer-lines", "layers-dump"})
 """Forms of layer information that stand in logs."""
 _MODERATE = 1 << 26
-_COLOURS = dict(re.findall(r"\.p-(\w+) \{ --c: (#[0-9a-f]{6})", palette.CLASSES))
 
 
 def log_of(log: Path | None, file: Path, form: str) -> LogRun | None:
@@ -55,7 +52,7 @@ def drawn(explored: Explored, out: Path) -> None:
     """
     match out.suffix:
         case ".dot":
-            write_text(out, dot(explored.view, _COLOURS))
+            write_text(out, dot(explored.view, palette.COLOURS))
         case ".onnx":
             save(picture(explored.view), out)
         case ".svg" | ".png":
@@ -65,10 +62,7 @@ def drawn(explored: Explored, out: Path) -> None:
                     fix="write .dot or .onnx",
                 )
             drawing = draw(network(layer_rows(explored.engine, explored.view)))
-            if out.suffix == ".svg":
-                write_text(out, standalone(drawing))
-            else:
-                write_bytes(out, png(drawing, {f"p-{name}": colour for name, colour in _COLOURS.items()}))
+            write_picture(out, drawing)
         case other:
             raise UsageError(
                 f"cannot draw a {other!r} file", fix="choose .svg, .png, .dot or .onnx", where=str(out)

@@ -85,6 +85,7 @@ class Finding:
         fix: what to do about it.
         bytes: activation bytes at stake, where the check can tell (estimated from the dump).
         evidence: where to look.
+        hazard: what is bad about findings of this kind, in one sentence.
     """
 
     code: str
@@ -95,3 +96,4 @@ class Finding:
     fix: str
     bytes: int | None = None
     evidence: tuple[Evidence, ...] = ()
+    hazard: str = ""

@@ -71,7 +71,7 @@ def assemble(material: Material) -> Report:
         findings=tuple(sorted(audit.findings, key=_urgency)) if audit else (),
         comparison=material.comparison,
         ranges=range_rows(material.table, material.placement, material.histograms) if material.table else (),
-        layers=layer_rows(material.engine, material.view) if material.engine else (),
+        layers=layer_rows(material.engine, material.view, log) if material.engine else (),
         notes=_notes(material),
         ledger=log.ledger if log else (),
         funnel=log.funnel if log else (),
@@ -87,7 +87,7 @@ def runs_int8(verdict: NodeVerdict) -> bool:
 def _summary(material: Material) -> Summary:
     audit, build = material.audit, material.build
     counts = audit.counts if audit else _counted(material.engine) if material.engine else None
-    verdicts = audit.verdicts if audit else None
+    verdicts = audit.verdicts if audit and (audit.verdicts or not audit.counts.compute) else None
     found = Counter(finding.severity for finding in audit.findings) if audit else Counter()
     return Summary(
         model=material.model_name,

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
 from typing import TypedDict
 
 from qdqtool.core.engine import Certainty
 from qdqtool.core.events import LedgerRow
 from qdqtool.core.findings import Finding, NodeVerdict
+from qdqtool.core.history import LayerHistory, event_words, fate_words, myelin_words, tuning_words
 from qdqtool.core.report import LayerRow, Report
 from qdqtool.report import words
-from qdqtool.report.graph import describe
+from qdqtool.report.graph import Mark, describe
 from qdqtool.report.svg import clean
+
+
+class Told(TypedDict):
+    """One finding: what is wrong, and what to do."""
+
+    severity: str
+    title: str
+    reason: str
+    fix: str
 
 
 class Detail(TypedDict):
@@ -21,40 +30,73 @@ class Detail(TypedDict):
     name: str
     find: str
     facts: list[tuple[str, str]]
+    findings: list[Told]
     lists: list[tuple[str, list[str]]]
 
 
 def details(report: Report) -> list[Detail]:
     """One entry per layer in launch order; `find` is what a search looks through, in lower case."""
-    found = _by_subject(report.findings)
-    fate = _by_place(report.ledger)
+    fates = {row.node: row for row in report.ledger}
     judged = {verdict.node: verdict for verdict in report.verdicts}
-    return [_detail(layer, found, fate, judged) for layer in report.layers]
+    found = findings_of(report)
+    return [_detail(layer, own, fates, judged) for layer, own in zip(report.layers, found, strict=True)]
+
+
+def findings_of(report: Report) -> list[list[Finding]]:
+    """The findings about each layer: about itself, one of its ONNX nodes, or one of its tensors."""
+    found: dict[str, list[Finding]] = defaultdict(list)
+    for entry in report.findings:
+        found[entry.subject].append(entry)
+    return [
+        [entry for subject in _subjects(layer) for entry in found.get(subject, ())] for layer in report.layers
+    ]
+
+
+def marks(report: Report) -> dict[int, Mark]:
+    """How many findings each layer has, by its number; layers without are left out."""
+    return {
+        number: Mark(
+            count=len(own), severity=max((entry.severity for entry in own), key=lambda found: found.rank)
+        )
+        for number, own in enumerate(findings_of(report))
+        if own
+    }
+
+
+def _subjects(layer: LayerRow) -> tuple[str, ...]:
+    tensors = (*layer.inputs, *layer.constants, *layer.outputs)
+    return tuple(dict.fromkeys((layer.name, *layer.onnx_nodes, *(tensor.name for tensor in tensors))))
 
 
 def _detail(
-    layer: LayerRow,
-    findings: dict[str, list[Finding]],
-    ledger: dict[str, list[LedgerRow]],
-    judged: dict[str, NodeVerdict],
+    layer: LayerRow, findings: list[Finding], fates: dict[str, LedgerRow], judged: dict[str, NodeVerdict]
 ) -> Detail:
-    tensors = (*layer.inputs, *layer.constants, *layer.outputs)
-    subjects = dict.fromkeys((layer.name, *layer.onnx_nodes, *(tensor.name for tensor in tensors)))
+    history = layer.history or LayerHistory()
+    searched = [tuning_words(history.tuning)] if history.tuning else []
     lists = [
         ("ONNX nodes", [_node(name, judged.get(name)) for name in layer.onnx_nodes]),
-        ("Findings", [_finding(entry) for subject in subjects for entry in findings.get(subject, ())]),
         ("Inputs", [describe(tensor) for tensor in layer.inputs]),
         ("Weights and constants", [describe(tensor) for tensor in layer.constants]),
         ("Outputs", [describe(tensor) for tensor in layer.outputs]),
-        ("Q and DQ nodes", _fates(ledger, (layer.name, *layer.onnx_nodes))),
+        (
+            "Q and DQ nodes that ended here",
+            [fate_words(fates[name]) for name in history.qdq if name in fates],
+        ),
+        ("What the optimizer did", [event_words(event) for event in history.events]),
+        ("Search for the kernel", [*searched, *map(myelin_words, history.myelin)]),
     ]
-    words_of_layer = [layer.name, layer.kind, layer.tactic, layer.precision.value, *subjects]
     return Detail(
         name=clean(layer.name),
-        find=clean("\n".join(words_of_layer).lower()),
+        find=clean("\n".join((layer.kind, layer.tactic, layer.precision.value, *_subjects(layer))).lower()),
         facts=[(name, clean(value)) for name, value in _facts(layer) if value],
+        findings=[_told(entry) for entry in findings],
         lists=[(title, [clean(line) for line in lines]) for title, lines in lists if lines],
     )
+
+
+def _told(entry: Finding) -> Told:
+    about = f"{entry.severity.value} {entry.code}: {entry.check.replace('_', ' ')}"
+    return Told(severity=entry.severity.value, title=about, reason=clean(entry.reason), fix=clean(entry.fix))
 
 
 def _facts(layer: LayerRow) -> list[tuple[str, str]]:
@@ -64,10 +106,11 @@ def _facts(layer: LayerRow) -> list[tuple[str, str]]:
         ("Precision", f"{layer.precision}{guess}"),
         ("Role", layer.role.value),
         ("Kernel", layer.tactic),
-        ("Time", "" if layer.ms is None else f"{layer.ms:.4g} ms (measured)"),
-        ("Activations", words.size(layer.bytes)),
-        ("Weights", "" if layer.weight_bytes is None else words.size(layer.weight_bytes)),
+        ("Time", "" if layer.ms is None else f"{layer.ms:.4g} ms (measured)" if layer.ms else "0 ms: elided"),
+        ("Activations", "" if layer.bytes is None else words.size(layer.bytes)),
+        ("Weights", words.size(layer.weight_bytes) if layer.weight_bytes else ""),
         ("MACs", "" if layer.macs is None else f"{layer.macs:,}"),
+        ("As a GEMM", "M {:,}, N {:,}, K {:,}".format(*layer.gemm) if layer.gemm else ""),
         ("Intensity", "" if layer.intensity is None else f"{layer.intensity:.4g} MACs/byte"),
         ("Achieved", "" if layer.tflops is None else f"{layer.tflops:.3g} TFLOP/s (measured)"),
         ("Memory", "" if layer.gbs is None else f"{layer.gbs:.4g} GB/s (measured)"),
@@ -81,28 +124,3 @@ def _node(name: str, verdict: NodeVerdict | None) -> str:
     reason = f": {verdict.reason}" if verdict.reason else ""
     fix = f" Fix: {verdict.fix}" if verdict.fix else ""
     return f"{name} ({verdict.op}) {verdict.verdict.value}{reason}{fix}"
-
-
-def _finding(entry: Finding) -> str:
-    return f"{entry.severity.value} {entry.code} {entry.subject}: {entry.reason} Fix: {entry.fix}"
-
-
-def _fates(ledger: dict[str, list[LedgerRow]], places: Iterable[str]) -> list[str]:
-    rows = {row.node: row for place in places for row in ledger.get(place, ())}
-    return [f"{row.kind} {row.node}: {row.end}{f' {row.into}' if row.into else ''}" for row in rows.values()]
-
-
-def _by_subject(findings: Iterable[Finding]) -> dict[str, list[Finding]]:
-    grouped: dict[str, list[Finding]] = defaultdict(list)
-    for entry in findings:
-        grouped[entry.subject].append(entry)
-    return grouped
-
-
-def _by_place(ledger: Iterable[LedgerRow]) -> dict[str, list[LedgerRow]]:
-    """Ledger rows under the Q or DQ node's own name and under what it became part of."""
-    grouped: dict[str, list[LedgerRow]] = defaultdict(list)
-    for row in ledger:
-        for place in {row.node, row.into} - {""}:
-            grouped[place].append(row)
-    return grouped

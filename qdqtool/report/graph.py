@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from qdqtool.core.engine import Role
+from qdqtool.core.findings import Severity
+from qdqtool.core.formats import short
 from qdqtool.core.report import LayerRow, TensorRow
 from qdqtool.report import words
 from qdqtool.report.layout import Layout, Place, lay_out
@@ -18,7 +21,7 @@ from qdqtool.report.svg import Element, canvas, element, hint, shorten, write
 
 LARGEST = 4000
 """Layers; a drawing of more would neither be read nor open quickly."""
-_BOX = (216, 46)
+_BOX = (216, 62)
 _PORT = (150, 26)
 _PORTS = 40
 """Engine inputs and outputs that are drawn; names-only dumps would make every tensor one."""
@@ -27,6 +30,17 @@ _LETTERS = 27
 _SMALL_LETTERS = 33
 _CONVERSION = re.compile(r"quantizelinear|cast|reshape|transpose", re.IGNORECASE)
 """Nodes that name a layer badly: what they do is seen from the tensors."""
+
+
+_ROLES = {Role.COMPUTE: "computes", Role.QDQ: "converts"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mark:
+    """What a box is marked with: how many findings its layer has, and the worst of their severities."""
+
+    count: int
+    severity: Severity
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,8 +134,16 @@ def _sorted(wires: list[Wire]) -> tuple[Wire, ...]:
     return tuple(sorted(wires, key=lambda wire: (wire.source, wire.target, wire.tensor.name)))
 
 
-def draw(net: Network) -> Element:
-    """The drawing; boxes carry their layer number in data-layer, in launch order from 0."""
+def draw(net: Network, marks: Mapping[int, Mark] = MappingProxyType({})) -> Element:
+    """The drawing; boxes carry their layer number in data-layer, in launch order from 0.
+
+    Filled boxes compute, round ones only convert, dashed ones enter or leave the engine; every tensor tells its type
+    and format once.
+
+    Args:
+        net: what is drawn.
+        marks: findings, by layer number.
+    """
     bundles: dict[tuple[int, int], list[TensorRow]] = defaultdict(list)
     for wire in net.wires:
         bundles[wire.source, wire.target].append(wire.tensor)
@@ -131,29 +153,50 @@ def draw(net: Network) -> Element:
         layout.width + 2 * _MARGIN, layout.height + 2 * _MARGIN, class_="graph", aria_label="Engine graph"
     )
     sheet = element("g", drawing, transform=f"translate({_MARGIN} {_MARGIN})")
-    for path, tensors in zip(layout.paths, bundles.values(), strict=True):
+    told: dict[tuple[int, str], tuple[Place, TensorRow]] = {}
+    for (source, _), path, tensors in zip(bundles, layout.paths, bundles.values(), strict=True):
         _line(sheet, path, tensors)
-    _boxes(sheet, net, layout)
+        key = source, tensors[0].name
+        told[key] = min(told.get(key, (path[0], tensors[0])), (path[0], tensors[0]), key=lambda pair: pair[0])
+    for (left, top), tensor in told.values():
+        write(sheet, _format(tensor), left - 5, top + 13, class_="format end")
+    _boxes(sheet, net, layout, marks)
     return drawing
 
 
-def _boxes(sheet: Element, net: Network, layout: Layout) -> None:
+def _format(tensor: TensorRow) -> str:
+    return f"{tensor.dtype.value} {short(tensor.format)}".strip() if tensor.shape is not None else ""
+
+
+def _boxes(sheet: Element, net: Network, layout: Layout, marks: Mapping[int, Mark]) -> None:
     for number, layer, centre in zip(net.numbers, net.layers, layout.centres, strict=False):
-        box = _box(sheet, centre, _BOX, f"node {swatch(layer.precision)}")
+        style = f"node {_ROLES.get(layer.role, '')} {swatch(layer.precision)}"
+        box = _box(sheet, centre, _BOX, style, round_=_BOX[1] // 2 if layer.role is Role.QDQ else 5)
         box.set("data-layer", str(number))
         hint(box, layer.name)
-        write(box, label(layer), 10, 19, class_="name")
-        write(box, _about(layer), 10, 36, class_="soft")
+        left = 20 if layer.role is Role.QDQ else 10
+        most = (_BOX[0] - 2 * left) / _BOX[0]
+        write(box, label(layer, int(_LETTERS * most) + 1), left, 18, class_="name")
+        write(box, shorten(layer.kind, int(_SMALL_LETTERS * most)), left, 35, class_="soft")
+        write(box, _about(layer), left, 51, class_="soft")
+        if number in marks:
+            _badge(box, marks[number])
     for tensor, centre in zip(net.ports, layout.centres[len(net.layers) :], strict=True):
         box = _box(sheet, centre, _PORT, f"node port {swatch(tensor.dtype)}")
         hint(box, describe(tensor))
         write(box, shorten(tensor.name, 20), _PORT[0] / 2, 17, class_="middle")
 
 
-def _box(sheet: Element, centre: Place, size: tuple[int, int], style: str) -> Element:
+def _badge(box: Element, mark: Mark) -> None:
+    badge = element("g", box, class_=f"badge {mark.severity.value}", transform=f"translate({_BOX[0] - 8} 4)")
+    element("circle", badge, r=9)
+    write(badge, str(mark.count), 0, 3.5)
+
+
+def _box(sheet: Element, centre: Place, size: tuple[int, int], style: str, *, round_: int = 5) -> Element:
     left, top = centre[0] - size[0] // 2, centre[1] - size[1] // 2
     box = element("g", sheet, class_=style, transform=f"translate({left} {top})")
-    element("rect", box, width=size[0], height=size[1], rx=5)
+    element("rect", box, width=size[0], height=size[1], rx=round_)
     return box
 
 
@@ -189,5 +232,4 @@ def main_node(layer: LayerRow) -> str | None:
 def _about(layer: LayerRow) -> str:
     known = [layer.precision.value, words.size(layer.bytes) if layer.bytes is not None else ""]
     known += [] if layer.ms is None else [f"{layer.ms:.3g} ms"]
-    rest = " \N{MIDDLE DOT} ".join(part for part in known if part)
-    return f"{shorten(layer.kind, _SMALL_LETTERS - len(rest))} \N{MIDDLE DOT} {rest}" if layer.kind else rest
+    return " \N{MIDDLE DOT} ".join(part for part in known if part)

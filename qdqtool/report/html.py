@@ -11,19 +11,25 @@ from importlib.resources import files
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from qdqtool.core.difference import EngineDiff
 from qdqtool.core.report import Report
 from qdqtool.report import palette, svg, words
 from qdqtool.report.assemble import runs_int8
-from qdqtool.report.details import Detail, details
+from qdqtool.report.details import Detail, details, marks
 from qdqtool.report.figures import Figure, figures
 from qdqtool.report.graph import LARGEST, Network, draw, network
+from qdqtool.report.groups import Group, groups, places
 from qdqtool.report.sides import Sides, compare_sides
 
+_HEAD, _TAIL = 12, 48
+"""Letters at both ends of a file name that are shown; the whole name is its hint."""
 
-def render(report: Report, against: Report | None = None) -> str:
+
+def render(report: Report, against: Report | None = None, diff: EngineDiff | None = None) -> str:
     """The HTML text of the page; everything that comes from a model or a dump is escaped.
 
-    With `against`, a second run, the page shows both and what differs between them.
+    With `against`, a second run, the page shows both and what differs between them; `diff`, a comparison of their
+    engines, adds why.
     """
     environment = Environment(
         loader=PackageLoader("qdqtool.report", "page"),
@@ -34,11 +40,14 @@ def render(report: Report, against: Report | None = None) -> str:
     )
     environment.filters["clean"] = svg.clean
     environment.filters["metric_name"] = words.metric
+    environment.filters["places"] = places
+    environment.filters["brief"] = _brief
     script = _asset("page.js")
     runs = [_Run("a", report)] + ([_Run("b", against)] if against is not None else [])
     return environment.get_template("page.html").render(
         runs=runs,
         sides=_sides(report, against),
+        diff=diff,
         style=Markup(palette.CLASSES + _asset("page.css")),  # noqa: S704 -- our own file
         script=Markup(script),  # noqa: S704 -- our own file
         script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -47,6 +56,11 @@ def render(report: Report, against: Report | None = None) -> str:
         in_order=palette.in_order,
         runs_int8=runs_int8,
     )
+
+
+def _brief(name: str) -> str:
+    """A file name that fits; the end tells files of one series apart."""
+    return name if len(name) <= _HEAD + _TAIL else f"{name[:_HEAD]}\N{HORIZONTAL ELLIPSIS}{name[-_TAIL:]}"
 
 
 def _sides(report: Report, against: Report | None) -> Sides | None:
@@ -75,7 +89,17 @@ class _Run:
     @cached_property
     def graph(self) -> Markup | None:
         """The engine's drawing; None where there is nothing to draw, or too much."""
-        return svg.inline(draw(self.network)) if self.network.layers and not self.is_too_large else None
+        drawable = bool(self.network.layers) and not self.is_too_large
+        return svg.inline(draw(self.network, marks(self.report))) if drawable else None
+
+    @cached_property
+    def groups(self) -> tuple[Group, ...]:
+        return groups(self.report)
+
+    @cached_property
+    def time(self) -> float:
+        """Milliseconds of all layers; 0 where they were not measured."""
+        return sum(layer.ms or 0.0 for layer in self.report.layers)
 
     @cached_property
     def details(self) -> list[Detail]:
@@ -91,8 +115,10 @@ class _Run:
 
     @cached_property
     def layer_of(self) -> dict[str, int]:
-        """Number of the first layer that holds an ONNX node, by node name."""
+        """Number of the first layer of this name, or that holds an ONNX node of this name."""
         found: dict[str, int] = {}
+        for number, layer in enumerate(self.report.layers):
+            found.setdefault(layer.name, number)
         for number, layer in enumerate(self.report.layers):
             for node in layer.onnx_nodes:
                 found.setdefault(node, number)

@@ -5,15 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from qdqtool.core.buildlog import LogRun
 from qdqtool.core.engine import Engine, EngineLayer, EngineTensor
 from qdqtool.core.explore import EngineView, LayerView
+from qdqtool.core.history import histories
 from qdqtool.core.report import LayerRow, Report, TensorRow
 
 
-def layer_rows(engine: Engine, view: EngineView | None = None) -> tuple[LayerRow, ...]:
-    """All layers in launch order; `view`, made from the same engine, adds what each costs."""
+def layer_rows(
+    engine: Engine, view: EngineView | None = None, log: LogRun | None = None
+) -> tuple[LayerRow, ...]:
+    """All layers in launch order; `view`, made from the same engine, adds what each costs, `log` how it came to be."""
     rows = tuple(_row(layer) for layer in engine.layers)
-    return rows if view is None else tuple(map(_costed, rows, view.layers))
+    if view is not None:
+        rows = tuple(map(_costed, rows, view.layers))
+    if log is None:
+        return rows
+    told = histories(engine, log).layers
+    return tuple(replace(row, history=history) for row, history in zip(rows, told, strict=True))
 
 
 def timed(report: Report, view: EngineView) -> Report:
@@ -44,7 +53,9 @@ def _costed(row: LayerRow, view: LayerView) -> LayerRow:
     return replace(
         row,
         ms=view.ms,
+        weight_bytes=row.weight_bytes if view.weight_bytes is None else view.weight_bytes,
         macs=view.macs,
+        gemm=view.gemm,
         intensity=view.intensity,
         tflops=view.tflops,
         gbs=view.gbs,

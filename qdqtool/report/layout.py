@@ -9,7 +9,7 @@ import graphlay
 
 _OPTIONS = {
     "direction": "topbottom",
-    "spacing": {"layer_gap": 34.0, "node_gap": 26.0, "dummy_gap": 14.0},
+    "spacing": {"layer_gap": 40.0, "node_gap": 26.0, "dummy_gap": 14.0},
 }
 Place = tuple[int, int]
 """x and y in pixels."""

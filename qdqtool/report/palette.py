@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from qdqtool.core.dtypes import DType
 
-_COLOURS = {
+COLOURS = {
     "int8": "#009e73",
     "fp8": "#cc79a7",
     "int4": "#117a65",
@@ -21,12 +21,13 @@ _COLOURS = {
     "other": "#7f8c8d",
     "unknown": "#b0b0b0",
 }
-_ORDER = tuple(_COLOURS)
+"""Colour by precision."""
+_ORDER = tuple(COLOURS)
 
 
 def swatch(dtype: DType) -> str:
     """The CSS class of a precision; integers that are indices or shapes share one."""
-    return f"p-{dtype.value if dtype.value in _COLOURS else 'other'}"
+    return f"p-{dtype.value if dtype.value in COLOURS else 'other'}"
 
 
 def in_order(dtypes: Iterable[DType]) -> list[DType]:
@@ -36,15 +37,24 @@ def in_order(dtypes: Iterable[DType]) -> list[DType]:
     )
 
 
-CLASSES = "\n".join(f".p-{name} {{ --c: {colour}; }}" for name, colour in _COLOURS.items())
+CLASSES = "\n".join(f".p-{name} {{ --c: {colour}; }}" for name, colour in COLOURS.items())
 """CSS that gives every precision its colour as the variable --c."""
 
 _INK = "#1b1f24"
-_FILLED = "\n".join(
-    f".bar.p-{name}, .dot.p-{name} {{ fill: {colour}; }}" for name, colour in _COLOURS.items()
-)
+_FILLED = "\n".join(f".bar.p-{name}, .dot.p-{name} {{ fill: {colour}; }}" for name, colour in COLOURS.items())
 _LINED = "\n".join(
-    f".edge.p-{name}, .node.p-{name} rect {{ stroke: {colour}; }}" for name, colour in _COLOURS.items()
+    f".edge.p-{name}, .node.p-{name} rect {{ stroke: {colour}; }}" for name, colour in COLOURS.items()
+)
+
+
+def _tint(colour: str, share: float = 0.16) -> str:
+    """A colour thinned out with white."""
+    parts = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return "#" + "".join(f"{round(255 - share * (255 - part)):02x}" for part in parts)
+
+
+_TINTED = "\n".join(
+    f".computes.p-{name} rect {{ fill: {_tint(colour)}; }}" for name, colour in COLOURS.items()
 )
 STYLE = f"""
 svg {{ font: 12px sans-serif; background: #fff; }}
@@ -62,8 +72,14 @@ text {{ fill: {_INK}; }}
 .front {{ fill: none; stroke: #d55e00; stroke-width: 1.5; }}
 .node rect {{ fill: #fff; stroke-width: 2; }}
 .port rect {{ stroke-dasharray: 4 3; }}
+.format {{ fill: #59636e; font-size: 10px; }}
+.badge circle {{ fill: #b3261e; }}
+.badge text {{ fill: #fff; font-size: 10px; font-weight: 700; text-anchor: middle; }}
+.badge.warning circle {{ fill: #8a5a00; }}
+.badge.info circle {{ fill: #59636e; }}
 .edge {{ fill: none; stroke-width: 1.6; }}
 {_FILLED}
 {_LINED}
+{_TINTED}
 """
 """Style of a drawing that stands alone, without CSS variables, which many viewers of SVG do not know."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from qdqtool.core.files import write_bytes, write_text
@@ -10,31 +11,47 @@ from qdqtool.report.svg import Element, standalone
 
 _ZOOM = 2.0
 """Pixels per SVG unit, so that text stays sharp."""
+_LARGEST = 60_000_000
+"""Pixels; a larger picture is zoomed out."""
+_LEAST = 0.5
+"""Pixels per SVG unit below which nobody can read a text."""
 
 
 def write_picture(path: Path, drawing: Element) -> None:
     """Write a drawing to a .svg or .png file.
 
     Raises:
-        UsageError: another suffix.
+        UsageError: another suffix, or a PNG that would be too large to be read.
         MissingPackage: PNG without the extra `png`.
     """
     text = standalone(drawing)
     if path.suffix.lower() == ".svg":
         write_text(path, text)
     elif path.suffix.lower() == ".png":
-        write_bytes(path, _png(text))
+        write_bytes(path, _png(text, _zoom(drawing, path)))
     else:
         raise UsageError(
             f"pictures are not written as {path.suffix!r}", fix="name a .svg or .png file", where=str(path)
         )
 
 
-def _png(text: str) -> bytes:
+def _zoom(drawing: Element, path: Path) -> float:
+    width, height = (float(number) for number in drawing.get("viewBox", "0 0 1 1").split()[2:])
+    fitting = math.sqrt(_LARGEST / (width * height))
+    if fitting < _LEAST:
+        raise UsageError(
+            f"the picture would have {width:.0f} x {height:.0f} pixels",
+            fix="write .svg or .dot instead",
+            where=str(path),
+        )
+    return min(_ZOOM, fitting)
+
+
+def _png(text: str, zoom: float) -> bytes:
     try:
         from resvg_py import svg_to_bytes
     except ImportError as error:
         raise MissingPackage(
             "PNG needs resvg-py", fix="pip install 'qdqtool[png]', or ask for SVG"
         ) from error
-    return bytes(svg_to_bytes(svg_string=text, zoom=_ZOOM, background="#ffffff"))
+    return bytes(svg_to_bytes(svg_string=text, zoom=zoom, background="#ffffff"))

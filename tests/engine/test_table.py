@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-from xml.etree import ElementTree as ET
 
 import onnx
 import pytest
-from PIL import Image
 
 from qdqtool.core.explore import EngineView
 from qdqtool.core.layer_names import normalized, parts, stem
@@ -16,7 +14,6 @@ from qdqtool.core.timing import Profile, ProfileRow
 from qdqtool.engine import read_text
 from qdqtool.engine.dot import dot
 from qdqtool.engine.nodes import node_facts
-from qdqtool.engine.raster import png
 from qdqtool.engine.table import cells, select, write_csv
 from qdqtool.engine.view import view
 from qdqtool.errors import UsageError
@@ -101,22 +98,6 @@ def test_dot_joins_through_layers_without_a_kernel():
     )
     text = dot(view(read_text(dump(CONV, noop, after), where="test")), {})
     assert "n0 -> n2" in text
-
-
-def test_a_drawing_becomes_a_png_of_its_size():
-    drawing = ET.fromstring(
-        '<svg viewBox="0 0 80 40"><g transform="translate(10 10)" class="p-int8"><rect width="30" height="20"/>'
-        '<text x="4" y="12">a</text></g><polyline class="p-fp16" points="0,0 79,39"/></svg>'
-    )
-    image = Image.open(io.BytesIO(png(drawing, {"p-int8": "#009e73", "p-fp16": "#0072b2"})))
-    assert image.size == (81, 41)
-    colours = {colour for _, colour in image.getcolors(100_000)}
-    assert {(0, 0x9E, 0x73), (0, 0x72, 0xB2), (255, 255, 255)} <= colours
-
-
-def test_a_picture_too_large_for_memory_is_refused():
-    with pytest.raises(UsageError, match="pixels"):
-        png(ET.fromstring('<svg viewBox="0 0 100000 100000"/>'), {})
 
 
 def test_an_annotated_model_carries_facts_and_computes_the_same(tmp_path):

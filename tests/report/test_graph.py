@@ -122,7 +122,7 @@ def test_every_layer_is_drawn_once_with_its_number_and_precision() -> None:
     drawing = draw(network(layer_rows(chain(20), None)))
     boxes = [box for box in drawing.iter("g") if box.get("data-layer")]
     assert [int(box.get("data-layer") or -1) for box in boxes] == list(range(20))
-    assert boxes[2].get("class") == f"node p-{DType.FLOAT32.value}"
+    assert boxes[2].get("class") == f"node computes p-{DType.FLOAT32.value}"
 
 
 @given(

@@ -10,6 +10,8 @@ import pytest
 from qdqtool.errors import UsageError
 from qdqtool.report.assemble import Material, assemble
 from qdqtool.report.figures import write_figures
+from qdqtool.report.picture import write_picture
+from qdqtool.report.svg import canvas
 from tests.report.material import ENGINE, chain_material
 
 
@@ -39,3 +41,17 @@ def test_other_forms_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"'\.bmp'"):
         write_figures(assemble(chain_material(5)), tmp_path, "bmp")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_png_too_large_to_be_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="pixels"):
+        write_picture(tmp_path / "huge.png", canvas(100_000, 100_000))
+
+
+def test_a_large_png_is_zoomed_out(tmp_path: Path) -> None:
+    pytest.importorskip("resvg_py", reason="needs the extra png")
+    from PIL import Image
+
+    write_picture(tmp_path / "large.png", canvas(8000, 10_000))
+    with Image.open(tmp_path / "large.png") as image:
+        assert 4000 < image.size[0] < 8000

@@ -1,20 +1,33 @@
 """Show the report of a run, and write it as a page or as pictures.
 
 Reads report.json of a run folder; where it is missing, the report is put together from the artefacts of the steps that
-ran. Instead of a folder, layer information of any engine will do (--exportLayerInfo, a layer dump, a build log), with
-its times from --profile. The page is one file that needs no network; with --against it shows two runs side by side.
+ran. Instead of a folder, layer information of any engine will do (--exportLayerInfo, a layer dump, a build log): it is
+audited, with its times from --profile and what the optimizer did from --log. The page is one file that needs no
+network; with --against it shows two runs side by side, and says what makes them differ.
 """
 
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
+    from qdqtool.core.difference import EngineDiff
     from qdqtool.core.report import Report
+    from qdqtool.core.timing import Profile
+    from qdqtool.engine.diff import Explored
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Opened:
+    """A report, and the engine it is about where its layers are there."""
+
+    report: Report
+    explored: Explored | None = None
 
 
 def report(
@@ -26,7 +39,14 @@ def report(
     against: Annotated[
         Path | None, typer.Option(help="Second run, for a page with both side by side.")
     ] = None,
-    profile: Annotated[Path | None, typer.Option(help="Layer times of the engine: --exportProfile.")] = None,
+    against_profile: Annotated[Path | None, typer.Option(help="Layer times of the second engine.")] = None,
+    profile: Annotated[
+        Path | None, typer.Option("--profile", "-p", help="Layer times of the engine: --exportProfile.")
+    ] = None,
+    log: Annotated[
+        Path | None,
+        typer.Option(help="Verbose log of the build, for an engine that comes without a run folder."),
+    ] = None,
     charts: Annotated[
         Path | None, typer.Option(help="Write the charts as pictures into this folder.")
     ] = None,
@@ -43,10 +63,13 @@ def report(
     from qdqtool.report.figures import write_figures
     from qdqtool.report.html import render
 
-    found = _open(run, profile)
+    opened = _open(run, profile, log)
+    found = opened.report
     if html or out is not None:
         page = out or (run if run.is_dir() else run.parent) / "report.html"
-        write_text(page, render(found, None if against is None else _open(against, None)))
+        other = None if against is None else _open(against, against_profile, None)
+        diff = _difference(opened, other) if other else None
+        write_text(page, render(found, other.report if other else None, diff))
         stderr().print(f"wrote {page}", markup=False, highlight=False)
     if charts is not None:
         for path in write_figures(found, charts, pictures):
@@ -57,21 +80,62 @@ def report(
         terminal.render(found, stdout())
 
 
-def _open(run: Path, profile: Path | None) -> Report:
+def _difference(first: Opened, second: Opened) -> EngineDiff | None:
+    """What makes the second engine differ from the first; None where the layers of one are not there."""
+    from qdqtool.engine.diff import compare
+
+    if first.explored is None or second.explored is None:
+        return None
+    return compare(replace(first.explored, name="run A"), replace(second.explored, name="run B"))
+
+
+def _open(run: Path, profile: Path | None, log: Path | None) -> Opened:
     """The report of a run folder, or of an engine alone."""
+    from qdqtool.engine.diff import Explored
     from qdqtool.engine.profiles.read import read_profile
     from qdqtool.engine.read import read
     from qdqtool.engine.view import view
-    from qdqtool.report.assemble import Material, assemble
     from qdqtool.report.folder import read_report
     from qdqtool.report.layers import timed
 
     times = None if profile is None else read_profile(profile)
     if run.is_file():
-        engine = read(run)
-        return assemble(Material(model_name=run.name, engine=engine, view=view(engine, profile=times)))
+        return _alone(run, times, log)
     found = read_report(run)
-    return found if times is None else timed(found, view(read(run / "layers.json"), profile=times))
+    layers = run / "layers.json"
+    if not layers.is_file():
+        return Opened(report=found)
+    engine = read(layers)
+    seen = view(engine, profile=times)
+    return Opened(
+        report=found if times is None else timed(found, seen),
+        explored=Explored(name=found.summary.model, engine=engine, view=seen),
+    )
+
+
+def _alone(file: Path, times: Profile | None, log: Path | None) -> Opened:
+    """An engine of which there is nothing but layer information: audited, with its log where there is one."""
+    from qdqtool.audit.run import examine
+    from qdqtool.audit.scene import stage
+    from qdqtool.cli.engine_files import log_of
+    from qdqtool.core.buildlog import BuildLog
+    from qdqtool.engine.diff import Explored
+    from qdqtool.engine.read import read
+    from qdqtool.engine.view import view
+    from qdqtool.report.assemble import Material, assemble
+
+    engine = read(file)
+    told = log_of(log, file, engine.form)
+    seen = view(engine, profile=times, log=told)
+    scene = replace(stage(engine), explored=seen, layers_file=file.name, log=told)
+    material = Material(
+        model_name=file.name,
+        engine=engine,
+        view=seen,
+        audit=examine(scene),
+        log=BuildLog(runs=(told,)) if told else None,
+    )
+    return Opened(report=assemble(material), explored=Explored(name=file.name, engine=engine, view=seen))
 
 
 PLUGIN = report

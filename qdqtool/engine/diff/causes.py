@@ -16,6 +16,8 @@ _NAMED = 8
 """Layers that a sentence names; the rest is counted."""
 _WORTH = 0.02
 """Share by which a single layer must be slower to be mentioned; less is noise."""
+_SHARE = 0.002
+"""Share of the whole engine's time that this must be."""
 
 
 def causes(
@@ -27,7 +29,7 @@ def causes(
         *_round_trips(left, right),
         *_conversions(before, after),
         *_others(pairs, before, after),
-        *_slower(pairs),
+        *_slower(pairs, before.ms),
     ]
     return tuple(sorted(found, key=lambda cause: (-abs(cause.ms or 0.0), -abs(cause.bytes or 0), cause.text)))
 
@@ -57,13 +59,16 @@ def _round_trips(left: Explored, right: Explored) -> Iterator[Cause]:
     worse = len(new) > len(old)
     side, other, trips, rest = (right, left, new, old) if worse else (left, right, old, new)
     kernels = [layer for _, layer in trips]
-    ms, size = side.ms(kernels), side.bytes(kernels)
+    spent, moved = side.ms(kernels), side.bytes(kernels)
+    ms = spent if worse or spent is None else -spent
+    size = moved if worse or moved is None else -moved
     types = ", ".join(sorted({str(layer.inputs[0].dtype) for layer in kernels}))
     yield Cause(
         text=f"{side.name} has {len(trips)} {types} round trips, {other.name} has {len(rest)}: an INT8 kernel writes "
-        f"{types} and another kernel only turns it back into INT8, behind {_named(tuple(s.name for s, _ in trips))}",
-        ms=ms if worse or ms is None else -ms,
-        bytes=size if worse or size is None else -size,
+        f"{types} and another kernel only turns it back into INT8{_effect(ms, size)}, behind "
+        f"{_named(tuple(source.name for source, _ in trips))}",
+        ms=ms,
+        bytes=size,
         layers=tuple(layer.name for layer in kernels),
     )
 
@@ -103,9 +108,10 @@ def _others(pairs: tuple[LayerPair, ...], before: EngineTotals, after: EngineTot
         yield Cause(text=f"all other layers{_effect(ms, None)}", ms=ms, bytes=None, layers=())
 
 
-def _slower(pairs: tuple[LayerPair, ...]) -> Iterator[Cause]:
+def _slower(pairs: tuple[LayerPair, ...], whole: float | None) -> Iterator[Cause]:
     for pair in pairs:
-        if pair.ms is not None and pair.left.ms and pair.ms > _WORTH * pair.left.ms:
+        least = max(_WORTH * (pair.left.ms or 0.0), _SHARE * (whole or 0.0))
+        if pair.ms is not None and pair.left.ms and pair.ms > least:
             yield Cause(
                 text=f"{_named(pair.right.layers)} takes {pair.right.ms:.4f} ms in {pair.right.precision} instead of "
                 f"{pair.left.ms:.4f} ms in {pair.left.precision}",

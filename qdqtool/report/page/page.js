@@ -83,6 +83,13 @@
     };
     panel.replaceChildren();
     line("h3", layer.name, panel);
+    for (const found of layer.findings) {
+      const box = line("div", "", panel);
+      box.className = "finding";
+      line("b", found.title, box).className = found.severity;
+      line("p", found.reason, box);
+      line("p", `Fix: ${found.fix}`, box).className = "fix";
+    }
     const facts = line("dl", "", panel);
     for (const [name, text] of layer.facts) {
       line("dt", name, facts);

@@ -1,0 +1,62 @@
+"""Findings of one kind together, with what they cost together."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from qdqtool.core.findings import Evidence, Finding, Severity
+from qdqtool.core.report import Report
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Group:
+    """Findings of one check.
+
+    Attributes:
+        code: the check's code.
+        name: its name in words.
+        severity: the worst of its findings.
+        hazard: what is bad about them.
+        findings: most bytes first.
+        bytes: activation bytes at stake together, as far as they are known; 0 where none are.
+        ms: measured milliseconds of the layers they are about; 0 where none were timed.
+    """
+
+    code: str
+    name: str
+    severity: Severity
+    hazard: str
+    findings: tuple[Finding, ...]
+    bytes: int
+    ms: float
+
+
+def groups(report: Report) -> tuple[Group, ...]:
+    """Findings by check: the most severe first, then those that cost most."""
+    times = {layer.name: layer.ms or 0.0 for layer in report.layers}
+    found: dict[tuple[str, str], list[Finding]] = defaultdict(list)
+    for entry in report.findings:
+        found[entry.code, entry.check].append(entry)
+    made = [_group(code, check, entries, times) for (code, check), entries in found.items()]
+    return tuple(sorted(made, key=lambda group: (-group.severity.rank, -group.ms, -group.bytes, group.code)))
+
+
+def _group(code: str, check: str, entries: list[Finding], times: dict[str, float]) -> Group:
+    return Group(
+        code=code,
+        name=check.replace("_", " "),
+        severity=max((entry.severity for entry in entries), key=lambda severity: severity.rank),
+        hazard=next((entry.hazard for entry in entries if entry.hazard), ""),
+        findings=tuple(entries),
+        bytes=sum(entry.bytes or 0 for entry in entries),
+        ms=sum(times.get(name, 0.0) for name in {entry.subject for entry in entries}),
+    )
+
+
+def places(evidence: tuple[Evidence, ...]) -> list[tuple[str, str]]:
+    """Evidence by file: its name, and the places in it."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for entry in evidence:
+        found[entry.file].append(entry.place)
+    return [(file, ", ".join(dict.fromkeys(names))) for file, names in found.items()]
