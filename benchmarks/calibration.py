@@ -2,10 +2,13 @@
 
     python benchmarks/calibration.py [--quick] [--networks NAME ...] [--samples N ...] [--batches N ...] [--rivals]
 
-The floor is onnxruntime's FP32 inference over the same samples with all processors. Floor and calibration run in
-turns in one process, so that a busy machine slows both; the figures are medians of the ratios. The calibration is the
-whole call: model opened, placement, one pass over the samples, tables. What only the first call of a process pays
-(imports, compiled loops) is `fixed_seconds`. Peak memory is measured in processes of their own.
+The floor is onnxruntime's FP32 inference over the same samples with all processors, its session being open. Floor and
+calibration run in turns in one process, so that a busy machine slows both; the figures are medians of the ratios. The
+calibration is the whole call: model opened, placement, one pass over the samples, tables. Ratios of processor time
+(`_cpu`) are taken to a floor whose threads do not spin while they wait. `fixed_seconds` is the first call of a process
+with a single sample: imports, compiled loops, everything; `call_seconds` is the same once more, in the same process.
+Peak memory is measured in processes of their own. `--rivals` measures onnxruntime.quantization and nvidia-modelopt
+over the same floor, each in an environment of its own (some minutes and about 2 GB at the first run).
 
 The last line is one JSON object. For the first network it repeats at the top:
 `all_methods_over_floor`, `max_over_floor` (ratios of wall time), `peak_mib_over_floor` (MiB), and
@@ -16,12 +19,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +119,14 @@ def _one(mode: str, model: str, data: str, samples: str) -> dict[str, Any]:
         work.calibrate(METHODS)
     else:
         return work.ratios(int(rest[0]))
-    return {"peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+    return {"peak_mib": round(_peak_mib())}
+
+
+def _peak_mib() -> float:
+    """Peak of this process's own memory; what getrusage says may be that of the process that started it."""
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found is not None
+    return int(found[1]) / 1024
 
 
 class Work:
@@ -127,7 +138,7 @@ class Work:
         self._samples = samples
         self._batch = batch
 
-    def floor(self) -> float:
+    def floor(self, *, spinning: bool = True) -> float:
         """Seconds of bare inference, the session being open."""
         import numpy as np
         import onnxruntime
@@ -137,6 +148,8 @@ class Work:
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = processors()
+        if not spinning:
+            options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         session = onnxruntime.InferenceSession(str(self._model), options, providers=["CPUExecutionProvider"])
         rows = members(self._data)[0].rows(range(self._samples))
         first = np.stack([row for row, _ in zip(rows, range(self._batch), strict=False)])
@@ -147,8 +160,8 @@ class Work:
             session.run(None, {"x": np.stack(group)})
         return time.perf_counter() - began
 
-    def calibrate(self, methods: tuple[str, ...], samples: int | None = None) -> float:
-        """Seconds of the whole call."""
+    def calibrate(self, methods: tuple[str, ...], samples: int | None = None) -> dict[str, float]:
+        """Seconds of the whole call, of collecting in it, and of making all tables."""
         began = time.perf_counter()
         from qdqtool.calibration.crew import Manner
         from qdqtool.core.recipe import Recipe, SampleOptions
@@ -157,38 +170,45 @@ class Work:
         recipe = Recipe(samples=SampleOptions(batch=self._batch, limit=samples or self._samples))
         job = Calibration(CalibrationOrder(model=self._model, recipe=recipe, samples=str(self._data)))
         histograms = job.collect(Manner(bins=methods != ("max",)), None)
+        collected = time.perf_counter()
         job.tables(histograms, methods)
-        return time.perf_counter() - began
+        ended = time.perf_counter()
+        return {"whole": ended - began, "collecting": collected - began, "tables": ended - collected}
 
     def ratios(self, repeat: int) -> dict[str, Any]:
         """Floor, max alone and all methods in turns."""
-        first, again = (self.calibrate(METHODS, samples=1) for _ in range(2))
-        rounds = []
-        for _ in range(repeat):
-            row = {}
-            for name, job in (
-                ("floor", self.floor),
-                ("max", lambda: self.calibrate(("max",))),
-                ("all", lambda: self.calibrate(METHODS)),
-            ):
-                before = time.process_time()
-                row[name] = job()
-                row[f"{name}_cpu"] = time.process_time() - before
-            rounds.append(row)
+        fixed, call = (self.calibrate(METHODS, samples=1)["whole"] for _ in range(2))
+        rounds = [self._round() for _ in range(repeat)]
 
-        def median(top: str, bottom: str | None = None) -> float:
-            values = [row[top] / (row[bottom] if bottom else 1.0) for row in rounds]
-            return round(statistics.median(values), 3)
+        def median(top: str, bottom: str) -> float:
+            return round(statistics.median(row[top] / row[bottom] for row in rounds), 3)
 
         return {
-            "fixed_seconds": round(first - again, 3),
-            "floor_seconds": median("floor"),
+            "fixed_seconds": round(fixed, 3),
+            "call_seconds": round(call, 3),
+            "floor_seconds": round(statistics.median(row["floor"] for row in rounds), 3),
             "max_over_floor": median("max", "floor"),
             "all_methods_over_floor": median("all", "floor"),
-            "max_over_floor_cpu": median("max_cpu", "floor_cpu"),
-            "all_methods_over_floor_cpu": median("all_cpu", "floor_cpu"),
-            "methods_over_max": median("all", "max"),
+            "max_over_floor_cpu": median("max_cpu", "quiet_cpu"),
+            "all_methods_over_floor_cpu": median("all_cpu", "quiet_cpu"),
+            "tables_over_collecting": median("tables", "collecting"),
         }
+
+    def _round(self) -> dict[str, float]:
+        """Wall and processor seconds of everything once."""
+        row = {}
+        jobs: dict[str, Callable[[], float | dict[str, float]]] = {
+            "floor": self.floor,
+            "quiet": lambda: self.floor(spinning=False),
+            "max": lambda: self.calibrate(("max",)),
+            "all": lambda: self.calibrate(METHODS),
+        }
+        for name, job in jobs.items():
+            before = time.process_time()
+            took = job()
+            row[f"{name}_cpu"] = time.process_time() - before
+            row |= {name: took} if isinstance(took, float) else {**took, name: took["whole"]}
+        return row
 
 
 def _rivals(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -196,15 +216,18 @@ def _rivals(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     from rival_costs import measure
 
     return {
-        f"{network} x{samples}": measure(*write(network, folder, samples * 8), samples, folder)
+        f"{network} x{samples} batch {batch}": measure(
+            *write(network, folder, samples * 8), samples=samples, batch=batch, folder=folder
+        )
         for network in options.networks
         for samples in options.samples
+        for batch in options.batches
     }
 
 
 def _print_tables(results: dict[str, Any], rivals: dict[str, Any]) -> None:
     print(
-        f"{'network':<32}{'floor s':>8}{'all':>7}{'max':>7}{'all cpu':>9}{'fixed s':>9}{'MiB over':>10}{'growth':>8}"
+        f"{'network':<32}{'floor s':>8}{'all':>7}{'max':>7}{'all cpu':>9}{'max cpu':>9}{'tables':>8}{'fixed s':>9}{'MiB over':>10}{'growth':>8}"
     )
     for name, row in results.items():
         goal = GOALS.get(name.split()[0])
@@ -214,7 +237,8 @@ def _print_tables(results: dict[str, Any], rivals: dict[str, Any]) -> None:
             verdict = "  met" if met else f"  goal {goal[0]} / {goal[1]}"
         print(
             f"{name:<32}{row['floor_seconds']:>8.2f}{row['all_methods_over_floor']:>7.2f}{row['max_over_floor']:>7.2f}"
-            f"{row['all_methods_over_floor_cpu']:>9.2f}{row['fixed_seconds']:>9.2f}{row['peak_mib_over_floor']:>10}"
+            f"{row['all_methods_over_floor_cpu']:>9.2f}{row['max_over_floor_cpu']:>9.2f}"
+            f"{row['tables_over_collecting']:>8.1%}{row['fixed_seconds']:>9.2f}{row['peak_mib_over_floor']:>10}"
             f"{row['peak_growth_8x_samples']:>8}{verdict}"
         )
     for name, row in rivals.items():

@@ -14,26 +14,40 @@ import venv
 from pathlib import Path
 from typing import Any
 
-PACKAGES = {
+PACKAGES: dict[str, tuple[str, ...]] = {
     "onnxruntime": ("onnxruntime==1.31.1", "onnx", "sympy"),
-    "modelopt": ("nvidia-modelopt[onnx]==0.47.0", "onnxruntime==1.31.1"),
+    "modelopt": (
+        *("nvidia-modelopt==0.47.0", "torch==2.13.0", "onnx", "onnxruntime==1.31.1", "onnx-graphsurgeon"),
+        *(
+            "onnxconverter-common",
+            "onnxscript",
+            "onnxslim",
+            "polygraphy",
+            "lief",
+            "ml-dtypes",
+            "cppimport",
+            "sympy",
+        ),
+    ),
 }
 METHODS = {"onnxruntime": ("minmax", "entropy", "percentile"), "modelopt": ("max", "entropy")}
 TIMEOUT_S = 3600
 
 _BEFORE = """
-    import json, resource, sys, time
+    import json, re, sys, time
     import numpy as np
     import onnxruntime
-    model, data, count, method, threads = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4], int(sys.argv[5])
+    model, data, method, *numbers = sys.argv[1:]
+    count, batch, threads = map(int, numbers)
     rows = np.load(data)["x"][:count]
+    batches = [rows[start : start + batch] for start in range(0, count, batch)]
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    session.run(None, {"x": rows[:1]})
+    session.run(None, {"x": batches[0]})
     began = time.perf_counter()
-    for row in rows:
-        session.run(None, {"x": row[None]})
+    for fed in batches:
+        session.run(None, {"x": fed})
     floor = time.perf_counter() - began
     del session
     out = model + ".rival.onnx"
@@ -41,7 +55,7 @@ _BEFORE = """
 """
 _AFTER = """
     took = time.perf_counter() - began
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    peak = int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]) / 1024
     print(json.dumps({"over_floor": round(took / floor, 2), "floor_seconds": round(floor, 2), "peak_mib": round(peak)}))
 """
 _DRIVERS = {
@@ -50,10 +64,10 @@ _DRIVERS = {
 
     class Reader(CalibrationDataReader):
         def __init__(self):
-            self.rows = iter(rows)
+            self.fed = iter(batches)
         def get_next(self):
-            row = next(self.rows, None)
-            return None if row is None else {"x": row[None]}
+            fed = next(self.fed, None)
+            return None if fed is None else {"x": fed}
 
     names = {"minmax": "MinMax", "entropy": "Entropy", "percentile": "Percentile"}
     quantize_static(
@@ -70,16 +84,15 @@ _DRIVERS = {
 }
 
 
-def measure(model: Path, data: Path, samples: int, folder: Path) -> dict[str, Any]:
-    """Figures of every rival and method on one network."""
+def measure(model: Path, data: Path, *, samples: int, batch: int, folder: Path) -> dict[str, Any]:
+    """Figures of every rival and method on one network; modelopt chooses its batches itself."""
     found: dict[str, Any] = {}
     for rival, methods in METHODS.items():
         python = _environment(rival, folder)
         for method in methods:
-            if python is None:
-                found[f"{rival} {method}"] = {"failed": "cannot be installed"}
-            else:
-                found[f"{rival} {method}"] = _run(python, rival, method, (model, data, samples))
+            words = (str(model), str(data), method, str(samples), str(batch))
+            failed = {"failed": "cannot be installed"}
+            found[f"{rival} {method}"] = failed if python is None else _run(python, rival, words)
     return found
 
 
@@ -98,12 +111,11 @@ def _environment(rival: str, folder: Path) -> Path | None:
     return python
 
 
-def _run(python: Path, rival: str, method: str, work: tuple[Path, Path, int]) -> dict[str, Any]:
+def _run(python: Path, rival: str, words: tuple[str, ...]) -> dict[str, Any]:
     from qdqtool.calibration.session import processors
 
-    model, data, samples = work
     code = "".join(textwrap.dedent(part) for part in (_BEFORE, _DRIVERS[rival], _AFTER))
-    command = [str(python), "-c", code, str(model), str(data), str(samples), method, str(processors())]
+    command = [str(python), "-c", code, *words, str(processors())]
     try:
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=TIMEOUT_S)
     except subprocess.TimeoutExpired:

@@ -12,7 +12,7 @@ from calibrators.entropy import entropy
 from calibrators.histogram import Histogram
 from calibrators.max import largest
 from calibrators.mse import mse
-from calibrators.noise import quantization_noise
+from calibrators.noise import noise_of
 from calibrators.percentile import percentile
 from calibrators.ranges import Range
 
@@ -21,8 +21,8 @@ CANDIDATES: Final = (largest, percentile, entropy, mse)
 
 def best(histogram: Histogram) -> Range:
     """The candidate range with the smallest mean squared error."""
-    ranges = [calibrator(histogram) for calibrator in CANDIDATES]
-    return min(ranges, key=lambda found: quantization_noise(histogram, found.amax))
+    noise = noise_of(histogram)
+    return min((calibrator(histogram) for calibrator in CANDIDATES), key=lambda found: noise(found.amax))
 
 
 PLUGIN: Final = best

@@ -7,6 +7,7 @@ difference of running moments, and one threshold costs 128 steps, whatever the n
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -17,16 +18,23 @@ from calibrators.histogram import Histogram
 
 LEVELS: Final = 127
 """Positive levels of symmetric INT8; magnitudes round to 0..127."""
+_NO_RANGE: Final = 1e-6
+"""Bin widths; stands for a range of 0."""
 
 
-def quantization_noise(histogram: Histogram, amax: float) -> float:
-    """Mean squared error of rounding and clipping to symmetric INT8 with `amax` as 127; 0 without data."""
+def noise_of(histogram: Histogram) -> Callable[[float], float]:
+    """What a range costs: mean squared error of rounding and clipping to symmetric INT8 with `amax` as 127.
+
+    Always 0 without data.
+    """
     if histogram.exponent is None:
-        return 0.0
-    if amax <= 0:
-        amax = histogram.width * 1e-6
-    moments = running_moments(histogram)
-    return float(squared_error(moments, amax / histogram.width)) * histogram.width**2 / histogram.total
+        return lambda _: 0.0
+    moments, width, total = running_moments(histogram), histogram.width, histogram.total
+
+    def noise(amax: float) -> float:
+        return float(squared_error(moments, max(amax / width, _NO_RANGE))) * width**2 / total
+
+    return noise
 
 
 def running_moments(histogram: Histogram) -> NDArray[np.float64]:

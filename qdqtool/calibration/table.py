@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache, partial, reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import calibrators
 from calibrators.histogram import Histogram, empty, merge
@@ -25,6 +25,8 @@ from qdqtool.plugins import Shelf
 if TYPE_CHECKING:
     from qdqtool.graph.view import GraphView
 
+Given = TypeVar("Given")
+Made = TypeVar("Made")
 Calibrator = Callable[[Histogram], Range]
 CALIBRATORS = Shelf(package="calibrators", besides=calibrators.NOT_PLUGINS)
 
@@ -64,9 +66,8 @@ def constants(placement: Placement, view: GraphView, method: str) -> Constants:
         InputFileError: weights hold NaN or Inf.
     """
     wanted = {entry.tensor: entry for entry in placement.quantized if entry.kind is SlotKind.WEIGHT}
-    with ThreadPoolExecutor(processors()) as pool:
-        weights = tuple(pool.map(partial(weight_range, view=view, method=method), wanted.values()))
-    return Constants(weights=weights, bounds=bounds(view))
+    weights = _shared_out(partial(weight_range, view=view, method=method), tuple(wanted.values()))
+    return Constants(weights=tuple(weights), bounds=bounds(view))
 
 
 def make_tables(
@@ -87,21 +88,36 @@ def make_tables(
         raise InputFileError(
             "no sample was run: all of them were left out", fix="repair the samples that hold NaN or Inf"
         )
-    sharing, tables = groups(placement), []
-    with ThreadPoolExecutor(processors()) as pool:
-        for options in wishes:
-            chooser = Chooser(options, histograms.tensors, known.bounds)
-            ranges = {entry.tensor: entry for entry in known.weights}
-            ranges |= {entry.tensor: entry for found in pool.map(chooser.choose, sharing) for entry in found}
-            tables.append(
-                CalibrationTable(
-                    ranges=tuple(ranges[name] for name in sorted(ranges)),
-                    samples=histograms.samples,
-                    meaningful=histograms.meaningful,
-                    source=histograms.source,
-                )
-            )
-    return tuple(tables)
+    choosers = [Chooser(options, histograms.tensors, known.bounds) for options in wishes]
+
+    def chosen(group: tuple[str, ...]) -> list[list[TensorRange]]:
+        return [chooser.choose(group) for chooser in choosers]
+
+    rows = _shared_out(chosen, groups(placement))
+    return tuple(
+        _table(histograms, (*known.weights, *(entry for row in rows for entry in row[number])))
+        for number in range(len(choosers))
+    )
+
+
+def _table(histograms: Histograms, ranges: Iterable[TensorRange]) -> CalibrationTable:
+    by_name = {entry.tensor: entry for entry in ranges}
+    return CalibrationTable(
+        ranges=tuple(by_name[name] for name in sorted(by_name)),
+        samples=histograms.samples,
+        meaningful=histograms.meaningful,
+        source=histograms.source,
+    )
+
+
+def _shared_out(function: Callable[[Given], Made], work: Sequence[Given]) -> list[Made]:
+    """The results of all the work in any order, one even share to each processor: single tasks are too small."""
+    count = processors()
+    shares = [work[number::count] for number in range(count)]
+    with ThreadPoolExecutor(count) as pool:
+        return [
+            made for share in pool.map(lambda part: [function(one) for one in part], shares) for made in share
+        ]
 
 
 def groups(placement: Placement) -> tuple[tuple[str, ...], ...]:
@@ -139,7 +155,7 @@ class Chooser:
                 f"the histograms know nothing of tensor {missing[0]!r}",
                 fix="collect again: the placement has changed since",
             )
-        common = reduce(merge, (self.histograms[name] for name in group), empty())
+        common = reduce(merge, (self.histograms[name] for name in group))
         method = method_of(group, self.options)
         if not common.has_bins and method != "max":
             raise InputFileError(

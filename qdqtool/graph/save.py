@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import onnx
@@ -59,13 +59,13 @@ def save_split(model: Model, path: Path) -> None:
     inputs = [value for value in model.proto.graph.input if value.name not in names]
     del light.graph.input[:]
     light.graph.input.extend(inputs)
-    light.graph.initializer.extend(store_weights(heavy, path))
+    data = path.with_name(f"{path.name}.{_digest(heavy)[:12]}.data")
+    light.graph.initializer.extend(store_weights(heavy, data))
     write_bytes(path, light.SerializeToString(deterministic=True))
 
 
-def store_weights(tensors: Sequence[onnx.TensorProto], path: Path) -> tuple[onnx.TensorProto, ...]:
-    """Write the values of `tensors` beside the model at `path`; what stands for them in its graph."""
-    data = path.with_name(f"{path.name}.{_digest(tensors)[:12]}.data")
+def store_weights(tensors: Iterable[onnx.TensorProto], data: Path) -> tuple[onnx.TensorProto, ...]:
+    """Write the values of `tensors` to `data`; what stands for them in a model beside that file."""
     stubs = []
     with replacing(data) as draft, draft.open("wb") as stream:
         for tensor in tensors:

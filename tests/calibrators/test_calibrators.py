@@ -16,7 +16,7 @@ from calibrators.error import CalibrationDataError
 from calibrators.histogram import Histogram, coarsened, empty, histogram_of
 from calibrators.legacy import legacy
 from calibrators.mse import mse
-from calibrators.noise import quantization_noise
+from calibrators.noise import noise_of
 from calibrators.percentile import percentile
 from qdqtool.plugins import Shelf
 
@@ -145,7 +145,7 @@ def squared_error(values: np.ndarray, amax: float) -> float:
 def test_the_noise_read_off_a_histogram_is_the_noise_of_the_values(shape: str) -> None:
     for share in (0.1, 0.5, 1.0):
         amax = HISTOGRAMS[shape].amax * share
-        assert quantization_noise(HISTOGRAMS[shape], amax) == pytest.approx(
+        assert noise_of(HISTOGRAMS[shape])(amax) == pytest.approx(
             squared_error(SHAPES[shape], amax), rel=0.02
         )
 
@@ -160,7 +160,7 @@ def test_mse_is_close_to_the_best_of_a_thousand_thresholds(shape: str) -> None:
 def test_best_is_at_least_as_quiet_as_each_candidate() -> None:
     for histogram in HISTOGRAMS.values():
         noises = [
-            quantization_noise(histogram, SHELF.load(name)(histogram).amax)
+            noise_of(histogram)(SHELF.load(name)(histogram).amax)
             for name in ("max", "percentile", "entropy", "mse")
         ]
-        assert quantization_noise(histogram, SHELF.load("best")(histogram).amax) == min(noises)
+        assert noise_of(histogram)(SHELF.load("best")(histogram).amax) == min(noises)
