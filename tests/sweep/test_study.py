@@ -31,7 +31,7 @@ Objective = Callable[[Any, Any, Any], tuple[float, float]]
 def shared(tmp_path: Path) -> Iterator[Study]:
     storage = Storage(f"sqlite:///{tmp_path / 'study.db'}")
     yield Study(storage, "test", {"model": "m"}, optuna.samplers.RandomSampler(seed=0))
-    storage.opened.engine.dispose()
+    storage.close()
 
 
 @pytest.fixture
@@ -206,7 +206,7 @@ def test_a_sampler_that_draws_the_same_again_ends_when_all_is_tried(
     bench = SimpleNamespace(options=options, wish=SimpleNamespace(trials=trials), objective=fine)
     found = complete(run._search(drawn, space, bench, run._silent))  # type: ignore[arg-type]
     assert len(found) == len(set(found)) == (trials or space.size)
-    storage.opened.engine.dispose()
+    storage.close()
 
 
 def test_a_worker_of_another_machine_with_the_same_name_is_not_taken_for_dead(shared: Study) -> None:

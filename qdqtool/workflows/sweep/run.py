@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -55,18 +56,19 @@ def join(wish: SweepOrder) -> int:
 
 
 def _take_part(wish: SweepOrder, bench: Bench, tell: OnProgress) -> list[Any]:
-    storage = _persevering(lambda: Storage(wish.storage or _file(wish.order.out)), pauses=(1,))
-    name = wish.study or f"qdqtool {wish.order.model.stem}"
-    study = _persevering(lambda: Study(storage, name, bench.identity, _sampler(wish)))
-    ranking = _persevering(
-        lambda: study.agreed(
-            RANKING, lambda: bench.ranking(lambda done, total: tell("rank nodes", done, total))
+    url = wish.storage or _file(wish.order.out)
+    with closing(_persevering(lambda: Storage(url), pauses=(1,))) as storage:
+        name = wish.study or f"qdqtool {wish.order.model.stem}"
+        study = _persevering(lambda: Study(storage, name, bench.identity, _sampler(wish)))
+        ranking = _persevering(
+            lambda: study.agreed(
+                RANKING, lambda: bench.ranking(lambda done, total: tell("rank nodes", done, total))
+            )
         )
-    )
-    known = _persevering(lambda: study.agreed(REFERENCE, lambda: _spelled(bench.time_reference())))
-    bench.reference_ms = float(known[0]) if known else 0.0
-    space = Space(bench.options, tuple(ranking), wish.order.recipe.place.exclude)
-    return _search(study, space, bench, tell)
+        known = _persevering(lambda: study.agreed(REFERENCE, lambda: _spelled(bench.time_reference())))
+        bench.reference_ms = float(known[0]) if known else 0.0
+        space = Space(bench.options, tuple(ranking), wish.order.recipe.place.exclude)
+        return _search(study, space, bench, tell)
 
 
 def _spelled(ms: float | None) -> list[str]:

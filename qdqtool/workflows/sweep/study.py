@@ -108,6 +108,11 @@ class Storage:
                 where=hidden(url),
             ) from error
 
+    def close(self) -> None:
+        """Let go of the connections; the storage cannot be used any more."""
+        self.opened.remove_session()
+        self.opened.engine.dispose()
+
 
 def _patience(url: str) -> dict[str, int]:
     """What keeps a driver from waiting for ever on a connection that nobody closed, such as one through a dead router.
