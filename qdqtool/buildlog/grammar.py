@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from qdqtool.buildlog.sentence import Fields, Read, Section, Sentence, Shape
 from qdqtool.plugins import Shelf
@@ -100,6 +100,7 @@ class Grammar:
                 return shape.name, fields
         return None
 
+    @cached_property
     def tried(self) -> list[tuple[Tried, ...]]:
         """The buckets as the reader tries them, `SLOW` and `UNSURE` at their end."""
         common = [sentence for _, sentence in self._inner if sentence.name in _COMMON]
@@ -110,7 +111,10 @@ class Grammar:
 
     def hearing(self, ears: Mapping[str, Hear]) -> list[Hear | None]:
         """Who hears which sentence, by number of its ear."""
-        return [ears.get(name) for name in self.ears]
+        heard: list[Hear | None] = [None] * len(self.ears)
+        for name in self.ears.keys() & ears.keys():
+            heard[self.ears[name]] = ears[name]
+        return heard
 
     def _place(self, sentence: Sentence | Shape) -> None:
         if isinstance(sentence, Shape):

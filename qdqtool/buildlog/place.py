@@ -6,7 +6,8 @@ import re
 
 import numpy as np
 
-from qdqtool.buildlog.skim import Ints, Skimmed
+from qdqtool.buildlog.arrays import Ints
+from qdqtool.buildlog.skim import Skimmed
 
 _STAMP = re.compile(r"\[(\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d)\]")
 _LINE = 1 << 16

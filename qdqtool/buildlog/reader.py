@@ -11,12 +11,13 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from qdqtool.buildlog.arrays import TUNED
 from qdqtool.buildlog.grammar import Grammar, Hear, grammar
 from qdqtool.buildlog.place import Place
 from qdqtool.buildlog.prefix import NO_PREFIX, SOME_PREFIX, Prefix, peel, without_position
 from qdqtool.buildlog.run import Run, Verdict
 from qdqtool.buildlog.sentence import Fields, Section
-from qdqtool.buildlog.skim import NOTED, TUNED, Skimmed, Skimmer
+from qdqtool.buildlog.skim import NOTED, Skimmed, Skimmer
 from qdqtool.buildlog.source import LogSource
 
 _JOINT = re.compile(r"(?=\[\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d\] ?\[)|(?==== [A-Z][\w ]{3,60} ===)|(?=&&&& )")
@@ -57,7 +58,7 @@ class Reader:
         self._place = Place()
         self._line = first_line - 1
         self._section: Section | None = None
-        self._tried = self._grammar.tried()
+        self._tried = self._grammar.tried
         self._ears: dict[str, Hear] = {}
         self._hearing: list[Hear | None] = []
         self._run = self._new_run(first_line, 1)
