@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from qdqtool.audit.scene import Scene, stage
 from qdqtool.backends import BUILDERS
 from qdqtool.backends.shapes import profiles
+from qdqtool.cli.engine_files import log_of
 from qdqtool.core.build import BuildRequest
 from qdqtool.core.explore import CostModel
 from qdqtool.core.kinds import BUILD, PLACEMENT
@@ -35,6 +36,7 @@ class Wanted:
         profile: times of the engine's layers.
         against: layer information of an engine to compare with.
         against_profile: times of that engine's layers.
+        log: verbose log of the build.
     """
 
     subject: Path
@@ -44,6 +46,7 @@ class Wanted:
     profile: Path | None = None
     against: Path | None = None
     against_profile: Path | None = None
+    log: Path | None = None
 
 
 def gather(wanted: Wanted) -> Scene:
@@ -107,13 +110,20 @@ def _scene(wanted: Wanted, folder: Path | None, path: Path) -> Scene:
         folder / (result.model if result and result.model else "model.qdq.onnx") if folder else wanted.subject
     )
     given = (f"sm{wanted.sm.removeprefix('sm')}",) if wanted.sm else ()
+    engine = read(path)
     scene = stage(
-        read(path),
+        engine,
         load(model).view if model.suffix == _MODEL else None,
         PLACEMENT.read(placement) if placement else None,
         targets=given or (result.targets if result else ()),
     )
-    return replace(_compared(scene, wanted), layers_file="layers.json" if folder else path.name)
+    log = wanted.log or _in(folder, "build.log")
+    return replace(
+        _compared(scene, wanted),
+        layers_file="layers.json" if folder else path.name,
+        log=log_of(log, path, engine.form),
+        log_file=(log or path).name,
+    )
 
 
 def _layers(wanted: Wanted, folder: Path | None) -> Path:

@@ -133,7 +133,7 @@ LINE = (
     Step(
         name="audit",
         act=steps.audit,
-        reads=("model.prepared.onnx", "placement.json", "layers.json", "build.json"),
+        reads=("model.prepared.onnx", "placement.json", "layers.json", "log.json", "build.json"),
         writes=("findings.json",),
         obeys=("audit",),
         outside=_built,

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from qdqtool.accuracy.compare import compare as compare_runners
-from qdqtool.audit.run import audit as audit_engine
+from qdqtool.audit.run import examine, with_findings
+from qdqtool.audit.scene import stage
 from qdqtool.backends import BUILDERS
 from qdqtool.backends.flags import split_flags
 from qdqtool.backends.making.retry import build_with_retries
@@ -46,6 +47,7 @@ from qdqtool.placement.decide import decide
 from qdqtool.report.assemble import Material, assemble
 from qdqtool.report.html import render
 from qdqtool.workflows.bias import correct_biases
+from qdqtool.workflows.channels import lost_channels
 from qdqtool.workflows.comparing import noise_inside
 from qdqtool.workflows.events import write_events
 from qdqtool.workflows.reach import reach_for
@@ -115,7 +117,8 @@ def calibrate(work: Work) -> Measured:
     table = make_table(histograms, placement, model.view, work.recipe.calibrate)
     if work.recipe.calibrate.bias == "correct":
         table = correct_biases(model, placement, table, work.samples, work.listener.progressed)
-    CALIBRATION.write(work.path("calibration.json"), table)
+    found = lost_channels(model, placement, table, work.samples)
+    CALIBRATION.write(work.path("calibration.json"), replace(table, findings=found))
     return {}
 
 
@@ -175,15 +178,20 @@ def engine(work: Work) -> Measured:
 
 def audit(work: Work) -> Measured:
     """Give every compute node a verdict, and every fallback a reason and a fix."""
-    result = audit_engine(
-        work.model(built_model(work)).view,
+    scene = stage(
         ENGINE.read(work.path("layers.json")),
+        work.model(built_model(work)).view,
         PLACEMENT.read(work.path("placement.json")),
-        float_view=work.model("model.prepared.onnx").view,
-        ignore=work.recipe.audit.ignore,
         targets=BUILD.read(work.path("build.json")).targets,
     )
-    AUDIT.write(work.path("findings.json"), result)
+    told = LOG.read(work.path("log.json")).runs
+    result = examine(
+        replace(scene, log=told[-1] if told else None),
+        float_view=work.model("model.prepared.onnx").view,
+        ignore=work.recipe.audit.ignore,
+    )
+    ranges = CALIBRATION.read(work.path("calibration.json")).findings
+    AUDIT.write(work.path("findings.json"), with_findings(result, ranges, work.recipe.audit.ignore))
     return {}
 
 

@@ -39,6 +39,9 @@ def audit(
     profile: Annotated[
         Path | None, typer.Option("--profile", "-p", help="Times of the engine's layers.")
     ] = None,
+    log: Annotated[
+        Path | None, typer.Option(help="Verbose log of the build: findings point to its lines.")
+    ] = None,
     against: Annotated[
         Path | None, typer.Option(help="Layer information of an engine to compare with.")
     ] = None,
@@ -109,6 +112,7 @@ def audit(
         profile=profile,
         against=against,
         against_profile=against_profile,
+        log=log,
     )
     found = examine(gather(wanted), ignore=tuple(ignore or ()))
     if baseline is not None:
