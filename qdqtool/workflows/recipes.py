@@ -6,16 +6,16 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from io import StringIO
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.events import AliasEvent
 
 from qdqtool.core.recipe import Recipe
 from qdqtool.errors import InputFileError, UsageError
+from qdqtool.workflows.recipe_mistakes import checked
+from qdqtool.workflows.recipe_places import Places, yaml_trouble
 
 _LARGEST = 1 << 20
 """Bytes; a recipe is a page, not a book."""
@@ -63,19 +63,19 @@ def load(recipe: str | None, changes: Iterable[str] = ()) -> Recipe:
         InputFileError: the file cannot be read.
     """
     path = None if recipe is None else locate(recipe)
-    document = {} if path is None else _inherited(path)
+    places = Places()
+    document = {} if path is None else _inherited(path, places)
     for change in changes:
-        _apply(document, change)
-    try:
-        return Recipe.model_validate(document)
-    except ValidationError as error:
-        lines = [_explain(problem) for problem in error.errors()]
-        count = f"{len(lines)} mistake{'s' if len(lines) > 1 else ''}"
+        places.add_change(_apply(document, change), f"--set {change}")
+    found, wrong = checked(document, places)
+    if found is None or wrong:
+        count = f"{len(wrong)} mistake{'s' if len(wrong) > 1 else ''}"
         raise UsageError(
-            f"the recipe has {count}:\n  " + "\n  ".join(lines),
+            f"the recipe has {count}:\n  " + "\n  ".join(wrong),
             fix="mend these; `qdqtool recipe schema` prints everything a recipe can say",
             where=str(path) if path else "--set",
-        ) from error
+        )
+    return found
 
 
 def dump(recipe: Recipe) -> str:
@@ -97,12 +97,12 @@ def schema() -> dict[str, Any]:
     return found
 
 
-def _inherited(path: Path) -> dict[str, Any]:
+def _inherited(path: Path, places: Places) -> dict[str, Any]:
     """The document over what it extends: sections are merged value by value, everything else is replaced.
 
     `extends:` names a shipped recipe or a file beside this one.
     """
-    found: list[dict[str, Any]] = []
+    found: list[tuple[dict[str, Any], str, str]] = []
     seen: list[Path] = []
     here: Path | None = path
     while here is not None:
@@ -110,15 +110,17 @@ def _inherited(path: Path) -> dict[str, Any]:
             chain = " -> ".join(entry.name for entry in [*seen, here])
             raise UsageError(f"extends itself: {chain}", fix="break the circle", where=str(path))
         seen.append(here.resolve())
-        document = _document(here)
+        text = _text(here)
+        document = _document(text, here)
         parent = document.pop("extends", None)
         if here != path:
             _anchor(document, here.parent)
-        found.append(document)
+        found.append((document, text, here.name if here != path else ""))
         here = None if parent is None else _parent(parent, here)
     result: dict[str, Any] = {}
-    for document in reversed(found):
+    for document, text, name in reversed(found):
         _merge(result, document)
+        places.add_file(text, name)
     return result
 
 
@@ -151,15 +153,14 @@ def _merge(under: dict[str, Any], over: dict[str, Any]) -> None:
             under[key] = value
 
 
-def _document(path: Path) -> dict[str, Any]:
-    text = _text(path)
+def _document(text: str, path: Path) -> dict[str, Any]:
     try:
         if any(isinstance(event, AliasEvent) for event in YAML(typ="safe", pure=True).parse(text)):
             raise UsageError("anchors and aliases are not read", fix="write the value out", where=str(path))
         document = YAML(typ="safe", pure=True).load(text)
     except (YAMLError, ValueError, RecursionError) as error:
         raise UsageError(
-            f"is not YAML: {_one_line(error)}", fix="mend the line named", where=str(path)
+            f"is not YAML: {yaml_trouble(error)}", fix="mend the line named", where=str(path)
         ) from error
     if document is None:
         return {}
@@ -183,8 +184,8 @@ def _text(path: Path) -> str:
         raise InputFileError("is not UTF-8 text", fix="pass a recipe in YAML", where=str(path)) from error
 
 
-def _apply(document: dict[str, Any], change: str) -> None:
-    """Put the value of `a.b.c=value` into the document; the value is read as YAML."""
+def _apply(document: dict[str, Any], change: str) -> tuple[str, ...]:
+    """Put the value of `a.b.c=value` into the document; the value is read as YAML. Returns its path."""
     key, equals, text = change.partition("=")
     if not equals or not key.strip():
         raise UsageError(
@@ -194,7 +195,7 @@ def _apply(document: dict[str, Any], change: str) -> None:
         value = YAML(typ="safe", pure=True).load(text) if text.strip() else ""
     except YAMLError as error:
         raise UsageError(
-            f"is not YAML: {_one_line(error)}", fix="quote the value", where=f"--set {change}"
+            f"is not YAML: {yaml_trouble(error)}", fix="quote the value", where=f"--set {change}"
         ) from error
     *parents, last = key.strip().split(".")
     place = document
@@ -204,33 +205,4 @@ def _apply(document: dict[str, Any], change: str) -> None:
             raise UsageError(f"{parent!r} is not a section", fix="check the name", where=f"--set {change}")
         place = inner
     place[last] = value
-
-
-def _explain(problem: ErrorDetails) -> str:
-    place = ".".join(str(part) for part in problem["loc"]) or "(top)"
-    if problem["type"] == "extra_forbidden":
-        known = _fields(problem["loc"][:-1])
-        close = get_close_matches(str(problem["loc"][-1]), known, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"known names: {', '.join(known)}"
-        return f"{place}: unknown name; {hint}"
-    message = problem["msg"][0].lower() + problem["msg"][1:]
-    return f"{place}: {message}, got {problem['input']!r}"
-
-
-def _fields(loc: tuple[int | str, ...]) -> list[str]:
-    """Names that the section at `loc` knows."""
-    model: type[BaseModel] = Recipe
-    for part in loc:
-        field = model.model_fields.get(str(part))
-        if field is None:
-            return []
-        candidates = (field.annotation, *get_args(field.annotation))
-        inner = [kind for kind in candidates if isinstance(kind, type) and issubclass(kind, BaseModel)]
-        if not inner:
-            return []
-        model = inner[0]
-    return sorted(model.model_fields)
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())
+    return (*parents, last)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +15,9 @@ from qdqtool.graph.view import GraphView, Node
 _RECURRENT = frozenset({"LSTM", "GRU", "RNN", "STFT", "DFT", "MelWeightMatrix"})
 _BOXES = frozenset({"NonMaxSuppression", "RoiAlign", "TopK"})
 _UPWARDS = frozenset({"ConvTranspose", "Resize", "Upsample", "DepthToSpace"})
+_COLOURS = frozenset({1, 3})
+_SMALLEST_PICTURE = 16
+"""Pixels; what is narrower is a table of something else."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,9 +40,14 @@ class _Look:
             for node in self.view.nodes
         )
 
-    def rank(self, number: int = 0) -> int:
-        """Dimensions of an output; 0 where that is not known."""
-        return len(self.view.outputs[number].shape or ()) if self.view.outputs else 0
+    def rank(self) -> int:
+        """Dimensions of the first output; 0 where that is not known."""
+        return len(self.view.outputs[0].shape or ()) if self.view.outputs else 0
+
+    def is_flat(self) -> bool:
+        """Whether the first output has one position only, as the scores of a classifier do."""
+        shape = (self.view.outputs[0].shape or ()) if self.view.outputs else ()
+        return len(shape) == 4 and (set(shape[2:]) == {1} or set(shape[1:3]) == {1})
 
 
 _Reason = Callable[[_Look], str]
@@ -59,11 +68,13 @@ def suggest(path: Path) -> str:
         for op in ("Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU")
         if look.counts[op]
     )
+    title = _title(path)
     lines = [
-        f"# {path.name}: {len(view.nodes)} nodes, of them {weighted or 'none with weights'}; opset {view.opset}.",
+        f"# {_line(path.name)}: {len(view.nodes)} nodes, of them {weighted or 'none with weights'}; opset {view.opset}.",
+        *(f"# As it was read: {_line(note)}." for note in model.notes),
         f"# Extends {name}, because {reason}.",
         f"# `qdqtool recipe show {name}` prints what that sets; every value can be set here.",
-        f"name: {_plain(path.stem)}",
+        f"name: '{title}'",
         f"description: Made for {_plain(path.name)}.",
         f"extends: {name}",
         *_samples(view),
@@ -78,14 +89,17 @@ def _samples(view: GraphView) -> list[str]:
     if len(view.inputs) != 1 or not images:
         return []
     shape = images[0].shape or ()
-    size = [dim for dim in shape[2:] if isinstance(dim, int)]
-    if len(size) < 2 or shape[1] not in {1, 3}:
+    last = shape[1] not in _COLOURS and shape[3] in _COLOURS
+    colours, size = (shape[3], shape[1:3]) if last else (shape[1], shape[2:])
+    pixels = [dim for dim in size if isinstance(dim, int) and dim >= _SMALLEST_PICTURE]
+    if len(pixels) < 2 or colours not in _COLOURS:
         return []
     return [
         "# samples:",
         "#   preprocess:                 # for folders of images; arrays are taken as they are",
-        f"#     resize: [{size[0]}, {size[1]}]",
-        f"#     colour: {'gray' if shape[1] == 1 else 'rgb'}",
+        f"#     resize: [{pixels[0]}, {pixels[1]}]",
+        f"#     colour: {'gray' if colours == 1 else 'rgb'}",
+        *(["#     layout: nhwc"] if last else []),
         "#     scale: 0.00392156862745098    # 1/255; then mean and std of your training",
     ]
 
@@ -105,7 +119,7 @@ def _place(look: _Look) -> list[str]:
 
 
 def _build(view: GraphView) -> list[str]:
-    free = [info for info in view.inputs if not info.is_static]
+    free = [info for info in view.inputs if info.shape and not info.is_static]
     if not free:
         return []
     shapes = ",".join(
@@ -114,9 +128,7 @@ def _build(view: GraphView) -> list[str]:
     )
     return [
         "# build:                         # dimensions are free: give the sizes that you will run",
-        f"#   min_shapes: '{shapes}'",
-        f"#   opt_shapes: '{shapes}'",
-        f"#   max_shapes: '{shapes}'",
+        *(f"#   {end}_shapes: {json.dumps(shapes)}" for end in ("min", "opt", "max")),
     ]
 
 
@@ -152,9 +164,11 @@ def _boxes(look: _Look) -> str:
 
 def _picture(look: _Look) -> str:
     found = sorted(_UPWARDS & set(look.counts))
-    if look.rank() == 4 and found:
+    if look.rank() != 4 or look.is_flat():
+        return ""
+    if found:
         return f"it makes pictures of pictures ({', '.join(found)})"
-    return "its output is a picture" if look.rank() == 4 and look.counts["Conv"] else ""
+    return "its output is a picture" if look.counts["Conv"] else ""
 
 
 def _channels(look: _Look) -> str:
@@ -167,7 +181,10 @@ def _channels(look: _Look) -> str:
 
 
 def _rest(look: _Look) -> str:
-    return "it is a convolutional network" if look.counts["Conv"] else "no other recipe fits better"
+    if look.counts["Conv"]:
+        return "it is a convolutional network"
+    weighted = any(look.counts[op] for op in ("ConvTranspose", "Gemm", "MatMul"))
+    return "no other recipe fits better" if weighted else "every recipe will do: there is nothing to quantize"
 
 
 _FAMILIES: tuple[tuple[str, _Reason], ...] = (
@@ -189,6 +206,16 @@ def _is_depthwise(node: Node, view: GraphView) -> bool:
 
 def _weight_rank(node: Node, view: GraphView) -> int:
     return len(view.constant_shape(node.inputs[1]) or ()) if len(node.inputs) > 1 else 0
+
+
+def _title(path: Path) -> str:
+    """The file's name, or its folder's where the file is called like any other."""
+    stem = path.stem if path.stem.lower() not in {"model", "network"} else path.resolve().parent.name
+    return _plain(stem)
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _plain(text: str) -> str:

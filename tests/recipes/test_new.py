@@ -66,6 +66,12 @@ def test_attention_gets_the_transformer_recipe(tmp_path: Path) -> None:
     ("file", "name"),
     [
         ("cifar10_resnet20/model.onnx", "conv-int8"),
+        ("squeezenet1_1_imagenet/model.onnx", "conv-int8"),
+        ("mlperf_tiny_resnet8/model.onnx", "conv-int8"),
+        ("kws_dscnn/model.onnx", "conv-depthwise-int8"),
+        ("vit_cifar10_pgd_2_3_16/model.onnx", "transformer-int8"),
+        ("yolox_nano/model.onnx", "detector-int8"),
+        ("super_resolution_x3/model.onnx", "unet-int8"),
         ("mobilenet_v1_025_imagenet/model.onnx", "conv-depthwise-int8"),
         ("mobilenet_v2_imagenet_ort_qdq/model.onnx", "third-party-qdq"),
         ("silero_vad_16k/model.onnx", "audio-int8"),
@@ -87,6 +93,66 @@ def _uncommented(text: str) -> str:
     lines = text.splitlines()
     head = next(number for number, line in enumerate(lines) if line.startswith("extends"))
     return "\n".join([*lines[: head + 1], *(line.removeprefix("# ") for line in lines[head + 1 :])]) + "\n"
+
+
+def test_scores_of_one_pixel_are_no_picture(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"]), helper.make_node("GlobalAveragePool", ["c"], ["y"])]
+    path = network(tmp_path / "m.onnx", nodes, {"w": (4, 3, 3, 3)}, (4, 4))
+    model = onnx.load(path)
+    for place, size in enumerate((1, 4, 1, 1)):
+        model.graph.output[0].type.tensor_type.shape.dim[place].dim_value = size
+    onnx.save(model, path)
+    assert "extends: conv-int8" in suggest(path)
+
+
+@pytest.mark.parametrize(
+    ("file", "title"),
+    [("1e5.onnx", "1e5"), ("null.onnx", "null"), ("it's\n#odd.onnx", "it-s--odd"), ("own/model.onnx", "own")],
+    ids=["a number", "a word of YAML", "quote and line break", "a name that says nothing"],
+)
+def test_any_file_name_becomes_a_recipe_name(file: str, title: str, tmp_path: Path) -> None:
+    path = tmp_path / file
+    path.parent.mkdir(exist_ok=True)
+    network(path, [helper.make_node("Relu", ["x"], ["y"])], {}, (4, 4))
+    out = tmp_path / "recipe.yaml"
+    out.write_text(suggest(path), "utf-8")
+    assert recipes.load(str(out)).name == title
+
+
+def test_names_of_inputs_are_quoted_and_inputs_of_no_known_rank_left_out(tmp_path: Path) -> None:
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["im'age\n", "b"], ["y"])],
+        "network",
+        [
+            helper.make_tensor_value_info("im'age\n", TensorProto.FLOAT, ["n", 4]),
+            helper.make_tensor_value_info("b", TensorProto.FLOAT, None),
+        ],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "m.onnx")
+    path = tmp_path / "recipe.yaml"
+    path.write_text(_uncommented(suggest(tmp_path / "m.onnx")), "utf-8")
+    assert recipes.load(str(path)).build.opt_shapes == "im'age\n:1x4"
+
+
+def test_pictures_with_colours_last_are_told_apart(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], perm=[0, 3, 1, 2]),
+        helper.make_node("Conv", ["t", "w"], ["c"]),
+        helper.make_node("GlobalAveragePool", ["c"], ["y"]),
+    ]
+    path = network(tmp_path / "m.onnx", nodes, {"w": (4, 3, 3, 3)}, (4, 4))
+    model = onnx.load(path)
+    for place, size in enumerate((1, 32, 24, 3)):
+        model.graph.input[0].type.tensor_type.shape.dim[place].dim_value = size
+    onnx.save(model, path)
+    assert "layout: nhwc" in suggest(path)
+    assert "resize: [32, 24]" in suggest(path)
+
+
+def test_a_model_without_weights_says_so(tmp_path: Path) -> None:
+    path = network(tmp_path / "m.onnx", [helper.make_node("Relu", ["x"], ["y"])], {}, (2, 2))
+    assert "there is nothing to quantize" in suggest(path)
 
 
 def test_the_command_writes_a_file_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,7 +24,7 @@ def test_every_family_of_models_has_a_recipe() -> None:
         "unet-int8",
         "audio-int8",
     }
-    situations = {"int8-fp16-mixed", "from-calibration-cache", "third-party-qdq"}
+    situations = {"int8-fp16-mixed", "weights-only-int8", "from-calibration-cache", "third-party-qdq"}
     assert families | situations | {"qat-digits", "qat-cifar10-resnet20"} <= set(NAMES)
 
 

@@ -103,3 +103,73 @@ def test_the_schema_describes_every_field() -> None:
         for name, field in section["properties"].items():
             if "$ref" not in field:
                 assert field.get("description"), name
+
+
+def said_about(text: str, folder: Path, *changes: str) -> str:
+    path = folder / "wrong.yaml"
+    path.write_text(text, "utf-8")
+    with pytest.raises(UsageError) as caught:
+        recipes.load(str(path), changes)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            "place:\n  ops: [Conv]\n  exlude: [a]\n",
+            "place.exlude: unknown name; did you mean 'exclude'? (line 3)",
+        ),
+        ("extend: conv-int8\n", "extend: unknown name; did you mean 'extends'? (line 1)"),
+        ("calibrate:\n  method: entropi\n", "nothing is called 'entropi'; did you mean 'entropy'? (line 2)"),
+        ("calibrate:\n  overrides:\n    a*: maks\n", "calibrate.overrides.a*: nothing is called 'maks'"),
+        ("build:\n  builder: rt\n", "build.builder: nothing is called 'rt'; did you mean 'trt'? (line 2)"),
+        (
+            "place:\n  skip_rules: [gemw]\n",
+            "place.skip_rules: nothing is called 'gemw'; did you mean 'gemv'?",
+        ),
+        (
+            "audit:\n  ignore: [fallbak]\n",
+            "audit.ignore: nothing is called 'fallbak'; did you mean 'fallback'?",
+        ),
+        ("compare:\n  metrics: [cosin]\n", "compare.metrics: nothing is called 'cosin'"),
+        ("build:\n  opt_shapes: x\n", "build.opt_shapes: cannot read the shapes"),
+        ("qat:\n  engine: ow\n", "qat.engine: nothing is called 'ow'; did you mean 'own'? (line 2)"),
+        ("qat:\n  loss: mee\n", "qat.loss: nothing is called 'mee'; did you mean 'mse'?"),
+        ("qat:\n  metric: top2\n", "qat.metric: nothing is called 'top2'; did you mean 'top1'?"),
+        ("qat:\n  model: mine.py\n", "qat.model: 'mine.py' names no function"),
+        (
+            "sweep:\n  space:\n    calibrate.metod: [max]\n",
+            "is no key of a recipe; did you mean 'method'? (line 3)",
+        ),
+        ("sweep:\n  keep_float: [1, -2]\n", "sweep.keep_float.1: input should be greater"),
+        (
+            "samples:\n  preprocess:\n    crop: [1, 2, 3]\n",
+            "samples.preprocess.crop: input should be a valid",
+        ),
+        ("prepare: 3\n", "prepare: should be a section of names and values, got 3 (line 1)"),
+        ("place:\n\tops: [Conv]\n", "is not YAML: line 2, column 1: found character '\\t'"),
+        ("place:\n  ops: [Conv\ncalibrate: {}\n", "sequence that begins in line 2"),
+    ],
+)
+def test_a_mistake_is_told_with_its_line_and_the_nearest_right_name(
+    text: str, says: str, tmp_path: Path
+) -> None:
+    assert says in said_about(text, tmp_path)
+
+
+def test_wrong_values_do_not_hide_wrong_names(tmp_path: Path) -> None:
+    said = said_about(
+        "calibrate:\n  method: entropi\n  percentile: 200\nplace: 3\nqat:\n  engine: ow\n", tmp_path
+    )
+    assert "4 mistakes" in said
+    assert all(word in said for word in ("entropi", "200", "place: should be", "'ow'"))
+
+
+def test_a_mistake_is_told_where_it_was_made(tmp_path: Path) -> None:
+    (tmp_path / "team.yaml").write_text("calibrate:\n  percentile: 200\n", "utf-8")
+    said = said_about("extends: team.yaml\ninsert:\n  types: fp8\n", tmp_path, "place.exlude=[a]")
+    assert "got 200 (team.yaml, line 2)" in said
+    assert "got 'fp8' (line 3)" in said
+    assert "(--set place.exlude=[a])" in said
+    assert "(line" not in said_about("extends: team.yaml\n", tmp_path, "calibrate.percentile=300")

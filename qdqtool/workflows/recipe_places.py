@@ -1,0 +1,63 @@
+"""Where each value of a recipe is written: in which file, in which line, or on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+Path = tuple[str, ...]
+"""Names from the top of a recipe down; entries of a list are numbers."""
+
+
+class Places:
+    """Known places; later files and changes hide earlier ones."""
+
+    def __init__(self) -> None:
+        self._known: dict[Path, str] = {}
+
+    def add_file(self, text: str, name: str = "") -> None:
+        """Remember the lines of a YAML document; `name` tells an inherited file from the recipe itself."""
+        root = YAML(typ="safe", pure=True).compose(text)
+        if root is not None:
+            before = f"{name}, " if name else ""
+            self._known |= {path: f"{before}line {line}" for path, line in _lines(root, ())}
+
+    def add_change(self, path: Path, words: str) -> None:
+        """Remember a change that was typed."""
+        self._known[path] = words
+
+    def of(self, path: Path) -> str:
+        """Where the value at `path`, or the section that holds it, is written; "" where nobody wrote it."""
+        while path and path not in self._known:
+            path = path[:-1]
+        return self._known.get(path, "")
+
+
+def _lines(node: Node, above: Path) -> Iterator[tuple[Path, int]]:
+    if isinstance(node, MappingNode):
+        for key, value in node.value:
+            if isinstance(key, ScalarNode):
+                path = (*above, str(key.value))
+                yield path, key.start_mark.line + 1
+                yield from _lines(value, path)
+    elif isinstance(node, SequenceNode):
+        for number, value in enumerate(node.value):
+            path = (*above, str(number))
+            yield path, value.start_mark.line + 1
+            yield from _lines(value, path)
+
+
+def yaml_trouble(error: YAMLError | ValueError | RecursionError) -> str:
+    """What is wrong with a YAML text, in one line that names the line."""
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    if not isinstance(error, MarkedYAMLError) or error.problem_mark is None:
+        return " ".join(str(error).split())
+    mark = error.problem_mark
+    began = error.context_mark
+    inside = f", {error.context} that begins in line {began.line + 1}" if error.context and began else ""
+    problem = str(error.problem).splitlines()[0]
+    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}{inside}"
