@@ -2,17 +2,20 @@
 
 No two lawful implementations of a quantized network agree bit by bit: where a value lies next to a rounding border,
 the last bit of a float decides, and the flipped step spreads. How far that goes is a property of the network, so it
-is measured: the graph as it stands, its integer-exact form, and the same with another lawful rounding are run on the
-same samples. A candidate that is no further from the nearest of them than they are from each other (times two in
-amplitude) is explained by rounding. One that fits only the form whose kernels keep their epilogue in FP32 is explained
-by fusion. Anything else is not explained.
+is measured: a family of lawful implementations - the graph as it stands, its integer-exact form, and others that
+differ in the last bits - is run on the same samples. Each member has a nearest relative. A candidate that is about as
+near to one of them (within 2 dB of the loneliest member) is explained by rounding. One that fits only the forms whose
+kernels keep their epilogue in FP32 is explained by fusion. Anything else is not explained.
+
+What this can see depends on the network: an error that moves the outputs less than chance does stays hidden, and more
+samples do not help. The explanation says how far chance goes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from itertools import combinations, islice
 
 from qdqtool.accuracy.metric import Floats, energy
@@ -20,10 +23,12 @@ from qdqtool.accuracy.pairing import Pair, comparable, feeds_for, pair_outputs
 from qdqtool.core.comparison import Cause, Explanation
 from qdqtool.core.protocols import Runner, Sample, SampleSource
 
-_SLACK = 4.0
-"""Energy ratio (6 dB): other roundings than ours may be a little further away."""
+_SLACK = 1.6
+"""Energy ratio (2 dB): of the loneliest of a few, a newcomer may be lonelier still."""
 _FLOAT_NOISE = 1e-11
 """Energy of FP32 rounding relative to the signal; below it nothing has happened."""
+_FLIP = 1e-8
+"""The same of the smallest flipped step that is worth the name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,10 +38,12 @@ class Emulations:
     Attributes:
         graph: the first one runs the graph as it stands; all round where the graph says.
         fused: all keep the epilogue of a kernel in FP32; empty where that makes no difference.
+        rare: further ones like `graph`, which count where no value crossed a border among those: it may be rare.
     """
 
     graph: Mapping[str, Runner]
     fused: Mapping[str, Runner]
+    rare: Mapping[str, Runner] = field(default_factory=dict)
 
 
 def explain(
@@ -49,7 +56,7 @@ def explain(
         InputFileError: outputs of different shapes, or NaN.
     """
     first = next(iter(emulations.graph.values()))
-    runners = {**emulations.graph, **emulations.fused}
+    runners = {**emulations.graph, **emulations.fused, **emulations.rare}
     ledgers = {pair: _Ledger() for pair in pair_outputs(first, candidate)}
     for sample in islice(iter(samples), limit):
         theirs = candidate.run(feeds_for(candidate, sample))
@@ -91,9 +98,13 @@ class _Ledger:
         """Energy of the difference of two, 0 where both are the same one."""
         return 0.0 if first == second else self._apart[frozenset({first, second})]
 
-    def spread(self, names: Iterable[str]) -> float:
-        """Largest difference within a family."""
-        return max((self.apart(a, b) for a, b in combinations(names, 2)), default=0.0)
+    def nearest(self, name: str, others: Iterable[str]) -> float:
+        """How far the nearest of the others is."""
+        return min((self.apart(name, other) for other in others if other != name), default=math.inf)
+
+    def loneliness(self, names: Collection[str]) -> float:
+        """How far the nearest relative of the loneliest member of a family is; 0 for a single one."""
+        return max((self.nearest(name, names) for name in names), default=0.0) if len(names) > 1 else 0.0
 
     def decibel(self, noise: float) -> float | None:
         """The signal over this noise; None where there is no noise, or no signal."""
@@ -102,26 +113,29 @@ class _Ledger:
 
 def _verdict(output: str, ledger: _Ledger, emulations: Emulations) -> Explanation:
     graph = next(iter(emulations.graph))
-    names = (*emulations.graph, *emulations.fused)
+    family = tuple(emulations.graph)
+    if ledger.loneliness(family) < _FLIP * ledger.signal:
+        family += tuple(emulations.rare)
+    names = (*family, *emulations.fused)
     nearest = min(names, key=lambda name: ledger.apart(_CANDIDATE, name))
     distance = ledger.apart(_CANDIDATE, graph)
     if not distance:
         cause = Cause.SAME
-    elif _fits(ledger, emulations.graph):
+    elif _fits(ledger, family):
         cause = Cause.ROUNDING
     else:
-        cause = Cause.FUSION if _fits(ledger, emulations.fused) else Cause.UNEXPLAINED
+        cause = Cause.FUSION if _fits(ledger, tuple(emulations.fused)) else Cause.UNEXPLAINED
     return Explanation(
         output=output,
         cause=cause,
         sqnr_db=ledger.decibel(distance),
         nearest=nearest,
         nearest_db=ledger.decibel(ledger.apart(_CANDIDATE, nearest)),
-        rounding_db=ledger.decibel(ledger.spread(emulations.graph)),
+        rounding_db=ledger.decibel(ledger.loneliness(family)),
     )
 
 
-def _fits(ledger: _Ledger, family: Mapping[str, Runner]) -> bool:
-    """Whether the candidate is no further from the nearest of the family than they are from each other."""
-    nearest = min((ledger.apart(_CANDIDATE, name) for name in family), default=math.inf)
-    return nearest <= _SLACK * max(ledger.spread(family), _FLOAT_NOISE * ledger.signal)
+def _fits(ledger: _Ledger, family: Collection[str]) -> bool:
+    """Whether the candidate is about as near to one of the family as they are to each other."""
+    reach = max(ledger.loneliness(family), _FLOAT_NOISE * ledger.signal)
+    return ledger.nearest(_CANDIDATE, family) <= _SLACK * reach
