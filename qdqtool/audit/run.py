@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 from qdqtool.audit.check import Check, Draft
 from qdqtool.audit.counts import counts
 from qdqtool.audit.scene import Scene, stage
@@ -49,12 +52,22 @@ def examine(scene: Scene, *, float_view: GraphView | None = None, ignore: tuple[
     )
 
 
+def with_findings(known: Audit, others: tuple[Finding, ...], ignore: tuple[str, ...] = ()) -> Audit:
+    """The same audit with findings of other steps put in their places."""
+    wanted = (found for found in others if found.check not in ignore and found.code not in ignore)
+    return replace(known, findings=_sorted((*known.findings, *wanted)))
+
+
 def _findings(scene: Scene, ignore: tuple[str, ...]) -> tuple[Finding, ...]:
     found: list[Finding] = []
     for name in CHECKS.names():
         check: Check = CHECKS.load(name)
         if name not in ignore and check.code not in ignore:
             found.extend(_finding(name, check, draft, scene) for draft in check.find(scene))
+    return _sorted(found)
+
+
+def _sorted(found: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(found, key=lambda finding: (-finding.severity.rank, finding.code)))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from qdqtool.core.findings import Finding
 from qdqtool.core.showing import Shown
 
 INT8_LEVELS = 127.0
@@ -56,6 +57,7 @@ class CalibrationTable(Shown):
         meaningful: False when the samples were random, so that accuracy means nothing.
         source: what the samples were, in words.
         shifts: bias corrections in graph order; empty where none was asked for.
+        findings: ranges that will cost accuracy, in graph order.
     """
 
     ranges: tuple[TensorRange, ...]
@@ -63,6 +65,7 @@ class CalibrationTable(Shown):
     meaningful: bool = True
     source: str = ""
     shifts: tuple[NodeShift, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
     def by_tensor(self) -> dict[str, TensorRange]:
         """The same ranges, found by tensor name."""

@@ -100,6 +100,7 @@ LINE = (
         reads=("model.prepared.onnx", "placement.json", "histograms.npz"),
         writes=("calibration.json",),
         obeys=("calibrate",),
+        outside=_samples,
     ),
     Step(
         name="insert",
@@ -133,7 +134,14 @@ LINE = (
     Step(
         name="audit",
         act=steps.audit,
-        reads=("model.prepared.onnx", "placement.json", "layers.json", "log.json", "build.json"),
+        reads=(
+            "model.prepared.onnx",
+            "placement.json",
+            "calibration.json",
+            "layers.json",
+            "log.json",
+            "build.json",
+        ),
         writes=("findings.json",),
         obeys=("audit",),
         outside=_built,

@@ -1,0 +1,97 @@
+"""Finds depthwise convolutions whose input channels are of such different size that one scale cannot serve them all.
+
+An ordinary convolution adds its channels up, so small ones matter little. A depthwise one computes every output
+channel from one input channel alone, and trained weights make up for small inputs: what their scale rounds away is
+gone. Per-channel scales of activations would help, but no engine has them.
+
+The first samples are run through the float model once more, and the largest magnitude of every channel is compared
+with the scale of the tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qdqtool.backends.ort import open_runner
+from qdqtool.core.calibration import CalibrationTable
+from qdqtool.core.findings import Evidence, Finding, Severity
+from qdqtool.core.placement import Decision, Placement
+from qdqtool.core.protocols import Sample
+from qdqtool.graph.model import Model
+from qdqtool.graph.probe import probe
+from qdqtool.graph.view import Node
+
+SAMPLES: Final = 8
+"""More samples hardly change the largest magnitudes of channels."""
+FEW_STEPS: Final = 2.0
+"""A channel below so many steps keeps less than two bits."""
+SHARE: Final = 0.1
+"""Channels that may be lost before it is worth a finding: real networks have a few that hardly ever fire."""
+
+Floats = NDArray[np.float32]
+
+
+def lost_channels(
+    model: Model, placement: Placement, table: CalibrationTable, samples: Iterable[Sample]
+) -> tuple[Finding, ...]:
+    """A finding for each quantized depthwise Conv where one scale costs a tenth of the channels or more."""
+    nodes = {node.name for node in model.view.nodes if _is_depthwise(node, model)}
+    slots = [entry for entry in placement.quantized if entry.slot.node in nodes and entry.slot.index == 0]
+    if not slots:
+        return ()
+    scales = {entry.tensor: entry.scales[0] for entry in table.ranges}
+    largest = _channel_maxima(model, sorted({entry.tensor for entry in slots}), samples)
+    known = [entry for entry in slots if entry.tensor in largest]
+    found = (_judged(entry, largest[entry.tensor], scales[entry.tensor]) for entry in known)
+    return tuple(finding for finding in found if finding is not None)
+
+
+def _is_depthwise(node: Node, model: Model) -> bool:
+    if node.op != "Conv" or node.attribute("group", 1) == 1:
+        return False
+    weight = model.view.constant(node.inputs[1])
+    return weight is not None and weight.shape[1] == 1
+
+
+def _channel_maxima(model: Model, tensors: list[str], samples: Iterable[Sample]) -> dict[str, Floats]:
+    """The largest magnitude of every channel, by tensor, over the first samples."""
+    largest: dict[str, Floats] = {}
+    with TemporaryDirectory(prefix="qdqtool-") as folder:
+        runner = open_runner(probe(model, tensors, Path(folder)).source, description="float model")
+        for sample in islice(samples, SAMPLES):
+            for tensor, values in runner.run(sample.feeds).items():
+                seen = _magnitudes(values)
+                largest[tensor] = np.maximum(largest[tensor], seen) if tensor in largest else seen
+    return largest
+
+
+def _magnitudes(values: NDArray[Any]) -> Floats:
+    others = tuple(axis for axis in range(values.ndim) if axis != 1)
+    found: Floats = np.abs(values).max(axis=others).astype(np.float32)
+    return found
+
+
+def _judged(entry: Decision, largest: Floats, scale: float) -> Finding | None:
+    live = largest[largest > 0]
+    lost = int((live < FEW_STEPS * scale).sum())
+    if not lost or lost < SHARE * live.size:
+        return None
+    return Finding(
+        code="CAL150",
+        check="lost_channels",
+        severity=Severity.WARNING,
+        subject=entry.slot.node,
+        reason=f"depthwise, and {lost} of the {live.size} channels of {entry.tensor!r} stay below {FEW_STEPS:g} steps of the "
+        f"one scale they share: the largest channel reaches {live.max():.3g}, the smallest {live.min():.3g}, a step "
+        f"is {scale:.3g}",
+        fix=f"leave it in float: --set 'place.exclude=[{entry.slot.node}]'",
+        evidence=(Evidence(file="calibration.json", place=entry.tensor),),
+        hazard="Channels that one scale rounds away are lost, and a depthwise convolution has no others to rely on.",
+    )
