@@ -8,7 +8,8 @@ A scalar is spelled `name:` or `name:scalar`. Names may hold colons and commas, 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 
 from qdqtool.core.build import InputProfile, Shape
@@ -75,6 +76,32 @@ def profiles(
     if mistakes:
         raise UsageError("; ".join(mistakes), fix=f"--min-shapes, --opt-shapes, --max-shapes: {_EXAMPLE}")
     return tuple(made), tuple(notes)
+
+
+def several_profiles(
+    inputs: tuple[TensorInfo, ...], low: Sequence[str], opt: Sequence[str], high: Sequence[str]
+) -> tuple[tuple[InputProfile, ...], tuple[str, ...]]:
+    """One optimization profile per spelling: the first of each list make profile 0, the second profile 1, and so on.
+
+    Raises:
+        UsageError: lists of different lengths, or what `profiles` raises.
+    """
+    count = max(len(low), len(opt), len(high), 1)
+    if {len(low), len(opt), len(high)} - {0, count}:
+        raise UsageError(
+            f"{len(low)} smallest, {len(opt)} usual and {len(high)} largest shapes do not make {count} profiles",
+            fix="repeat --min-shapes, --opt-shapes and --max-shapes equally often, once per profile",
+        )
+    made: list[InputProfile] = []
+    notes: list[str] = []
+    for number in range(count):
+        first, usual, last = (
+            parse_shapes(spelled[number]) if spelled else {} for spelled in (low, opt, high)
+        )
+        found, said = profiles(inputs, first, usual, last, {})
+        made += [replace(profile, number=number) for profile in found]
+        notes += said
+    return tuple(made), tuple(dict.fromkeys(notes))
 
 
 def _strangers(inputs: tuple[TensorInfo, ...], given: tuple[Shapes, ...]) -> list[str]:

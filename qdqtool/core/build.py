@@ -13,12 +13,13 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputProfile:
-    """Smallest, usual and largest shape of one dynamic input (an optimization profile's entry)."""
+    """Smallest, usual and largest shape of one dynamic input; `number` is that of its optimization profile."""
 
     name: str
     low: Shape
     opt: Shape
     high: Shape
+    number: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdqtool.backends.shapes import parse_shapes, profiles
+from qdqtool.backends.shapes import parse_shapes, profiles, several_profiles
 from qdqtool.core.build import InputProfile
 from qdqtool.core.dtypes import DType
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import UsageError
 
 IMAGE = TensorInfo(name="image", dtype=DType.FLOAT32, shape=("N", 3, 32, 32))
+DYNAMIC = TensorInfo(name="x", dtype=DType.FLOAT32, shape=("N", 3))
 MASK = TensorInfo(name="mask", dtype=DType.FLOAT32, shape=(1, 8))
 
 
@@ -96,3 +98,20 @@ def test_all_mistakes_are_reported_at_once() -> None:
 def test_samples_that_do_not_fit_the_model_are_refused() -> None:
     with pytest.raises(UsageError, match="does not fit"):
         profiles((IMAGE,), {}, {}, {}, {"image": (1, 1, 32, 32)})
+
+
+def test_each_spelling_is_a_profile_of_its_own() -> None:
+    found, _ = several_profiles((DYNAMIC,), ["x:1x3", "x:5x3"], [], ["x:4x3", "x:8x3"])
+    assert [(profile.number, profile.low, profile.high) for profile in found] == [
+        (0, (1, 3), (4, 3)),
+        (1, (5, 3), (8, 3)),
+    ]
+
+
+def test_no_spelling_is_one_profile_without_inputs() -> None:
+    assert several_profiles((replace(DYNAMIC, shape=(1, 3)),), [], [], []) == ((), ())
+
+
+def test_profiles_that_are_not_spelled_equally_often_are_refused() -> None:
+    with pytest.raises(UsageError, match="2 smallest, 0 usual and 1 largest"):
+        several_profiles((DYNAMIC,), ["x:1x3", "x:5x3"], [], ["x:4x3"])

@@ -61,7 +61,7 @@ def event_of(trt: ModuleType, request: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("release", stand_in_tensorrt.RELEASES)
 def test_every_release_builds_with_a_profile_and_tells_its_layers(release: str, tmp_path: Path) -> None:
     trt: Any = stand_in_tensorrt.make(release)
-    profile = {"name": "x", "low": [1, 3], "opt": [4, 3], "high": [8, 3]}
+    profile = {"name": "x", "low": [1, 3], "opt": [4, 3], "high": [8, 3], "number": 0}
     news: list[dict[str, Any]] = []
     built = build(trt, order(tmp_path, profiles=[profile]), news.append)
     assert (tmp_path / "engine.plan").read_bytes() == stand_in_tensorrt.PLAN
@@ -119,6 +119,27 @@ def test_every_build_flag_of_the_release_becomes_a_call_it_has(release: str, tmp
     assert said(trt, "IBuilderConfig.builder_optimization_level") == [(5,)]
 
 
+@pytest.mark.parametrize("release", stand_in_tensorrt.RELEASES)
+def test_layers_get_the_devices_that_are_named(release: str, tmp_path: Path) -> None:
+    trt: Any = stand_in_tensorrt.make(release)
+    build(trt, order(tmp_path, "--layerDeviceTypes=*:DLA,conv1:GPU"), lambda event: None)
+    found = [(layer.name, device.name) for layer, device in said(trt, "IBuilderConfig.set_device_type")]
+    assert found == [("conv0", "DLA"), ("conv1", "GPU")]
+
+
+def test_several_profiles_are_added_in_their_order(tmp_path: Path) -> None:
+    trt: Any = stand_in_tensorrt.make("10.9.0.34")
+    entries = [
+        {"name": name, "low": [1], "opt": [number + 1], "high": [8], "number": number}
+        for number in (1, 0)
+        for name in ("x", "y")
+    ]
+    build(trt, order(tmp_path, profiles=entries), lambda event: None)
+    shapes = said(trt, "IOptimizationProfile.set_shape")
+    assert [(name, opt) for name, _, opt, _ in shapes] == [("x", [1]), ("y", [1]), ("x", [2]), ("y", [2])]
+    assert len(said(trt, "IBuilderConfig.add_optimization_profile")) == 2
+
+
 def test_layer_precisions_reach_the_layers_they_name(tmp_path: Path) -> None:
     trt: Any = stand_in_tensorrt.make("8.6.1")
     flags = (
@@ -165,7 +186,11 @@ def test_a_calibration_cache_is_handed_to_the_calibrator_it_was_made_by(
         pytest.param(
             "10.9.0.34", "--builderOptimizationLevel=high", "whole number", id="a level that is none"
         ),
-        pytest.param("10.9.0.34", "--sparsity=force", "enable or disable", id="forced sparsity"),
+        pytest.param("10.9.0.34", "--sparsity=full", "disable, enable or force", id="unknown sparsity"),
+        pytest.param(
+            "10.9.0.34", "--layerDeviceTypes=conv0:TPU", "is no device: choose", id="unknown device"
+        ),
+        pytest.param("10.9.0.34", "--layerDeviceTypes=conv0", "name:type", id="layer without a device"),
         pytest.param("10.9.0.34", "--tacticSources=CUDNN", "+NAME", id="tactic source without a sign"),
         pytest.param("10.9.0.34", "--int8 --calib=nowhere.cache", "no such file", id="missing cache"),
         pytest.param("10.9.0.34", "--streams=2", "trtexec backend", id="an inference flag"),

@@ -2,31 +2,60 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from qdqtool.errors import InputFileError
 
 ENGINE, LOG, LAYERS = "engine.plan", "build.log", "layers.txt"
 """The products of every builder; the layer information is kept as the builder gives it, dump or JSON."""
 
+_PREFIX, _LOCK = ".build-", ".lock"
+_FORGOTTEN_S = 3600.0
+"""Age of drafts that were never locked and belong to nobody."""
+
 
 @contextmanager
 def drafting(folder: Path) -> Iterator[Path]:
     """A fresh folder inside `folder` that is gone when the block ends, however it ends.
+
+    Only a process that is killed leaves its drafts: they are removed by whoever builds there next.
 
     Raises:
         InputFileError: the folder cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        place = tempfile.TemporaryDirectory(prefix=".build-", dir=folder, ignore_cleanup_errors=True)
+        _sweep(folder)
+        place = tempfile.TemporaryDirectory(prefix=_PREFIX, dir=folder, ignore_cleanup_errors=True)
+        lock = FileLock(Path(place.name) / _LOCK)
+        lock.acquire()
     except OSError as error:
         raise unwritable(folder, error.strerror or str(error)) from error
     with place as name:
-        yield Path(name)
+        try:
+            yield Path(name)
+        finally:
+            lock.release()
+
+
+def _sweep(folder: Path) -> None:
+    """Remove drafts whose makers were killed: nobody holds their lock any more."""
+    for left in folder.glob(f"{_PREFIX}*"):
+        if (left / _LOCK).exists():
+            try:
+                with FileLock(left / _LOCK, timeout=0):
+                    shutil.rmtree(left, ignore_errors=True)
+            except (Timeout, OSError):
+                continue  # somebody builds there now, or it is not ours to remove
+        elif time.time() - left.stat().st_mtime > _FORGOTTEN_S:
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def publish(drafts: Path, folder: Path, names: Iterable[str]) -> None:

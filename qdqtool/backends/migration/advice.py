@@ -38,6 +38,7 @@ class Migration:
         name: the file or folder; empty for a command line.
         advice: in the order of the source.
         steps: commands that make the model for TensorRT 11, in their order.
+        ours: commands of qdqtool that do the same as the source.
         command: the same command line for TensorRT 11, or empty.
     """
 
@@ -45,6 +46,7 @@ class Migration:
     name: str
     advice: tuple[Advice, ...]
     steps: tuple[str, ...] = ()
+    ours: tuple[str, ...] = ()
     command: str = ""
 
 

@@ -10,6 +10,7 @@ from qdqtool.backends.flags import Flag, split_flags
 from qdqtool.backends.migration.advice import Action, Advice, Migration
 from qdqtool.backends.migration.flag_facts import FATES, GONE_PREVIEWS, GONE_TACTIC_SOURCES, KEPT
 from qdqtool.backends.migration.model_steps import exclusion, model_steps, named_layers
+from qdqtool.backends.migration.ours import our_commands
 from qdqtool.errors import UsageError
 
 _OPTION = re.compile(r"--(?P<name>[A-Za-z][\w-]*)(?:=(?P<value>.*))?", re.DOTALL)
@@ -43,7 +44,14 @@ def migrate_command(text: str, *, name: str = "") -> Migration:
     steps, model = model_steps(flags)
     kept = [Flag(name="onnx", value=model) if model and flag.name == "onnx" else flag for flag in kept]
     command = shlex.join(["trtexec", *map(str, _once(kept))])
-    return Migration(source="command line", name=name, advice=tuple(advice), steps=steps, command=command)
+    return Migration(
+        source="command line",
+        name=name,
+        advice=tuple(advice),
+        steps=steps,
+        ours=our_commands(flags),
+        command=command,
+    )
 
 
 def gone_flag(word: str) -> Advice | None:

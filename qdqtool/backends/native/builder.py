@@ -95,6 +95,7 @@ class NativeBuilder:
         self, request: BuildRequest, drafts: Path, release: str, on_progress: OnProgress | None
     ) -> Made | QdqError:
         verdict: dict[str, Any] = {"event": "none"}
+        model = _sparse(request, drafts)
 
         def hear(line: bytes) -> None:
             nonlocal verdict
@@ -106,7 +107,7 @@ class NativeBuilder:
 
         ended = child.run(
             (sys.executable, "-m", "qdqtool.backends.native.worker"),
-            first_words=self._order(request, drafts),
+            first_words=self._order(request, model, drafts),
             errors=drafts / LOG,
             on_line=hear,
             timeout_s=request.timeout_s,
@@ -115,13 +116,13 @@ class NativeBuilder:
             return _failure(verdict, ended, request, drafts / LOG)
         return Made(result=self._result(request, release, verdict, drafts), peak_mib=verdict["peak_mib"])
 
-    def _order(self, request: BuildRequest, drafts: Path) -> str:
+    def _order(self, request: BuildRequest, model: Path, drafts: Path) -> str:
         flags = parse_flags(request.flags)
         # TensorRT for RTX keeps the model's types whatever is asked: there is nothing to guard.
         facts = None if self._library.portable else asdict(facts_of(request.model))
         order = {
             "module": self._library.module,
-            "model": str(request.model.absolute()),
+            "model": str(model.absolute()),
             "plan": str((drafts / ENGINE).absolute()),
             "layers": str((drafts / LAYERS).absolute()),
             "targets": list(dict.fromkeys(target_of(word) for word in request.targets)),
@@ -152,6 +153,10 @@ class NativeBuilder:
 
     def _notes(self, targets: tuple[str, ...], flags: list[str]) -> tuple[str, ...]:
         notes = [f"flags: {' '.join(flags)}"] if flags else []
+        if "--sparsity=force" in flags:
+            notes.append(
+                "weights were overwritten with the 2:4 pattern: the engine computes nothing meaningful"
+            )
         if not self._library.portable:
             here = ", ".join(targets) or "unknown"
             notes.append(f"built for the GPU at hand ({here}): TensorRT builds for no other")
@@ -160,6 +165,19 @@ class NativeBuilder:
         if len(targets) > 1:
             notes.append(f"the builder prints one layer dump for all of {', '.join(targets)}")
         return tuple(notes)
+
+
+def _sparse(request: BuildRequest, drafts: Path) -> Path:
+    """The model to build: with `--sparsity=force` a copy whose weights have the 2:4 pattern, as trtexec makes it."""
+    if "--sparsity=force" not in request.flags:
+        return request.model
+    from qdqtool.graph.load import load
+    from qdqtool.graph.save import save
+    from qdqtool.graph.sparse import sparsify
+
+    target = drafts / "model.sparse.onnx"
+    save(sparsify(load(request.model))[0], target)
+    return target
 
 
 def _failure(verdict: dict[str, Any], ended: child.Ended, request: BuildRequest, log: Path) -> QdqError:

@@ -22,6 +22,7 @@ from qdqtool.backends.native.settings import (
     configure,
     constrain,
     network_flags,
+    place_layers,
     read_timing_cache,
     strong_of,
 )
@@ -52,8 +53,9 @@ def build(trt: Any, request: dict[str, Any], tell: Tell) -> dict[str, Any]:
         config = builder.create_builder_config()
         config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
         configure(trt, config, flags)
+        place_layers(trt, network, config, flags)
         _add_targets(trt, config, targets)
-        _add_profile(builder, config, request["profiles"])
+        _add_profiles(builder, config, request["profiles"])
         timing_cache = read_timing_cache(config, flags)
         # The config keeps neither of them alive.
         alive = (attach_cache(trt, config, flags), _attach_monitor(trt, config, tell))
@@ -126,13 +128,13 @@ def _add_targets(trt: Any, config: Any, targets: list[str]) -> None:
         config.set_compute_capability(trt.ComputeCapability.__members__[target.upper()], index)
 
 
-def _add_profile(builder: Any, config: Any, entries: list[dict[str, Any]]) -> None:
-    if not entries:
-        return
-    profile = builder.create_optimization_profile()
-    for entry in entries:
-        profile.set_shape(entry["name"], entry["low"], entry["opt"], entry["high"])
-    config.add_optimization_profile(profile)
+def _add_profiles(builder: Any, config: Any, entries: list[dict[str, Any]]) -> None:
+    for number in sorted({entry["number"] for entry in entries}):
+        profile = builder.create_optimization_profile()
+        for entry in entries:
+            if entry["number"] == number:
+                profile.set_shape(entry["name"], entry["low"], entry["opt"], entry["high"])
+        config.add_optimization_profile(profile)
 
 
 def _attach_monitor(trt: Any, config: Any, tell: Tell) -> Any:

@@ -18,7 +18,7 @@ Setter = Callable[[Any, Any, Flag], None]
 
 _ELSEWHERE = (
     "onnx saveEngine exportLayerInfo dumpLayerInfo verbose skipInference buildOnly profilingVerbosity "
-    "minShapes optShapes maxShapes stronglyTyped explicitBatch calib layerPrecisions layerOutputTypes timingCacheFile"
+    "minShapes optShapes maxShapes stronglyTyped explicitBatch calib layerPrecisions layerOutputTypes layerDeviceTypes timingCacheFile"
 )
 _IGNORED = frozenset(_ELSEWHERE.split())
 """Flags that are settled elsewhere: we always build only, keep all messages and ask for detailed layers."""
@@ -86,6 +86,27 @@ def constrain(trt: Any, network: Any, flags: tuple[Flag, ...]) -> None:
             else:
                 for output, word in enumerate(types[-1][: layer.num_outputs]):
                     layer.set_output_type(output, _dtype(trt, flag, word))
+
+
+def place_layers(trt: Any, network: Any, config: Any, flags: tuple[Flag, ...]) -> None:
+    """Give single layers the device that `--layerDeviceTypes` names.
+
+    Raises:
+        NoEngine: the value cannot be read.
+    """
+    for flag in flags:
+        if flag.name != "layerDeviceTypes":
+            continue
+        wishes = _layer_wishes(flag)
+        known = trt.DeviceType.__members__
+        unknown = [word for _, words in wishes for word in words if word not in known]
+        if unknown:
+            raise refused_flag(flag, f"{unknown[0]!r} is no device: choose {' or '.join(known)}")
+        for index in range(network.num_layers):
+            layer = network.get_layer(index)
+            found = [words[0] for pattern, words in wishes if _matches(pattern, layer.name)]
+            if found:
+                config.set_device_type(layer, known[found[-1]])
 
 
 def read_timing_cache(config: Any, flags: tuple[Flag, ...]) -> Path | None:
@@ -174,10 +195,10 @@ def _choice(attribute: str, enum: str, words: Mapping[str, str]) -> Setter:
 
 
 def _sparsity(trt: Any, config: Any, flag: Flag) -> None:
-    if flag.value == "enable":
-        config.set_flag(trt.BuilderFlag.SPARSE_WEIGHTS)
+    if flag.value in {"enable", "force"}:  # the weights were overwritten before the model came here
+        _builder_flag("SPARSE_WEIGHTS")(trt, config, flag)
     elif flag.value != "disable":
-        raise refused_flag(flag, "choose enable or disable; force overwrites weights and is trtexec's own")
+        raise refused_flag(flag, "choose disable, enable or force")
 
 
 def _constraints(trt: Any, config: Any, flag: Flag) -> None:

@@ -20,8 +20,8 @@ from qdqtool.backends.torch_qat.engines.engine import Engine
 from qdqtool.backends.torch_qat.export import export
 from qdqtool.backends.torch_qat.flat import flatten, placeholders, run
 from qdqtool.backends.torch_qat.journal import Journal
-from qdqtool.backends.torch_qat.sites import Sites, locate
-from qdqtool.backends.torch_qat.student import fold_norms, make_student
+from qdqtool.backends.torch_qat.sites import Sites, bias_owners, locate
+from qdqtool.backends.torch_qat.student import fold_norms, make_student, shift_biases
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.placement import Placement
 from qdqtool.core.qat import Epoch
@@ -108,6 +108,7 @@ class Network:
             )
         sites = locate(placement, view, self.flat)
         teacher = copy.deepcopy(self.flat)
+        shift_biases(self.flat, table.shifts, bias_owners(table.shifts, view, self.flat))
         student = make_student(self.flat, sites.found, placement, table, engine, learn=learn)
         with Journal(folder, tensorboard=self.options.tensorboard) as journal:
             epochs = training.train(student, self._lesson(teacher, folder, key, on_step, journal))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from torch import fx, nn
 
+from qdqtool.core.calibration import NodeShift
 from qdqtool.core.placement import Decision, Placement, Slot, SlotKind
 from qdqtool.graph.view import GraphView, Node
 
@@ -56,6 +57,16 @@ def locate(placement: Placement, view: GraphView, flat: fx.GraphModule) -> Sites
     return Sites(found=tuple(found), lost=tuple(lost))
 
 
+def bias_owners(shifts: Iterable[NodeShift], view: GraphView, flat: fx.GraphModule) -> dict[str, str]:
+    """The step whose bias is that of the layer in the prepared graph, by ONNX node: a folded BatchNorm, or the layer.
+
+    Nodes whose bias belongs to no single step are left out.
+    """
+    finder = _Finder(view, flat)
+    found = {entry.node: finder.bias_owner(view.by_name[entry.node]) for entry in shifts}
+    return {node: step for node, step in found.items() if step}
+
+
 class _Finder:
     def __init__(self, view: GraphView, flat: fx.GraphModule) -> None:
         self._view = view
@@ -95,6 +106,12 @@ class _Finder:
         return Site(
             slot=decision.slot, tensor=decision.tensor, step=step, axis=axis, norm=self._norm_after(step)
         )
+
+    def bias_owner(self, node: Node) -> str:
+        """The step that adds the bias of a layer; "" where there is none of its own."""
+        step = self._step_of(node)
+        owner = self._norm_after(step) or step if step else ""
+        return owner if hasattr(self._modules.get(owner), "bias") else ""
 
     def _norm_after(self, step: str) -> str:
         readers = list(self._steps[step].users)

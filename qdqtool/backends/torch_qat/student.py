@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch.func import functional_call
 
 from qdqtool.backends.torch_qat.engines.engine import Engine, Start
 from qdqtool.backends.torch_qat.sites import Site
-from qdqtool.core.calibration import CalibrationTable, TensorRange
+from qdqtool.core.calibration import CalibrationTable, NodeShift, TensorRange
 from qdqtool.core.placement import Placement
 from qdqtool.errors import InputFileError
 
@@ -73,8 +73,11 @@ class Student:
     engine: Engine
 
     def table(self, before: CalibrationTable) -> CalibrationTable:
-        """The table with the ranges as they are now; tensors without a quantizer keep theirs."""
-        return replace(before, ranges=tuple(self._range(entry) for entry in before.ranges))
+        """The table with the ranges as they are now; tensors without a quantizer keep theirs.
+
+        It shifts no bias: the network's own biases hold what calibration wanted.
+        """
+        return replace(before, ranges=tuple(self._range(entry) for entry in before.ranges), shifts=())
 
     def _range(self, entry: TensorRange) -> TensorRange:
         name = self.tensors.get(entry.tensor)
@@ -151,6 +154,19 @@ def _place(network: fx.GraphModule, site: Site, name: str, flat: fx.GraphModule)
     with network.graph.inserting_before(step):
         made = network.graph.call_module(name, (source,))
     step.replace_input_with(source, made)
+
+
+def shift_biases(flat: fx.GraphModule, shifts: Iterable[NodeShift], owners: Mapping[str, str]) -> None:
+    """Add to the biases what calibration found, so that training starts from all that calibration did."""
+    for entry in shifts:
+        if entry.node not in owners:
+            continue
+        module: Any = flat.get_submodule(owners[entry.node])
+        shift = torch.tensor(entry.shift, dtype=torch.float32)
+        if module.bias is None:
+            module.bias = nn.Parameter(torch.zeros_like(shift))
+        with torch.no_grad():
+            module.bias += shift.to(module.bias)
 
 
 def freeze_norms(network: nn.Module) -> None:

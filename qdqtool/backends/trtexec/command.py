@@ -32,7 +32,7 @@ def build_command(
     ours = [
         Flag(name="onnx", value=str(request.model.absolute())),
         Flag(name="saveEngine", value=str((drafts / ENGINE).absolute())),
-        *_shapes(request.profiles),
+        *_shapes(request.profiles, program),
         *_wished(program, drafts),
     ]
     given = {flag.name for flag in flags}
@@ -53,12 +53,18 @@ def _wished(program: Program, drafts: Path) -> Iterable[Flag]:
         yield build_only
 
 
-def _shapes(profiles: tuple[InputProfile, ...]) -> Iterable[Flag]:
-    if not profiles:
-        return
-    yield Flag(name="minShapes", value=_spell({profile.name: profile.low for profile in profiles}))
-    yield Flag(name="optShapes", value=_spell({profile.name: profile.opt for profile in profiles}))
-    yield Flag(name="maxShapes", value=_spell({profile.name: profile.high for profile in profiles}))
+def _shapes(profiles: tuple[InputProfile, ...], program: Program) -> Iterable[Flag]:
+    """The shapes of every optimization profile, in order; several are told apart by --profile."""
+    numbers = sorted({profile.number for profile in profiles})
+    if len(numbers) > 1:
+        program.check((Flag(name="profile"),))
+    for number in numbers:
+        if len(numbers) > 1:
+            yield Flag(name="profile", value=str(number))
+        here = [profile for profile in profiles if profile.number == number]
+        yield Flag(name="minShapes", value=_spell({profile.name: profile.low for profile in here}))
+        yield Flag(name="optShapes", value=_spell({profile.name: profile.opt for profile in here}))
+        yield Flag(name="maxShapes", value=_spell({profile.name: profile.high for profile in here}))
 
 
 def _spell(shapes: dict[str, Shape]) -> str:

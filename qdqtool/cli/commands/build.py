@@ -21,9 +21,11 @@ def build(
     sm: Annotated[
         str, typer.Option(help="GPU architectures: 86,89 (rtx only; others: the GPU here).")
     ] = "86",
-    min_shapes: Annotated[str, typer.Option(help="Smallest shapes: input:1x3x224x224,other:1x8.")] = "",
-    opt_shapes: Annotated[str, typer.Option(help="Usual shapes.")] = "",
-    max_shapes: Annotated[str, typer.Option(help="Largest shapes.")] = "",
+    min_shapes: Annotated[
+        list[str] | None, typer.Option(help="Smallest shapes: input:1x3x224x224,other:1x8. Once per profile.")
+    ] = None,
+    opt_shapes: Annotated[list[str] | None, typer.Option(help="Usual shapes.")] = None,
+    max_shapes: Annotated[list[str] | None, typer.Option(help="Largest shapes.")] = None,
     timeout: Annotated[float, typer.Option(min=1.0, help="Wall-clock limit in seconds.")] = 1800.0,
     stack_mib: Annotated[
         int, typer.Option(min=8, max=65536, help="Stack of the builder in MiB; long chains of nodes need it.")
@@ -43,15 +45,16 @@ def build(
     from qdqtool.backends import BUILDERS
     from qdqtool.backends.flags import split_flags
     from qdqtool.backends.making.retry import build_with_retries
-    from qdqtool.backends.shapes import parse_shapes, profiles
+    from qdqtool.backends.shapes import several_profiles
     from qdqtool.cli.screen import progress, stderr, stdout
     from qdqtool.core.build import BuildProgress, BuildRequest
     from qdqtool.core.kinds import BUILD
     from qdqtool.graph.load import load
 
-    low, opt, high = (parse_shapes(text) for text in (min_shapes, opt_shapes, max_shapes))
     plugin = BUILDERS.load(builder)
-    found, notes = profiles(load(model).view.inputs, low, opt, high, sample_shapes={})
+    found, notes = several_profiles(
+        load(model).view.inputs, min_shapes or (), opt_shapes or (), max_shapes or ()
+    )
     request = BuildRequest(
         model=model,
         folder=out,

@@ -14,6 +14,7 @@ Scripts are read by their syntax tree and never run; nothing is changed.
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -27,14 +28,13 @@ def migrate(
 ) -> None:
     """Say what to do for TensorRT 11 about a command line, script, calibration cache, engine or build folder."""
     import shlex
-    from pathlib import Path
 
     from qdqtool.backends.migration.advice import MIGRATION
     from qdqtool.backends.migration.command_line import migrate_command
     from qdqtool.backends.migration.folder import migrate_path
     from qdqtool.cli.screen import stdout
 
-    if len(what) == 1 and Path(what[0]).exists():
+    if len(what) == 1 and not what[0].startswith("trtexec ") and _exists(Path(what[0])):
         found = migrate_path(Path(what[0]))
     else:
         found = migrate_command(what[0] if len(what) == 1 else shlex.join(what))
@@ -58,8 +58,18 @@ def migrate(
         console.print(
             f"\nfirst: {step}" if step == found.steps[0] else f"then: {step}", markup=False, highlight=False
         )
+    for line in found.ours:
+        console.print(f"\nwith qdqtool: {line}", markup=False, highlight=False)
     if found.command:
         console.print(f"\nfor 11: {found.command}", markup=False, highlight=False)
+
+
+def _exists(path: Path) -> bool:
+    """Whether there is such a file; a command line may be too long for a name."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
 
 
 PLUGIN = migrate

@@ -1,0 +1,78 @@
+"""Drafts are gone when the block ends, and what a killed process left is gone with the next build."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from qdqtool.backends.making.drafts import drafting, publish, withdraw
+from qdqtool.errors import InputFileError
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from qdqtool.backends.making.drafts import drafting
+with drafting(Path(sys.argv[1])) as drafts:
+    (drafts / "engine.plan").write_bytes(b"half of an eng")
+    print("ready", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_drafts_are_gone_after_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), drafting(tmp_path / "out") as drafts:
+        (drafts / "missing").rename(drafts / "x")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_finished_files_come_out_and_old_ones_go(tmp_path: Path) -> None:
+    (tmp_path / "old").write_text("old")
+    with drafting(tmp_path) as drafts:
+        (drafts / "new").write_text("new")
+        publish(drafts, tmp_path, ["new"])
+        withdraw(tmp_path, ["old"])
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="kills a process")
+def test_what_a_killed_process_left_goes_with_the_next_build_and_not_before(tmp_path: Path) -> None:
+    child = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE)
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"ready\n"
+        with drafting(tmp_path) as mine:
+            assert len(list(tmp_path.glob(".build-*"))) == 2, "another build in the same folder is left alone"
+            assert mine.is_dir()
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        assert len(list(tmp_path.glob(".build-*"))) == 1
+        with drafting(tmp_path) as mine:
+            assert list(tmp_path.glob(".build-*")) == [mine]
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        child.kill()
+        child.wait()
+        if child.stdout is not None:
+            child.stdout.close()
+
+
+def test_drafts_that_nobody_locked_go_when_they_are_old(tmp_path: Path) -> None:
+    for name in (".build-young", ".build-old"):
+        (tmp_path / name).mkdir()
+    past = time.time() - 7200
+    os.utime(tmp_path / ".build-old", (past, past))
+    with drafting(tmp_path):
+        assert not (tmp_path / ".build-old").exists()
+    assert (tmp_path / ".build-young").exists()
+
+
+def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("in the way")
+    with pytest.raises(InputFileError, match="cannot be written"), drafting(tmp_path / "out"):
+        pass

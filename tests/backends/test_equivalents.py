@@ -1,0 +1,122 @@
+"""What the seeds do with trtexec is done by qdqtool: every flag has a place, every recipe is a command that runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from qdqtool.backends.migration.command_line import migrate_command
+from qdqtool.backends.migration.flag_facts import FATES
+from qdqtool.backends.migration.ours import EQUIVALENTS
+from qdqtool.backends.native import settings
+from qdqtool.cli.app import run
+from tests.backends import graphs, stand_in_trtexec
+from tests.models import save
+from tests.shared import shared
+
+posix = pytest.mark.skipif(os.name != "posix", reason="the stand-in is a script")
+
+_A9 = (
+    "onnx deploy uff output maxBatch minShapes optShapes maxShapes workspace memPoolSize saveEngine fp16 int8 noTF32 best "
+    "sparsity timingCacheFile verbose buildOnly skipInference profilingVerbosity dumpLayerInfo exportLayerInfo "
+    "precisionConstraints layerPrecisions layerOutputTypes useDLACore allowGPUFallback builderOptimizationLevel "
+    "maxAuxStreams calib loadEngine batch shapes warmUp duration iterations useCudaGraph noDataTransfers useSpinWait "
+    "streams dumpProfile exportProfile exportTimes dumpOutput dumpRawBindingsToFile loadInputs exportOutput"
+)
+A9 = _A9.split()
+"""Every flag that the seeds name."""
+RECIPES = {
+    "01 run a model": "trtexec --onnx=m.onnx --minShapes=x:1x3x8x8 --optShapes=x:1x3x8x8 --maxShapes=x:1x3x8x8",
+    "02 build with cache, profile and settings": "trtexec --onnx=m.onnx --saveEngine=e.plan --timingCacheFile=c.cache "
+    "--minShapes=x:1x3x8x8 --optShapes=x:4x3x8x8 --maxShapes=x:16x3x8x8 --fp16 --noTF32 "
+    "--memPoolSize=workspace:1024MiB --builderOptimizationLevel=5 --maxAuxStreams=4 --skipInference --verbose",
+    "03 load and run": "trtexec --loadEngine=e.plan --shapes=x:4x3x8x8 --noDataTransfers --useSpinWait --useCudaGraph --verbose",
+    "04 layer information": "trtexec --onnx=m.onnx --minShapes=x:1x3x8x8 --optShapes=x:1x3x8x8 --maxShapes=x:1x3x8x8 "
+    "--skipInference --profilingVerbosity=detailed --dumpLayerInfo --exportLayerInfo=layers.json",
+    "05 profile": "trtexec --loadEngine=e.plan --dumpProfile --exportTimes=times.json --exportProfile=profile.json",
+    "06 dump raw inputs and outputs": "trtexec --loadEngine=e.plan --iterations=1 --dumpOutput --dumpRawBindingsToFile",
+    "07 load raw inputs": "trtexec --loadEngine=e.plan --iterations=1 --loadInputs=x:x.raw --dumpOutput",
+}
+"""The seven recipes of the seeds, on a small model."""
+
+
+@pytest.mark.parametrize("flag", A9)
+def test_a_flag_of_the_seeds_has_a_place_here_or_an_answer_why_not(flag: str) -> None:
+    equivalent = EQUIVALENTS.get(flag)
+    if equivalent is None:
+        assert FATES[flag].action == "drop", "gone from trtexec itself"
+        assert FATES[flag].do
+    else:
+        assert bool(equivalent.option) != bool(equivalent.always)
+
+
+@pytest.mark.shared
+def test_the_list_of_flags_is_that_of_the_seeds() -> None:
+    text = shared("reference/seeds.md").read_text("utf-8")
+    section = text[text.index("## A9") : text.index("## A10")]
+    lines = [line for line in section.splitlines() if line.startswith(("Build flags", "Inference flags"))]
+    assert set(re.findall(r"--([A-Za-z]\w*)", " ".join(lines))) == set(A9)
+
+
+@pytest.mark.parametrize(
+    "flag", sorted(name for name, found in EQUIVALENTS.items() if found.stage == "build")
+)
+def test_a_build_flag_is_known_to_the_python_backend_or_named_as_trtexecs_own(flag: str) -> None:
+    known = set(settings._SETTERS) | set(settings._IGNORED)  # the table under test
+    only_trtexec = {
+        "inputIOFormats",
+        "outputIOFormats",
+        "preview",
+        "tempdir",
+        "tempfileControls",
+        "leanDLLPath",
+    }
+    assert (flag in known) != (flag in only_trtexec)
+
+
+@posix
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_recipe_of_the_seeds_is_commands_that_run(
+    recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("QDQTOOL_TRTEXEC", str(stand_in_trtexec.install(tmp_path, 8601)))
+    monkeypatch.setenv("STAND_IN_SAID", str(tmp_path / "said"))
+    save(graphs.conv_relu("N"), tmp_path).rename("m.onnx")
+    Path("e.plan").write_bytes(b"ftrt" + bytes(20) + bytes([8, 6, 1, 6]) + b"a plan")
+    commands = migrate_command(RECIPES[recipe]).ours
+    assert commands
+    for command in commands:
+        words = shlex.split(command)
+        quick = ["--rounds", "1", "--iterations", "2"] if words[1] == "time" else []
+        assert run([*words[1:], *quick]) == 0, capsys.readouterr().err
+    said = Path("said").read_text("utf-8").split()
+    asked = {word.partition("=")[0] for word in shlex.split(RECIPES[recipe])[1:]}
+    for name in asked - {"--iterations", "--exportProfile", "--dumpProfile"}:
+        equivalent = EQUIVALENTS[name.removeprefix("--")]
+        if equivalent.option == "--flags":
+            assert any(word.startswith(name) for word in said), name
+
+
+@posix
+def test_recipes_leave_what_they_promise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("QDQTOOL_TRTEXEC", str(stand_in_trtexec.install(tmp_path, 101600)))
+    save(graphs.conv_relu(), tmp_path).rename("m.onnx")
+    line = "trtexec --onnx=m.onnx --saveEngine=out/e.plan --exportTimes=t.json --warmUp=0 --duration=0 --iterations=3"
+    for command in migrate_command(line).ours:
+        assert run([*shlex.split(command)[1:], *(["--any-release"] if " time " in command else [])]) == 0
+    assert {path.name for path in Path("out/e").iterdir()} >= {"engine.plan", "build.log", "layers.txt"}
+    assert Path("times/engine.plan.times.json").is_file()
+
+
+def test_a_long_command_line_in_one_word_is_no_file_name(capsys: pytest.CaptureFixture[str]) -> None:
+    line = RECIPES["02 build with cache, profile and settings"] + " --verbose" * 30
+    assert run(["migrate", line]) == 0
+    assert "with qdqtool: qdqtool build m.onnx --out e --builder trtexec" in capsys.readouterr().out.replace(
+        "\n", " "
+    )

@@ -1,0 +1,60 @@
+"""Weights get the 2:4 pattern of sparse tensor cores, through Q/DQ and in every layout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from qdqtool.graph.sparse import sparsify
+from tests import models
+from tests.graph.placing import opened
+
+
+def test_a_model_without_weights_stays_as_it_is(tmp_path: Path) -> None:
+    s = models.Sketch()
+    s.output(s.node("Relu", [s.input("x", [2])], "y"), [2])
+    model = opened(s.model(), tmp_path)
+    result, names = sparsify(model)
+    assert names == ()
+    assert result.proto.graph == model.proto.graph
+
+
+def _weighted(op: str, shape: tuple[int, ...], quantized: bool, **attributes: int) -> onnx.ModelProto:
+    s = models.Sketch(3)
+    weight = s.weight("w", *shape)
+    if quantized:
+        scale, zero = s.constant("s", np.float32(0.01)), s.constant("z", np.int8(0))
+        s.node("QuantizeLinear", [weight, scale, zero], "wq")
+        weight = s.node("DequantizeLinear", ["wq", scale, zero], "wd")
+    x = s.input("x", [1, 6, 5, 5] if op == "Conv" else [3, 6])
+    s.output(s.node(op, [x, weight], "y", name="n", **attributes))
+    return s.model()
+
+
+@pytest.mark.parametrize("quantized", [False, True], ids=["float", "behind Q/DQ"])
+@pytest.mark.parametrize(
+    ("op", "shape", "axis", "attributes"),
+    [
+        pytest.param("Conv", (8, 6, 3, 3), 1, {}, id="Conv"),
+        pytest.param("MatMul", (6, 8), 0, {}, id="MatMul"),
+        pytest.param("Gemm", (6, 8), 0, {}, id="Gemm"),
+        pytest.param("Gemm", (8, 6), 1, {"transB": 1}, id="Gemm transposed"),
+    ],
+)
+def test_two_of_four_neighbours_along_the_sum_are_zero(
+    op: str, shape: tuple[int, ...], axis: int, attributes: dict[str, int], quantized: bool, tmp_path: Path
+) -> None:
+    model = opened(_weighted(op, shape, quantized, **attributes), tmp_path)
+    result, names = sparsify(model)
+    assert names == ("w",)
+    before, after = model.view.constant("w"), result.view.constant("w")
+    assert before is not None
+    assert after is not None
+    old, new = np.moveaxis(before, axis, -1), np.moveaxis(after, axis, -1)
+    assert (np.count_nonzero(new[..., :4], axis=-1) == 2).all()
+    assert (np.abs(old[..., :4]).max(axis=-1) == np.abs(new[..., :4]).max(axis=-1)).all()
+    assert (old[..., 4:] == new[..., 4:]).all(), "a rest of less than four stays whole"
+    onnx.checker.check_model(result.proto, full_check=True)
