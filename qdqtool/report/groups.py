@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from qdqtool.core.findings import Evidence, Finding, Severity
-from qdqtool.core.report import Report
+from qdqtool.core.report import LayerRow, Report
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,7 +18,7 @@ class Group:
         name: its name in words.
         severity: the worst of its findings.
         hazard: what is bad about them.
-        findings: most bytes first.
+        findings: in the order of their layers.
         bytes: activation bytes at stake together, as far as they are known; 0 where none are.
         ms: measured milliseconds of the layers they are about; 0 where none were timed.
     """
@@ -33,13 +33,20 @@ class Group:
 
 
 def groups(report: Report) -> tuple[Group, ...]:
-    """Findings by check: the most severe first, then those that cost most."""
+    """Findings by check: the most severe first, then those that cost most; within a check in launch order."""
+    order = {
+        name: place for place, layer in reversed(list(enumerate(report.layers))) for name in _names(layer)
+    }
     times = {layer.name: layer.ms or 0.0 for layer in report.layers}
     found: dict[tuple[str, str], list[Finding]] = defaultdict(list)
-    for entry in report.findings:
+    for entry in sorted(report.findings, key=lambda entry: order.get(entry.subject, len(order))):
         found[entry.code, entry.check].append(entry)
     made = [_group(code, check, entries, times) for (code, check), entries in found.items()]
     return tuple(sorted(made, key=lambda group: (-group.severity.rank, -group.ms, -group.bytes, group.code)))
+
+
+def _names(layer: LayerRow) -> tuple[str, ...]:
+    return (layer.name, *layer.onnx_nodes)
 
 
 def _group(code: str, check: str, entries: list[Finding], times: dict[str, float]) -> Group:

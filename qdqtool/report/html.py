@@ -17,7 +17,7 @@ from qdqtool.report import palette, svg, words
 from qdqtool.report.assemble import runs_int8
 from qdqtool.report.details import Detail, details, marks
 from qdqtool.report.figures import Figure, figures
-from qdqtool.report.graph import LARGEST, Network, draw, network
+from qdqtool.report.graph import LARGEST, Mark, Network, draw, network
 from qdqtool.report.groups import Group, groups, places
 from qdqtool.report.sides import Sides, compare_sides
 
@@ -83,6 +83,20 @@ class _Run:
         return network(self.report.layers)
 
     @cached_property
+    def marks(self) -> dict[int, Mark]:
+        return marks(self.report)
+
+    @cached_property
+    def ticks(self) -> list[tuple[int, str]]:
+        """Where layers with warnings or errors stand among those that are drawn."""
+        places = {number: place for place, number in enumerate(self.network.numbers)}
+        return [
+            (places[number], mark.severity.value)
+            for number, mark in self.marks.items()
+            if mark.severity.rank and number in places
+        ]
+
+    @cached_property
     def is_too_large(self) -> bool:
         return len(self.network.layers) > LARGEST
 
@@ -90,7 +104,7 @@ class _Run:
     def graph(self) -> Markup | None:
         """The engine's drawing; None where there is nothing to draw, or too much."""
         drawable = bool(self.network.layers) and not self.is_too_large
-        return svg.inline(draw(self.network, marks(self.report))) if drawable else None
+        return svg.inline(draw(self.network, self.marks)) if drawable else None
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:

@@ -84,3 +84,12 @@ def test_no_findings_are_no_groups() -> None:
 def test_places_of_one_file_stand_together() -> None:
     evidence = (Evidence(file="a", place="1"), Evidence(file="b", place="2"), Evidence(file="a", place="3"))
     assert places(evidence) == [("a", "1, 3"), ("b", "2")]
+
+
+def test_findings_of_a_check_stand_in_launch_order() -> None:
+    report = replace(
+        assemble(chain_material(4)),
+        findings=tuple(finding(Severity.INFO, name) for name in ("elsewhere", "layer3", "layer1")),
+    )
+    (group,) = groups(report)
+    assert [entry.subject for entry in group.findings] == ["layer1", "layer3", "elsewhere"]
