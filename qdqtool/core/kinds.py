@@ -19,6 +19,7 @@ from qdqtool.core.placement import Placement
 from qdqtool.core.prediction import Prediction
 from qdqtool.core.preparation import Insertion, Preparation
 from qdqtool.core.qat import QatResult
+from qdqtool.core.readback import ReadBack
 from qdqtool.core.repair import RepairReport
 from qdqtool.core.report import Report
 from qdqtool.core.sensitivity import Sensitivity
@@ -41,6 +42,7 @@ PREDICTION = Artefact(kind="prediction", schema=1, type=Prediction)
 LINT = Artefact(kind="lint", schema=1, type=LintReport)
 SENSITIVITY = Artefact(kind="sensitivity", schema=1, type=Sensitivity)
 REPORT = Artefact(kind="report", schema=1, type=Report)
+READBACK = Artefact(kind="readback", schema=1, type=ReadBack)
 REPAIR = Artefact(kind="repair", schema=1, type=RepairReport)
 FIXES = Artefact(kind="fixes", schema=1, type=FixReport)
 SWEEP = Artefact(kind="sweep", schema=1, type=Sweep)

@@ -46,6 +46,7 @@ class RepairReport:
         remaining: what was not, and how to mend it.
         comparison: the model before against the model after, on the same samples; None where it was not asked for.
         notes: what opening the model changed.
+        origin: the tool that quantized the model, as far as names tell; "" where they do not.
     """
 
     model: str
@@ -53,3 +54,4 @@ class RepairReport:
     remaining: tuple[Remainder, ...] = ()
     comparison: Comparison | None = None
     notes: tuple[str, ...] = ()
+    origin: str = ""

@@ -15,7 +15,7 @@ from qdqtool.graph.model import Model
 def unquantize(model: Model, names: Iterable[str]) -> Model:
     """The model with float inputs at the nodes called so; Q/DQ that nobody reads any more goes.
 
-    Float tensors behind Q and DQ are read directly; INT8 constants behind DQ become float constants of the same
+    Where a DequantizeLinear is called so and the model returns its result, it returns the float tensor. Float tensors behind Q and DQ are read directly; INT8 constants behind DQ become float constants of the same
     value. Other readers of a pair keep it.
     """
     edit = Edit(model)
@@ -28,6 +28,14 @@ def unquantize(model: Model, names: Iterable[str]) -> Model:
             dequantize = makers.get(tensor)
             if dequantize is not None and dequantize.op_type == DEQUANTIZE:
                 node.input[index] = float_source(edit, dequantize, makers) or tensor
+    for value in edit.outputs:
+        dequantize = makers.get(value.name)
+        if dequantize is None or dequantize.op_type != DEQUANTIZE or dequantize.name not in wanted:
+            continue
+        source = float_source(edit, dequantize, makers)
+        if source is not None:
+            edit.remove([dequantize])
+            edit.node("Identity", [source], [value.name], name=f"{dequantize.name}_Identity")
     edit.prune()
     return edit.finish()
 

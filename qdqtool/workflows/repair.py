@@ -21,6 +21,7 @@ from qdqtool.graph.load import load
 from qdqtool.graph.model import Model
 from qdqtool.graph.normalize.ranges import quantize_activations, wanted
 from qdqtool.graph.normalize.run import normalize, remaining
+from qdqtool.graph.origin import origin
 from qdqtool.graph.probe import probe
 from qdqtool.graph.save import save
 
@@ -72,6 +73,7 @@ def mend(order: RepairOrder, on_progress: OnProgress | None = None) -> RepairRep
         remaining=remaining(mended),
         comparison=comparison,
         notes=(*mended.notes, *notes),
+        origin=origin(model),
     )
 
 

@@ -88,7 +88,8 @@ def _show(found: RepairReport) -> None:
         say(f"    fix: {left.fix}")
     if found.comparison is not None:
         terminal.render_comparison(found.comparison, stdout())
-    say(f"{len(found.changes)} changes" if found.changes else "nothing to repair", style="bold")
+    by = f", in a model of {found.origin}" if found.origin else ""
+    say(f"{len(found.changes)} changes{by}" if found.changes else f"nothing to repair{by}", style="bold")
 
 
 def _error(change: Change) -> str:

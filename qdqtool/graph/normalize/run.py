@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from qdqtool.core.recipe import PrepareOptions
 from qdqtool.core.repair import Change, Remainder
@@ -43,8 +43,12 @@ ORDER = (
 """First what makes pairs, then what makes them legal, then what makes them fast. Repairs of others come last."""
 
 
-def normalize(model: Model) -> tuple[Model, tuple[Change, ...]]:
-    """The model after all repairs, and every change; the model itself where nothing had to be changed.
+WRITTEN_OUT = ("operators", "domain", "clipped", "movement")
+"""Repairs after which every range of a static quantization stands on a Q/DQ pair."""
+
+
+def normalize(model: Model, only: Sequence[str] = ()) -> tuple[Model, tuple[Change, ...]]:
+    """The model after all repairs, or after `only` some, and every change; the model itself where nothing was changed.
 
     Raises:
         InputFileError: the model contradicts itself, such as scales that do not fit their axis.
@@ -54,7 +58,7 @@ def normalize(model: Model) -> tuple[Model, tuple[Change, ...]]:
     bench = Bench(ready)
     for pair in bench.pairs:
         check_counts(bench, pair)
-    for name in (*ORDER, *(name for name in REPAIRS.names() if name not in ORDER)):
+    for name in only or (*ORDER, *(name for name in REPAIRS.names() if name not in ORDER)):
         if name == "casts" and casts.needs_new_opset(bench):
             ready, raised = _with_half_scales(ready)
             bench = Bench(ready)

@@ -1,0 +1,89 @@
+"""Read the scales of a Q/DQ model back: per node and module, and as a calibration table of its float model.
+
+Takes what anybody trained or quantized: pytorch-quantization, modelopt, PT2E, TensorFlow QAT, onnxruntime, quark, our
+own. With `--out` the ranges become a calibration.json, and with `--model` the float model is written that they belong
+to, so that `qdqtool place` and `qdqtool insert` can quantize it afresh with the scales that were trained.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from qdqtool.core.readback import ReadBack
+
+
+def scales(
+    model: Annotated[Path, typer.Argument(help="ONNX model with Q/DQ or integer operators.")],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="calibration.json to write.")] = None,
+    plain: Annotated[
+        Path | None, typer.Option("--model", "-m", help="Float model to write, without any Q/DQ.")
+    ] = None,
+    match: Annotated[str, typer.Option(help="Only nodes or modules whose name matches this glob.")] = "*",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Read the scales of a Q/DQ model back: per node and module, and as a calibration table."""
+    from rich.console import Console
+
+    from qdqtool.cli.screen import stderr, stdout
+    from qdqtool.core.kinds import CALIBRATION, READBACK
+    from qdqtool.graph.save import save
+    from qdqtool.workflows.readback import read_back
+
+    found, reference = read_back(model)
+    if plain is not None:
+        save(reference, plain)
+    if out is not None:
+        CALIBRATION.write(out, found.table)
+    for path in filter(None, (plain, out)):
+        stderr().print(f"wrote {path}", markup=False, highlight=False)
+    if as_json:
+        sys.stdout.write(READBACK.dump(found))
+        return
+    # A pipe has no width of its own: do not fold at 80 columns there.
+    console = stdout() if stdout().is_terminal else Console(width=240)
+    console.print(_table(found, match))
+    said = f"{len(found.scales)} quantized inputs, {len(found.table.ranges)} tensors"
+    lines = (
+        f"{said}; quantized by {found.origin or 'an unknown tool'}",
+        *(f"note: {note}" for note in found.notes),
+    )
+    for line in lines:
+        stdout().print(line, markup=False, highlight=False)
+
+
+def _table(found: ReadBack, match: str) -> Table:
+    from fnmatch import fnmatchcase
+
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(
+        "module", "node", "input", "type", "scale", "zero point", "tensor", box=None, pad_edge=False
+    )
+    for entry in found.scales:
+        if not (fnmatchcase(entry.module, match) or fnmatchcase(entry.slot.node, match)):
+            continue
+        low, high = min(entry.scale), max(entry.scale)
+        scale = f"{low:.6g}" if len(entry.scale) == 1 else f"{low:.3g}..{high:.3g} ({len(entry.scale)})"
+        zero = ", ".join(str(value) for value in sorted(set(entry.zero_point))[:3])
+        cells = (
+            entry.module,
+            entry.slot.node,
+            str(entry.slot.index),
+            entry.dtype.value,
+            scale,
+            zero,
+            entry.tensor,
+        )
+        table.add_row(*map(escape, cells))
+    return table
+
+
+PLUGIN = scales

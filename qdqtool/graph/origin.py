@@ -1,0 +1,26 @@
+"""Tells which tool quantized a model, from its producer and from the names that each tool gives."""
+
+from __future__ import annotations
+
+import re
+
+from qdqtool.graph.model import Model
+
+_NAMES = (
+    ("pytorch-quantization", re.compile(r"(^|/)_(input|weight)_quantizer(_\d+)?/")),
+    ("modelopt.torch", re.compile(r"(^|/)(input|weight|\w+_bmm)_quantizer(_\d+)?/")),
+    ("torch.ao fake quantization", re.compile(r"(^|/)(weight_fake_quant|activation_post_process)(_\d+)*/")),
+    ("PT2E", re.compile(r"^node_(de)?quantize_per_(tensor|channel)")),
+    ("TensorFlow QAT", re.compile(r"FakeQuantWithMinMaxVars")),
+)
+_PRODUCERS = (("quark", "quark"), ("tf2onnx", "tf2onnx"), ("onnx.quantize", "onnxruntime or modelopt.onnx"))
+
+
+def origin(model: Model) -> str:
+    """The tool's name; "" where neither names nor producer tell."""
+    quantizers = [node.name for node in model.view.nodes if node.op in {"QuantizeLinear", "DequantizeLinear"}]
+    for tool, pattern in _NAMES:
+        if any(pattern.search(name) for name in quantizers):
+            return tool
+    producer = model.proto.producer_name
+    return next((tool for start, tool in _PRODUCERS if producer.startswith(start)), "")

@@ -1,0 +1,163 @@
+"""Reads the scales of any Q/DQ model back into a calibration table of its float model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+
+import numpy as np
+
+from qdqtool.core.calibration import CalibrationTable, TensorRange
+from qdqtool.core.dtypes import DType
+from qdqtool.core.placement import Slot, SlotKind
+from qdqtool.core.qdq import QdqPair
+from qdqtool.core.readback import ReadBack, ReadScale
+from qdqtool.core.recipe import PrepareOptions
+from qdqtool.errors import UsageError
+from qdqtool.graph.find import find, quantized_ops
+from qdqtool.graph.load import load
+from qdqtool.graph.model import Model
+from qdqtool.graph.modules import Modules
+from qdqtool.graph.normalize.run import WRITTEN_OUT, normalize
+from qdqtool.graph.origin import origin
+from qdqtool.graph.prepare import prepare
+from qdqtool.graph.unquantize import unquantize
+
+_LIMITS = {DType.INT8: (-128, 127), DType.UINT8: (0, 255)}
+_METHOD = "read back"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Found:
+    """One quantized input and the values that its pair can represent, over all channels."""
+
+    scale: ReadScale
+    amax: tuple[float, ...]
+    low: float
+    high: float
+
+
+def read_back(path: Path) -> tuple[ReadBack, Model]:
+    """The scales of a Q/DQ model, and the float model whose tensors the table names.
+
+    Integer operators (QLinearConv and their like) are read as the Q/DQ that they stand for. An asymmetric pair counts
+    with its largest magnitude, and a tensor that is quantized in several ways with the widest of them; notes say so.
+
+    Raises:
+        InputFileError: the model is unreadable, or its scales do not fit their tensors.
+        UsageError: the model has no scale to read.
+    """
+    original = load(path)
+    model, _ = normalize(original, only=WRITTEN_OUT)
+    plain = prepare(unquantize(model, (node.name for node in model.view.nodes)), PrepareOptions())
+    notes: list[str] = []
+    found = tuple(_read(model, plain, notes))
+    if not found:
+        ops = ", ".join(quantized_ops(model)) or "no quantized operator"
+        raise UsageError(
+            f"has no scale to read: {ops}",
+            fix="pass a Q/DQ model; ranges that are measured at run time are in no model",
+            where=str(path),
+        )
+    table = CalibrationTable(ranges=_ranges(found, notes), source=f"the Q/DQ of {path.name}")
+    made = ReadBack(
+        model=path.name,
+        origin=origin(original),
+        scales=tuple(entry.scale for entry in found),
+        table=table,
+        notes=tuple(dict.fromkeys(notes)),
+    )
+    return made, plain
+
+
+def _read(model: Model, plain: Model, notes: list[str]) -> Iterator[_Found]:
+    modules = Modules(model)
+    for pair in find(model):
+        if pair.dtype not in _LIMITS:
+            continue
+        trouble = _trouble(pair)
+        if trouble:
+            notes.append(f"{pair.tensor}: left out, {trouble}")
+            continue
+        limits = _LIMITS[pair.dtype]
+        scale, zero = np.abs(np.asarray(pair.scale)), np.asarray(pair.zero_point)
+        low, high = (limits[0] - zero) * scale, (limits[1] - zero) * scale
+        # Symmetric integers use 127 steps on either side; -128 is a spare one.
+        amax = np.where(zero == 0, limits[1] * scale, np.maximum(-low, high))
+        for start in pair.slots:
+            slot, axis = _reader(model, start, pair)
+            node = plain.view.by_name.get(slot.node)
+            tensor = node.inputs[slot.index] if node and slot.index < len(node.inputs) else pair.tensor
+            entry = ReadScale(
+                slot=slot,
+                tensor=tensor,
+                module=modules.of(slot.node),
+                kind=pair.kind,
+                dtype=pair.dtype,
+                scale=pair.scale,
+                zero_point=pair.zero_point,
+                axis=axis,
+            )
+            yield _Found(
+                scale=entry,
+                amax=tuple(float(value) for value in amax),
+                low=float(low.min()),
+                high=float(high.max()),
+            )
+
+
+def _reader(model: Model, slot: Slot, pair: QdqPair) -> tuple[Slot, int | None]:
+    """The input that reads a pair, and the channel axis there: a Transpose of a constant is folded away."""
+    axis = pair.axis if len(pair.scale) > 1 else None
+    view = model.view
+    node = view.by_name[slot.node]
+    while pair.kind is SlotKind.WEIGHT and node.op == "Transpose" and len(view.uses(node.outputs[0])) == 1:
+        order = node.attribute("perm") or tuple(reversed(range(len(view.constant_shape(pair.tensor) or ()))))
+        axis = None if axis is None or axis not in order else order.index(axis)
+        use = view.uses(node.outputs[0])[0]
+        slot, node = Slot(node=use.node.name, index=use.index), use.node
+    return slot, axis
+
+
+def _trouble(pair: QdqPair) -> str:
+    if pair.scale_shape is None or not pair.zero_point:
+        return "its scale is computed at run time"
+    if len(pair.scale_shape) > 1:
+        return "it has a scale per block"
+    if not all(isfinite(scale) and scale != 0 for scale in pair.scale):
+        return "its scale is 0 or not a number"
+    return "" if len(pair.scale) == len(pair.zero_point) else "scales and zero points do not fit each other"
+
+
+def _ranges(found: tuple[_Found, ...], notes: list[str]) -> tuple[TensorRange, ...]:
+    by_tensor: dict[str, list[_Found]] = {}
+    for entry in found:
+        by_tensor.setdefault(entry.scale.tensor, []).append(entry)
+    return tuple(_range(tensor, by_tensor[tensor], notes) for tensor in sorted(by_tensor))
+
+
+def _range(tensor: str, entries: list[_Found], notes: list[str]) -> TensorRange:
+    """The widest of the entries; per channel only where a constant has the same axis everywhere."""
+    first = entries[0].scale
+    per_channel = first.kind is SlotKind.WEIGHT and first.axis is not None
+    same = len({(len(entry.amax), entry.scale.axis) for entry in entries}) == 1
+    if per_channel and same:
+        amax = tuple(max(values) for values in zip(*(entry.amax for entry in entries), strict=True))
+    else:
+        amax = (max(max(entry.amax) for entry in entries),)
+    if len({entry.amax for entry in entries}) > 1:
+        notes.append(
+            f"{tensor}: quantized in {len({entry.amax for entry in entries})} ways, the widest is kept"
+        )
+    shifted = any(any(entry.scale.zero_point) for entry in entries)
+    return TensorRange(
+        tensor=tensor,
+        amax=amax,
+        axis=first.axis if per_channel and same else None,
+        low=min(entry.low for entry in entries),
+        high=max(entry.high for entry in entries),
+        method=_METHOD,
+        note="was asymmetric: the larger end counts" if shifted else "",
+    )
