@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import combinations, islice
 
@@ -58,11 +59,15 @@ def explain(
     first = next(iter(emulations.graph.values()))
     runners = {**emulations.graph, **emulations.fused, **emulations.rare}
     ledgers = {pair: _Ledger() for pair in pair_outputs(first, candidate)}
-    for sample in islice(iter(samples), limit):
-        theirs = candidate.run(feeds_for(candidate, sample))
-        ours = {name: runner.run(feeds_for(runner, sample)) for name, runner in runners.items()}
-        for pair, ledger in ledgers.items():
-            ledger.add(_values(pair, sample, theirs, ours))
+    with ThreadPoolExecutor(min(runner.at_once for runner in runners.values())) as pool:
+        for sample in islice(iter(samples), limit):
+            found = pool.map(
+                lambda runner, sample=sample: runner.run(feeds_for(runner, sample)), runners.values()
+            )
+            theirs = candidate.run(feeds_for(candidate, sample))
+            ours = dict(zip(runners, found, strict=True))
+            for pair, ledger in ledgers.items():
+                ledger.add(_values(pair, sample, theirs, ours))
     return tuple(_verdict(pair.reference, ledger, emulations) for pair, ledger in ledgers.items())
 
 
