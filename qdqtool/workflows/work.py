@@ -45,7 +45,7 @@ class Work:
         """The calibration samples."""
         options = self.recipe.samples
         return open_samples(
-            self.order.samples, self.preparation.inputs, options.preprocess, limit=options.limit
+            self._shaped(self.order.samples), self.preparation.inputs, options.preprocess, limit=options.limit
         )
 
     @cached_property
@@ -53,12 +53,21 @@ class Work:
         """The evaluation samples, with labels where there are any."""
         spec = self.order.eval_samples or self.order.samples
         return open_samples(
-            spec,
+            self._shaped(spec),
             self.preparation.inputs,
             self.recipe.samples.preprocess,
             labels=self.order.labels,
             limit=self.recipe.compare.limit,
         )
+
+    def _shaped(self, samples: str) -> str:
+        """Random samples of a dynamic model have the usual shapes of the engine, unless they bring their own."""
+        usual = self.recipe.build.opt_shapes
+        is_shapeless = samples.startswith("random") and "," not in samples
+        if not usual or not is_shapeless or Path(samples).exists():
+            return samples
+        words, bracket, part = samples.partition("[")
+        return f"{words},{usual}{bracket}{part}"
 
     def path(self, name: str) -> Path:
         """A file of the run folder."""

@@ -365,6 +365,30 @@ def test_random_samples_are_marked_and_repeatable() -> None:
         open_samples("random:many", inputs)
 
 
+def test_random_samples_take_the_shapes_that_the_model_leaves_open() -> None:
+    inputs = (info("image", "N", 3, "H", "W"), info("mask", 1, 4))
+    source = open_samples("random:2,image:1x3x8x6[1:]", inputs)
+    (sample,) = source
+    assert (sample.feeds["image"].shape, sample.feeds["mask"].shape) == ((1, 3, 8, 6), (1, 4))
+    assert source.digest != open_samples("random:2,image:1x3x8x8[1:]", inputs).digest
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("random:2", "random:16,image:1x3x1x1"),
+        ("random:2,image:1x3x0x6", "cannot read the shape"),
+        ("random:2,image", "cannot read the shape"),
+        ("random:2,picture:1x3x8x6", "its inputs are image"),
+    ],
+    ids=["no shape", "nothing to see", "no dimensions", "another name"],
+)
+def test_random_samples_without_a_usable_shape_are_refused(text: str, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        open_samples(text, (info("image", "N", 3, "H", "W"),))
+    assert said in str(caught.value)
+
+
 def test_other_samples_are_meaningful(tmp_path: Path) -> None:
     assert open_samples(saved(tmp_path, x=ROWS), X).meaningful
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -149,7 +150,7 @@ def _raw_source(spec: SampleSpec, inputs: tuple[TensorInfo, ...]) -> RawSource:
         return _folder(path, spec, inputs)
     if path.is_file():
         return _file(path, spec, inputs)
-    if text == "random" or text.startswith("random:"):
+    if re.match("random(?=[:,]|$)", text):
         return Random(text, inputs)
     if ":" in text and "/" not in text.rpartition(":")[2]:
         return Code(text, inputs)

@@ -1,6 +1,7 @@
 """Random samples, for trying things out: ranges and accuracy measured on them mean nothing, and every report says so.
 
-"random" makes 16 samples, "random:64" makes 64, "random:64:7" takes the seed 7.
+"random" makes 16 samples, "random:64" makes 64, "random:64:7" takes the seed 7. Where the model leaves dimensions
+free, their lengths follow a comma: "random:16,image:1x3x224x224".
 """
 
 from __future__ import annotations
@@ -21,23 +22,33 @@ _COUNT = 16
 
 
 class Random:
-    """Standard normal numbers for float inputs, zeros and ones for all others; free dimensions are 1."""
+    """Standard normal numbers for float inputs, zeros and ones for all others; a free leading dimension is 1."""
 
     meaningful = False
 
     def __init__(self, text: str, inputs: tuple[TensorInfo, ...]) -> None:
-        words = text.split(":")[1:]
+        head, _, shapes = text.partition(",")
+        usual = _spelled(shapes)
+        unknown = sorted(set(usual) - {info.name for info in inputs})
+        if unknown:
+            raise UsageError(
+                f"the model has no input called {unknown[0]!r}",
+                fix=f"its inputs are {', '.join(info.name for info in inputs)}",
+                where=text,
+            )
+        words = head.split(":")[1:]
         if len(words) > 2 or not all(word.isdecimal() for word in words):
-            raise UsageError(f"{text!r} is not random[:count[:seed]]", fix="write it like random:16")
+            raise UsageError(f"{head!r} is not random[:count[:seed]]", fix="write it like random:16")
         self._text = text
         self._count = int(words[0]) if words else _COUNT
         self._seed = int(words[1]) if len(words) > 1 else 0
-        self._inputs = inputs
+        self._inputs = tuple((info, _shape(info, usual.get(info.name))) for info in inputs)
         self._is_batched = fixed_batch(inputs) is not None
         self.description = f"{self._count} random samples: accuracy is meaningless"
 
     def digest(self) -> str:
-        return f"random:{self._count}:{self._seed}"
+        shapes = [list(shape) for _, shape in self._inputs]
+        return f"random:{self._count}:{self._seed}:{shapes}"
 
     def __len__(self) -> int:
         return self._count
@@ -45,16 +56,53 @@ class Random:
     def read(self, numbers: range) -> Iterator[RawSample]:
         for number in numbers:
             generator = np.random.default_rng((self._seed, number))
-            arrays = {info.name: _values(info, generator, one=self._is_batched) for info in self._inputs}
+            arrays = {
+                info.name: _values(info.dtype, shape, generator, one=self._is_batched)
+                for info, shape in self._inputs
+            }
             yield RawSample(name=f"{self._text}[{number}]", arrays=arrays)
 
 
-def _values(info: TensorInfo, generator: np.random.Generator, *, one: bool) -> NDArray[Any]:
+def _spelled(text: str) -> dict[str, tuple[int, ...]]:
+    """Shapes by input from "image:1x3x224x224,mask:1x64"."""
+    shapes = {}
+    for entry in filter(None, text.split(",")):
+        name, _, dims = entry.rpartition(":")
+        if not name or not all(dim.isdecimal() and int(dim) for dim in dims.split("x")):
+            raise UsageError(
+                f"cannot read the shape {entry!r}",
+                fix="write it like random:16,image:1x3x224x224",
+                where=text,
+            )
+        shapes[name] = tuple(int(dim) for dim in dims.split("x"))
+    return shapes
+
+
+def _shape(info: TensorInfo, usual: tuple[int, ...] | None) -> tuple[int, ...]:
+    """The shape of one sample: as the model has it, and where it leaves a dimension free, as `usual` has it."""
+    if info.shape is None:
+        return usual or (1,)
+    if usual is not None and len(usual) == len(info.shape):
+        return tuple(
+            dim if isinstance(dim, int) else length for dim, length in zip(info.shape, usual, strict=True)
+        )
+    if not all(isinstance(dim, int) for dim in info.shape[1:]):
+        wanted = "x".join(str(dim) for dim in info.shape)
+        example = "x".join(str(dim) if isinstance(dim, int) else "1" for dim in info.shape)
+        raise UsageError(
+            f"random samples need the shape of the input {info.name!r}, which the model leaves open: {wanted}",
+            fix=f"give it, as in random:16,{info.name}:{example}, or name samples of your own",
+        )
+    return tuple(dim if isinstance(dim, int) else 1 for dim in info.shape)
+
+
+def _values(
+    dtype: DType, shape: tuple[int, ...], generator: np.random.Generator, *, one: bool
+) -> NDArray[Any]:
     """Values of one sample: with `one`, the leading dimension is a batch of fixed size, of which this is one row."""
-    shape = tuple(dim if isinstance(dim, int) else 1 for dim in info.shape or (1,))
     shape = (1, *shape[1:]) if one else shape
-    if info.dtype.is_float or info.dtype is DType.UNKNOWN:
+    if dtype.is_float or dtype is DType.UNKNOWN:
         return generator.standard_normal(shape, np.float32)
-    if info.dtype is DType.BOOL:
+    if dtype is DType.BOOL:
         return generator.integers(0, 2, shape).astype(np.bool_)
     return generator.integers(0, 2, shape)
