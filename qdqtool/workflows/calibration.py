@@ -17,6 +17,7 @@ from qdqtool.calibration.shards import merge_files
 from qdqtool.calibration.span import Span
 from qdqtool.calibration.table import Constants, constants, make_tables
 from qdqtool.core.calibration import CalibrationTable
+from qdqtool.core.findings import Finding
 from qdqtool.core.kinds import PLACEMENT
 from qdqtool.core.memory import give_back
 from qdqtool.core.placement import Placement
@@ -27,6 +28,7 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.prepare import prepare
 from qdqtool.placement.decide import decide
 from qdqtool.workflows.bias import correct_biases
+from qdqtool.workflows.channels import lost_channels
 
 ALL_METHODS = ("max", "entropy", "percentile", "mse", "best")
 OnProgress = Callable[[int, "int | None"], None]
@@ -140,6 +142,12 @@ class Calibration:
             method: correct_biases(self.model, self.placement, table, self.samples)
             for method, table in tables.items()
         }
+
+    def findings(self, table: CalibrationTable) -> tuple[Finding, ...]:
+        """What will cost accuracy; runs a few samples again where there are depthwise convolutions."""
+        if not self.order.samples:
+            return ()
+        return lost_channels(self.model, self.placement, table, self.samples)
 
 
 def merge(places: Sequence[str]) -> Histograms:

@@ -283,29 +283,56 @@ KILLED = """
     from qdqtool.graph.load import load
     from tests.calibration.material import placed
 
-    folder = Path(sys.argv[1])
+    folder, last_moment = Path(sys.argv[1]), int(sys.argv[2])
+    moments = 0
+
+    def moment():
+        global moments
+        moments += 1
+        if moments == last_moment:
+            os.kill(os.getpid(), 9)
+
+    def saved(path, found, really=collect.save_histograms):
+        moment()
+        really(path, found)
+        moment()
+
+    def progressed(done, total):
+        with open(folder / "told.txt", "a") as told:
+            print(done, file=told)
+        moment()
+
+    collect.save_histograms = saved
     collect._SECONDS_PER_PART, collect._FIRST_PART = 0.0, 1
     model = load(folder / "model.onnx")
     samples = open_samples(str(folder / "11.npz"), model.view.inputs)
     job = collect.Collection(model, placed(model), samples, resumable=True)
-    job.resume(Span(total=11), folder / "kept.npz", on_progress=lambda done, _: done == 6 and os.kill(os.getpid(), 9))
+    job.resume(Span(total=11), folder / "kept.npz", on_progress=progressed)
 """
 
 
-def test_kill_9_loses_no_finished_part_and_counts_nothing_twice(
-    model: Model, data: Path, tmp_path: Path
+@pytest.mark.parametrize("seed", [0, 1])
+def test_kill_9_at_random_moments_loses_no_finished_part_and_counts_nothing_twice(
+    seed: int, model: Model, data: Path, tmp_path: Path
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(KILLED), str(tmp_path)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        check=False,
-    )
-    assert done.returncode == -signal.SIGKILL
-    kept = tmp_path / "kept.npz"
-    assert 1 <= load_histograms(kept).span.done <= 5
+    random = np.random.default_rng(seed)
+    kept, told = tmp_path / "kept.npz", tmp_path / "told.txt"
+    done = 0
+    for _ in range(3):
+        told.unlink(missing_ok=True)
+        ended = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(KILLED), str(tmp_path), str(random.integers(2, 9))],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            check=False,
+        )
+        assert ended.returncode == -signal.SIGKILL
+        assert int(told.read_text().split()[0]) == done + 1
+        before, done = done, load_histograms(kept).span.done if kept.exists() else 0
+        assert before <= done <= 11
     collection = Collection(model, placed(model), open_samples(str(data), model.view.inputs), resumable=True)
-    assert collection.resume(Span(total=11), kept).tensors == collection.run(Span(total=11)).tensors
+    whole, found = collection.run(Span(total=11)), collection.resume(Span(total=11), kept)
+    assert (found.tensors, found.samples) == (whole.tensors, whole.samples)
 
 
 def shards_of(model: Model, data: Path, folder: Path, count: int) -> list[Path]:

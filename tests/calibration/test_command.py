@@ -133,6 +133,24 @@ def test_two_hash_seeds_give_the_same_bytes(model: str, data: str, tmp_path: Pat
     assert (tmp_path / "1.histograms.npz").read_bytes() == (tmp_path / "2.histograms.npz").read_bytes()
 
 
+def test_a_depthwise_convolution_that_one_scale_cannot_serve_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sketch = models.Sketch()
+    x = sketch.input("x", ["N", 32, 6, 6])
+    for name, group in (("depthwise", 32), ("last", 1)):
+        weight = sketch.weight(f"{name}_w", 32, 32 // group, 3, 3)
+        x = sketch.node("Conv", [x, weight], f"{name}_y", name=name, group=group, pads=[1] * 4)
+    sketch.output(x, ["N", 32, 6, 6])
+    rows = np.random.default_rng(0).uniform(-1, 1, (3, 32, 6, 6)).astype(np.float32)
+    rows[:, :8] *= 0.01
+    np.savez(tmp_path / "s.npz", x=rows)
+    path = str(models.save(sketch.model(), tmp_path))
+    assert run(["calibrate", path, "--samples", str(tmp_path / "s.npz")]) == 0
+    said = capsys.readouterr().err
+    assert "CAL150 depthwise: depthwise, and 8 of the 32 channels" in " ".join(said.split())
+
+
 SUICIDAL = """
     import os
     from pathlib import Path
@@ -161,7 +179,7 @@ def test_a_killed_worker_loses_nothing(model: str, data: str, tmp_path: Path) ->
     assert run(["calibrate", model, "--samples", samples, "-o", str(alone)]) == 0
     command = [sys.executable, "-m", "qdqtool", "calibrate", model, "--samples", samples, "-o", str(spread)]
     done = subprocess.run(
-        [*command, "--cluster", "local"],
+        [*command, "--cluster", "dask://"],  # none is named: workers of this machine
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         check=False,

@@ -7,6 +7,9 @@ same command after an interruption goes on from there, and another --method need
 Many machines: give each of them the same command with --shard 1/4 ... 4/4 and -o part-1.npz ..., then --merge the
 parts (with --samples too where the recipe corrects biases); or let --cluster spread shards over the workers of a
 Dask scheduler. The table is the same, bit for bit.
+
+A depthwise convolution whose input channels are of such different size that one scale rounds some of them away is
+named at the end (CAL150), with what to do about it.
 """
 
 from __future__ import annotations
@@ -96,7 +99,12 @@ def calibrate(
         found = _from_cluster(job, methods, kept, cluster)
     else:
         found = _collected(job, methods, kept, (0, 1))
-    _deliver(job.tables(found, methods), out, as_json=as_json)
+    tables = job.tables(found, methods)
+    _deliver(tables, out, as_json=as_json)
+    *_, main = tables.values()
+    for finding in job.findings(main):
+        text = f"{finding.code} {finding.subject}: {finding.reason}; {finding.fix}"
+        stderr().print(text, style="yellow", markup=False, highlight=False)
 
 
 def _collected(
