@@ -108,7 +108,7 @@ class Task:
                 f"in {share:.1f} % of the samples several classes of the candidate share the best score, and the first "
                 "one counts: the range of this output may be cut off"
             )
-        if self._classes > self._seen > 0:
+        if self._classes > self._seen > 0 and self.results():
             notes.append(f"{self._seen} samples for {self._classes} classes: most classes were not seen")
         below, right, above = self._shifted
         if max(below, above) > 2 * right and max(below, above) > self._seen // 4:

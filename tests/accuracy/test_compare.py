@@ -44,6 +44,12 @@ def test_a_runner_against_itself_has_no_noise() -> None:
     assert found.worst == ()
 
 
+def test_too_few_samples_for_the_classes_matter_only_where_classes_were_counted() -> None:
+    labelled = compare(FLOAT, FLOAT, rows(np.eye(8)[:2], np.array([0, 1])), CompareOptions())
+    assert "2 samples for 8 classes: most classes were not seen" in labelled.notes
+    assert compare(FLOAT, FLOAT, rows(np.eye(8)[:2]), CompareOptions()).notes == ()
+
+
 def test_top1_of_both_sides_is_in_percent_and_the_difference_has_an_interval() -> None:
     rng = np.random.default_rng(0)
     values = rng.normal(size=(200, 8))
