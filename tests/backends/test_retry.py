@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from qdqtool.backends.making.refusals import NoKernelError
+from qdqtool.backends.making.refusals import NoKernelError, refusal
 from qdqtool.backends.making.retry import MODEL, build_with_retries
 from qdqtool.backends.ort import open_runner
 from qdqtool.core.build import BuildCost, BuildRequest, BuildResult, OnProgress
@@ -94,7 +94,17 @@ def test_a_build_that_goes_through_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "layer", ["conv1", "w1 + w1_q + conv1", "{ForeignNode[conv1...y1]}", "conv1 || other"]
+    "layer",
+    [
+        "conv1",
+        "w1 + w1_q + conv1",
+        "{ForeignNode[conv1...y1]}",
+        "conv1 || other",
+        "conv1 + PWN(PWN(act/Sigmoid), act/Mul)",
+        "PWN(conv1)",
+        "{ForeignNode[w[Constant]...conv1]}",
+        "conv1 + conv22",
+    ],
 )
 def test_the_node_without_a_kernel_loses_its_qdq_and_the_others_keep_theirs(
     layer: str, tmp_path: Path
@@ -107,6 +117,82 @@ def test_the_node_without_a_kernel_loses_its_qdq_and_the_others_keep_theirs(
         "no INT8 kernel for conv1: built without its Q/DQ",
         f"the model that was built is {MODEL}",
     )
+
+
+def test_a_foreign_node_means_all_between_its_ends(tmp_path: Path) -> None:
+    result, builder = build(two_convs(), tmp_path, ["{ForeignNode[conv1...conv2]}"])
+    assert len(builder.models) == 2
+    assert result.notes[0] == "no INT8 kernel for conv1, conv2: built without its Q/DQ"
+
+
+def test_a_longer_name_is_another_node(tmp_path: Path) -> None:
+    with pytest.raises(NoKernelError):
+        build(two_convs(), tmp_path, ["conv11 + /head/conv1"])
+
+
+NO_KERNEL = "Could not find any implementation for node "
+
+
+@pytest.mark.parametrize(
+    ("message", "node"),
+    [
+        pytest.param(f"10: {NO_KERNEL}002_convolutional.", "002_convolutional", id="plain"),
+        pytest.param(
+            f"Error[10]: [optimizer.cpp::computeCosts::3897] Error Code 10: Internal Error ({NO_KERNEL}w + q + y.)",
+            "w + q + y",
+            id="in brackets",
+        ),
+        pytest.param(
+            f"Error[10]: {NO_KERNEL}/m/Conv + PWN(PWN(/m/Sigmoid), /m/Mul).",
+            "/m/Conv + PWN(PWN(/m/Sigmoid), /m/Mul)",
+            id="pointwise",
+        ),
+        pytest.param(
+            f"Internal Error ({NO_KERNEL}/m/Conv + PWN(PWN(/m/Sigmoid), /m/Mul).)",
+            "/m/Conv + PWN(PWN(/m/Sigmoid), /m/Mul)",
+            id="pointwise in brackets",
+        ),
+        pytest.param(
+            f"Error Code: 10: {NO_KERNEL}{{ForeignNode[/a/Slice_4_output_0[Constant].../t/Reshape_6]}}.",
+            "{ForeignNode[/a/Slice_4_output_0[Constant].../t/Reshape_6]}",
+            id="foreign node",
+        ),
+        pytest.param(
+            f"({NO_KERNEL}(Unnamed Layer* 0) [RNN].)", "(Unnamed Layer* 0) [RNN]", id="unnamed layer"
+        ),
+    ],
+)
+def test_the_engines_name_is_read_whole(message: str, node: str) -> None:
+    error = refusal([], [message], where="m.onnx", log="build.log")
+    assert isinstance(error, NoKernelError)
+    assert error.node == node
+
+
+@pytest.mark.parametrize(
+    ("messages", "words"),
+    [
+        pytest.param(
+            [f"{NO_KERNEL}a due to insufficient workspace. See verbose log."], "workspace", id="workspace"
+        ),
+        pytest.param(
+            [f"Internal error: {NO_KERNEL}a, try increasing the workspace size"],
+            "workspace",
+            id="old workspace",
+        ),
+        pytest.param(
+            ["Error Code 1: Cuda Runtime (out of memory)", f"{NO_KERNEL}a."], "out of memory", id="memory"
+        ),
+        pytest.param(
+            ["Error Code 1: Cuda Runtime (an illegal memory access was encountered)", f"{NO_KERNEL}a."],
+            "crashed on the GPU",
+            id="crashed kernel",
+        ),
+    ],
+)
+def test_what_only_looks_like_a_missing_kernel_is_not_retried(messages: list[str], words: str) -> None:
+    error = refusal([], messages, where="m.onnx", log="build.log")
+    assert not isinstance(error, NoKernelError)
+    assert words in error.what
 
 
 def test_one_node_after_the_other_is_given_up(tmp_path: Path) -> None:

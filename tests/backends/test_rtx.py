@@ -103,6 +103,36 @@ def test_the_same_model_gives_the_same_engine(tmp_path: Path) -> None:
     assert first.read_bytes() == second.read_bytes()
 
 
+@pytest.mark.parametrize(
+    "targets", [("sm86", "sm120"), ("sm75", "sm86")], ids=["both have INT8", "one has none"]
+)
+def test_the_weakest_of_several_targets_decides_for_all(targets: tuple[str, ...], tmp_path: Path) -> None:
+    result, _ = build(graphs.quantized_conv(), tmp_path, targets=targets)
+    dump = (tmp_path / "out/layers.txt").read_text("utf-8")
+    (conv,) = [line for line in dump.splitlines() if "LayerType: correlation" in line]
+    assert ("Datatype: Int8" in conv) == ("sm75" not in targets)
+    assert any("build for it by itself" in note for note in result.notes) == ("sm75" in targets)
+
+
+def test_several_profiles_go_into_one_engine(tmp_path: Path) -> None:
+    shapes = [(1, 3, 8, 8), (4, 3, 8, 8), (5, 3, 8, 8), (8, 3, 8, 8)]
+    entries = tuple(
+        InputProfile(name="x", low=low, opt=low, high=high, number=number)
+        for number, (low, high) in enumerate(zip(shapes[::2], shapes[1::2], strict=True))
+    )
+    result, _ = build(graphs.conv_relu("N"), tmp_path, profiles=entries)
+    dump = (tmp_path / "out/layers.txt").read_text("utf-8")
+    assert result.profiles == entries
+    assert "MaxShape: [4,3,8,8]" in dump
+    assert "MaxShape: [8,3,8,8]" in dump
+
+
+def test_forced_sparsity_builds_and_says_what_it_did(tmp_path: Path) -> None:
+    result, _ = build(graphs.quantized_conv(), tmp_path, flags=("--sparsity=force",))
+    assert any("computes nothing meaningful" in note for note in result.notes)
+    assert files_in(tmp_path / "out") == ["build.log", "engine.plan", "layers.txt"]
+
+
 def test_a_dynamic_batch_is_built_for_its_profile(tmp_path: Path) -> None:
     profile = InputProfile(name="x", low=(1, 3, 8, 8), opt=(4, 3, 8, 8), high=(8, 3, 8, 8))
     result, _ = build(graphs.conv_relu("N"), tmp_path, profiles=(profile,))

@@ -52,7 +52,7 @@ def _known(pattern: str, what: str, fix: str, kind: type[QdqError] = BuildError)
 
 
 _NO_KERNEL = _known(
-    r"[Cc]ould not find any implementation for node|no implementation",
+    r"[Cc]ould not find any implementation|[Nn]o implementation (?:of|for)|[Nn]o tactics? (?:available|to implement)",
     "there is no kernel for this node in the precision asked for",
     "keep the node float: exclude it from placement",
 )
@@ -117,12 +117,22 @@ KNOWN = (
         "an input has dynamic dimensions and no shapes were given",
         "give --min-shapes, --opt-shapes and --max-shapes, as input:1x3x224x224",
     ),
-    _NO_KERNEL,
     _known(
         r"out of memory|bad_alloc|OutOfMemory|insufficient memory",
         "the builder ran out of memory",
         "free memory, or build for smaller shapes",
     ),
+    _known(
+        r"an illegal memory access|unspecified launch failure|misaligned address",
+        "a kernel crashed on the GPU while it was tried, and everything after it failed too",
+        "update TensorRT and the driver; leave out tactics with --flags --tacticSources, or exclude the node",
+    ),
+    _known(
+        r"implementation for node .*(?:insufficient workspace|increas\w+ the workspace)",
+        "there is no kernel for this node that fits into the workspace",
+        "give it more: --flags=--memPoolSize=workspace:8GiB",
+    ),
+    _NO_KERNEL,
     _known(
         r"No space left on device",
         "the disk is full",
@@ -212,5 +222,11 @@ def _understand(text: str) -> Known | None:
 
 
 def _node_in(text: str) -> str:
-    found = re.search(r"for node (.+?)\.?(?: due to|\)|$)", text, re.MULTILINE)
-    return found[1] if found else ""
+    """The engine's name for the node that an error is about, which may hold brackets, commas and dots itself."""
+    found = re.search(r"for node (.+)$", text, re.MULTILINE)
+    if found is None:
+        return ""
+    name = re.split(r" due to |, try |\. See ", found[1])[0].rstrip()
+    if name.endswith(")") and name.count(")") > name.count("("):
+        name = name[:-1]
+    return name.removesuffix(".")

@@ -82,13 +82,23 @@ def _float_instead(
 
 
 def _quantized_nodes(model: Model, engine_name: str) -> tuple[str, ...]:
-    """Nodes of the model that the name of a (fused) engine layer mentions and that read a DequantizeLinear."""
-    plain = engine_name.strip("{}").removeprefix("ForeignNode[").removesuffix("]")
-    parts = set(re.split(r" \+ | \|\| |\.\.\.", plain))
+    """Nodes of the model that the name of a (fused) engine layer means and that read a DequantizeLinear.
+
+    `a + b`, `a || b` and `PWN(PWN(a), b)` name all their nodes; `{ForeignNode[a...z]}` names the first and the last,
+    and means all between them.
+    """
     view = model.view
-    found = []
-    for node in view.nodes:
-        makers = (view.producer(tensor) for tensor in node.inputs)
-        if node.name in parts and any(maker and maker.op == "DequantizeLinear" for maker in makers):
-            found.append(node.name)
-    return tuple(found)
+    spaced = engine_name.replace("...", " ... ")
+    named = [node for node in view.nodes if _mentions(spaced, node.name)]
+    if "ForeignNode[" in engine_name and len(named) > 1:
+        named = list(view.nodes[named[0].position : named[-1].position + 1])
+    return tuple(
+        node.name
+        for node in named
+        if any(maker and maker.op == "DequantizeLinear" for maker in map(view.producer, node.inputs))
+    )
+
+
+def _mentions(text: str, name: str) -> bool:
+    """Whether a text holds a name, and not merely a longer one around it."""
+    return name in text and re.search(rf"(?<![\w/.:-]){re.escape(name)}(?![\w/.:-])", text) is not None

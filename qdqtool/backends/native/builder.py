@@ -160,10 +160,13 @@ class NativeBuilder:
         if not self._library.portable:
             here = ", ".join(targets) or "unknown"
             notes.append(f"built for the GPU at hand ({here}): TensorRT builds for no other")
-        if "sm75" in targets and self._library.portable:
+        weak = "sm75" in targets and self._library.portable
+        if weak and len(targets) == 1:
             notes.append("on sm75 this builder turns every INT8 convolution into Half")
         if len(targets) > 1:
-            notes.append(f"the builder prints one layer dump for all of {', '.join(targets)}")
+            notes.append(f"one choice of kernels and one layer dump hold for all of {', '.join(targets)}")
+        if weak and len(targets) > 1:
+            notes.append("sm75 takes INT8 convolutions from all other targets: build for it by itself")
         return tuple(notes)
 
 

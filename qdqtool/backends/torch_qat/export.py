@@ -7,7 +7,9 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -16,12 +18,16 @@ from torch import fx
 from qdqtool.backends.torch_qat.flat import placeholders
 from qdqtool.core.files import replacing
 from qdqtool.errors import UsageError
+from qdqtool.graph.load import load
+from qdqtool.graph.save import SINGLE_FILE_LIMIT, save
 
 Inputs = tuple[torch.Tensor, ...]
 
 
 def export(flat: fx.GraphModule, inputs: Inputs, path: Path, *, exporter: str, opset: int) -> None:
     """Write the network in evaluation mode at `path`, all or nothing; the batch dimension stays free.
+
+    Weights of 2 GiB and more go to one file beside it.
 
     Weights keep their names and BatchNormalization its node, because folding is our own work. Both exporters
     give node names of the form `/<step>/<what>`, by which quantizers find their place.
@@ -32,7 +38,21 @@ def export(flat: fx.GraphModule, inputs: Inputs, path: Path, *, exporter: str, o
     flat.eval()
     device = next((parameter.device for parameter in flat.parameters()), torch.device("cpu"))
     inputs = tuple(value.to(device) for value in inputs)
-    with replacing(path) as draft, _quiet():
+    write = partial(_write, flat, inputs, exporter=exporter, opset=opset)
+    if _weight_bytes(flat) < SINGLE_FILE_LIMIT:
+        with replacing(path) as draft:
+            write(draft)
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
+        draft = Path(folder) / path.name
+        write(draft)
+        # The exporters scatter large weights over many files; ours puts them into one.
+        save(load(draft), path)
+
+
+def _write(flat: fx.GraphModule, inputs: Inputs, draft: Path, *, exporter: str, opset: int) -> None:
+    with _quiet():
         try:
             if exporter == "dynamo":
                 _dynamo(flat, inputs, draft, opset)
@@ -45,6 +65,10 @@ def export(flat: fx.GraphModule, inputs: Inputs, path: Path, *, exporter: str, o
                 fix=f"try --set qat.exporter={other}, or another qat.opset",
                 where="qat.exporter",
             ) from error
+
+
+def _weight_bytes(flat: fx.GraphModule) -> int:
+    return sum(value.numel() * value.element_size() for value in flat.state_dict().values())
 
 
 def _legacy(flat: fx.GraphModule, inputs: Inputs, draft: Path, opset: int) -> None:
@@ -81,7 +105,7 @@ def _dynamo(flat: fx.GraphModule, inputs: Inputs, draft: Path, opset: int) -> No
         scopes = _scopes(node.metadata_props.get("pkg.torch.onnx.name_scopes", ""))
         if scopes:
             node.name = f"/{scopes[0]}/{node.op_type}_{number}"
-    program.save(str(draft), external_data=False)
+    program.save(str(draft), external_data=_weight_bytes(flat) >= SINGLE_FILE_LIMIT)
 
 
 def _two(value: torch.Tensor) -> torch.Tensor:

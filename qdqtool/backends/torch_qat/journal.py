@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from qdqtool.backends.torch_qat.presence import need
+from qdqtool.core.files import write_text
 from qdqtool.core.qat import Epoch
 
 FILE = "training.jsonl"
 
 
 class Journal:
-    """A context; use `write` after each epoch.
+    """A context; use `write` after each epoch, and once when a training goes on.
 
     Raises:
         MissingPackage: TensorBoard logs are wanted and its package is not installed.
     """
 
     def __init__(self, folder: Path, *, tensorboard: bool) -> None:
-        self._path = folder / FILE
-        self._board: Any = None
+        self._folder = folder
+        self._writer: Any = None
         if tensorboard:
             module = need(
                 "torch.utils.tensorboard", fix="pip install tensorboard, or --set qat.tensorboard=false"
             )
-            self._board = module.SummaryWriter(str(folder / "tensorboard"))
+            self._writer = module.SummaryWriter
+        self._board: Any = None
 
     def __enter__(self) -> Journal:
         return self
@@ -39,14 +42,19 @@ class Journal:
         if self._board is not None:
             self._board.close()
 
-    def write(self, epoch: Epoch) -> None:
-        """Note one epoch; epoch 0 begins a new journal."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.open("w" if epoch.number == 0 else "a", encoding="utf-8") as stream:
-            stream.write(json.dumps(asdict(epoch), sort_keys=True) + "\n")
-        if self._board is not None:
-            self._board.add_scalar("score", epoch.score, epoch.number)
-            self._board.add_scalar("learning_rate", epoch.learning_rate, epoch.number)
-            if epoch.loss is not None:
-                self._board.add_scalar("loss", epoch.loss, epoch.number)
-            self._board.flush()
+    def write(self, epochs: Sequence[Epoch]) -> None:
+        """Note all epochs so far; the file is made anew, so that no interruption leaves a gap in it."""
+        lines = [json.dumps(asdict(epoch), sort_keys=True) + "\n" for epoch in epochs]
+        write_text(self._folder / FILE, "".join(lines))
+        if self._writer is not None:
+            self._draw(epochs[-1])
+
+    def _draw(self, epoch: Epoch) -> None:
+        if self._board is None:
+            # What an interrupted training drew of this epoch and beyond is not shown twice.
+            self._board = self._writer(str(self._folder / "tensorboard"), purge_step=epoch.number)
+        self._board.add_scalar("score", epoch.score, epoch.number)
+        self._board.add_scalar("learning_rate", epoch.learning_rate, epoch.number)
+        if epoch.loss is not None:
+            self._board.add_scalar("loss", epoch.loss, epoch.number)
+        self._board.flush()

@@ -138,7 +138,7 @@ class Network:
             folder=folder,
             key=key,
             on_step=on_step,
-            on_epoch=journal.write,
+            on_epochs=journal.write,
         )
 
     def _score(self, loss: losses.Loss) -> Callable[[torch.Tensor, torch.Tensor], float]:

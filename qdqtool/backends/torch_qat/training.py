@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -10,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -39,7 +41,7 @@ class Lesson:
         folder: where checkpoints go.
         key: which model, data and recipe they belong to.
         on_step: told steps done and steps in all.
-        on_epoch: told what each epoch brought.
+        on_epochs: told what all epochs so far brought.
     """
 
     teacher: nn.Module
@@ -51,7 +53,7 @@ class Lesson:
     folder: Path
     key: str
     on_step: Callable[[int, int], object]
-    on_epoch: Callable[[Epoch], object]
+    on_epochs: Callable[[tuple[Epoch, ...]], object]
 
 
 def train(student: Student, lesson: Lesson) -> tuple[Epoch, ...]:
@@ -102,7 +104,6 @@ class _Course:
         """Go on from the last checkpoint, or begin with epoch 0."""
         state = checkpoints.read(self.lesson.folder / LAST, self.lesson.key)
         if state is None:
-            torch.manual_seed(self.options.seed)
             self._record(loss=None, start=time.perf_counter())
             return
         self.network.load_state_dict(state["network"])
@@ -110,11 +111,12 @@ class _Course:
         self.scheduler.load_state_dict(state["scheduler"])
         self.epoch = state["epoch"]
         self.records = [Epoch(**record) for record in state["records"]]
+        self.lesson.on_epochs(tuple(self.records))
 
     def one_epoch(self) -> None:
         """Train through all batches once, validate, and save."""
         start = time.perf_counter()
-        torch.manual_seed(self.options.seed + self.epoch + 1)
+        _seed(self.options.seed + self.epoch + 1)
         self.network.train()
         if self.epoch >= self.options.freeze_epoch:
             freeze_norms(self.network)
@@ -122,6 +124,7 @@ class _Course:
         for number, (inputs, targets) in enumerate(self.lesson.train.batches(self.epoch)):
             total += self._step(inputs, targets, number)
             self.lesson.on_step(self.epoch * self.steps + number + 1, self.options.epochs * self.steps)
+        self._refuse_weights_that_are_no_numbers()
         self.epoch += 1
         self._record(loss=total / self.steps, start=start)
 
@@ -153,6 +156,17 @@ class _Course:
         self.scheduler.step()
         return value
 
+    def _refuse_weights_that_are_no_numbers(self) -> None:
+        """A gradient can be NaN where the loss is not; the next loss would be, after the checkpoint."""
+        for name, value in self.network.state_dict().items():
+            if not bool(torch.isfinite(value).all()):
+                raise UsageError(
+                    f"{name} became NaN or infinite in epoch {self.epoch + 1}; the checkpoint of epoch {self.epoch} "
+                    "is kept",
+                    fix="lower qat.learning_rate, or set qat.clip_gradient; with another --out",
+                    where=str(self.lesson.folder / LAST),
+                )
+
     def _loss(
         self, outputs: torch.Tensor, targets: torch.Tensor, inputs: tuple[torch.Tensor, ...]
     ) -> torch.Tensor:
@@ -183,7 +197,7 @@ class _Course:
             "records": [asdict(entry) for entry in self.records],
         }
         checkpoints.write(folder / LAST, key, state)
-        self.lesson.on_epoch(record)
+        self.lesson.on_epochs(tuple(self.records))
 
     @torch.no_grad()
     def _validate(self) -> float:
@@ -214,6 +228,13 @@ class _Course:
             return 1.0
         share = (step - warm) / max(1, self.options.epochs * self.steps - warm)
         return 0.5 * (1 + math.cos(math.pi * min(1.0, share)))
+
+
+def _seed(number: int) -> None:
+    """Start all generators of random numbers that a data function may use, so that an epoch can be repeated."""
+    torch.manual_seed(number)
+    random.seed(number)
+    np.random.seed(number % (1 << 32))  # noqa: NPY002 -- augmentations draw from the global generator
 
 
 def _optimizer(student: Student, options: QatOptions) -> torch.optim.Optimizer:
