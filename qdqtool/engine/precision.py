@@ -35,9 +35,26 @@ def judged(layer: EngineLayer) -> EngineLayer:
 
 
 def weight(layer: EngineLayer) -> EngineTensor | None:
-    """The weight constant: the one with most elements among those of rank 2 and more, or one of unknown shape."""
+    """The weight constant: the one with most elements among those of rank 2 and more, or one of unknown shape.
+
+    Where the weight comes from another kernel, a constant that only spreads along the channels is its scale.
+    """
     ranked = [constant for constant in layer.constants if constant.shape is None or len(constant.shape) > 1]
+    if _multiplies_two_inputs(layer):
+        ranked = [constant for constant in ranked if not _spreads(constant)]
     return max(ranked, key=lambda constant: prod(constant.shape or ()), default=None)
+
+
+def _multiplies_two_inputs(layer: EngineLayer) -> bool:
+    """Whether a second run-time input can be a factor: what is added to the result has the shape of the result."""
+    results = {tensor.shape for tensor in layer.outputs}
+    return any(tensor.shape is not None and tensor.shape not in results for tensor in layer.inputs[1:2])
+
+
+def _spreads(constant: EngineTensor) -> bool:
+    """Whether a constant holds one number per channel, as [1, C, 1, 1] does: it has nothing to sum over."""
+    shape = constant.shape or ()
+    return bool(shape) and shape[0] == 1 and sum(dim != 1 for dim in shape) < 2
 
 
 def _arithmetic(layer: EngineLayer) -> _Known:

@@ -53,6 +53,43 @@ def test_int8_needs_int8_activation_and_int8_weight():
     assert float_weight.precision is DType.FLOAT32
 
 
+def _convolution(second: str, *constants: str) -> DType:
+    line = record(
+        "c1_myl0_1",
+        inputs=(tensor("x_q"), second),
+        constants=constants,
+        outputs=(tensor("y", "1,16,16,16", "Float"),),
+        nodes=("c1",),
+    )
+    return layers(dump(line)).layers[0].precision
+
+
+def test_weights_that_another_kernel_computes_count_and_their_scale_does_not():
+    scale = tensor("scale", "1,16,1,1", "Float")
+    assert _convolution(tensor("w", "16,8,3,3"), scale) is DType.INT8
+    assert _convolution(tensor("w", "16,8,3,3", "Float"), scale) is DType.FLOAT32
+
+
+@pytest.mark.rtx
+def test_a_built_convolution_with_computed_weights_is_int8():
+    pytest.importorskip("tensorrt_rtx", reason="needs the extra rtx")
+    from tests.graph.mending import Sketch
+    from tests.placement.building import build
+
+    s = Sketch()
+    weight = s.node("Tanh", [s.input("w", [16, 16, 3, 3])], "t", name="tanh")
+    bias = s.weight("b", 16)
+    x = s.pair(s.input("x", [1, 16, 8, 8]), "x")
+    s.output(s.convolved(x, s.pair(weight, "t", 0.01), bias))
+    assert build(s.model()).precision == (("conv", "int8"),)
+
+
+def test_a_weight_of_one_output_channel_stays_a_weight_beside_a_shortcut():
+    shortcut = tensor("shortcut", "1,16,16,16", "Float")
+    assert _convolution(shortcut, tensor("w", "1,8,1,1")) is DType.INT8
+    assert _convolution(shortcut, tensor("w", "1,8,1,1", "Float")) is not DType.INT8
+
+
 def test_a_kernel_that_dequantizes_first_computes_in_float():
     text = record(
         "__myl_CastMulFc_myl0_3",
