@@ -193,6 +193,8 @@ def _notes(engine: Engine, run: LogRun, places: _Places) -> tuple[str, ...]:
     """Whether the log is one of this engine: most layers that it lists or tunes must be there."""
     told = {layer.name for layer in run.engine_layers} or {row.layer for row in run.tuning.layers}
     known = sum(name in places for name in told)
+    if not (told or run.ledger or run.events or run.tuning.layers or run.tuning.myelin):
+        return ("the log tells nothing of layers; that of a build with --verbose does",)
     if not told:
         return ("the log names no layers of its engine, so that it cannot be checked against this one",)
     if 2 * known < len(told):

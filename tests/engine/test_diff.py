@@ -8,7 +8,7 @@ import pytest
 
 from qdqtool.core.difference import EngineDiff
 from qdqtool.core.dtypes import DType
-from qdqtool.core.engine import Certainty
+from qdqtool.core.engine import Certainty, Engine, EngineLayer, EngineTensor, Role
 from qdqtool.core.timing import Profile, ProfileRow
 from qdqtool.engine import read, read_text
 from qdqtool.engine.diff import Explored, compare
@@ -151,3 +151,25 @@ def test_the_residual_quantized_resnet_loses_the_round_trips_of_the_other_one():
     assert cause.ms == pytest.approx(-0.136192)
     assert (found.left.conversions, found.right.conversions) == (12, 3)
     assert found.right.ms < found.left.ms
+
+
+def test_a_convolution_that_took_a_pooling_in_is_aligned_by_its_weight_alone():
+    def engine(conv: EngineLayer) -> Explored:
+        made = Engine(layers=(conv,))
+        return Explored(name=conv.name, engine=made, view=view(made))
+
+    weight = EngineTensor(name="weights", shape=(64, 3, 7, 7), dtype=DType.INT8)
+
+    def conv(name: str, side: int) -> EngineLayer:
+        tensors = [
+            EngineTensor(name=n, shape=(1, 64, s, s), dtype=DType.INT8) for n, s in (("x", 224), ("y", side))
+        ]
+        return EngineLayer(
+            name=name, kind="CaskConvActPool", inputs=(tensors[0],), constants=(weight,), outputs=(tensors[1],),
+            role=Role.COMPUTE, precision=DType.INT8,
+        )  # fmt: skip
+
+    found = compare(engine(conv("one", 112)), engine(conv("other", 56)))
+    assert [(pair.left.layers, pair.right.layers, pair.certainty) for pair in found.pairs] == [
+        (("one",), ("other",), Certainty.INFERRED)
+    ]

@@ -54,5 +54,25 @@ def test_an_engine_alone_has_a_report_with_its_times(folder: Path, capfd: pytest
     assert [layer["ms"] for layer in layers] == [0.5, None]
 
 
+def test_an_engine_alone_is_audited_and_told_with_its_log(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "build.log").write_text(
+        "[V] Running: ConvReluFusion on conv1\n[V] ConvReluFusion: Fusing conv1 with relu\n"
+    )
+    command = ["report", str(folder / "engine.json"), "--log", str(folder / "build.log"), "--json"]
+    assert run(command) == 0
+    data = json.loads(capfd.readouterr().out)["data"]
+    assert [len(layer["history"]["events"]) for layer in data["layers"]] == [1, 0]
+    assert data["summary"]["nodes_total"] is None
+
+
+def test_two_engines_on_one_page_say_why_they_differ(folder: Path) -> None:
+    page, engine = folder / "both.html", str(folder / "engine.json")
+    kinds.ENGINE.write(folder / "other.json", chain_material(5).engine)
+    assert run(["report", engine, "--against", str(folder / "other.json"), "--out", str(page)]) == 0
+    assert "Why they differ" in page.read_text("utf-8")
+
+
 def test_a_folder_without_artefacts_exits_with_5(tmp_path: Path) -> None:
     assert run(["report", str(tmp_path)]) == 5

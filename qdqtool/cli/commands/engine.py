@@ -16,7 +16,6 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from qdqtool.core.difference import EngineDiff
     from qdqtool.core.explore import EngineView
     from qdqtool.engine.diff import Explored
 
@@ -62,6 +61,7 @@ def show(
     With the log of the build also its Q and DQ nodes, the optimizer's events and the search for its kernel; where FILE
     is a whole log, it is read as such too.
     """
+    from qdqtool.cli.engine_words import summary
     from qdqtool.cli.layer_words import stories
     from qdqtool.core.kinds import ENGINE_VIEW
     from qdqtool.engine.table import select
@@ -75,7 +75,7 @@ def show(
         _say(*stories(view, chosen))
     else:
         _print(_table(view, tuple(where or ()), "", None))
-    _say(*_summary(view, len(chosen)))
+    _say(*summary(view, len(chosen)))
 
 
 @PLUGIN.command()
@@ -116,10 +116,12 @@ def top(
     log: Log = None,
 ) -> None:
     """Print the layers that cost most: by time where there is a profile, else by bytes."""
+    from qdqtool.cli.engine_words import summary
+
     view = _explore(file, profile, cost_model, device, log).view
     column = by or ("ms" if view.total_ms is not None else "bytes")
     _print(_table(view, (), column, count))
-    _say(*_summary(view, min(count, len(view.layers))))
+    _say(*summary(view, min(count, len(view.layers))))
 
 
 @PLUGIN.command()
@@ -139,6 +141,7 @@ def diff(
 
     Every further engine is compared with the first.
     """
+    from qdqtool.cli.engine_words import difference
     from qdqtool.core.difference import EngineDiffs
     from qdqtool.core.kinds import ENGINE_DIFF
     from qdqtool.engine.diff import compare
@@ -151,15 +154,15 @@ def diff(
             fix="pass --profile once per engine, in order, or not at all",
         )
     times: list[Path | None] = [*profiles] if profiles else [None] * len(files)
-    base, *rest = [
-        _explore(file, profile, cost_model, "") for file, profile in zip(files, times, strict=True)
-    ]
+    base, *rest = _named(
+        [_explore(file, profile, cost_model, "") for file, profile in zip(files, times, strict=True)]
+    )
     found = EngineDiffs(diffs=tuple(compare(base, other) for other in rest))
     if as_json:
         sys.stdout.write(ENGINE_DIFF.dump(found))
     else:
         for one in found.diffs:
-            _tell(one)
+            _say(*difference(one))
 
 
 @PLUGIN.command()
@@ -278,13 +281,22 @@ def _explore(
 
 def _called(file: Path) -> str:
     """A short name for a file: its own, the middle left out where it is long."""
-    return file.name if len(file.name) <= 40 else f"{file.name[:14]}...{file.name[-23:]}"
+    return file.name if len(file.name) <= 40 else f"{file.name[:8]}...{file.name[-29:]}"
+
+
+def _named(engines: list[Explored]) -> list[Explored]:
+    """The engines, numbered where two have one name."""
+    names = [engine.name for engine in engines]
+    if len(set(names)) == len(names):
+        return engines
+    return [replace(engine, name=f"{number}: {engine.name}") for number, engine in enumerate(engines, 1)]
 
 
 def _table(view: EngineView, where: tuple[str, ...], sort: str, limit: int | None) -> Table:
     from rich.markup import escape
     from rich.table import Table
 
+    from qdqtool.cli.engine_words import cell
     from qdqtool.engine.table import cells, select
 
     timed = ("ms", "tflops", "gbs") if view.total_ms is not None else ()
@@ -310,7 +322,7 @@ def _table(view: EngineView, where: tuple[str, ...], sort: str, limit: int | Non
         words = title in {"name", "kind", "precision", "inputs", "outputs", "bound"}
         table.add_column(title, overflow="fold", justify="left" if words else "right")
     for row in cells(select(view, where=where, sort=sort, limit=limit), columns):
-        table.add_row(*(escape(_cell(cell)) for cell in row))
+        table.add_row(*(escape(cell(value)) for value in row))
     return table
 
 
@@ -322,47 +334,6 @@ def _print(table: Table) -> None:
     # A pipe has no width of its own: do not fold at 80 columns there.
     console = stdout() if stdout().is_terminal else Console(width=240)
     console.print(table)
-
-
-def _cell(cell: object) -> str:
-    if cell is None:
-        return "?"
-    if isinstance(cell, float):
-        return f"{cell:.4g}"
-    return f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else str(cell)
-
-
-def _summary(view: EngineView, shown: int) -> list[str]:
-    lines = [
-        f"{shown} of {len(view.layers)} layers, form {view.form}, bytes as {view.cost_model.value} counts them"
-    ]
-    if view.total_ms is not None:
-        lines.append(
-            f"{view.total_ms:.4f} ms over all layers (measured, more than one undisturbed inference takes)"
-        )
-        lines.append(f"{view.matched:.0%} of the profile's rows matched, {len(view.unmatched_rows)} did not")
-    if view.ledger:
-        placed = len(view.ledger) - len(view.unplaced)
-        lines.append(f"the log: {placed} of {len(view.ledger)} Q and DQ nodes ended in a layer")
-    lines += [f"{view.unread} records were not understood"] if view.unread else []
-    lines += [f"unknown type {words!r}: {count} tensors" for words, count in view.unknown_formats]
-    return lines
-
-
-def _tell(found: EngineDiff) -> None:
-    _say(f"{'':<14}{found.left.name:>44}{found.right.name:>44}")
-    for title, left, right in (
-        ("kernels", found.left.kernels, found.right.kernels),
-        ("compute", found.left.compute, found.right.compute),
-        ("of these INT8", found.left.int8, found.right.int8),
-        ("conversions", found.left.conversions, found.right.conversions),
-        ("bytes", found.left.bytes, found.right.bytes),
-        ("ms", found.left.ms, found.right.ms),
-    ):
-        _say(f"{title:<14}{_cell(left):>44}{_cell(right):>44}")
-    for cause in found.causes:
-        _say(f"- {cause.text}")
-    _say(*(f"note: {note}" for note in found.notes))
 
 
 def _say(*lines: str) -> None:

@@ -138,6 +138,7 @@ def _by_shape(
     blocks = SequenceMatcher(None, first, second, autojunk=False).get_matching_blocks()
     steps = [(block.a + step, block.b + step) for block in blocks for step in range(block.size)]
     steps += _out_of_order(first, second, steps)
+    steps += _only_weights(first, second, steps)
     return [
         Match(
             left=(free_left[one],),
@@ -161,6 +162,25 @@ def _out_of_order(
             waiting[signature].append(index)
     left_over = [index for index in range(len(first)) if index not in used_first]
     return [(index, waiting[first[index]].popleft()) for index in left_over if waiting[first[index]]]
+
+
+def _only_weights(
+    first: list[_Signature], second: list[_Signature], steps: list[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """Layers left over whose weight shape no other layer left over has: a pooling fused into one changes its result."""
+    used_first, used_second = {one for one, _ in steps}, {other for _, other in steps}
+    lone_first = _unique(first, used_first)
+    lone_second = _unique(second, used_second)
+    return [(lone_first[shape], lone_second[shape]) for shape in lone_first if shape in lone_second]
+
+
+def _unique(signatures: list[_Signature], used: set[int]) -> dict[_Shape, int]:
+    """Places by weight shape, of shapes that occur once."""
+    found: dict[_Shape, list[int]] = defaultdict(list)
+    for place, (shape, _) in enumerate(signatures):
+        if shape is not None and place not in used:
+            found[shape].append(place)
+    return {shape: places[0] for shape, places in found.items() if len(places) == 1}
 
 
 def _signature(layer: EngineLayer) -> _Signature:

@@ -1,0 +1,66 @@
+"""Engines and their differences in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.core.difference import EngineDiff
+from qdqtool.core.explore import EngineView
+
+
+def cell(value: object) -> str:
+    """A value of a table: unknown ones as a question mark, numbers in groups of three digits."""
+    if value is None:
+        return "?"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def summary(view: EngineView, shown: int) -> list[str]:
+    """What was read, and how well the profile and the log fit."""
+    lines = [
+        f"{shown} of {len(view.layers)} layers, form {view.form}, bytes as {view.cost_model.value} counts them"
+    ]
+    if view.total_ms is not None:
+        lines.append(
+            f"{view.total_ms:.4f} ms over all layers (measured, more than one undisturbed inference takes)"
+        )
+        lines.append(f"{view.matched:.0%} of the profile's rows matched, {len(view.unmatched_rows)} did not")
+    if view.ledger:
+        placed = len(view.ledger) - len(view.unplaced)
+        lines.append(f"the log: {placed} of {len(view.ledger)} Q and DQ nodes ended in a layer")
+    lines += [f"{view.unread} records were not understood"] if view.unread else []
+    lines += [f"unknown type {words!r}: {count} tensors" for words, count in view.unknown_formats]
+    return lines
+
+
+def difference(found: EngineDiff) -> Iterator[str]:
+    """Two engines side by side, the outcome in a sentence, and the causes, the largest first."""
+    yield f"{'':<14}{found.left.name:>44}{found.right.name:>44}"
+    for title, left, right in (
+        ("kernels", found.left.kernels, found.right.kernels),
+        ("compute", found.left.compute, found.right.compute),
+        ("of these INT8", found.left.int8, found.right.int8),
+        ("conversions", found.left.conversions, found.right.conversions),
+        ("bytes", found.left.bytes, found.right.bytes),
+        ("ms", found.left.ms, found.right.ms),
+    ):
+        yield f"{title:<14}{cell(left):>44}{cell(right):>44}"
+    yield _outcome(found)
+    yield from (f"- {cause.text}" for cause in found.causes)
+    yield from (f"note: {note}" for note in found.notes)
+
+
+def _outcome(found: EngineDiff) -> str:
+    """The comparison in a sentence: which engine is faster, and how many layers got slower."""
+    before, after = found.left.ms, found.right.ms
+    slower = [pair for pair in found.pairs if (pair.ms or 0.0) > 0]
+    aligned = f"{len(found.pairs)} groups of compute layers are aligned"
+    if not before or after is None:
+        return f"{aligned}; pass --profile for times"
+    change = 100 * (after - before) / before
+    words = f"{abs(change):.1f} % {'slower' if change > 0 else 'faster'}"
+    return (
+        f"{found.right.name} is {words} than {found.left.name}; {aligned}, {len(slower)} of them got slower"
+    )
