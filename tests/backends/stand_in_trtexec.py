@@ -1,13 +1,15 @@
 """A program that behaves like trtexec of a release: its banner, its help, its log, its products, its failures.
 
 `install(folder, release)` writes an executable file. What it does beyond building is chosen by the environment
-variable STAND_IN: hang, silent, other, crash, no-kernel,
-no-kernel-for-int8, parse-error, no-engine, no-inference.
+variable STAND_IN: hang, silent, other, crash, no-kernel, no-kernel-for-int8, parse-error, no-engine, no-inference,
+out-of-memory, disk-full, killed (with half an engine written), flood (a log without line ends), family (hangs, and so
+does a child of its own, whose number is in STAND_IN_CHILD).
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -128,6 +130,19 @@ def build(flags: dict[str, str], mode: str) -> None:
     log("V", "Original: 3 layers")
     log("V", "After dead-layer removal: 3 layers")
     log("W", "a warning on standard error", sys.stderr)
+    if mode in {"out-of-memory", "disk-full"}:
+        why = "Cuda Runtime (out of memory)" if mode == "out-of-memory" else "No space left on device"
+        log("E", f"1: [resizingAllocator.cpp::allocate::74] Error Code 1: {why}", sys.stderr)
+        sys.exit(1)
+    if mode == "killed":
+        Path(flags["saveEngine"]).write_bytes(b"ftrt" + bytes(20) + bytes([8, 6, 1, 6]) + b"half")
+        os.kill(os.getpid(), 9)
+    if mode == "flood":
+        sys.stdout.write("x" * (3 << 20))
+    if mode == "family":
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        Path(os.environ["STAND_IN_CHILD"]).write_text(str(child.pid))
+        mode = "hang"
     if mode == "crash":
         os.kill(os.getpid(), 11)
     if mode == "hang":

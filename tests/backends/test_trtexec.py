@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +177,9 @@ def test_a_missing_trtexec_is_called_missing(tmp_path: Path, monkeypatch: pytest
     [
         pytest.param("crash", "SIGSEGV", id="crashes"),
         pytest.param("hang", "stopped after 2 s", id="hangs"),
+        pytest.param("killed", "SIGKILL", id="is killed with half an engine written"),
+        pytest.param("out-of-memory", "ran out of memory", id="runs out of memory"),
+        pytest.param("disk-full", "the disk is full", id="finds the disk full"),
         pytest.param("no-engine", "no engine", id="writes no engine"),
         pytest.param("no-kernel", "node 'conv': there is no kernel", id="no implementation"),
         pytest.param("parse-error", "node 'quantize_x' (QuantizeLinear): the zero point", id="parse error"),
@@ -196,3 +202,77 @@ def test_a_build_comes_from_the_cache_the_second_time(
     first = build(graphs.conv_relu(), tmp_path, cache=tmp_path / "cache")
     monkeypatch.setenv("STAND_IN", "no-engine")
     assert build(graphs.conv_relu(), tmp_path, cache=tmp_path / "cache") == first
+
+
+def test_a_log_without_line_ends_is_kept_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(8601, tmp_path, monkeypatch, "flood")
+    build(graphs.conv_relu(), tmp_path)
+    assert (tmp_path / "out/build.log").stat().st_size > 3 << 20
+
+
+def _is_alive(pid: int) -> bool:
+    """Whether a process runs; one that ended and waits for its parent does not."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text("utf-8")
+    except FileNotFoundError:
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
+@pytest.mark.parametrize("ending", ["Ctrl-C", "time is up"])
+def test_trtexec_and_its_children_end_with_us(
+    ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STAND_IN_CHILD", str(tmp_path / "child"))
+    use(8601, tmp_path, monkeypatch)
+    build(graphs.conv_relu(), tmp_path)
+    before = files_in(tmp_path / "out")
+    monkeypatch.setenv("STAND_IN", "family")
+
+    def cancel(_: BuildProgress) -> None:
+        deadline = time.monotonic() + 30
+        while not (tmp_path / "child").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        raise KeyboardInterrupt
+
+    request = BuildRequest(
+        model=save(graphs.conv_relu(), tmp_path),
+        folder=tmp_path / "out",
+        timeout_s=600.0 if ending == "Ctrl-C" else 5.0,
+    )
+    with pytest.raises((KeyboardInterrupt, BuildError)):
+        BUILDERS.load("trtexec").build(request, cancel if ending == "Ctrl-C" else None)
+    if not (tmp_path / "child").exists():
+        pytest.skip("the machine was too busy to start the program in time")
+    child = int((tmp_path / "child").read_text("utf-8"))
+    deadline = time.monotonic() + 30
+    while _is_alive(child) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _is_alive(child)
+    if ending == "Ctrl-C":
+        assert files_in(tmp_path / "out") == before
+    else:
+        assert files_in(tmp_path / "out") == ["build.log"]
+
+
+FULL = """
+import resource, sys
+from qdqtool.cli.app import run
+resource.setrlimit(resource.RLIMIT_FSIZE, (20, 20))
+sys.exit(run(sys.argv[1:]))
+"""
+
+
+def test_a_full_disk_is_one_clear_error_and_leaves_nothing_half_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(8601, tmp_path, monkeypatch)
+    model = save(graphs.conv_relu(), tmp_path)
+    command = ["build", str(model), "--out", str(tmp_path / "out"), "--builder", "trtexec"]
+    ended = subprocess.run(
+        [sys.executable, "-c", FULL, *command], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert ended.returncode == 5, ended.stderr
+    assert "cannot be written: File too large" in ended.stderr.replace("\n", " ")
+    assert files_in(tmp_path / "out") == []
