@@ -13,6 +13,7 @@ from functools import lru_cache
 from qdqtool.core.dtypes import DType
 
 _WORD = re.compile(r"[A-Za-z]+[0-9]*[A-Za-z0-9_]*")
+_ENUM = re.compile(r"^k([A-Z][A-Z0-9_]*)$")
 _WIDE = {"two": 2, "four": 4, "eight": 8, "sixteen": 16, "thirty-two": 32, "sixty-four": 64}
 _WIDE_WORDS = re.compile(r"^([a-z-]+)[- ]wide channel vectorized", re.IGNORECASE)
 _MODULO = re.compile(r"channel % (\d{1,4}) == 0")
@@ -30,7 +31,7 @@ def dtype_of(words: str) -> DType:
     whole = DType.parse(words)
     if whole is not DType.UNKNOWN:
         return whole
-    named = {DType.parse(word) for word in _WORD.findall(words)} - {DType.UNKNOWN}
+    named = {DType.parse(_ENUM.sub(r"\1", word)) for word in _WORD.findall(words)} - {DType.UNKNOWN}
     return named.pop() if len(named) == 1 else DType.UNKNOWN
 
 

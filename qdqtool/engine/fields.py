@@ -52,9 +52,16 @@ def tensor(fields: Mapping[str, Any]) -> EngineTensor:
         name=_text(fields.get("Name")),
         shape=_shape(fields.get("Dimensions")),
         dtype=dtype_of(next(iter(_present(fields, _TYPE_KEYS)), "")),
-        format=next(iter(_present(fields, _FORMAT_KEYS)), ""),
+        format=next(iter(_present(fields, _FORMAT_KEYS)), "") or _first_profile(fields).get("Format", ""),
         location=_text(fields.get("Location")),
     )
+
+
+def _first_profile(fields: Mapping[str, Any]) -> dict[str, str]:
+    """What a binding of TensorRT 11 says of the first optimization profile."""
+    profiles = fields.get("ProfileInfo")
+    first = profiles[0] if isinstance(profiles, list) and profiles else None
+    return {key: _text(value) for key, value in first.items()} if isinstance(first, Mapping) else {}
 
 
 def _attributes(fields: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
