@@ -16,7 +16,7 @@ from qdqtool.graph.view import GraphView, Node
 
 CHANNEL_AXIS = {"Conv": 1, "ConvTranspose": 1, "Gemm": -1}
 """Where the output channels of each operator lie."""
-_BIAS = 2
+BIAS = 2
 """Number of the bias input."""
 
 
@@ -52,8 +52,8 @@ def shift_biases(model: Model, shifts: Iterable[NodeShift]) -> Model:
 
 def _shift(edit: Edit, node: onnx.NodeProto, shift: np.ndarray[Any, np.dtype[np.float32]]) -> None:
     """Give `node` a bias of its own, larger by `shift`."""
-    has_bias = len(node.input) > _BIAS and bool(node.input[_BIAS])
-    old = edit.value(node.input[_BIAS]) if has_bias else np.zeros_like(shift)
+    has_bias = len(node.input) > BIAS and bool(node.input[BIAS])
+    old = edit.value(node.input[BIAS]) if has_bias else np.zeros_like(shift)
     if old is None or old.size not in {1, shift.size}:
         raise InputFileError(
             f"the bias of {node.name!r} does not have {shift.size} values",
@@ -62,14 +62,14 @@ def _shift(edit: Edit, node: onnx.NodeProto, shift: np.ndarray[Any, np.dtype[np.
     new = (old.astype(np.float32).reshape(-1) + shift).astype(old.dtype)
     name = edit.constant(f"{node.name}_shifted_bias", new)
     if has_bias:
-        node.input[_BIAS] = name
+        node.input[BIAS] = name
     else:
-        del node.input[_BIAS:]
+        del node.input[BIAS:]
         node.input.append(name)
 
 
 def _has_plain_bias(view: GraphView, node: Node) -> bool:
-    if len(node.inputs) <= _BIAS or not node.inputs[_BIAS]:
+    if len(node.inputs) <= BIAS or not node.inputs[BIAS]:
         return True
-    value = view.constant(node.inputs[_BIAS])
+    value = view.constant(node.inputs[BIAS])
     return value is not None and value.dtype.kind == "f" and max(value.shape, default=1) == value.size

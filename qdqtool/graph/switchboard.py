@@ -4,17 +4,22 @@
                                                    x ------------- Where(switch) -> Conv
 
 Every node that reads dequantized values gets a switch, a Boolean input of the model. With all switches off the model
-computes what the float model does; any subset can be tried without making, or opening, another model.
+computes what the float model does; any subset can be tried without making, or opening, another model. A bias that was
+corrected for the quantization of its node is switched with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import onnx
 from onnx import helper
 
+from qdqtool.core.calibration import NodeShift
+from qdqtool.errors import InputFileError
+from qdqtool.graph.bias import BIAS
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.model import Model
@@ -35,8 +40,14 @@ class Switchboard:
     stuck: tuple[str, ...]
 
 
-def switchboard(model: Model) -> Switchboard:
-    """The switchable form of a Q/DQ model; one without Q/DQ has no switches."""
+def switchboard(model: Model, shifts: Iterable[NodeShift] = ()) -> Switchboard:
+    """The switchable form of a Q/DQ model; one without Q/DQ has no switches.
+
+    `shifts` are the bias corrections that the model holds.
+
+    Raises:
+        InputFileError: a shift is of another model.
+    """
     edit = Edit(model)
     makers = edit.producers()
     switches: dict[str, str] = {}
@@ -55,7 +66,27 @@ def switchboard(model: Model) -> Switchboard:
             chosen = edit.fresh(f"{name}_switched")
             edit.node("Where", [switch, name, forth.input[0]], [chosen], name=f"{name}_switch")
             node.input[index] = chosen
+    nodes = {node.name: node for node in edit.nodes}
+    for entry in shifts:
+        if entry.node in switches:
+            _switch_bias(edit, nodes[entry.node], switches[entry.node], entry)
     return Switchboard(model=edit.finish(), switches=switches, stuck=tuple(stuck))
+
+
+def _switch_bias(edit: Edit, node: onnx.NodeProto, switch: str, entry: NodeShift) -> None:
+    corrected = edit.value(node.input[BIAS]) if len(node.input) > BIAS else None
+    if corrected is None or corrected.size != len(entry.shift):
+        raise InputFileError(
+            f"the bias of {entry.node!r} does not have {len(entry.shift)} corrected values",
+            fix="keep the calibration table beside the model that was made with it",
+        )
+    shift = np.asarray(entry.shift, np.float32)
+    plain = edit.constant(
+        f"{node.name}_plain_bias", (corrected.astype(np.float32) - shift).astype(corrected.dtype)
+    )
+    chosen = edit.fresh(f"{node.name}_switched_bias")
+    edit.node("Where", [switch, node.input[BIAS], plain], [chosen], name=f"{node.name}_bias_switch")
+    node.input[BIAS] = chosen
 
 
 def _switch(edit: Edit, node: str) -> str:

@@ -13,7 +13,8 @@ from qdqtool.accuracy.trials import Bench, inputs_without
 from qdqtool.backends.ort import open_runner
 from qdqtool.calibration.samples import open_samples
 from qdqtool.core.artefacts import canonical
-from qdqtool.core.kinds import SENSITIVITY
+from qdqtool.core.calibration import NodeShift
+from qdqtool.core.kinds import CALIBRATION, SENSITIVITY
 from qdqtool.core.recipe import Recipe
 from qdqtool.core.sensitivity import Sensitivity
 from qdqtool.errors import UsageError
@@ -35,7 +36,7 @@ class SensitivityOrder:
     """One study, please.
 
     Attributes:
-        model: a Q/DQ model, or a float one.
+        model: a Q/DQ model, best in its run folder, or a float one.
         recipe: how a float model is quantized; preprocessing and task for both.
         samples: what is run, as typed; for a float model also what is calibrated on.
         eval_samples: what is run, where that is not `samples`.
@@ -62,8 +63,8 @@ def study(order: SensitivityOrder, on_step: OnStep) -> Sensitivity:
         UsageError: nothing is quantized, or an option does not fit.
         InputFileError: a file is unreadable or does not fit.
     """
-    model = _quantized(order, on_step)
-    board = switchboard(model)
+    model, shifts = _quantized(order, on_step)
+    board = switchboard(model, shifts)
     runner = open_runner(serialize(board.model), description=order.model.name)
     samples = open_samples(
         order.eval_samples or order.samples,
@@ -73,7 +74,7 @@ def study(order: SensitivityOrder, on_step: OnStep) -> Sensitivity:
         limit=order.recipe.compare.limit,
     )
     parts = {
-        "model": hashlib.sha256(serialize(model)).hexdigest(),
+        "model": hashlib.sha256(serialize(board.model)).hexdigest(),
         "samples": samples.digest,
         "labels": order.labels,
         "compare": order.recipe.compare.model_dump(mode="json"),
@@ -100,11 +101,16 @@ def study(order: SensitivityOrder, on_step: OnStep) -> Sensitivity:
     return found
 
 
-def _quantized(order: SensitivityOrder, on_step: OnStep) -> Model:
-    """The model with its Q/DQ; calibrated here where it has none."""
+def _quantized(order: SensitivityOrder, on_step: OnStep) -> tuple[Model, tuple[NodeShift, ...]]:
+    """The model with its Q/DQ, calibrated here where it has none, and the bias corrections in it.
+
+    Of a Q/DQ model these are known from the calibration table in its run folder.
+    """
     model = load(order.model)
     if quantized_ops(model):
-        return model
+        beside = order.model.with_name("calibration.json")
+        known = order.model.name == "model.qdq.onnx" and beside.is_file()
+        return model, CALIBRATION.read(beside).shifts if known else ()
     if not order.samples:
         raise UsageError("samples are missing", fix="name them with --samples", where=str(order.model))
     calibration = Calibration(CalibrationOrder(model=order.model, recipe=order.recipe, samples=order.samples))
@@ -113,4 +119,5 @@ def _quantized(order: SensitivityOrder, on_step: OnStep) -> Model:
         calibration.manner([method]), None, on_progress=lambda done, total: on_step("calibrate", done, total)
     )
     table = calibration.tables(histograms, [method])[method]
-    return insert(calibration.model, calibration.placement, table, order.recipe.insert)
+    model = insert(calibration.model, calibration.placement, table, order.recipe.insert)
+    return model, table.shifts

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 
+from qdqtool.core.calibration import NodeShift
 from qdqtool.core.recipe import InsertOptions
+from qdqtool.errors import InputFileError
+from qdqtool.graph.bias import shiftable
 from qdqtool.graph.insert import insert
 from qdqtool.graph.model import Model
 from qdqtool.graph.switchboard import Switchboard, switchboard
@@ -52,6 +56,36 @@ def test_all_off_is_the_float_model_and_all_on_the_quantized_one(build, tmp_path
         np.testing.assert_array_equal(value, float_outputs[name])
     for name, value in ran(board, feeds, set(board.switches)).items():
         np.testing.assert_array_equal(value, qdq_outputs[name])
+
+
+def test_a_corrected_bias_is_switched_with_its_node(tmp_path: Path) -> None:
+    proto = models.residual_cnn()
+    model = opened(proto, tmp_path)
+    placement = placement_for(model)
+    plain = table_for(model, placement, models.feeds(proto))
+    channels = {
+        node.name: len(model.view.constant(node.inputs[1]))
+        for node in shiftable(model.view)
+        if node.op == "Conv"
+    }
+    shifts = tuple(NodeShift(node=name, shift=(0.5,) * count) for name, count in channels.items())
+    quantized = insert(model, placement, replace(plain, shifts=shifts), InsertOptions())
+    board = switchboard(quantized, shifts)
+    feeds = models.feeds(proto)
+    for outputs, on in (
+        (models.run(model.proto, feeds, optimize=False), set()),
+        (models.run(quantized.proto, feeds, optimize=False), set(board.switches)),
+    ):
+        for name, value in ran(board, feeds, on).items():
+            np.testing.assert_allclose(value, outputs[name], rtol=1e-4, atol=1e-5)
+
+
+def test_corrections_of_another_model_are_refused(tmp_path: Path) -> None:
+    quantized, board = made(models.residual_cnn(), tmp_path)
+    node = next(node.name for node in quantized.view.nodes if node.op == "Conv")
+    assert node in board.switches
+    with pytest.raises(InputFileError, match="does not have 999"):
+        switchboard(quantized, [NodeShift(node=node, shift=(0.0,) * 999)])
 
 
 def test_every_node_that_reads_dequantized_values_has_one_switch(tmp_path: Path) -> None:

@@ -45,6 +45,20 @@ def test_kept_nodes_are_the_first_of_the_sensitivity_study(alone: Path) -> None:
     assert kept == {(), tuple(ranked[:2])}
 
 
+def test_nodes_are_ranked_against_the_true_float_model_though_biases_are_corrected(
+    alone: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = alone / "base"
+    whole = json.loads((base / "sensitivity.json").read_text("utf-8"))["data"]["whole"]
+    sides = [str(base / name) for name in ("model.prepared.onnx", "model.qdq.onnx")]
+    capsys.readouterr()
+    assert cli(["compare", *sides, "--samples", SAMPLES, "--set", "compare.task=none", "--json"]) == 0
+    (output,) = json.loads(capsys.readouterr().out)["data"]["outputs"]
+    level = next(measure["value"] for measure in output["measures"] if measure["metric"] == "sqnr_db")
+    assert whole["sqnr_db"] == pytest.approx(level, abs=0.05)
+    assert json.loads((base / "calibration.json").read_text("utf-8"))["data"]["shifts"]
+
+
 def test_without_times_a_limit_on_time_is_refused(alone: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli(words(alone, "--pick", "max-ms 1")) == 2
     assert "no times" in capsys.readouterr().err
