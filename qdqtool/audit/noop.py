@@ -27,11 +27,13 @@ class Besides:
         plan_bytes: sizes of the INT8 and the float plan file.
         ms: times of one inference with the INT8 and the float engine.
         outputs_equal: whether both gave the same outputs to the last bit on the same input.
+        outputs_of: what gave them, in words.
     """
 
     plan_bytes: tuple[int, int] | None = None
     ms: tuple[float, float] | None = None
     outputs_equal: bool | None = None
+    outputs_of: str = "engine"
 
 
 def really_int8(
@@ -89,8 +91,8 @@ def _besides(known: Besides) -> Iterator[Sign]:
         yield Sign(text=f"{ours:.4f} ms against {theirs:.4f} ms of the float engine", points=points)
     if known.outputs_equal is not None:
         yield Sign(
-            text=f"outputs {'equal' if known.outputs_equal else 'differ from'} those of the float engine"
-            f"{' to the last bit' if known.outputs_equal else ''}",
+            text=f"outputs {'equal' if known.outputs_equal else 'differ from'} those of the float {known.outputs_of}"
+            f"{', to the last bit' if known.outputs_equal else ''}",
             points=Points.NO_OP if known.outputs_equal else Points.INT8,
         )
 

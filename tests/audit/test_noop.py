@@ -12,6 +12,8 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.noop import NoOpReport, Points, Really
 from qdqtool.engine.outputs import read_outputs
 from qdqtool.errors import InputFileError
+from tests import models
+from tests.audit.graphs import GRAPHS
 from tests.audit.scenes import engine, kernel
 from tests.engine.records import CONV, dump
 
@@ -97,3 +99,45 @@ def test_the_command_wants_pairs_of_files_that_exist(tmp_path, capsys):
     assert run(["engine", "is-int8", str(int8), "--plan", str(int8)]) == 2
     assert run(["engine", "is-int8", str(int8), "--plan", str(int8), "--plan", "missing"]) == 5
     assert "fix:" in capsys.readouterr().err
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict]:
+    capsys.readouterr()
+    code = run(["engine", "is-int8", *words, "--json"])
+    return code, json.loads(capsys.readouterr().out)["data"]
+
+
+@pytest.mark.rtx
+def test_a_model_alone_is_built_as_it_is_and_in_float(tmp_path, capsys):
+    pytest.importorskip("tensorrt_rtx", reason="needs the extra rtx")
+    code, found = told(capsys, str(models.save(GRAPHS["fine"](), tmp_path)))
+    assert (code, found["verdict"], found["int8"], found["compute"]) == (0, "int8", 3, 3)
+    texts = [sign["text"] for sign in found["signs"]]
+    assert any(text.startswith("bytes of the plan file") for text in texts)
+    assert "outputs differ from those of the float model, both on onnxruntime" in texts
+    assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
+
+
+@pytest.mark.rtx
+def test_a_model_whose_quantization_got_lost_is_a_no_op(tmp_path, capsys):
+    pytest.importorskip("tensorrt_rtx", reason="needs the extra rtx")
+    lost = models.save(models.conv_chain(), tmp_path)
+    code, found = told(capsys, str(lost))
+    assert (code, found["verdict"]) == (1, "no-op")
+    assert {sign["points"] for sign in found["signs"]} == {"no-op"}
+    assert told(capsys, str(lost), "--float", str(lost)) == (code, found)
+
+
+@pytest.mark.rtx
+def test_a_model_that_runs_half_in_int8_misses_a_higher_share(tmp_path, capsys):
+    pytest.importorskip("tensorrt_rtx", reason="needs the extra rtx")
+    model = str(models.save(GRAPHS["float_weight"](), tmp_path))
+    assert told(capsys, model)[0] == 0
+    code, found = told(capsys, model, "--min-share", "0.99")
+    assert (code, found["verdict"]) == (1, "partly int8")
+
+
+def test_a_model_and_files_of_an_engine_are_one_too_many(tmp_path, capsys):
+    model = str(models.save(models.conv_chain(), tmp_path))
+    assert run(["engine", "is-int8", model, "--plan", "a", "--plan", "b"]) == 2
+    assert "leave out --plan" in capsys.readouterr().err

@@ -211,9 +211,12 @@ def about(
 
 @PLUGIN.command("is-int8")
 def is_int8(
-    file: File,
+    file: Annotated[Path, typer.Argument(help="Layer information, or a Q/DQ model, which is built.")],
     reference: Annotated[
-        Path | None, typer.Option("--float", help="Layer information of the float build of the same model.")
+        Path | None,
+        typer.Option(
+            "--float", help="The same of the float engine; a model alone is built without its Q/DQ."
+        ),
     ] = None,
     plans: Annotated[
         list[Path] | None, typer.Option("--plan", help="Plan files of the INT8 and of the float engine.")
@@ -227,22 +230,28 @@ def is_int8(
     least: Annotated[
         float, typer.Option("--min-share", help="Least share of INT8 compute kernels.", min=0.0, max=1.0)
     ] = 0.0,
+    sm: Annotated[str, typer.Option(help="Architecture that a model is built for.")] = "86",
     as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
 ) -> int:
     """Say whether an engine that is called INT8 really is; exit with 1 where it is not.
 
     The kernels decide. A float build of the same model, plan files, outputs and times are further signs; each of these
-    options is given twice, for the INT8 and for the float engine.
+    options is given twice, for the INT8 and for the float engine. A Q/DQ model is built with TensorRT for RTX, once as
+    it is and once in float, and its outputs are compared on onnxruntime.
     """
-    from qdqtool.audit.noop import really_int8
-    from qdqtool.cli import engine_files
+    from qdqtool.cli import engine_files, noop_material
     from qdqtool.cli.verdict import tell
     from qdqtool.core.kinds import NOOP
-    from qdqtool.engine.read import read
+    from qdqtool.errors import UsageError
 
-    found = really_int8(
-        read(file), read(reference) if reference else None, engine_files.besides(plans, outputs, profiles)
-    )
+    if file.suffix == ".onnx":
+        if plans or outputs or profiles:
+            raise UsageError(
+                "a model is built and compared afresh", fix="leave out --plan, --outputs and --profile"
+            )
+        found = noop_material.built(file, reference, sm)
+    else:
+        found = noop_material.recorded(file, reference, engine_files.besides(plans, outputs, profiles))
     if as_json:
         sys.stdout.write(NOOP.dump(found))
     else:
