@@ -163,6 +163,10 @@ class Chooser:
                 fix="collect again without --method max, or take --method max",
             )
         found, note = self._bounded(group, common, calibrator(method)(common))
+        factor = factor_of(group, self.options)
+        if factor != 1:
+            found = Range(amax=found.amax * factor, method=found.method)
+            note = "; ".join(word for word in (note, f"times {factor:g}") if word)
         return [self._entry(name, group, found, note) for name in group]
 
     def _bounded(self, group: tuple[str, ...], common: Histogram, found: Range) -> tuple[Range, str]:
@@ -202,6 +206,18 @@ def method_of(group: tuple[str, ...], options: CalibrationOptions) -> str:
     if options.method == "percentile":
         return f"percentile:{options.percentile}"
     return options.method
+
+
+def factor_of(group: tuple[str, ...], options: CalibrationOptions) -> float:
+    """What the range of a group is multiplied with: the first factor whose glob matches one of its tensors."""
+    return next(
+        (
+            factor
+            for pattern, factor in options.shrink.items()
+            if any(fnmatchcase(name, pattern) for name in group)
+        ),
+        1.0,
+    )
 
 
 @lru_cache(maxsize=32)

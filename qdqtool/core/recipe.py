@@ -130,6 +130,8 @@ class CalibrationOptions(Section):
     """Calibrator for weights."""
     overrides: dict[str, str] = {}
     """Calibrator by tensor-name glob; the first match wins."""
+    shrink: dict[str, Annotated[float, Field(gt=0, le=1)]] = {}
+    """Factor on the range by tensor-name glob, the first match wins: cuts tails where a sweep showed that it helps."""
     bias: Literal["keep", "correct"] = "keep"
     """Correct the biases, so that every layer's mean output stays what it was (32 samples, no cost in the engine)."""
 
@@ -223,6 +225,10 @@ class SweepOptions(Section):
     """Values to try for each key of the recipe."""
     keep_float: tuple[Annotated[int, Field(ge=0)], ...] = (0, 1, 2, 4)
     """How many of the most sensitive nodes stay float."""
+    tune: Annotated[int, Field(ge=0)] = 0
+    """Of how many of the most sensitive nodes the input range is searched too, each by itself."""
+    factors: tuple[Annotated[float, Field(gt=0, le=1)], ...] = (1.0, 0.85)
+    """What those ranges are multiplied with."""
     sampler: Literal["grid", "tpe", "nsga2"] = "grid"
     """Every combination, or a search that learns from earlier trials."""
     speed: Literal["estimated", "engine", "measured", "none"] = "estimated"

@@ -71,6 +71,14 @@ def test_an_override_wins_for_matching_tensors(model: Model, seen: Histograms) -
     assert [found[name].method for name in ("relu1_y", "relu2_y", "x")] == ["max", "mse", "entropy"]
 
 
+def test_a_range_shrinks_by_the_first_factor_that_matches(model: Model, seen: Histograms) -> None:
+    plain = table(model, seen, method="max").by_tensor()
+    found = table(model, seen, method="max", shrink={"relu1*": 0.5, "relu*": 0.75}).by_tensor()
+    shares = {name: found[name].amax[0] / plain[name].amax[0] for name in ("relu1_y", "relu2_y", "x")}
+    assert shares == pytest.approx({"relu1_y": 0.5, "relu2_y": 0.75, "x": 1.0})
+    assert "times 0.5" in found["relu1_y"].note
+
+
 @pytest.mark.parametrize(
     ("word", "fix"), [("entopy", "entropy"), ("percentile:200", "99.9"), ("max:3", "99.9")]
 )

@@ -47,12 +47,28 @@ def test_more_nodes_than_there_are_cannot_stay_float() -> None:
 
 def test_the_most_sensitive_nodes_stay_float_and_so_do_the_users() -> None:
     space = Space(
-        options(space={"calibrate.method": ["max"]}, keep_float=[0, 2]), ("b[1]", "a", "c"), ("user*",)
+        options(space={"calibrate.method": ["max"]}, keep_float=[0, 2]),
+        ("b[1]", "a", "c"),
+        recipes.load(None, ['place.exclude=["user*"]']),
     )
     settings = space.settings({"calibrate.method": "max", "keep_float": 2})
     recipe = recipes.load(None, settings)
     assert recipe.place.exclude == ("user*", "b[[]1]", "a")
     assert recipe.calibrate.method == "max"
+
+
+def test_ranges_are_searched_one_by_one_where_the_most_sensitive_nodes_read() -> None:
+    space = Space(
+        options(space={}, keep_float=[0], tune=2, factors=[1.0, 0.85, 0.7]),
+        ("a", "b", "weights only", "c"),
+        recipes.load(None, ['calibrate.shrink={"x[[]0]": 0.9, "z*": 0.5}']),
+        {"a": "x[0]", "b": "x[0]", "c": "y"},
+    )
+    assert space.size == len(list(space.grid())) == 9
+    untouched = {"keep_float": 0, "range into a": 1.0, "range into c": 1.0}
+    assert space.settings(untouched) == ()
+    settings = space.settings({**untouched, "range into a": 0.7})
+    assert recipes.load(None, settings).calibrate.shrink == {"x[[]0]": 0.7, "z*": 0.5}
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from qdqtool.backends.ort import open_runner
 from qdqtool.core.artefacts import canonical
 from qdqtool.core.files import digest_file, write_text
 from qdqtool.core.kinds import PLACEMENT
+from qdqtool.core.placement import SlotKind
 from qdqtool.core.protocols import Feeds
 from qdqtool.core.recipe import CompareOptions
 from qdqtool.core.report import AccuracySummary
@@ -83,7 +84,7 @@ class Bench:
 
     def ranking(self, on_progress: Callable[[int, int | None], None]) -> list[str]:
         """The quantized nodes, most sensitive first; a journal beside the histograms keeps what was run."""
-        most = max(self.options.keep_float, default=0)
+        most = max((*self.options.keep_float, self.options.tune))
         if most == 0:
             return []
         compared = CompareOptions(task="none", limit=_RANKED_ON)
@@ -100,6 +101,16 @@ class Bench:
             lambda _step, done, total: on_progress(done, total),
         )
         return [node.node for node in found.nodes]
+
+    @property
+    def reads(self) -> dict[str, str]:
+        """The first quantized activation that each node reads."""
+        decisions = PLACEMENT.read(self._base.path("placement.json")).quantized
+        return {
+            decision.slot.node: decision.tensor
+            for decision in reversed(decisions)
+            if decision.kind is SlotKind.ACTIVATION
+        }
 
     def time_reference(self) -> float | None:
         """Milliseconds of what all trials are timed in turns with; None where nothing is measured."""

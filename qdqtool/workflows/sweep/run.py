@@ -67,7 +67,7 @@ def _take_part(wish: SweepOrder, bench: Bench, tell: OnProgress) -> list[Any]:
         )
         known = _persevering(lambda: study.agreed(REFERENCE, lambda: _spelled(bench.time_reference())))
         bench.reference_ms = float(known[0]) if known else 0.0
-        space = Space(bench.options, tuple(ranking), wish.order.recipe.place.exclude)
+        space = Space(bench.options, tuple(ranking), wish.order.recipe, bench.reads)
         return _search(study, space, bench, tell)
 
 

@@ -8,12 +8,14 @@ from glob import escape
 from itertools import product
 from math import prod
 
-from qdqtool.core.recipe import SweepOptions
+from qdqtool.core.recipe import Recipe, SweepOptions
 from qdqtool.core.sweep import Value
 from qdqtool.errors import UsageError
 from qdqtool.workflows import recipes
 
 KEEP = "keep_float"
+SHRINK = "range into "
+"""Before the name of a node: the factor on the range of what it reads."""
 Choice = Mapping[str, Value]
 
 
@@ -21,19 +23,27 @@ class Space:
     """All choices of a sweep; a choice has one value for every name."""
 
     def __init__(
-        self, options: SweepOptions, ranking: tuple[str, ...], excluded: tuple[str, ...] = ()
+        self,
+        options: SweepOptions,
+        ranking: tuple[str, ...],
+        base: Recipe | None = None,
+        reads: Mapping[str, str] | None = None,
     ) -> None:
-        """Take the recipe's section, the quantized nodes, most sensitive first, and what is float anyway.
+        """Take the recipe's section, the quantized nodes, most sensitive first, and the recipe that is changed.
+
+        `reads` is the quantized activation that a node reads, by the node's name.
 
         Raises:
             UsageError: nothing to choose from, or a key or value that no recipe knows; all mistakes at once.
         """
         self._ranking = ranking
-        self._excluded = excluded
+        self._base = base or Recipe()
+        self._reads = reads or {}
         counts = sorted({min(count, len(ranking)) for count in options.keep_float})
         self.values: dict[str, tuple[Value, ...]] = {
             **{key: tuple(dict.fromkeys(values)) for key, values in sorted(options.space.items())},
             KEEP: tuple(counts) or (0,),
+            **{SHRINK + node: tuple(dict.fromkeys(options.factors)) for node in self._tuned(options.tune)},
         }
         empty = [key for key, values in self.values.items() if not values]
         if empty or all(len(values) == 1 for values in self.values.values()):
@@ -43,7 +53,7 @@ class Space:
                 where="sweep.space",
             )
         for key, values in self.values.items():
-            for value in values if key != KEEP else ():
+            for value in values if not _is_own(key) else ():
                 recipes.load(None, [_setting(key, value)])
 
     @property
@@ -62,10 +72,38 @@ class Space:
 
     def settings(self, choice: Choice) -> tuple[str, ...]:
         """`choice` as `--set` takes it."""
-        changes = [_setting(key, value) for key, value in choice.items() if key != KEEP]
-        kept = [*self._excluded, *(escape(name) for name in self.kept(choice))]
-        return (*changes, *([f"place.exclude={json.dumps(kept)}"] if self.kept(choice) else []))
+        changes = [_setting(key, value) for key, value in choice.items() if not _is_own(key)]
+        if self.kept(choice):
+            kept = [*self._base.place.exclude, *(escape(name) for name in self.kept(choice))]
+            changes.append(_setting("place.exclude", kept))
+        factors = self._factors(choice)
+        if factors:
+            changes.append(
+                _setting("calibrate.shrink", {**factors, **_others(self._base.calibrate.shrink, factors)})
+            )
+        return tuple(changes)
+
+    def _tuned(self, most: int) -> list[str]:
+        """The most sensitive nodes whose ranges are searched; of nodes that read the same tensor the first."""
+        first = {self._reads[node]: node for node in reversed(self._ranking) if node in self._reads}
+        return [node for node in self._ranking if node in first.values()][:most]
+
+    def _factors(self, choice: Choice) -> dict[str, Value]:
+        return {
+            escape(self._reads[key.removeprefix(SHRINK)]): value
+            for key, value in choice.items()
+            if key.startswith(SHRINK) and value != 1
+        }
 
 
-def _setting(key: str, value: Value) -> str:
+def _others(known: Mapping[str, float], factors: Mapping[str, Value]) -> dict[str, float]:
+    return {pattern: factor for pattern, factor in known.items() if pattern not in factors}
+
+
+def _is_own(key: str) -> bool:
+    """Whether a name is a choice of the sweep, and no key of the recipe."""
+    return key == KEEP or key.startswith(SHRINK)
+
+
+def _setting(key: str, value: object) -> str:
     return f"{key}={json.dumps(value)}"
