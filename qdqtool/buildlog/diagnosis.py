@@ -15,12 +15,12 @@ BUSY = 0.9
 """Share of wall time in GPU compute from which the GPU counts as busy."""
 
 
-def diagnose(seen: Performance) -> Performance:
-    """The same performance with its diagnosis."""
+def diagnose(seen: Performance, batch: int = 1) -> Performance:
+    """The same performance with its diagnosis; with an implicit batch, throughput counts its samples as queries."""
     gpu = _middle(seen, "gpu_compute")
     words: list[str] = []
     if gpu and seen.throughput_qps:
-        words += _utilization(seen, gpu)
+        words += _utilization(seen, gpu / batch)
     if seen.gpu_total_s is not None and seen.walltime_s and seen.gpu_total_s < 0.5 * seen.walltime_s:
         words.append(
             f"the GPU computed for {seen.gpu_total_s:.3g} s of {seen.walltime_s:.3g} s: it is under-utilized"
@@ -33,16 +33,17 @@ def diagnose(seen: Performance) -> Performance:
     return replace(seen, diagnosis=tuple(words))
 
 
-def _utilization(seen: Performance, gpu: float) -> list[str]:
+def _utilization(seen: Performance, per_query: float) -> list[str]:
     assert seen.throughput_qps is not None
-    share = seen.throughput_qps * gpu / 1000
+    share = seen.throughput_qps * per_query / 1000
     if share >= BUSY:
         return [
-            f"bound by GPU compute: {seen.throughput_qps:.6g} qps is {share:.0%} of one query per {gpu:.4g} ms"
+            f"bound by GPU compute: {seen.throughput_qps:.6g} qps is {share:.0%} of one query per {per_query:.4g} ms"
         ]
     words = [
-        f"the GPU waits: {seen.throughput_qps:.6g} qps is {share:.0%} of one query per {gpu:.4g} ms of compute"
+        f"the GPU waits: {seen.throughput_qps:.6g} qps is {share:.0%} of one query per {per_query:.4g} ms of compute"
     ]
+    gpu = _middle(seen, "gpu_compute") or 0.0
     enqueue = _middle(seen, "enqueue")
     transfers = (_middle(seen, "h2d") or 0.0) + (_middle(seen, "d2h") or 0.0)
     if enqueue and enqueue > gpu:

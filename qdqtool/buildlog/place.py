@@ -34,8 +34,8 @@ class Place:
 
     def enter(self, text: str, skimmed: Skimmed | None) -> None:
         """Go on to the next block, or (without `skimmed`) to a line read by hand."""
-        if self._skimmed is not None and self._skimmed.candidates:
-            self._counted = self._skimmed.candidates[-1]
+        if self._skimmed is not None:
+            self._counted = self._skimmed.counted
         self.text, self._skimmed, self._run_at, self.index = text, skimmed, 0, 0
 
     def leave(self) -> None:
@@ -80,10 +80,11 @@ class Place:
 
     def timed(self) -> int:
         """How many kernels the log has timed so far."""
-        counted = self._counted
-        if self._skimmed is not None and self.index < len(self._skimmed.candidates):
-            counted = self._skimmed.candidates[self.index]
-        return counted + self.candidates
+        skimmed = self._skimmed
+        if skimmed is None:
+            return self._counted + self.candidates
+        inside = self.index < len(skimmed.candidates)
+        return (skimmed.candidates[self.index] if inside else skimmed.counted) + self.candidates
 
     def note(self, message: str) -> None:
         """A noted message was heard by hand."""

@@ -20,7 +20,12 @@ from qdqtool.buildlog.sentence import Fields, Section
 from qdqtool.buildlog.skim import NOTED, Skimmed, Skimmer
 from qdqtool.buildlog.source import LogSource
 
-_JOINT = re.compile(r"(?=\[\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d\] ?\[)|(?==== [A-Z][\w ]{3,60} ===)|(?=&&&& )")
+_JOINT = re.compile(
+    r"(?=\[\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d\] ?\[)|(?==== [A-Z][\w ]{3,60} ===)|(?=&&&& )|(?=\*{15} Autotuning)"
+    r"|(?=Note: The application clock)|(?=TensorRT version: )|(?=Parsing node: )|(?=If not already in use, )"
+    r"|(?=[HD]2[HD] Latency: the )|(?=\"[^\x00-\x7f])"
+)
+"""Where messages begin that lost the line end before them; the last is a reader's note in a pasted log."""
 _LOUD = frozenset("WEFX")
 _PREFIXED = frozenset({"attempt", "layers-original", "node-begins", "timing", "onnx-ir"})
 """Sentences that every front end prints behind a prefix: without one, the log was pasted without its prefixes."""
@@ -128,6 +133,7 @@ class Reader:
         run = self._run
         later = run.lines - (line - run.first_line)
         self._sum_up()
+        run.tuning.close()
         blank = self._place.begin_run()
         run.lines -= later
         run.blank -= blank
@@ -187,11 +193,13 @@ class Reader:
                     self._section = section
                     break
             else:
-                has_prefix = at - start > _INDENT
                 line = first + number
-                self._run.count(
-                    self._long_way(line, body, SOME_PREFIX) if has_prefix else self._by_hand(line, body)
-                )
+                if at - start > _INDENT:
+                    verdict = self._long_way(line, body, SOME_PREFIX)
+                else:
+                    verdict = self._by_hand(line, body)
+                # Only now: the line may have begun another run.
+                self._run.count(verdict)
 
     def _read_by_hand(self, block: bytes) -> None:
         """A block with lone carriage returns (progress bars): each line is several messages over each other."""
@@ -224,7 +232,9 @@ class Reader:
         if not body:
             return Verdict.BLANK
         has_prefix = prefix.form >= 0
-        found = self._recognise(body, has_prefix=has_prefix)
+        # Where line ends are lost, a sentence may swallow the next; behind a prefix, one that fits is trusted.
+        swallows = joined and (not has_prefix or "=== " in body) and _JOINT.search(body, 1) is not None
+        found = None if swallows else self._recognise(body, has_prefix=has_prefix)
         if found is None:
             pieces = [piece for piece in _JOINT.split(body, maxsplit=8) if piece.strip()] if joined else []
             if len(pieces) > 1:

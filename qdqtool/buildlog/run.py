@@ -136,7 +136,7 @@ class Run:
         """What a person wants to know of the run, without its tables."""
         verdicts = self._verdicts()
         tuning = self.tuning.finish(self.layers.tactics())
-        performance = self.measured.performance()
+        performance = self.measured.performance(self.options.batch)
         return RunDigest(
             **self._header(),
             plugins=self.options.plugins,
@@ -184,7 +184,7 @@ class Run:
             memory=self.memory.finish(),
             engine_layers=tuple(layer.value() for layer in self._layers),
             bindings=tuple(self.layers.bindings),
-            performance=self.measured.performance(),
+            performance=self.measured.performance(self.options.batch),
             profile=self.measured.profile(),
             warnings=self.troubles.warnings,
             errors=self.troubles.errors,

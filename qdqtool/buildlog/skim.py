@@ -39,6 +39,7 @@ class Skimmed:
             whose prefix is not one of the well-known.
         start, body, end: where the line, its message and its end are.
         candidates: how many kernels (rows of tuning) were counted since the log began, up to each of these lines.
+        counted: how many up to the end of the block.
         announced: how many noted sentences the block has before each of these lines.
         quiet: where the lines with a well-known prefix begin, light ones among them.
         stamped: where those of them begin that have a time stamp.
@@ -55,6 +56,7 @@ class Skimmed:
     body: list[int]
     end: list[int]
     candidates: list[int]
+    counted: int
     announced: list[int]
     quiet: Ints
     stamped: Ints
@@ -108,6 +110,7 @@ class Skimmer:
             body=at[wanted].tolist(),
             end=ends[wanted].tolist(),
             candidates=counts[wanted].tolist(),
+            counted=self._counted,
             announced=np.searchsorted(noted, wanted).tolist(),
             quiet=starts[known],
             stamped=starts[known & (body - starts >= _STAMPED)],
@@ -142,9 +145,7 @@ class Skimmer:
             noted[where] = rank.noted[code]
             tuned[where] = rank.tuned[code]
             spared[where] = rank.rest[code]
-        spared = self._first_of_each(spared)
-        light &= ~spared
-        tuned &= ~spared
+        light &= ~self._first_of_each(spared)
         rest = np.flatnonzero((codes == UNSURE) & (ends - at > HEX16 + KEY))
         ending = ends[rest]
         for last, before in self._arrays.tails:

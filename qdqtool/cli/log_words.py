@@ -204,6 +204,7 @@ def _memory(memory: Memory) -> list[str]:
     words = [f"{name} {size / _MIB:.1f} MiB" for name, size in sizes if size]
     peaks = (
         ("peak CPU", memory.peak_cpu_mib),
+        ("peak CPU while building", memory.peak_building_cpu_mib),
         ("peak GPU", memory.peak_gpu_mib),
         ("engine", memory.engine_mib),
     )

@@ -149,6 +149,7 @@ class Memory:
     weights: int | None = None
     peak_cpu_mib: int | None = None
     peak_gpu_mib: int | None = None
+    peak_building_cpu_mib: int | None = None
     engine_mib: int | None = None
 
 

@@ -160,6 +160,15 @@ def test_joined_messages_are_both_read():
     assert run.unread == 1
 
 
+def test_a_line_that_ends_one_run_and_begins_another_counts_once():
+    cut = f"{small.STAMP} [I] Average o"
+    first, second = read_text(
+        f"{small.STAMP} [I] Throughput: 5 qps\n&&&& RUNNING a # b\n{cut}{small.trtexec()}"
+    ).runs
+    assert (first.lines, first.unread) == (2, 0)
+    assert (second.lines, second.unread) == (run_of(small.trtexec()).lines, 1)
+
+
 def test_a_heading_joined_with_an_option_is_read():
     run = run_of("=== Device Information ===Device: 0\nSMs: 82\n")
     assert run.options == {"Device": {"Device": "0", "SMs": "82"}}

@@ -12,6 +12,7 @@ from qdqtool.core.buildlog import Performance, ProfileRow, Times
 _VALUE = re.compile(
     r"(min|max|mean|median|percentile)(?:\((\d{1,3}(?:\.\d{1,3})?)%\))? = ([-+.\deinf]{1,24}) ms"
 )
+_END_TO_END = re.compile(r" \(end to end ([\d.e+-]{1,24}) ms")
 _MOST, _LONGEST = 50_000, 2000
 """Rows of a profile, and characters of a name, that are kept."""
 _METRICS = {
@@ -59,8 +60,8 @@ class MeasuredBook:
             "profile-record": self._record,
         }
 
-    def performance(self) -> Performance | None:
-        """The summary with its diagnosis; None where the run was not timed."""
+    def performance(self, batch: int) -> Performance | None:
+        """The summary with its diagnosis, for an implicit batch of so many; None where the run was not timed."""
         if not self._metrics and "throughput_qps" not in self._numbers:
             return None
         number = self._numbers.get
@@ -72,7 +73,8 @@ class MeasuredBook:
                 throughput_qps=number("throughput_qps"),
                 walltime_s=number("walltime_s"),
                 gpu_total_s=number("gpu_total_s"),
-            )
+            ),
+            batch,
         )
 
     def profile(self) -> tuple[ProfileRow, ...]:
@@ -95,11 +97,14 @@ class MeasuredBook:
         """TensorRT 7 prints one value per line below the name of the metric."""
         self._old = _METRICS.get(metric, "")
 
-    def _old_value(self, _line: int, which: str, ms: str, _rest: str | None) -> None:
+    def _old_value(self, _line: int, which: str, ms: str, rest: str | None) -> None:
         self._value(self._old, which, ms)
+        end_to_end = _END_TO_END.match(rest or "")
+        if end_to_end:
+            self._value("end_to_end", which, end_to_end[1])
 
-    def _old_percentile(self, _line: int, ms: str, percent: str, _rest: str | None) -> None:
-        self._value(self._old, f"{percent}%", ms)
+    def _old_percentile(self, line: int, ms: str, percent: str, rest: str | None) -> None:
+        self._old_value(line, f"{percent}%", ms, rest)
 
     def _value(self, metric: str, which: str, text: str) -> None:
         value = _float(text)

@@ -33,6 +33,7 @@ class MemoryBook:
         return {
             **{name: self._state(field) for name, field in stated.items()},
             "memory-peak": self._peak,
+            "memory-peak-building": lambda _line, cpu: self._largest("peak_building_cpu_mib", cpu),
             "engine-loaded": lambda _line, mib: self._bytes.__setitem__("engine_mib", mib),
             "placement-heading": self._heading,
             "placement-layers": self._list,
@@ -53,8 +54,11 @@ class MemoryBook:
         return hear
 
     def _peak(self, _line: int, cpu: int, gpu: int) -> None:
-        self._bytes["peak_cpu_mib"] = max(cpu, self._bytes.get("peak_cpu_mib", 0))
-        self._bytes["peak_gpu_mib"] = max(gpu, self._bytes.get("peak_gpu_mib", 0))
+        self._largest("peak_cpu_mib", cpu)
+        self._largest("peak_gpu_mib", gpu)
+
+    def _largest(self, field: str, mib: int) -> None:
+        self._bytes[field] = max(mib, self._bytes.get(field, 0))
 
     def _heading(self, line: int, device: str, layers: str) -> None:
         """TensorRT 7 lists all layers of a device behind or below its name."""

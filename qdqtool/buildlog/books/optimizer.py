@@ -35,6 +35,7 @@ class OptimizerBook:
                 line, EventKind.QUANTIZED, name, nodes, into
             ),
             "swapped": lambda line, nodes: self._say(line, EventKind.SWAPPED, "", nodes),
+            "squeeze-case": self._squeezed,
             "duplicate": self._duplicate,
             "removed": self._removed,
             "layer-converted": self._retyped,
@@ -83,6 +84,11 @@ class OptimizerBook:
 
     def _duplicate(self, line: int, node: str, _kind: str, twin: str) -> None:
         self._spoken.append((line, EventKind.DUPLICATE, "", node, twin, ""))
+
+    def _squeezed(self, line: int, case: str, source: str, squeeze: str, reader: str) -> None:
+        """A squeeze trades places with the layer that reads it; releases up to 8.0 print no attempt before."""
+        name = f"SqueezePushDown{case.removeprefix('kSQUEEZE_').capitalize()}"
+        self._say(line, EventKind.SWAPPED, name, f"{squeeze} with {reader}", "", f"behind {source}")
 
     def _retyped(self, line: int, node: str, before: str, after: str) -> None:
         self._spoken.append((line, EventKind.RETYPED, "", node, "", f"{before} -> {after}"))

@@ -47,6 +47,12 @@ class OptionsBook:
         """The model's header, or None where none is printed."""
         return OnnxHeader(**{"file": "", **self._header}) if self._header else None
 
+    @property
+    def batch(self) -> int:
+        """The implicit batch of up to TensorRT 9; 1 where the model holds its batch."""
+        text = self.sections.get("Inference", {}).get("Batch", "")
+        return int(text) if text.isascii() and text.isdigit() and 0 < len(text) < 7 and int(text) else 1
+
     def _open(self, _line: int, title: str) -> None:
         if len(self.sections) < 32:
             title = title[:_LONGEST]

@@ -9,7 +9,7 @@ from qdqtool.buildlog.place import Place
 from qdqtool.buildlog.sentence import tactic_id
 from qdqtool.core.buildlog import LayerTuning, MyelinTuning, Tuning
 
-_REFORMAT = "Optimizer Reformat("
+_REFORMAT = "Optimizer Reformat"
 _ENDLESS = 1e30
 """Milliseconds; a kernel that fails is printed with an infinite time."""
 
@@ -101,7 +101,7 @@ class TuningBook:
 
     def finish(self, chosen: dict[str, str]) -> Tuning:
         """All of autotuning; `chosen` is layer -> tactic id of the finished engine, as it is spelt."""
-        self._end_op()
+        self.close()
         rows = [self._value(layer, row, _spelt(chosen.get(layer, ""))) for layer, row in self._rows.items()]
         rows.sort(key=lambda row: (-(row.seconds or 0.0), -row.candidates, row.line))
         entries, hits = self._cache or (None, None)
@@ -162,14 +162,14 @@ class TuningBook:
 
     def _take(self, known: tuple[_Row, str], tactic: str, ms: float | None, seconds: float | None) -> None:
         if self._op is not None:
-            self._end_op()
+            self.close()
         row, runner = known
         seen = self._place.timed()
         row.take(seen - self._mark, tactic, ms, runner, seconds)
         self._mark = seen
 
     def _myelin_op(self, line: int, op: str) -> None:
-        self._end_op()
+        self.close()
         name = op.partition("(key:")[0].partition(": [ONNX")[0]
         self._op = _Op(line, name, self._place.timed())
 
@@ -183,7 +183,8 @@ class TuningBook:
         if self._op is not None:
             self._op.selected, self._op.selected_ms = _spelt(tactic), ms
 
-    def _end_op(self) -> None:
+    def close(self) -> None:
+        """The operation being tuned has no more kernels."""
         op, self._op = self._op, None
         if op is None:
             return

@@ -14,6 +14,28 @@ _DUMP = (
     row("dumped-values", r"(?P<values>[-+\d][\d\s.e+\-naif]*)", "0 0.343867 0.280038"),
 )
 
+_EXPLAINED = (
+    ("Total Host Walltime", "host walltime", "from when the first query (after warmups) is enqueued."),
+    ("GPU Compute Time", "GPU latency", "to execute the kernels for a query."),
+    ("Total GPU Compute Time", "summation of", "the GPU Compute Time of all the queries."),
+    (
+        "Throughput",
+        "observed throughput",
+        "computed by dividing the number of queries by the Total Host Walltime.",
+    ),
+    ("Enqueue Time", "host latency", "to enqueue a query."),
+    ("H2D Latency", "latency", "for host-to-device data transfers for input tensors of a single query."),
+    ("D2H Latency", "latency", "for device-to-host data transfers for output tensors of a single query."),
+    ("Latency", "summation of", "H2D Latency, GPU Compute Time, and D2H Latency."),
+    ("Host Latency", "summation of", "H2D Latency, GPU Compute Time, and D2H Latency."),
+    (
+        "End-to-End Host Latency",
+        "duration",
+        "from when the H2D of a query is called to when the D2H is completed.",
+    ),
+)
+"""What trtexec prints of its own metrics: the metric, the first words, the rest."""
+
 PLUGIN = Family(
     sentences=(
         row(
@@ -174,20 +196,14 @@ PLUGIN = Family(
             "=== Explanations of the performance metrics ===",
             "=== Explanations of the performance metrics ===",
         ),
+        *(
+            says("metric-explained", f"{metric}: the {words} {{text}}", f"{metric}: the {words} {text}")
+            for metric, words, text in _EXPLAINED
+        ),
     ),
     sections=(
         Section(opens="explanations-elsewhere", rows=_DUMP),
         Section(opens="outputs-heading", first=True, rows=_DUMP),
         Section(opens="inputs-heading", first=True, rows=_DUMP),
-        Section(
-            opens="section-explanations",
-            rows=(
-                row(
-                    "metric-explained",
-                    r"(?P<metric>[A-Z][\w \-]+): (?P<text>.+)",
-                    "Total Host Walltime: the host walltime from when the first query (after warmups) is enqueued.",
-                ),
-            ),
-        ),
     ),
 )

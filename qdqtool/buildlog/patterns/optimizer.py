@@ -69,8 +69,9 @@ PLUGIN = Family(
         ),
         says(
             "squeeze-case",
-            "-----------SqueezePushDown {kind} case: {nodes}",
+            "-----------SqueezePushDown {case:word} case: {source} --> {squeeze} --> {reader}",
             "-----------SqueezePushDown kSQUEEZE_FORK case: add_2 --> copied_squeeze_after_add_2 --> Relu_2",
+            "-----------SqueezePushDown kSQUEEZE_JOIN case: MatMul --> (Unnamed Layer* 19) [Shuffle] --> add_2",
         ),
         says(
             "optimizing",
