@@ -44,7 +44,7 @@ def computable(node: onnx.NodeProto) -> bool:
 def compute(
     node: onnx.NodeProto, inputs: Mapping[str, NDArray[Any]], opset: int
 ) -> dict[str, NDArray[Any]] | None:
-    """The outputs by name; None where onnx's reference cannot compute them, or divides by zero."""
+    """The outputs by name; None where onnx's reference cannot compute or hold them, or divides by zero."""
     kinds = {name: onnx.helper.np_dtype_to_tensor_dtype(value.dtype) for name, value in inputs.items()}
     wanted = [name for name in node.output if name]
     graph = onnx.helper.make_graph(
@@ -57,7 +57,7 @@ def compute(
     try:
         with np.errstate(divide="raise", invalid="raise", over="raise"):
             made = ReferenceEvaluator(model).run(wanted, dict(inputs))
-    except (ArithmeticError, RuntimeError, TypeError, ValueError, LookupError) as error:
+    except (ArithmeticError, LookupError, MemoryError, RuntimeError, TypeError, ValueError) as error:
         _log.info("left %s %r as it is: %s", node.op_type, node.name, error)
         return None
     return {name: np.asarray(value) for name, value in zip(wanted, made, strict=True)}

@@ -7,6 +7,7 @@ static, one that moves along is written as an expression of the symbol, and one 
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -112,7 +113,7 @@ class _Run:
         if node.op_type == "Shape" and len(node.attribute) == 0:
             dims = _numbers(self._types[node.input[0]])
             values = None if dims is None else {node.output[0]: np.asarray(dims, np.int64)}
-        elif names and names <= self._values.keys() and computable(node):
+        elif names and names <= self._values.keys() and computable(node) and self._is_small(node, names):
             values = compute(node, {name: self._values[name] for name in sorted(names)}, self._opset)
         if values is None:
             self._types.update(self._inferred(node, names))
@@ -121,6 +122,11 @@ class _Run:
             kind = onnx.helper.np_dtype_to_tensor_dtype(value.dtype)
             self._types[name] = onnx.helper.make_tensor_type_proto(kind, value.shape)
             self._learn(name, value)
+
+    def _is_small(self, node: onnx.NodeProto, names: set[str]) -> bool:
+        """Whether no output is known to be large: a few numbers suffice to ask for terabytes."""
+        shapes = map(_numbers, self._inferred(node, names).values())
+        return all(math.prod(shape) <= _SMALL for shape in shapes if shape is not None)
 
     def _inferred(self, node: onnx.NodeProto, names: set[str]) -> dict[str, onnx.TypeProto]:
         """Types of the outputs as the operator's schema infers them from types and known values."""

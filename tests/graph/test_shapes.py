@@ -67,3 +67,16 @@ def test_every_tensor_of_the_vision_transformer_has_a_shape() -> None:
     assert {view.info(node.outputs[0]).shape for node in view.nodes if node.op == "Softmax"} == {
         ("batch_size", 3, 5, 5)
     }
+
+
+def test_a_mask_over_two_symbols_is_known_and_never_made(tmp_path: Path) -> None:
+    s = models.Sketch()
+    x = s.input("x", ["batch", "tokens", 8])
+    shape = s.node("Shape", [x], "shape")
+    size = s.node(
+        "Slice", [shape, *(s.constant(f"c{i}", np.array([v])) for i, v in enumerate((0, 2)))], "size"
+    )
+    ones = s.node("ConstantOfShape", [size], "ones")
+    s.output(s.node("Unsqueeze", [ones, s.constant("last", np.array([2]))], "mask"))
+    s.output(s.node("Relu", [x], "y"))
+    assert opened(s.model(), tmp_path).view.info("mask").shape == ("batch", "tokens", 1)
