@@ -54,8 +54,15 @@ CLEAN = (
 )
 
 
-def test_a_clean_engine_has_no_findings():
-    assert audit(None, engine(*CLEAN)).findings == ()
+def test_a_clean_engine_has_no_findings_but_its_entry():
+    (entry,) = audit(None, engine(*CLEAN)).findings
+    assert (entry.check, entry.subject, entry.severity) == ("entry_conversion", "Q", Severity.INFO)
+    assert entry.reason == "turns the input in from fp32 into int8"
+    assert entry.bytes == 5 * 32 * 64
+
+
+def test_an_input_that_is_only_reordered_is_no_entry_conversion():
+    assert found("entry_conversion", reformat("R", tensor("in"), tensor("a", CHW32)), *CLEAN[1:]) == []
 
 
 def test_an_engine_without_layers_has_no_findings():
@@ -108,6 +115,14 @@ def test_an_int8_kernel_that_hands_floats_to_another_is_named():
     )
     assert "writes fp16 for pool" in finding.reason
     assert finding.bytes == 2 * (2 - 1) * 32 * 64
+
+
+def test_a_float_result_whose_reader_is_not_listed_is_named_only_where_outputs_are_unknown():
+    layers = (conv("c1", tensor("in"), tensor("f", FP32)),)
+    unknown = read_text(json.dumps({"Layers": layers}), where="test")
+    checks = {finding.check: finding for finding in audit(None, unknown).findings}
+    assert "does not list" in checks["int8_in_float_out"].reason
+    assert found("int8_in_float_out", conv("c1", tensor("in"), tensor("out", FP32))) == []
 
 
 def test_conversions_in_a_row_are_one_chain():
@@ -214,7 +229,7 @@ def test_a_layer_slower_than_in_the_other_engine_is_named():
             right_only=(),
             causes=(),
         )
-        told = examine(replace(scene, compared=diff)).findings
+        told = examine(replace(scene, compared=diff), ignore=("entry_conversion",)).findings
         assert [finding.subject for finding in told] == ["c1"] * count
 
 
@@ -239,7 +254,7 @@ def test_a_finding_tells_the_time_of_its_layer_where_there_is_a_profile():
 
 def test_evidence_points_into_the_file_that_was_read():
     scene = stage(engine(*CLEAN[:1], conv("c1", tensor("a"), tensor("b", CHW32, channels=3))))
-    (finding,) = examine(replace(scene, layers_file="engine.json")).findings
+    (finding,) = examine(replace(scene, layers_file="engine.json"), ignore=("entry_conversion",)).findings
     assert [(place.file, place.place) for place in finding.evidence] == [("engine.json", "/Layers/1")]
 
 
@@ -260,3 +275,19 @@ def test_every_engine_there_is_can_be_audited():
             assert all(finding.reason and finding.fix and finding.evidence for finding in result.findings), (
                 path.name
             )
+
+
+@pytest.mark.shared
+def test_the_seed_engine_is_told_its_float_result_its_entry_and_its_depthwise_kernels():
+    engine = read(shared("seeds/003_f31fb2f90cf874bd.txt"))
+    kinds = {
+        kind: sum(layer.kind == kind for layer in engine.layers) for kind in {la.kind for la in engine.layers}
+    }
+    assert kinds == {"CaskConvolution": 34, "CudaDepthwiseConvolution": 13, "PointWiseV2": 2, "Reformat": 1}
+    assert len({layer.name for layer in engine.layers}) == 48
+    told = {check: [] for check in ("int8_in_float_out", "entry_conversion", "no_tensor_cores")}
+    for finding in audit(None, engine).findings:
+        told.setdefault(finding.check, []).append(finding.subject)
+    assert told["int8_in_float_out"] == ["Conv_136 + Relu_137"]
+    assert told["entry_conversion"] == ["Reformatting CopyNode for Input Tensor 0 to Conv_0 + PWN(Clip_3)"]
+    assert len(told["no_tensor_cores"]) == 13

@@ -25,7 +25,8 @@ def find(scene: Scene) -> Iterator[Draft]:
         if layer.role is not Role.COMPUTE or layer.precision is not DType.INT8 or result is None:
             continue
         readers = _float_readers(scene, layer)
-        if not result.dtype.is_float or result.name in scene.border or not readers:
+        lost = not scene.border and not scene.wiring.readers(layer) and layer.kind not in _GENERATED
+        if not result.dtype.is_float or result.name in scene.border or not (readers or lost):
             continue
         smaller = (
             None
@@ -34,11 +35,21 @@ def find(scene: Scene) -> Iterator[Draft]:
         )
         yield Draft(
             subject=layer.name,
-            reason=f"computes in INT8 and writes {result.dtype} for {', '.join(reader.name for reader in readers[:3])}",
-            fix=f"put Q/DQ on the input of {readers[0].name} that reads it, if that operation can run in INT8",
+            reason=f"computes in INT8 and writes {result.dtype} for {_named(readers)}",
+            fix=f"put Q/DQ on the input of {readers[0].name} that reads it, if that operation can run in INT8"
+            if readers
+            else "nothing where this is an output of the engine; else put Q/DQ on the input that reads it",
             bytes=None if result.bytes is None or smaller is None else 2 * (result.bytes - smaller),
             evidence=(scene.at_layer(layer.name),),
         )
+
+
+def _named(readers: list[EngineLayer]) -> str:
+    """The readers; none are listed where the engine's own outputs are not known."""
+    return (
+        ", ".join(reader.name for reader in readers[:3])
+        or "a reader that the layer information does not list"
+    )
 
 
 def _float_readers(scene: Scene, layer: EngineLayer) -> list[EngineLayer]:

@@ -1,0 +1,43 @@
+"""The first thing the engine does is to convert its input.
+
+    input (fp32) -> Quantize -> kernel (INT8)
+
+The kernel reads the whole input in four bytes per element to write it in one. Whoever makes the input can often do it
+for free while preprocessing, and hand over INT8 or FP16 in the layout that the first kernel wants. It is a part of the
+engine's time that no change of the Q/DQ nodes can take away. It is told of engines that come without their model; where
+the Q/DQ nodes are at hand, a Q behind the input was asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.audit.check import Check, Draft
+from qdqtool.audit.scene import Scene, bytes_of
+from qdqtool.core.engine import EngineLayer, Role
+from qdqtool.core.findings import Severity
+
+
+def find(scene: Scene) -> Iterator[Draft]:
+    """One draft per kernel that only turns an input of the engine into another type."""
+    for layer in scene.kernels if scene.view is None else ():
+        if layer.role is not Role.QDQ or not layer.inputs or scene.wiring.writers(layer):
+            continue
+        source, target = layer.inputs[0], _result(layer)
+        if not source.dtype.is_float or target == source.dtype.value or not scene.wiring.readers(layer):
+            continue
+        yield Draft(
+            subject=layer.name,
+            reason=f"turns the input {source.name} from {source.dtype} into {target}",
+            fix=f"give the engine {target} (--inputIOFormats={target}:chw) where preprocessing can make it; "
+            "else it is needed",
+            bytes=bytes_of(layer),
+            evidence=(scene.at_layer(layer.name),),
+        )
+
+
+def _result(layer: EngineLayer) -> str:
+    return layer.outputs[0].dtype.value if layer.outputs else layer.inputs[0].dtype.value
+
+
+PLUGIN = Check(code="QDQ217", severity=Severity.INFO, find=find)
