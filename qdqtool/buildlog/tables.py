@@ -177,7 +177,7 @@ def _write_parquet(path: Path, columns: tuple[str, ...], rows: list[tuple[Cell, 
         from pyarrow import parquet
     except ImportError as error:
         raise MissingPackage(
-            "Parquet files need pyarrow", fix="pip install pyarrow, or write CSV", where=str(path)
+            "Parquet files need pyarrow", fix="pip install 'qdqtool[parquet]', or write CSV", where=str(path)
         ) from error
     data: dict[str, list[Any]] = {name: [row[at] for row in rows] for at, name in enumerate(columns)}
     with replacing(path) as draft:

@@ -96,7 +96,7 @@ def write_parquet(path: Path, layers: tuple[LayerView, ...], columns: tuple[str,
         from pyarrow import parquet
     except ImportError as error:
         raise MissingPackage(
-            "Parquet files need pyarrow", fix="pip install pyarrow, or write .csv", where=str(path)
+            "Parquet files need pyarrow", fix="pip install 'qdqtool[parquet]', or write .csv", where=str(path)
         ) from error
     rows = cells(layers, columns)
     table = pa.table({name: [row[index] for row in rows] for index, name in enumerate(columns)})

@@ -35,7 +35,7 @@ def parse(
     events: Annotated[Path | None, typer.Option(help="Write each optimizer event as a line of JSON.")] = None,
     tables: Annotated[Path | None, typer.Option(help="Folder to write all tables to, as CSV.")] = None,
     parquet: Annotated[
-        bool, typer.Option("--parquet", help="Write the tables as Parquet (needs pyarrow).")
+        bool, typer.Option("--parquet", help="Write the tables as Parquet (extra `parquet`).")
     ] = False,
     trace: Annotated[
         Path | None, typer.Option(help="Write the build's timeline for Perfetto or chrome://tracing.")
