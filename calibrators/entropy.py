@@ -9,6 +9,7 @@ Source: S. Migacz, "8-bit Inference with TensorRT" (GTC 2017): 2048 bins, 128 le
 threshold = (bins kept + 0.5) * bin width. As in NVIDIA's pytorch-quantization the first bin, which mostly holds
 the zeros that any scale represents exactly, is replaced by its neighbour; a candidate whose last kept bin is empty
 while something was clipped has an infinite divergence; among equals the widest threshold wins.
+`benchmarks/cache_scales.py` compares the result with a cache that TensorRT itself wrote.
 """
 
 from __future__ import annotations

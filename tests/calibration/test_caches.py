@@ -448,3 +448,53 @@ def test_json_on_the_command_line_survives_odd_scales(
     assert [row["scale"] for row in rows][-1] == "nan"
     assert run(["cache", "lint", str(tmp_path / "c")]) == 1
     assert run(["cache", "lint", str(tmp_path / "c"), "--fail-on", "never"]) == 0
+
+
+def chain_of(names: list[str], folder: Path) -> Path:
+    """Convolutions one after the other, which hand on the tensors called `names`."""
+    sketch = models.Sketch()
+    x = sketch.input(names[0], ["N", 16, 4, 4])
+    for number, name in enumerate([*names[1:], "the end"]):
+        x = sketch.node("Conv", [x, sketch.weight(f"weight {number}", 16, 16, 1, 1)], name, name=f"n{number}")
+    sketch.output(x, ["N", 16, 4, 4])
+    return models.save(sketch.model(), folder)
+
+
+@pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.name[:50])
+def test_scales_of_every_cache_of_the_corpus_survive_the_way_to_qdq_and_back(
+    path: Path, tmp_path: Path
+) -> None:
+    from qdqtool.core.recipe import Recipe
+    from qdqtool.graph.save import save
+    from qdqtool.workflows.caches import from_qdq, to_qdq
+
+    given = read_cache(path)
+    known = {name: entry for name, entry in given.by_tensor().items() if entry.is_usable}
+    names = sorted(known)[:: max(1, len(known) // 12)]
+    made, _ = to_qdq(chain_of(names, tmp_path), given, Recipe())
+    save(made, tmp_path / "qdq.onnx")
+    _, back, _ = from_qdq(tmp_path / "qdq.onnx", make_header("8.6.1", "EntropyCalibration2"))
+    found = back.by_tensor()
+    assert {name: to_hex(found[name].scale) for name in names} == {
+        name: to_hex(known[name].scale) for name in names
+    }
+
+
+def test_a_real_model_and_its_cache_survive_the_way_to_qdq_and_back(tmp_path: Path) -> None:
+    from qdqtool.core.recipe import Recipe
+    from qdqtool.graph.save import save
+    from qdqtool.workflows.caches import from_qdq, to_qdq
+
+    packed = shared("corpus/onnx/lannyyip__share__my_model.onnx.xz")
+    (tmp_path / "m.onnx").write_bytes(lzma.decompress(packed.read_bytes()))
+    given = read_cache(shared("corpus/calib_cache/lannyyip__share__calibration.cache"))
+    given = renamed(given, load(tmp_path / "m.onnx").view)
+    made, _ = to_qdq(tmp_path / "m.onnx", given, Recipe())
+    save(made, tmp_path / "qdq.onnx")
+    _, back, _ = from_qdq(tmp_path / "qdq.onnx", make_header("8.6.1", "EntropyCalibration2"))
+    known = {name: to_hex(entry.scale) for name, entry in given.by_tensor().items()}
+    common = [entry for entry in back.entries if entry.tensor in known]
+    assert len(common) > 20
+    assert {entry.tensor: to_hex(entry.scale) for entry in common} == {
+        entry.tensor: known[entry.tensor] for entry in common
+    }
