@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from qdqtool.core.calibration import INT8_LEVELS, CalibrationTable, TensorRange
 from qdqtool.core.fixes import SlotEdit
-from qdqtool.core.placement import Decision, Opinion, Placement, QuantSpec, Slot, SlotKind, Stance
+from qdqtool.core.placement import Decision, Opinion, Placement, QuantSpec, Slot, SlotKind, Stance, Tie
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.graph.insert import insert
 from qdqtool.graph.model import Model
@@ -85,7 +86,9 @@ class Placed:
             if edit is not None and edit.scales:
                 ranges[decision.tensor] = _range(decision.tensor, edit)
         return Plan(
-            placement=replace(self._placement, decisions=tuple(decisions)),
+            placement=replace(
+                self._placement, decisions=tuple(decisions), ties=_held(self._placement.ties, ranges)
+            ),
             table=replace(self._table, ranges=tuple(ranges[name] for name in sorted(ranges))),
         )
 
@@ -113,7 +116,9 @@ def _decided(decision: Decision, edit: SlotEdit | None) -> Decision:
         slot=decision.slot,
         rule=_RULE,
         stance=Stance.REQUEST if edit.scales else Stance.VETO,
-        reason="the builder ran it in INT8" if edit.scales else "the engine is leaner without this pair",
+        reason="the builder ran it in INT8"
+        if edit.scales
+        else "the engine is leaner, or only possible, without this pair",
         fix="" if edit.scales else "nothing to do: a build has shown it",
     )
     return replace(
@@ -122,6 +127,18 @@ def _decided(decision: Decision, edit: SlotEdit | None) -> Decision:
         spec=QuantSpec(axis=edit.axis) if edit.scales else None,
         opinions=(*decision.opinions, opinion),
     )
+
+
+def _held(ties: Iterable[Tie], ranges: Mapping[str, TensorRange]) -> tuple[Tie, ...]:
+    """The ties without the tensors that an edit gave a range of their own."""
+    held = []
+    for tie in ties:
+        known = Counter(ranges[name].amax for name in tie.tensors if name in ranges)
+        usual = known.most_common(1)[0][0] if known else None
+        tensors = tuple(name for name in tie.tensors if name not in ranges or ranges[name].amax == usual)
+        if len(tensors) > 1:
+            held.append(replace(tie, tensors=tensors))
+    return tuple(held)
 
 
 def _range(tensor: str, edit: SlotEdit) -> TensorRange:

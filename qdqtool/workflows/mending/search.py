@@ -48,7 +48,6 @@ class Search:
         accuracy: its metric's value.
         metric: the metric's name.
         trials: what was tried.
-        builds: how many engines that took.
     """
 
     def __init__(self, workshop: Workshop, folder: Path, *, budget: int, max_drop: float) -> None:
@@ -60,10 +59,17 @@ class Search:
         self._answered: set[tuple[str, str]] = set()
         self._on_build: OnBuild = lambda _done, _total: None
         self.trials: list[Trial] = []
-        self.builds = 0
-        self.first = self.best = workshop.make({}, folder / "first")
+        # The first engine is what the search starts from; only what is built beyond it is a trial.
+        self.first = self.best = workshop.make({}, folder / "first", budget + 1)
+        self._attempts = 0
+        self._tell_given_up(self.best)
         self.metric, self.accuracy = score(workshop.compare(self.first.model))
         self.first_accuracy = self.accuracy
+
+    @property
+    def builds(self) -> int:
+        """Engines built for trials so far."""
+        return self._workshop.builds - 1
 
     def run(self, on_build: OnBuild) -> None:
         """Try until nothing is left to try or the budget is used up."""
@@ -127,10 +133,10 @@ class Search:
 
     def _make(self, group: Sequence[_Attempt]) -> Piece | str:
         """The engine with the edits of a group, or why there is none."""
-        self.builds += 1
+        self._attempts += 1
         edits = merged(self.best.edits, (edit for attempt in group for edit in attempt.edits))
         try:
-            return self._workshop.make(edits, self._folder / str(self.builds))
+            return self._workshop.make(edits, self._folder / str(self._attempts), self._budget - self.builds)
         except QdqError as error:
             if not isinstance(error, BuildError) and len(group) == 1:
                 return f"cannot be applied: {error.what}"
@@ -177,6 +183,7 @@ class Search:
             self._split(group, f"{told}, allowed are {self._max_drop:g}")
             return
         before, self.best, self.accuracy = self.best, made, value
+        self._tell_given_up(made)
         shutil.rmtree(before.folder, ignore_errors=True)
         for attempt in group:
             self._close(attempt, Outcome.KEPT, self._success(attempt.idea, before, made))
@@ -199,6 +206,22 @@ class Search:
                 edits=attempt.edits,
             )
         )
+
+    def _tell_given_up(self, piece: Piece) -> None:
+        """Nodes that the builder itself had to be spared: each is a trial that a build has proven."""
+        by_node: dict[str, list[SlotEdit]] = {}
+        for edit in piece.given_up:
+            by_node.setdefault(edit.slot.node, []).append(edit)
+        for node, edits in by_node.items():
+            self._answer(
+                Trial(
+                    subject=node,
+                    edit="take Q/DQ off its inputs",
+                    outcome=Outcome.KEPT,
+                    why="the builder could not find any implementation in INT8; without them it builds",
+                    edits=tuple(edits),
+                )
+            )
 
     def _answer(self, trial: Trial) -> None:
         self.trials.append(trial)

@@ -14,17 +14,19 @@ from qdqtool.backends import BUILDERS
 from qdqtool.backends.making.retry import build_with_retries
 from qdqtool.backends.ort import open_runner
 from qdqtool.core.audit import Audit
-from qdqtool.core.build import BuildRequest, BuildResult
+from qdqtool.core.build import BuildCost, BuildRequest, BuildResult, OnProgress
 from qdqtool.core.comparison import Comparison
 from qdqtool.core.dtypes import DType
-from qdqtool.core.fixes import Standing
+from qdqtool.core.fixes import SlotEdit, Standing
 from qdqtool.core.protocols import Builder, Runner, SampleSource
 from qdqtool.core.recipe import Recipe
 from qdqtool.engine.read import read
 from qdqtool.errors import BuildError
+from qdqtool.graph.find import find
 from qdqtool.graph.load import load
+from qdqtool.graph.model import Model
 from qdqtool.graph.save import save, serialize
-from qdqtool.workflows.mending.drafts import Draft, Edits
+from qdqtool.workflows.mending.drafts import Draft, Edits, merged
 
 MODEL = "model.qdq.onnx"
 
@@ -34,11 +36,12 @@ class Piece:
     """An engine of an edited model and what was seen in it.
 
     Attributes:
-        edits: all edits of the model.
+        edits: all edits of the model, those included that the builder forced.
         folder: where it was built.
         build: what the builder said.
         scene: the engine beside its model.
         audit: verdicts and findings.
+        given_up: inputs that lost their Q/DQ because the builder has no kernel for their node.
     """
 
     edits: Edits
@@ -46,6 +49,7 @@ class Piece:
     build: BuildResult
     scene: Scene
     audit: Audit
+    given_up: tuple[SlotEdit, ...] = ()
 
     @property
     def model(self) -> Path:
@@ -78,6 +82,7 @@ class Workshop:
         recipe: how engines are built and models compared.
         samples: what accuracy is measured on; None measures nothing.
         request: profiles and cache; model and folder are filled in for every build.
+
     """
 
     def __init__(
@@ -87,33 +92,45 @@ class Workshop:
         self.recipe = recipe
         self.samples = samples
         self._request = request
+        self._builder = _Counting(BUILDERS.load(recipe.build.builder))
 
-    def make(self, edits: Edits, folder: Path) -> Piece:
-        """Build the edited model in `folder` and audit the engine.
+    @property
+    def builds(self) -> int:
+        """Engines that the builder was asked for so far."""
+        return self._builder.builds
+
+    def make(self, edits: Edits, folder: Path, most: int) -> Piece:
+        """Build the edited model in `folder` and audit the engine, with at most `most` engines.
+
+        Where the builder has no kernel for a node, that node's Q/DQ goes, as often as the recipe and `most` allow.
 
         Raises:
             BuildError: the builder refuses it, or tells nothing of its layers.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        save(self.draft.apply(edits), folder / MODEL)
-        builder: Builder = BUILDERS.load(self.recipe.build.builder)
+        model = self.draft.apply(edits)
+        save(model, folder / MODEL)
         request = replace(self._request, model=folder / MODEL, folder=folder)
-        built, _ = build_with_retries(builder, request, most=self.recipe.build.retries)
+        retries = max(0, min(self.recipe.build.retries, most - 1))
+        built, _ = build_with_retries(self._builder, request, most=retries)
         if built.layers is None:
             raise BuildError(
                 "the builder gave no layer information, so no fix can be proven",
                 fix="build with detailed profiling verbosity (build.flags=--profilingVerbosity=detailed)",
                 where=str(folder),
             )
+        made = load(folder / built.model) if built.model else model
+        given_up = _lost(model, made) if built.model else ()
+        edits = merged(edits, given_up)
         plan = self.draft.plan(edits)
         scene = stage(
             read(folder / built.layers),
-            load(folder / (built.model or MODEL)).view,
+            made.view,
             plan.placement if plan else None,
             targets=built.targets,
         )
         audit = examine(scene, ignore=self.recipe.audit.ignore)
-        return Piece(edits=edits, folder=folder, build=built, scene=scene, audit=audit)
+        return Piece(edits=edits, folder=folder, build=built, scene=scene, audit=audit, given_up=given_up)
 
     def compare(self, model: Path) -> Comparison | None:
         """The float model against a Q/DQ one; None without samples."""
@@ -131,6 +148,33 @@ class Workshop:
         return open_runner(
             serialize(self.draft.reference), description="float model on onnxruntime", crowded=True
         )
+
+
+class _Counting:
+    """A builder that counts what it is asked for."""
+
+    def __init__(self, builder: Builder) -> None:
+        self._builder = builder
+        self.builds = 0
+
+    def version(self) -> str:
+        """The release of the builder behind it."""
+        return self._builder.version()
+
+    def build(
+        self, request: BuildRequest, on_progress: OnProgress | None = None
+    ) -> tuple[BuildResult, BuildCost]:
+        """What the builder behind it makes."""
+        self.builds += 1
+        return self._builder.build(request, on_progress)
+
+
+def _lost(before: Model, after: Model) -> tuple[SlotEdit, ...]:
+    """Inputs that read a DequantizeLinear before and do not any more."""
+    there, left = (
+        {slot for pair in find(model) if pair.dequantize for slot in pair.slots} for model in (before, after)
+    )
+    return tuple(SlotEdit(slot=slot) for slot in sorted(there - left) if slot.node in after.view.by_name)
 
 
 def score(found: Comparison | None) -> tuple[str, float]:
