@@ -6,8 +6,8 @@
 Every tool calibrates on the same inputs; other samples judge, on onnxruntime with Q/DQ computed as written. For each
 candidate: the task's metric with a 95 % interval of its difference to FP32 (bootstrap over the same samples), SQNR of
 the outputs, and how many compute nodes are INT8. A rival shows the calibrator with its best SQNR on the evaluation
-samples, which favours it. Our sweep chooses by SQNR on the calibration samples, so the evaluation stays unseen, and
-keeps the default's INT8 nodes. "Coverage of" a rival is our default with the nodes float that the rival leaves float,
+samples, which favours it. Our sweep chooses by SQNR on samples of neither calibration nor evaluation (on those of the
+calibration where there are no more), and keeps the default's INT8 nodes. "Coverage of" a rival is our default with the nodes float that the rival leaves float,
 and no others: each model of its own placement, so the two are compared at equal coverage. Our default is no worse than
 a rival when the 95 % interval of the difference between the two, sample by sample, reaches zero. The rivals run in an environment of their own, made at --venv. The last line is one JSON object.
 """
@@ -46,7 +46,11 @@ PACKAGES = ("onnxruntime==1.31.*", "nvidia-modelopt[onnx]==0.47.*")
 RIVALS = {"onnxruntime": ("minmax", "entropy", "percentile"), "modelopt": ("max", "entropy")}
 COMPUTE = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 SPACE = {"calibrate.method": ["max", "mse", "percentile", "entropy"], "calibrate.bias": ["keep", "correct"]}
-HARDER = {"calibrate.method": ["max", "mse"], "calibrate.weights": ["max", "mse"]}
+HARDER = {
+    "calibrate.method": ["max", "mse"],
+    "calibrate.weights": ["max", "mse"],
+    "calibrate.bias": ["keep", "correct"],
+}
 """What the sweep searches; another space, and the ranges of two nodes, where it must beat the defaults."""
 OURS_ALONE = ("narrow", "gemv")
 """Rules that keep nodes float for the sake of speed; rivals have none like them."""
@@ -239,8 +243,10 @@ def _ours(judge: Judge, case: Subject, recipe: Recipe, data: Path, target: Path)
 
 
 def _swept(judge: Judge, case: Subject, data: Path, work: Path) -> Result:
-    """The best model of a sweep with the default's INT8 nodes, judged by SQNR on the calibration samples."""
+    """The best model of a sweep with the default's INT8 nodes, judged by SQNR on samples of their own."""
     started = time.perf_counter()
+    chosen_on = work / "selection.npz"
+    np.savez(chosen_on, **case.selection)
     changes = (
         *case.changes,
         f"sweep.space={json.dumps(HARDER if case.name in HARD else SPACE)}",
@@ -253,7 +259,7 @@ def _swept(judge: Judge, case: Subject, data: Path, work: Path) -> Result:
         model=case.model,
         recipe=recipes.load(case.recipe, changes),
         samples=str(data),
-        eval_samples=None,
+        eval_samples=str(chosen_on),
         labels=None,
         out=work / "sweep",
     )

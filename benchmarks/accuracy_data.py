@@ -36,6 +36,8 @@ HARD = ("mobilenet_v1_025_imagenet", "vit_cifar10_pgd_2_3_16")
 """Where the sweep must be strictly better than the defaults."""
 SMALL = ("cifar10_resnet20", "vit_cifar10_pgd_2_3_16", "kws_dscnn")
 """Whose samples are small, so that many cost little."""
+_FEW = 16
+"""Samples below which a choice would be chance."""
 _TILE, _SCALE, _RIM = 85, 3, 6
 """Super-resolution: small pictures of 85 pixels, four in a frame, enlarged 3 times; this rim is not judged."""
 
@@ -50,7 +52,8 @@ class Subject:
         recipe: shipped recipe.
         changes: changes of the recipe that the model needs.
         calibration: model inputs that everybody calibrates on, samples along the first axis.
-        evaluation: model inputs of the evaluation, one dictionary per sample; never the same samples.
+        selection: model inputs that a sweep chooses on: others than the calibration's where there are enough.
+        evaluation: model inputs of the evaluation, one dictionary per sample; never any of these samples.
         right: how right one output is, in `unit`.
         metric: what `right` is.
         unit: "%" or "dB".
@@ -61,6 +64,7 @@ class Subject:
     recipe: str
     changes: tuple[str, ...]
     calibration: Feeds
+    selection: Feeds
     evaluation: tuple[Feeds, ...] = field(repr=False)
     right: Right = field(repr=False)
     metric: str
@@ -88,14 +92,13 @@ def subject(name: str, models: Path, calibrate: int, evaluate: int) -> Subject:
     if known:
         taken = [sample for sample in taken if Path(sample.name).name in known] or taken
     truth = [sample.label for sample in taken]
+    ready = [dict(s.feeds) for s in open_samples(seen, inputs, preprocess, limit=2 * calibrate)]
     return Subject(
         name=name,
         model=path,
         recipe=entry["recipe"],
         changes=tuple(entry.get("set", ())),
-        calibration=_stacked(
-            [dict(s.feeds) for s in open_samples(seen, inputs, preprocess, limit=calibrate)]
-        ),
+        **_shared_out(ready, calibrate),
         evaluation=tuple(dict(sample.feeds) for sample in taken),
         right=_agrees if "coco" in entry else lambda _, output, n: 100.0 * (output.argmax() == truth[n]),
         metric="agreement" if "coco" in entry else "top1",
@@ -125,7 +128,7 @@ def _super_resolution(models: Path, calibrate: int, evaluate: int) -> Subject:
         model=models / SUPER_RESOLUTION / "model.onnx",
         recipe="detector-int8",
         changes=("compare.task=none",),
-        calibration=_stacked([_frame(pictures) for pictures in seen]),
+        **_shared_out([_frame(pictures) for pictures in seen], calibrate),
         evaluation=tuple(_frame(pictures) for pictures in unseen),
         right=lambda _, output, number: _psnr(output, unseen[number]),
         metric="psnr",
@@ -164,6 +167,15 @@ def _psnr(output: Array, pictures: list[Array]) -> float:
         drawn = np.clip(output[0, 0, top : top + side, left : left + side], 0, 1)
         errors.append((drawn - sharp)[_RIM:-_RIM, _RIM:-_RIM] ** 2)
     return float(-10 * np.log10(np.mean(errors)))
+
+
+def _shared_out(ready: list[Feeds], calibrate: int) -> dict[str, Feeds]:
+    """The first ones for calibration, the rest for selection; where few are left, the first ones for both."""
+    rest = ready[calibrate:]
+    return {
+        "calibration": _stacked(ready[:calibrate]),
+        "selection": _stacked(rest if len(rest) >= _FEW else ready[:calibrate]),
+    }
 
 
 def _stacked(feeds: list[Feeds]) -> Feeds:
