@@ -489,12 +489,12 @@ def test_a_real_model_and_its_cache_survive_the_way_to_qdq_and_back(tmp_path: Pa
     (tmp_path / "m.onnx").write_bytes(lzma.decompress(packed.read_bytes()))
     given = read_cache(shared("corpus/calib_cache/lannyyip__share__calibration.cache"))
     given = renamed(given, load(tmp_path / "m.onnx").view)
-    made, _ = to_qdq(tmp_path / "m.onnx", given, Recipe())
+    made, notes = to_qdq(tmp_path / "m.onnx", given, Recipe())
     save(made, tmp_path / "qdq.onnx")
     _, back, _ = from_qdq(tmp_path / "qdq.onnx", make_header("8.6.1", "EntropyCalibration2"))
     known = {name: to_hex(entry.scale) for name, entry in given.by_tensor().items()}
     common = [entry for entry in back.entries if entry.tensor in known]
     assert len(common) > 20
-    assert {entry.tensor: to_hex(entry.scale) for entry in common} == {
-        entry.tensor: known[entry.tensor] for entry in common
-    }
+    differing = {entry.tensor for entry in common if to_hex(entry.scale) != known[entry.tensor]}
+    raised = {note.partition(":")[0] for note in notes if ": scale raised from" in note}
+    assert differing <= raised  # tensors that must share one scale, each with a note
