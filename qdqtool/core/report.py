@@ -9,6 +9,7 @@ from qdqtool.core.comparison import Comparison
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty, Role
 from qdqtool.core.events import LedgerRow
+from qdqtool.core.explore import Device
 from qdqtool.core.findings import Finding, NodeVerdict
 from qdqtool.core.history import LayerHistory
 from qdqtool.core.sensitivity import Sensitivity
@@ -187,6 +188,7 @@ class Report(Shown):
         ledger: fate of every Q and DQ node, where the builder's log tells it.
         funnel: layers left after each stage of the builder, where its log tells it.
         sensitivity: what each node costs in accuracy, where it was studied.
+        device: the GPU whose roofs the layers are compared with, where one was named.
     """
 
     summary: Summary
@@ -200,3 +202,4 @@ class Report(Shown):
     ledger: tuple[LedgerRow, ...] = ()
     funnel: tuple[FunnelStep, ...] = ()
     sensitivity: Sensitivity | None = None
+    device: Device | None = None

@@ -54,7 +54,7 @@ def view(
 
 def _layer(layer: EngineLayer, costs: Cost, row: ProfileRow | None, device: Device | None) -> LayerView:
     ms = row.average_ms if row else None
-    return LayerView(
+    found = LayerView(
         name=layer.name,
         kind=layer.kind,
         role=layer.role,
@@ -76,14 +76,14 @@ def _layer(layer: EngineLayer, costs: Cost, row: ProfileRow | None, device: Devi
         intensity=costs.intensity,
         tflops=2 * costs.macs / ms / 1e9 if ms and costs.macs else None,
         gbs=costs.bytes / ms / 1e6 if ms and costs.bytes else None,
-        bound=_bound(layer, costs, device),
     )
+    return replace(found, bound=bound(found, device)) if device else found
 
 
-def _bound(layer: EngineLayer, costs: Cost, device: Device | None) -> str | None:
-    """Which roof of `device` the layer meets first: its arithmetic rate or its memory bandwidth."""
-    peak = device.peak(layer.precision) if device else None
-    if device is None or peak is None or costs.intensity is None or layer.role is not Role.COMPUTE:
+def bound(layer: LayerView, device: Device) -> str | None:
+    """Which roof of `device` the layer meets first: its arithmetic rate ("compute") or its "memory" bandwidth."""
+    peak = device.peak(layer.precision)
+    if peak is None or layer.intensity is None or layer.role is not Role.COMPUTE:
         return None
     ridge = peak * 1e12 / (device.bandwidth_gbs * 1e9) / 2
-    return "compute" if costs.intensity >= ridge else "memory"
+    return "compute" if layer.intensity >= ridge else "memory"

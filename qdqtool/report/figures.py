@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from qdqtool.core.comparison import OutputComparison
@@ -17,9 +16,11 @@ from qdqtool.report.charts.axis import Axis, axis_over
 from qdqtool.report.charts.bars import Bar, Stack, bars, stacked
 from qdqtool.report.charts.histogram import Mark, histogram
 from qdqtool.report.charts.scatter import Point, scatter
+from qdqtool.report.figure import Figure
 from qdqtool.report.graph import LARGEST, draw, label, network
 from qdqtool.report.palette import in_order, swatch
 from qdqtool.report.picture import write_picture
+from qdqtool.report.roofline import roofline
 from qdqtool.report.sensitivity import bar_chart, curve_chart
 from qdqtool.report.svg import Element
 
@@ -27,29 +28,16 @@ _SHOWN = 25
 _HISTOGRAMS = 48
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Figure:
-    """A chart with its words.
-
-    Attributes:
-        name: for file names and links.
-        title: what it shows.
-        caption: how to read it.
-        source: measured, recorded or estimated.
-        drawings: one, or many small ones side by side.
-    """
-
-    name: str
-    title: str
-    caption: str
-    source: str
-    drawings: tuple[Element, ...]
-
-
 def figures(report: Report) -> tuple[Figure, ...]:
     """All charts for which the report has figures."""
     layers = [layer for layer in report.layers if layer.role is not Role.NONE]
-    made = [_shares(layers), *_by_layer(layers), _by_kind(layers), _roofline(layers), _funnel(report)]
+    made = [
+        _shares(layers),
+        *_by_layer(layers),
+        _by_kind(layers),
+        roofline(layers, report.device),
+        _funnel(report),
+    ]
     made += [_noise(report.comparison.tensors) if report.comparison else None]
     made += _sensitivity(report.sensitivity) if report.sensitivity else []
     made.append(_ranges(report.ranges))
@@ -172,38 +160,6 @@ def _by_kind(layers: Sequence[LayerRow]) -> Figure | None:
         caption="Layer types in the engine's own words.",
         source="measured" if timed else "recorded",
         drawings=(bars(rows, title),),
-    )
-
-
-def _roofline(layers: Sequence[LayerRow]) -> Figure | None:
-    """Intensity against speed where layers were timed, else against work."""
-    timed = any(layer.tflops for layer in layers)
-    found = [
-        (layer, layer.intensity, layer.tflops if timed else (layer.macs or 0) / 1e6)
-        for layer in layers
-        if layer.intensity
-    ]
-    unit = "TFLOP/s" if timed else "million MACs"
-    points = [
-        Point(
-            x=across,
-            y=up,
-            text=f"{label(layer)}: {across:.3g} MACs/byte, {up:.4g} {unit}",
-            style=swatch(layer.precision),
-        )
-        for layer, across, up in found
-        if across and up
-    ]
-    if not points:
-        return None
-    up = axis_over(unit, [point.y for point in points], log=True)
-    across = axis_over("arithmetic intensity, MACs per byte", [point.x for point in points], log=True)
-    return Figure(
-        name="intensity",
-        title="Arithmetic intensity",
-        caption="Layers to the left wait for memory, layers to the right for arithmetic.",
-        source="measured" if timed else "estimated",
-        drawings=(scatter(points, across, up, "Arithmetic intensity"),),
     )
 
 

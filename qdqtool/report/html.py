@@ -16,7 +16,8 @@ from qdqtool.core.report import Report
 from qdqtool.report import palette, svg, words
 from qdqtool.report.assemble import runs_int8
 from qdqtool.report.details import Detail, details, marks
-from qdqtool.report.figures import Figure, figures
+from qdqtool.report.figure import Figure
+from qdqtool.report.figures import figures
 from qdqtool.report.graph import LARGEST, Mark, Network, draw, network
 from qdqtool.report.groups import Group, groups, places
 from qdqtool.report.sides import Sides, compare_sides

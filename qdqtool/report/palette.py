@@ -69,6 +69,7 @@ text {{ fill: {_INK}; }}
 .dot {{ fill-opacity: .75; }}
 .mark {{ stroke: #d55e00; stroke-width: 1.8; }}
 .rival {{ stroke: #59636e; stroke-width: 1; stroke-dasharray: 3 2; }}
+.roof {{ fill: none; stroke-dasharray: 6 3; }}
 .front {{ fill: none; stroke: #d55e00; stroke-width: 1.5; }}
 .node rect {{ fill: #fff; stroke-width: 2; }}
 .port rect {{ stroke-dasharray: 4 3; }}

@@ -76,3 +76,13 @@ def test_two_engines_on_one_page_say_why_they_differ(folder: Path) -> None:
 
 def test_a_folder_without_artefacts_exits_with_5(tmp_path: Path) -> None:
     assert run(["report", str(tmp_path)]) == 5
+
+
+def test_a_named_gpu_gives_the_roofs_and_what_bounds_each_layer(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["report", str(folder / "engine.json"), "--device", "NVIDIA A10", "--json"]) == 0
+    data = json.loads(capfd.readouterr().out)["data"]
+    assert data["device"]["name"] == "NVIDIA A10"
+    assert run(["report", str(folder / "a"), "--device", "NVIDIA A10"]) == 2
+    assert "no layers to compare" in capfd.readouterr().err

@@ -47,6 +47,9 @@ def report(
         Path | None,
         typer.Option(help="Verbose log of the build, for an engine that comes without a run folder."),
     ] = None,
+    device: Annotated[
+        str, typer.Option(help="GPU for the roofline: a name, or the metadata JSON of a trtexec run.")
+    ] = "",
     charts: Annotated[
         Path | None, typer.Option(help="Write the charts as pictures into this folder.")
     ] = None,
@@ -64,7 +67,7 @@ def report(
     from qdqtool.report.html import render
 
     opened = _open(run, profile, log)
-    found = opened.report
+    found = _under(opened, device) if device else opened.report
     if html or out is not None:
         page = out or (run if run.is_dir() else run.parent) / "report.html"
         other = None if against is None else _open(against, against_profile, None)
@@ -78,6 +81,26 @@ def report(
         sys.stdout.write(REPORT.dump(found))
     else:
         terminal.render(found, stdout())
+
+
+def _under(opened: Opened, device: str) -> Report:
+    """The report with the roofs of a GPU, and for every layer which of them it meets first.
+
+    Raises:
+        UsageError: no such GPU, or the layers of the engine are not there.
+    """
+    from qdqtool.engine.devices import find_device
+    from qdqtool.engine.view import bound
+    from qdqtool.errors import UsageError
+
+    if opened.explored is None:
+        raise UsageError(
+            "there are no layers to compare with a GPU", fix="leave --device away", where="--device"
+        )
+    gpu = find_device(device)
+    bounds = [bound(layer, gpu) or "" for layer in opened.explored.view.layers]
+    layers = tuple(replace(row, bound=words) for row, words in zip(opened.report.layers, bounds, strict=True))
+    return replace(opened.report, layers=layers, device=gpu)
 
 
 def _difference(first: Opened, second: Opened) -> EngineDiff | None:

@@ -23,12 +23,29 @@ class Point:
     radius: float = 4.0
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Level:
+    """A height, and what it is."""
+
+    y: float
+    text: str
+
+
 def scatter(
-    points: Sequence[Point], across: Axis, up: Axis, title: str, front: Sequence[tuple[float, float]] = ()
+    points: Sequence[Point],
+    across: Axis,
+    up: Axis,
+    title: str,
+    front: Sequence[tuple[float, float]] = (),
+    level: Level | None = None,
 ) -> Element:
-    """The points, and a line through the places of `front` in the order given."""
+    """The points, a line through the places of `front` in the order given, and a dashed one at `level`."""
     drawing = canvas(_WIDTH, _HEIGHT, aria_label=title, class_="chart")
     _grid(drawing, across, up)
+    if level is not None:
+        y = _y(up, level.y)
+        element("line", drawing, x1=_LEFT, y1=y, x2=_WIDTH - _RIGHT, y2=y, class_="rival")
+        write(drawing, level.text, _WIDTH - _RIGHT, y - 5, class_="end soft")
     if len(front) > 1:
         path = " ".join(f"{_x(across, x):.1f},{_y(up, y):.1f}" for x, y in front)
         element("polyline", drawing, points=path, class_="front")
@@ -43,6 +60,14 @@ def scatter(
         )
         hint(dot, point.text)
     return drawing
+
+
+def trace(
+    drawing: Element, across: Axis, up: Axis, corners: Sequence[tuple[float, float]], text: str, style: str
+) -> None:
+    """Draw a line through `corners` over a finished plane, with the words for it and a CSS class."""
+    path = " ".join(f"{_x(across, x):.1f},{_y(up, y):.1f}" for x, y in corners)
+    hint(element("polyline", drawing, points=path, class_=style), text)
 
 
 def _grid(drawing: Element, across: Axis, up: Axis) -> None:
