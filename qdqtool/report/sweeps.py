@@ -13,7 +13,8 @@ from rich.text import Text
 from qdqtool.core.sweep import Outcome, Sweep, Trial
 from qdqtool.report import palette, svg
 from qdqtool.report.charts.axis import axis_over
-from qdqtool.report.charts.scatter import Point, scatter
+from qdqtool.report.charts.scatter import Level, Point, scatter
+from qdqtool.report.words import METRIC_NAMES
 
 
 def table(sweep: Sweep, console: Console) -> None:
@@ -21,7 +22,7 @@ def table(sweep: Sweep, console: Console) -> None:
     head = Table(box=None)
     for title in (
         "trial",
-        f"{sweep.metric} [measured]",
+        f"{metric(sweep)} [measured]",
         f"ms [{sweep.speed}]",
         "INT8 nodes",
         "kernels",
@@ -83,6 +84,7 @@ def page(sweep: Sweep) -> str:
         sweep=sweep,
         words=words,
         time=time,
+        metric=metric(sweep),
         about=about_times(sweep),
         pareto={trial.number for trial in sweep.pareto},
         chart=svg.inline(chart(sweep)),
@@ -91,26 +93,53 @@ def page(sweep: Sweep) -> str:
 
 
 def chart(sweep: Sweep) -> svg.Element:
-    """Accuracy against estimated time; the front is a line, every point says its settings."""
+    """Accuracy against time, or against the share of INT8 nodes where nothing was timed.
+
+    The front is a line, every point says its settings, and the float model is a level where it has one.
+    """
     best = {trial.number for trial in sweep.pareto}
     points = [
         Point(
-            x=outcome.ms,
+            x=_across(sweep, outcome),
             y=outcome.accuracy,
-            text=f"trial {trial.number}: {outcome.accuracy:.2f} {sweep.unit}, {time(outcome, sweep.spread)} ms; "
-            + "; ".join(words(outcome)),
+            text="\n".join(_hint(sweep, trial, outcome)),
             style="p-int8" if trial.number in best else "p-other",
             radius=6.0 if trial.number in best else 4.0,
         )
         for trial, outcome in sorted(_done(sweep.trials), key=lambda entry: entry[0].number in best)
     ]
+    timed = sweep.speed != "not timed"
+    known = [] if sweep.reference is None else [sweep.reference]
     return scatter(
         points,
-        axis_over(f"ms on {sweep.device} ({sweep.speed})", [point.x for point in points]),
-        axis_over(f"{sweep.metric} {sweep.unit} (measured)", [point.y for point in points]),
-        "Accuracy against time",
-        [(outcome.ms, outcome.accuracy) for _, outcome in _done(sweep.pareto)],
+        axis_over(
+            f"ms on {sweep.device} ({sweep.speed})" if timed else "compute nodes in INT8, %",
+            [point.x for point in points],
+        ),
+        axis_over(f"{metric(sweep)} {sweep.unit} (measured)", [*known, *(point.y for point in points)]),
+        "Accuracy against time" if timed else "Accuracy against the share of INT8",
+        [(_across(sweep, outcome), outcome.accuracy) for _, outcome in _done(sweep.pareto)],
+        None if sweep.reference is None else Level(y=sweep.reference, text="float model"),
     )
+
+
+def _across(sweep: Sweep, outcome: Outcome) -> float:
+    if sweep.speed != "not timed":
+        return outcome.ms
+    return 100 * outcome.nodes_int8 / outcome.nodes_total if outcome.nodes_total else 0.0
+
+
+def _hint(sweep: Sweep, trial: Trial, outcome: Outcome) -> list[str]:
+    lines = [f"trial {trial.number}", f"{metric(sweep)} {outcome.accuracy:.2f} {sweep.unit} (measured)"]
+    if sweep.speed != "not timed":
+        lines.append(f"{time(outcome, sweep.spread)} ms ({sweep.speed})")
+    lines.append(f"{outcome.nodes_int8} of {outcome.nodes_total} compute nodes INT8")
+    return [*lines, *words(outcome)]
+
+
+def metric(sweep: Sweep) -> str:
+    """The sweep's metric as people write it."""
+    return METRIC_NAMES.get(sweep.metric, sweep.metric)
 
 
 def words(outcome: Outcome) -> list[str]:

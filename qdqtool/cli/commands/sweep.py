@@ -39,6 +39,9 @@ def sweep(
         str,
         typer.Option(help="Make the run folder OUT/pick: 'max-drop 0.5', 'min-accuracy 70', 'max-ms 1.5'."),
     ] = "",
+    chart: Annotated[
+        Path | None, typer.Option(help="Also write the chart to this .svg or .png file.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print sweep.json instead of the table.")] = False,
 ) -> None:
     """Search over configurations for the best accuracy at the best speed."""
@@ -46,6 +49,7 @@ def sweep(
     from qdqtool.cli.screen import stdout
     from qdqtool.core.files import write_text
     from qdqtool.report import sweeps
+    from qdqtool.report.picture import write_picture
     from qdqtool.workflows import recipes
     from qdqtool.workflows.order import Order
     from qdqtool.workflows.sweep import SweepOrder
@@ -71,6 +75,8 @@ def sweep(
     with Bars() as bars:
         result = search(wish, pick, bars.show)
     write_text(out / "sweep.html", sweeps.page(result))
+    if chart is not None:
+        write_picture(chart, sweeps.chart(result))
     if as_json:
         sys.stdout.write((out / "sweep.json").read_text("utf-8"))
         return
