@@ -19,8 +19,10 @@ _EXTRAS = {
     "qat": ("torch", "nvidia-modelopt"),
     "sweep": ("optuna",),
     "cluster": ("distributed",),
+    "png": ("resvg-py",),
 }
 """Packages of the extras that are not builders."""
+_USES = {"png": "charts and graphs as PNG; SVG needs nothing"}
 _NEEDED = ("numpy", "onnx", "onnxruntime")
 
 
@@ -71,7 +73,10 @@ def take_inventory() -> Inventory:
         _builder("trtexec", "engines for the GPU here, timing, profiles", here=here),
     ]
     for extra, packages in _EXTRAS.items():
-        items += [_package(name, f"qdqtool {extra}", f"pip install 'qdqtool[{extra}]'") for name in packages]
+        items += [
+            _package(name, _USES.get(extra, f"qdqtool {extra}"), f"pip install 'qdqtool[{extra}]'")
+            for name in packages
+        ]
     return Inventory(items=tuple(items))
 
 

@@ -139,3 +139,13 @@ def test_migrate_reads_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     (tmp_path / "build.py").write_text("import tensorrt as trt\nconfig.set_flag(trt.BuilderFlag.FP16)\n")
     assert run(["migrate", str(tmp_path / "build.py"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["data"]["advice"][0]["where"] == "line 2"
+
+
+@needs_rtx
+@pytest.mark.rtx
+def test_precision_flags_are_answered_with_convert(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = str(save(graphs.conv_relu(), tmp_path))
+    assert run(["build", model, "--out", str(tmp_path / "out"), "--flags=--fp16"]) == 2
+    assert "qdqtool convert MODEL" in capsys.readouterr().err.replace("\n", " ")

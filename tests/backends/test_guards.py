@@ -19,6 +19,7 @@ from tests.models import save
 
 FLOAT = ModelFacts(quantized=False, half=False, dynamic=())
 QDQ = ModelFacts(quantized=True, half=False, dynamic=())
+MIXED = ModelFacts(quantized=True, half=True, dynamic=())
 
 
 def said(
@@ -33,8 +34,8 @@ def said(
     [
         pytest.param(FLOAT, "", "on request", id="a float model"),
         pytest.param(FLOAT, "--fp16", "on request", id="a float model in FP16"),
-        pytest.param(QDQ, "--stronglyTyped", "on request", id="Q/DQ strongly typed"),
-        pytest.param(QDQ, "", "always", id="Q/DQ in 11"),
+        pytest.param(MIXED, "--stronglyTyped", "on request", id="Q/DQ strongly typed"),
+        pytest.param(MIXED, "", "always", id="Q/DQ in 11"),
         pytest.param(QDQ, "--int8 --fp16", "never", id="Q/DQ with INT8 and FP16"),
         pytest.param(FLOAT, "--int8 --calib=c --fp16", "never", id="a float model with a cache"),
     ],
@@ -49,6 +50,7 @@ def test_there_is_nothing_to_say_about(facts: ModelFacts, flags: str, strong: St
         pytest.param(QDQ, "--fp16", "never", "INT8 is not enabled", True, id="Q/DQ without INT8"),
         pytest.param(FLOAT, "--int8", "never", "ranges are made up", False, id="INT8 without scales"),
         pytest.param(QDQ, "--int8", "never", "runs in FP32", False, id="INT8 without FP16"),
+        pytest.param(QDQ, "", "always", "nothing in the model is FP16", False, id="Q/DQ and FP32 in 11"),
         pytest.param(QDQ, "--int8", "always", "strongly typed", True, id="--int8 in 11"),
         pytest.param(QDQ, "--int8 --stronglyTyped", "on request", "means nothing", False, id="both typings"),
         pytest.param(FLOAT, "--calib=c", "always", "weakly typed", True, id="calibrator in 11"),

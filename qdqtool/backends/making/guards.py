@@ -94,10 +94,15 @@ def _typing(facts: ModelFacts, names: set[str], can: Abilities, *, strong: bool)
         yield Guard(
             what=f"{', '.join('--' + name for name in asked)} means nothing: networks are strongly typed in "
             + (can.name if can.strong == "always" else "this build"),
-            fix="write the types into the model (qdqtool insert --types fp16)",
+            fix="write the types into the model: qdqtool convert MODEL -o OUT --types fp16",
             fatal=can.strong == "always",
         )
     if strong:
+        if facts.quantized and not facts.half:
+            yield Guard(
+                what="nothing in the model is FP16: every layer that is not quantized runs in FP32",
+                fix="write FP16 into the model: qdqtool convert MODEL -o OUT --types fp16",
+            )
         return
     integer = bool(names & {"int8", "best"})
     if facts.quantized and not integer:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from qdqtool.backends.flags import Flag, bytes_of
+from qdqtool.backends.flags import PRECISIONS, Flag, bytes_of
 from qdqtool.backends.making.guards import Strong
 from qdqtool.backends.native.verdict import refused_flag
 
@@ -156,6 +156,10 @@ def _builder_flag(*names: str) -> Setter:
     def set_flags(trt: Any, config: Any, flag: Flag) -> None:
         known = trt.BuilderFlag.__members__
         found = [name for name in names if name in known]
+        if not found and flag.name in PRECISIONS and strong_of(trt) == "always":
+            raise refused_flag(
+                flag, "types stand in the model here: qdqtool convert MODEL -o OUT --types fp16"
+            )
         if not found:
             raise refused_flag(flag, "this release has no such builder flag")
         for name in found:
