@@ -14,7 +14,7 @@ from qdqtool.core.sweep import Outcome, Sweep, Trial
 from qdqtool.report import palette, svg
 from qdqtool.report.charts.axis import axis_over
 from qdqtool.report.charts.scatter import Level, Point, scatter
-from qdqtool.report.words import METRIC_NAMES
+from qdqtool.report.words import metric as metric_name
 
 
 def table(sweep: Sweep, console: Console) -> None:
@@ -139,7 +139,7 @@ def _hint(sweep: Sweep, trial: Trial, outcome: Outcome) -> list[str]:
 
 def metric(sweep: Sweep) -> str:
     """The sweep's metric as people write it."""
-    return METRIC_NAMES.get(sweep.metric, sweep.metric)
+    return metric_name(sweep.metric)
 
 
 def words(outcome: Outcome) -> list[str]:

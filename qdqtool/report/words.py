@@ -12,7 +12,7 @@ from qdqtool.core.sensitivity import FloatSet
 UNKNOWN = "unknown"
 _PREFIXES = ("", "k", "M", "G", "T")
 _UNITS = ("KiB", "MiB", "GiB")
-METRIC_NAMES = {
+_METRICS = {
     "top1": "top-1",
     "top5": "top-5",
     "sqnr_db": "SQNR",
@@ -75,7 +75,7 @@ def large(value: int | None) -> str:
 
 def metric(name: str) -> str:
     """A metric's name as people write it."""
-    return METRIC_NAMES.get(name, name)
+    return _METRICS.get(name, name)
 
 
 def task(entry: TaskAccuracy) -> str:
