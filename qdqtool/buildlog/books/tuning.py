@@ -44,6 +44,13 @@ class _Row:
             self.ms[tactic] = ms
 
 
+    def took(self, chosen: str) -> float | None:
+        """Milliseconds of a tactic in its one spelling; None where it was not timed, or was none's fastest."""
+        if chosen in self.ms or not chosen:
+            return self.ms.get(chosen)
+        return next((ms for tactic, ms in self.ms.items() if _spelt(tactic) == chosen), None)
+
+
 class _Op:
     """One operation of a Myelin region while it is tuned."""
 
@@ -115,7 +122,6 @@ class TuningBook:
 
     @staticmethod
     def _value(layer: str, row: _Row, chosen: str) -> LayerTuning:
-        times = {_spelt(tactic): ms for tactic, ms in row.ms.items()}
         return LayerTuning(
             layer=layer,
             formats=row.formats,
@@ -125,7 +131,7 @@ class TuningBook:
             fastest=_spelt(row.fastest),
             runner=row.runner,
             chosen=chosen,
-            chosen_ms=times.get(chosen),
+            chosen_ms=row.took(chosen),
             line=row.line,
         )
 
