@@ -15,15 +15,15 @@ def stderr() -> Console:
     """The console for talk; colours follow NO_COLOR and the terminal."""
     from rich.console import Console
 
-    return Console(stderr=True, soft_wrap=True)
+    return Console(stderr=True, soft_wrap=True, emoji=False)
 
 
 @lru_cache(maxsize=1)
 def stdout() -> Console:
-    """The console for answers."""
+    """The console for answers; a tensor called a:b:c is no emoji."""
     from rich.console import Console
 
-    return Console(soft_wrap=True)
+    return Console(soft_wrap=True, emoji=False)
 
 
 def progress() -> Progress:

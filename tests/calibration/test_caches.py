@@ -498,3 +498,36 @@ def test_a_real_model_and_its_cache_survive_the_way_to_qdq_and_back(tmp_path: Pa
     differing = {entry.tensor for entry in common if to_hex(entry.scale) != known[entry.tensor]}
     raised = {note.partition(":")[0] for note in notes if ": scale raised from" in note}
     assert differing <= raised  # tensors that must share one scale, each with a note
+
+
+DOUBTFUL = TEXT + "garbage here\nx: 3c008912\nrelu1_y: bc010a14\nrelu2_y: 0\n"
+
+
+def test_what_a_conversion_does_not_take_as_it_stands_is_noted(tmp_path: Path) -> None:
+    from qdqtool.core.recipe import Recipe
+    from qdqtool.workflows.caches import to_qdq
+
+    _, notes = to_qdq(models.save(models.residual_cnn(), tmp_path), parse_text(DOUBTFUL), Recipe())
+    assert {
+        "line 4 of the cache is no entry: 'garbage here'",
+        "x: stands 2 times in the cache; the last scale is taken",
+        "relu1_y: scale -0.00787594 is no positive number; taken as missing",
+        "relu2_y: scale 0 is no positive number; taken as missing",
+    } < set(notes)
+
+
+def test_the_command_line_shows_names_as_they_are_and_tells_of_other_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from qdqtool.cli.app import run
+
+    path, merged = tmp_path / "c", tmp_path / "merged"
+    path.write_text(DOUBTFUL + "a:b: c: 3c010a14\n[red]x[/red]: 3c010a14\n")
+    assert run(["cache", "show", str(path)]) == 0
+    said = capsys.readouterr()
+    assert " a:b: c " in said.out
+    assert "[red]x[/red]" in said.out
+    assert "1 lines are no entries" in said.err
+    assert run(["cache", "merge", str(path), "-o", str(merged)]) == 0
+    assert "line 4 is no entry and was left out" in capsys.readouterr().err
+    assert [entry.tensor for entry in read_cache(merged).entries].count("x") == 1

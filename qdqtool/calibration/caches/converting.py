@@ -63,7 +63,8 @@ def explicit(cache: Cache, placement: Placement, view: GraphView, options: Calib
         InputFileError: a weight is not a constant, or holds NaN or Inf.
     """
     known = {tensor: entry.scale for tensor, entry in cache.by_tensor().items() if entry.is_usable}
-    kept, notes = _covered(placement, known)
+    kept, lacking = _covered(placement, known)
+    notes = [*_doubts(cache), *lacking]
     ranges: dict[str, TensorRange] = {}
     for group in groups(kept):
         scale = max(known[tensor] for tensor in group if tensor in known)
@@ -103,6 +104,18 @@ def scales_of(pairs: Sequence[QdqPair], view: GraphView) -> tuple[dict[str, floa
             )
             scales[pair.tensor] = max(scale, scales[pair.tensor])
     return _carried(scales, view), notes
+
+
+def _doubts(cache: Cache) -> list[str]:
+    """What in the cache was not taken as it stands."""
+    notes = [f"line {unread.line} of the cache is no entry: {unread.text!r}" for unread in cache.unread]
+    for tensor, entries in cache.repeated().items():
+        if len({entry.scale for entry in entries}) > 1:
+            notes.append(f"{tensor}: stands {len(entries)} times in the cache; the last scale is taken")
+    for tensor, entry in cache.by_tensor().items():
+        if not entry.is_usable:
+            notes.append(f"{tensor}: scale {entry.scale:g} is no positive number; taken as missing")
+    return notes
 
 
 def _covered(placement: Placement, known: dict[str, float]) -> tuple[Placement, list[str]]:

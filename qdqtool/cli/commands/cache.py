@@ -63,6 +63,8 @@ def show(
     _say(
         f"{cache.header.text if cache.header else cache.format}: {len(entries)} of {len(cache.entries)} entries"
     )
+    if cache.unread:
+        _say(f"{len(cache.unread)} lines are no entries: qdqtool cache lint {file}")
 
 
 @PLUGIN.command()
@@ -109,8 +111,13 @@ def merge(
 
     if take not in {"error", "first", "last", "max"}:
         raise UsageError(f"--take {take}", fix="take error, first, last or max")
-    merged = merge_caches([read_cache(file) for file in files], take)  # type: ignore[arg-type]
+    caches = [read_cache(file) for file in files]
+    merged = merge_caches(caches, take)  # type: ignore[arg-type]
     write_cache(out, merged)
+    for file, cache in zip(files, caches, strict=True):
+        _notes(
+            [f"{file}, line {line.line} is no entry and was left out: {line.text!r}" for line in cache.unread]
+        )
     _say(f"{len(merged.entries)} entries: wrote {out}")
 
 
