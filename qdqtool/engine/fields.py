@@ -21,7 +21,7 @@ from qdqtool.engine.weights import stated_constants
 # The first key that is there decides: a format may name another type than a type field nobody knows.
 _TYPE_KEYS = ("Datatype", "DataType", "Format/Datatype", "Format")
 _FORMAT_KEYS = ("Format", "Format/Datatype")
-MOST_LAYERS = 50_000
+MOST_LAYERS = 20_000
 """Layers after which reading stops; no engine comes near."""
 _OWN_FIELDS = frozenset({"Name", "LayerType", "Inputs", "Constants", "Outputs", "TacticName", "StreamId"})
 

@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 
+from qdqtool.core.difference import Cause, EngineDiff, EngineTotals
+from qdqtool.core.findings import Severity
 from qdqtool.report import html
 from qdqtool.report.assemble import Material, assemble
 from qdqtool.report.html import render
-from tests.report.material import EVIL, chain, chain_material
+from tests.report.material import EVIL, chain, chain_material, finding
+from tests.report.test_details import LOG
 
 FLAGS = (
     "--headless",
@@ -109,6 +112,53 @@ def test_clicking_a_layer_shows_nodes_tensors_bytes_and_findings(page: Page) -> 
     text = page.one(".details").text
     for words in ("layer2 (Conv) fp32: no scale", "t2: fp32 1x8x4x4", "1.00 KiB", "0.02 ms"):
         assert words in text
+
+
+def test_findings_of_a_kind_fold_away_and_stand_with_their_layer(browser: Any, tmp_path: Path) -> None:
+    entry = replace(finding(Severity.WARNING, "layer3", 2048), reason="writes floats", hazard="Floats cost.")
+    material = chain_material(20)
+    assert material.audit is not None
+    audit = replace(material.audit, findings=(entry, replace(entry, subject="layer5")))
+    page = opened(browser, tmp_path, replace(material, audit=audit))
+    group = page.one("details.group")
+    assert "2 × float fallback" in group.text
+    assert "Floats cost." in group.text
+    page.one("details.group summary").send_keys("\ue007")
+    assert group.get_attribute("open") is None
+    page.one("details.group summary").send_keys("\ue007")
+    page.all("details.group a[data-goto]")[1].click()
+    assert page.one(".details h3").text == "layer5"
+    assert page.one(".details .finding .fix").text == "Fix: give it a scale"
+    assert [box.get_attribute("data-layer") for box in page.all(".graph .node:has(.badge)")] == ["3", "5"]
+    assert browser.get_log("browser") == []
+
+
+def test_a_layer_tells_what_the_log_says_of_it(browser: Any, tmp_path: Path) -> None:
+    page = opened(browser, tmp_path, replace(chain_material(20), log=LOG))
+    page.script("document.querySelector('.explorer').scrollIntoView()")
+    page.one("[data-layer='2']").click()
+    text = page.one(".details").text
+    for words in (
+        "Q q: fused-input layer2 (lines 7, 9)",
+        "line 8: fused by ConvReluFusion",
+        "5 kernels tried in 0.25 s",
+    ):
+        assert words in text
+    assert browser.get_log("browser") == []
+
+
+def test_two_engines_say_why_they_differ(browser: Any, tmp_path: Path) -> None:
+    sides = [assemble(chain_material(count)) for count in (20, 10)]
+    totals = EngineTotals(
+        name="", kernels=1, compute=1, int8=1, conversions=0, ms=None, conversion_ms=None, bytes=None
+    )
+    causes = (Cause(text=f"because of {EVIL}", ms=None, bytes=None, layers=()),)
+    diff = EngineDiff(left=totals, right=totals, pairs=(), left_only=(), right_only=(), causes=causes)
+    (tmp_path / "report.html").write_text(render(*sides, diff), "utf-8")
+    page = Page(browser, tmp_path / "report.html")
+    assert page.one(".causes li").text == f"because of {EVIL}"
+    assert page.script("return document.scripts.length") == 3
+    assert browser.get_log("browser") == []
 
 
 def test_the_graph_can_be_used_with_keys_alone(page: Page) -> None:
