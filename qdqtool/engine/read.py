@@ -17,6 +17,8 @@ from qdqtool.engine.unknowns import unknown_formats
 from qdqtool.errors import InputFileError
 
 _ARTEFACT = re.compile(r'"kind": *"engine"')
+_EDGE = 4096
+"""Characters at either end of a file in which an artefact says what it is."""
 _READERS: tuple[Reader, ...] = (dump, lines, replay, names)
 """Forms of text, the most detailed first: a log may hold several. The inspector's JSON goes before all of them."""
 
@@ -28,10 +30,17 @@ def read(path: Path) -> Engine:
         InputFileError: unreadable, or in no known form of layer information.
     """
     head = next(pieces(path), "")
-    if head.startswith("{") and _ARTEFACT.search(head, 0, 4096):
+    if head.startswith("{") and (_ARTEFACT.search(head, 0, _EDGE) or _ARTEFACT.search(_tail(path))):
         return ENGINE.read(path)
     engine = inspector.read(pieces(path))
     return _finished(engine or _text(lean(pieces(path), path), where=str(path)))
+
+
+def _tail(path: Path) -> str:
+    """The last characters of a file: an artefact says its kind after its data."""
+    with path.open("rb") as stream:
+        stream.seek(max(0, path.stat().st_size - _EDGE))
+        return stream.read().decode("utf-8", "replace")
 
 
 def read_text(text: str, *, where: str) -> Engine:

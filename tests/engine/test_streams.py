@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from qdqtool.core.kinds import ENGINE
 from qdqtool.engine import read, read_text
 from qdqtool.engine.decode import pieces, read_file
 from qdqtool.engine.readers import inspector, lean
@@ -33,6 +34,16 @@ def test_packed_files_are_read_as_they_are(tmp_path: Path, pack):
     path = tmp_path / "layers.json.packed"
     path.write_bytes(pack(TEXT.encode()))
     assert [layer.name for layer in read(path).layers] == ['conv "1" + relu', "second"]
+
+
+def test_our_own_artefact_is_known_by_its_kind_though_that_comes_after_a_long_list_of_layers(tmp_path: Path):
+    (tmp_path / "plain.json").write_text(
+        json.dumps({"Layers": [{**LAYER, "Name": f"{n}"} for n in range(200)]})
+    )
+    engine = read(tmp_path / "plain.json")
+    ENGINE.write(tmp_path / "layers.json", engine)
+    assert (tmp_path / "layers.json").stat().st_size > 20_000
+    assert read(tmp_path / "layers.json") == engine
 
 
 def test_a_packed_file_that_is_cut_gives_its_whole_layers(tmp_path: Path):
