@@ -19,6 +19,9 @@ from qdqtool.errors import InputFileError
 _ARTEFACT = re.compile(r'"kind": *"engine"')
 _EDGE = 4096
 """Characters at either end of a file in which an artefact says what it is."""
+_PLAN = "ftrt"
+"""How a serialized engine begins."""
+_PLANS = frozenset({".plan", ".engine", ".trt"})
 _READERS: tuple[Reader, ...] = (dump, lines, replay, names)
 """Forms of text, the most detailed first: a log may hold several. The inspector's JSON goes before all of them."""
 
@@ -32,6 +35,12 @@ def read(path: Path) -> Engine:
     head = next(pieces(path), "")
     if head.startswith("{") and (_ARTEFACT.search(head, 0, _EDGE) or _ARTEFACT.search(_tail(path))):
         return ENGINE.read(path)
+    if head.startswith(_PLAN) or path.suffix in _PLANS:
+        raise InputFileError(
+            "is an engine, not a description of one",
+            fix="let trtexec describe it: --loadEngine=FILE --profilingVerbosity=detailed --exportLayerInfo=layers.json",
+            where=str(path),
+        )
     engine = inspector.read(pieces(path))
     return _finished(engine or _text(lean(pieces(path), path), where=str(path)))
 

@@ -228,3 +228,8 @@ def test_all_profiles_there_are_read_and_nothing_is_left_over(tmp_path):
         else:
             found = read_profile_text(content.decode("utf-8", "replace"), where=path.name)
             assert found.unread == 0, path.name
+
+
+def test_times_of_whole_inferences_are_told_from_times_of_layers():
+    with pytest.raises(InputFileError, match=r"whole inferences.*engine about"):
+        read_profile_text('[{"latencyMs": 0.9, "computeMs": 0.9}]', where="times.json")

@@ -118,3 +118,12 @@ def test_of_a_long_log_only_the_lines_about_layers_are_kept(monkeypatch):
     kept = lean.lean(cut(log, 333), Path("log"))
     assert kept.count("Running") < 50
     assert read_text(kept, where="kept").layers == read_text(log, where="log").layers
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("x", b"ftrt\x00\x01"), ("x.plan", b"\x00"), ("x.engine", b"")]
+)
+def test_a_serialized_engine_is_told_from_a_description_of_one(tmp_path: Path, name: str, content: bytes):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputFileError, match="--exportLayerInfo"):
+        read(tmp_path / name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Protocol
 
@@ -21,6 +22,7 @@ class ProfileReader(Protocol):
         """The rows in `text`; those that do not fit are counted as unread, nothing raises."""
 
 
+_WHOLE = re.compile(r'"(?:latencyMs|computeMs)"')
 _READERS: tuple[ProfileReader, ...] = (exported, table, printed, listed)
 
 
@@ -41,6 +43,12 @@ def read_profile_text(text: str, *, where: str) -> Profile:
     """
     reader = next((reader for reader in _READERS if reader.recognizes(text)), None)
     profile = reader.read(text) if reader else None
+    if (profile is None or not profile.rows) and _WHOLE.search(text, 0, 4096):
+        raise InputFileError(
+            "holds times of whole inferences, not of layers",
+            fix="see them with `qdqtool engine about FILE`; times of layers come from trtexec --exportProfile",
+            where=where,
+        )
     if profile is None or not profile.rows:
         raise InputFileError(
             "holds no times of layers",
