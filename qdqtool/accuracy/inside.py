@@ -27,7 +27,7 @@ def shared_tensors(first: Model, second: Model) -> tuple[str, ...]:
 def watch_inside(first: Model, second: Model, folder: Path) -> tuple[Probe, Probe, frozenset[str]]:
     """Both models made to return their outputs and their common tensors, and the names of the latter.
 
-    `folder` is where models of 2 GiB and more are written.
+    `folder` is where the models are written, each into a folder of its own.
 
     Raises:
         UsageError: they have no inner tensor in common.
@@ -38,10 +38,11 @@ def watch_inside(first: Model, second: Model, folder: Path) -> tuple[Probe, Prob
             "the two models have no inner tensor in common",
             fix="compare the float model that was prepared for insertion (model.prepared.onnx) with the Q/DQ model",
         )
-    probes = [
-        probe(model, [*(info.name for info in model.view.outputs), *inner], folder)
-        for model in (first, second)
-    ]
+    probes = []
+    for name, model in (("first", first), ("second", second)):
+        own = folder / name
+        own.mkdir()
+        probes.append(probe(model, [*(info.name for info in model.view.outputs), *inner], own))
     return probes[0], probes[1], frozenset(inner)
 
 
