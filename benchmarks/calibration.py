@@ -2,9 +2,10 @@
 
     python benchmarks/calibration.py [--quick] [--networks NAME ...] [--samples N ...] [--batches N ...] [--rivals]
 
-The floor is onnxruntime's FP32 inference over the same samples with all processors, its session being open. Floor and
-calibration run in turns in one process, so that a busy machine slows both; the figures are medians of the ratios. The
-calibration is the whole call: model opened, placement, one pass over the samples, tables. Ratios of processor time
+The floor is onnxruntime's FP32 inference over the same samples with all processors, its session being open; `--batches`
+says how many it is fed at once (calibration runs them one by one). Floor and calibration run in turns in one process,
+so that a busy machine slows both; the figures are medians of the ratios. The calibration is the whole call: model
+opened, placement, one pass over the samples, tables. Ratios of processor time
 (`_cpu`) are taken to a floor whose threads do not spin while they wait. `fixed_seconds` is the first call of a process
 with a single sample: imports, compiled loops, everything; `call_seconds` is the same once more, in the same process.
 Peak memory is measured in processes of their own. `--rivals` measures onnxruntime.quantization and nvidia-modelopt
@@ -167,7 +168,7 @@ class Work:
         from qdqtool.core.recipe import Recipe, SampleOptions
         from qdqtool.workflows.calibration import Calibration, CalibrationOrder
 
-        recipe = Recipe(samples=SampleOptions(batch=self._batch, limit=samples or self._samples))
+        recipe = Recipe(samples=SampleOptions(limit=samples or self._samples))
         job = Calibration(CalibrationOrder(model=self._model, recipe=recipe, samples=str(self._data)))
         histograms = job.collect(Manner(bins=methods != ("max",)), None)
         collected = time.perf_counter()

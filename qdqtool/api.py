@@ -109,7 +109,7 @@ def quantize(
     ready = prepare(original, chosen.prepare)
     placement = decide(ready.view, chosen.placing)
     source = open_samples(samples, ready.view.inputs, chosen.samples.preprocess, limit=chosen.samples.limit)
-    histograms = collect(ready, placement, source, batch=chosen.samples.batch)
+    histograms = collect(ready, placement, source)
     table = make_table(histograms, placement, ready.view, chosen.calibrate)
     if chosen.calibrate.bias == "correct":
         table = correct_biases(ready, placement, table, source)

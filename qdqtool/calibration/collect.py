@@ -1,8 +1,8 @@
 """One pass over the samples gives a histogram of every tensor that is to be quantized.
 
 Only tensors that placement asks for are fetched, graph optimizations stay on, outputs land in memory that is used
-again, and a compiled loop counts them while they are still in the cache. Histograms merge exactly, so neither the
-number of threads, nor the order, nor an interruption changes a single bit of the result.
+again, and a compiled loop counts them while they are still in the cache. Samples run one by one, and histograms merge
+exactly, so neither the number of threads, nor the order, nor an interruption changes a single bit of the result.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ def collect(
     placement: Placement,
     samples: SampleSource,
     *,
-    batch: int = 1,
     manner: Manner = PLAIN,
     on_progress: OnProgress | None = None,
 ) -> Histograms:
@@ -50,15 +49,13 @@ def collect(
         model: the float model.
         placement: which tensors are needed.
         samples: model inputs.
-        batch: largest number of samples per run where the model's batch dimension is free; the result does not
-            depend on it.
         manner: bins or extremes, NaN policy, processors.
         on_progress: told how many samples are done, and of how many.
 
     Raises:
         InputFileError: a sample does not fit, or a tensor holds NaN or Inf; names tensor and sample.
     """
-    collection = Collection(model, placement, samples, batch=batch, manner=manner)
+    collection = Collection(model, placement, samples, manner=manner)
     return collection.run(Span(total=len(samples)), on_progress=on_progress)
 
 
@@ -81,7 +78,6 @@ class Collection:
         placement: Placement,
         samples: SampleSource,
         *,
-        batch: int = 1,
         manner: Manner = PLAIN,
         resumable: bool = False,
     ) -> None:
@@ -91,7 +87,8 @@ class Collection:
         self._fixed = fixed_batch(model.view.inputs) if isinstance(samples, Samples) else 1
         self._manner = manner
         self._crew = Crew(model, self._tensors, manner, identify=resumable)
-        self._batch = self._fixed or min(batch, self._crew.largest_batch)
+        # One sample at a time unless the model is made for more: kernels round differently for other sizes.
+        self._batch = self._fixed or 1
 
     def identity(self) -> dict[str, str]:
         """What must agree for two parts to belong together; reads all samples. Needs `resumable`."""

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from qdqtool.graph.model import Model
     from qdqtool.graph.view import GraphView
 
-_ROOMY = 128 << 20
-"""Bytes of fetched tensors per run: beyond, batches get smaller, and then processors share one sample."""
+_ROOMY = 192 << 20
+"""Bytes of fetched tensors in all samples that run at once; where more do not fit, processors share a sample."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +59,6 @@ class Crew:
     several threads on one sample and lets inference and counting overlap.
 
     Attributes:
-        largest_batch: how many samples may be run at once without taking much memory.
         digest: of all that decides the fetched values, weights included; None unless it was asked for.
     """
 
@@ -72,8 +71,7 @@ class Crew:
         self._fetched = tuple(name for name in tensors if name not in fed)
         free = manner.threads or processors()
         bytes_per_sample = fetched_bytes(model.view, self._fetched)
-        self._workers = free if bytes_per_sample <= _ROOMY else 1
-        self.largest_batch = max(1, _ROOMY // max(1, bytes_per_sample * self._workers))
+        self._workers = max(1, min(free, _ROOMY // max(1, bytes_per_sample)))
         self._threads = max(1, free // self._workers)
         self._is_convolutional = any(node.op == "Conv" for node in model.view.nodes)
         self._probe = _Probe(model, self._fetched) if self._fetched else None

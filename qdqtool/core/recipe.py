@@ -67,8 +67,6 @@ class SampleOptions(Section):
 
     limit: Annotated[int, Field(gt=0)] | None = None
     """Largest number of calibration samples; None takes all."""
-    batch: Annotated[int, Field(gt=0)] = 1
-    """Samples per inference where the model's batch dimension is free."""
     preprocess: Preprocess = Preprocess()
 
 

@@ -104,7 +104,6 @@ class Calibration:
             self.model,
             self.placement,
             self.samples,
-            batch=self.order.recipe.samples.batch,
             manner=manner,
             resumable=resumable,
         )

@@ -90,8 +90,8 @@ def collect(work: Work) -> Measured:
 
 def _collected(work: Work, placement: Placement) -> Histograms:
     """All samples run once; an interrupted run of this step goes on where it stopped."""
-    model, batch = work.model("model.prepared.onnx"), work.recipe.samples.batch
-    collection = Collection(model, placement, work.samples, batch=batch, resumable=True)
+    model = work.model("model.prepared.onnx")
+    collection = Collection(model, placement, work.samples, resumable=True)
     kept = work.path("histograms.partial.npz")
     span = Span(total=len(work.samples))
     histograms = collection.resume(span, kept, on_progress=work.listener.progressed)

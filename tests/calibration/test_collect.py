@@ -63,11 +63,21 @@ def test_histograms_are_those_of_the_fetched_values(model: Model, data: Path) ->
         assert found.tensors[name] == histogram_of(np.stack(seen)), name
 
 
-@pytest.mark.parametrize(
-    "options", [{"batch": 4}, {"manner": Manner(threads=1)}, {"manner": Manner(threads=3)}], ids=str
-)
-def test_batch_and_threads_change_nothing(model: Model, data: Path, options: dict[str, object]) -> None:
-    assert gathered(model, str(data), **options).tensors == gathered(model, str(data)).tensors
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_the_number_of_threads_changes_nothing(model: Model, data: Path, threads: int) -> None:
+    assert (
+        gathered(model, str(data), manner=Manner(threads=threads)).tensors
+        == gathered(model, str(data)).tensors
+    )
+
+
+def test_what_lies_side_by_side_in_a_file_changes_nothing(model: Model, data: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    rows = np.load(data)["x"]
+    for start, stop in ((0, 4), (4, 5), (5, 11)):
+        np.savez(folder / f"{start:02}.npz", x=rows[start:stop])
+    assert gathered(model, str(folder)).tensors == gathered(model, str(data)).tensors
 
 
 def test_the_order_of_samples_changes_nothing(model: Model, data: Path, tmp_path: Path) -> None:
@@ -78,7 +88,7 @@ def test_the_order_of_samples_changes_nothing(model: Model, data: Path, tmp_path
 
 def test_progress_counts_samples(model: Model, data: Path) -> None:
     told: list[tuple[int, int | None]] = []
-    gathered(model, str(data), batch=4, on_progress=lambda done, total: told.append((done, total)))
+    gathered(model, str(data), on_progress=lambda done, total: told.append((done, total)))
     assert told[-1] == (11, 11)
     assert [done for done, _ in told] == sorted(done for done, _ in told)
 
@@ -123,7 +133,7 @@ def test_a_source_that_only_keeps_the_protocol_is_run_as_it_feeds(tmp_path: Path
         value.type.tensor_type.shape.dim[0].dim_value = 4
     model = opened(proto, tmp_path)
     rows = np.random.default_rng(0).standard_normal((3, 4, 8, 8, 8)).astype(np.float32)
-    found = collect(model, placed(model), Plain(rows), batch=2)
+    found = collect(model, placed(model), Plain(rows))
     assert (found.samples, found.tensors["x"]) == (3, histogram_of(rows))
 
 
@@ -407,10 +417,9 @@ def blocky(folder: Path) -> Model:
     return opened(sketch.model(), folder)
 
 
-@pytest.mark.parametrize("batch", [1, 4])
-def test_tensors_computed_in_blocks_of_channels_are_counted_right(tmp_path: Path, batch: int) -> None:
+def test_tensors_computed_in_blocks_of_channels_are_counted_right(tmp_path: Path) -> None:
     model, data = blocky(tmp_path), images(tmp_path, 5, (16, 8, 8))
-    found = gathered(model, str(data), batch=batch)
+    found = gathered(model, str(data))
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
     names = [name for name in activations(placed(model)) if name != "x"]

@@ -1,8 +1,8 @@
 """Choose a range for every tensor that placement wants quantized.
 
-The samples run once on onnxruntime, and only histograms are kept: memory does not grow with the number of samples, and
-neither batch size nor order changes the result. The histograms stay beside the table (`table.histograms.npz`): the
-same command after an interruption goes on from there, and another --method needs no second pass.
+The samples run once on onnxruntime, one by one, and only histograms are kept: memory does not grow with the number of
+samples, and their order changes nothing. The histograms stay beside the table (`table.histograms.npz`): the same
+command after an interruption goes on from there, and another --method needs no second pass.
 
 Many machines: give each of them the same command with --shard 1/4 ... 4/4 and -o part-1.npz ..., then --merge the
 parts (with --samples too where the recipe corrects biases); or let --cluster spread shards over the workers of a
