@@ -1,4 +1,4 @@
-"""The float part of a model becomes FP16 or BF16; INT8 stays INT8, and no Cast stands beside a Q or DQ."""
+"""The float part of a model becomes FP16 or BF16; INT8 stays INT8, and no Cast stands behind a DQ."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto
 
 from qdqtool.core.conversion import Conversion, Reach, Strayed
 from qdqtool.core.dtypes import DType
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.errors import UsageError
+from qdqtool.graph.find import find
 from qdqtool.graph.model import Model
 from qdqtool.graph.typed.convert import convert
 from qdqtool.graph.typed.emulate import emulation
@@ -118,26 +119,19 @@ def test_quantized_nodes_get_scales_of_their_neighbours_types(types: str, tmp_pa
     view = result.view
     assert view.opset == (19 if types == "fp16" else 22)
     assert _types(result, "conv") == {types}
-    assert str(view.info(view.by_name["x_q"].inputs[1]).dtype) == "fp32", (
-        "the input is FP32 and read as it is"
-    )
-    assert str(view.info(view.by_name["x_dq"].inputs[1]).dtype) == types
-    assert _types(result, "w_q") == {types}
-    assert _casts(result) == [("Relu", "")]
-    assert (found.casts, found.kept) == (1, ())
+    assert _types(result, "x_q") == _types(result, "x_dq") == _types(result, "w_q") == {types}
+    assert _casts(result) == [("", "QuantizeLinear"), ("Relu", "")]
+    assert (found.casts, found.kept) == (2, ())
 
 
 @pytest.mark.parametrize("types", TYPES)
-def test_both_sides_of_a_pair_have_one_scale(types: str, tmp_path: Path) -> None:
+def test_a_scale_is_rounded_up_to_one_that_the_type_holds(types: str, tmp_path: Path) -> None:
     result, _ = _converted(_quantized_conv(0.0123).model(), tmp_path, types=types)
-    scales = {
-        initializer.name: numpy_helper.to_array(initializer).astype(np.float32)
-        for initializer in result.proto.graph.initializer
-        if initializer.name.startswith("x_scale")
-    }
-    assert len(scales) == 2
-    assert len({float(value) for value in scales.values()}) == 1
-    assert 0.0123 <= float(next(iter(scales.values()))) < 0.0123 * (1 + 2.0**-7)
+    view = result.view
+    assert view.by_name["x_q"].inputs[1] == view.by_name["x_dq"].inputs[1]
+    scale = view.constant(view.by_name["x_q"].inputs[1])
+    assert scale is not None
+    assert 0.0123 <= float(scale.astype(np.float32)) < 0.0123 * (1 + 2.0**-7)
 
 
 def test_narrow_inputs_and_outputs_need_no_cast_at_all(tmp_path: Path) -> None:
@@ -156,7 +150,7 @@ def test_a_kept_node_behind_a_pair_reads_fp32_from_it(tmp_path: Path) -> None:
     assert _casts(result) == [("Conv", "Relu"), ("Relu", "")]
 
 
-def test_a_dequantizelinear_of_two_readers_is_made_twice_where_their_types_differ(tmp_path: Path) -> None:
+def test_a_pair_of_two_readers_is_made_twice_where_their_types_differ(tmp_path: Path) -> None:
     s = models.Sketch()
     shared = _pair(s, s.input("x", [1, 4]), 0.02)
     s.output(s.node("Relu", [shared], "a", name="narrow"), [1, 4])
@@ -164,10 +158,29 @@ def test_a_dequantizelinear_of_two_readers_is_made_twice_where_their_types_diffe
     proto = s.model()
     result, _ = _converted(proto, tmp_path, keep_nodes=("wide",), keep_io=False)
     ops = [node.op for node in result.view.nodes]
-    assert ops.count("DequantizeLinear") == 2
+    assert ops.count("DequantizeLinear") == ops.count("QuantizeLinear") == 2
     assert _types(result, "wide") == {"fp32"}
     assert _types(result, "narrow") == {"fp16"}
     assert all(maker != "DequantizeLinear" for maker, _ in _casts(result))
+
+
+def test_one_quantizelinear_of_two_pairs_is_made_twice_where_their_types_differ(tmp_path: Path) -> None:
+    s = models.Sketch()
+    x = s.input("x", [1, 4])
+    steps, zero = s.constant("s", np.float32(0.0123)), s.constant("z", np.int8(0))
+    s.node("QuantizeLinear", [x, steps, zero], "q")
+    for name, op in (("narrow", "Relu"), ("wide", "Sigmoid")):
+        dequantized = s.node("DequantizeLinear", ["q", steps, zero], f"{name}_dq")
+        s.output(s.node(op, [dequantized], f"{name}_y", name=name), [1, 4])
+    proto = s.model()
+    result, _ = _converted(proto, tmp_path, keep_nodes=("wide",))
+    assert [node.op for node in result.view.nodes].count("QuantizeLinear") == 2
+    assert _types(result, "wide_dq") == {"fp32"}
+    assert _types(result, "narrow_dq") == {"fp16"}
+    feeds = {"x": np.array([[1.5, -1.56, 0.3, 0.7]], np.float32)}
+    mine, theirs = models.run(result.proto, feeds, optimize=False), models.run(proto, feeds, optimize=False)
+    for name, value in theirs.items():
+        np.testing.assert_allclose(mine[name], value, atol=2e-3)
 
 
 def test_casts_of_the_original_that_cast_nothing_any_more_are_gone(tmp_path: Path) -> None:
@@ -344,7 +357,7 @@ def _graphs(draw: st.DrawFn) -> tuple[onnx.ModelProto, tuple[str, ...]]:
 
 @given(graph=_graphs(), types=st.sampled_from(TYPES), keep_io=st.booleans())
 @settings(max_examples=60, deadline=None)
-def test_no_cast_ever_stands_beside_a_pair_and_kept_nodes_are_fp32(
+def test_no_cast_ever_stands_behind_a_pair_and_kept_nodes_are_fp32(
     tmp_path_factory: pytest.TempPathFactory,
     graph: tuple[onnx.ModelProto, tuple[str, ...]],
     types: str,
@@ -354,9 +367,10 @@ def test_no_cast_ever_stands_beside_a_pair_and_kept_nodes_are_fp32(
     result, found = _converted(
         proto, tmp_path_factory.mktemp("law"), types=types, keep_nodes=kept, keep_io=keep_io
     )
-    for maker, reader in _casts(result):
-        assert maker != "DequantizeLinear"
-        assert reader != "QuantizeLinear"
+    assert "DequantizeLinear" not in {maker for maker, _ in _casts(result)}
+    for pair in find(result):
+        both = [result.view.by_name[name].inputs[1] for name in (pair.quantize, pair.dequantize) if name]
+        assert len({result.view.info(name).dtype for name in both}) == 1
     for node in found.kept:
         assert _types(result, node.node) == {"fp32"}
     assert set(kept) <= {node.node for node in found.kept}

@@ -5,8 +5,8 @@
     qdqtool convert model.onnx -o model.fp16.onnx --samples samples/ --set insert.overflow=keep
 
 In strongly typed networks, the only ones that 11 has, types stand in the model. Models with and without Q/DQ are
-taken; INT8 stays INT8. No Cast lands beside a Q or DQ, where it would keep the next node from INT8: Q and DQ take the
-types of their neighbours, and their scales with them, which needs opset 19 (BF16: 22).
+taken; INT8 stays INT8. No Cast lands behind a DQ, where it would keep the next node from INT8: pairs take the type of
+what reads them, and their scales with them, which needs opset 19 (BF16: 22).
 
 FP32 stay, each named with its reason:
 - nodes that match --keep or whose operator is in --keep-op (default: those that make large values of small ones, as

@@ -29,7 +29,7 @@ _NAMED = 5
 def convert(model: Model, options: InsertOptions, reach: Reach | None = None) -> tuple[Model, Conversion]:
     """The same model computing in `options.types`, and what was done in words.
 
-    No Cast lands beside a Q or DQ: they take the types of their neighbours, and their scales with them. FP32 stay:
+    No Cast lands behind a DQ: pairs take the type of what reads them, and their scales with them. FP32 stay:
     nodes that `options` names, and what follows them until their large values are brought back; with
     `options.overflow == "keep"` whatever touches a tensor that `reach` found beyond the type; inputs that ONNX allows
     in FP32 only (Resize scales, NonMaxSuppression, Range), foreign operators and control flow; inputs and outputs,

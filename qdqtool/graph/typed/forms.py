@@ -3,9 +3,10 @@
 Each FP32 tensor may exist in two forms, wide (FP32) and narrow (16 bits). Its maker gives one of them; a Cast makes
 the other only where somebody needs it, and constants are simply stored in the form that is read.
 
-Q/DQ nodes take their neighbours' types, so that no Cast ever stands beside one: a QuantizeLinear reads whatever form
-its tensor is made in, and a DequantizeLinear makes the form that its reader wants, twice where two readers differ.
-Their scales have the type of the float side.
+Q/DQ nodes take the type of what reads them, so that no Cast ever stands behind one: a DequantizeLinear makes the form
+that its reader wants, twice where two readers differ, and the QuantizeLinear before it has the same. Both sides of a
+pair have one type, with one scale of that type; a Cast may stand before the pair, where TensorRT takes it into the
+kernel that quantizes.
 """
 
 from __future__ import annotations
@@ -102,23 +103,18 @@ class Forms:
         return frozenset({NARROW if narrow else WIDE})
 
     def _wanted(self, tensor: str) -> Iterator[Form]:
-        """Forms in which a tensor is read, except as data of QuantizeLinear, which takes all."""
+        """Forms in which a tensor is read."""
         for node, index in self._readers.get(tensor, ()):
-            if node.op_type != QUANTIZE or index:
-                yield self.read(node, index)
+            yield self.read(node, index)
         outside = self.outside(tensor)
         if outside is not None:
             yield outside
 
+    def behind(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+        """The DequantizeLinear nodes that read what this QuantizeLinear makes."""
+        return [reader for reader, _ in self._readers.get(node.output[0], ()) if reader.op_type == DEQUANTIZE]
+
     def _quantized(self, node: onnx.NodeProto) -> Form:
-        """The form in which a QuantizeLinear reads: as its tensor is made; constants as they are used behind it."""
-        tensor = node.input[0]
-        if self.made(tensor):
-            return min(self.made(tensor))
-        behind = [
-            form
-            for reader, _ in self._readers.get(node.output[0], ())
-            if reader.op_type == DEQUANTIZE
-            for form in self.made(reader.output[0])
-        ]
-        return WIDE if behind and all(behind) else NARROW
+        """The form of a QuantizeLinear: that of its readers, narrow where they differ; else that of its tensor."""
+        wanted = {form for reader in self.behind(node) for form in self.made(reader.output[0])}
+        return min(wanted or self.made(node.input[0]) or {NARROW})

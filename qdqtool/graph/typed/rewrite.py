@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 import onnx
 
 from qdqtool.core.dtypes import DType
 from qdqtool.graph.edit import Edit
-from qdqtool.graph.find import DEQUANTIZE
+from qdqtool.graph.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.scales import storable_as
 from qdqtool.graph.typed.forms import NARROW, WIDE, Form, Forms
 from qdqtool.graph.typed.narrow import Narrow, fits, is_faint, stored
@@ -34,6 +37,7 @@ class Rewrite:
         self._forms = forms
         self._names: dict[tuple[str, Form], str] = {}
         self._read: set[tuple[str, Form]] = set()
+        self._integers: dict[str, str] = {}
         self._rounded = rounded_scales(edit, forms)
         self._scales = {node.input[1] for node in edit.nodes if node.op_type in PAIRS}
         self.casts = 0
@@ -51,12 +55,11 @@ class Rewrite:
         self._read |= {(node.input[index], form) for node, index, form in plan}
         self._read |= {(name, WIDE) for name in self._forms.bodies if self._forms.is_float(name)}
         idle = [node for node in self._edit.nodes if self._is_idle(node)]
-        doubled = [node for node in self._edit.nodes if self._is_doubled(node)]
-        originals = {id(node): tuple(node.input) for node in doubled}
+        twins = [self._twins(node) for node in self._edit.nodes if node.op_type in PAIRS]
         for node, index, form in plan:
             node.input[index] = self._name(node.input[index], form)
-        for node in doubled:
-            self._double(node, originals[id(node)])
+        for make in filter(None, twins):
+            make()
         for node in self._edit.nodes:
             self._retype(node)
         self._declare()
@@ -104,23 +107,43 @@ class Rewrite:
     def _element(self, form: Form) -> DType:
         return DType.FLOAT32 if form == WIDE else self._narrow.dtype
 
-    def _is_doubled(self, node: onnx.NodeProto) -> bool:
-        return node.op_type == DEQUANTIZE and len(self._forms.made(node.output[0])) > 1
+    def _twins(self, node: onnx.NodeProto) -> Callable[[], None] | None:
+        """What makes the FP32 pair beside a narrow one, where readers of both kinds share a Q or a DQ."""
+        if node.op_type == QUANTIZE:
+            made = [self._forms.made(reader.output[0]) for reader in self._forms.behind(node)]
+            if not any(WIDE in forms for forms in made) or not any(NARROW in forms for forms in made):
+                return None
+            return partial(self._twin_of_quantize, node, tuple(node.input))
+        if len(self._forms.made(node.output[0])) < 2:
+            return None
+        return partial(self._twin_of_dequantize, node, tuple(node.input))
 
-    def _double(self, node: onnx.NodeProto, inputs: tuple[str, ...]) -> None:
-        """A second DequantizeLinear that makes the wide form; the first makes the narrow one."""
-        scale = inputs[1]
-        if self._forms.is_float(scale):
-            self._read.add((scale, WIDE))
-            scale = self._name(scale, WIDE)
-        twin = self._edit.node(
-            DEQUANTIZE,
-            [node.input[0], scale, *node.input[2:]],
-            [self._name(node.output[0], WIDE)],
-            name=f"{node.name}_fp32",
-        )
+    def _twin_of_quantize(self, node: onnx.NodeProto, inputs: tuple[str, ...]) -> None:
+        """An FP32 Q for the FP32 readers of the integers."""
+        self._integers[node.output[0]] = self._edit.fresh(f"{node.output[0]}_fp32")
+        source, scale = (self._wide(name) for name in inputs[:2])
+        outputs = [self._integers[node.output[0]]]
+        twin = self._edit.node(QUANTIZE, [source, scale, *inputs[2:]], outputs, name=f"{node.name}_fp32")
+        twin.attribute.extend(node.attribute)
+        for reader in self._forms.behind(node):
+            if self._forms.made(reader.output[0]) == {WIDE}:
+                reader.input[0] = outputs[0]
+
+    def _twin_of_dequantize(self, node: onnx.NodeProto, inputs: tuple[str, ...]) -> None:
+        """A second DQ that makes the FP32 form; the first makes the narrow one."""
+        integers = self._integers.get(inputs[0], inputs[0])
+        outputs = [self._name(node.output[0], WIDE)]
+        made = [integers, self._wide(inputs[1]), *inputs[2:]]
+        twin = self._edit.node(DEQUANTIZE, made, outputs, name=f"{node.name}_fp32")
         twin.attribute.extend(node.attribute)
         node.output[0] = self._name(node.output[0], NARROW)
+
+    def _wide(self, tensor: str) -> str:
+        """The FP32 form of a tensor, which is read from now on; tensors of other types are what they are."""
+        if not self._forms.is_float(tensor):
+            return tensor
+        self._read.add((tensor, WIDE))
+        return self._name(tensor, WIDE)
 
     def _retype(self, node: onnx.NodeProto) -> None:
         """Give outputs the name of their form, and operators that choose their type by attribute the right one."""

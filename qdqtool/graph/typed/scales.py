@@ -12,17 +12,15 @@ PAIRS = frozenset({QUANTIZE, DEQUANTIZE})
 
 
 def rounded_scales(edit: Edit, forms: Forms) -> frozenset[str]:
-    """Scales of Q/DQ pairs with a narrow side: both sides must take one value that the narrow type holds.
+    """Scales of narrow Q/DQ pairs: both sides must take one value that the narrow type holds.
 
     Scales of integers that are stored are not among them: they are rounded to the nearest number, which changes the
     constant by less than its own rounding.
     """
-    readers = edit.consumers()
     pairs: list[tuple[frozenset[str], bool]] = []
     for node in edit.nodes:
         if node.op_type == QUANTIZE:
-            behind = [reader for reader, _ in readers.get(node.output[0], ()) if reader.op_type == DEQUANTIZE]
-            sides = (node, *behind)
+            sides = (node, *forms.behind(node))
             narrow = any(_has_narrow(side, forms) for side in sides)
             pairs.append((frozenset(side.input[1] for side in sides), narrow))
     rounded: frozenset[str] = frozenset()
