@@ -86,7 +86,8 @@ def histories(engine: Engine, run: LogRun) -> Histories:
 
 def fate_words(row: LedgerRow) -> str:
     """What became of a Q or DQ node, and the log lines that tell it."""
-    lines = f" (lines {', '.join(map(str, row.lines))})" if row.lines else ""
+    several = "s" if len(row.lines) > 1 else ""
+    lines = f" (line{several} {', '.join(map(str, row.lines))})" if row.lines else ""
     return f"{row.kind} {row.node}: {row.end}{f' {row.into}' if row.into else ''}{lines}"
 
 

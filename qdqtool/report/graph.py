@@ -30,8 +30,8 @@ _LETTERS = 27
 _SMALL_LETTERS = 33
 _CONVERSION = re.compile(r"quantizelinear|cast|reshape|transpose", re.IGNORECASE)
 """Nodes that name a layer badly: what they do is seen from the tensors."""
-
-
+_GENERATED = re.compile(r"__myl_(\w+?)_myl\d+_\d+")
+"""Kernels that are named after their operations: `__myl_MulMinMaxRounCast_myl0_0`."""
 _ROLES = {Role.COMPUTE: "computes", Role.QDQ: "converts"}
 
 
@@ -177,7 +177,7 @@ def _boxes(sheet: Element, net: Network, layout: Layout, marks: Mapping[int, Mar
         left = 20 if layer.role is Role.QDQ else 10
         most = (_BOX[0] - 2 * left) / _BOX[0]
         write(box, label(layer, int(_LETTERS * most) + 1), left, 18, class_="name")
-        write(box, shorten(layer.kind, int(_SMALL_LETTERS * most)), left, 35, class_="soft")
+        write(box, shorten(_kind(layer), int(_SMALL_LETTERS * most)), left, 35, class_="soft")
         write(box, _about(layer), left, 51, class_="soft")
         if number in marks:
             _badge(box, marks[number])
@@ -227,6 +227,12 @@ def main_node(layer: LayerRow) -> str | None:
     """The first ONNX node that is more than a conversion, else the first; None where there are none."""
     nodes = layer.onnx_nodes
     return next((node for node in nodes if not _CONVERSION.search(node)), nodes[0] if nodes else None)
+
+
+def _kind(layer: LayerRow) -> str:
+    """The layer's type; of a generated kernel also the operations that its name is made of."""
+    made = _GENERATED.fullmatch(layer.name)
+    return f"{layer.kind} {made[1]}" if made else layer.kind
 
 
 def _about(layer: LayerRow) -> str:

@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Engine, EngineLayer, EngineTensor, Role
-from qdqtool.report.graph import Network, draw, label, network
+from qdqtool.core.findings import Severity
+from qdqtool.report.graph import Mark, Network, draw, label, network
 from qdqtool.report.layers import layer_rows
 from qdqtool.report.layout import lay_out
+from qdqtool.report.svg import Element
 from tests.report.material import chain, layer, tensor
 
 
@@ -96,6 +98,32 @@ def test_silent_layers_in_a_circle_or_in_place_end() -> None:
         layer("b", (tensor("y"),), ()),
     )
     assert wires(found) == [(0, 1, "y")]
+
+
+def texts(drawing: Element) -> list[str]:
+    return [text.text or "" for text in drawing.iter("text")]
+
+
+def test_every_tensor_tells_its_type_and_format_once_beside_its_line() -> None:
+    coded = replace(tensor("y"), format="Thirty-two wide channel vectorized row major Int8 format")
+    found = net(layer("a", (), (coded,)), layer("b", (coded,), ()), layer("c", (coded,), ()))
+    assert texts(draw(found)).count("int8 CHW32") == 1
+
+
+def test_a_generated_kernel_says_which_operations_it_is_made_of() -> None:
+    made = replace(layer("__myl_MulMinMaxRounCast_myl0_3", (), ()), kind="kgen")
+    assert "kgen MulMinMaxRounCast" in texts(draw(net(made)))
+
+
+def test_findings_are_badges_and_roles_are_shapes() -> None:
+    converts = replace(layer("q", (), ()), role=Role.QDQ)
+    drawing = draw(net(layer("a", (), ()), converts), {1: Mark(count=3, severity=Severity.WARNING)})
+    boxes = [box for box in drawing.iter("g") if box.get("data-layer")]
+    assert [(box.get("class") or "").split()[1] for box in boxes] == ["computes", "converts"]
+    assert [badge.get("class") for badge in drawing.iter("g") if "badge" in (badge.get("class") or "")] == [
+        "badge warning"
+    ]
+    assert "3" in texts(drawing)
 
 
 def test_dozens_of_loose_tensors_are_not_drawn_as_ports() -> None:
