@@ -28,13 +28,13 @@ def resnet18() -> onnx.ModelProto:
             y = d.conv(y, (outside, outside), 3)
             shortcut = d.conv(x, (inside, outside), 1, stride) if stride == 2 else x
             x, inside = d.node("Relu", d.node("Add", y, shortcut)), outside
-    return _classifier(d, x, inside, 224)
+    return classifier(d, x, inside, 224)
 
 
 def efficientnet_b0() -> onnx.ModelProto:
     """Inverted residuals with squeeze-and-excite and SiLU."""
     d = Drawing()
-    x, inside = _silu(d, d.conv("x", (3, 32), 3, 2)), 32
+    x, inside = silu(d, d.conv("x", (3, 32), 3, 2)), 32
     plan = (
         (1, 16, 1, 1, 3), (6, 24, 2, 2, 3), (6, 40, 2, 2, 5), (6, 80, 3, 2, 3),
         (6, 112, 3, 1, 5), (6, 192, 4, 2, 5), (6, 320, 1, 1, 3),
@@ -42,14 +42,14 @@ def efficientnet_b0() -> onnx.ModelProto:
     for expansion, outside, count, first, kernel in plan:
         for number in range(count):
             stride, middle = (1 if number else first), inside * expansion
-            y = _silu(d, d.conv(x, (inside, middle), 1)) if expansion > 1 else x
-            y = _silu(d, d.conv(y, (middle, middle), kernel, stride, middle))
-            gate = _silu(d, d.conv(d.node("GlobalAveragePool", y), (middle, max(1, inside // 4)), 1))
+            y = silu(d, d.conv(x, (inside, middle), 1)) if expansion > 1 else x
+            y = silu(d, d.conv(y, (middle, middle), kernel, stride, middle))
+            gate = silu(d, d.conv(d.node("GlobalAveragePool", y), (middle, max(1, inside // 4)), 1))
             gate = d.node("Sigmoid", d.conv(gate, (max(1, inside // 4), middle), 1))
             y = d.conv(d.node("Mul", y, gate), (middle, outside), 1)
             x = d.node("Add", y, x) if number else y
             inside = outside
-    return _classifier(d, _silu(d, d.conv(x, (inside, 1280), 1)), 1280, 224)
+    return classifier(d, silu(d, d.conv(x, (inside, 1280), 1)), 1280, 224)
 
 
 def yolov8n(side: int = 320) -> onnx.ModelProto:
@@ -60,15 +60,15 @@ def yolov8n(side: int = 320) -> onnx.ModelProto:
     p3 = _c2f(d, _unit(d, x, (32, 64), 2), (64, 64), 2, shortcut=True)
     p4 = _c2f(d, _unit(d, p3, (64, 128), 2), (128, 128), 2, shortcut=True)
     p5 = _sppf(d, _c2f(d, _unit(d, p4, (128, 256), 2), (256, 256), 1, shortcut=True), 256)
-    n4 = _c2f(d, _joined(d, _doubled(d, p5), p4), (384, 128), 1, shortcut=False)
-    n3 = _c2f(d, _joined(d, _doubled(d, n4), p3), (192, 64), 1, shortcut=False)
-    n4 = _c2f(d, _joined(d, _unit(d, n3, (64, 64), 2), n4), (192, 128), 1, shortcut=False)
-    n5 = _c2f(d, _joined(d, _unit(d, n4, (128, 128), 2), p5), (384, 256), 1, shortcut=False)
+    n4 = _c2f(d, joined(d, doubled(d, p5), p4), (384, 128), 1, shortcut=False)
+    n3 = _c2f(d, joined(d, doubled(d, n4), p3), (192, 64), 1, shortcut=False)
+    n4 = _c2f(d, joined(d, _unit(d, n3, (64, 64), 2), n4), (192, 128), 1, shortcut=False)
+    n5 = _c2f(d, joined(d, _unit(d, n4, (128, 128), 2), p5), (384, 256), 1, shortcut=False)
     flat = []
     for x, inside in ((n3, 64), (n4, 128), (n5, 256)):
         boxes = d.conv(_unit(d, _unit(d, x, (inside, 64)), (64, 64)), (64, 64), 1)
         names = d.node("Sigmoid", d.conv(_unit(d, _unit(d, x, (inside, 80)), (80, 80)), (80, 80), 1))
-        flat.append(d.node("Reshape", _joined(d, boxes, names), d.shape(0, 144, -1)))
+        flat.append(d.node("Reshape", joined(d, boxes, names), d.shape(0, 144, -1)))
     y = d.node("Concat", *flat, axis=2)
     return d.model(("x", [1, 3, side, side], _FLOAT), y)
 
@@ -84,7 +84,7 @@ def unet(side: int = 128) -> onnx.ModelProto:
     for skip, outside in reversed(skips):
         weight = d.weight(inside, outside, 2, 2, fan_in=4 * inside)
         x = d.node("ConvTranspose", x, weight, kernel_shape=[2, 2], strides=[2, 2])
-        x, inside = _double(d, _joined(d, x, skip), 2 * outside, outside), outside
+        x, inside = _double(d, joined(d, x, skip), 2 * outside, outside), outside
     return d.model(("x", [1, 3, side, side], _FLOAT), d.conv(x, (inside, 2), 1))
 
 
@@ -108,12 +108,12 @@ def bert() -> onnx.ModelProto:
     return d.model(("x", [1, 128], TensorProto.INT64), d.dense(x, 256, 2))
 
 
-def _silu(d: Drawing, x: str) -> str:
+def silu(d: Drawing, x: str) -> str:
     return d.node("Mul", x, d.node("Sigmoid", x))
 
 
 def _unit(d: Drawing, x: str, channels: tuple[int, int], stride: int = 1, kernel: int = 3) -> str:
-    return _silu(d, d.conv(x, channels, kernel, stride))
+    return silu(d, d.conv(x, channels, kernel, stride))
 
 
 def _c2f(d: Drawing, x: str, channels: tuple[int, int], count: int, *, shortcut: bool) -> str:
@@ -124,21 +124,21 @@ def _c2f(d: Drawing, x: str, channels: tuple[int, int], count: int, *, shortcut:
     for _ in range(count):
         y = _unit(d, _unit(d, pieces[-1], (half, half)), (half, half))
         pieces.append(d.node("Add", pieces[-1], y) if shortcut else y)
-    return _unit(d, _joined(d, *pieces), (half * len(pieces), channels[1]), kernel=1)
+    return _unit(d, joined(d, *pieces), (half * len(pieces), channels[1]), kernel=1)
 
 
 def _sppf(d: Drawing, x: str, width: int) -> str:
     pieces = [_unit(d, x, (width, width // 2), kernel=1)]
     for _ in range(3):
         pieces.append(d.node("MaxPool", pieces[-1], kernel_shape=[5, 5], pads=[2] * 4, strides=[1, 1]))
-    return _unit(d, _joined(d, *pieces), (2 * width, width), kernel=1)
+    return _unit(d, joined(d, *pieces), (2 * width, width), kernel=1)
 
 
-def _joined(d: Drawing, *pieces: str) -> str:
+def joined(d: Drawing, *pieces: str) -> str:
     return d.node("Concat", *pieces, axis=1)
 
 
-def _doubled(d: Drawing, x: str) -> str:
+def doubled(d: Drawing, x: str) -> str:
     factors = d.constant(np.array([1, 1, 2, 2], np.float32))
     return d.node(
         "Resize",
@@ -156,7 +156,7 @@ def _double(d: Drawing, x: str, inside: int, outside: int) -> str:
     return d.node("Relu", d.conv(x, (outside, outside), 3))
 
 
-def _classifier(d: Drawing, x: str, channels: int, side: int) -> onnx.ModelProto:
+def classifier(d: Drawing, x: str, channels: int, side: int) -> onnx.ModelProto:
     pooled = d.node("Flatten", d.node("GlobalAveragePool", x))
     y = d.node(
         "Gemm", pooled, d.weight(channels, 1000, fan_in=channels), d.constant(np.zeros(1000, np.float32))

@@ -13,7 +13,7 @@ def counts(engine: Engine) -> KernelCounts:
 
     Bytes are counted twice because a builder without a GPU leaves fusion to the device: as dumped, where the float
     result of an INT8 convolution is written and read again by the kernel that adds its bias, and with that kernel
-    fused into the convolution (estimated).
+    fused into the convolution (estimated). A tensor that a kernel lists twice is read once.
     """
     kernels = list(engine.kernels)
     dumped = _total([size for layer in kernels for size in _sizes(layer)])
@@ -28,7 +28,8 @@ def counts(engine: Engine) -> KernelCounts:
 
 
 def _sizes(layer: EngineLayer) -> list[int | None]:
-    return [tensor.bytes for tensor in (*layer.inputs, *layer.outputs)]
+    inputs = {tensor.name: tensor for tensor in layer.inputs}
+    return [tensor.bytes for tensor in (*inputs.values(), *layer.outputs)]
 
 
 def _total(sizes: list[int | None]) -> int | None:

@@ -9,8 +9,13 @@ from qdqtool.placement.commuting import commutes, moved
 
 _FARTHEST = 12
 """Operators between a product and the softmax: scale, mask, casts, reshapes."""
+_FUSED_HEADS = (16, 32, 64)
+_MOST_TOKENS = 512
 _WIDEST = 16
 _PAIR = frozenset({"QuantizeLinear", "DequantizeLinear"})
+_KEPT_IN_EPILOGUE = frozenset(
+    {"BatchNormalization", "Clip", "GlobalAveragePool", "HardSwish", "LeakyRelu", "Mul", "ReduceMean", "Relu"}
+)
 _SCALING = frozenset({"Add", "Cast", "Div", "Mul", "Sub", "Where"})
 
 
@@ -55,6 +60,38 @@ def gates(view: GraphView) -> Iterator[tuple[Node, ...]]:
                 break
             chain.extend(use.node for use in uses)
             tensor = node.outputs[0]
+
+
+def int8_obstacle(view: GraphView, scores: Node, target: str) -> str:
+    """Why a builder has no fused INT8 kernel for an attention; "" where it has one or shapes are not known.
+
+    Found by building with RTX 1.7.1: heads of 16, 32 and 64 with up to 512 tokens are fused, no others from 8 to 288;
+    for classic releases only the limit of tokens is known.
+    """
+    query, result = view.info(scores.inputs[0]).shape, view.info(scores.outputs[0]).shape
+    size = query[-1] if query else None
+    if target == "rtx" and isinstance(size, int) and size not in _FUSED_HEADS:
+        return f"its heads have size {size}, and only sizes {', '.join(map(str, _FUSED_HEADS))} are fused in INT8"
+    tokens = [dim for dim in (result or ())[-2:] if isinstance(dim, int)]
+    if tokens and max(tokens) > _MOST_TOKENS:
+        return f"it has {max(tokens)} tokens, and at most {_MOST_TOKENS} are fused in INT8"
+    return ""
+
+
+def is_pooled(view: GraphView, tensor: str) -> bool:
+    """Whether a tensor is the global average of what a convolution makes, past activations and reshapes."""
+    pools = 0
+    for _ in range(_FARTHEST):
+        node = view.producer(tensor)
+        if node is None:
+            return False
+        if node.op in {"Conv", "ConvTranspose"}:
+            return pools == 1
+        pools += node.op in {"GlobalAveragePool", "ReduceMean"}
+        if not (node.op in _KEPT_IN_EPILOGUE or commutes(view, node)):
+            return False
+        tensor = node.inputs[0]
+    return False
 
 
 def readers(view: GraphView, tensor: str) -> Iterator[Use]:

@@ -194,6 +194,37 @@ def pool_chain() -> onnx.ModelProto:
     return s.model()
 
 
+def pooled_head(outputs: int) -> onnx.ModelProto:
+    """conv1 -> its global average -> a Gemm."""
+    s = Sketch(35)
+    y = s.relu("relu1", s.conv("conv1", s.input("x", [1, 16, 16, 16]), (16, 64)))
+    y = s.node("GlobalAveragePool", [y], "pool_y", name="pool")
+    y = s.node("Flatten", [y], "flat", name="flatten")
+    s.output(s.node("Gemm", [y, s.weight("fc_w", 64, outputs)], "y", name="fc"), [1, outputs])
+    return s.model()
+
+
+def heads(size: int, tokens: int) -> onnx.ModelProto:
+    """An attention of two heads and the product behind it."""
+    s = Sketch(36)
+    width = 2 * size
+    split, merge = (
+        s.constant(f"{name}_shape", np.array(dims))
+        for name, dims in (("split", [1, tokens, 2, size]), ("merge", [1, tokens, width]))
+    )
+    x, parts = s.input("x", [1, tokens, width]), {}
+    for part, order in (("q", [0, 2, 1, 3]), ("k", [0, 2, 3, 1]), ("v", [0, 2, 1, 3])):
+        y = s.node("MatMul", [x, s.weight(f"{part}_w", width, width)], f"{part}_y", name=part)
+        y = s.node("Reshape", [y, split], f"{part}_split", name=f"{part}_reshape")
+        parts[part] = s.node("Transpose", [y], f"{part}_heads", name=f"{part}_turn", perm=order)
+    y = s.node("MatMul", [parts["q"], parts["k"]], "scores", name="qk")
+    y = s.node("MatMul", [s.node("Softmax", [y], "p", name="softmax"), parts["v"]], "context", name="av")
+    y = s.node("Transpose", [y], "context_t", name="context_turn", perm=[0, 2, 1, 3])
+    y = s.node("Reshape", [y, merge], "merged", name="merge")
+    s.output(s.node("MatMul", [y, s.weight("proj_w", width, width)], "y", name="proj"), [1, tokens, width])
+    return s.model()
+
+
 def head(rows: int | str, outputs: int) -> onnx.ModelProto:
     """A Gemm of 64 inputs."""
     s = Sketch(33)

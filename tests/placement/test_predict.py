@@ -168,12 +168,65 @@ def test_predict_json_is_exactly_the_artefact(tmp_path, capfd):
     assert PREDICTION.read(tmp_path / "prediction.json").nodes[0].node == "c1"
 
 
-def test_predict_shows_nodes_fates_and_counts(tmp_path, capfd):
+def shown(capfd, *words):
+    assert run(["predict", *map(str, words)]) == 0
+    return " ".join(capfd.readouterr().out.split())
+
+
+def test_predict_shows_what_is_not_int8_and_what_costs_a_kernel(tmp_path, capfd):
+    bare = shown(capfd, models.save(GRAPHS["residual_bare"](), tmp_path), "--profile", "classic")
+    assert "4 of 4 compute nodes in INT8" in bare
+    assert "float node" not in bare
+    assert "c3_x/Q Relu relu2 in front of it computes in float" in bare
+    assert "fused-input" in bare
+    assert "c4" not in bare
+    half = shown(capfd, models.save(GRAPHS["weight_bare"](), tmp_path))
+    assert "c1 Conv fp32 its input 1 has no Q/DQ" in half
+    assert "x is an input of the model and arrives as float" in half
+
+
+def test_predict_all_shows_every_node_and_every_fate(tmp_path, capfd):
     path = models.save(GRAPHS["residual_bare"](), tmp_path)
-    assert run(["predict", str(path), "--profile", "classic", "--ledger"]) == 0
-    shown = " ".join(capfd.readouterr().out.split())
-    assert "4 of 4 compute nodes in INT8" in shown
-    assert "runtime-copy" in shown
+    text = shown(capfd, path, "--profile", "classic", "--all")
+    for row in predict(load(path), "classic").ledger:
+        assert f"{row.node} {row.end.value}" in text
+
+
+def test_recurrences_and_pools_are_kernels_of_their_own(tmp_path):
+    s = Quantized()
+    x = s.node("Transpose", [s.input("x", [1, 4, 8])], "x_t", name="turn", perm=[1, 0, 2])
+    weights = [s.weight("lstm_w", 1, 32, 8), s.weight("lstm_r", 1, 32, 8)]
+    y = s.node("LSTM", [x, *weights], "lstm_y", name="lstm", hidden_size=8)
+    y = s.node("Tanh", [y], "y", name="tanh")
+    prediction = predict(load(models.save(s.done(y), tmp_path)), "rtx")
+    assert {("turn",), ("lstm",), ("tanh",)} == layers(prediction)
+
+
+def test_a_float_convolution_takes_its_activation_on_rtx(tmp_path):
+    assert ("dw", "relu2") in layers(foresee("depthwise_float", tmp_path, "rtx"))
+    assert ("relu1", "c2_x/Q") in layers(foresee("chain_ok", tmp_path, "rtx"))
+
+
+def test_sums_along_other_axes_begin_another_kernel(tmp_path):
+    s = Quantized()
+    y = s.node("GlobalAveragePool", [s.relu("relu1", s.qconv("c1", s.image()))], "mean", name="pool")
+    y = s.node("Softmax", [y], "y", name="softmax", axis=1)
+    told = layers(predict(load(models.save(s.done(y), tmp_path)), "rtx"))
+    assert {("relu1", "pool"), ("softmax",)} <= told
+
+
+def test_a_q_behind_the_pool_of_a_stem_fuses_with_it(tmp_path):
+    s = Quantized()
+    y = s.relu("relu1", s.qconv("c1", s.input("x", [1, 3, 16, 16]), (3, 16)))
+    y = s.node("MaxPool", [y], "pool_y", name="pool", kernel_shape=[2, 2], strides=[2, 2])
+    prediction = predict(load(models.save(s.done(s.qconv("c2", y)), tmp_path)), "classic")
+    assert ends(prediction)["c2_x/Q"] == (End.OUTPUT, "c1")
+
+
+def test_a_dq_meets_the_q_that_comes_back_through_a_concat(tmp_path):
+    told = ends(foresee("concat_other_scales", tmp_path))
+    assert told["a/DQ"] == told["b/DQ"] == (End.CANCELLED, "c3_x/Q")
+    assert told["c3_x/Q_clone_0"] == (End.CANCELLED, "a/DQ")
 
 
 @pytest.mark.shared

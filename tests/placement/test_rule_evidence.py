@@ -124,3 +124,25 @@ def test_a_small_head_in_int8_costs_kernels(shape):
     kept = build(quantized(graphs.head(*shape))[0].proto)
     forced = build(quantized(graphs.head(*shape), skip_rules=("gemv", "narrow"))[0].proto)
     assert len(kept.kernels) < len(forced.kernels)
+
+
+@pytest.mark.parametrize(("size", "fused"), [(16, True), (32, True), (48, False), (64, True)])
+def test_int8_attention_is_fused_for_three_head_sizes_only(size, fused):
+    forced = build(quantized(graphs.heads(size, 16), "fp16", skip_rules=("attention",))[0].proto)
+    assert any("_gemm_mha" in layer.name for layer in forced.kernels) is fused
+    kept = build(quantized(graphs.heads(size, 16), "fp16")[0].proto)
+    assert len(kept.kernels) <= len(forced.kernels)
+
+
+def test_int8_attention_is_not_fused_beyond_512_tokens():
+    forced = build(quantized(graphs.heads(32, 520), "fp16", skip_rules=("attention",))[0].proto)
+    assert not any("_gemm_mha" in layer.name for layer in forced.kernels)
+    kept = build(quantized(graphs.heads(32, 520), "fp16")[0].proto)
+    assert kept.bytes < forced.bytes
+
+
+def test_the_kernel_that_averages_quantizes_for_the_head_and_writes_less():
+    kept = build(quantized(graphs.pooled_head(10))[0].proto)
+    floating = build(quantized(graphs.pooled_head(10), last_layer="float")[0].proto)
+    assert kept.bytes < floating.bytes
+    assert any("Mean" in layer.name and "Roun" in layer.name for layer in kept.kernels)

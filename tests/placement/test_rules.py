@@ -117,6 +117,30 @@ def test_grouped_conv_transpose_has_one_scale():
     assert specs(place(models.unet(group=2), target="10"))["up[1]"] is None
 
 
+@pytest.mark.parametrize(
+    ("size", "tokens", "reason"),
+    [(48, 16, "heads have size 48"), (32, 513, "513 tokens")],
+    ids=["size", "length"],
+)
+def test_an_attention_that_int8_cannot_fuse_stays_float(size, tokens, reason):
+    placement = place(graphs.heads(size, tokens))
+    assert reason in vetoes(placement, "qk[0]")["attention"]
+    assert quantized(placement) == {
+        f"{node}[{index}]" for node in ("q", "k", "v", "proj") for index in (0, 1)
+    }
+    assert {"qk[0]", "av[1]"} <= quantized(place(graphs.heads(size, tokens), skip_rules=("attention",)))
+
+
+def test_classic_releases_fuse_other_head_sizes_but_no_longer_sequences():
+    assert {"qk[0]", "av[1]"} <= quantized(place(graphs.heads(48, 16), target="10"))
+    assert "qk[0]" not in quantized(place(graphs.heads(32, 513), target="10"))
+
+
+@pytest.mark.parametrize("outputs", [10, 100], ids=["narrow", "small"])
+def test_a_head_behind_the_global_average_of_a_convolution_is_quantized(outputs):
+    assert {"fc[0]", "fc[1]"} <= quantized(place(graphs.pooled_head(outputs)))
+
+
 def test_attention_products_are_quantized_on_all_four_inputs():
     assert {"qk[0]", "qk[1]", "av[0]", "av[1]"} <= quantized(place(models.attention()))
 

@@ -1,8 +1,9 @@
 """Say what TensorRT will make of a Q/DQ model, without building it.
 
-For every node its precision and the engine layer that will hold it, and for every Q and DQ its fate: moved, fused
-into a layer, folded, merged, or left as a kernel. Estimated from rules, which `benchmarks/prediction.py` checks
-against real engines; a build says how it really is.
+Shown are the counts, the compute nodes that will not be INT8, and the Q and DQ that will cost a kernel, each with the
+reason; `--all` shows every node with the layer that will hold it, and the fate of every Q and DQ: moved, fused into a
+layer, folded, merged, or left as a kernel. Estimated from rules, which `benchmarks/prediction.py` checks against real
+engines; a build says how it really is.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ def predict(
     profile: Annotated[
         str, typer.Option(help="rtx: TensorRT for RTX; classic: TensorRT 8.x to 10.x.")
     ] = "rtx",
-    ledger: Annotated[bool, typer.Option("--ledger", help="Also list the fate of every Q and DQ.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Show every compute node, and the fate of every Q and DQ.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the artefact instead of the table.")] = False,
 ) -> None:
     """Say what TensorRT will make of a Q/DQ model, without building it."""
@@ -37,11 +40,35 @@ def predict(
     if json:
         sys.stdout.write(PREDICTION.dump(prediction))
         return
-    stdout().print(_nodes(prediction))
-    if ledger:
-        stdout().print(_fates(prediction))
+    for table in (_nodes, _fates) if everything else (_floats, _kernels):
+        if (shown := table(prediction)).rows:
+            stdout().print(shown, "")
     for line in _summary(prediction):
         stdout().print(line, markup=False, highlight=False)
+
+
+def _floats(prediction: Prediction) -> Table:
+    """The compute nodes that will not be INT8."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table("float node", "op", "precision", "why", box=None)
+    for node in prediction.nodes:
+        if node.compute and node.precision.value != "int8":
+            table.add_row(escape(node.node), node.op, f"[yellow]{node.precision}[/]", escape(node.reason))
+    return table
+
+
+def _kernels(prediction: Prediction) -> Table:
+    """The Q and DQ that will cost a kernel."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table("kernel for", "why", box=None)
+    for row in prediction.ledger:
+        if row.end.value == "runtime-copy":
+            table.add_row(escape(row.node), escape(row.steps[-2].what if len(row.steps) > 1 else ""))
+    return table
 
 
 def _nodes(prediction: Prediction) -> Table:

@@ -1,6 +1,7 @@
 """An attention with Q/DQ on some of the four inputs of its two products.
 
-The fused kernel exists for all four in INT8, with an INT8 result, and for none. Anything between splits it into two
+The fused kernel exists for all four in INT8, with an INT8 result, and for none; in INT8 for heads of 16, 32 and 64
+and up to 512 tokens only. Anything between splits it into two
 products with a softmax kernel between them, and pads and slices odd sequence lengths.
 
 Evidence: RTX 1.7.1: 8 kernels with `_gemm_mha_v2` for the whole pattern, 10 when its result is not read as INT8, 11 to
@@ -14,10 +15,10 @@ from collections.abc import Iterator
 from qdqtool.core.findings import Severity
 from qdqtool.placement.flow import Flow, is_int8
 from qdqtool.placement.lintrule import Asked, LintRule, Wrong
-from qdqtool.placement.patterns import attentions, readers
+from qdqtool.placement.patterns import attentions, int8_obstacle, readers
 
 
-def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
+def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
     """Attentions that are neither whole nor float."""
     for scores, values in attentions(flow.view):
         inputs = [(node, index) for node in (scores, values) for index in (0, 1)]
@@ -37,6 +38,13 @@ def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
                 reason="the four inputs of its attention are INT8, its result is read as float",
                 effect="the attention is not fused into one kernel",
                 fix="quantize the layer behind it, or take Q/DQ off all four",
+            )
+        elif not bare and (obstacle := int8_obstacle(flow.view, scores, asked.target)):
+            yield Wrong(
+                node=scores.name,
+                reason=f"its attention is INT8, but {obstacle}",
+                effect="the attention is not fused into one kernel, as a float one is",
+                fix="take Q/DQ off all four inputs",
             )
 
 

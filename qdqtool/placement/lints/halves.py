@@ -9,6 +9,10 @@ Evidence: RTX 1.7.1 builds it as INT8, each half with its own scale (halves_apar
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from qdqtool.core.findings import Severity
 from qdqtool.placement.flow import Flow
@@ -24,17 +28,20 @@ def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
         first, second = view.by_name[pair.quantize].inputs[1], view.by_name[pair.dequantize].inputs[1]
         if first == second:
             continue
-        scales = [view.constant(first), view.constant(second)]
-        if (
-            all(scale is not None for scale in scales)
-            and len({scale.tobytes() for scale in scales if scale is not None}) > 1
-        ):
+        scales = view.constant(first), view.constant(second)
+        if scales[0] is not None and scales[1] is not None and not _agree(scales[0], scales[1]):
             yield Wrong(
                 node=pair.dequantize,
                 reason=f"its scale differs from that of {pair.quantize}",
                 effect="every value is multiplied by the ratio of the two",
                 fix="give both halves the same scale",
             )
+
+
+def _agree(first: NDArray[Any], second: NDArray[Any]) -> bool:
+    """Whether two scales are the same number, in the coarser of their types."""
+    coarser = min(first.dtype, second.dtype, key=lambda dtype: dtype.itemsize)
+    return np.array_equal(first.astype(coarser), second.astype(coarser), equal_nan=True)
 
 
 PLUGIN = LintRule(code="QDQ138", severity=Severity.WARNING, find=find)

@@ -140,7 +140,7 @@ class Groups:
         if self._flow.view.is_output(group.tail):
             return ()
         readers = self._flow.readers(group.tail)
-        if len(readers) == 2 and _is_swish(*readers):
+        if is_swish(readers):
             return readers
         if len(readers) != 1 or readers[0].name in self.of:
             return ()
@@ -192,6 +192,9 @@ class Groups:
         self.of[node.name] = group
 
 
-def _is_swish(first: Node, second: Node) -> bool:
-    gate, product = (first, second) if first.op in {"Sigmoid", "HardSigmoid"} else (second, first)
+def is_swish(readers: tuple[Node, ...]) -> bool:
+    """Whether two nodes are the gate and the product of x * sigmoid(x)."""
+    if len(readers) != 2:
+        return False
+    gate, product = sorted(readers, key=lambda node: node.op == "Mul")
     return gate.op in {"Sigmoid", "HardSigmoid"} and product.op == "Mul" and gate.outputs[0] in product.inputs

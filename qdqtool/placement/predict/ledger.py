@@ -11,7 +11,8 @@ from qdqtool.core.qdq import QdqPair
 from qdqtool.graph.view import Node
 from qdqtool.placement.flow import Flow
 from qdqtool.placement.predict.demand import Demands
-from qdqtool.placement.predict.layers import Groups
+from qdqtool.placement.predict.kernels import why_dequantized_apart, why_quantized_apart
+from qdqtool.placement.predict.layers import Group, Groups
 from qdqtool.placement.weighted import COMPUTE
 
 
@@ -37,7 +38,9 @@ class Fates:
             yield from self._quantize(pair, pair.quantize)
         if pair.dequantize is not None:
             end, into = self._dequantized(pair)
-            yield _row(pair.dequantize, "DQ", end, into, [])
+            tensor = self._flow.view.by_name[pair.dequantize].outputs[0]
+            why = [why_dequantized_apart(self._flow, tensor)] if end is End.COPY else []
+            yield _row(pair.dequantize, "DQ", end, into, why)
 
     def _weight(self, pair: QdqPair) -> Iterator[LedgerRow]:
         taker = next((slot.node for slot in pair.slots if self._is_int8(slot.node)), "")
@@ -69,6 +72,8 @@ class Fates:
             tensor = node.inputs[0]
             node = self._flow.view.producer(tensor)
         end, into = self._settled(name, tensor, pair.scale)
+        if end is End.COPY:
+            steps.append(why_quantized_apart(self._flow, self._demands, tensor))
         yield _row(name, "Q", end, into, steps, clone_of)
 
     def _split(
@@ -88,14 +93,23 @@ class Fates:
         if first != name:
             return End.MERGED, first
         producer = self._flow.view.producer(tensor)
+        if producer is not None and producer.op == "DequantizeLinear":
+            return End.CANCELLED, producer.name
         group = self._groups.of.get(producer.name) if producer is not None else None
-        if group is None or group.tail != tensor or not self._demands.of(tensor).closed:
+        if group is None or not self._hands_on(group, tensor) or not self._demands.of(tensor).closed:
             return End.COPY, name
         if group.host is None or not self._is_int8(group.host.name):
             return End.COPY, name
         if group.shortcut and not self._is_constant_or_int8(group.shortcut):
             return End.COPY, name  # the sum takes the type of its shortcut
         return End.OUTPUT, group.host.name
+
+    def _hands_on(self, group: Group, tensor: str) -> bool:
+        """Whether a layer ends with `tensor`, or with a pool behind it that the Q has moved through."""
+        last = self._flow.view.producer(group.tail)
+        return tensor == group.tail or (
+            last is not None and tensor == last.inputs[0] and self._demands.passes(last)
+        )
 
     def _dequantized(self, pair: QdqPair) -> tuple[End, str]:
         name = pair.dequantize or ""
@@ -109,6 +123,9 @@ class Fates:
                 return End.COPY, name
             if node.op == "QuantizeLinear":
                 return End.CANCELLED, node.name
+            if self._demands.passes(node):  # a Q comes backward through it
+                behind = self._flow.readers(node.outputs[0])
+                return End.CANCELLED, next((n.name for n in behind if n.op == "QuantizeLinear"), node.name)
         return End.COPY, name
 
     def _final_readers(self, pair: QdqPair) -> Iterator[tuple[Node, int]]:
