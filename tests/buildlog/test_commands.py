@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -153,10 +154,20 @@ def test_of_many_runs_the_later_ones_get_a_line_each(tmp_path, capsys):
     assert out.count("passes ") == 8
 
 
-@pytest.mark.parametrize(("end", "code"), [("PASSED", 0), ("FAILED", 4)])
-def test_a_pipe_hands_on_whether_the_build_failed(end, code, tmp_path):
+WHOLE = small.trtexec()
+ENDS = {
+    "passed": (WHOLE, 0),
+    "failed": (small.trtexec(end="FAILED"), 4),
+    "crashed while running": (WHOLE[: WHOLE.index("&&&& PASSED")], 4),
+    "crashed while building": (WHOLE[: WHOLE.index("=============== Computing")], 4),
+    "a builder without a verdict": (small.library(small.OPTIMIZER + small.TUNING, "[V] "), 0),
+}
+
+
+@pytest.mark.parametrize(("log", "code"), ENDS.values(), ids=ENDS)
+def test_a_pipe_hands_on_whether_the_build_failed(log, code, tmp_path):
     kept = tmp_path / "kept.log"
-    text = small.trtexec(end=end).encode()
+    text = log.encode()
     done = subprocess.run(
         [sys.executable, "-m", "qdqtool", "parse", "-", "--tee", str(kept)],
         input=text,
@@ -164,8 +175,45 @@ def test_a_pipe_hands_on_whether_the_build_failed(end, code, tmp_path):
         check=False,
     )
     assert done.returncode == code, done.stderr.decode()
-    assert b"run 1: trtexec" in done.stdout
+    assert b"run 1: " in done.stdout
     assert kept.read_bytes() == text
+
+
+def test_the_answer_of_a_pipe_goes_to_standard_output_while_a_terminal_shows_progress():
+    pty = pytest.importorskip("pty", reason="needs a terminal")
+    master, terminal = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "qdqtool", "parse", "-"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=terminal,
+        env={**os.environ, "TERM": "xterm"},
+    ) as child:
+        os.close(terminal)
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdin.write(small.trtexec().encode())
+        child.stdin.close()
+        shown = _all_of(master)
+        answer = child.stdout.read().decode()
+    os.close(master)
+    assert answer.startswith("run 1: trtexec")
+    assert "waiting for the log" in shown
+    assert "run 1:" not in shown
+
+
+def _all_of(terminal: int) -> str:
+    """What is written to a terminal until its other end is closed."""
+    pieces = []
+    while True:
+        try:
+            piece = os.read(terminal, 4096)
+        except OSError:
+            break
+        if not piece:
+            break
+        pieces.append(piece)
+    return b"".join(pieces).decode("utf-8", "replace")
 
 
 def test_a_saved_log_of_a_failed_build_is_still_a_good_log(log, capsys):

@@ -5,24 +5,29 @@
 
 Logs of trtexec, the Python and C++ loggers, Polygraphy, TensorRT for RTX and programs around them, TensorRT 5 to 11,
 compressed or not, with several runs in one file. Reading from a pipe shows the phase and the layer being tuned while
-the build runs, and exits with 4 when the build failed.
+the build runs, and exits with 4 when the build failed, or broke off before it said how it ended.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO
+from typing import TYPE_CHECKING, Annotated, BinaryIO, TypeVar
 
 import typer
 
+from qdqtool.errors import BuildError
+
 if TYPE_CHECKING:
+    from rich.live import Live
+
     from qdqtool.buildlog import LogSource, Progress, Watch
     from qdqtool.core.buildlog import BuildLog, LogRun, RunDigest
 
+_Run = TypeVar("_Run")
 _MANY = 8
 """Runs of a file that are shown in full; of more, each gets a line."""
 
@@ -48,14 +53,19 @@ def parse(
     exports = _Exports(events=events, tables=tables, parquet=parquet, trace=trace)
     with ExitStack() as stack:
         copy = stack.enter_context(_copy(tee)) if tee else None
-        watch = stack.enter_context(_live()) if piped else None
+        display = stack.enter_context(_Display(wanted=piped))
         if exports.wanted:
-            status = _exported(_opened(log, copy), watch, exports, as_json=as_json)
+            failed = _exported(_opened(log, copy), display, exports, as_json=as_json)
         elif as_json:
-            status = _as_json(_opened(log, copy), watch)
+            failed = _as_json(_opened(log, copy), display)
         else:
-            status = _told(_digests(log, copy, watch), unread=unread)
-    return 4 if piped and status == "failed" else 0
+            failed = _told(display.aside(_digests(log, copy, display.watch)), unread=unread)
+    return BuildError.exit_code if piped and failed else 0
+
+
+def _failed(run: LogRun | RunDigest) -> bool:
+    """Whether a build failed; a program that prints its verdict and did not has crashed."""
+    return run.status == "failed" or bool(run.argv and run.status in ("built", "cut"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,51 +98,51 @@ def _digests(log: str, copy: BinaryIO | None, watch: Watch | None) -> Iterable[R
     return digests_of(Path(log))
 
 
-def _told(digests: Iterable[RunDigest], *, unread: bool) -> str:
-    """Print each run as soon as it is read; the status of the last one."""
+def _told(digests: Iterable[RunDigest], *, unread: bool) -> bool:
+    """Print each run as soon as it is read; whether the last one failed."""
     from qdqtool.cli.log_words import Wordings, brief_words, digest_words
 
     wordings = Wordings()
-    status = ""
+    failed = False
     for digest in digests:
-        status = digest.status
+        failed = _failed(digest)
         if unread:
             wordings.add(digest.unread_lines)
         else:
             sys.stdout.write(digest_words(digest) if digest.number <= _MANY else brief_words(digest))
     if unread:
         sys.stdout.write(wordings.words())
-    return status
+    return failed
 
 
-def _as_json(source: LogSource, watch: Watch | None) -> str:
-    """Print the artefact, one run in memory at a time; the status of the last run."""
+def _as_json(source: LogSource, display: _Display) -> bool:
+    """Print the artefact, one run in memory at a time; whether the last run failed."""
     from qdqtool.buildlog import runs
     from qdqtool.buildlog.spill import write_json
 
-    last = [""]
+    failed = [False]
 
     def noted() -> Iterator[LogRun]:
-        for run in runs(source, watch):
-            last[0] = run.status
+        for run in display.aside(runs(source, display.watch)):
+            failed[0] = _failed(run)
             yield run
 
     write_json(source, noted(), sys.stdout)
-    return last[0]
+    return failed[0]
 
 
-def _exported(source: LogSource, watch: Watch | None, exports: _Exports, *, as_json: bool) -> str:
+def _exported(source: LogSource, display: _Display, exports: _Exports, *, as_json: bool) -> bool:
     """Write the files that are wanted, and print the digest or the artefact."""
     from qdqtool.buildlog import open_runs
     from qdqtool.core.buildlog import BuildLog
     from qdqtool.core.kinds import LOG
 
-    pairs = [(run.digest(), run.value()) for run in open_runs(source, watch)]
+    pairs = [(run.digest(), run.value()) for run in display.aside(open_runs(source, display.watch))]
     log = BuildLog(runs=tuple(value for _, value in pairs), notes=tuple(source.notes))
     _write(log, exports)
     if as_json:
         sys.stdout.write(LOG.dump(log))
-        return log.runs[-1].status
+        return _failed(log.runs[-1])
     return _told((digest for digest, _ in pairs), unread=False)
 
 
@@ -158,22 +168,67 @@ def _copy(path: Path) -> Iterator[BinaryIO]:
         yield stream
 
 
-@contextmanager
-def _live() -> Iterator[Watch | None]:
+class _Display:
     """A line on the terminal that says what the builder does now; nothing where there is no terminal."""
-    from qdqtool.cli.log_words import progress_words
+
+    def __init__(self, *, wanted: bool) -> None:
+        self._doing = "waiting for the log"
+        self._line: Live | None = _live_line(self._words) if wanted else None
+
+    def __enter__(self) -> _Display:
+        self._start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._stop()
+
+    @property
+    def watch(self) -> Watch | None:
+        """What a reader calls after each block."""
+        return self._update if self._line is not None else None
+
+    def aside(self, runs: Iterable[_Run]) -> Iterator[_Run]:
+        """The same runs; while each is used, and after the last, the line is gone."""
+        for run in runs:
+            self._stop()
+            yield run
+            self._start()
+        self._stop()
+
+    def _start(self) -> None:
+        if self._line is not None:
+            self._line.start()
+
+    def _stop(self) -> None:
+        if self._line is not None:
+            self._line.stop()
+
+    def _words(self) -> str:
+        return self._doing
+
+    def _update(self, progress: Progress) -> None:
+        from qdqtool.cli.log_words import progress_words
+
+        self._doing = progress_words(progress)
+
+
+def _live_line(words: Callable[[], str]) -> Live | None:
+    """A line on standard error that shows these words; None where that is no terminal."""
+    from rich.live import Live
+
     from qdqtool.cli.screen import stderr
 
     console = stderr()
     if not console.is_terminal:
-        yield None
-        return
-    with console.status("waiting for the log") as line:
-
-        def watch(progress: Progress) -> None:
-            line.update(progress_words(progress))
-
-        yield watch
+        return None
+    # The answer goes to standard output as it is, never through the display.
+    return Live(
+        get_renderable=words,
+        console=console,
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
 
 
 PLUGIN = parse
