@@ -13,6 +13,9 @@ the end of the data and finish with half a calibration. For the same reason no c
 
 The classes exist once they are asked for: only then is TensorRT imported, and CUDA only when the first batch is
 copied. TensorRT 11 has no calibrators any more; turn the model into an explicit Q/DQ one instead.
+
+Written against the documented interface of TensorRT 8 to 10 and tested with stand-ins for its base classes and for
+CUDA (order of calls, types, errors, second builds); never run on a real TensorRT, which needs a GPU.
 """
 
 from __future__ import annotations
