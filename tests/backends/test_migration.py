@@ -396,6 +396,8 @@ def test_a_build_folder_is_looked_through(tmp_path: Path) -> None:
     (folder / "notes.md").write_text("notes")
     found = migrate_path(folder)
     assert {advice.where.split(":")[0] for advice in found.advice} == {"a.log", "c.cache", "e.plan"}
+    assert found.source == "build folder"
+    assert [command.split()[1] for command in found.ours] == ["build", "time"]
     assert "10.14.1.9" in {advice.what for advice in found.advice}
     assert found.command == "trtexec --onnx=m.onnx"
     assert MIGRATION.read(write(found, tmp_path)) == found

@@ -137,6 +137,23 @@ def test_globs_and_operators_reach_the_conversion(tmp_path: Path, capsys: pytest
     assert data["narrowed"] == 0
 
 
+def test_a_bf16_model_is_compared_without_bf16_kernels(tmp_path: Path) -> None:
+    model = models.save(models.residual_cnn(), tmp_path)
+    out = tmp_path / "bf16.onnx"
+    found = api.convert(model, out, "bf16")
+    assert found.dtype.value == "bf16"
+    comparison = api.compare(model, out, "random:4")
+    assert comparison.candidate.endswith("BF16 emulated")
+    assert 25 < _measure(comparison, "sqnr_db") < 60, "rounded, and not more than that"
+
+
+def test_the_call_keeps_what_it_is_told_to(tmp_path: Path) -> None:
+    model = _hot_model(tmp_path)
+    found = api.convert(model, tmp_path / "out.onnx", keep=["gain_*"], settings=["insert.keep_io=false"])
+    assert [node.node for node in found.kept] == ["gain_up", "gain_down"]
+    assert "gain_up" in found._repr_html_()
+
+
 # engines
 
 
@@ -182,6 +199,27 @@ def _fixed(path: Path) -> Path:
     target = path.with_suffix(".fixed.onnx")
     onnx.save(model, target)
     return target
+
+
+@needs_rtx
+@pytest.mark.rtx
+def test_a_written_out_norm_in_fp32_costs_no_kernel(tmp_path: Path) -> None:
+    s = models.Sketch()
+    x = s.input("x", [1, 16, 64])
+    x = s.node("MatMul", [x, s.weight("w1", 64, 64)], "h", name="first")
+    centred = s.node("Sub", [x, s.node("ReduceMean", [x], "mean", axes=[-1])], "centred")
+    square = s.node("Pow", [centred, s.constant("two", np.float32(2))], "square")
+    spread = s.node("ReduceMean", [square], "spread", axes=[-1])
+    safe = s.node("Add", [spread, s.constant("eps", np.float32(1e-5))], "safe")
+    x = s.node("Div", [centred, s.node("Sqrt", [safe], "root")], "normed")
+    s.output(s.node("MatMul", [x, s.weight("w2", 64, 64)], "y", name="second"), [1, 16, 64])
+    model = models.save(s.model(), tmp_path)
+    engines = []
+    for name, settings in (("kept", []), ("narrow", ["insert.keep_ops=[]"])):
+        found = api.convert(model, tmp_path / f"{name}.onnx", settings=settings)
+        assert len(found.kept) == (4 if name == "kept" else 0)
+        engines.append(_engine(tmp_path / f"{name}.onnx", tmp_path / name))
+    assert len(engines[0].layers) == len(engines[1].layers)
 
 
 @needs_rtx

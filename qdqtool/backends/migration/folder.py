@@ -42,12 +42,13 @@ def migrate_path(path: Path) -> Migration:
 def _folder(path: Path) -> Migration:
     files = sorted(child for child in path.iterdir() if child.is_file())[:_MOST_FILES]
     advice: list[Advice] = []
-    command = ""
+    first: Migration | None = None
     for file in files:
         found = _file(file)
         if found is None:
             continue
-        command = command or found.command
+        if first is None and found.command:
+            first = found
         advice += [replace(each, where=f"{file.name}: {each.where}") for each in found.advice]
     if not advice:
         raise InputFileError(
@@ -55,7 +56,8 @@ def _folder(path: Path) -> Migration:
             fix="pass the folder with the log, engine, cache or script of a build",
             where=str(path),
         )
-    return Migration(source="build folder", name=path.name, advice=tuple(advice), command=command)
+    told = first or Migration(source="", name="", advice=())
+    return replace(told, source="build folder", name=path.name, advice=tuple(advice))
 
 
 def _file(path: Path) -> Migration | None:

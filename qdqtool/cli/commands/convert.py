@@ -10,7 +10,8 @@ what reads them, and their scales with them, which needs opset 19 (BF16: 22).
 
 FP32 stay, each named with its reason:
 - nodes that match --keep or whose operator is in --keep-op (default: those that make large values of small ones, as
-  Pow, Exp and ReduceSum), and what follows them until the values are small again;
+  Pow, Exp and ReduceSum), and what follows them until the values are small again, as in a norm that is written out:
+  TensorRT for RTX takes the Casts around it into the kernels that are there anyway, so it costs nothing;
 - with samples and insert.overflow=keep, whatever touches a tensor beyond 65504; without it such tensors are named,
   and so are those below 0.00006, which lose digits;
 - what ONNX has in FP32 only, foreign operators, bodies of If, Loop and Scan;
