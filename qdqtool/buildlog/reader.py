@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice, pairwise
 
 from qdqtool.buildlog.arrays import TUNED
 from qdqtool.buildlog.grammar import Grammar, Hear, grammar
@@ -21,11 +22,15 @@ from qdqtool.buildlog.skim import NOTED, Skimmed, Skimmer
 from qdqtool.buildlog.source import LogSource
 
 _JOINT = re.compile(
-    r"(?=\[\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d\] ?\[)|(?==== [A-Z][\w ]{3,60} ===)|(?=&&&& )|(?=\*{15} Autotuning)"
-    r"|(?=Note: The application clock)|(?=TensorRT version: )|(?=Parsing node: )|(?=If not already in use, )"
-    r"|(?=[HD]2[HD] Latency: the )|(?=\"[^\x00-\x7f])"
+    # A class of first characters lets the search pass over all others at once.
+    r"[\[=&*NTPIHD\"](?:"
+    r"(?<=\[)\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d\] ?\[|(?<==)== [A-Z][\w ]{3,60} ===|(?<=&)&&& |(?<=\*)\*{14} Autotuning"
+    r"|(?<=N)ote: The application clock|(?<=T)ensorRT version: |(?<=P)arsing node: |(?<=I)f not already in use, "
+    r"|(?<=[HD])2[HD] Latency: the |(?<=\")[^\x00-\x7f])"
 )
 """Where messages begin that lost the line end before them; the last is a reader's note in a pasted log."""
+_JOINTS = 8
+"""Lost line ends looked for in one line."""
 _LOUD = frozenset("WEFX")
 _PREFIXED = frozenset({"attempt", "layers-original", "node-begins", "timing", "onnx-ir"})
 """Sentences that every front end prints behind a prefix: without one, the log was pasted without its prefixes."""
@@ -236,7 +241,7 @@ class Reader:
         swallows = joined and (not has_prefix or "=== " in body) and _JOINT.search(body, 1) is not None
         found = None if swallows else self._recognise(body, has_prefix=has_prefix)
         if found is None:
-            pieces = [piece for piece in _JOINT.split(body, maxsplit=8) if piece.strip()] if joined else []
+            pieces = _pieces(body) if joined else []
             if len(pieces) > 1:
                 first = self._long_way(line, pieces[0], prefix, joined=False)
                 return _together([first, *(self._by_hand(line, piece, joined=False) for piece in pieces[1:])])
@@ -293,6 +298,13 @@ class Reader:
         hear = self._start(name) if name in _STARTS else self._ears.get(name)
         if hear is not None:
             hear(line, *fields)
+
+
+def _pieces(body: str) -> list[str]:
+    """The messages of a line that lost line ends."""
+    cuts = [found.start() for found in islice(_JOINT.finditer(body, 1), _JOINTS)]
+    pieces = [body[begin:end] for begin, end in pairwise([0, *cuts, len(body)])]
+    return [piece for piece in pieces if piece.strip()]
 
 
 def _together(verdicts: list[Verdict]) -> Verdict:

@@ -43,7 +43,6 @@ class _Row:
         if ms < self.ms.get(tactic, ms + 1):
             self.ms[tactic] = ms
 
-
     def took(self, chosen: str) -> float | None:
         """Milliseconds of a tactic in its one spelling; None where it was not timed, or was none's fastest."""
         if chosen in self.ms or not chosen:
