@@ -75,6 +75,8 @@ class PrepareOptions(Section):
 
     fold_constants: bool = True
     """Compute what depends on constants only."""
+    einsum: bool = True
+    """Write an Einsum that is a matrix product as MatMul, which TensorRT can quantize."""
     fold_batchnorm: bool = True
     """Fold BatchNormalization into the Conv, ConvTranspose or Gemm before it."""
 

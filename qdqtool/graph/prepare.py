@@ -6,12 +6,13 @@ from qdqtool.core.recipe import PrepareOptions
 from qdqtool.graph.batchnorm import fold_batchnorm
 from qdqtool.graph.bypass import bypass
 from qdqtool.graph.edit import Edit
+from qdqtool.graph.einsum import write_products
 from qdqtool.graph.fold import fold_constants
 from qdqtool.graph.model import Model
 
 
 def prepare(model: Model, options: PrepareOptions) -> Model:
-    """The model with idle nodes gone, constants computed and BatchNormalization folded, as `options` say.
+    """The model with idle nodes gone, constants computed, Einsum written as MatMul and BatchNormalization folded, as `options` say.
 
     Numerically the same up to float rounding; inputs and outputs keep their names; each change leaves a note.
     """
@@ -24,6 +25,12 @@ def prepare(model: Model, options: PrepareOptions) -> Model:
     if options.fold_constants:
         model = fold_constants(model)
     edit = Edit(model)
+    written = write_products(edit) if options.einsum else 0
+    if written:
+        edit.notes.append(f"{written} Einsum nodes that are matrix products written as MatMul")
+        edit.prune()
+        model = edit.finish()
+        edit = Edit(model)
     folded = fold_batchnorm(edit) if options.fold_batchnorm else 0
     if folded:
         edit.notes.append(f"{folded} BatchNormalization nodes folded into the layer before them")

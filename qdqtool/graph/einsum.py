@@ -1,0 +1,153 @@
+"""Writes Einsum nodes that are matrix products as Transpose, Reshape and MatMul, which TensorRT can quantize.
+
+    bij,jk->bik        MatMul
+    bhid,bhjd->bhij    Transpose of the second operand, MatMul
+    bnhd,hdm->bnm      Reshape to b,n,(hd), MatMul with the weights as a matrix
+    bnd,dhm->bnhm      MatMul with the weights as a matrix, Reshape to b,n,h,m
+
+TensorRT takes Q and DQ before MatMul, not before Einsum, so a network written with einsum would stay float.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+
+from qdqtool.graph.edit import Edit
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Terms:
+    """The labels of an equation with two operands; each operand has each label once.
+
+    Attributes:
+        left, right, result: labels of the operands and of the result, in order.
+        batch: labels that all three have.
+        rows, columns: labels of the result that only the left, only the right operand has.
+        summed: labels that both operands have and the result has not.
+    """
+
+    left: str
+    right: str
+    result: str
+    batch: str
+    rows: str
+    columns: str
+    summed: str
+
+
+def write_products(edit: Edit) -> int:
+    """Replace every Einsum that one MatMul can compute; returns how many there were.
+
+    Left as they are: other numbers of operands, an ellipsis, diagonals, sums over one operand, and products that
+    would need a Reshape of two dimensions whose lengths are unknown.
+    """
+    candidates = [node for node in edit.nodes if node.op_type == "Einsum" and node.domain in {"", "ai.onnx"}]
+    written = [node for node in candidates if _write(edit, node)]
+    edit.remove(written)
+    return len(written)
+
+
+def _write(edit: Edit, node: onnx.NodeProto) -> bool:
+    equation = next(
+        attribute.s.decode("utf-8", "replace") for attribute in node.attribute if attribute.name == "equation"
+    )
+    operands = list(node.input)
+    terms = _terms(equation)
+    if terms is not None and len(operands) == 2 and operands[0] in edit.constants:
+        terms = _terms(f"{terms.right},{terms.left}->{terms.result}")
+        operands.reverse()
+    if terms is None or len(operands) != 2 or not terms.rows or not terms.columns or not terms.summed:
+        return False
+    if not terms.batch and operands[1] in edit.constants:
+        return _with_weights(edit, node, operands, terms)
+    if len(terms.columns) > 1 or len(terms.summed) > 1 or (terms.batch and len(terms.rows) > 1):
+        return False
+    left = _transposed(edit, node, operands[0], terms.left, terms.batch + terms.rows + terms.summed)
+    right = _transposed(edit, node, operands[1], terms.right, terms.batch + terms.summed + terms.columns)
+    _product(edit, node, (left, right), terms)
+    return True
+
+
+def _with_weights(edit: Edit, node: onnx.NodeProto, operands: Sequence[str], terms: _Terms) -> bool:
+    """The right operand is constant and becomes a matrix."""
+    weights = edit.value(operands[1])
+    if weights is None or weights.ndim != len(terms.right):
+        return False
+    order = [terms.right.index(label) for label in terms.summed + terms.columns]
+    ordered = weights.transpose(order)
+    sums, columns = ordered.shape[: len(terms.summed)], ordered.shape[len(terms.summed) :]
+    matrix = edit.constant(f"{operands[1]}_matrix", ordered.reshape(math.prod(sums), math.prod(columns)))
+    left = _transposed(edit, node, operands[0], terms.left, terms.rows + terms.summed)
+    kept = [0] * len(terms.rows)
+    if len(sums) > 1:
+        left = _reshaped(edit, node, left, [*kept, -1])
+    _product(edit, node, (left, matrix), terms, [*kept, *columns] if len(columns) > 1 else None)
+    return True
+
+
+def _product(
+    edit: Edit, node: onnx.NodeProto, factors: tuple[str, str], terms: _Terms, shape: list[int] | None = None
+) -> None:
+    """The MatMul under the old node's name, and what brings its result into the old one's order."""
+    labels = terms.batch + terms.rows + terms.columns
+    if labels == terms.result and shape is None:
+        edit.node("MatMul", factors, [node.output[0]], name=f"{node.name}_MatMul")
+        return
+    made = edit.fresh(f"{node.name}_product")
+    edit.node("MatMul", factors, [made], name=f"{node.name}_MatMul")
+    if shape is not None:
+        ready = node.output[0] if labels == terms.result else edit.fresh(f"{node.name}_shaped")
+        to = edit.constant(f"{node.name}_shape", np.asarray(shape, np.int64))
+        edit.node("Reshape", [made, to], [ready], name=f"{node.name}_Reshape")
+        made = ready
+    if labels != terms.result:
+        order = [labels.index(label) for label in terms.result]
+        edit.node("Transpose", [made], [node.output[0]], name=f"{node.name}_Transpose", perm=order)
+
+
+def _transposed(edit: Edit, node: onnx.NodeProto, tensor: str, labels: str, wanted: str) -> str:
+    if labels == wanted:
+        return tensor
+    made = edit.fresh(f"{tensor}_{wanted}")
+    edit.node(
+        "Transpose",
+        [tensor],
+        [made],
+        name=f"{node.name}_Transpose",
+        perm=[labels.index(label) for label in wanted],
+    )
+    return made
+
+
+def _reshaped(edit: Edit, node: onnx.NodeProto, tensor: str, shape: list[int]) -> str:
+    made = edit.fresh(f"{tensor}_flat")
+    to = edit.constant(f"{node.name}_flat", np.asarray(shape, np.int64))
+    edit.node("Reshape", [tensor, to], [made], name=f"{node.name}_Reshape")
+    return made
+
+
+def _terms(equation: str) -> _Terms | None:
+    """The labels of "left,right->result"; None for everything else that an equation can say."""
+    operands, arrow, result = equation.replace(" ", "").partition("->")
+    left, comma, right = operands.partition(",")
+    plain = all(part.isalpha() and len(set(part)) == len(part) for part in (left, right, result))
+    if not arrow or not comma or not plain or not set(result) <= set(left + right):
+        return None
+    shared = [label for label in left if label in right]
+    lonely = [label for label in left + right if label not in result and label not in shared]
+    if lonely:
+        return None
+    return _Terms(
+        left=left,
+        right=right,
+        result=result,
+        batch="".join(label for label in result if label in shared),
+        rows="".join(label for label in result if label in left and label not in shared),
+        columns="".join(label for label in result if label in right and label not in shared),
+        summed="".join(label for label in shared if label not in result),
+    )

@@ -1,0 +1,105 @@
+"""Einsum that is a matrix product becomes MatMul and computes the same; everything else stays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from qdqtool.core.recipe import PrepareOptions
+from qdqtool.graph.model import Model
+from qdqtool.graph.prepare import prepare
+from tests import models
+from tests.graph.placing import opened
+
+SIZES = {"b": 2, "h": 3, "i": 4, "j": 5, "k": 6, "d": 7, "n": 4, "m": 8, "w": 2, "q": 3}
+
+
+def shape(labels: str) -> list[int]:
+    return [SIZES[label] for label in labels]
+
+
+def sketch(equation: str, *, left_constant: bool = False, right_constant: bool = False) -> models.Sketch:
+    left, right = equation.replace(" ", "").partition("->")[0].split(",")
+    s = models.Sketch()
+    operands = [
+        s.weight("w1", *shape(left)) if left_constant else s.input("x", shape(left)),
+        s.weight("w2", *shape(right)) if right_constant else s.input("y", shape(right)),
+    ]
+    made = s.node("Einsum", operands, "made", name="sum", equation=equation)
+    s.output(s.node("Neg", [made], "z"))
+    return s
+
+
+def prepared(s: models.Sketch, folder: Path) -> tuple[Model, set[str]]:
+    model = prepare(opened(s.model(), folder), PrepareOptions())
+    return model, {node.op for node in model.view.nodes}
+
+
+def same(s: models.Sketch, model: Model) -> None:
+    feeds = models.feeds(s.model())
+    wanted, found = models.run(s.model(), feeds), models.run(model.proto, feeds)
+    assert wanted.keys() == found.keys()
+    for name, value in wanted.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "equation",
+    ["bij,bjk->bik", "bhid,bhjd->bhij", "bhij,bhjd->bhid", "ij,jk->ik", "bij,jk->bik", "ij,kj->ki",
+     "bhid,bhjd->hbji", "b h i d, b h j d -> b h i j", "jbi,bkj->kib"],
+)  # fmt: skip
+def test_a_product_of_two_activations_is_one_matmul(equation: str, tmp_path: Path) -> None:
+    s = sketch(equation)
+    model, ops = prepared(s, tmp_path)
+    assert "MatMul" in ops
+    assert "Einsum" not in ops
+    same(s, model)
+
+
+@pytest.mark.parametrize(
+    "equation", ["bij,jk->bik", "bnhd,hdm->bnm", "bnd,dhm->bnhm", "bnhd,hdmk->bnmk", "bnd,hdm->bhnm", "bndh,hdm->mbn"]
+)  # fmt: skip
+@pytest.mark.parametrize("swapped", [False, True], ids=["weights right", "weights left"])
+def test_a_product_with_weights_is_one_matmul_with_a_matrix(
+    equation: str, swapped: bool, tmp_path: Path
+) -> None:
+    if swapped:
+        operands, result = equation.split("->")
+        left, right = operands.split(",")
+        s = sketch(f"{right},{left}->{result}", left_constant=True)
+    else:
+        s = sketch(equation, right_constant=True)
+    model, ops = prepared(s, tmp_path)
+    assert "Einsum" not in ops
+    (product,) = (node for node in model.view.nodes if node.op == "MatMul")
+    weights = model.view.constant(product.inputs[1])
+    assert weights is not None
+    assert weights.ndim == 2
+    same(s, model)
+
+
+@pytest.mark.parametrize(
+    "equation", ["bij,bij->bij", "bi,bj->bij", "bij,jk->bk", "bii,ik->bk", "bijd,bkd->bijk"],
+    ids=["elementwise", "outer", "summed rows", "diagonal", "two rows"],
+)  # fmt: skip
+def test_what_is_no_single_product_stays(equation: str, tmp_path: Path) -> None:
+    _, ops = prepared(sketch(equation), tmp_path)
+    assert "Einsum" in ops
+
+
+@pytest.mark.parametrize("equation", ["...ij,jk->...ik", "bij->bji", "bij,jk", "bij,jk,kd->bid"])
+def test_other_forms_stay(equation: str, tmp_path: Path) -> None:
+    s = models.Sketch()
+    names = ("x", "y", "z")[: equation.partition("->")[0].count(",") + 1]
+    terms = equation.replace("...", "b").partition("->")[0].split(",")
+    operands = [s.input(name, shape(term)) for name, term in zip(names, terms, strict=True)]
+    s.output(s.node("Einsum", operands, "made", equation=equation))
+    _, ops = prepared(s, tmp_path)
+    assert "Einsum" in ops
+
+
+def test_einsum_stays_where_the_recipe_says_so(tmp_path: Path) -> None:
+    model = prepare(opened(sketch("ij,jk->ik").model(), tmp_path), PrepareOptions(einsum=False))
+    assert [node.op for node in model.view.nodes] == ["Einsum", "Neg"]
