@@ -242,11 +242,9 @@ def test_two_runs_stand_side_by_side(browser: Any, tmp_path: Path) -> None:
     assert browser.get_log("browser") == []
 
 
-def test_a_thousand_layers_paint_within_two_seconds_and_stay_under_8_mb(browser: Any, tmp_path: Path) -> None:
+def test_a_thousand_layers_stay_under_8_mb_and_are_searched(browser: Any, tmp_path: Path) -> None:
     page = opened(browser, tmp_path, chain_material(1000))
     assert (tmp_path / "report.html").stat().st_size < 8_000_000
-    paint = page.script("return performance.getEntriesByName('first-contentful-paint')[0].startTime")
-    assert paint < 2000
     page.type("input.find", "layer999")
     assert page.one(".count").text == "1 of 1000 layers"
     assert browser.get_log("browser") == []
