@@ -98,12 +98,14 @@ def open_runner(
     provider: Provider = CPU,
     faithful: bool = True,
     crowded: bool = False,
+    optimized: bool = True,
 ) -> OrtRunner:
     """A runner for the model in a file (external data beside it) or in memory.
 
     The CPU takes what the execution provider does not. Not `faithful`, onnxruntime may put its own integer kernels in
     the place of Q/DQ patterns: right for measuring speed, wrong for judging accuracy. `crowded`, several samples run
-    at a time and share the cores, which gets through many samples sooner than all cores on one sample would.
+    at a time and share the cores, which gets through many samples sooner than all cores on one sample would. Not
+    `optimized`, a graph runs node by node, which opens one of many thousand nodes in a second instead of a minute.
     onnxruntime's CPU has no BF16 kernels: such models run in FP32 with every result rounded, and the description
     says so.
 
@@ -115,6 +117,8 @@ def open_runner(
     if isinstance(model, Path) and not model.is_file():
         raise InputFileError("there is no such file", fix="check the path", where=where)
     options = session_options(faithful=faithful, threads=_cores() // at_once if crowded else 0)
+    if not optimized:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
         session = _session(model, options, provider)
     except _TROUBLE as error:

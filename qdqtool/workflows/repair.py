@@ -26,6 +26,8 @@ from qdqtool.graph.probe import probe
 from qdqtool.graph.save import save
 
 OnProgress = Callable[[int, int], None]
+_LARGE = 5000
+"""Nodes from which onnxruntime's graph optimizer would take longer than it saves on a few samples."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,12 +107,13 @@ def _difference(
     """The model before against the model after; a note instead where onnxruntime cannot run the original."""
     if samples is None:
         return None, ()
+    small = len(mended.view.nodes) < _LARGE
     with tempfile.TemporaryDirectory() as folder:
         draft = Path(folder) / "repaired.onnx"
         save(mended, draft)
-        after = open_runner(draft, description="after the repair", crowded=True)
+        after = open_runner(draft, description="after the repair", crowded=True, optimized=small)
         try:
-            before = open_runner(order.model, description="before the repair", crowded=True)
+            before = open_runner(order.model, description="before the repair", crowded=True, optimized=small)
         except InputFileError as error:
             return None, (f"the difference was not measured: {error.what}",)
         return compare(before, after, samples, order.recipe.compare, on_progress=on_progress), ()
