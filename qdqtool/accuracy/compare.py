@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from itertools import islice
 
 from qdqtool.accuracy.abreast import Outputs, abreast
 from qdqtool.accuracy.custom import distance
-from qdqtool.accuracy.metric import Meter
+from qdqtool.accuracy.metric import Meter, Reading
 from qdqtool.accuracy.pairing import Pair, comparable, pair_outputs, unpaired
 from qdqtool.accuracy.task import Task
 from qdqtool.accuracy.worst import Worst
@@ -105,11 +106,18 @@ class _Meeting:
         )
 
     def _measures(self, meters: dict[str, Meter]) -> tuple[Measure, ...]:
-        readings = {name: meter.reading() for name, meter in meters.items()}
+        readings = {name: _finite(meter.reading()) for name, meter in meters.items()}
         return tuple(
             Measure(metric=name, value=reading.value, unit=self._units[name], note=reading.note)
             for name, reading in readings.items()
         )
+
+
+def _finite(reading: Reading) -> Reading:
+    """The reading, or none where values were so large that their squares are infinite."""
+    if reading.value is None or math.isfinite(reading.value):
+        return reading
+    return Reading(value=None, note="the values are too large to be measured")
 
 
 def _scored(pairs: list[Pair], output: str) -> Pair:

@@ -64,7 +64,8 @@ def sensitivity(
     """How much every node costs, most sensitive first, and which ones to keep float.
 
     Raises:
-        UsageError: the model has no quantized nodes, or a group matches none.
+        UsageError: the model has no quantized nodes, a group matches none, or a drop is limited of which nothing is
+            known.
         InputFileError: there are no samples, or one makes NaN outputs.
     """
     if not len(samples):
@@ -83,6 +84,12 @@ def sensitivity(
             **{_without(name): [other for other in names if other != name] for name in top},
         }
     )
+    if wish.max_drop is not None and exact[_WHOLE].task is None:
+        raise UsageError(
+            "nothing is known of the task, so no drop of it can be limited",
+            fix="give --labels, ask for compare.task=agreement, or limit the noise with --min-sqnr",
+            where="--max-drop",
+        )
     order = [*sorted(top, key=lambda name: exact[_without(name)].noise), *ranked[wish.top :]]
     curve = study.float_sets([order[: count + 1] for count in range(len(top))])
     whole = study.float_set((), exact[_WHOLE])

@@ -81,7 +81,7 @@ class Task:
         if left is None or right is None:
             self._odd_shape = f"{reference.shape}"
             return
-        _check_label(sample, len(left))
+        check_label(sample, len(left))
         self._seen += 1
         self._classes = len(left)
         self._ties += int((right == right.max()).sum() > 1)
@@ -145,7 +145,12 @@ def _chosen(right: bool) -> Floats:
     return np.array([1.0, 0.0]) if right else np.array([0.0, 1.0])
 
 
-def _check_label(sample: Sample, classes: int) -> None:
+def check_label(sample: Sample, classes: int) -> None:
+    """Refuse a label that is none of the classes.
+
+    Raises:
+        InputFileError: it is too large, or negative.
+    """
     if sample.label is not None and not 0 <= sample.label < classes:
         raise InputFileError(
             f"the label is {sample.label}, but the model has {classes} classes, 0 to {classes - 1}",

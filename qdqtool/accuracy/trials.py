@@ -16,7 +16,7 @@ from qdqtool.accuracy.metric import METRICS, Hit, energy
 from qdqtool.accuracy.pairing import Pair, comparable, feeds_for
 from qdqtool.accuracy.run_store import Memory, RunStore, Shown
 from qdqtool.accuracy.scores import class_scores
-from qdqtool.accuracy.task import HitCount, first_row
+from qdqtool.accuracy.task import HitCount, check_label, first_row
 from qdqtool.core.comparison import TaskAccuracy
 from qdqtool.core.protocols import Runner, Sample, SampleSource
 from qdqtool.core.recipe import CompareOptions
@@ -127,8 +127,9 @@ class Bench:
         left, right = (class_scores(first_row(side, sample)) for side in (plain, output))
         if left is None or right is None or len(left) < metric.classes:
             return None
+        check_label(sample, len(left))
         truth = sample.label if metric.truth == "label" else int(left.argmax())
-        if truth is None or not 0 <= truth < len(left):
+        if truth is None:
             return None
         return metric.hit(left, truth), metric.hit(right, truth)
 

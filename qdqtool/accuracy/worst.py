@@ -38,6 +38,8 @@ class Worst:
 
 
 def _sqnr(reference: Floats, candidate: Floats) -> float | None:
-    """dB, or None where the sample shows no error or no signal."""
+    """dB, or None where the sample shows no error, no signal, or values too large to be squared."""
     signal, noise = energy(reference), energy(candidate - reference)
-    return 10 * (math.log10(signal) - math.log10(noise)) if signal and noise else None
+    if not signal or not noise or math.isinf(noise):
+        return None
+    return 10 * (math.log10(signal) - math.log10(noise))

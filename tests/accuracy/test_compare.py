@@ -122,6 +122,15 @@ def test_nan_outputs_are_refused_with_output_sample_and_side(side: str) -> None:
     assert caught.value.where == "output 'y', sample 'row0'"
 
 
+def test_values_too_large_to_be_squared_are_said_to_be() -> None:
+    large = Scripted(lambda x: {"y": np.where(x > 0.5, 1e300, -1e300)})
+    options = CompareOptions(metrics=("sqnr_db", "psnr", "cosine", "relative", "max_abs", "mean_abs"))
+    for sides in ((FLOAT, large), (large, FLOAT), (large, large)):
+        found = compare(*sides, rows(np.eye(4)), options)
+        assert all(m.value is None or np.isfinite(m.value) for out in found.outputs for m in out.measures)
+        assert all(np.isfinite(entry.sqnr_db) for entry in found.worst)
+
+
 def test_infinities_on_one_side_only_are_refused_and_shared_ones_ignored() -> None:
     masked = Scripted(lambda x: {"y": np.where(x > 0.5, -np.inf, x)})
     both = Scripted(lambda x: {"y": np.where(x > 0.5, np.inf, -np.inf)})

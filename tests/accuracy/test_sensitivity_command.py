@@ -43,3 +43,18 @@ def test_a_limit_that_nothing_meets_exits_with_1(folder: Path, capfd: pytest.Cap
     command = ["sensitivity", str(folder / "model.onnx"), "--samples", str(folder / "samples.npz")]
     assert run([*command, "--max-drop", "-1000", "--labels", str(folder / "labels.npy")]) == 1
     assert "no set of float nodes" in capfd.readouterr().err
+
+
+def test_a_limited_drop_of_an_unknown_task_is_a_clear_error(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = ["sensitivity", str(folder / "model.onnx"), "--samples", str(folder / "samples.npz")]
+    assert run([*command, "--max-drop", "1"]) == 2
+    assert "--labels" in capfd.readouterr().err
+
+
+def test_labels_beyond_the_classes_are_a_clear_error(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    np.save(folder / "labels.npy", np.full(6, 999))
+    command = ["sensitivity", str(folder / "model.onnx"), "--samples", str(folder / "samples.npz")]
+    assert run([*command, "--labels", str(folder / "labels.npy")]) == 5
+    assert "the label is 999" in capfd.readouterr().err

@@ -202,3 +202,11 @@ def test_a_study_of_another_model_is_refused(
     call[1] = str(tmp_path / "digits.onnx")
     assert cli(call) == 2
     assert "another model" in capsys.readouterr().err
+
+
+def test_a_limit_that_is_none_is_refused_before_any_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli(words(tmp_path / "out", "--pick", "fastest 3")) == 2
+    assert "max-drop 0.5" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -61,15 +62,7 @@ def pick(sweep: Sweep, words: str) -> Trial:
     Raises:
         UsageError: not such a limit, or no point meets it.
     """
-    name, _, text = words.strip().partition(" ")
-    try:
-        limit = float(text)
-    except ValueError:
-        limit = float("nan")
-    if limit != limit or name not in {"max-drop", "min-accuracy", "max-ms"}:  # noqa: PLR0124 -- NaN is not itself
-        raise UsageError(
-            f"{words!r} is no limit", fix="write 'max-drop 0.5', 'min-accuracy 70' or 'max-ms 1.5'"
-        )
+    name, limit = limit_of(words)
     if name == "max-ms" and sweep.speed == "not timed":
         raise UsageError(
             "this sweep has no times", fix="set sweep.speed=estimated, engine or measured", where="--pick"
@@ -84,6 +77,26 @@ def pick(sweep: Sweep, words: str) -> Trial:
             f"no Pareto point meets {words!r}", fix="loosen the limit, or search more", where="--pick"
         )
     return fitting[0]
+
+
+def limit_of(words: str) -> tuple[str, float]:
+    """The name and the number of a limit such as "max-drop 0.5".
+
+    Raises:
+        UsageError: not such a limit.
+    """
+    name, _, text = words.strip().partition(" ")
+    try:
+        limit = float(text)
+    except ValueError:
+        limit = math.nan
+    if math.isnan(limit) or name not in {"max-drop", "min-accuracy", "max-ms"}:
+        raise UsageError(
+            f"{words!r} is no limit",
+            fix="write 'max-drop 0.5', 'min-accuracy 70' or 'max-ms 1.5'",
+            where="--pick",
+        )
+    return name, limit
 
 
 def _least(sweep: Sweep, drop: float) -> float:

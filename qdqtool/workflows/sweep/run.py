@@ -14,7 +14,7 @@ from qdqtool.core.sweep import Sweep, Trial
 from qdqtool.workflows.folder import RunFolder
 from qdqtool.workflows.sweep.bench import Bench, SweepOrder
 from qdqtool.workflows.sweep.crew import join_all
-from qdqtool.workflows.sweep.front import assemble
+from qdqtool.workflows.sweep.front import assemble, limit_of
 from qdqtool.workflows.sweep.front import pick as choose
 from qdqtool.workflows.sweep.space import Space
 from qdqtool.workflows.sweep.study import Storage, StorageLost, Study
@@ -41,6 +41,8 @@ def sweep(wish: SweepOrder, pick: str = "", on_progress: OnProgress | None = Non
         InputFileError: the storage or the folder cannot be used.
     """
     tell = on_progress or _silent
+    if pick:
+        limit_of(pick)
     if wish.cluster:
         join_all(wish, join, tell)
     bench = Bench(wish)

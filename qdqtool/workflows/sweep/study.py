@@ -40,7 +40,11 @@ class StorageLost(InputFileError):  # noqa: N818 -- what happened to it
     @property
     def full(self) -> bool:
         """Whether there is no space left, which waiting does not mend."""
-        return "disk is full" in self.what or "No space left" in self.what
+        return _is_full(self.what)
+
+
+def _is_full(what: str) -> bool:
+    return "disk is full" in what or "No space left" in what
 
 
 @contextmanager
@@ -61,7 +65,9 @@ def speaking_plainly(url: str) -> Iterator[None]:
         cause = str(error.__cause__ or error).splitlines()[0]
         raise StorageLost(
             f"the study's storage fails: {cause}",
-            fix="check the address, the server and the free space; finished trials are kept",
+            fix="free some space; finished trials are kept"
+            if _is_full(cause)
+            else "check the address and the server; finished trials are kept",
             where=hidden(url),
         ) from error
 
