@@ -285,6 +285,23 @@ def test_what_touches_an_overflow_stays_fp32_on_request(tmp_path: Path) -> None:
     assert models.run(result.proto, feeds, optimize=False)["y"].max() == pytest.approx(9.0, rel=1e-3)
 
 
+def test_a_quantized_overflow_stays_fp32_behind_its_pair_too(tmp_path: Path) -> None:
+    s = models.Sketch()
+    s.node("Mul", [s.input("x", [1, 4, 2, 2]), s.constant("gain", np.float32(3e4))], "hot", name="gain_up")
+    weight = _pair(s, s.weight("w", 4, 4, 1, 1), 0.01)
+    s.output(s.node("Conv", [_pair(s, "hot", 900.0), weight], "y", name="conv"), [1, 4, 2, 2])
+    proto = s.model()
+    strayed = (Strayed(tensor="hot", kind="overflow", largest=1.1e5),)
+    reach = Reach(dtype=DType.FLOAT16, samples=1, tensors=2, strayed=strayed)
+    options = InsertOptions(types="fp16", overflow="keep")
+    result, found = convert(opened(proto, tmp_path), options, reach)
+    assert [node.node for node in found.kept] == ["gain_up", "conv"]
+    feeds = {"x": np.full((1, 4, 2, 2), 3.5, np.float32)}
+    mine, theirs = (models.run(each, feeds, optimize=False)["y"] for each in (result.proto, proto))
+    np.testing.assert_allclose(mine, theirs, rtol=1e-2)
+    assert np.isfinite(mine).all()
+
+
 def test_a_glob_that_matches_nothing_is_told(tmp_path: Path) -> None:
     _, found = _converted(models.conv_chain(), tmp_path, keep_nodes=("convv*",))
     assert "no node is called 'convv*'" in found.notes

@@ -11,7 +11,7 @@ A model with Q/DQ is built with --stronglyTyped where the release has it as a ch
 unless --flags says a precision. All output is kept in `build.log` as it was written, standard error in its place;
 the layer information is `layers.txt`.
 
-The things people do with trtexec, and how to say them here:
+The things people do with trtexec, and how to say them here (`qdqtool migrate -- trtexec ...` translates any line):
 
     trtexec --onnx=m.onnx                                  qdqtool build m.onnx --out b --builder trtexec
     ... --saveEngine=e --timingCacheFile=c --minShapes=... --optShapes=... --maxShapes=... --fp16 --noTF32

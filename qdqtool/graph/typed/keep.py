@@ -54,10 +54,13 @@ def kept(view: GraphView, wish: Wish, narrow: Narrow) -> dict[str, str]:
     """Node name -> why it stays FP32, in graph order. Q/DQ are never among them: they take their neighbours' types."""
     reasons: dict[str, str] = {}
     risen: set[str] = set()
+    large = set(wish.tensors)
     for node in view.nodes:
+        if node.op in PAIRS and node.inputs[0] in large:
+            large.update(node.outputs)  # quantizing does not make it smaller
         if node.op in PAIRS or not _has_wide(view, node):
             continue
-        reason, rises = _reason(view, node, wish, narrow), node.op in wish.ops
+        reason, rises = _reason(view, node, wish, narrow, large), node.op in wish.ops
         if reason is None and _follows(view, node, risen):
             reason, rises = "computes on with large values of kept nodes", node.op not in _END
         if reason is not None:
@@ -74,13 +77,13 @@ def unused(view: GraphView, patterns: Iterable[str]) -> tuple[str, ...]:
     )
 
 
-def _reason(view: GraphView, node: Node, wish: Wish, narrow: Narrow) -> str | None:
+def _reason(view: GraphView, node: Node, wish: Wish, narrow: Narrow, large: set[str]) -> str | None:
     pattern = next((glob for glob in wish.nodes if fnmatchcase(node.name, glob)), None)
     if pattern is not None:
         return f"matches {pattern!r}"
-    large = next((name for name in (*node.inputs, *node.outputs) if name in wish.tensors), None)
-    if large is not None:
-        return f"the values of {large!r} reach beyond {narrow.dtype}"
+    beyond = next((name for name in (*node.inputs, *node.outputs) if name in large), None)
+    if beyond is not None:
+        return f"the values of {beyond!r} reach beyond {narrow.dtype}"
     unknown = next((name for name in node.inputs if _is_unknown(view, name)), None)
     if unknown is not None:
         return f"the type of {unknown!r} is not known"
