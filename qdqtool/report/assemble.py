@@ -87,7 +87,8 @@ def runs_int8(verdict: NodeVerdict) -> bool:
 def _summary(material: Material) -> Summary:
     audit, build = material.audit, material.build
     counts = audit.counts if audit else _counted(material.engine) if material.engine else None
-    verdicts = audit.verdicts if audit and (audit.verdicts or not audit.counts.compute) else None
+    verdicts = audit.verdicts if audit and (audit.verdicts or material.placement) else None
+    has_tensors = material.engine is None or any(la.inputs or la.outputs for la in material.engine.layers)
     found = Counter(finding.severity for finding in audit.findings) if audit else Counter()
     return Summary(
         model=material.model_name,
@@ -99,8 +100,8 @@ def _summary(material: Material) -> Summary:
         compute_kernels=counts.compute if counts else None,
         int8_kernels=_int8_kernels(material.engine) if material.engine else None,
         qdq_kernels=counts.qdq if counts else None,
-        activation_bytes_dumped=counts.activation_bytes_dumped if counts else None,
-        activation_bytes_fused=counts.activation_bytes_fused if counts else None,
+        activation_bytes_dumped=counts.activation_bytes_dumped if counts and has_tensors else None,
+        activation_bytes_fused=counts.activation_bytes_fused if counts and has_tensors else None,
         engine_bytes=build.engine_bytes if build else None,
         findings={severity.value: found[severity] for severity in Severity},
         accuracy=headline(material.comparison) if material.comparison else None,

@@ -104,7 +104,8 @@ class _Run:
     @cached_property
     def graph(self) -> Markup | None:
         """The engine's drawing; None where there is nothing to draw, or too much."""
-        drawable = bool(self.network.layers) and not self.is_too_large
+        connected = any(layer.inputs or layer.outputs for layer in self.network.layers)
+        drawable = connected and not self.is_too_large
         return svg.inline(draw(self.network, self.marks)) if drawable else None
 
     @cached_property

@@ -35,6 +35,8 @@ def verdict(summary: Summary) -> str:
 
 def _kernel_verdict(summary: Summary) -> str:
     """Without an audit nobody knows the nodes, but the kernels may be known."""
+    if summary.kernels and not summary.compute_kernels:
+        return "INT8: not known, because the layer information shows no compute kernel"
     if summary.int8_kernels is None or not summary.compute_kernels:
         return "INT8: not known, because no engine was audited"
     share = percent(summary.int8_kernels, summary.compute_kernels)

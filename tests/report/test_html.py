@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from qdqtool.core.audit import Audit, KernelCounts
+from qdqtool.core.engine import Engine, EngineLayer
 from qdqtool.core.findings import Severity
 from qdqtool.report.assemble import Material, assemble
 from qdqtool.report.html import render
@@ -51,3 +53,16 @@ def test_where_there_is_nothing_to_mend_the_page_says_so() -> None:
     assert "Nothing: every compute node runs INT8" in render(clean)
     assert "Nothing: every compute node" not in render(assemble(FULL))
     assert "What to mend" not in render(assemble(Material(model_name="m.onnx")))
+
+
+def test_layers_without_tensors_are_a_table_and_nothing_is_claimed_of_them() -> None:
+    named = Engine(layers=(EngineLayer(name="conv1", kind=""), EngineLayer(name="pool", kind="")))
+    audited = Audit(verdicts=(), findings=(), counts=KernelCounts(
+        kernels=2, compute=0, qdq=0, activation_bytes_dumped=0, activation_bytes_fused=0
+    ))  # fmt: skip
+    report = assemble(Material(model_name="m", engine=named, audit=audited))
+    page = render(report)
+    assert report.summary.activation_bytes_dumped is None
+    assert "INT8: not known, because the layer information shows no compute kernel" in page
+    assert "not their tensors" in page
+    assert 'class="graph"' not in page
