@@ -77,6 +77,8 @@ def _round_trip(bench: Bench, node: Node) -> Iterator[Change]:
 def _pattern(bench: Bench, node: Node) -> _Pattern | None:
     if node.domain == "com.microsoft" and node.op == "DynamicQuantizeMatMul":
         return _whole(node) if len(node.inputs) < 5 or not node.inputs[4] else None
+    if node.domain == "com.microsoft" and node.op == "MatMulIntegerToFloat":
+        return _scaled(bench, node) if len(node.inputs) < 7 or not node.inputs[6] else None
     return _parts(bench, node) if node.op in _FLOAT and not node.domain and len(node.inputs) > 2 else None
 
 
@@ -88,6 +90,25 @@ def _whole(node: Node) -> _Pattern:
         weight=node.inputs[1],
         zero_point=node.inputs[3] if len(node.inputs) > 3 else "",
         scale=node.inputs[2],
+        end=node.name,
+        result=node.outputs[0],
+    )
+
+
+def _scaled(bench: Bench, node: Node) -> _Pattern | None:
+    """DynamicQuantizeLinear -> com.microsoft.MatMulIntegerToFloat, which scales by itself."""
+    dynamic = bench.view.producer(node.inputs[0])
+    constant = all(bench.view.is_constant(node.inputs[index]) for index in (1, 3))
+    if dynamic is None or dynamic.op != "DynamicQuantizeLinear" or not constant:
+        return None
+    if len(node.inputs) < 5 or (node.inputs[2], node.inputs[4]) != dynamic.outputs[1:]:
+        return None
+    return _Pattern(
+        core=node,
+        source=dynamic.inputs[0],
+        weight=node.inputs[1],
+        zero_point=node.inputs[5] if len(node.inputs) > 5 else "",
+        scale=node.inputs[3],
         end=node.name,
         result=node.outputs[0],
     )
