@@ -1,7 +1,9 @@
 """Look into an engine: layers, types, formats, costs, times, its graph, and how it differs from another one.
 
 Reads layer dumps, the files of `--exportLayerInfo` of every TensorRT release since 8.2, and whole build logs; times
-come from `--exportProfile` files or logs of runs with `--dumpProfile`. No GPU and no TensorRT is needed.
+come from `--exportProfile` files or logs of runs with `--dumpProfile`, and what the optimizer did to each layer from the
+verbose log of the build (`--log`). Packed files (xz, gzip, bzip2) and files of any size will do. No GPU and no TensorRT
+is needed.
 """
 
 from __future__ import annotations
