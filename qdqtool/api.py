@@ -58,6 +58,7 @@ from qdqtool.workflows.bias import correct_biases
 from qdqtool.workflows.comparing import Match, compare_match
 from qdqtool.workflows.conversion import convert_file
 from qdqtool.workflows.order import Order
+from qdqtool.workflows.reach import reach_for
 
 AnyPath = str | PathLike[str]
 
@@ -113,7 +114,8 @@ def quantize(
     table = make_table(histograms, placement, ready.view, chosen.calibrate)
     if chosen.calibrate.bias == "correct":
         table = correct_biases(ready, placement, table, source)
-    save(insert(ready, placement, table, chosen.insert), Path(out))
+    reach = reach_for(ready, chosen.insert, source)
+    save(insert(ready, placement, table, chosen.insert, reach), Path(out))
     return table
 
 

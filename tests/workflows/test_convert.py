@@ -15,9 +15,11 @@ from qdqtool.backends import BUILDERS
 from qdqtool.calibration.samples import open_samples
 from qdqtool.cli.app import run
 from qdqtool.core.build import BuildRequest
+from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.comparison import Comparison
 from qdqtool.core.engine import Engine, Role
-from qdqtool.core.kinds import CONVERSION
+from qdqtool.core.kinds import CALIBRATION, CONVERSION, PLACEMENT
+from qdqtool.core.placement import Placement
 from qdqtool.core.recipe import Preprocess
 from qdqtool.engine.read import read as read_layers
 from qdqtool.graph.load import load
@@ -135,6 +137,22 @@ def test_globs_and_operators_reach_the_conversion(tmp_path: Path, capsys: pytest
     assert data["dtype"] == "bf16"
     assert all(node["reason"] == "matches '*'" for node in data["kept"])
     assert data["narrowed"] == 0
+
+
+def test_insert_names_and_keeps_overflows_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, samples = _hot_model(tmp_path), _samples(tmp_path)
+    PLACEMENT.write(tmp_path / "placement.json", Placement(decisions=(), ties=()))
+    CALIBRATION.write(tmp_path / "calibration.json", CalibrationTable(ranges=()))
+    arguments = ["insert", str(model), "-o", str(tmp_path / "out.onnx"), "--types", "fp16"]
+    arguments += ["--placement", str(tmp_path / "placement.json")]
+    arguments += ["--calibration", str(tmp_path / "calibration.json")]
+    assert run([*arguments, "--samples", str(samples)]) == 0
+    assert "become infinite: 'hot'" in capsys.readouterr().err.replace("\n", " ")
+    keep = ["--set", "insert.overflow=keep"]
+    assert run([*arguments, *keep]) == 2
+    assert "without samples" in capsys.readouterr().err.replace("\n", " ")
+    assert run([*arguments, *keep, "--samples", str(samples)]) == 0
+    assert "stay FP32: 'hot'" in capsys.readouterr().err.replace("\n", " ")
 
 
 def test_a_bf16_model_is_compared_without_bf16_kernels(tmp_path: Path) -> None:

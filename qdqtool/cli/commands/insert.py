@@ -34,12 +34,13 @@ def insert(
     from qdqtool.calibration.samples import open_samples
     from qdqtool.cli.screen import stderr
     from qdqtool.core.kinds import CALIBRATION, PLACEMENT
+    from qdqtool.errors import UsageError
     from qdqtool.graph.insert import insert as insert_pairs
     from qdqtool.graph.load import load
     from qdqtool.graph.prepare import prepare
     from qdqtool.graph.save import save
     from qdqtool.workflows import recipes
-    from qdqtool.workflows.reach import reach_for
+    from qdqtool.workflows.reach import reach_for, wants_samples
 
     typed = {"insert.types": types, "insert.weights": weights}
     chosen = recipes.load(
@@ -47,6 +48,8 @@ def insert(
     )
     ready = prepare(load(model), chosen.prepare)
     reach = None
+    if not samples and wants_samples(chosen.insert) and chosen.insert.overflow == "keep":
+        raise UsageError("nobody knows what overflows without samples", fix="name them with --samples")
     if samples:
         source = open_samples(samples, ready.view.inputs, chosen.samples.preprocess)
         reach = reach_for(ready, chosen.insert, source)
