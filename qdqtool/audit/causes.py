@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from qdqtool.audit.case import Case
-from qdqtool.audit.operands import Operand
+from qdqtool.audit.operands import RECURRENT_OPS, Operand
 from qdqtool.core.placement import Stance
 from qdqtool.graph.view import Node
 
@@ -27,7 +27,7 @@ class Cause:
 
 def causes(case: Case) -> tuple[Cause, ...]:
     """What the evidence supports: the placement's own refusals, or else what the graph around the node shows."""
-    refused = tuple(cause for find in (_vetoed, _unasked) for cause in find(case))
+    refused = tuple(cause for find in (_vetoed, _unasked, _never) for cause in find(case))
     return refused or tuple(cause for find in _SEEN_IN_GRAPH for cause in find(case))
 
 
@@ -55,6 +55,20 @@ def _unasked(case: Case) -> Iterator[Cause]:
         yield Cause(
             reason=f"no placement rule asked for {', '.join(quiet)}",
             fix=f"add {case.node.op} to place.ops in the recipe, or see `qdqtool place` for what each rule said",
+        )
+
+
+def _never(case: Case) -> Iterator[Cause]:
+    """TensorRT has no INT8 kernel for this operator, with whatever Q/DQ around it."""
+    if case.node.op == "Einsum":
+        yield Cause(
+            reason="TensorRT quantizes MatMul, not Einsum",
+            fix="write it as MatMul with Transpose and Reshape around it (prepare.einsum does, where one MatMul suffices)",
+        )
+    elif case.node.op in RECURRENT_OPS and not case.decisions:
+        yield Cause(
+            reason=f"TensorRT has no INT8 kernel for {case.node.op}",
+            fix="nothing to do; FP16 (insert --types fp16) is the fastest it runs in",
         )
 
 

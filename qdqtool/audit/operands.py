@@ -7,7 +7,16 @@ from functools import cached_property
 
 from qdqtool.graph.view import GraphView, Node
 
-COMPUTE_OPS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "Attention", "MultiHeadAttention"})
+RECURRENT_OPS = frozenset({"GRU", "LSTM", "RNN"})
+COMPUTE_OPS = RECURRENT_OPS | {
+    "Attention",
+    "Conv",
+    "ConvTranspose",
+    "Einsum",
+    "Gemm",
+    "MatMul",
+    "MultiHeadAttention",
+}
 """Operator types that get a verdict."""
 _Q, _DQ = "QuantizeLinear", "DequantizeLinear"
 _MOVES = frozenset(

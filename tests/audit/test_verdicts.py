@@ -66,6 +66,22 @@ def test_the_placements_own_veto_is_the_reason(tmp_path):
     assert found["c2"].requested is False
 
 
+def test_what_tensorrt_never_runs_in_int8_is_not_passed_over_in_silence(tmp_path):
+    from tests.models import Sketch
+
+    s = Sketch()
+    x = s.input("x", [4, 1, 8])
+    gates = s.node(
+        "LSTM", [x, s.weight("w", 1, 32, 8), s.weight("r", 1, 32, 8)], "states", name="lstm", hidden_size=8
+    )
+    s.output(s.node("Einsum", [gates, s.weight("v", 8, 4)], "y", name="sum", equation="abcd,de->e"), [4])
+    layers = engine(*(kernel(f"{node}_myl0_1", node, precision=DType.FLOAT32) for node in ("lstm", "sum")))
+    found = {v.node: v for v in verdicts(view_of(s.model(), tmp_path), layers, None)}
+    assert found["lstm"].reason == "TensorRT has no INT8 kernel for LSTM"
+    assert found["sum"].reason == "TensorRT quantizes MatMul, not Einsum"
+    assert all(v.verdict is Verdict.FP32 and v.fix for v in found.values())
+
+
 def test_a_slot_nobody_asked_for_is_named(tmp_path):
     placement = Placement(decisions=(decision("c2", 0), decision("c2", 1)), ties=())
     layers = engine(kernel("c2_myl0_1", "c2", precision=DType.FLOAT32))

@@ -328,7 +328,7 @@ def test_a_model_that_already_has_qdq_is_not_quantized_twice():
 
 def test_recurrent_layers_are_left_alone():
     placement = place(graphs.recurrent(), skip_rules=("narrow",))
-    assert vetoes(placement, "lstm[0]") == {"recurrent": "LSTM has no INT8 kernel"}
+    assert vetoes(placement, "lstm[0]") == {"recurrent": "TensorRT has no INT8 kernel for LSTM"}
     assert quantized(placement) == {"fc[0]", "fc[1]"}
 
 
