@@ -129,6 +129,8 @@ def _open(run: Path, profile: Path | None, log: Path | None) -> Opened:
     if not layers.is_file():
         return Opened(report=found)
     engine = read(layers)
+    if len(engine.layers) != len(found.layers):
+        return Opened(report=found)
     seen = view(engine, profile=times)
     return Opened(
         report=found if times is None else timed(found, seen),
