@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import re
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -30,9 +31,9 @@ AHEAD = 2
 """Parts that wait for the second process, so that it is never idle."""
 HELD = 8
 """Parts whose digests may wait for those of an earlier part."""
-_BANNER = b"\n&&&& RUNNING "
+_BANNER = re.compile(rb"\n&&&& RUNNING [^\n#]{1,200}# [^\n]")
 """A banner at the beginning of its line, where a shell puts it."""
-PIECE = 1 << 20
+PIECE = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,16 +116,25 @@ def _size(path: Path) -> int:
 
 
 def _cuts(stream: BinaryIO | RawIOBase) -> Iterator[tuple[int, int]]:
-    """Where parts begin, and the number of their first line."""
-    at, line, last = 0, 1, 0
-    rest = b""
+    """Where parts begin, and the number of their first line.
+
+    The first banner of a file is no place to cut: what stands before it may belong to its run.
+    """
+    # As if a line had ended before the first.
+    at, line, rest = -1, 0, b"\n"
+    last: int | None = None
     while piece := stream.read(PIECE):
         block = rest + piece
         whole = block.rfind(b"\n") + 1
-        found = block.find(_BANNER, 0, whole) + 1 if at + whole - last > PART else 0
-        if found:
-            last = at + found
-            yield last, line + block.count(b"\n", 0, found)
-        line += block.count(b"\n", 0, whole)
-        at += whole
-        rest = block[whole:]
+        wanted = last is None or at + whole - last > PART
+        banner = _BANNER.search(block, 0, whole) if wanted else None
+        if banner is not None:
+            begin = banner.start() + 1
+            if last is not None:
+                yield at + begin, line + block.count(b"\n", 0, begin)
+            last = at + begin
+        # From the end of the last whole line on the block is kept; of a line longer than a piece, one byte.
+        taken = whole - 1 if whole > 1 or len(block) <= PIECE else len(block) - 1
+        line += block.count(b"\n", 0, taken)
+        at += taken
+        rest = block[taken:]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import lzma
+import tracemalloc
 from dataclasses import replace
 
 import pytest
@@ -273,6 +274,35 @@ def test_parts_of_a_file_give_the_digests_of_the_whole(tmp_path, monkeypatch):
     in_parts = [digest for piece in pieces for digest in parts.digests_of_part(piece)]
     assert [replace(digest, number=0) for digest in in_parts] == [
         replace(digest, number=0) for digest in whole
+    ]
+
+
+def test_what_stands_before_the_first_banner_stays_with_its_run(tmp_path, monkeypatch):
+    path = tmp_path / "late.log"
+    path.write_text("epoch 3 of 7\n" * 400 + small.trtexec() * 3)
+    monkeypatch.setattr(parts, "PART", 3000)
+    monkeypatch.setattr(parts, "PIECE", 1000)
+    in_parts = [digest for piece in parts.parts_of(path) for digest in parts.digests_of_part(piece)]
+    assert [digest.lines for digest in in_parts] == [
+        digest.lines for digest in room.digests(room.LogSource(path))
+    ]
+
+
+def test_an_endless_line_is_not_held_while_parts_are_looked_for(tmp_path, monkeypatch):
+    path = tmp_path / "long.log"
+    path.write_text(small.trtexec() + "x" * 2_000_000 + "&&&& RUNNING a # b\n" + small.trtexec() * 2)
+    monkeypatch.setattr(parts, "PART", 3000)
+    monkeypatch.setattr(parts, "PIECE", 1000)
+    tracemalloc.start()
+    try:
+        pieces = tuple(parts.parts_of(path))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 500_000
+    assert [piece.first_line for piece in pieces] == [
+        1,
+        *(small.trtexec().count("\n") * number + 2 for number in (1, 2)),
     ]
 
 
