@@ -43,6 +43,88 @@ class Attention(nn.Module):
         return self.out(weights @ self.value(tokens)).mean(1)
 
 
+class Residual(nn.Module):
+    """Two blocks with shortcuts, one of them a strided convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU())
+        self.first = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8))
+        self.second = nn.Sequential(nn.Conv2d(8, 16, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(16))
+        self.shortcut = nn.Conv2d(8, 16, 1, stride=2)
+        self.pool, self.head = nn.AdaptiveAvgPool2d(1), nn.Linear(16, 5)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        value = self.stem(image)
+        value = functional.relu(self.first(value) + value)
+        value = functional.relu(self.second(value) + self.shortcut(value))
+        return self.head(torch.flatten(self.pool(value), 1))
+
+
+class Depthwise(nn.Module):
+    """Inverted bottlenecks: widened, depthwise, narrowed, beside a shortcut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+        def unit(before: int, after: int, size: int, groups: int = 1) -> list[nn.Module]:
+            conv = nn.Conv2d(before, after, size, padding=size // 2, groups=groups, bias=False)
+            return [conv, nn.BatchNorm2d(after), nn.ReLU6()]
+
+        self.stem = nn.Sequential(*unit(3, 8, 3))
+        self.block = nn.Sequential(*unit(8, 24, 1), *unit(24, 24, 3, 24), *unit(24, 8, 1)[:2])
+        self.head = nn.Conv2d(8, 5, 1)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        value = self.stem(image)
+        return self.head(value + self.block(value)).mean((2, 3))
+
+
+class Transformer(nn.Module):
+    """One block of a small encoder: two heads, LayerNorm before each part, GELU, residuals around both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.between = nn.LayerNorm(16), nn.LayerNorm(16)
+        self.query, self.key, self.value, self.out = (nn.Linear(16, 16) for _ in range(4))
+        self.wide, self.narrow = nn.Linear(16, 32), nn.Linear(32, 16)
+        self.head = nn.Linear(16, 16)
+
+    def heads(self, value: torch.Tensor) -> torch.Tensor:
+        return value.reshape(-1, 6, 2, 8).transpose(1, 2)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        value = self.before(tokens)
+        query, key, content = (self.heads(part(value)) for part in (self.query, self.key, self.value))
+        weights = torch.softmax(query @ key.transpose(2, 3) / 8**0.5, dim=-1)
+        tokens = tokens + self.out((weights @ content).transpose(1, 2).reshape(-1, 6, 16))
+        tokens = tokens + self.narrow(functional.gelu(self.wide(self.between(tokens))))
+        return self.head(tokens).mean(1)[:, :4]
+
+
+class Wide(nn.Module):
+    """Two matrix products, for models that are too big for one file."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 64, bias=False), nn.Linear(64, 5, bias=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.second(functional.relu(self.first(tokens))).mean(1)
+
+
+class Quantized(nn.Module):
+    """Somebody has put torch's own fake quantization into it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        image = torch.fake_quantize_per_tensor_affine(image, 0.1, 0, -128, 127)
+        return self.conv(image).mean((2, 3))
+
+
 class Shared(nn.Module):
     """One weight used twice."""
 
@@ -81,6 +163,26 @@ def attention() -> nn.Module:
     return _seeded(Attention)
 
 
+def residual() -> nn.Module:
+    return _seeded(Residual)
+
+
+def depthwise() -> nn.Module:
+    return _seeded(Depthwise)
+
+
+def transformer() -> nn.Module:
+    return _seeded(Transformer)
+
+
+def wide() -> nn.Module:
+    return _seeded(Wide)
+
+
+def quantized() -> nn.Module:
+    return _seeded(Quantized)
+
+
 def shared() -> nn.Module:
     return _seeded(Shared)
 
@@ -103,6 +205,11 @@ def images(split: str) -> tuple[np.ndarray, np.ndarray]:
 def tokens(split: str) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(len(split))
     return rng.normal(size=(48, 6, 16)).astype(np.float32), rng.integers(0, 4, 48)
+
+
+def mislabelled(split: str) -> tuple[np.ndarray, np.ndarray]:
+    found, labels = images(split)
+    return found, 3 - labels
 
 
 def wrong_targets(split: str) -> tuple[np.ndarray, np.ndarray]:
@@ -181,3 +288,22 @@ def exploding(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 exploding.steps = 0
+
+
+class _Spike(torch.autograd.Function):
+    """Nothing forward, no number backward."""
+
+    @staticmethod
+    def forward(_: object, outputs: torch.Tensor) -> torch.Tensor:
+        return outputs.sum() * 0
+
+    @staticmethod
+    def backward(_: object, gradient: torch.Tensor) -> torch.Tensor:
+        return torch.full((16, 5), float("nan"))
+
+
+def spiking(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """A loss that is a number and whose gradient is none, in the last step of the second epoch."""
+    exploding.steps += 1
+    loss = functional.cross_entropy(outputs, targets)
+    return loss + _Spike.apply(outputs) if exploding.steps == 6 else loss

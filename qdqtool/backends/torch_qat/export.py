@@ -16,6 +16,7 @@ import torch
 from torch import fx
 
 from qdqtool.backends.torch_qat.flat import placeholders
+from qdqtool.backends.torch_qat.presence import need
 from qdqtool.core.files import replacing
 from qdqtool.errors import UsageError
 from qdqtool.graph.load import load
@@ -105,6 +106,10 @@ def _dynamo(flat: fx.GraphModule, inputs: Inputs, draft: Path, opset: int) -> No
         scopes = _scopes(node.metadata_props.get("pkg.torch.onnx.name_scopes", ""))
         if scopes:
             node.name = f"/{scopes[0]}/{node.op_type}_{number}"
+    # A convolution without a bias gets a computed one, which would keep BatchNormalization from being folded into it.
+    optimizer: Any = need("onnxscript.optimizer")
+    optimizer.fold_constants(program.model)
+    optimizer.remove_unused_nodes(program.model)
     program.save(str(draft), external_data=_weight_bytes(flat) >= SINGLE_FILE_LIMIT)
 
 

@@ -38,9 +38,7 @@ def course(trained: Path, reference: Path) -> tuple[Step, ...]:
     def against_the_original(work: Work) -> Mapping[str, float]:
         found = compare(
             open_runner(reference, description="float model before training", crowded=True),
-            open_runner(
-                work.path(steps.built_model(work)), description="trained Q/DQ model", crowded=True
-            ),
+            open_runner(work.path(steps.built_model(work)), description="trained Q/DQ model", crowded=True),
             work.evaluation,
             work.recipe.compare,
             on_progress=work.listener.progressed,

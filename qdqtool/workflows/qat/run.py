@@ -14,6 +14,7 @@ from qdqtool.backends.torch_qat.presence import need_torch
 from qdqtool.core.files import digest_file, write_bytes
 from qdqtool.core.kinds import CALIBRATION, PLACEMENT, QAT
 from qdqtool.core.qat import QatResult, UntrainedSlot
+from qdqtool.core.recipe import Recipe
 from qdqtool.core.report import Report
 from qdqtool.errors import UsageError
 from qdqtool.graph.load import load
@@ -56,11 +57,17 @@ def run(order: QatOrder, listener: Listener | None = None) -> QatResult:
         network.export(order.out / "trained.onnx")
         CALIBRATION.write(order.out / "trained.json", trained.table)
         exchanged = course(order.out / "trained.json", order.out / "ptq" / "model.prepared.onnx")
-        wish = _line_order(order, data, "trained.onnx", "qat")
+        wish = _line_order(replace(order, recipe=_trained_biases(order.recipe)), data, "trained.onnx", "qat")
         qat = line.run(wish, _Prefixed(listener, "qat"), course=exchanged)
         result = _result(order, trained, ptq, qat)
         QAT.write(order.out / "qat.json", result)
         return result
+
+
+def _trained_biases(recipe: Recipe) -> Recipe:
+    """The recipe for a trained network, whose biases are what training made of the corrected ones."""
+    kept = recipe.calibrate.model_copy(update={"bias": "keep"})
+    return recipe.model_copy(update={"calibrate": kept})
 
 
 class _Data:

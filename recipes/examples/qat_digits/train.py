@@ -6,7 +6,7 @@ Run it only to make them anew (half a minute):
     torchvenv/bin/pip install torch==2.13.0 numpy scikit-learn
     torchvenv/bin/python recipes/examples/qat_digits/train.py
 
-BatchNorm gains start spread over three decades instead of at one. Training leaves most of the spread in place, because
+BatchNorm gains start spread over four decades instead of at one. Training leaves most of the spread in place, because
 the next BatchNorm makes up for it: the float network is as good as any, but channels of very different size share
 one activation scale, and once BatchNorm is folded the same holds for depthwise weights. Long training on large data
 does that to real depthwise networks by itself; this stands in for it on a tiny one.
@@ -22,7 +22,7 @@ from sklearn.model_selection import train_test_split
 from torch.nn import functional
 
 EPOCHS = 60
-DECADES = 3.0
+DECADES = 4.0
 
 
 def write_data() -> None:
