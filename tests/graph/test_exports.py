@@ -12,7 +12,7 @@ import pytest
 
 from qdqtool.cli.app import run
 from qdqtool.core.kinds import CALIBRATION
-from qdqtool.graph.find import quantized_ops
+from qdqtool.graph.find import find, quantized_ops
 from qdqtool.graph.load import load
 from qdqtool.graph.modules import Modules, module_of
 from qdqtool.graph.normalize.run import normalize, remaining
@@ -20,7 +20,7 @@ from qdqtool.graph.origin import origin
 from qdqtool.placement.lint import lint
 from tests import models
 from tests.graph.exports import DYNAMIC, EXPORTS, ORIGINS
-from tests.graph.mending import apart, legal, repaired
+from tests.graph.mending import Sketch, apart, legal, repaired
 
 
 @pytest.mark.parametrize("name", EXPORTS)
@@ -187,6 +187,32 @@ def test_the_table_of_scales_shows_modules(tmp_path: Path, capsys: pytest.Captur
     assert "layer1.0.conv1" in shown
     assert " /conv1/Conv" not in shown
     assert "quantized by pytorch-quantization" in shown
+
+
+@pytest.mark.parametrize(
+    ("zero", "low", "high", "scale"),
+    [
+        (0, 0, 127, 0.04),
+        (0, 0, 63, 0.04 * 63 / 127),
+        (0, 0, 255, 0.04 * 255 / 127),
+        (64, 0, 127, 0.04 * 64 / 127),
+    ],
+    ids=["7 bits", "6 bits", "all", "asymmetric"],
+)
+def test_a_clip_of_integers_becomes_the_range_that_it_leaves(
+    zero: int, low: int, high: int, scale: float, tmp_path: Path
+) -> None:
+    s = Sketch()
+    numbers = s.constant("s", np.float32(0.04)), s.constant("z", np.uint8(zero))
+    q = s.node("QuantizeLinear", [s.image(), *numbers], "q", name="q")
+    bounds = s.constant("low", np.uint8(low)), s.constant("high", np.uint8(high))
+    q = s.node("Clip", [q, *bounds], "c", name="clip")
+    s.output(s.convolved(s.node("DequantizeLinear", [q, *numbers], "d", name="d"), s.filters()))
+    mended, changes = repaired(s.model(), tmp_path)
+    assert [change.repair for change in changes] == ["clipped"]
+    found = {pair.tensor: pair.scale for pair in find(mended)}
+    assert found["x_relu" if zero == 0 else "x"] == (pytest.approx(scale),)
+    assert apart(s.model(), mended) < 0.03
 
 
 def test_a_repair_of_only_some_habits_leaves_the_others(tmp_path: Path) -> None:

@@ -1,11 +1,11 @@
 """Make somebody else's Q/DQ model legal and fast for TensorRT.
 
 Takes models of onnxruntime (Q/DQ, QOperator and dynamic), tf2onnx, quark, PyTorch exporters, modelopt and
-pytorch-quantization: uint8 and zero points, INT32 biases, scales of shape [1] or per channel on activations, shared and
-doubled pairs, pairs between a Conv and its activation, weights behind a Transpose or with scales along the wrong axis,
-Concat with different scales, Casts to FP16, integer operators, integer inputs and outputs with a zero point. Every
-change is listed with its reason, and the outputs before and after are compared on onnxruntime. The original stays
-as it is.
+pytorch-quantization: uint8 and zero points, integers that are clipped or moved, INT32 biases, scales of shape [1] or
+per channel on activations, shared and doubled pairs, pairs between a Conv and its activation, weights behind a
+Transpose or with scales along the wrong axis, Concat with different scales, Casts to FP16, integer operators, integer
+inputs and outputs with a zero point. Every change is listed with its reason, and the outputs before and after are
+compared on onnxruntime. The original stays as it is.
 """
 
 from __future__ import annotations

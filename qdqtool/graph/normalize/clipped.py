@@ -17,6 +17,9 @@ from qdqtool.graph.normalize.bench import Bench
 from qdqtool.graph.normalize.zero_points import cut_below
 from qdqtool.graph.view import Node
 
+_EXACT = frozenset({(0, 127), (-128, 127)})
+"""Steps below and above zero that INT8 has, too; below 0 a Relu cuts off."""
+
 
 def repair(bench: Bench) -> Iterator[Change]:
     """Let each DequantizeLinear behind a Clip of integers read the QuantizeLinear, with a scale that fits."""
@@ -27,10 +30,12 @@ def repair(bench: Bench) -> Iterator[Change]:
         if clip is None or quantize is None:
             continue
         limits = _limits(bench, pair, clip)
-        zero, step = pair.zero_point[0], pair.scale[0]
-        low, high = (limits[0] - zero) * step, (limits[1] - zero) * step
-        exact = low == 0 or (limits[0] - zero, limits[1] - zero) == (-128, 127)
-        scale = step if exact and limits[1] - zero <= 127 else max(-low, high) / 127
+        step = pair.scale[0]
+        low, high = (limit - pair.zero_point[0] for limit in limits)
+        if low >= high:
+            continue
+        exact = (low, high) in _EXACT
+        scale = step if exact else max(-low, high) * step / 127
         node = bench.nodes[pair.dequantize or ""]
         twin = bench.edit.node(
             "QuantizeLinear",
@@ -47,7 +52,7 @@ def repair(bench: Bench) -> Iterator[Change]:
             subject=clip.name,
             what=f"Clip of integers to {limits[0]} ... {limits[1]} taken out; the scale is {scale:.4g} now, was {step:.4g}",
             reason="TensorRT imports no Clip of integers, and the pair around it would not fuse",
-            error=0.0 if exact and scale == step else None,
+            error=0.0 if exact else None,
         )
 
 
@@ -58,7 +63,8 @@ def _quantize(bench: Bench, pair: QdqPair, clip: Node | None) -> Node | None:
         return None
     maker = bench.view.producer(clip.inputs[0])
     bounds = [name for name in clip.inputs[1:] if name]
-    same = maker is not None and maker.op == "QuantizeLinear"
+    numbers = bench.view.by_name[pair.dequantize or ""].inputs[1:]
+    same = maker is not None and maker.op == "QuantizeLinear" and maker.inputs[1:] == numbers
     return maker if same and all(bench.view.is_constant(name) for name in bounds) else None
 
 
