@@ -34,6 +34,7 @@ HELD = 8
 _BANNER = re.compile(rb"\n&&&& RUNNING [^\n#]{1,200}# [^\n]")
 """A banner at the beginning of its line, where a shell puts it."""
 PIECE = 1 << 16
+"""Bytes read at once while banners are looked for."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,12 +50,9 @@ class Part:
 def parts_of(path: Path) -> Iterator[Part]:
     """Parts of about 4 MiB, each but the first beginning with a run's banner; one part where that cannot be."""
     begin, line = 0, 1
-    with path.open("rb", buffering=0) as stream:
-        if is_plain(stream.read(4096)):
-            stream.seek(0)
-            for cut, next_line in _cuts(stream):
-                yield Part(path=path, begin=begin, end=cut, first_line=line)
-                begin, line = cut, next_line
+    for cut, next_line in _cuts_of(path):
+        yield Part(path=path, begin=begin, end=cut, first_line=line)
+        begin, line = cut, next_line
     yield Part(path=path, begin=begin, end=_size(path), first_line=line)
 
 
@@ -113,6 +111,17 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
+
+
+def _cuts_of(path: Path) -> Iterator[tuple[int, int]]:
+    """As `_cuts`; nothing for a file that is no plain text, or that cannot be read: its reader says why."""
+    try:
+        with path.open("rb", buffering=0) as stream:
+            if is_plain(stream.read(4096)):
+                stream.seek(0)
+                yield from _cuts(stream)
+    except OSError:
+        return
 
 
 def _cuts(stream: BinaryIO | RawIOBase) -> Iterator[tuple[int, int]]:

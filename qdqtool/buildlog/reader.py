@@ -47,7 +47,6 @@ class Progress:
 
     run: int
     lines: int
-    taken: int
     phase: str
     layer: str
     best_ms: float | None
@@ -89,7 +88,6 @@ class Reader:
         return Progress(
             run=self._run.number,
             lines=self._line,
-            taken=self._source.taken,
             phase=self._run.phases.current,
             layer=layer,
             best_ms=best,
