@@ -208,6 +208,15 @@ def scale_zero():
 
 
 @graph
+def scale_integer():
+    s = Quantized()
+    proto = s.done(s.qconv("c1", s.image()))
+    step = next(tensor for tensor in proto.graph.initializer if tensor.name == "c1_x_s")
+    step.CopyFrom(onnx.numpy_helper.from_array(np.int64(1), "c1_x_s"))
+    return proto
+
+
+@graph
 def scale_negative():
     s = Quantized()
     return s.done(s.qconv("c1", s.image(), step=-0.1))
@@ -830,6 +839,14 @@ def scale_wrong_axis():
     s = Quantized()
     weight = s.pair(s.weight("w", 16, 16, 3, 3), "c1_w", np.full(16, 0.01), axis=7)
     return s.done(s.raw_conv("c1", s.pair(s.image(), "c1_x"), weight))
+
+
+@graph
+def scale_wrong_axis_of_one_half():
+    proto = scale_wrong_axis()
+    half = next(node for node in proto.graph.node if node.name == "c1_w/DQ")
+    half.attribute[0].i = 0
+    return proto
 
 
 @graph

@@ -90,6 +90,7 @@ CASES: dict[str, tuple[set[str], tuple[Claim, ...]]] = {
     "weight_scale_count": ({"scale_length"}, (refused("K == scaleSize"),)),
     "zero_point_count": ({"scale_length"}, (refused("zeroPointSize == scaleSize"),)),
     "scale_zero": ({"scale_value"}, (POSITIVE,)),
+    "scale_integer": ({"scale_value"}, (refused("c1_x/Q"),)),
     "scale_negative": ({"scale_value"}, (POSITIVE,)),
     "scale_tiny": (CLEAN, (int8("c1"),)),
     "half_scale_underflow": ({"scale_value"}, (POSITIVE,)),
@@ -166,6 +167,7 @@ CASES: dict[str, tuple[set[str], tuple[Claim, ...]]] = {
     "missing_zero_point": (CLEAN, (int8("c1"),)),
     "pad_behind_pair": (CLEAN, (int8("c0", "c1"), as_many_kernels_as("chain_ok"))),
     "scale_wrong_axis": ({"scale_length", "weight_axis"}, (refused("Axis must be"),)),
+    "scale_wrong_axis_of_one_half": ({"scale_length"}, (refused("c1_w/Q"),)),
     "halves_apart": ({"halves"}, (int8("c1"),)),
 }  # fmt: skip
 
