@@ -59,6 +59,8 @@ class Crew:
     several threads on one sample and lets inference and counting overlap.
 
     Attributes:
+        workers: how many samples run at once.
+        threads: processors that share one sample.
         digest: of all that decides the fetched values, weights included; None unless it was asked for.
     """
 
@@ -71,8 +73,8 @@ class Crew:
         self._fetched = tuple(name for name in tensors if name not in fed)
         free = manner.threads or processors()
         bytes_per_sample = fetched_bytes(model.view, self._fetched)
-        self._workers = max(1, min(free, _ROOMY // max(1, bytes_per_sample)))
-        self._threads = max(1, free // self._workers)
+        self.workers = max(1, min(free, _ROOMY // max(1, bytes_per_sample)))
+        self.threads = max(1, free // self.workers)
         self._is_convolutional = any(node.op == "Conv" for node in model.view.nodes)
         self._probe = _Probe(model, self._fetched) if self._fetched else None
         self.digest = (self._probe.digest() if self._probe else "") if identify else None
@@ -88,8 +90,8 @@ class Crew:
             InputFileError: the model fails on a sample, or a tensor holds NaN or Inf.
         """
         self._open()
-        with ThreadPoolExecutor(self._workers, thread_name_prefix="collect") as pool:
-            hands = [pool.submit(self._work, work, on_done) for _ in range(self._workers)]
+        with ThreadPoolExecutor(self.workers, thread_name_prefix="collect") as pool:
+            hands = [pool.submit(self._work, work, on_done) for _ in range(self.workers)]
             try:
                 wait(hands, return_when=FIRST_EXCEPTION)
             except BaseException:
@@ -104,9 +106,9 @@ class Crew:
             return
         renamed: dict[str, str] = {}
         if self._is_convolutional:
-            self._session, renamed = open_blocked(self._probe.file, self._threads)
+            self._session, renamed = open_blocked(self._probe.file, self.threads)
         else:
-            self._session = open_session(self._probe.file, self._threads)
+            self._session = open_session(self._probe.file, self.threads)
         self._outputs = {name: renamed.get(name, name) for name in self._fetched}
         self._probe.remove()
 

@@ -17,7 +17,7 @@ import pytest
 
 from calibrators.histogram import histogram_of, merge
 from qdqtool.calibration.collect import Collection, activations, collect
-from qdqtool.calibration.crew import Manner
+from qdqtool.calibration.crew import Crew, Manner
 from qdqtool.calibration.histograms import Histograms, load_histograms, save_histograms
 from qdqtool.calibration.samples import open_samples
 from qdqtool.calibration.shards import merge_files, merge_parts
@@ -69,6 +69,17 @@ def test_the_number_of_threads_changes_nothing(model: Model, data: Path, threads
         gathered(model, str(data), manner=Manner(threads=threads)).tensors
         == gathered(model, str(data)).tensors
     )
+
+
+def test_samples_with_much_to_fetch_share_the_processors(tmp_path: Path) -> None:
+    sketch = models.Sketch()
+    x = sketch.node("Relu", [sketch.input("x", [1, 1 << 14, 1 << 12])], "large", name="relu")
+    sketch.output(sketch.node("MatMul", [x, sketch.weight("w", 1 << 12, 2)], "y", name="mm"), [1, 1 << 14, 2])
+    model = opened(sketch.model(), tmp_path)
+    crew = Crew(model, ("large",), Manner(threads=4))
+    assert (crew.workers, crew.threads) == (1, 4)
+    small = Crew(model, ("y",), Manner(threads=4))
+    assert (small.workers, small.threads) == (4, 1)
 
 
 def test_what_lies_side_by_side_in_a_file_changes_nothing(model: Model, data: Path, tmp_path: Path) -> None:

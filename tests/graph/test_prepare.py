@@ -36,6 +36,11 @@ def test_a_clean_model_stays_as_it_is(tmp_path: Path) -> None:
     assert prepare(model, EVERYTHING).proto == model.proto
 
 
+def test_a_model_with_nothing_to_prepare_is_not_copied(tmp_path: Path) -> None:
+    model = opened(models.conv_chain(), tmp_path)
+    assert prepare(model, EVERYTHING) is model
+
+
 @pytest.mark.parametrize("name", models.ALL)
 def test_a_prepared_model_computes_the_same(name: str, tmp_path: Path) -> None:
     proto = models.ALL[name]()
