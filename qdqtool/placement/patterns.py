@@ -14,7 +14,17 @@ _MOST_TOKENS = 512
 _WIDEST = 16
 _PAIR = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _KEPT_IN_EPILOGUE = frozenset(
-    {"BatchNormalization", "Clip", "GlobalAveragePool", "HardSwish", "LeakyRelu", "Mul", "ReduceMean", "Relu"}
+    {
+        "Add",
+        "BatchNormalization",
+        "Clip",
+        "GlobalAveragePool",
+        "HardSwish",
+        "LeakyRelu",
+        "Mul",
+        "ReduceMean",
+        "Relu",
+    }
 )
 _SCALING = frozenset({"Add", "Cast", "Div", "Mul", "Sub", "Where"})
 

@@ -195,9 +195,11 @@ def pool_chain() -> onnx.ModelProto:
 
 
 def pooled_head(outputs: int) -> onnx.ModelProto:
-    """conv1 -> its global average -> a Gemm."""
+    """A residual convolution -> its global average -> a Gemm."""
     s = Sketch(35)
-    y = s.relu("relu1", s.conv("conv1", s.input("x", [1, 16, 16, 16]), (16, 64)))
+    x = s.input("x", [1, 64, 16, 16])
+    y = s.node("Add", [s.conv("conv1", x, (64, 64)), x], "sum", name="add")
+    y = s.relu("relu1", y)
     y = s.node("GlobalAveragePool", [y], "pool_y", name="pool")
     y = s.node("Flatten", [y], "flat", name="flatten")
     s.output(s.node("Gemm", [y, s.weight("fc_w", 64, outputs)], "y", name="fc"), [1, outputs])
