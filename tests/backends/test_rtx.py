@@ -163,7 +163,7 @@ def test_flags_that_make_sense_without_a_gpu_are_honoured(tmp_path: Path) -> Non
 
 def test_precision_flags_mean_nothing_where_types_stand_in_the_model(tmp_path: Path) -> None:
     error = error_of(UsageError, graphs.quantized_conv(), tmp_path, flags=("--int8",))
-    assert "--int8: this release has no such builder flag" in error.what
+    assert "--int8: types stand in the model here: INT8 as Q/DQ" in error.what
 
 
 def test_an_unknown_target_is_answered_with_those_there_are(tmp_path: Path) -> None:

@@ -158,7 +158,8 @@ def _builder_flag(*names: str) -> Setter:
         found = [name for name in names if name in known]
         if not found and flag.name in PRECISIONS and strong_of(trt) == "always":
             raise refused_flag(
-                flag, "types stand in the model here: qdqtool convert MODEL -o OUT --types fp16"
+                flag,
+                "types stand in the model here: INT8 as Q/DQ (qdqtool run), FP16 and BF16 by qdqtool convert MODEL -o OUT",
             )
         if not found:
             raise refused_flag(flag, "this release has no such builder flag")
