@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from math import fsum
 
 from qdqtool.core.findings import Evidence, Finding, Severity
 from qdqtool.core.report import LayerRow, Report
@@ -57,7 +58,7 @@ def _group(code: str, check: str, entries: list[Finding], times: dict[str, float
         hazard=next((entry.hazard for entry in entries if entry.hazard), ""),
         findings=tuple(entries),
         bytes=sum(entry.bytes or 0 for entry in entries),
-        ms=sum(times.get(name, 0.0) for name in {entry.subject for entry in entries}),
+        ms=fsum(times.get(name, 0.0) for name in {entry.subject for entry in entries}),
     )
 
 
