@@ -26,8 +26,16 @@ SHARED = (
     "mlperf_tiny_resnet8/qdq_int8_tf2onnx.onnx",
     "mobilenet_v2_100_imagenet_ptqw/qdq_int8_tf2onnx.onnx",
 )
-BEYOND_REPAIR = frozenset({"int4_weights_int8_activation", "int8_blocks", "half_scale_float_data"})
-"""INT4, block scales, and a model whose types contradict each other: all lint errors of others go."""
+BEYOND_REPAIR = frozenset(
+    {
+        "int4_weights_int8_activation",
+        "int8_blocks",
+        "half_scale_float_data",
+        "scale_integer",
+        "scale_wrong_axis_of_one_half",
+    }
+)
+"""INT4, block scales, and models whose types or pairs contradict each other: all lint errors of others go."""
 
 
 def _feeds(proto: onnx.ModelProto) -> dict[str, np.ndarray]:
