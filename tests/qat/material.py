@@ -60,7 +60,7 @@ def make(folder: Path, model: str, *changes: str) -> Case:
     columns, _ = network.train.gathered()
     np.savez(folder / "samples.npz", **dict(zip(network.inputs, columns, strict=True)))
     source = open_samples(str(folder / "samples.npz"), ready.view.inputs)
-    table = make_table(collect(ready, placement, source, batch=1), placement, ready.view, recipe.calibrate)
+    table = make_table(collect(ready, placement, source), placement, ready.view, recipe.calibrate)
     return Case(network=network, model=ready, placement=placement, table=table, recipe=recipe)
 
 

@@ -87,3 +87,6 @@ def test_an_export_killed_in_the_middle_leaves_the_old_model(tmp_path: Path) -> 
     good = (tmp_path / "model.onnx").read_bytes()
     killed(EXPORT, str(tmp_path))
     assert (tmp_path / "model.onnx").read_bytes() == good
+    assert len(list(tmp_path.iterdir())) == 2
+    network.export(tmp_path / "model.onnx")
+    assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from functools import partial
 from pathlib import Path
+from shutil import rmtree
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -39,6 +40,7 @@ def export(flat: fx.GraphModule, inputs: Inputs, path: Path, *, exporter: str, o
     flat.eval()
     device = next((parameter.device for parameter in flat.parameters()), torch.device("cpu"))
     inputs = tuple(value.to(device) for value in inputs)
+    _clear(path)
     write = partial(_write, flat, inputs, exporter=exporter, opset=opset)
     if _weight_bytes(flat) < SINGLE_FILE_LIMIT:
         with replacing(path) as draft:
@@ -50,6 +52,15 @@ def export(flat: fx.GraphModule, inputs: Inputs, path: Path, *, exporter: str, o
         write(draft)
         # The exporters scatter large weights over many files; ours puts them into one.
         save(load(draft), path)
+
+
+def _clear(path: Path) -> None:
+    """Remove what a killed export left beside its model; nobody else exports to this path."""
+    for draft in path.parent.glob(f".{path.name}.*"):
+        if draft.is_dir():
+            rmtree(draft)
+        else:
+            draft.unlink()
 
 
 def _write(flat: fx.GraphModule, inputs: Inputs, draft: Path, *, exporter: str, opset: int) -> None:
