@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from qdqtool.core.protocols import Feeds
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import InputFileError
 from qdqtool.graph.typed.emulate import emulation
+from qdqtool.graph.typed.rounding import EXAMPLE, STEPS, example_model, rounding
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -119,6 +121,8 @@ def open_runner(
     options = session_options(faithful=faithful, threads=_cores() // at_once if crowded else 0)
     if not optimized:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if faithful and provider == CPU and not rounds():
+        model = rounding(model) or model
     try:
         session = _session(model, options, provider)
     except _TROUBLE as error:
@@ -128,6 +132,13 @@ def open_runner(
         description = f"{description}, BF16 emulated"
         session = _session(instead, options, provider)
     return OrtRunner(session, description, where, at_once)
+
+
+@lru_cache(maxsize=1)
+def rounds() -> bool:
+    """Whether QuantizeLinear of FP16 values rounds on the CPU."""
+    (found,) = _session(example_model(), session_options(), CPU).run(None, {"x": EXAMPLE})
+    return bool(found[0] == STEPS)
 
 
 def _session(

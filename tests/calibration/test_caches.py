@@ -200,7 +200,9 @@ def written_by_onnxruntime(tmp_path: Path) -> Path:
     from onnxruntime.quantization.calibrate import CalibrationMethod, TensorsData
     from onnxruntime.quantization.quant_utils import write_calibration_table
 
-    ranges = {"x": (np.float32(-1.5), np.float32(2.25)), "conv:0": (np.float32(-3.5), np.float32(4.0))}
+    bounds = {"x": (-1.5, 2.25), "conv:0": (-3.5, 4.0)}
+    # arrays, because older releases cannot write numbers as JSON
+    ranges = {name: tuple(np.array(end, np.float32) for end in ends) for name, ends in bounds.items()}
     write_calibration_table(TensorsData(CalibrationMethod.MinMax, ranges).data, str(tmp_path))
     return tmp_path
 

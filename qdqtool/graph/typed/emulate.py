@@ -26,7 +26,7 @@ def emulation(source: Path | bytes) -> bytes | None:
     Inputs and outputs in BF16 become FP32. Only sums inside a kernel differ: they are not rounded, as they are not
     on a GPU either.
     """
-    model = _opened(source)
+    model = opened(source)
     if model is None or weight_bytes(model) >= SINGLE_FILE_LIMIT // 2:
         return None
     view = model.view
@@ -35,7 +35,8 @@ def emulation(source: Path | bytes) -> bytes | None:
     return serialize(_emulated(model))
 
 
-def _opened(source: Path | bytes) -> Model | None:
+def opened(source: Path | bytes) -> Model | None:
+    """The model of a file or of its bytes; None where the bytes are none."""
     if isinstance(source, Path):
         return load(source)
     try:
