@@ -8,6 +8,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import numpy_helper
 
+from qdqtool.errors import InputFileError
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.load import load
 from qdqtool.graph.model import Model
@@ -36,12 +37,12 @@ def emulation(source: Path | bytes) -> bytes | None:
 
 
 def opened(source: Path | bytes) -> Model | None:
-    """The model of a file or of its bytes; None where the bytes are none."""
-    if isinstance(source, Path):
-        return load(source)
+    """The model of a file or of its bytes; None where our reader refuses it, whatever a runtime makes of it."""
     try:
+        if isinstance(source, Path):
+            return load(source)
         return Model(proto=onnx.load_model_from_string(source), path=Path("model.onnx"))
-    except DecodeError:
+    except (DecodeError, InputFileError):
         return None
 
 
