@@ -107,3 +107,14 @@ def test_names_do_not_matter(profile, spoil, tmp_path):
     assert lint(model).findings == ()
     assert len(predict(model, profile).layers) == len(plain.layers)
     assert [n.precision for n in predict(model, profile).nodes] == [n.precision for n in plain.nodes]
+
+
+def test_a_single_scale_in_a_vector_fits_a_bias_of_one_dimension(tmp_path):
+    s = models.Sketch()
+    steps, zero = s.constant("steps", np.float32([0.01])), s.constant("zero", np.int32(0))
+    bias = s.node(
+        "DequantizeLinear", [s.constant("b_q", np.arange(8, dtype=np.int32)), steps, zero], "b", name="b/DQ"
+    )
+    s.output(s.node("Conv", [s.input("x", [1, 4, 6, 6]), s.weight("w", 8, 4, 1, 1), bias], "y", name="c"))
+    found = lint(load(models.save(s.model(), tmp_path))).findings
+    assert "scale_length" not in {finding.rule for finding in found}

@@ -33,12 +33,14 @@ def _misfit(flow: Flow, pair: QdqPair) -> str:
     shape = flow.view.info(pair.tensor).shape
     if pair.scale_shape is None or len(pair.scale_shape) != 1 or pair.axis is None or shape is None:
         return ""
+    if len(pair.scale) == 1:
+        return ""  # a single one fits any tensor, and its axis means nothing
     for name in filter(None, (pair.quantize, pair.dequantize)):
         axis = int(flow.view.by_name[name].attribute("axis", 1))
-        if len(pair.scale) > 1 and not -len(shape) <= axis < len(shape):
+        if not -len(shape) <= axis < len(shape):
             return f"the channel axis of {name} is {axis}, the tensor has {len(shape)} dimensions"
     channels = shape[pair.axis]
-    if isinstance(channels, int) and len(pair.scale) not in {1, channels}:
+    if isinstance(channels, int) and len(pair.scale) != channels:
         return f"there are {len(pair.scale)} scales for the {channels} channels of axis {pair.axis}"
     return ""
 
