@@ -42,11 +42,11 @@ $(VENV)/.installed: pyproject.toml | $(BIN)/python
 	touch $@
 
 $(VENV)/.installed-test: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet -e '.[rtx,sweep,cluster,test]'
+	$(BIN)/python -m pip install --quiet -e '.[rtx,sweep,cluster,png,parquet,test]'
 	touch $@
 
 $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet -e '.[rtx,sweep,cluster,dev]'
+	$(BIN)/python -m pip install --quiet -e '.[rtx,sweep,cluster,png,parquet,dev]'
 	touch $@
 
 $(TORCH)/.installed: pyproject.toml
