@@ -71,6 +71,15 @@ EVIL = {
     "escapes": b"\x1b[" * 50_000,
     "option": b"=== Build Options ===\n" + _PREFIX + b": " * 40_000,
     "profile row": b"Layer   Time (ms)   Avg. Time (ms)   Time %\n" + _PREFIX + b"1 " * 50_000,
+    "gap of a profile row": b"Layer   Time (ms)   Avg. Time (ms)   Time %\n"
+    + _PREFIX
+    + b"x"
+    + b" " * 100_000
+    + b"y",
+    "words of a profile row": b"Layer   Time (ms)   Avg. Time (ms)   Time %\n"
+    + _PREFIX
+    + b"x y  " * 20_000
+    + b"z",
     "format": b"Adding reformat layer: " + b" from " * 18_000,
 }
 

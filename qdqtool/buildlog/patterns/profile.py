@@ -36,7 +36,8 @@ PLUGIN = Family(
             rows=(
                 row(
                     "profile-row",
-                    rf"(?P<layer>\S.*?)\s{{2,}}(?P<numbers>{_N}(?:\s+{_N}){{2,3}}%?)",
+                    # Two blanks end the name: without that, each blank of a long gap would be tried as its end.
+                    rf"(?P<layer>\S(?:.(?<!\s\s))*?)\s{{2,}}(?P<numbers>{_N}(?:\s+{_N}){{2,3}}%?)",
                     "Conv_10 + Relu_11      34.63           0.0254             0.0256      1.6",
                 ),
                 row(
