@@ -290,7 +290,7 @@ class QatOptions(Section):
     exporter: Literal["legacy", "dynamo"] = "legacy"
     """Which of torch's two ONNX exporters."""
     opset: Annotated[int, Field(ge=17, le=20)] = 17
-    """ONNX opset of the export."""
+    """ONNX opset of the export; the exporter dynamo writes none below 18."""
     seed: int = 0
     """Order of the samples and everything random."""
     tensorboard: bool = False
