@@ -6,6 +6,7 @@ import io
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -132,8 +133,19 @@ def test_a_conversation_ends_its_program_and_the_programs_children(tmp_path: Pat
         assert process.stdout is not None
         grandchild = int(process.stdout.readline())
     assert process.returncode == -9
-    status = Path(f"/proc/{grandchild}/stat")
-    assert not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z"
+    deadline = time.monotonic() + 60  # the kernel ends a killed process when it gets to it
+    while _runs(grandchild) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not _runs(grandchild)
+
+
+def _runs(process: int) -> bool:
+    """Whether a process runs; one that ended and waits for its parent does not."""
+    try:
+        status = Path(f"/proc/{process}/stat").read_text("utf-8")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
 
 
 NAMES = st.dictionaries(st.text(), st.integers(0, 5), max_size=4)

@@ -214,7 +214,7 @@ def _is_alive(pid: int) -> bool:
     """Whether a process runs; one that ended and waits for its parent does not."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text("utf-8")
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
     return status.rpartition(")")[2].split()[0] != "Z"
 
@@ -231,7 +231,7 @@ def test_trtexec_and_its_children_end_with_us(
     monkeypatch.setenv("STAND_IN", "family")
 
     def cancel(_: BuildProgress) -> None:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while not (tmp_path / "child").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
         raise KeyboardInterrupt
@@ -246,7 +246,7 @@ def test_trtexec_and_its_children_end_with_us(
     if not (tmp_path / "child").exists():
         pytest.skip("the machine was too busy to start the program in time")
     child = int((tmp_path / "child").read_text("utf-8"))
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while _is_alive(child) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not _is_alive(child)

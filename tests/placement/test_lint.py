@@ -130,9 +130,9 @@ def test_twenty_thousand_nodes_take_seconds(tmp_path):
         x = s.relu(f"relu{step}", s.qconv(f"c{step}", x, kernel=1))
     model = load(models.save(s.done(x), tmp_path))
     assert len(model.view.nodes) >= 14_000
-    start = time.perf_counter()
+    start = time.process_time()
     assert lint(model).findings == ()
-    assert time.perf_counter() - start < 15
+    assert time.process_time() - start < 60  # processor time: a square would take many minutes
 
 
 class TestCommand:

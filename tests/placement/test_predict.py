@@ -153,9 +153,9 @@ def test_many_nodes_take_seconds(profile, tmp_path):
         x = s.relu(f"relu{step}", s.qconv(f"c{step}", x, kernel=1))
     model = load(models.save(s.done(x), tmp_path))
     assert len(model.view.nodes) >= 14_000
-    start = time.perf_counter()
+    start = time.process_time()
     assert len(predict(model, profile).ledger) == 10_000
-    assert time.perf_counter() - start < 15
+    assert time.process_time() - start < 60  # processor time: a square would take many minutes
 
 
 def test_predict_json_is_exactly_the_artefact(tmp_path, capfd):
