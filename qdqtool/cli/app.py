@@ -13,6 +13,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 import qdqtool
+from qdqtool.cli.bare_cluster import BareCluster
 from qdqtool.cli.screen import stderr
 from qdqtool.errors import Bug, Interrupted, QdqError
 from qdqtool.plugins import Shelf
@@ -65,7 +66,7 @@ def application() -> typer.main.Typer | Any:
         if isinstance(plugin, typer.Typer):
             app.add_typer(plugin, name=name)
         else:
-            app.command(name=name)(plugin)
+            app.command(name=name, cls=BareCluster)(plugin)
     return typer.main.get_command(app)
 
 

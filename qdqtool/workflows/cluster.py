@@ -26,7 +26,7 @@ from qdqtool.workflows.calibration import Calibration, CalibrationOrder, OnProgr
 
 SHARDS: Final = 64
 """Into how many parts the samples are divided, if there are so many: small enough that little is lost with a worker."""
-LOCAL: Final = frozenset({"local", "dask://"})
+LOCAL: Final = frozenset({"", "local", "dask://"})
 """Words for workers on this machine."""
 
 

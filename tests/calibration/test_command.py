@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from qdqtool.cli.app import run
+from qdqtool.cli.bare_cluster import spelled_out
 from qdqtool.core.kinds import CALIBRATION
 from tests import models
 from tests.calibration.material import images
@@ -177,9 +178,10 @@ def test_a_killed_worker_loses_nothing(model: str, data: str, tmp_path: Path) ->
     samples = f"{code}:feeds"
     alone, spread = tmp_path / "alone.json", tmp_path / "spread.json"
     assert run(["calibrate", model, "--samples", samples, "-o", str(alone)]) == 0
-    command = [sys.executable, "-m", "qdqtool", "calibrate", model, "--samples", samples, "-o", str(spread)]
+    # no scheduler is named: workers of this machine
+    words = ["calibrate", "--cluster", model, "--samples", samples, "-o", str(spread)]
     done = subprocess.run(
-        [*command, "--cluster", "dask://"],  # none is named: workers of this machine
+        [sys.executable, "-m", "qdqtool", *words],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         check=False,
@@ -194,6 +196,26 @@ def test_a_killed_worker_loses_nothing(model: str, data: str, tmp_path: Path) ->
         tmp_path / "alone.histograms.npz"
     ).read_bytes()
     assert not (tmp_path / "spread.histograms.shards").exists()
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("m.onnx", "m.onnx"),
+        ("m.onnx --cluster", "m.onnx --cluster local"),
+        ("--cluster m.onnx -o t.json", "--cluster local m.onnx -o t.json"),
+        ("m.onnx --cluster --samples random:2", "m.onnx --cluster local --samples random:2"),
+        ("m.onnx --cluster local -o t", "m.onnx --cluster local -o t"),
+        ("m.onnx --cluster dask://host:8786 -o t", "m.onnx --cluster dask://host:8786 -o t"),
+        ("m.onnx --cluster dask://", "m.onnx --cluster dask://"),
+        ("--cluster host:8786 m.onnx", "--cluster host:8786 m.onnx"),
+        ("--cluster=tcp://host:1 m.onnx", "--cluster=tcp://host:1 m.onnx"),
+        ("-- --cluster", "-- --cluster"),
+    ],
+    ids=lambda words: words,
+)
+def test_a_cluster_without_an_address_is_this_machine(typed: str, meant: str) -> None:
+    assert " ".join(spelled_out(typed.split())) == meant
 
 
 def test_a_scheduler_that_does_not_answer_is_named(

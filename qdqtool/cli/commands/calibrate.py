@@ -5,8 +5,8 @@ samples, and their order changes nothing. The histograms stay beside the table (
 command after an interruption goes on from there, and another --method needs no second pass.
 
 Many machines: give each of them the same command with --shard 1/4 ... 4/4 and -o part-1.npz ..., then --merge the
-parts (with --samples too where the recipe corrects biases); or let --cluster spread shards over the workers of a
-Dask scheduler. The table is the same, bit for bit.
+parts (with --samples too where the recipe corrects biases); or let `--cluster dask://host:8786` spread shards over the
+workers of a Dask scheduler; a bare --cluster starts workers on this machine. The table is the same, bit for bit.
 
 A depthwise convolution whose input channels are of such different size that one scale rounds some of them away is
 named at the end (CAL150), with what to do about it.
@@ -56,7 +56,7 @@ def calibrate(
         list[str] | None, typer.Option(help="Add up the histograms of shards: file, folder or pattern.")
     ] = None,
     cluster: Annotated[
-        str | None, typer.Option(help="Spread over Dask: tcp://host:8786, or local for this machine.")
+        str | None, typer.Option(help="Spread over Dask: dask://host:8786; alone or `local`, this machine.")
     ] = None,
     nan: Annotated[str, typer.Option(help="NaN and Inf in the data: error or skip.")] = "error",
     threads: Annotated[int | None, typer.Option(min=1, help="Processors to use; default: all.")] = None,

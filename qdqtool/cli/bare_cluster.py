@@ -1,0 +1,34 @@
+"""`--cluster` without an address: the parser below knows only options that always take a word."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from typer.core import TyperCommand
+
+OPTION = "--cluster"
+_ADDRESS = re.compile(r"local|[a-z][a-z0-9+.-]*://\S*|[^\s/\\]+:\d+")
+
+
+class BareCluster(TyperCommand):
+    """A command whose `--cluster` may stand alone, first, between other words or last."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """The words that the parser leaves over, after a bare `--cluster` has got its word."""
+        return super().parse_args(ctx, spelled_out(args))
+
+
+def spelled_out(words: Sequence[str]) -> list[str]:
+    """The same words, where a `--cluster` that no address follows is followed by "local".
+
+    An address is `local`, `scheme://...` or `host:port`; anything else belongs to somebody else on the line.
+    """
+    result: list[str] = []
+    for number, word in enumerate(words):
+        result.append(word)
+        following = words[number + 1] if number + 1 < len(words) else "-"
+        if word == OPTION and "--" not in words[:number] and not _ADDRESS.fullmatch(following):
+            result.append("local")
+    return result
