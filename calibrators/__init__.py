@@ -8,6 +8,18 @@ from __future__ import annotations
 from typing import Final
 
 NOT_PLUGINS: Final = frozenset(
-    {"compiled", "error", "histogram", "kernels", "noise", "ranges", "tensorrt", "weights"}
+    {
+        "compiled",
+        "device",
+        "error",
+        "feeds",
+        "histogram",
+        "kernels",
+        "noise",
+        "ranges",
+        "tensorrt",
+        "trouble",
+        "weights",
+    }
 )
 """Modules of this package that are not calibrators."""

@@ -7,9 +7,16 @@
         engine = builder.build_serialized_network(network, config)
 
 `samples` is anything that can be iterated again and again: dictionaries from input name to array, or objects with
-such a dictionary under `feeds`, as the sample sources of qdqtool give them. Leaving the `with` block (or calling
-`finish()`) frees the device memory and raises what went wrong with the data; TensorRT itself would take an error for
-the end of the data and finish with half a calibration. For the same reason no cache is written after an error.
+such a dictionary under `feeds`, as the sample sources of qdqtool give them. Every sample is one batch and has the
+shapes that the network is calibrated with; a last one with fewer rows is filled up with its own.
+
+TensorRT takes an exception for the end of the data and goes on with half a calibration, so errors are made loud:
+
+- all samples are read once before the first goes to TensorRT, so that wrong data leave it with no batch at all, and
+  it refuses to build (`check=False` saves that pass);
+- an error is logged at once, no cache is written after it, and a second build gets neither cache nor data;
+- leaving the `with` block (or calling `finish()`) frees the device memory and raises the error;
+- without either, a `CalibrationDataWarning` follows when the calibrator goes or Python ends.
 
 The classes exist once they are asked for: only then is TensorRT imported, and CUDA only when the first batch is
 copied. TensorRT 11 has no calibrators any more; turn the model into an explicit Q/DQ one instead.
@@ -23,16 +30,21 @@ from __future__ import annotations
 import functools
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+from weakref import finalize
 
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrators.device import DeviceBuffers
 from calibrators.error import CalibrationDataError
+from calibrators.feeds import feeds_of, uniform
+from calibrators.trouble import Trouble, warn_of
 
 _BASES = {
     "EntropyCalibrator2": "IInt8EntropyCalibrator2",
@@ -72,6 +84,7 @@ class Feeder:
         cache: file of the calibration cache: read if it is there, written after calibration; None keeps none.
         batch_size: what TensorRT is told; by default the leading dimension of the first array. With dynamic shapes
             it must be 1.
+        check: whether all samples are read once before TensorRT gets the first.
 
     Raises:
         CalibrationDataError: `samples` can only be iterated once.
@@ -84,6 +97,8 @@ class Feeder:
         samples: Iterable[Any],
         cache: str | os.PathLike[str] | None = None,
         batch_size: int | None = None,
+        *,
+        check: bool = True,
     ) -> None:
         # TensorRT crashes in C++ when a subclass leaves this out.
         self._base.__init__(self)
@@ -95,10 +110,13 @@ class Feeder:
         self._samples = samples
         self._cache = None if cache is None else Path(cache)
         self._batch_size = batch_size
-        self._pending: Iterator[Any] | None = None
-        self._memory: dict[str, _DeviceMemory] = {}
-        self._error: Exception | None = None
-        self._count = 0
+        self._unchecked = check
+        self._pending: Iterator[tuple[NDArray[Any], ...]] | None = None
+        self._buffers = DeviceBuffers()
+        self._trouble = Trouble()
+        # The first is for scripts that never say that they are done; CUDA itself ends before Python does.
+        finalize(self, warn_of, self._trouble.unheard)
+        finalize(self, _abandon, self._buffers).atexit = False
 
     def __enter__(self) -> Feeder:
         return self
@@ -106,40 +124,50 @@ class Feeder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._release()
         if kind is None:
             self.finish()
+            return
+        _abandon(self._buffers)
+        if self._trouble.error is not None:
+            self._trouble.remind("before the build failed")
+            self._trouble.forget()
 
     def finish(self) -> None:
         """Free the device memory and raise what went wrong with the data, if anything did."""
-        self._release()
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
+        self._pending = None
+        error = self._trouble.forget()
+        if error is None:
+            self._buffers.free()
+            return
+        _abandon(self._buffers)
+        raise error
 
     def get_batch_size(self) -> int:
         """Samples per batch, as TensorRT wants to know."""
         if self._batch_size is None:
-            first = next(iter(self._samples), None)
-            arrays = list(_feeds(first).values()) if first is not None else []
-            self._batch_size = int(arrays[0].shape[0]) if arrays and np.ndim(arrays[0]) else 1
+            try:
+                self._batch_size = self._leading()
+            except BaseException as error:  # noqa: BLE001 -- as in get_batch
+                self._trouble.note(error)
+                return 1
         return self._batch_size
 
     def get_batch(self, names: list[str], *_: Any) -> list[int] | None:
         """Device addresses of the next sample in the order of `names`; None when there are no more."""
-        if self._error is not None:
+        if self._trouble.error is not None:
             return None
-        if self._pending is None:
-            self._pending, self._count = iter(self._samples), 0
         try:
-            sample = next(self._pending, None)
-            if sample is not None:
-                self._count += 1
-                return self._uploaded(_feeds(sample), names)
-        except Exception as error:  # noqa: BLE001 -- TensorRT would swallow it; finish() raises it
-            self._error = error
-        if self._count == 0 and self._error is None:
-            self._error = CalibrationDataError("there are no samples")
+            if self._unchecked:
+                for _sample in uniform(self._samples, names):
+                    pass
+                self._unchecked = False
+            if self._pending is None:
+                self._pending = uniform(self._samples, names)
+            arrays = next(self._pending, None)
+            if arrays is not None:
+                return [self._buffers.upload(*pair) for pair in zip(names, arrays, strict=True)]
+        except BaseException as error:  # noqa: BLE001 -- TensorRT would swallow even Ctrl-C; finish() raises it
+            self._trouble.note(error)
         # A second build starts from the first sample again.
         self._pending = None
         return None
@@ -147,39 +175,33 @@ class Feeder:
     def read_calibration_cache(self) -> bytes | None:
         """The content of the cache file; None when there is none, so that TensorRT calibrates."""
         self._pending = None
-        if self._cache is None or not self._cache.exists():
+        if self._trouble.error is not None:
+            self._trouble.remind("a second build gets neither cache nor data, because the first")
             return None
-        return self._cache.read_bytes()
+        try:
+            return (self._cache.read_bytes() or None) if self._cache is not None else None
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._trouble.note(error)
+            return None
 
     def write_calibration_cache(self, cache: Any) -> None:
         """Keep what TensorRT found, all or nothing; never after a data error."""
-        if self._cache is not None and self._error is None:
+        if self._cache is None:
+            return
+        if self._trouble.error is not None:
+            self._trouble.remind(f"{self._cache} is not written, because")
+            return
+        try:
             _write(self._cache, bytes(cache))
+        except OSError as error:
+            self._trouble.note(error)
 
-    def _uploaded(self, feeds: Mapping[str, NDArray[Any]], names: list[str]) -> list[int]:
-        missing = [name for name in names if name not in feeds]
-        if missing:
-            raise CalibrationDataError(
-                f"sample {self._count} has no array for input {missing[0]!r}; it has {', '.join(feeds)}"
-            )
-        return [self._copied(name, _calibration_type(feeds[name])) for name in names]
-
-    def _copied(self, name: str, array: NDArray[Any]) -> int:
-        bad = array.size - int(np.count_nonzero(np.isfinite(array)))
-        if bad:
-            raise CalibrationDataError(f"sample {self._count}, input {name!r}: {bad} values are NaN or Inf")
-        memory = self._memory.get(name)
-        if memory is None or memory.size < array.nbytes:
-            if memory is not None:
-                memory.free()
-            memory = self._memory[name] = _DeviceMemory(array.nbytes)
-        memory.copy(array)
-        return memory.address
-
-    def _release(self) -> None:
-        for memory in self._memory.values():
-            memory.free()
-        self._memory = {}
+    def _leading(self) -> int:
+        first = next(iter(self._samples), None)
+        arrays = list(feeds_of(first).values()) if first is not None else []
+        return int(np.shape(arrays[0])[0]) if arrays and np.ndim(arrays[0]) else 1
 
 
 class _LegacyFeeder(Feeder):
@@ -206,51 +228,10 @@ class _LegacyFeeder(Feeder):
         """No histogram is kept."""
 
 
-class _DeviceMemory:
-    """A piece of GPU memory."""
-
-    def __init__(self, size: int) -> None:
-        self._cuda = _cuda()
-        self.size = size
-        self.address = int(_checked(self._cuda.cudaMalloc(max(size, 1)))[0])
-
-    def copy(self, array: NDArray[Any]) -> None:
-        """Fill it from the host."""
-        kind = self._cuda.cudaMemcpyKind.cudaMemcpyHostToDevice
-        _checked(self._cuda.cudaMemcpy(self.address, array.ctypes.data, array.nbytes, kind))
-
-    def free(self) -> None:
-        """Give it back."""
-        _checked(self._cuda.cudaFree(self.address))
-
-
-def _cuda() -> Any:
-    """The CUDA runtime of cuda-python, under its new or its old name."""
-    try:
-        return import_module("cuda.bindings.runtime")
-    except ImportError:
-        return import_module("cuda.cudart")
-
-
-def _checked(answer: tuple[Any, ...]) -> tuple[Any, ...]:
-    status, *values = answer
-    if int(status) != 0:
-        raise CalibrationDataError(f"CUDA refused: {status}")
-    return tuple(values)
-
-
-def _feeds(sample: Any) -> Mapping[str, NDArray[Any]]:
-    feeds = getattr(sample, "feeds", sample)
-    if not isinstance(feeds, Mapping):
-        raise CalibrationDataError(f"a sample is a {type(sample).__name__}, not a dictionary of arrays")
-    return feeds
-
-
-def _calibration_type(array: NDArray[Any]) -> NDArray[Any]:
-    """Floats become FP32, which is all that calibration takes; integers and booleans stay."""
-    array = np.asarray(array)
-    wanted = np.float32 if array.dtype.kind == "f" else array.dtype
-    return np.ascontiguousarray(array, wanted)
+def _abandon(buffers: DeviceBuffers) -> None:
+    """Free what a calibrator leaves behind; when CUDA is gone there is nothing to free."""
+    with suppress(CalibrationDataError, ImportError):
+        buffers.free()
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -7,7 +7,10 @@ border, and what happens to errors, as documented for IInt8Calibrator.
 from __future__ import annotations
 
 import ctypes
+import gc
+import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -18,6 +21,9 @@ import pytest
 
 import calibrators.tensorrt
 from calibrators.error import CalibrationDataError
+from calibrators.feeds import calibration_type
+from calibrators.trouble import CalibrationDataWarning
+from tests.shared import ROOT
 
 NAMES = ("EntropyCalibrator2", "MinMaxCalibrator", "EntropyCalibrator", "LegacyCalibrator")
 
@@ -147,32 +153,172 @@ class Broken:
         raise OSError("disk gone")
 
 
-@pytest.mark.parametrize(
-    ("samples", "error", "words"),
-    [
-        (Broken(), OSError, "disk gone"),
-        ([SAMPLES[0], {"z": np.ones(1)}], CalibrationDataError, "sample 2 has no array for input 'x'"),
-        (
-            [SAMPLES[0], {"x": np.array([[np.nan, 1.0]])}],
-            CalibrationDataError,
-            "sample 2, input 'x': 1 values are NaN",
-        ),
-        ([], CalibrationDataError, "no samples"),
-        ([3], CalibrationDataError, "not a dictionary"),
-    ],
-    ids=["the source fails", "an input is missing", "NaN", "no samples", "not feeds"],
-)
+class Interrupted:
+    def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
+        yield SAMPLES[0]
+        raise KeyboardInterrupt("stop")
+
+
+WRONG = [
+    pytest.param(Broken(), OSError, "disk gone", id="the source fails"),
+    pytest.param(Interrupted(), KeyboardInterrupt, "stop", id="Ctrl-C"),
+    pytest.param(
+        [SAMPLES[0], {"z": np.ones(1)}],
+        CalibrationDataError,
+        "sample 2 has no array for input 'x'; it has z",
+        id="an input is missing",
+    ),
+    pytest.param(
+        [SAMPLES[0], {"x": np.array([[np.nan, 1.0]])}],
+        CalibrationDataError,
+        "sample 2, input 'x': 1 values are NaN",
+        id="NaN",
+    ),
+    pytest.param(
+        [SAMPLES[0], {"x": np.ones((1, 3))}],
+        CalibrationDataError,
+        r"sample 2, input 'x': shape \(1, 3\), but the first sample has \(1, 2\)",
+        id="another shape",
+    ),
+    pytest.param(
+        [SAMPLES[0], {"x": np.ones((2, 2))}],
+        CalibrationDataError,
+        r"shape \(2, 2\)",
+        id="more rows than the first",
+    ),
+    pytest.param([{"x": np.array(["a"])}], CalibrationDataError, "no type of numbers", id="text"),
+    pytest.param([{"x": np.zeros((0, 2))}], CalibrationDataError, "no values", id="an empty array"),
+    pytest.param([], CalibrationDataError, "no samples", id="no samples"),
+    pytest.param([3], CalibrationDataError, "not a dictionary", id="not feeds"),
+]
+
+
+@pytest.mark.parametrize("check", [True, False], ids=["checked first", "unchecked"])
+@pytest.mark.parametrize(("samples", "error", "words"), WRONG)
 def test_a_data_error_ends_the_data_and_is_raised_after_the_build(
-    samples: Any, error: type[Exception], words: str, cuda: Cuda, tmp_path: Path
+    samples: Any,
+    error: type[BaseException],
+    words: str,
+    check: bool,
+    cuda: Cuda,
+    tmp_path: Path,
 ) -> None:
     cache = tmp_path / "calib.cache"
-    calibrator = calibrators.tensorrt.EntropyCalibrator2(samples, cache=cache, batch_size=1)
-    assert len(build(calibrator, cuda)) < 2
+    calibrator = calibrators.tensorrt.EntropyCalibrator2(samples, cache=cache, check=check)
+    assert len(build(calibrator, cuda)) < (1 if check else 2)
     assert not cache.exists()
     with pytest.raises(error, match=words):
         calibrator.finish()
     assert not cuda.memory
     calibrator.finish()
+
+
+def test_wrong_data_leave_tensorrt_without_any_batch(
+    cuda: Cuda, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    samples = [*SAMPLES, {"x": np.ones((1, 3))}]
+    calibrator = calibrators.tensorrt.EntropyCalibrator2(samples, cache=tmp_path / "c")
+    assert build(calibrator, cuda) == []
+    assert "end of the data: do not use the engine" in caplog.text
+    assert f"{tmp_path / 'c'} is not written, because" in caplog.text
+    with pytest.raises(CalibrationDataError, match="sample 3"):
+        calibrator.finish()
+
+
+def test_after_an_error_a_second_build_gets_neither_cache_nor_data(
+    cuda: Cuda, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = tmp_path / "calib.cache"
+    calibrator = calibrators.tensorrt.EntropyCalibrator2(Broken(), cache=cache)
+    build(calibrator, cuda)
+    cache.write_bytes(b"of somebody else")
+    assert build(calibrator, cuda) == []
+    assert "a second build gets neither cache nor data" in caplog.text
+    with pytest.raises(OSError, match="disk gone"):
+        calibrator.finish()
+
+
+def test_an_error_that_nobody_asked_for_is_a_warning_when_the_calibrator_goes(cuda: Cuda) -> None:
+    calibrator = calibrators.tensorrt.EntropyCalibrator2(Broken(), check=False)
+    assert len(build(calibrator, cuda)) == 1
+    assert cuda.memory
+    del calibrator  # the error's frames still hold it
+    with pytest.warns(CalibrationDataWarning, match="disk gone"):
+        gc.collect()
+    assert not cuda.memory
+
+
+@pytest.mark.parametrize("is_finished", [True, False], ids=["finish() was called", "finish() was not called"])
+def test_a_calibrator_without_errors_goes_in_silence(is_finished: bool, cuda: Cuda) -> None:
+    calibrator = calibrators.tensorrt.EntropyCalibrator2(SAMPLES)
+    assert len(build(calibrator, cuda)) == 2
+    if is_finished:
+        calibrator.finish()
+    del calibrator
+    gc.collect()
+    assert not cuda.memory
+
+
+FORGETFUL = """
+    import sys
+    from types import ModuleType
+
+    tensorrt = sys.modules["tensorrt"] = ModuleType("tensorrt")
+    tensorrt.IInt8EntropyCalibrator2 = type("IInt8EntropyCalibrator2", (), {})
+    from calibrators.tensorrt import EntropyCalibrator2
+
+    calibrator = EntropyCalibrator2([{"x": float("nan")}])
+    assert calibrator.get_batch(["x"]) is None
+    print("the engine is built")
+"""
+
+
+def test_an_error_that_nobody_asked_for_is_told_at_the_end_of_python() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(FORGETFUL)],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.stdout == "the engine is built\n"
+    assert "TensorRT takes this for the end of the data" in done.stderr
+    assert (
+        "CalibrationDataWarning: calibration failed: CalibrationDataError: sample 1, input 'x'" in done.stderr
+    )
+
+
+@pytest.mark.parametrize("name", ["directory", "missing/calib.cache"])
+def test_a_cache_that_cannot_be_read_or_written_is_an_error(name: str, cuda: Cuda, tmp_path: Path) -> None:
+    (tmp_path / "directory").mkdir()
+    calibrator = calibrators.tensorrt.EntropyCalibrator2(SAMPLES, cache=tmp_path / name)
+    build(calibrator, cuda)
+    with pytest.raises(OSError, match="directory"):
+        calibrator.finish()
+
+
+def test_an_empty_cache_is_none(cuda: Cuda, tmp_path: Path) -> None:
+    (tmp_path / "c").touch()
+    with calibrators.tensorrt.EntropyCalibrator2(SAMPLES, cache=tmp_path / "c") as calibrator:
+        assert calibrator.read_calibration_cache() is None
+        assert len(build(calibrator, cuda)) == 2
+
+
+def test_a_last_batch_with_fewer_rows_is_filled_up_with_its_own(
+    cuda: Cuda, caplog: pytest.LogCaptureFixture
+) -> None:
+    samples = [{"x": np.arange(8.0).reshape(4, 2)}, {"x": np.array([[8.0, 9.0]])}]
+    with calibrators.tensorrt.EntropyCalibrator2(samples) as calibrator:
+        assert calibrator.get_batch_size() == 4
+        assert build(calibrator, cuda, count=8)[1] == [[8, 9, 8, 9, 8, 9, 8, 9]]
+    assert "sample 2, input 'x': 1 rows instead of 4" in caplog.text
+
+
+def test_arrays_that_are_no_inputs_may_have_any_shape(cuda: Cuda) -> None:
+    samples = [sample | {"boxes": np.zeros((number, 4))} for number, sample in enumerate(SAMPLES)]
+    with calibrators.tensorrt.EntropyCalibrator2(samples) as calibrator:
+        assert len(build(calibrator, cuda)) == 2
 
 
 def failing_build() -> None:
@@ -181,9 +327,15 @@ def failing_build() -> None:
         raise RuntimeError("builder failed")
 
 
-def test_an_error_of_the_build_is_not_hidden_behind_a_data_error(cuda: Cuda) -> None:
+def test_an_error_of_the_build_is_not_hidden_behind_a_data_error(
+    cuda: Cuda, caplog: pytest.LogCaptureFixture
+) -> None:
     with pytest.raises(RuntimeError, match="builder"):
         failing_build()
+    assert (
+        "before the build failed: calibration failed: CalibrationDataError: there are no samples"
+        in caplog.text
+    )
 
 
 def test_cuda_errors_are_raised_after_the_build(cuda: Cuda) -> None:
@@ -194,16 +346,19 @@ def test_cuda_errors_are_raised_after_the_build(cuda: Cuda) -> None:
         calibrator.finish()
 
 
-def test_larger_batches_get_larger_memory_and_nothing_leaks(cuda: Cuda) -> None:
-    samples = [{"x": np.ones((1, 2))}, {"x": np.ones((1, 9))}, {"x": np.ones((1, 3))}]
+def test_another_network_may_ask_for_larger_arrays_and_nothing_leaks(cuda: Cuda) -> None:
+    samples = [{"x": np.ones((1, 9)), "y": np.ones((1, 3))}]
     with calibrators.tensorrt.EntropyCalibrator2(samples) as calibrator:
-        assert len(build(calibrator, cuda)) == 3
+        calibrator._buffers.upload("x", np.ones(2, np.float32))
+        assert build(calibrator, cuda, ("x",), 9) == [[[1] * 9]]
         assert len(cuda.memory) == 1
+        assert build(calibrator, cuda, ("y", "x"), 3) == [[[1] * 3, [1] * 3]]
+        assert len(cuda.memory) == 2
     assert not cuda.memory
 
 
 def test_floats_become_fp32_and_integers_stay(cuda: Cuda) -> None:
-    convert = calibrators.tensorrt._calibration_type
+    convert = calibration_type
     assert convert(np.ones(2, np.float16)).dtype == convert(np.ones(2)).dtype == np.float32
     assert convert(np.ones(2, np.int64)).dtype == np.int64
     assert convert(np.ones((3, 2)).T).flags.c_contiguous
