@@ -6,8 +6,10 @@ from pathlib import Path
 
 from qdqtool.calibration.caches import Cache
 from qdqtool.calibration.caches.cache import cache_of
-from qdqtool.calibration.caches.converting import explicit, scales_of
+from qdqtool.calibration.caches.converting import explicit, reach_of, scales_of
 from qdqtool.calibration.caches.header import Header
+from qdqtool.calibration.samples import open_samples
+from qdqtool.core.conversion import Reach
 from qdqtool.core.recipe import Recipe
 from qdqtool.errors import UsageError
 from qdqtool.graph.find import find, quantized_ops
@@ -15,15 +17,19 @@ from qdqtool.graph.insert import insert
 from qdqtool.graph.load import load
 from qdqtool.graph.model import Model
 from qdqtool.graph.prepare import prepare
+from qdqtool.graph.typed.narrow import NARROW
 from qdqtool.graph.unquantize import unquantize
 from qdqtool.placement.decide import decide
+from qdqtool.workflows.reach import reach_for, wants_samples
 
 
-def to_qdq(path: Path, cache: Cache, recipe: Recipe) -> tuple[Model, tuple[str, ...]]:
+def to_qdq(path: Path, cache: Cache, recipe: Recipe, samples: str = "") -> tuple[Model, tuple[str, ...]]:
     """The Q/DQ model of a float model with the scales of a cache, and what a reader must know of it.
 
+    With a float rest in FP16, what overflows is seen on `samples`; without any, by the ranges of the cache.
+
     Raises:
-        InputFileError: the model is unreadable.
+        InputFileError: the model or a sample is unreadable.
         UsageError: no slot of the model has a scale in the cache, or the model is quantized already.
     """
     model = prepare(load(path), recipe.prepare)
@@ -34,7 +40,23 @@ def to_qdq(path: Path, cache: Cache, recipe: Recipe) -> tuple[Model, tuple[str, 
             fix="take the ONNX file that was calibrated; `qdqtool cache lint --model` compares the two",
             where=str(path),
         )
-    return insert(model, found.placement, found.table, recipe.insert), found.notes
+    reach, doubts = _reach(model, cache, recipe, samples)
+    made = insert(model, found.placement, found.table, recipe.insert, reach)
+    return made, (*found.notes, *doubts, *made.notes)
+
+
+def _reach(model: Model, cache: Cache, recipe: Recipe, samples: str) -> tuple[Reach | None, tuple[str, ...]]:
+    """How large tensors get, where the float rest has a type that may be too small, and how sure that is."""
+    options = recipe.insert
+    if options.types == "fp32" or not wants_samples(options):
+        return None, ()
+    if samples:
+        source = open_samples(samples, model.view.inputs, recipe.samples.preprocess)
+        return reach_for(model, options, source), ()
+    doubt = (
+        "overflows were judged by the ranges of the cache, which may be clipped; --samples shows all of them"
+    )
+    return reach_of(cache, NARROW[options.types].dtype, NARROW[options.types].largest), (doubt,)
 
 
 def from_qdq(path: Path, header: Header) -> tuple[Model, Cache, tuple[str, ...]]:

@@ -32,6 +32,7 @@ from qdqtool.calibration.caches.reading import parse_text
 from qdqtool.calibration.caches.renaming import renamed, running_order
 from qdqtool.calibration.caches.retargeting import for_onnxruntime, for_tensorrt
 from qdqtool.calibration.caches.writing import render
+from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.load import load
@@ -516,6 +517,39 @@ def test_what_a_conversion_does_not_take_as_it_stands_is_noted(tmp_path: Path) -
         "relu1_y: scale -0.00787594 is no positive number; taken as missing",
         "relu2_y: scale 0 is no positive number; taken as missing",
     } < set(notes)
+
+
+@pytest.fixture
+def hot(tmp_path: Path) -> tuple[Path, Path]:
+    """A model with a tensor beyond FP16, and its cache."""
+    sketch = models.Sketch()
+    x = sketch.conv("first", sketch.input("x", ["N", 4, 4, 4]), (4, 4))
+    large = sketch.node("Mul", [x, sketch.constant("gain", np.float32(6e4))], "large", name="gain_up")
+    small = sketch.node("Mul", [large, sketch.constant("loss", np.float32(1e-4))], "small", name="gain_down")
+    sketch.output(sketch.conv("last", small, (4, 4)), ["N", 4, 4, 4])
+    given = cache(x=0.01, first_y=0.02, large=800.0, small=0.1, last_y=0.1)
+    write_cache(tmp_path / "calib.cache", given)
+    return models.save(sketch.model(), tmp_path), tmp_path / "calib.cache"
+
+
+@pytest.mark.parametrize("samples", ["", "random:2"], ids=["by the cache", "on samples"])
+@pytest.mark.parametrize(("overflow", "fate"), [("name", "become infinite"), ("keep", "stay FP32")])
+def test_what_fp16_cannot_hold_is_seen_on_the_way_to_qdq(
+    samples: str, overflow: str, fate: str, hot: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    from qdqtool.cli.app import run
+
+    out = hot[0].with_suffix(".qdq.onnx")
+    words = ["--set", "insert.types=fp16", "--set", f"insert.overflow={overflow}", "--samples", samples]
+    assert run(["cache", "to-qdq", *map(str, hot), "-o", str(out), *words]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    source = "on the samples" if samples else "by their ranges"
+    assert f"reach beyond FP16 {source} and {fate}: 'large' (" in said
+    assert ("may be clipped; --samples shows all of them" in said) is not bool(samples)
+    kept = DType.FLOAT32 if overflow == "keep" else DType.FLOAT16
+    view = load(out).view
+    made = next(node.outputs[0] for node in view.nodes if node.name == "gain_up")
+    assert view.info(made).dtype is kept
 
 
 def test_the_command_line_shows_names_as_they_are_and_tells_of_other_lines(

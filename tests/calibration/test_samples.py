@@ -365,6 +365,13 @@ def test_random_samples_are_marked_and_repeatable() -> None:
         open_samples("random:many", inputs)
 
 
+def test_random_samples_are_what_the_model_wants_and_never_preprocessed() -> None:
+    inputs = (info("x", "N", 3, 8, 6),)
+    pixels = Preprocess(arrays=True, mean=(1.0, 2.0, 3.0), scale=0.5, resize=4, layout="nchw")
+    plain, prepared = (next(iter(open_samples("random:1", inputs, how))) for how in (Preprocess(), pixels))
+    assert np.array_equal(plain.feeds["x"], prepared.feeds["x"])
+
+
 def test_random_samples_take_the_shapes_that_the_model_leaves_open() -> None:
     inputs = (info("image", "N", 3, "H", "W"), info("mask", 1, 4))
     source = open_samples("random:2,image:1x3x8x6[1:]", inputs)
@@ -512,6 +519,13 @@ def test_wrong_numbers_of_channels_in_the_recipe_are_named(tmp_path: Path) -> No
         values(str(tmp_path), preprocess=Preprocess(mean=(1.0, 2.0)))
     with pytest.raises(UsageError, match="cannot become"):
         values(str(tmp_path), preprocess=Preprocess(reshape=(7,)))
+
+
+def test_finished_arrays_that_would_be_preprocessed_again_are_told_apart(tmp_path: Path) -> None:
+    place = saved(tmp_path, x=np.ones((2, 3, 4, 5), np.float32))
+    with pytest.raises(UsageError, match="mean or std has 3 values") as caught:
+        values(place, (info("x", "N", 3, 4, 5),), preprocess=Preprocess(arrays=True, mean=(1.0, 2.0, 3.0)))
+    assert "the channels come first" in caught.value.fix
 
 
 def test_batches_join_samples_and_fill_the_last(tmp_path: Path) -> None:

@@ -377,6 +377,20 @@ def test_the_legacy_class_answers_its_questions(cuda: Cuda) -> None:
     assert calibrator.read_histogram_cache(7) is None
 
 
+def test_the_classes_stand_on_a_native_class_of_pybind11(monkeypatch: pytest.MonkeyPatch) -> None:
+    native = pytest.importorskip("tensorrt_rtx", reason="no native class to derive from: qdqtool[rtx]")
+    tensorrt = ModuleType("tensorrt")
+    tensorrt.IInt8MinMaxCalibrator = native.IProgressMonitor  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "tensorrt", tensorrt)
+    calibrators.tensorrt._class.cache_clear()
+    calibrator = calibrators.tensorrt.MinMaxCalibrator([{"x": np.array([np.nan])}])
+    calibrators.tensorrt._class.cache_clear()
+    assert isinstance(calibrator, native.IProgressMonitor)
+    assert calibrator.get_batch(["x"]) is None
+    with pytest.raises(CalibrationDataError, match="NaN"):
+        calibrator.finish()
+
+
 def test_tensorrt_11_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     tensorrt = ModuleType("tensorrt")
     tensorrt.__version__ = "11.1.0"  # type: ignore[attr-defined]

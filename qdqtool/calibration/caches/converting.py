@@ -12,6 +12,7 @@ from qdqtool.calibration.caches.cache import Cache
 from qdqtool.calibration.table import groups
 from qdqtool.calibration.weights import weight_range
 from qdqtool.core.calibration import INT8_LEVELS, CalibrationTable, TensorRange
+from qdqtool.core.conversion import Reach, Strayed
 from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import Decision, Placement, SlotKind
 from qdqtool.core.qdq import QdqPair
@@ -81,6 +82,17 @@ def explicit(cache: Cache, placement: Placement, view: GraphView, options: Calib
     source = cache.header.text if cache.header else cache.format
     table = CalibrationTable(ranges=tuple(ranges[name] for name in sorted(ranges)), source=source)
     return Explicit(placement=kept, table=table, notes=tuple(notes))
+
+
+def reach_of(cache: Cache, dtype: DType, largest: float) -> Reach:
+    """Which tensors a type with this largest number cannot hold, as far as the ranges of a cache tell."""
+    usable = [entry for entry in cache.by_tensor().values() if entry.is_usable]
+    over = [
+        Strayed(tensor=entry.tensor, kind="overflow", largest=entry.amax)
+        for entry in sorted(usable, key=lambda each: (-each.scale, each.tensor))
+        if entry.amax > largest
+    ]
+    return Reach(dtype=dtype, samples=0, tensors=len(usable), strayed=tuple(over))
 
 
 def scales_of(pairs: Sequence[QdqPair], view: GraphView) -> tuple[dict[str, float], list[str]]:

@@ -82,7 +82,7 @@ def tiled(sample: Sample, copies: int) -> Sample:
 def _fitted(raw: RawSample, info: TensorInfo, preprocess: Preprocess) -> NDArray[Any]:
     array = raw.arrays[info.name]
     where = f"{raw.name}, input {info.name!r}"
-    if raw.is_image or preprocess.arrays:
+    if raw.is_image or (preprocess.arrays and not raw.is_ready):
         rows = array if raw.is_image else shape_array(_without_batch(array, info, preprocess), preprocess)
         array = scale_values(rows, preprocess)
     return np.asarray(_shaped(_typed(array, info, where), info, where), order="C")

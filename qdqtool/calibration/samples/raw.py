@@ -18,12 +18,14 @@ class RawSample:
         arrays: by model input name.
         label: class index, or None.
         is_image: whether the arrays are decoded images, which are always preprocessed.
+        is_ready: whether the arrays are made for the model's inputs, and never preprocessed.
     """
 
     name: str
     arrays: Mapping[str, NDArray[Any]]
     label: int | None = None
     is_image: bool = False
+    is_ready: bool = False
 
 
 class RawSource(Protocol):

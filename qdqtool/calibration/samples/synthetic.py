@@ -60,7 +60,7 @@ class Random:
                 info.name: _values(info.dtype, shape, generator, one=self._is_batched)
                 for info, shape in self._inputs
             }
-            yield RawSample(name=f"{self._text}[{number}]", arrays=arrays)
+            yield RawSample(name=f"{self._text}[{number}]", arrays=arrays, is_ready=True)
 
 
 def _spelled(text: str) -> dict[str, tuple[int, ...]]:

@@ -66,7 +66,10 @@ def scale_values(values: NDArray[Any], preprocess: Preprocess) -> NDArray[np.flo
         if len(numbers) not in {1, values.shape[-1] if values.ndim else 1}:
             raise UsageError(
                 f"mean or std has {len(numbers)} values, the data {values.shape} other channels",
-                fix="give samples.preprocess.mean and std one value, or one per channel in the model's colour order",
+                fix="the channels come first: store height x width x channels, or leave samples.preprocess.arrays "
+                "false if the arrays are what the model wants"
+                if values.ndim == 3 and values.shape[0] == len(numbers)
+                else "give samples.preprocess.mean and std one value, or one per channel in the model's colour order",
             )
     if preprocess.scale != 1.0:
         result *= np.float32(preprocess.scale)

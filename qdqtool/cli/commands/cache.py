@@ -191,13 +191,16 @@ def to_qdq(
         str | None, typer.Option("--recipe", "-r", help="Shipped recipe or .yaml file.")
     ] = None,
     changes: ChangedValues = None,
+    samples: Annotated[
+        str, typer.Option(help="With insert.types=fp16: samples that show what overflows.")
+    ] = "",
 ) -> None:
     """Turn a float model and its calibration cache into a Q/DQ model for TensorRT 10, 11 and RTX."""
     from qdqtool.calibration.caches import read_cache
     from qdqtool.graph.save import save
     from qdqtool.workflows import caches, recipes
 
-    made, notes = caches.to_qdq(model, read_cache(cache), recipes.load(recipe, changes or []))
+    made, notes = caches.to_qdq(model, read_cache(cache), recipes.load(recipe, changes or []), samples)
     save(made, out)
     _notes(notes)
     _say(f"wrote {out}")

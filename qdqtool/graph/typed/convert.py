@@ -143,15 +143,14 @@ def _sentences(found: Conversion, narrow: Narrow, *, protected: bool) -> list[st
         few = _listed(map(repr, found.faint))
         notes.append(f"{len(found.faint)} constants are so small that {word} loses digits: {few}")
     strayed = found.reach.strayed if found.reach is not None else ()
+    source = "by their ranges" if found.reach is not None and not found.reach.samples else "on the samples"
     over = [f"{tensor.tensor!r} ({tensor.largest:.4g})" for tensor in strayed if tensor.kind == "overflow"]
     under = [f"{tensor.tensor!r} ({tensor.largest:.2g})" for tensor in strayed if tensor.kind == "subnormal"]
     if over:
         fate = "stay FP32" if protected else "become infinite"
-        notes.append(f"{len(over)} tensors reach beyond {word} on the samples and {fate}: {_listed(over)}")
+        notes.append(f"{len(over)} tensors reach beyond {word} {source} and {fate}: {_listed(over)}")
     if under:
-        notes.append(
-            f"{len(under)} tensors are so small on the samples that {word} loses digits: {_listed(under)}"
-        )
+        notes.append(f"{len(under)} tensors are so small {source} that {word} loses digits: {_listed(under)}")
     return notes
 
 
