@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qdqtool.accuracy.metric import Floats
+from qdqtool.accuracy.scores import box_rows
 
 _BOX = 4
 _CONFIDENT = 0.25
@@ -34,11 +35,11 @@ def detections(output: Floats) -> Detections | None:
     """Boxes in rows of centre x, centre y, width, height, objectness and class scores (1 x boxes x (5 + classes)).
 
     Negative widths mean that a YOLOX head was exported without its decoding: offsets in grid cells and logarithms of
-    sizes, for strides 8, 16 and 32 over a square image; they are decoded here. None where the shape is another one.
+    sizes, for strides 8, 16 and 32 over a square image; they are decoded here. None where the output holds no boxes.
     """
-    if output.ndim != 3 or output.shape[0] != 1 or output.shape[2] <= _BOX + 1:
+    rows = box_rows(output)
+    if rows is None:
         return None
-    rows = output[0]
     boxes = rows[:, :_BOX]
     if (boxes[:, 2:] < 0).any():
         grid = _grid(len(rows))

@@ -11,6 +11,8 @@ Floats = NDArray[np.float64]
 
 _BOX = 4
 """Leading columns of a detector's row: centre x, centre y, width, height."""
+_SLACK = 0.05
+"""How far outside 0 to 1 a probability may lie that went through a coarse scale."""
 
 
 def class_rows(output: Floats) -> Floats:
@@ -29,11 +31,29 @@ def class_scores(output: NDArray[Any]) -> Floats | None:
     """
     if max(output.shape, default=1) == output.size:
         return output.reshape(-1).astype(np.float64)
-    if output.ndim == 3 and output.shape[0] == 1 and output.shape[2] > _BOX + 1:
-        rows = output[0].astype(np.float64)
-        best: Floats = (rows[:, _BOX : _BOX + 1] * rows[:, _BOX + 1 :]).max(axis=0)
-        return best
-    return None
+    rows = box_rows(output)
+    if rows is None:
+        return None
+    best: Floats = (rows[:, _BOX : _BOX + 1] * rows[:, _BOX + 1 :]).max(axis=0)
+    return best
+
+
+def box_rows(output: NDArray[Any]) -> Floats | None:
+    """One image's boxes (boxes x (4 + 1 + classes)), as YOLO heads give them; None where the output holds none.
+
+    A row has a box in pixels, or in cells and logarithms, then an objectness and class scores, which are
+    probabilities. Logits, hidden states and probabilities of a sequence have the same shape, but leave 0 to 1 behind
+    the fourth column, or in none.
+    """
+    if output.ndim != 3 or output.shape[0] != 1 or output.shape[1] == 0 or output.shape[2] <= _BOX + 1:
+        return None
+    rows: Floats = output[0].astype(np.float64)
+    boxes, scores = rows[:, :_BOX], rows[:, _BOX:]
+    return rows if _are_probabilities(scores) and not _are_probabilities(boxes) else None
+
+
+def _are_probabilities(values: Floats) -> bool:
+    return bool(values.min() >= -_SLACK and values.max() <= 1 + _SLACK)
 
 
 def rank(scores: Floats, truth: int) -> int:

@@ -100,7 +100,7 @@ class Task:
         notes = []
         if self._odd_shape:
             notes.append(
-                f"no task metric: an output of shape {self._odd_shape} is not the class scores of one sample"
+                f"no task metric: an output of shape {self._odd_shape} holds neither the class scores of one sample nor boxes"
             )
         if self._ties:
             share = 100 * self._ties / self._seen

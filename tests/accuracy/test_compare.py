@@ -87,11 +87,29 @@ def test_an_output_that_is_the_class_index_counts_for_top1() -> None:
 
 def test_boxes_agree_on_the_class_of_the_best_box() -> None:
     boxes = np.zeros((1, 3, 8))
+    boxes[0, :, :4] = 20.0
     boxes[0, :, 4] = (0.9, 0.2, 0.1)
     boxes[0, :, 5:] = ((0.1, 0.8, 0.1), (0.9, 0.1, 0.0), (0.0, 0.0, 0.9))
     samples = Given([Sample(name="image", feeds={"x": boxes}, label=1)])
     found = compare(FLOAT, FLOAT, samples, CompareOptions())
     assert task(found, "top1") == (100.0, 100.0)
+
+
+@pytest.mark.parametrize(
+    "sequence",
+    [
+        np.linspace(-3, 3, 64).reshape(1, 8, 8),
+        np.full((1, 4, 8), 1 / 8),
+        np.linspace(0, 1, 32).reshape(1, 4, 8),
+    ],
+    ids=["logits or hidden states", "a softmax", "independent probabilities"],
+)
+def test_a_sequence_is_not_taken_for_boxes(sequence: np.ndarray) -> None:
+    samples = Given([Sample(name="sentence", feeds={"x": sequence}, label=1)])
+    found = compare(FLOAT, FLOAT, samples, CompareOptions(task="agreement", metrics=("boxes",)))
+    assert found.task == ()
+    assert any("nor boxes" in note for note in found.notes)
+    assert found.outputs[0].measures[0].note == "not an output of boxes"
 
 
 @pytest.mark.parametrize("label", [4, -1])
