@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,7 @@ def test_what_is_kept_comes_back_whole(tmp_path: Path) -> None:
         ("digests.json", "{}"),
         ("digests.json", "[1]"),
         ("digests.json", "not JSON"),
+        pytest.param("digests.json", "[" * 100_000, id="digests.json-very deep JSON"),
         ("result.json", "{}"),
     ],
 )
@@ -128,3 +130,36 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file")
     with pytest.raises(InputFileError, match="build cache"):
         cache.keep(tmp_path / "cache", "key", built(tmp_path / "a"), RESULT)
+
+
+def test_drafts_of_a_killed_process_are_swept_by_the_next(tmp_path: Path) -> None:
+    left = tmp_path / "cache/.build-killed"
+    left.mkdir(parents=True)
+    (left / ".lock").touch()
+    (left / "engine.plan").write_text("half of it")
+    cache.keep(tmp_path / "cache", "key", built(tmp_path / "a"), RESULT)
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["key"]
+
+
+def test_of_two_that_finish_the_same_build_the_first_one_stays(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        folder = built(tmp_path / name)
+        (folder / "build.log").write_text(name)
+        cache.keep(tmp_path / "cache", "key", folder, RESULT)
+    assert (tmp_path / "cache/key/build.log").read_text() == "a"
+
+
+def test_an_entry_that_appears_at_the_last_moment_is_as_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = Path.rename
+
+    def overtaken(self: Path, target: Path) -> Path:
+        if target == tmp_path / "cache/key" and not target.exists():
+            shutil.copytree(self, target)
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", overtaken)
+    cache.keep(tmp_path / "cache", "key", built(tmp_path / "a"), RESULT)
+    assert cache.fetch(tmp_path / "cache", "key", tmp_path / "b") == RESULT
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["key"]

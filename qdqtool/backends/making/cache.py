@@ -12,9 +12,10 @@ import mmap
 import os
 import re
 import shutil
-import tempfile
+from contextlib import suppress
 from pathlib import Path
 
+from qdqtool.backends.making.drafts import drafting
 from qdqtool.core.build import BuildRequest, BuildResult
 from qdqtool.core.files import digest_file, replacing, write_text
 from qdqtool.core.kinds import BUILD
@@ -50,46 +51,62 @@ def external_files(model: Path) -> tuple[Path, ...]:
 def fetch(cache: Path, key: str, folder: Path) -> BuildResult | None:
     """Copy a finished build into `folder`; None where there is no sound entry."""
     entry = cache / key
-    try:
-        index = json.loads((entry / _INDEX).read_text("utf-8"))
-        result = BUILD.read(entry / _RESULT)
-        names = _files(result)
-        if any(digest_file(entry / name) != index[name] for name in names):
-            return None
-    except (OSError, ValueError, KeyError, TypeError, InputFileError):
-        return None
-    for name in names:
-        with replacing(folder / name) as draft:
-            shutil.copyfile(entry / name, draft)
+    result = _sound(entry)
+    if result is not None:
+        for name in _files(result):
+            with replacing(folder / name) as draft:
+                shutil.copyfile(entry / name, draft)
     return result
 
 
 def keep(cache: Path, key: str, folder: Path, result: BuildResult) -> None:
-    """Put a finished build into the cache; an unsound entry of that name is replaced.
+    """Put a finished build into the cache; an unsound entry of that name is replaced, a sound one stays.
 
     Raises:
         InputFileError: the cache folder cannot be written.
     """
     try:
-        cache.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=f".{key[:16]}.", dir=cache))
-        try:
+        with drafting(cache) as drafts:
+            entry = drafts / key
+            entry.mkdir()
             for name in _files(result):
-                shutil.copyfile(folder / name, draft / name)
-            BUILD.write(draft / _RESULT, result)
+                shutil.copyfile(folder / name, entry / name)
+            BUILD.write(entry / _RESULT, result)
             write_text(
-                draft / _INDEX, json.dumps({name: digest_file(draft / name) for name in _files(result)})
+                entry / _INDEX, json.dumps({name: digest_file(entry / name) for name in _files(result)})
             )
-            shutil.rmtree(cache / key, ignore_errors=True)
-            draft.rename(cache / key)
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
-    except OSError as error:
+            _place(entry, cache / key, drafts / "unsound")
+    except (OSError, InputFileError) as error:
+        why = error.what if isinstance(error, InputFileError) else error.strerror or error
         raise InputFileError(
-            f"the build cache cannot be written: {error.strerror or error}",
+            f"the build cache takes no entry: {why}",
             fix="check its permissions and the free space, or build without a cache",
             where=str(cache),
         ) from error
+
+
+def _place(entry: Path, place: Path, aside: Path) -> None:
+    """Move a new entry to its place, unless somebody else has put the same build there in the meantime."""
+    if _sound(place) is not None:
+        return
+    with suppress(FileNotFoundError):
+        place.rename(aside)
+    try:
+        entry.rename(place)
+    except OSError:
+        if _sound(place) is None:
+            raise
+
+
+def _sound(entry: Path) -> BuildResult | None:
+    """What an entry holds; None where it is absent, cut short or changed."""
+    try:
+        index = json.loads((entry / _INDEX).read_text("utf-8"))
+        result = BUILD.read(entry / _RESULT)
+        changed = any(digest_file(entry / name) != index[name] for name in _files(result))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, InputFileError):
+        return None
+    return None if changed else result
 
 
 def _files(result: BuildResult) -> tuple[str, ...]:
