@@ -6,7 +6,9 @@ import math
 import os
 import random
 import socket
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -218,7 +220,28 @@ def test_a_worker_of_another_machine_with_the_same_name_is_not_taken_for_dead(sh
 
 def test_the_first_ranking_stays_though_another_worker_was_making_one(shared: Study) -> None:
     def slow() -> list[str]:
-        shared.study.set_user_attr("ranking", ["theirs"])
+        assert shared.agreed("ranking", lambda: ["theirs"]) == ["theirs"]
         return ["mine"]
 
     assert shared.agreed("ranking", slow) == ["theirs"]
+    assert shared.agreed("ranking", lambda: ["late"]) == ["theirs"]
+
+
+def test_workers_that_finish_their_rankings_at_the_same_instant_agree(shared: Study) -> None:
+    together = threading.Barrier(4)
+
+    def rank(number: int) -> list[str]:
+        def made() -> list[str]:
+            together.wait(timeout=60)
+            return [f"made by {number}"]
+
+        return shared.agreed("ranking", made)
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(rank, range(4)))
+    assert len({tuple(entry) for entry in found}) == 1
+
+
+def test_an_empty_agreement_is_one_too(shared: Study) -> None:
+    assert shared.agreed("reference ms", list) == []
+    assert shared.agreed("reference ms", lambda: ["1.5"]) == []

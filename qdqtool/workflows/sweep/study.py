@@ -193,6 +193,7 @@ class Study:
         import optuna
 
         self.url = storage.url
+        self.storage = storage
         self.watch = Watch()
         self._mine: int | None = None
         with speaking_plainly(self.url):
@@ -215,13 +216,22 @@ class Study:
                     )
 
     def agreed(self, key: str, make: Callable[[], list[str]]) -> list[str]:
-        """What the first worker made and left under `key` for all the others."""
+        """What the first worker made and left under `key` for all the others.
+
+        It is kept as the first trial of a study of its own: trials are numbered one after the other, so that of two
+        workers that finish at the same instant both take the same one's.
+        """
+        import optuna
+
         with speaking_plainly(self.url):
-            if key not in self.study.user_attrs:
-                made = make()
-                if key not in self.study.user_attrs:  # making takes time, and others make it too
-                    self.study.set_user_attr(key, made)
-            return [str(entry) for entry in self.study.user_attrs[key]]
+            minutes = optuna.create_study(
+                storage=self.storage.opened, study_name=f"{self.study.study_name}: {key}", load_if_exists=True
+            )
+            if not minutes.get_trials(deepcopy=False):
+                made = optuna.trial.create_trial(value=0.0, user_attrs={key: make()})
+                minutes.add_trial(made)
+            first = min(minutes.get_trials(deepcopy=False), key=lambda trial: trial.number)
+            return [str(entry) for entry in first.user_attrs[key]]
 
     def queue(self, space: Space, most: int | None) -> None:
         """Queue the first `most` choices of the grid, each once, however many workers and sweeps do this."""
