@@ -59,7 +59,9 @@ def curve_chart(found: Sensitivity) -> Element | None:
     points = [(count, level, entry) for count, level, entry in known if level is not None]
     if len(points) < 2:
         return None
-    across = Axis(label="nodes kept float", low=-0.5, high=max(count for count, _, _ in points) + 0.5)
+    across = Axis(
+        label="nodes kept float", low=-0.5, high=max(count for count, _, _ in points) + 0.5, whole=True
+    )
     up = axis_over("SQNR, dB", [level for _, level, _ in points])
     dots = [
         Point(x=count, y=level, text=f"{count} float: {words.float_set(entry)}")

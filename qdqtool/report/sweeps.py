@@ -20,15 +20,9 @@ from qdqtool.report.words import metric as metric_name
 def table(sweep: Sweep, console: Console) -> None:
     """Print the Pareto front, fastest first, and what happened to the trials."""
     head = Table(box=None)
-    for title in (
-        "trial",
-        f"{metric(sweep)} [measured]",
-        f"ms [{sweep.speed}]",
-        "INT8 nodes",
-        "kernels",
-        "settings",
-    ):
-        head.add_column(Text(title), overflow="fold")
+    for title in ("trial", f"{metric(sweep)} [measured]", f"ms [{sweep.speed}]", "INT8 nodes", "kernels"):
+        head.add_column(Text(title), justify="right", overflow="fold")
+    head.add_column("settings", overflow="fold")
     for trial, outcome in _done(sweep.pareto):
         head.add_row(
             str(trial.number),

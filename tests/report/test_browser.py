@@ -169,9 +169,44 @@ def test_the_graph_can_be_used_with_keys_alone(page: Page) -> None:
     stage.send_keys("++")
     assert page.one("svg.graph").size["width"] > 1.5 * width
     stage.send_keys("0")
-    assert page.one("svg.graph").size["height"] <= page.one(".stage").size["height"] + 1
+    assert page.one("svg.fold").size["height"] <= page.one(".stage").size["height"] + 1
     stage.send_keys("/")
     assert page.script("return document.activeElement.className") == "find"
+
+
+def test_a_long_engine_is_seen_whole_in_columns_and_a_click_leads_back(page: Page) -> None:
+    page.script("document.querySelector('.explorer').scrollIntoView()")
+    page.one("[data-zoom=all]").click()
+    fold, stage = page.one("svg.fold").size, page.one(".stage").size
+    assert fold["height"] <= stage["height"]
+    assert 0.3 * stage["width"] <= fold["width"] <= stage["width"]
+    assert not page.one("svg.graph").is_displayed()
+    assert {box.get_attribute("data-layer") for box in page.all(".fold [data-layer]")} == set(
+        map(str, range(20))
+    )
+    page.type("input.find", "layer13")
+    assert len(page.all(".fold .hit")) == 1
+    page.one(".fold [data-layer='13']").click()
+    assert page.one(".details h3").text == "layer13"
+    assert page.all("svg.fold") == []
+    assert page.one("svg.graph [data-layer='13']").is_displayed()
+
+
+def test_a_short_engine_is_seen_whole_as_it_is(browser: Any, tmp_path: Path) -> None:
+    page = opened(browser, tmp_path, chain_material(3))
+    page.one(".stage").send_keys("0")
+    assert page.all("svg.fold") == []
+    assert page.one("svg.graph").size["height"] <= page.one(".stage").size["height"] + 1
+
+
+def test_numbers_and_the_names_of_their_columns_stand_on_the_right(page: Page) -> None:
+    found = page.script(
+        """return [...document.querySelectorAll("table")].flatMap((table) => [...table.tHead.rows[0].cells].map((head, at) =>
+        [head.textContent, getComputedStyle(head).textAlign, ...new Set([...table.tBodies[0].rows].map((row) =>
+        getComputedStyle(row.cells[at]).textAlign))]))"""
+    )
+    assert ["ms", "right", "right"] in found
+    assert all(head == cell for _, head, *cells in found for cell in cells)
 
 
 def test_dragging_pans_and_does_not_choose(page: Page) -> None:

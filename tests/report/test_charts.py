@@ -40,8 +40,19 @@ def test_values_lie_on_their_axis_and_ticks_too(values: list[float], log: bool) 
         (Axis(label="", low=0.9, high=110, log=True), (1, 2, 5, 10, 20, 50, 100)),
         (Axis(label="", low=1, high=1e6, log=True), (1, 10, 100, 1e3, 1e4, 1e5, 1e6)),
         (Axis(label="", low=3, high=3), (3,)),
+        (Axis(label="", low=-0.5, high=10.5, whole=True), (0, 5, 10)),
+        (Axis(label="", low=-0.5, high=2.5, whole=True), (0, 1, 2)),
+        (Axis(label="", low=0, high=120, whole=True), (0, 25, 50, 75, 100)),
     ],
-    ids=["linear", "short logarithmic", "long logarithmic", "a single value"],
+    ids=[
+        "linear",
+        "short logarithmic",
+        "long logarithmic",
+        "a single value",
+        "counts",
+        "few counts",
+        "many counts",
+    ],
 )
 def test_ticks_are_round(axis: Axis, expected: tuple[float, ...]) -> None:
     assert axis.ticks() == pytest.approx(expected)

@@ -11,12 +11,13 @@ _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Axis:
-    """A range of values and its label; on a logarithmic axis all values are positive."""
+    """A range of values and its label; on a logarithmic axis all values are positive, on a whole one all are counts."""
 
     label: str
     low: float
     high: float
     log: bool = False
+    whole: bool = False
 
     def at(self, value: float) -> float:
         """Position of a value: 0 at the low end, 1 at the high end."""
@@ -30,8 +31,11 @@ class Axis:
         if not self.high > self.low:
             return (self.low,)
         rough = (self.high - self.low) / 5
+        if self.whole:
+            rough = max(rough, 1.0)
         unit = 10.0 ** math.floor(math.log10(rough))
-        step = unit * next(factor for factor in _STEPS if factor * unit >= rough * (1 - 1e-9))
+        steps = (factor * unit for factor in _STEPS)
+        step = next(step for step in steps if step >= rough * (1 - 1e-9) and not (self.whole and step % 1))
         first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
         return tuple(round(number * step, 12) for number in range(first, last + 1))
 

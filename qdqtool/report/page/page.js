@@ -112,12 +112,15 @@
     const [, , width, height] = graph.getAttribute("viewBox").split(" ").map(Number);
     const boxes = new Map(every(graph, "[data-layer]").map((box) => [Number(box.dataset.layer), box]));
     const order = Array.from(boxes.keys());
-    const place = (box) => box.getAttribute("transform").match(/-?[\d.]+/g).map(Number);
+    const numbers = (text) => text.match(/-?[\d.]+/g).map(Number);
+    const place = (box) => numbers(box.getAttribute("transform"));
     let zoom = 1;
+    let folded = null;
     let chosen = null;
     let hits = [];
 
     function scale(next, x = stage.clientWidth / 2, y = stage.clientHeight / 2) {
+      unfold();
       next = Math.min(4, Math.max(0.02, next));
       const left = (stage.scrollLeft + x) / zoom;
       const top = (stage.scrollTop + y) / zoom;
@@ -130,6 +133,60 @@
     const fitWidth = () => Math.min(1, stage.clientWidth / width);
     const fitAll = () => Math.min(fitWidth(), stage.clientHeight / height);
 
+    // A long engine seen as a whole would be a thin strip: it is cut into columns, read downwards, then to the right.
+    const gap = 60;
+    function cuts(count) {
+      const tops = [...new Set(order.map((number) => place(boxes.get(number))[1]))].sort((a, b) => a - b);
+      const inner = Array.from({ length: count - 1 }, (_, at) => tops.find((top) => top >= ((at + 1) * height) / count));
+      const found = inner.filter((top) => top !== undefined).map((top) => top - 18);
+      return [0, ...new Set(found), height];
+    }
+    function span(part) {
+      if (part.hasAttribute("points")) {
+        const heights = numbers(part.getAttribute("points")).filter((_, at) => at % 2);
+        return [Math.min(...heights), Math.max(...heights)];
+      }
+      const top = part.hasAttribute("transform") ? place(part)[1] : Number(part.getAttribute("y"));
+      return [top, top + (part.hasAttribute("transform") ? 62 : 0)];
+    }
+    function svg(tag, facts, parent) {
+      const node = document.createElementNS(graph.namespaceURI, tag);
+      for (const [name, value] of Object.entries(facts)) node.setAttribute(name, value);
+      parent.append(node);
+      return node;
+    }
+    function unfold() {
+      if (!folded) return;
+      folded.remove();
+      folded = null;
+      stage.classList.remove("folded");
+    }
+    function fold(across = stage.clientWidth, down = stage.clientHeight) {
+      unfold();
+      const size = (count) => Math.min(1, across / (count * (width + gap)), (down * count) / height);
+      const counts = Array.from({ length: 60 }, (_, at) => at + 1);
+      const count = counts.reduce((best, next) => (size(next) > size(best) ? next : best));
+      if (size(count) < 1.5 * size(1)) return false;
+      const edges = cuts(count);
+      const bands = edges.slice(1).map((end, at) => [edges[at], end]);
+      const tall = Math.max(...bands.map(([start, end]) => end - start));
+      const wide = bands.length * (width + gap);
+      const share = Math.min(1, across / wide, down / tall);
+      folded = svg("svg", { class: `${graph.getAttribute("class")} fold`, viewBox: `0 0 ${wide} ${tall}`, width: wide * share, height: tall * share }, stage);
+      const sheet = graph.querySelector("g");
+      const parts = Array.from(sheet.children, (part) => [part, ...span(part)]);
+      bands.forEach(([start, end], at) => {
+        const column = svg("svg", { x: at * (width + gap) + gap / 2, y: 0, width, height: end - start, viewBox: `0 ${start} ${width} ${end - start}` }, folded);
+        const copy = svg("g", { transform: sheet.getAttribute("transform") }, column);
+        copy.append(...parts.filter(([, top, bottom]) => bottom >= start - 12 && top <= end).map(([part]) => part.cloneNode(true)));
+      });
+      stage.classList.add("folded");
+      stage.scrollTo(0, 0);
+      look();
+      return true;
+    }
+    const showAll = () => fold() || scale(fitAll());
+
     function reveal(box) {
       const [x, y] = place(box);
       stage.scrollTo((x + 108) * zoom - stage.clientWidth / 2, (y + 35) * zoom - stage.clientHeight / 2);
@@ -140,7 +197,7 @@
       if (chosen !== null) boxes.get(chosen).classList.remove("chosen");
       chosen = number;
       box.classList.add("chosen");
-      if (zoom < 0.35) scale(0.8);
+      if (folded || zoom < 0.35) scale(0.8);
       if (move) reveal(box);
       fill(panel, layers[number]);
     }
@@ -158,6 +215,7 @@
       hits = wanted ? order.filter((number) => layers[number].find.includes(wanted)) : [];
       hits.forEach((number) => boxes.get(number).classList.add("hit"));
       graph.classList.toggle("searching", wanted !== "");
+      if (folded) fold();
       count.textContent = wanted ? `${hits.length} of ${order.length} layers` : "";
     });
     search.addEventListener("keydown", (event) => {
@@ -169,7 +227,8 @@
     every(run, "[data-zoom]").forEach((button) =>
       button.addEventListener("click", () => {
         const how = button.dataset.zoom;
-        scale(how === "all" ? fitAll() : how === "width" ? fitWidth() : zoom * Number(how));
+        if (how === "all") showAll();
+        else scale(how === "width" ? fitWidth() : zoom * Number(how));
       }),
     );
     stage.addEventListener("wheel", (event) => {
@@ -184,7 +243,7 @@
       const step = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1 }[event.key];
       if (event.key === "+" || event.key === "=") scale(zoom * 1.25);
       else if (event.key === "-") scale(zoom * 0.8);
-      else if (event.key === "0") scale(fitAll());
+      else if (event.key === "0") showAll();
       else if (event.key === "/") search.focus();
       else if (event.key === "Home") choose(order[0]);
       else if (event.key === "End") choose(order[order.length - 1]);
@@ -211,20 +270,26 @@
       if (drag && drag.moved) setTimeout(() => { drag = null; });
       else drag = null;
     });
-    graph.addEventListener("click", (event) => {
+    stage.addEventListener("click", (event) => {
       if (drag && drag.moved) return;
       const box = event.target.closest("[data-layer]");
-      if (box) choose(Number(box.dataset.layer), { move: false });
+      if (box) choose(Number(box.dataset.layer), { move: folded !== null });
     });
 
     const overview = run.querySelector(".overview");
     const frame = overview.querySelector(".window");
     function look() {
+      if (folded) {
+        frame.setAttribute("y", 0);
+        frame.setAttribute("height", 1000);
+        return;
+      }
       const share = stage.clientHeight / Math.max(1, graph.clientHeight || height * zoom);
       frame.setAttribute("y", 1000 * Math.min(1, stage.scrollTop / Math.max(1, stage.scrollHeight)));
       frame.setAttribute("height", 1000 * Math.min(1, share));
     }
     overview.addEventListener("click", (event) => {
+      if (folded) scale(0.8);
       const share = event.offsetY / overview.clientHeight;
       stage.scrollTop = share * stage.scrollHeight - stage.clientHeight / 2;
     });
@@ -236,7 +301,18 @@
       stage.scrollTo(Math.max(0, (width * zoom - stage.clientWidth) / 2), 0);
       look();
     };
-    window.addEventListener("resize", () => { start(); look(); });
+    window.addEventListener("resize", () => {
+      start();
+      if (folded) fold();
+      look();
+    });
+    // A page on paper is about as wide as ten of these inches, and six and a half high.
+    let before = false;
+    window.addEventListener("beforeprint", () => {
+      before = folded !== null;
+      fold(1000, 650);
+    });
+    window.addEventListener("afterprint", () => (before ? fold() : unfold()));
     start();
   }
 
