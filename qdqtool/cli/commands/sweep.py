@@ -34,7 +34,9 @@ def sweep(
     trials: Annotated[int | None, typer.Option(min=1, help="Trials; default: the whole grid, or 50.")] = None,
     storage: Annotated[str, typer.Option(help="sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DB.")] = "",
     study: Annotated[str, typer.Option(help="Name of the study in the storage.")] = "",
-    cluster: Annotated[str, typer.Option(help="Dask scheduler dask://host:8786; alone or `local`, this machine.")] = "",
+    cluster: Annotated[
+        str, typer.Option(help="Dask scheduler dask://host:8786; alone or `local`, this machine.")
+    ] = "",
     pick: Annotated[
         str,
         typer.Option(help="Make the run folder OUT/pick: 'max-drop 0.5', 'min-accuracy 70', 'max-ms 1.5'."),
