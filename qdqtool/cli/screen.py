@@ -26,6 +26,18 @@ def stdout() -> Console:
     return Console(soft_wrap=True, emoji=False)
 
 
+def tables() -> Console:
+    """The console for tables: whole names in a pipe, which has no width of its own."""
+    from rich.console import Console
+
+    return stdout() if stdout().is_terminal else Console(width=1 << 16, emoji=False)
+
+
+def readable(text: str) -> str:
+    """The text with control characters shown, so that a name cannot steer the terminal; line breaks stay."""
+    return "".join(char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in text)
+
+
 def progress() -> Progress:
     """A progress display on standard error that leaves nothing behind."""
     from rich.progress import (

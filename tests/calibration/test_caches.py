@@ -253,6 +253,20 @@ def test_a_cache_goes_to_onnxruntime_and_back_exactly(kind: str, tmp_path: Path)
     assert sorted(render(back).splitlines()) == sorted(render(cache).splitlines())
 
 
+def test_what_a_table_of_onnxruntime_cannot_say_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from qdqtool.cli.app import run
+
+    (tmp_path / "c").write_text(TEXT + "garbage\nnever: 0\nmask: 7f800000\n")
+    for words, count in ((["--ort", "json"], 3), (["--trt", "10.3"], 0)):
+        assert run(["cache", "retarget", str(tmp_path / "c"), "-o", str(tmp_path / "t"), *words]) == 0
+        said = capsys.readouterr().err
+        assert said.count("note:") == count
+        assert ("mask: scale inf is no positive number and was left out" in said) is (count > 0)
+        assert ("line 4 is no entry and was left out: 'garbage'" in said) is (count > 0)
+
+
 def test_retargeting_changes_the_first_line_only() -> None:
     changed = render(for_tensorrt(parse_text(TEXT), "10.3")).decode().splitlines()
     assert changed == ["TRT-100300-EntropyCalibration2", *TEXT.splitlines()[1:]]
@@ -550,6 +564,39 @@ def test_what_fp16_cannot_hold_is_seen_on_the_way_to_qdq(
     view = load(out).view
     made = next(node.outputs[0] for node in view.nodes if node.name == "gain_up")
     assert view.info(made).dtype is kept
+
+
+LONG = "/decoder/layers.0/multihead_attention/" * 4
+
+
+def test_names_are_found_by_their_own_text_and_never_cut(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from qdqtool.cli.app import run
+
+    names = ["(Unnamed Layer* 12) [Constant]_output", "(Unnamed Layer* 1) [Constant]_output", LONG]
+    names += ["\N{SNOWMAN}:0", "steers\x1b[31m"]
+    body = "".join(f"{name}: 3c010a14\n" for name in names) + "nan: 7fc00000\n"
+    (tmp_path / "c").write_bytes(f"TRT-8601-EntropyCalibration2\n{body}".encode() + b"\xff: 3c010a14\n")
+    assert run(["cache", "show", str(tmp_path / "c"), "--match", names[0]]) == 0
+    said = capsys.readouterr()
+    assert names[0] in said.out
+    assert "1 of 7 entries" in said.err
+    assert run(["cache", "show", str(tmp_path / "c"), "--sort", "scale"]) == 0
+    shown = capsys.readouterr().out
+    assert LONG in shown
+    assert "\N{SNOWMAN}:0" in shown
+    assert "steers\\x1b[31m" in shown
+    assert shown.splitlines()[-1].split()[0] == "nan"
+    assert run(["cache", "lint", str(tmp_path / "c"), "--fail-on", "never"]) == 0
+    assert run(["cache", "diff", str(tmp_path / "c"), str(tmp_path / "c"), "--json"]) == 0
+    capsys.readouterr()
+    assert run(["cache", "show", str(tmp_path / "c"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["entries"][-1]["tensor"] == "\udcff"
+    for kind in ("json", "text", "flatbuffers"):
+        assert run(["cache", "retarget", str(tmp_path / "c"), "--ort", kind, "-o", str(tmp_path / "t")]) == 0
+        assert "the name is not UTF-8 and was left out" in capsys.readouterr().err
+        assert len(read_cache(tmp_path / "t").entries) == 5
 
 
 def test_the_command_line_shows_names_as_they_are_and_tells_of_other_lines(

@@ -40,10 +40,35 @@ def for_onnxruntime(cache: Cache, kind: str) -> Cache:
     return replace(_respelled(cache, _TABLES[kind]), header=None, unread=())
 
 
+def left_out(before: Cache, after: Cache) -> tuple[str, ...]:
+    """What another format cannot say, one sentence each."""
+    lost = before.unread if before.format != after.format else ()
+    notes = [f"line {unread.line} is no entry and was left out: {unread.text!r}" for unread in lost]
+    there = after.by_tensor()
+    for tensor, entry in before.by_tensor().items():
+        if tensor not in there:
+            why = (
+                f"scale {entry.scale:g} is no positive number"
+                if _is_text(tensor)
+                else "the name is not UTF-8"
+            )
+            notes.append(f"{tensor}: {why} and was left out")
+    return tuple(notes)
+
+
 def _respelled(cache: Cache, kind: str) -> Cache:
     """Usable entries, sorted by tensor, numbers to be written anew."""
-    usable = {tensor: entry for tensor, entry in cache.by_tensor().items() if entry.is_usable}
+    usable = {
+        tensor: entry
+        for tensor, entry in cache.by_tensor().items()
+        if entry.is_usable and (kind == TENSORRT or _is_text(tensor))
+    }
     entries = (
         replace(usable[tensor], line=line, text="") for line, tensor in enumerate(sorted(usable), start=1)
     )
     return Cache(format=kind, entries=tuple(entries))
+
+
+def _is_text(name: str) -> bool:
+    """Whether the name holds no bytes that are not UTF-8; no ONNX tensor has such."""
+    return not any("\ud800" <= char <= "\udfff" for char in name)

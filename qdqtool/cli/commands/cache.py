@@ -31,7 +31,9 @@ ChangedValues = Annotated[list[str] | None, typer.Option("--set", help="Change o
 @PLUGIN.command()
 def show(
     file: File,
-    match: Annotated[str, typer.Option(help="Only tensors whose name matches this glob.")] = "*",
+    match: Annotated[
+        str, typer.Option(help="Only tensors whose name contains this text or matches this glob.")
+    ] = "*",
     sort: Annotated[str, typer.Option(help="Order: name, scale or line.")] = "line",
     as_json: Json = False,
 ) -> None:
@@ -43,13 +45,14 @@ def show(
 
     orders: dict[str, Any] = {
         "name": lambda entry: entry.tensor,
-        "scale": lambda entry: -entry.scale,
+        "scale": lambda entry: (entry.scale != entry.scale, -entry.scale),
         "line": lambda entry: entry.line,
     }
     if sort not in orders:
         raise UsageError(f"--sort {sort}", fix="take name, scale or line")
     cache = read_cache(file)
-    entries = sorted((entry for entry in cache.entries if fnmatchcase(entry.tensor, match)), key=orders[sort])
+    chosen = (e for e in cache.entries if match in e.tensor or fnmatchcase(e.tensor, match))
+    entries = sorted(chosen, key=orders[sort])
     if as_json:
         rows = [
             {"tensor": e.tensor, "scale": _number(e.scale), "amax": _number(e.amax), "line": e.line}
@@ -137,7 +140,7 @@ def retarget(
     """Write a cache for another TensorRT release, for onnxruntime, or for another export of its model."""
     from qdqtool.calibration.caches import read_cache, write_cache
     from qdqtool.calibration.caches.renaming import renamed
-    from qdqtool.calibration.caches.retargeting import for_onnxruntime, for_tensorrt
+    from qdqtool.calibration.caches.retargeting import for_onnxruntime, for_tensorrt, left_out
     from qdqtool.errors import UsageError
 
     if (release is None and onnxruntime is None and model is None) or (release and onnxruntime):
@@ -147,11 +150,13 @@ def retarget(
         from qdqtool.graph.load import load
 
         cache = renamed(cache, load(model).view)
+    given = cache
     if release:
         cache = for_tensorrt(cache, release, algorithm)
     elif onnxruntime:
         cache = for_onnxruntime(cache, onnxruntime)
     write_cache(out, cache)
+    _notes(left_out(given, cache))
     _say(f"{cache.header.text if cache.header else cache.format}: wrote {out}")
 
 
@@ -242,18 +247,20 @@ def _table(columns: Sequence[str], rows: Any) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from qdqtool.cli.screen import stdout
+    from qdqtool.cli.screen import readable, tables
 
-    table = Table(*columns, box=None)
+    table = Table(box=None)
+    for column in columns:
+        table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*(escape(cell) for cell in row))
-    stdout().print(table)
+        table.add_row(*(escape(readable(cell)) for cell in row))
+    tables().print(table)
 
 
 def _say(text: str) -> None:
-    from qdqtool.cli.screen import stderr
+    from qdqtool.cli.screen import readable, stderr
 
-    stderr().print(text, markup=False, highlight=False)
+    stderr().print(readable(text), markup=False, highlight=False)
 
 
 def _notes(notes: Sequence[str]) -> None:
@@ -264,7 +271,9 @@ def _notes(notes: Sequence[str]) -> None:
 def _print_json(value: object) -> None:
     from qdqtool.core.artefacts import canonical
 
-    sys.stdout.write(canonical(value))
+    # Names need not be UTF-8, output must be: JSON has an escape for the bytes that are not.
+    odd = (f"\\u{ord(char):04x}" if "\ud800" <= char <= "\udfff" else char for char in canonical(value))
+    sys.stdout.write("".join(odd))
 
 
 def _number(value: float | None) -> float | str | None:

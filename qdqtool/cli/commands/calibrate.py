@@ -173,21 +173,23 @@ def _show(table: CalibrationTable) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from qdqtool.cli.screen import stdout
+    from qdqtool.cli.screen import readable, tables
 
-    rows = Table("tensor", "amax", "scale", "seen", "by", "note", box=None)
+    rows = Table(box=None)
+    for column in ("tensor", "amax", "scale", "seen", "by", "note"):
+        rows.add_column(column, overflow="fold")
     for entry in table.ranges:
         seen = "" if entry.low is None else f"{entry.low:.4g} .. {entry.high:.4g}"
         several = f" x {len(entry.amax)}" if len(entry.amax) > 1 else ""
         rows.add_row(
-            escape(entry.tensor),
+            escape(readable(entry.tensor)),
             f"{max(entry.amax):.6g}{several}",
             f"{max(entry.scales):.6g}",
             seen,
             entry.method,
-            escape(entry.note),
+            escape(readable(entry.note)),
         )
-    stdout().print(rows)
+    tables().print(rows)
 
 
 PLUGIN = calibrate
