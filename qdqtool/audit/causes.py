@@ -15,6 +15,8 @@ from qdqtool.core.placement import Stance
 from qdqtool.graph.view import Node
 
 _DQ = "DequantizeLinear"
+_HINDERING = frozenset({"Cast", "Pad"})
+"""What TensorRT for RTX does not look through on a weight, and Pad with another value than 0 nowhere."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,9 +28,12 @@ class Cause:
 
 
 def causes(case: Case) -> tuple[Cause, ...]:
-    """What the evidence supports: the placement's own refusals, or else what the graph around the node shows."""
-    refused = tuple(cause for find in (_vetoed, _unasked, _never) for cause in find(case))
-    return refused or tuple(cause for find in _SEEN_IN_GRAPH for cause in find(case))
+    """What the evidence supports: the placement's own refusals, else what the builder never does, else the graph."""
+    for finders in ((_vetoed, _unasked), (_never, _transposed, _old_architecture), _SEEN_IN_GRAPH):
+        found = tuple(cause for find in finders for cause in find(case))
+        if found:
+            return found
+    return ()
 
 
 def _vetoed(case: Case) -> Iterator[Cause]:
@@ -60,16 +65,21 @@ def _unasked(case: Case) -> Iterator[Cause]:
 
 def _never(case: Case) -> Iterator[Cause]:
     """TensorRT has no INT8 kernel for this operator, with whatever Q/DQ around it."""
-    if case.node.op == "Einsum":
+    if case.node.op == "Einsum" and not case.rtx:
         yield Cause(
-            reason="TensorRT quantizes MatMul, not Einsum",
+            reason="classic TensorRT quantizes MatMul, not Einsum",
             fix="write it as MatMul with Transpose and Reshape around it (prepare.einsum does, where one MatMul suffices)",
         )
     elif case.node.op in RECURRENT_OPS and not case.decisions:
         yield Cause(
             reason=f"TensorRT has no INT8 kernel for {case.node.op}",
-            fix="nothing to do; FP16 (insert --types fp16) is the fastest it runs in",
+            fix=f"{_bare(case)}; FP16 (insert --types fp16) is the fastest it runs in",
         )
+
+
+def _bare(case: Case) -> str:
+    """What to do with a node that cannot run INT8."""
+    return "take the Q/DQ off its inputs" if _any_quantized(case.operands) else "nothing to do"
 
 
 def _constants_only(case: Case) -> Iterator[Cause]:
@@ -83,12 +93,15 @@ def _constants_only(case: Case) -> Iterator[Cause]:
 
 def _transposed(case: Case) -> Iterator[Cause]:
     """RTX has no INT8 kernel for ConvTranspose; classic releases disagree about the axis of its scales."""
-    if case.node.op != "ConvTranspose" or not _any_quantized(case.operands):
+    if case.node.op != "ConvTranspose":
         return
     if case.rtx:
+        quantized = _any_quantized(case.operands)
         yield Cause(
-            reason="TensorRT for RTX runs no ConvTranspose in INT8; its Q/DQ only adds dequantize kernels",
-            fix="leave ConvTranspose float (place.exclude_ops: [ConvTranspose]) for this builder",
+            reason="TensorRT for RTX runs no ConvTranspose in INT8"
+            + ("; its Q/DQ only adds dequantize kernels" if quantized else ""),
+            fix=f"{_bare(case)}: this builder runs it in float"
+            + (" (in a recipe place.exclude_ops: [ConvTranspose])" if quantized else ""),
         )
     elif any(operand.axis is not None for operand in case.weights):
         yield Cause(
@@ -141,13 +154,15 @@ def _bare_activation(case: Case) -> Iterator[Cause]:
     if any(_concat_of_dequantized(case, operand) for operand in case.activations):
         return
     if case.activations and not _any_quantized(case.activations):
-        operand = case.activations[0]
+        sources = " and ".join(repr(operand.source) for operand in case.activations)
+        numbers = " and ".join(str(operand.index) for operand in case.activations)
+        several = len(case.activations) > 1
         extra = (
             "; its quantized weight is dequantized in every inference" if _weight_is_computed(case) else ""
         )
         yield Cause(
-            reason=f"no Q/DQ in front of its activation {operand.source!r}{extra}",
-            fix=f"put Q/DQ on input {operand.index}",
+            reason=f"no Q/DQ in front of its activation{'s' * several} {sources}{extra}",
+            fix=f"put Q/DQ on input{'s' * several} {numbers}{': INT8 needs all of them' * several}",
         )
 
 
@@ -199,21 +214,28 @@ def _weight_axis(case: Case) -> Iterator[Cause]:
     for operand in case.weights:
         rank = len(case.view.constant_shape(operand.source) or ())
         wanted = _output_axis(case, operand, rank)
-        if operand.axis is not None and rank and not operand.moves and operand.axis % rank != wanted % rank:
-            yield Cause(
-                reason=f"its weight scales run along axis {operand.axis}, not along the output channels (axis {wanted})",
-                fix=f"quantize the weight along axis {wanted}",
-            )
+        if operand.seen_axis is None or not rank or operand.seen_axis == wanted % rank:
+            continue
+        behind = f" (axis {operand.seen_axis} behind {' and '.join(operand.moves)})" if operand.moves else ""
+        yield Cause(
+            reason=f"its weight scales run along axis {operand.axis}{behind}, not along the output channels "
+            f"(axis {wanted})",
+            fix=f"put the Q/DQ behind {operand.moves[-1]} and quantize the weight along axis {wanted}"
+            if operand.moves
+            else f"quantize the weight along axis {wanted}",
+        )
 
 
 def _moved(case: Case) -> Iterator[Cause]:
-    """An operator between DequantizeLinear and the node: a Cast always hinders, others some releases."""
+    """An operator between DequantizeLinear and the node: Cast and Pad hinder, others only some classic releases."""
     for operand in case.operands:
-        if operand.moves:
-            hinders = "" if "Cast" in operand.moves else ", which keeps some TensorRT releases from fusing"
+        hindering = sorted({move for move in operand.moves if not case.rtx or move in _HINDERING})
+        if hindering:
+            hinders = (
+                "" if _HINDERING & set(hindering) else ", which keeps some TensorRT releases from fusing"
+            )
             yield Cause(
-                reason=f"{' and '.join(sorted(set(operand.moves)))} between DequantizeLinear and input "
-                f"{operand.index}{hinders}",
+                reason=f"{' and '.join(hindering)} between DequantizeLinear and input {operand.index}{hinders}",
                 fix="move Q/DQ behind it, so that DequantizeLinear feeds this node directly",
             )
 
@@ -233,8 +255,6 @@ def _output_axis(case: Case, operand: Operand, rank: int) -> int:
 
 _SEEN_IN_GRAPH: tuple[Callable[[Case], Iterator[Cause]], ...] = (
     _constants_only,
-    _transposed,
-    _old_architecture,
     _concat_unequal,
     _one_of_two,
     _bare_activation,

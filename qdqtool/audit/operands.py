@@ -52,6 +52,7 @@ class Operand:
         moves: operators between that DequantizeLinear and the node, nearest first.
         scale_shape: shape of the scale; None without Q/DQ or for a computed scale.
         axis: channel axis of the scale where it has more than one element.
+        seen_axis: that axis as the node sees it, behind the moves; None where a move hides it.
     """
 
     index: int
@@ -61,6 +62,7 @@ class Operand:
     moves: tuple[str, ...] = ()
     scale_shape: tuple[int, ...] | None = None
     axis: int | None = None
+    seen_axis: int | None = None
 
     @property
     def quantized(self) -> bool:
@@ -75,8 +77,8 @@ class Operands:
         self._view = view
 
     def of(self, node: Node) -> tuple[Operand, ...]:
-        """The inputs that take part in the products: two, or three for an attention (query, key, value)."""
-        wanted = 3 if "Attention" in node.op else 2
+        """The inputs that take part in the products: two, or three for attention and recurrence (both weights)."""
+        wanted = 3 if "Attention" in node.op or node.op in RECURRENT_OPS else 2
         return tuple(
             self._operand(tensor, index) for index, tensor in enumerate(node.inputs[:wanted]) if tensor
         )
@@ -92,7 +94,7 @@ class Operands:
 
     def _operand(self, tensor: str, index: int) -> Operand:
         view = self._view
-        reached, moves = self._through_moves(tensor)
+        reached, passed = self._through_moves(tensor)
         producer = view.producer(reached)
         if producer is None or producer.op != _DQ:
             return Operand(index=index, source=tensor, fixed=self._is_fixed(tensor))
@@ -100,24 +102,40 @@ class Operands:
         source = quantize.inputs[0] if quantize is not None and quantize.op == _Q else producer.inputs[0]
         shape = view.constant_shape(producer.inputs[1])
         several = shape is not None and any(dim > 1 for dim in shape)
+        axis = producer.attribute("axis", 1) if several else None
         return Operand(
             index=index,
             source=source,
             fixed=self._is_fixed(source),
             dequantize=producer,
-            moves=moves,
+            moves=tuple(move.op for move in passed),
             scale_shape=shape,
-            axis=producer.attribute("axis", 1) if several else None,
+            axis=axis,
+            seen_axis=_seen(axis, passed, len(view.constant_shape(source) or ())),
         )
 
     def _is_fixed(self, tensor: str) -> bool:
         return tensor in self.fixed or self._view.is_constant(tensor)
 
-    def _through_moves(self, tensor: str) -> tuple[str, tuple[str, ...]]:
-        moves: list[str] = []
+    def _through_moves(self, tensor: str) -> tuple[str, tuple[Node, ...]]:
+        moves: list[Node] = []
         producer = self._view.producer(tensor)
         while producer is not None and producer.op in _MOVES:
-            moves.append(producer.op)
+            moves.append(producer)
             tensor = producer.inputs[0]
             producer = self._view.producer(tensor)
         return tensor, tuple(moves)
+
+
+def _seen(axis: int | None, moves: tuple[Node, ...], rank: int) -> int | None:
+    """Where the channel axis of a tensor of `rank` dimensions comes out behind `moves`, nearest first."""
+    if axis is None or not rank:
+        return None
+    axis %= rank
+    for move in reversed(moves):
+        if move.op == "Transpose":
+            order = move.attribute("perm", tuple(range(rank))[::-1])
+            axis = list(order).index(axis) if axis in order else rank
+        elif move.op not in {"Cast", "Identity", "Pad"}:
+            return None
+    return axis

@@ -54,6 +54,18 @@ class Scene:
         """Layers that launch something."""
         return self.engine.kernels
 
+    def told_of(self, layer: EngineLayer) -> tuple[NodeVerdict, ...]:
+        """The verdicts on the nodes that `layer` computes."""
+        return self._by_layer.get(layer.name, ())
+
+    @cached_property
+    def _by_layer(self) -> dict[str, tuple[NodeVerdict, ...]]:
+        found: dict[str, tuple[NodeVerdict, ...]] = {}
+        for told in self.verdicts:
+            for name in told.layers:
+                found[name] = (*found.get(name, ()), told)
+        return found
+
     @cached_property
     def border(self) -> frozenset[str]:
         """Names of the engine's own inputs and outputs."""

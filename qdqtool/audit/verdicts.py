@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import re
+from collections import Counter, defaultdict
 from dataclasses import replace
 
 from qdqtool.audit.case import Case
@@ -18,6 +19,7 @@ from qdqtool.graph.view import GraphView
 
 _RTX_KINDS = frozenset({"correlation", "deconv", "runtime_fusion"})
 """Kinds of layers that only TensorRT for RTX prints."""
+_ROUNDS_THEN_MULTIPLIES = re.compile(r"^__myl_\w*RounCast(?:Corr|Fc)")
 _BY_TYPE = {
     DType.INT8: Verdict.INT8,
     DType.FLOAT16: Verdict.FP16,
@@ -48,6 +50,7 @@ def cases(
     nodes = [node for node in view.nodes if node.op in COMPUTE_OPS]
     holders = join(engine, frozenset(node.name for node in nodes))
     operands = Operands(view)
+    shared = Counter(layer.name for found in holders.values() for layer in found.compute)
     regions = tuple(layer for layer in engine.layers if is_opaque(layer))
     rtx = any(layer.kind in _RTX_KINDS for layer in engine.layers)
     decisions: dict[str, list[Decision]] = defaultdict(list)
@@ -60,7 +63,7 @@ def cases(
             node=node,
             operands=operands.of(node),
             decisions=tuple(decisions[node.name]),
-            holders=holders[node.name],
+            holders=_own(holders[node.name], shared),
             regions=regions,
             rtx=rtx,
             targets=targets,
@@ -69,10 +72,18 @@ def cases(
     )
 
 
+def _own(holders: Holders, shared: Counter[str]) -> Holders:
+    """A kernel that computes one node alone counts before those that hold no more of it than its bias."""
+    own = tuple(layer for layer in holders.compute if shared[layer.name] == 1)
+    return replace(holders, compute=own) if own else holders
+
+
 def verdict(case: Case) -> NodeVerdict:
     """The verdict on one node."""
     if not case.holders.compute:
         return _without_kernel(case)
+    if all(_multiplies_rounded(layer) for layer in case.holders.compute):
+        return _with_neighbours(case)
     precision, kind, certainty = _precision(case)
     if precision is DType.INT8:
         return _verdict(case, kind, precision, certainty=certainty)
@@ -98,6 +109,27 @@ def _in_attention(case: Case, precision: DType) -> DType:
     if precision is DType.INT8 and not all(operand.quantized for operand in case.operands):
         return DType.UNKNOWN
     return precision
+
+
+def _multiplies_rounded(layer: EngineLayer) -> bool:
+    """Whether a generated kernel rounds its input to eight bits and multiplies that by Int8 weights right away."""
+    weights = any(
+        constant.dtype is DType.INT8 and len(constant.shape or ()) > 1 for constant in layer.constants
+    )
+    return weights and not _reads_int8(layer) and _ROUNDS_THEN_MULTIPLIES.search(layer.name) is not None
+
+
+def _with_neighbours(case: Case) -> NodeVerdict:
+    """TensorRT for RTX writes a 1x1 convolution of up to four channels on one pixel into the kernel around it."""
+    name = case.holders.compute[0].name
+    told = _absent(
+        case,
+        Verdict.ABSORBED,
+        f"so small that {name} computes it together with its neighbours: that kernel rounds its input to eight "
+        "bits itself, and whether it then multiplies integers is not shown",
+        case.holders.compute,
+    )
+    return replace(told, fix="nothing to do: neither it nor its Q/DQ costs a kernel, and in float it would")
 
 
 def _reads_int8(layer: EngineLayer) -> bool:

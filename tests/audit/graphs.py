@@ -185,6 +185,67 @@ def moves_between() -> onnx.ModelProto:
     return s.model()
 
 
+def turned_axis() -> onnx.ModelProto:
+    """The scales of a weight run along its output channels before a Transpose makes them input channels."""
+    s = Quantized()
+    weight = s.qdq("c1_w", s.weight("c1_w", 16, 8, 1, 1), np.full(16, 0.01), 0)
+    turned = s.node("Transpose", [weight], "turned", name="turn", perm=[1, 0, 2, 3])
+    data = s.qdq("c1_x", s.input("x", [1, 16, 8, 8]))
+    s.output(s.node("Conv", [data, turned], "y", name="c1"), [1, 8, 8, 8])
+    return s.model()
+
+
+def padded_weight() -> onnx.ModelProto:
+    """A weight that is padded from 1x1 to 3x3 behind its DequantizeLinear."""
+    s = Quantized()
+    weight = s.qdq("c1_w", s.weight("c1_w", 8, 8, 1, 1), np.full(8, 0.01), 0)
+    padded = s.node("Pad", [weight, s.constant("pads", np.array([0, 0, 1, 1] * 2))], "wide", name="pad")
+    data = s.qdq("c1_x", s.input("x", [1, 8, 8, 8]))
+    s.output(s.node("Conv", [data, padded], "y", name="c1", pads=[1] * 4), [1, 8, 8, 8])
+    return s.model()
+
+
+def twice_rounded_weight() -> onnx.ModelProto:
+    s = Quantized()
+    weight = s.qdq("c1_w", s.weight("c1_w", 8, 8, 3, 3), np.full(8, 0.01), 0)
+    weight = s.qdq("again", weight, np.full(8, 0.011), 0)
+    data = s.qdq("c1_x", s.input("x", [1, 8, 8, 8]))
+    s.output(s.node("Conv", [data, weight], "y", name="c1", pads=[1] * 4), [1, 8, 8, 8])
+    return s.model()
+
+
+def float_transposed_conv() -> onnx.ModelProto:
+    s = Quantized()
+    x = s.relu("relu", s.qconv("c1", s.input("x", [1, 8, 16, 16])))
+    y = s.node("ConvTranspose", [x, s.weight("up_w", 8, 8, 2, 2)], "up_y", name="up", strides=[2, 2])
+    s.output(s.qconv("c2", y), [1, 8, 32, 32])
+    return s.model()
+
+
+def squeezed() -> onnx.ModelProto:
+    """A squeeze-and-excite block whose second product has four channels on one pixel."""
+    s = Quantized()
+    x = s.relu("relu", s.qconv("c1", s.input("x", [1, 8, 16, 16]), channels=(8, 16)))
+    y = s.node("GlobalAveragePool", [x], "mean", name="mean")
+    y = s.relu("relu2", s.qconv("fc1", y, channels=(16, 4), kernel=1))
+    y = s.node("Sigmoid", [s.qconv("fc2", y, channels=(4, 16), kernel=1)], "gate", name="sigmoid")
+    s.output(s.node("Mul", [x, y], "y", name="scaling"), [1, 16, 16, 16])
+    return s.model()
+
+
+def einsum(*, both: bool = True) -> onnx.ModelProto:
+    s = Quantized()
+    weight = s.weight("e_w", 32, 24)
+    weight = s.qdq("e_w", weight, np.full(24, 0.01), 1) if both else weight
+    data = s.qdq("e_x", s.input("x", [1, 16, 32]))
+    s.output(s.node("Einsum", [data, weight], "y", name="e", equation="bij,jk->bik"), [1, 16, 24])
+    return s.model()
+
+
+def einsum_float_weight() -> onnx.ModelProto:
+    return einsum(both=False)
+
+
 def attention(*, quantized: tuple[str, ...] = ("q", "k", "p", "v")) -> onnx.ModelProto:
     """softmax(q k) v with Q/DQ on the named operands ("p" is the softmax output)."""
     s = Quantized()
@@ -249,6 +310,13 @@ GRAPHS: dict[str, Callable[[], onnx.ModelProto]] = {
         weight_behind_transpose,
         cast_between,
         moves_between,
+        turned_axis,
+        padded_weight,
+        twice_rounded_weight,
+        float_transposed_conv,
+        squeezed,
+        einsum,
+        einsum_float_weight,
         attention,
         attention_float,
         attention_scores_only,

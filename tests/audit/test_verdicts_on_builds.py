@@ -41,6 +41,13 @@ EXPECTED: dict[str, dict[str, tuple[str, str]]] = {
     "dead_and_fixed": {"c1": ("int8", ""), "fixed": ("fp32", "it multiplies constants, the same in every")},
     "cast_between": {"c1": ("fp32", "Cast between DequantizeLinear and input 1")},
     "moves_between": {"c1": ("int8", "")},
+    "turned_axis": {"c1": ("fp32", "axis 0 (axis 1 behind Transpose), not along the output channels")},
+    "padded_weight": {"c1": ("fp32", "Pad between DequantizeLinear and input 1")},
+    "twice_rounded_weight": {"c1": ("int8", "")},
+    "float_transposed_conv": {"c1": ("int8", ""), "up": ("fp32", "no ConvTranspose in INT8")},
+    "squeezed": {"fc1": ("int8", ""), "fc2": ("unknown", "so small that __myl_")},
+    "einsum": {"e": ("int8", "")},
+    "einsum_float_weight": {"e": ("fp32", "no Q/DQ on its weight")},
 }
 
 
@@ -89,6 +96,23 @@ def test_every_requested_node_is_int8_or_has_a_finding(judged, name: str):
             or verdict.node in explained
             or verdict.verdict is Verdict.ABSORBED
         )
+
+
+def test_a_kernel_beside_a_float_node_names_what_mends_that_node(judged):
+    """Not what its own kind of kernel usually needs, which would not help here."""
+    fixes = {
+        name: {finding.check: finding.fix for finding in judged(name).findings}
+        for name in ("scale_per_channel", "twice_rounded_weight", "float_transposed_conv", "squeezed")
+    }
+    assert fixes["scale_per_channel"]["runtime_weights"] == "calibrate the activation per tensor"
+    assert "keep one of the Q/DQ pairs" in fixes["twice_rounded_weight"]["runtime_weights"]
+    assert "nothing to do: this builder" in fixes["float_transposed_conv"]["unfused_qdq"]
+    assert "take the Q/DQ off the inputs of fc1" in fixes["squeezed"]["unfused_qdq"]
+
+
+def test_a_product_of_two_activations_needs_both_quantized(judged):
+    found = by_node(judged("attention_float").verdicts)
+    assert found["qk"].fix == "put Q/DQ on inputs 0 and 1: INT8 needs all of them"
 
 
 def test_attention_is_one_kernel_and_both_products_are_int8(judged):

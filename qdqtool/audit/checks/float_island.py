@@ -2,6 +2,7 @@
 
 Its input is turned from INT8 to float in front of it and back behind it, so the tensors on both sides are two or four
 times larger than they need to be, on top of the slower arithmetic. One missing Q/DQ pair often costs three kernels.
+Where placement kept the node float on purpose, the finding is for information only.
 Without a model the engine's own layers are judged: a float kernel that reads what an INT8 kernel made and is read by
 one.
 """
@@ -40,6 +41,7 @@ def _nodes(scene: Scene, view: GraphView) -> Iterator[Draft]:
                 reason=f"{case.node.op} runs {verdict.precision} between {before[0].node} and {after[0].node}, "
                 "which run INT8",
                 fix=verdict.fix,
+                severity=Severity.INFO if case.decisions and not verdict.requested else None,
                 bytes=sum(known) if len(known) == len(sizes) else None,
                 evidence=(scene.at_node(case.node.name), *(scene.at_layer(layer.name) for layer in layers)),
             )

@@ -2,8 +2,8 @@
 
 It has no run-time input. Mostly it reads INT8 weights, turns them into floats and writes them, each time the engine
 runs: that happens where a weight has Q/DQ but its operation runs in float, so the Q/DQ on the weight only costs.
-Sometimes it multiplies two constants that nobody folded. Where only weights were to be INT8, matrix products need no
-such kernel, and convolutions do.
+A weight behind two pairs is rounded a second time in every inference. Sometimes the kernel multiplies two constants
+that nobody folded. Where only weights were to be INT8, matrix products need no such kernel, and convolutions do.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ from collections.abc import Iterator
 
 from qdqtool.audit.check import Check, Draft
 from qdqtool.audit.scene import Scene
-from qdqtool.core.engine import Role
-from qdqtool.core.findings import Severity
+from qdqtool.core.dtypes import DType
+from qdqtool.core.engine import EngineLayer, Role
+from qdqtool.core.findings import NodeVerdict, Severity
+from qdqtool.graph.view import GraphView, Node
 
 _FOLD = "fold constants before the build (prepare.fold_constants: true)"
 _QUANTIZE = "quantize the activation of the operation that uses this weight, or take the Q/DQ off the weight"
+_TWICE = "keep one of the Q/DQ pairs that stand one behind the other on this weight (`qdqtool repair` takes the other away)"
 _LEAVE = "leave Conv out of place.ops: only matrix products dequantize their weights inside their own kernel"
 
 
@@ -29,13 +32,55 @@ def find(scene: Scene) -> Iterator[Draft]:
         sizes = [tensor.bytes for tensor in (*layer.constants, *layer.outputs)]
         folds = layer.role is Role.COMPUTE
         origin = ", ".join(layer.onnx_nodes[:3]) or layer.constants[0].name
+        readers = [] if folds else _readers(scene, layer)
         yield Draft(
             subject=layer.name,
-            reason=f"{'multiplies constants' if folds else 'dequantizes a weight'} in every inference ({origin})",
-            fix=_FOLD if folds else _LEAVE if asked else _QUANTIZE,
+            reason=f"{_does(layer, folds=folds)} in every inference ({origin}){_because(readers)}",
+            fix=_FOLD if folds else _LEAVE if asked else _fix(layer, readers),
             bytes=sum(size for size in sizes if size is not None) if None not in sizes else None,
             evidence=(scene.at_layer(layer.name),),
         )
+
+
+def _does(layer: EngineLayer, *, folds: bool) -> str:
+    if folds:
+        return "multiplies constants"
+    return "rounds a weight a second time" if _again(layer) else "dequantizes a weight"
+
+
+def _again(layer: EngineLayer) -> bool:
+    """Whether it takes Int8 values and gives Int8 values again."""
+    types = [{tensor.dtype for tensor in side} for side in (layer.constants, layer.outputs)]
+    return "Roun" in layer.name and all(DType.INT8 in side for side in types)
+
+
+def _readers(scene: Scene, layer: EngineLayer) -> list[NodeVerdict]:
+    """The nodes that read the weight and do not run INT8."""
+    held = set(layer.onnx_nodes)
+    return [
+        told
+        for case, told in zip(scene.cases, scene.verdicts, strict=True)
+        if told.precision is not DType.INT8
+        and any(
+            operand.dequantize and _pair(case.view, operand.dequantize) & held for operand in case.operands
+        )
+    ]
+
+
+def _pair(view: GraphView, dequantize: Node) -> set[str]:
+    quantize = view.producer(dequantize.inputs[0])
+    return {dequantize.name} | ({quantize.name} if quantize is not None else set())
+
+
+def _because(readers: list[NodeVerdict]) -> str:
+    return f": {readers[0].node} does not run INT8" if readers else ""
+
+
+def _fix(layer: EngineLayer, readers: list[NodeVerdict]) -> str:
+    """What mends the node that reads the weight spares this kernel too."""
+    if readers:
+        return "; ".join(dict.fromkeys(told.fix for told in readers[:3] if told.fix)) or _QUANTIZE
+    return _TWICE if _again(layer) else _QUANTIZE
 
 
 PLUGIN = Check(code="QDQ205", severity=Severity.WARNING, find=find)

@@ -4,7 +4,8 @@
     kernel -> Dequantize -> kernel        the reader cannot take INT8
     kernel -> Quantize, Dequantize -> ..  a fake-quantize in front of a float operation
 
-At the border of the engine a quantize kernel is needed: the input has to become INT8.
+At the border of the engine a quantize kernel is needed: the input has to become INT8. A product that runs in float, and
+poolings, reductions and some normalizations cannot hand on INT8 either, so whoever reads them in INT8 pays this kernel.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Iterator
 from qdqtool.audit.check import Check, Draft
 from qdqtool.audit.kernels import inside, origin
 from qdqtool.audit.scene import Scene, bytes_of
-from qdqtool.core.engine import EngineLayer
+from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import Severity
 from qdqtool.core.wiring import dequantizes, quantizes, rounds
 
@@ -22,10 +23,12 @@ from qdqtool.core.wiring import dequantizes, quantizes, rounds
 def find(scene: Scene) -> Iterator[Draft]:
     """One draft per quantize, dequantize or fake-quantize kernel inside the engine."""
     for layer in scene.kernels:
-        said = _said(layer)
-        if said is None or not inside(scene, layer) or scene.wiring.round_trip_of(layer) is not None:
+        said = _said(layer) if inside(scene, layer) else None
+        if said is None or scene.wiring.round_trip_of(layer) is not None:
             continue
         does, fix = said
+        if quantizes(layer):
+            fix = _beside(scene, layer) or fix
         yield Draft(
             subject=layer.name,
             reason=f"a kernel that only {does} ({origin(layer)}), between {scene.wiring.writers(layer)[0].name} and "
@@ -47,6 +50,22 @@ def _said(layer: EngineLayer) -> tuple[str, str] | None:
     if dequantizes(layer):
         return "dequantizes", "quantize the operation behind it too, or take the Q/DQ pair away"
     return None
+
+
+def _beside(scene: Scene, layer: EngineLayer) -> str:
+    """What the kernels beside a quantize kernel say: who hands on floats, or who reads them; "" where no node is known."""
+    writer = scene.wiring.writers(layer)[0]
+    if writer.role is Role.COMPUTE:
+        made = [told for told in scene.told_of(writer) if told.precision.is_float]
+        return f"{made[0].node} computes in float and hands on floats: {made[0].fix}" if made else ""
+    readers = [told for reader in scene.wiring.readers(layer) for told in scene.told_of(reader)]
+    if not readers:
+        return ""
+    node = readers[0].node
+    return (
+        f"the kernel before it cannot hand on INT8: keep it where {node} gains more by INT8, else take the Q/DQ off the "
+        f"inputs of {node}"
+    )
 
 
 PLUGIN = Check(code="QDQ206", severity=Severity.INFO, find=find)

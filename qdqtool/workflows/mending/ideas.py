@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from qdqtool.audit.case import Case
-from qdqtool.audit.operands import Operand
+from qdqtool.audit.operands import RECURRENT_OPS, Operand
 from qdqtool.audit.scene import Scene
 from qdqtool.core.audit import Audit
 from qdqtool.core.dtypes import DType
@@ -88,7 +88,7 @@ def ideas(scene: Scene, found: Audit) -> Iterator[Idea]:
 
 def _has_kernel(case: Case) -> bool:
     """Whether the builder has an INT8 kernel for this operator at all."""
-    if case.rtx and case.node.op == "ConvTranspose":
+    if case.node.op in RECURRENT_OPS or (case.rtx and case.node.op == "ConvTranspose"):
         return False
     return not (case.rtx and case.node.op == "Conv" and "sm75" in case.targets)
 
@@ -112,7 +112,7 @@ def _wanted(case: Case, operand: Operand) -> Want | None:
             case.node, operand.index, len(case.view.info(case.node.inputs[operand.index]).shape or ())
         )
         right = operand.quantized and "Cast" not in operand.moves
-        crossed = operand.axis is not None and not operand.moves and axis is not None and operand.axis != axis
+        crossed = None not in {operand.seen_axis, axis} and operand.seen_axis != axis
         return None if right and not crossed else Want(slot=slot, how=How.CHANNEL, axis=axis)
     if not operand.quantized:
         return Want(slot=slot, how=How.TENSOR, scale=_largest_branch(case, operand))
