@@ -20,7 +20,8 @@ def cell(value: object) -> str:
 def summary(view: EngineView, shown: int) -> list[str]:
     """What was read, and how well the profile and the log fit."""
     lines = [
-        f"{shown} of {len(view.layers)} layers, form {view.form}, bytes as {view.cost_model.value} counts them"
+        f"{shown} of {len(view.layers)} layers, form {view.form}",
+        f"bytes and MACs follow from the recorded shapes and types (cost model {view.cost_model.value})",
     ]
     if view.total_ms is not None:
         lines.append(
@@ -37,16 +38,17 @@ def summary(view: EngineView, shown: int) -> list[str]:
 
 def difference(found: EngineDiff) -> Iterator[str]:
     """Two engines side by side, the outcome in a sentence, and the causes, the largest first."""
-    yield f"{'':<14}{found.left.name:>44}{found.right.name:>44}"
+    width = 3 + max(12, len(found.left.name), len(found.right.name))
+    yield f"{'':<16}{found.left.name:>{width}}{found.right.name:>{width}}"
     for title, left, right in (
         ("kernels", found.left.kernels, found.right.kernels),
         ("compute", found.left.compute, found.right.compute),
         ("of these INT8", found.left.int8, found.right.int8),
         ("conversions", found.left.conversions, found.right.conversions),
-        ("bytes", found.left.bytes, found.right.bytes),
-        ("ms", found.left.ms, found.right.ms),
+        ("bytes, recorded", found.left.bytes, found.right.bytes),
+        ("ms, measured", found.left.ms, found.right.ms),
     ):
-        yield f"{title:<14}{cell(left):>44}{cell(right):>44}"
+        yield f"{title:<16}{cell(left):>{width}}{cell(right):>{width}}"
     yield _outcome(found)
     yield from (f"- {cause.text}" for cause in found.causes)
     yield from (f"note: {note}" for note in found.notes)

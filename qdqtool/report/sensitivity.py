@@ -16,7 +16,7 @@ _SHOWN = 25
 
 def lines(found: Sensitivity) -> Iterator[str]:
     """The study on a terminal, most sensitive node first."""
-    yield f"{found.model}, {found.samples} samples, with every node quantized: {words.float_set(found.whole)}"
+    yield f"{found.model}, {found.samples} samples, with every node quantized: {words.float_set(found.whole)}  [measured]"
     yield ""
     yield f"{'keep float':<44} {'noise share':>11} {'alone dB':>9} {'gain dB':>8}  accuracy without it"
     for row in found.nodes[:_SHOWN]:

@@ -292,7 +292,7 @@ def _explore(
 
 def _called(file: Path) -> str:
     """A short name for a file: its own, the middle left out where it is long."""
-    return file.name if len(file.name) <= 40 else f"{file.name[:8]}...{file.name[-29:]}"
+    return file.name if len(file.name) <= 29 else f"{file.name[:6]}...{file.name[-20:]}"
 
 
 def _named(engines: list[Explored]) -> list[Explored]:

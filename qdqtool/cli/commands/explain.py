@@ -1,15 +1,18 @@
 """Explain a word: a pass of TensorRT's optimizer, a kernel name, a memory format, or a plug-in of qdqtool.
 
     qdqtool explain QDQToCopy
-    qdqtool explain tactic sm80_xmma_fprop_implicit_gemm_interleaved_i8i8_i8i32_f32_..._tensor16x8x32
-    qdqtool explain format 'Int8(50176,50176:4,224,1)'
+    qdqtool explain sm80_xmma_fprop_implicit_gemm_interleaved_i8i8_i8i32_f32_..._tensor16x8x32
+    qdqtool explain 'Int8(50176,50176:4,224,1)'
     qdqtool explain entropy
+    qdqtool explain QDQ120
 
-Without a word it lists the passes that have a page.
+A word in front says what is meant where that is not plain: `pass`, `tactic`, `format`. Without a word it lists the
+passes that have a page.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -33,7 +36,9 @@ _SHELVES = (
 def explain(
     words: Annotated[
         list[str] | None,
-        typer.Argument(help="A pass or plug-in by name; `tactic NAME`; `format 'Int8(1,1:32,9)'`."),
+        typer.Argument(
+            help="A pass, plug-in, kernel or finding (QDQ120) by name; a format: 'Int8(1,1:32,9)'."
+        ),
     ] = None,
 ) -> None:
     """Explain a pass of the optimizer, a kernel name, a memory format, or a plug-in of qdqtool."""
@@ -82,13 +87,15 @@ def _format(text: str) -> str:
 
 
 def _page(name: str) -> str:
-    """The page of a pass, or the manual of the first plug-in of that name."""
+    """The page of a pass, the manual of the first plug-in of that name, or what a format or a kernel's name says."""
     from difflib import get_close_matches
 
+    from qdqtool.buildlog.manual.formats import explain_format
     from qdqtool.buildlog.manual.passes import PAGES, page_of
     from qdqtool.errors import UsageError
     from qdqtool.plugins import Shelf
 
+    name = _rule_of(name)
     page = page_of(name)
     if page is not None:
         return page.text()
@@ -98,9 +105,31 @@ def _page(name: str) -> str:
         if name in _names(shelf):
             return shelf.manual(name)
         known += _names(shelf)
+    if explain_format(name) is not None:
+        return _format(name)
+    if _is_kernel(name):
+        return _tactic(name)
     close = get_close_matches(name, known, n=1, cutoff=0.6)
     hint = f"did you mean {close[0]!r}?" if close else "see `qdqtool explain` for the pages there are"
     raise UsageError(f"nothing is called {name!r}", fix=hint)
+
+
+def _is_kernel(name: str) -> bool:
+    from qdqtool.buildlog.manual.tactics import explain_tactic
+
+    found = explain_tactic(name)
+    return bool(found.architecture or found.unit or name.startswith("__myl_"))
+
+
+def _rule_of(name: str) -> str:
+    """The lint rule or audit check that a code such as QDQ120 stands for; other words stay."""
+    if not re.fullmatch(r"(?i:qdq)[0-9]+", name):
+        return name
+    from qdqtool.audit.run import CHECKS
+    from qdqtool.placement.lint import codes
+
+    checks = {CHECKS.load(check).code: check for check in CHECKS.names()}
+    return {**codes(), **checks}.get(name.upper(), name)
 
 
 def _names(shelf: Shelf) -> tuple[str, ...]:
