@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 _MAJOR, _MINOR = 75, 76
-_LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+"""The driver's library."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,7 +35,7 @@ class Gpu:
 def gpus(library: Any = None) -> tuple[Gpu, ...]:
     """All GPUs the driver knows; none where there is no driver or it does not work."""
     try:
-        cuda = library or ctypes.CDLL(_LIBRARY)
+        cuda = library or ctypes.CDLL(LIBRARY)
     except OSError:
         return ()
     if cuda.cuInit(0) != 0:

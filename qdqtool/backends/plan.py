@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qdqtool.backends.releases import Release
+from qdqtool.core.files import unreadable
 from qdqtool.errors import InputFileError
 
 _HEADER = 32
@@ -45,9 +46,7 @@ def read_plan(path: Path) -> Plan:
         with path.open("rb") as stream:
             head = stream.read(_HEADER)
     except OSError as error:
-        raise InputFileError(
-            f"cannot be read: {error.strerror}", fix="check the path and its permissions", where=str(path)
-        ) from error
+        raise unreadable(path, error) from error
     maker = _MAKERS.get(head[:4])
     if maker is None or len(head) < _HEADER:
         raise InputFileError(

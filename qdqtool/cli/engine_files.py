@@ -7,7 +7,7 @@ from pathlib import Path
 from qdqtool.audit.noop import Besides
 from qdqtool.buildlog import read as read_log
 from qdqtool.core.buildlog import LogRun
-from qdqtool.core.files import write_text
+from qdqtool.core.files import unreadable, write_text
 from qdqtool.core.noop import NoOpReport, Really
 from qdqtool.engine.diff import Explored
 from qdqtool.engine.dot import dot
@@ -128,6 +128,4 @@ def _size(path: Path) -> int:
     try:
         return path.stat().st_size
     except OSError as error:
-        raise InputFileError(
-            f"cannot be read: {error.strerror}", fix="check the path and its permissions", where=str(path)
-        ) from error
+        raise unreadable(path, error) from error

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 import qdqtool
-from qdqtool.core.files import write_text
+from qdqtool.core.files import unreadable, write_text
 from qdqtool.errors import InputFileError
 
 T = TypeVar("T")
@@ -97,8 +97,6 @@ def read_json(path: Path) -> Any:
             raise InputFileError("is larger than 1 GiB", fix="pass a qdqtool artefact", where=str(path))
         return json.loads(path.read_text("utf-8"))
     except OSError as error:
-        raise InputFileError(
-            f"cannot be read: {error.strerror}", fix="check the path and its permissions", where=str(path)
-        ) from error
+        raise unreadable(path, error) from error
     except (ValueError, RecursionError) as error:
         raise InputFileError(f"is not JSON: {error}", fix="write the file again", where=str(path)) from error

@@ -59,10 +59,17 @@ def digest_file(path: Path) -> str:
             for chunk in iter(_reader(stream.read), b""):
                 sha.update(chunk)
     except OSError as error:
-        raise InputFileError(
-            f"cannot be read: {error.strerror}", fix="check the path and its permissions", where=str(path)
-        ) from error
+        raise unreadable(path, error) from error
     return sha.hexdigest()
+
+
+def unreadable(path: Path, error: OSError) -> InputFileError:
+    """The error for a file that the operating system does not give us."""
+    return InputFileError(
+        f"cannot be read: {error.strerror or error}",
+        fix="check the path and its permissions",
+        where=str(path),
+    )
 
 
 def _reader(read: Callable[[int], bytes]) -> Callable[[], bytes]:

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from qdqtool.core.files import unreadable
 from qdqtool.errors import InputFileError
 
 _BOMS = (
@@ -67,11 +68,7 @@ def pieces(path: Path) -> Iterator[str]:
             with unpack(path) as packed:
                 yield from _texts(_whole(packed))
     except OSError as error:
-        raise InputFileError(
-            f"cannot be read: {error.strerror or error}",
-            fix="check the path and its permissions",
-            where=str(path),
-        ) from error
+        raise unreadable(path, error) from error
 
 
 def decode(content: bytes) -> str:

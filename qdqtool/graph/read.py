@@ -10,6 +10,7 @@ from typing import BinaryIO
 import onnx
 from google.protobuf.message import DecodeError
 
+from qdqtool.core.files import unreadable
 from qdqtool.errors import InputFileError
 from qdqtool.graph.external import attach
 from qdqtool.graph.pieces import parse_in_pieces
@@ -69,9 +70,7 @@ def _head(path: Path) -> bytes:
             head = stream.read(_HEAD)
             is_empty = not head.strip(b"\0") and not any(chunk.strip(b"\0") for chunk in _chunks(stream))
     except OSError as error:
-        raise InputFileError(
-            f"cannot be read: {error.strerror}", fix="check the path and its permissions", where=str(path)
-        ) from error
+        raise unreadable(path, error) from error
     if is_empty:
         raise InputFileError("is empty", fix=_AGAIN, where=str(path))
     if head.startswith(b"version https://git-lfs"):

@@ -11,6 +11,7 @@ from qdqtool.backends.migration.command_line import migrate_command
 from qdqtool.backends.migration.script import migrate_script
 from qdqtool.backends.plan import read_plan
 from qdqtool.backends.releases import banner_release, spell
+from qdqtool.core.files import unreadable
 from qdqtool.errors import InputFileError, UsageError
 
 _CACHE = re.compile(rb"TRT-(?P<release>\d+)-(?P<kind>\w+)\r?\n")
@@ -67,9 +68,7 @@ def _file(path: Path) -> Migration | None:
         with path.open("rb") as stream:
             head = stream.read(_HEAD)
     except OSError as error:
-        raise InputFileError(
-            f"cannot be read: {error.strerror}", fix="check the path and its permissions", where=str(path)
-        ) from error
+        raise unreadable(path, error) from error
     cache = _CACHE.match(head)
     if cache is not None:
         return _cache(path, cache["kind"].decode())

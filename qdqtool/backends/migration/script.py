@@ -10,6 +10,7 @@ from pathlib import Path
 from qdqtool.backends.migration.advice import Advice, Migration
 from qdqtool.backends.migration.api_facts import ASSIGNED, MEMBERS, NAMES, ApiFate
 from qdqtool.backends.migration.command_line import gone_flag
+from qdqtool.core.files import unreadable
 from qdqtool.errors import InputFileError
 
 _LARGEST = 16 << 20
@@ -44,9 +45,7 @@ def _parse(path: Path) -> ast.Module:
             raise InputFileError("is larger than 16 MiB", fix="pass one Python script", where=str(path))
         return ast.parse(path.read_bytes(), filename=path.name)
     except OSError as error:
-        raise InputFileError(
-            f"cannot be read: {error.strerror}", fix="check the path and its permissions", where=str(path)
-        ) from error
+        raise unreadable(path, error) from error
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise InputFileError(
             f"is not Python 3: {error}",

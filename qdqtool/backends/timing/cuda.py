@@ -6,15 +6,13 @@ Source of names and signatures: the CUDA driver API reference (cuda.h); handles 
 from __future__ import annotations
 
 import ctypes
-import sys
 from typing import TYPE_CHECKING, Any
 
+from qdqtool.backends.gpu import LIBRARY
 from qdqtool.errors import BuildError, MissingPackage
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-_LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 
 
 def driver() -> Any:
@@ -24,7 +22,7 @@ def driver() -> Any:
         MissingPackage: it is not here.
     """
     try:
-        return ctypes.CDLL(_LIBRARY)
+        return ctypes.CDLL(LIBRARY)
     except OSError:
         raise MissingPackage(
             "there is no NVIDIA driver here", fix="run on a machine with an NVIDIA GPU; see qdqtool doctor"

@@ -1,22 +1,15 @@
-"""The process in which engines are loaded and timed: one request in, events out, the library's messages to the log.
-
-Standard streams are used as by the builder's process: the request comes as one line of JSON on standard input, which
-stays open; events go to the original standard output, everything else to standard error.
-"""
+"""The process in which engines are loaded and timed: one request in, events out, the library's messages to the log."""
 
 from __future__ import annotations
 
 import importlib
-import json
-import os
-import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from qdqtool.backends.native.ears import logger_of
-from qdqtool.backends.native.limits import no_core_dump
+from qdqtool.backends.native.parent import Tell, meet
 from qdqtool.backends.timing.engine import EngineClock
 from qdqtool.backends.timing.raw import raw_name
 from qdqtool.backends.timing.rounds import Effort, take_turns
@@ -25,16 +18,7 @@ from qdqtool.errors import QdqError
 
 def main() -> None:
     """Serve the one request on standard input."""
-    events = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
-    os.dup2(2, 1)
-    no_core_dump()
-    requests = os.fdopen(0, "rb", buffering=0, closefd=False)
-    request = json.loads(requests.readline())
-    threading.Thread(target=_die_with_parent, args=(requests,), daemon=True).start()
-
-    def tell(event: dict[str, Any]) -> None:
-        events.write(json.dumps(event) + "\n")
-
+    request, tell = meet()
     try:
         tell({"event": "timed", **measure(importlib.import_module(request["module"]), request, tell)})
     except QdqError as error:
@@ -43,7 +27,7 @@ def main() -> None:
         tell({"event": "failed", "kind": "MissingPackage", "what": str(error), "fix": "see qdqtool doctor"})
 
 
-def measure(trt: Any, request: dict[str, Any], tell: Any) -> dict[str, Any]:
+def measure(trt: Any, request: dict[str, Any], tell: Tell) -> dict[str, Any]:
     """Load the engines, measure them in turns, and profile and save what is asked for.
 
     Raises:
@@ -71,12 +55,6 @@ def _save(clocks: list[EngineClock], folder: Path) -> None:
     for clock in clocks:
         for name, array in clock.outputs().items():
             (folder / f"{clock.name}.{raw_name(name, 'output', array)}").write_bytes(array.tobytes())
-
-
-def _die_with_parent(requests: Any) -> None:
-    while requests.read(1 << 10):
-        pass
-    os._exit(1)
 
 
 if __name__ == "__main__":
