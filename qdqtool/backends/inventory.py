@@ -20,9 +20,13 @@ _EXTRAS = {
     "sweep": ("optuna",),
     "cluster": ("distributed",),
     "png": ("resvg-py",),
+    "parquet": ("pyarrow",),
 }
 """Packages of the extras that are not builders."""
-_USES = {"png": "charts and graphs as PNG; SVG needs nothing"}
+_USES = {
+    "png": "charts and graphs as PNG; SVG needs nothing",
+    "parquet": "tables of layers and events as Parquet; CSV needs nothing",
+}
 _NEEDED = ("numpy", "onnx", "onnxruntime")
 
 
