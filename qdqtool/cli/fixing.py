@@ -22,6 +22,7 @@ class Wish:
         labels: class indices of the samples, or None.
         max_drop: how far accuracy may fall.
         budget: engines built at most.
+        seconds: time after which nothing more is tried, or None.
         cache: folder of finished builds to share, or None.
         changes: changes of the recipe as "key=value".
         sm: architectures to build for, as "86,89"; "" takes those of the recipe.
@@ -34,6 +35,7 @@ class Wish:
     labels: str | None
     max_drop: float
     budget: int
+    seconds: float | None
     cache: Path | None
     changes: tuple[str, ...]
     sm: str
@@ -47,7 +49,8 @@ def mend(wish: Wish, fail_on: str, *, as_json: bool) -> int:
     from qdqtool.cli.verdict import findings_missed, tell
     from qdqtool.core.kinds import FIXES
     from qdqtool.workflows import recipes
-    from qdqtool.workflows.mending.run import MendingOrder, fix, recipe_of
+    from qdqtool.workflows.mending.run import MendingOrder, fix, is_unfinished, recipe_of
+    from qdqtool.workflows.mending.search import Bounds
 
     typed = [f"build.sm=[{wish.sm}]"] if wish.sm else []
     typed += [f"audit.ignore=[{','.join(wish.ignore)}]"] if wish.ignore else []
@@ -59,10 +62,13 @@ def mend(wish: Wish, fail_on: str, *, as_json: bool) -> int:
         recipe=recipes.load(None if method is None else str(method), [*wish.changes, *typed]),
         samples="" if wish.samples == "none" else wish.samples or "random:8",
         labels=wish.labels,
-        budget=wish.budget,
-        max_drop=wish.max_drop,
+        bounds=Bounds(builds=wish.budget, seconds=wish.seconds, max_drop=wish.max_drop),
         cache=wish.cache,
     )
+    if is_unfinished(out):
+        stderr().print(
+            f"goes on in {out}, where an earlier search was stopped", markup=False, highlight=False
+        )
     with Bars() as bars:
         report, findings = fix(order, lambda done, total: bars.show("build", done, total))
     stderr().print(f"wrote {out}", markup=False, highlight=False)
@@ -74,21 +80,18 @@ def mend(wish: Wish, fail_on: str, *, as_json: bool) -> int:
 
 
 def _show(report: FixReport) -> None:
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    from qdqtool.cli.screen import stdout
+    from qdqtool.cli.screen import stdout, tables
 
     table = Table(box=None, pad_edge=False)
     for title in ("outcome", "finding", "edit", "why"):
         table.add_column(title, overflow="fold")
     for trial in report.trials:
         table.add_row(*map(escape, (trial.outcome.value, trial.subject, trial.edit or "-", trial.why)))
-    # A pipe has no width of its own: do not fold at 80 columns there.
-    console = stdout() if stdout().is_terminal else Console(width=240)
     if report.trials:
-        console.print(table)
+        tables().print(table)
     lines = (
         "" if report.trials else "nothing to fix",
         f"before: {_standing(report.before, report.metric)}",

@@ -86,7 +86,7 @@ def _shares(layers: Sequence[LayerRow]) -> Figure | None:
         name="precision-shares",
         title="Precision shares",
         caption="Type of the arithmetic of compute kernels, and of the output of the others.",
-        source="recorded",
+        source="recorded, time measured" if any(layer.ms for layer in layers) else "recorded",
         drawings=(stacked(rows, "Precision shares"),),
     )
 
@@ -189,7 +189,7 @@ def _noise(tensors: Iterable[OutputComparison]) -> Figure | None:
         Point(x=number, y=level, text=f"{name}: {level:.1f} dB", radius=3.0)
         for number, (name, level) in enumerate(levels)
     ]
-    across = Axis(label="tensors in graph order", low=-1, high=len(levels))
+    across = Axis(label="tensors in graph order", low=-1, high=len(levels), whole=True)
     up = axis_over("SQNR, dB", [level for _, level in levels])
     return Figure(
         name="noise-by-tensor",

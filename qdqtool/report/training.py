@@ -15,10 +15,11 @@ _SHOWN = 5
 def table(result: QatResult, console: Console) -> None:
     """Print the table and what must be known to read it."""
     from rich.table import Table
+    from rich.text import Text
 
-    shown = Table(
-        "model", f"{result.metric} {result.unit}", "95 % interval", "change", "INT8 nodes", box=None
-    )
+    shown = Table("model", box=None)
+    for title in (f"{result.metric} {result.unit} [measured]", "95 % interval", "change", "INT8 nodes"):
+        shown.add_column(Text(title), justify="right")
     for row in result.rows:
         shown.add_row(row.name, _number(row.value), _interval(row.low, row.high), _change(row), _nodes(row))
     console.print(shown)

@@ -338,13 +338,9 @@ def _table(view: EngineView, where: tuple[str, ...], sort: str, limit: int | Non
 
 
 def _print(table: Table) -> None:
-    from rich.console import Console
+    from qdqtool.cli.screen import tables
 
-    from qdqtool.cli.screen import stdout
-
-    # A pipe has no width of its own: do not fold at 80 columns there.
-    console = stdout() if stdout().is_terminal else Console(width=240)
-    console.print(table)
+    tables().print(table)
 
 
 def _say(*lines: str) -> None:

@@ -29,9 +29,8 @@ def scales(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Read the scales of a Q/DQ model back: per node and module, and as a calibration table."""
-    from rich.console import Console
 
-    from qdqtool.cli.screen import stderr, stdout
+    from qdqtool.cli.screen import stderr, stdout, tables
     from qdqtool.core.kinds import CALIBRATION, READBACK
     from qdqtool.graph.save import save
     from qdqtool.workflows.readback import read_back
@@ -46,9 +45,7 @@ def scales(
     if as_json:
         sys.stdout.write(READBACK.dump(found))
         return
-    # A pipe has no width of its own: do not fold at 80 columns there.
-    console = stdout() if stdout().is_terminal else Console(width=240)
-    console.print(_table(found, match))
+    tables().print(_table(found, match))
     said = f"{len(found.scales)} quantized inputs, {len(found.table.ranges)} tensors"
     lines = (
         f"{said}; quantized by {found.origin or 'an unknown tool'}",
