@@ -59,6 +59,8 @@ class Provider:
 
 
 CPU = Provider(name="CPUExecutionProvider")
+_OPENING = "Exception during initialization"
+"""What onnxruntime says when its optimizer, or a kernel while it is set up, fails."""
 _CROWD = 8
 """Most samples in flight: each holds the activations of a whole model."""
 
@@ -148,7 +150,15 @@ def _session(
     if provider != CPU:
         chosen = [(provider.name, dict(provider.options)), CPU.name]
     source = str(model) if isinstance(model, Path) else model
-    return onnxruntime.InferenceSession(source, sess_options=options, providers=chosen)
+    try:
+        return onnxruntime.InferenceSession(source, sess_options=options, providers=chosen)
+    except _TROUBLE as error:
+        unoptimized = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        if _OPENING not in str(error) or options.graph_optimization_level == unoptimized:
+            raise
+        # The optimizer may fail on a sound graph, as where it gives a tensor a name that is taken.
+        options.graph_optimization_level = unoptimized
+        return onnxruntime.InferenceSession(source, sess_options=options, providers=chosen)
 
 
 def session_options(*, faithful: bool = True, threads: int = 0) -> onnxruntime.SessionOptions:

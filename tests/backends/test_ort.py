@@ -158,3 +158,20 @@ def test_a_model_that_fails_on_a_sample_says_so() -> None:
     runner = open_runner(sketch.model().SerializeToString(), description="")
     with pytest.raises(InputFileError, match="fails on this sample"):
         runner.run({"x": np.zeros(4, np.float32), "index": np.array([9])})
+
+
+def test_a_graph_that_the_optimizer_cannot_open_runs_node_by_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = onnxruntime.InferenceSession
+    levels = []
+
+    def stumbling(*given: object, sess_options: onnxruntime.SessionOptions, **named: object) -> object:
+        levels.append(sess_options.graph_optimization_level)
+        if sess_options.graph_optimization_level != onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL:
+            message = "Exception during initialization: attempt to replace the existing tensor"
+            raise RuntimeError(message)
+        return opened(*given, sess_options=sess_options, **named)
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", stumbling)
+    runner = open_runner(graphs.conv_relu().SerializeToString(), description="", faithful=False)
+    assert runner.outputs
+    assert levels[-1] == onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from qdqtool.graph.normalize.run import remaining
-from tests.graph.mending import Sketch, apart, legal, repaired
+from tests.graph.mending import Sketch, apart, kinds, legal, repaired
 
 MICROSOFT = "com.microsoft"
 
@@ -185,3 +185,51 @@ def test_tensorrt_builds_what_an_integer_operator_became(name: str, tmp_path: Pa
     assert built.error == ""
     if name in STATIC:
         assert {precision for _, precision in built.precision} <= {"int8"}
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_a_resize_that_interpolates_integers_rounds_floats_instead(mode: str, tmp_path: Path) -> None:
+    s = Sketch()
+    q, scale, zero = integers_of(s)
+    factors = s.constant("factors", np.array([1, 1, 2, 2], np.float32))
+    q = s.node("Resize", [q, "", factors], "large", name="resize", mode=mode)
+    s.output(s.convolved(s.node("DequantizeLinear", [q, scale, zero], "d", name="d"), s.filters()))
+    proto = s.model()
+    mended, changes = repaired(proto, tmp_path)
+    assert kinds(changes)["movement"] == 1
+    assert legal(mended)
+    assert {node.op for node in mended.view.nodes} >= {"Resize", "QuantizeLinear", "Conv"}
+    assert repaired(mended.proto, tmp_path)[1] == ()
+
+
+@pytest.mark.parametrize("value", [None, 7, 100], ids=["no value", "the zero point", "another value"])
+def test_a_pad_of_integers_pads_with_what_they_stand_for(value: int | None, tmp_path: Path) -> None:
+    s = Sketch()
+    q, scale, zero = integers_of(s, 7)
+    pads = s.constant("pads", np.array([0, 0, 1, 1, 0, 0, 1, 1], np.int64))
+    filling = [] if value is None else [s.constant("filling", np.int8(value))]
+    q = s.node("Pad", [q, pads, *filling], "padded", name="pad")
+    s.output(s.convolved(s.node("DequantizeLinear", [q, scale, zero], "d", name="d"), s.filters()))
+    proto = s.model()
+    mended, changes = repaired(proto, tmp_path)
+    assert kinds(changes)["movement"] == 1
+    assert legal(mended)
+    assert apart(proto, mended) < 0.02
+
+
+def test_moved_integers_that_the_model_returns_leave_no_identity(tmp_path: Path) -> None:
+    s = Sketch()
+    q, scale, zero = integers_of(s)
+    q = s.node("Transpose", [q], "turned", name="turn", perm=[0, 2, 3, 1])
+    s.output(s.node("DequantizeLinear", [q, scale, zero], "y", name="d"))
+    proto = s.model()
+    mended, changes = repaired(proto, tmp_path)
+    assert kinds(changes)["movement"] == 1
+    assert "Identity" not in {node.op for node in mended.view.nodes}
+    assert apart(proto, mended) == 0
+
+
+def integers_of(s: Sketch, zero: int = 0) -> tuple[str, str, str]:
+    """The INT8 form of an image, its scale and zero point."""
+    scale, zeros = s.constant("s", np.float32(0.02)), s.constant("z", np.int8(zero))
+    return s.node("QuantizeLinear", [s.image(), scale, zeros], "q", name="q"), scale, zeros

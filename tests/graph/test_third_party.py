@@ -28,8 +28,8 @@ SHARED = (
 )
 BEYOND_REPAIR = frozenset(
     {
-        "int4_weights_int8_activation",
         "int8_blocks",
+        "matmul_integer",
         "half_scale_float_data",
         "scale_integer",
         "scale_wrong_axis_of_one_half",

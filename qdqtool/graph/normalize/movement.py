@@ -1,30 +1,38 @@
-"""DequantizeLinear moves before operators that only move integers.
+"""DequantizeLinear moves before operators that only move integers, or interpolate them.
 
 TensorFlow's converter transposes and reshapes the integers themselves: Q -> Transpose -> DQ; onnxruntime's operator
-format pools, resizes, splits and concatenates them. TensorRT wants the pair together, so the movement happens behind it
-in float, where TensorRT moves Q and DQ back across it freely.
+format pools, pads, resizes, splits and concatenates them. TensorRT wants the pair together, so the movement happens
+behind it in float, where TensorRT moves Q and DQ back across it freely. What a linear or cubic Resize makes of integers
+is rounded to the same steps behind the float one: at most a step away.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import onnx
 
 from qdqtool.core.repair import Change
 from qdqtool.graph.normalize.bench import MOVES, Bench
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 _Key = tuple[str, tuple[str, ...]]
 """An integer tensor, and the names of the scale and zero point it is read with."""
-_ALSO = frozenset({"MaxPool", "Split", "Concat", "Tile"})
-"""More operators whose results hold nothing but values of their inputs."""
+_ALSO = frozenset({"MaxPool", "Split", "Concat", "Tile", "Pad", "Resize"})
+"""More operators whose results hold nothing but values of their inputs, or values between those."""
+_PAD_VALUE = 2
+"""Position of a Pad's constant."""
 
 
 def repair(bench: Bench) -> Iterator[Change]:
     """Let readers of a DequantizeLinear behind moved integers read moved floats."""
     floats = _Floats(bench)
     for pair in bench.pairs:
-        if pair.dequantize is None or pair.scale_shape is None or len(pair.scale) != 1:
+        if pair.dequantize is None or len(pair.scale) != 1 or not bench.is_known(pair):
             continue
         node = bench.nodes[pair.dequantize]
         move = floats.mover(node.input[0])
@@ -34,7 +42,8 @@ def repair(bench: Bench) -> Iterator[Change]:
         result = node.output[0]
         if result in bench.pinned:
             bench.edit.remove([node])
-            bench.edit.node("Identity", [made], [result], name=f"{node.name}_Identity")
+            if not floats.rename(made, result):
+                bench.edit.node("Identity", [made], [result], name=f"{node.name}_Identity")
         else:
             bench.redirect(result, made)
         yield Change(
@@ -42,7 +51,7 @@ def repair(bench: Bench) -> Iterator[Change]:
             subject=node.name,
             what=f"moved before {move.op_type} {move.name!r}, which now moves floats",
             reason="TensorRT fuses a Q and a DQ that stand together; an operator on bare integers keeps them apart",
-            error=0.0,
+            error=None if _interpolates(move) else 0.0,
         )
 
 
@@ -53,14 +62,16 @@ class _Floats:
         self._edit = bench.edit
         self._makers = bench.edit.producers()
         self._made: dict[_Key, str] = {}
+        self._twins: dict[str, onnx.NodeProto] = {}
 
     def mover(self, tensor: str) -> onnx.NodeProto | None:
         """The operator that moves integers into `tensor`; None where something else makes it."""
         maker = self._makers.get(tensor)
         if maker is None or maker.domain not in {"", "ai.onnx"}:
             return None
-        copies = maker.op_type == "Resize" and _is_nearest(maker)
-        return maker if copies or maker.op_type in MOVES | _ALSO else None
+        if maker.op_type == "Pad" and self._padding(maker) is None:
+            return None
+        return maker if maker.op_type in MOVES | _ALSO else None
 
     def of(self, key: _Key) -> str:
         """The float tensor that `key` stands for, made of floats as far back as integers are only moved."""
@@ -81,6 +92,16 @@ class _Floats:
                 self._move(move, numbers)
         return self._made[key]
 
+    def rename(self, made: str, wish: str) -> bool:
+        """Call a float tensor `wish`, unless an output of the model has named it already."""
+        twin = self._twins.pop(made, None)
+        if twin is None:
+            return False
+        twin.output[list(twin.output).index(made)] = wish
+        self._edit.redirect(made, wish)
+        self._made = {key: wish if name == made else name for key, name in self._made.items()}
+        return True
+
     def _dequantize(self, tensor: str, numbers: tuple[str, ...]) -> None:
         result = self._edit.fresh(f"{tensor}_dequantized")
         self._edit.node(
@@ -91,11 +112,41 @@ class _Floats:
     def _move(self, move: onnx.NodeProto, numbers: tuple[str, ...]) -> None:
         count = len(_data(move))
         inputs = [self._made[name, numbers] for name in _data(move)] + list(move.input[count:])
+        if move.op_type == "Pad":
+            inputs[1:3] = [move.input[1], self._padded(move, numbers)]
         outputs = [self._edit.fresh(f"{name}_float") if name else "" for name in move.output]
         twin = self._edit.node(move.op_type, inputs, outputs, name=f"{move.name}_float")
         twin.attribute.extend(move.attribute)
+        if _interpolates(move):
+            outputs = [self._rounded(move, outputs[0], numbers)]
+        else:
+            self._twins |= dict.fromkeys(outputs, twin)
         made = zip(move.output, outputs, strict=True)
         self._made |= {(name, numbers): output for name, output in made if name}
+
+    def _rounded(self, move: onnx.NodeProto, tensor: str, numbers: tuple[str, ...]) -> str:
+        """`tensor` on the steps that the integers had."""
+        integers = self._edit.fresh(f"{tensor}_quantized")
+        self._edit.node(
+            "QuantizeLinear", [tensor, *numbers], [integers], name=f"{move.name}_float_QuantizeLinear"
+        )
+        self._dequantize(integers, numbers)
+        return self._made[integers, numbers]
+
+    def _padding(self, pad: onnx.NodeProto) -> NDArray[Any] | None:
+        """The integer that a Pad writes; None where it is computed at run time."""
+        if len(pad.input) < _PAD_VALUE + 1 or not pad.input[_PAD_VALUE]:
+            return np.zeros((), np.int64) if len(pad.input) > 1 else None
+        return self._edit.value(pad.input[_PAD_VALUE])
+
+    def _padded(self, pad: onnx.NodeProto, numbers: tuple[str, ...]) -> str:
+        """The float that a Pad's integer stands for."""
+        value, scale = self._padding(pad), self._edit.value(numbers[0])
+        zero = self._edit.value(numbers[1]) if len(numbers) > 1 else np.zeros(())
+        if value is None or scale is None or zero is None:
+            return ""  # repair() asks for constants only
+        steps = value.reshape(()).astype(np.int64) - zero.reshape(()).astype(np.int64)
+        return self._edit.constant(f"{pad.name}_value", steps.astype(scale.dtype) * scale.reshape(()))
 
 
 def _data(move: onnx.NodeProto) -> tuple[str, ...]:
@@ -103,8 +154,9 @@ def _data(move: onnx.NodeProto) -> tuple[str, ...]:
     return tuple(move.input) if move.op_type == "Concat" else (move.input[0],)
 
 
-def _is_nearest(resize: onnx.NodeProto) -> bool:
-    return all(attribute.s == b"nearest" for attribute in resize.attribute if attribute.name == "mode")
+def _interpolates(move: onnx.NodeProto) -> bool:
+    modes = (attribute.s for attribute in move.attribute if attribute.name == "mode")
+    return move.op_type == "Resize" and any(mode != b"nearest" for mode in modes)
 
 
 PLUGIN = repair

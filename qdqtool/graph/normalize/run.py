@@ -24,6 +24,7 @@ REPAIRS = Shelf(
 ORDER = (
     "operators",
     "dynamic",
+    "four_bits",
     "domain",
     "clipped",
     "movement",
@@ -37,6 +38,7 @@ ORDER = (
     "interface",
     "activation",
     "residual",
+    "carried",
     "missing",
     "concat",
 )

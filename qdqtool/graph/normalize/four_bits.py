@@ -1,0 +1,183 @@
+"""INT4 constants become INT8, weights beside a float activation excepted.
+
+TensorRT multiplies INT4 weights with float activations, and has no other use for INT4: next to an INT8 activation its
+builder stops. Every 4-bit integer minus its zero point fits INT8, so one scale per tensor or channel stays as it is
+and nothing is lost; scales per block are replaced by one per output channel, and the largest error is told.
+
+Weights that stay INT4 become signed with zero point 0, the only ones TensorRT reads: exactly where the shifted integers
+fit, else with a wider step for the block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+
+from qdqtool.core.repair import Change
+from qdqtool.graph.find import DEQUANTIZE
+from qdqtool.graph.normalize.bench import MOVES, WEIGHTED, Bench
+from qdqtool.graph.normalize.half_quantized import is_quantized
+from qdqtool.graph.normalize.weights import channel_axis, requantized
+from qdqtool.graph.view import GraphView, Use
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_FOUR_BITS = frozenset({onnx.TensorProto.INT4, onnx.TensorProto.UINT4})
+_INT4 = onnx.TensorProto.INT4
+_FACTORS = 2
+
+
+def repair(bench: Bench) -> Iterator[Change]:
+    """Store 4-bit constants as INT8 unless all they do is multiply floats."""
+    for node in list(bench.edit.nodes):
+        stored = bench.edit.constants.get(node.input[0]) if node.op_type == DEQUANTIZE else None
+        if stored is None or stored.data_type not in _FOUR_BITS:
+            continue
+        uses = tuple(_uses(bench.view, node.output[0]))
+        if uses and all(_multiplies_floats(bench.view, use) for use in uses):
+            yield from _signed(bench, node)
+            continue
+        axis = channel_axis(uses[0].node, uses[0].index, len(stored.dims)) if len(uses) == 1 else None
+        error = _widened(bench, node, axis)
+        if error is not None:
+            yield Change(
+                repair="four_bits",
+                subject=node.input[0],
+                what="4-bit integers stored as INT8" + (", one scale per output channel" if error else ""),
+                reason="TensorRT takes INT4 only for weights beside float activations",
+                error=error,
+            )
+
+
+def _uses(view: GraphView, tensor: str) -> Iterator[Use]:
+    """Who reads the values of `tensor`, past operators that only move them."""
+    for use in view.uses(tensor):
+        if use.node.op in MOVES and use.index == 0 and use.node.outputs:
+            yield from _uses(view, use.node.outputs[0])
+        else:
+            yield use
+
+
+def _multiplies_floats(view: GraphView, use: Use) -> bool:
+    return (
+        use.node.op in WEIGHTED
+        and use.index < _FACTORS
+        and not is_quantized(view, use.node.inputs[1 - use.index], use.node)
+    )
+
+
+def _signed(bench: Bench, node: onnx.NodeProto) -> Iterator[Change]:
+    """INT4 with zero point 0 for a node that has others."""
+    found = _given(bench, node)
+    kind = bench.edit.constants[node.input[0]].data_type
+    if found is None or (kind == onnx.TensorProto.INT4 and not found[2].any()):
+        return
+    integers, scale, zero = found
+    steps = integers - _spread(zero, node, integers.shape)
+    below, above = (_extreme(np.minimum(steps, 0), scale, node), _extreme(np.maximum(steps, 0), scale, node))
+    stretch = np.maximum(1.0, np.maximum(-below / 8.0, above / 7.0))
+    wide = _spread(stretch, node, integers.shape)
+    shrunk = np.rint(steps / wide)
+    error = float(np.abs(shrunk * wide - steps).max(initial=0) / max(np.abs(steps).max(initial=0), 1))
+    stem = node.input[0]
+    edit = bench.edit
+    packed = edit.constant(f"{stem}_int4", shrunk.astype(onnx.helper.tensor_dtype_to_np_dtype(_INT4)))
+    _connect(bench, node, [packed, edit.constant(f"{stem}_scale", (scale * stretch).astype(scale.dtype))])
+    del node.input[2:]
+    yield Change(
+        repair="four_bits",
+        subject=stem,
+        what="4-bit weights made signed with zero point 0" + (", with wider steps" if error else ""),
+        reason="TensorRT reads INT4 with zero point 0 only",
+        error=error,
+    )
+
+
+def _widened(bench: Bench, node: onnx.NodeProto, axis: int | None) -> float | None:
+    """Give the node INT8 inputs; returns the error, None where its scales are not constants that fit."""
+    found = _given(bench, node)
+    if found is None:
+        return None
+    integers, scale, zero = found
+    stem, error = node.input[0], 0.0
+    steps = integers - _spread(zero, node, integers.shape)
+    kind = scale.dtype
+    if scale.ndim > 1:
+        value = steps * _spread(scale, node, integers.shape)
+        steps, scale, error = requantized(value, axis, half=kind == np.float16)
+        kept = [attribute for attribute in node.attribute if attribute.name not in {"axis", "block_size"}]
+        del node.attribute[:]
+        node.attribute.extend(kept)
+        if axis is not None:
+            node.attribute.append(onnx.helper.make_attribute("axis", axis))
+    inputs = [
+        bench.edit.constant(f"{stem}_int8", steps.astype(np.int8)),
+        bench.edit.constant(f"{stem}_scale", scale.astype(kind)),
+        bench.edit.constant(f"{stem}_zero_point", np.zeros(scale.shape, np.int8)),
+    ]
+    _connect(bench, node, inputs)
+    return error
+
+
+def _connect(bench: Bench, node: onnx.NodeProto, inputs: list[str]) -> None:
+    for place, name in enumerate(inputs):
+        if place < len(node.input):
+            bench.edit.connect(node, place, name)
+        else:
+            node.input.append(name)
+
+
+def _given(bench: Bench, node: onnx.NodeProto) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]] | None:
+    """Integers, scales and zero points of a DequantizeLinear; None where they are no constants that fit."""
+    values = [bench.edit.value(name) if name else None for name in node.input[:3]]
+    integers, scale = values[0], values[1]
+    zero = values[2] if len(values) > 2 else np.zeros((), np.int8)
+    if integers is None or scale is None or zero is None:
+        return None
+    blocks = scale.ndim == integers.ndim and all(scale.shape)
+    channels = scale.ndim == 1 and scale.size in {1, integers.shape[_axis(node, integers.ndim)]}
+    if not integers.ndim or not (scale.ndim == 0 or channels or blocks):
+        return None
+    return integers.astype(np.int16), scale, zero.astype(np.int16)
+
+
+def _axis(node: onnx.NodeProto, rank: int) -> int:
+    given = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 1)
+    return int(given) % rank
+
+
+def _spread(grid: NDArray[Any], node: onnx.NodeProto, shape: tuple[int, ...]) -> NDArray[Any]:
+    """One value per tensor, channel or block, repeated over the tensor."""
+    if grid.size == 1:
+        return np.broadcast_to(grid.reshape(()), shape)
+    if grid.ndim == 1 and len(shape) > 1:
+        axis = _axis(node, len(shape))
+        return grid.reshape([-1 if place == axis else 1 for place in range(len(shape))])
+    for place, size in enumerate(shape):
+        grid = np.repeat(grid, -(-size // grid.shape[place]), axis=place).take(range(size), axis=place)
+    return grid
+
+
+def _extreme(steps: NDArray[Any], scale: NDArray[Any], node: onnx.NodeProto) -> NDArray[Any]:
+    """The step farthest from 0 for each scale, as float; `steps` has one sign."""
+    if scale.size == 1:
+        return np.full(scale.shape, steps.flat[np.abs(steps).argmax()], np.float64)
+    sizes = steps.shape
+    if scale.ndim == 1:
+        axis = _axis(node, len(sizes))
+        counts = [size if place == axis else 1 for place, size in enumerate(sizes)]
+    else:
+        counts = list(scale.shape)
+    for place, count in enumerate(counts):
+        width = -(-steps.shape[place] // count)
+        firsts = range(0, steps.shape[place], width)
+        low, high = np.minimum.reduceat(steps, firsts, place), np.maximum.reduceat(steps, firsts, place)
+        steps = np.where(-low > high, low, high)
+    return steps.reshape(scale.shape).astype(np.float64)
+
+
+PLUGIN = repair
