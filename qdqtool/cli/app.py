@@ -14,7 +14,7 @@ import typer
 
 import qdqtool
 from qdqtool.cli.bare_cluster import BareCluster
-from qdqtool.cli.screen import stderr
+from qdqtool.cli.screen import readable, stderr
 from qdqtool.errors import Bug, Interrupted, QdqError
 from qdqtool.plugins import Shelf
 
@@ -74,8 +74,8 @@ def show(error: QdqError) -> None:
     """Print what is wrong, where, and how to mend it, on standard error."""
     console = stderr()
     place = f"{error.where}: " if error.where else ""
-    console.print(f"error: {place}{error.what}", style="bold red", markup=False, highlight=False)
-    console.print(f"  fix: {error.fix}", markup=False, highlight=False)
+    console.print(readable(f"error: {place}{error.what}"), style="bold red", markup=False, highlight=False)
+    console.print(readable(f"  fix: {error.fix}"), markup=False, highlight=False)
 
 
 def _version(wanted: bool) -> None:

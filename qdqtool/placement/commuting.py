@@ -53,6 +53,35 @@ def moved(node: Node) -> tuple[str, ...]:
     return node.outputs if node.op == "Split" else node.outputs[:1]
 
 
+def holds_back(view: GraphView, node: Node) -> bool:
+    """Whether TensorRT for RTX carries no DequantizeLinear forward through this commuting node.
+
+    It does not through a nearest Resize, nor through a Pad with zeros unless that is the own Pad of one Conv: height
+    and width only, right in front of it (found by building; a QuantizeLinear moves backward through all of them).
+    """
+    if node.op != "Pad":
+        return node.op in {"Resize", "Upsample"}
+    if node.attribute("mode", "constant") != "constant":
+        return False
+    while True:
+        uses = view.uses(node.outputs[0])
+        if len(uses) != 1 or view.is_output(node.outputs[0]) or not _is_around(view, node):
+            return True
+        node = uses[0].node
+        if node.op != "Pad":
+            return node.op != "Conv"
+
+
+def _is_around(view: GraphView, pad: Node) -> bool:
+    """Whether a Pad leaves batch and channels, the first two dimensions, as they are."""
+    given = pad.attribute("pads", ())
+    if len(pad.inputs) > 1:
+        constant = view.constant(pad.inputs[1])
+        given = () if constant is None or len(pad.inputs) > 3 else constant.reshape(-1).tolist()
+    half = len(given) // 2
+    return half > 2 and not any((*given[:2], *given[half : half + 2]))
+
+
 def upstream(view: GraphView, tensor: str) -> Iterator[str]:
     """`tensor` and everything before it that differs only by commuting operators, nearest first."""
     yield tensor

@@ -8,7 +8,7 @@ from functools import cached_property
 from qdqtool.core.dtypes import DType
 from qdqtool.core.qdq import QdqPair
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.placement.commuting import commutes, moved
+from qdqtool.placement.commuting import commutes, holds_back, moved
 from qdqtool.placement.weighted import COMPUTE
 
 
@@ -46,6 +46,22 @@ class Flow:
                 for output in moved(node):
                     found[output] = pair
         return found
+
+    @cached_property
+    def by_dequantized(self) -> dict[str, QdqPair]:
+        """Pairs by the result of their DequantizeLinear."""
+        return {self.view.by_name[name].outputs[0]: pair for name, pair in self.by_dequantize.items()}
+
+    @cached_property
+    def held_back(self) -> frozenset[str]:
+        """Tensors that hold the values of a pair whose DequantizeLinear TensorRT for RTX does not carry that far."""
+        found: set[str] = set()
+        for node in self.view.nodes:
+            if node.name in self.by_dequantize or not any(output in self.origins for output in node.outputs):
+                continue
+            if holds_back(self.view, node) or not found.isdisjoint(node.inputs):
+                found.update(moved(node))
+        return frozenset(found)
 
     def origin(self, node: Node, index: int) -> QdqPair | None:
         """The pair whose values input `index` of `node` holds."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from difflib import get_close_matches
 
 from qdqtool.core.lint import LintFinding, LintReport
 from qdqtool.errors import UsageError
@@ -48,7 +50,7 @@ def lint(
     position = {node.name: node.position for node in model.view.nodes}
     findings.sort(key=lambda finding: (position.get(finding.node, -1), finding.code, finding.reason))
     return LintReport(
-        target=asked.target,
+        target=asked.name,
         findings=tuple(finding for finding in findings if finding.code not in waivers),
         waived=tuple(finding for finding in findings if finding.code in waivers),
         pairs=len(flow.pairs),
@@ -86,9 +88,14 @@ def _check(asked: Asked, known: set[str], named: tuple[str, ...]) -> None:
             fix=f"choose one of {', '.join(TARGETS)}",
             where="--for",
         )
+    if not all(re.fullmatch(r"[0-9]{2,3}", sm) for sm in asked.sm):
+        raise UsageError(
+            f"{', '.join(asked.sm)!r} are no GPU architectures", fix="write them as 86 or 120", where="--sm"
+        )
     unknown = sorted(set(named) - known)
     if unknown:
+        near = get_close_matches(unknown[0], sorted(known), n=1)
         raise UsageError(
-            f"no lint rule has the code {', '.join(unknown)}",
-            fix=f"codes run from {min(known)} to {max(known)}; `qdqtool lint --rules` lists them",
+            f"no lint rule has the code {', '.join(map(repr, unknown))}",
+            fix=(f"did you mean {near[0]}? " if near else "") + "`qdqtool lint --rules` lists the codes",
         )

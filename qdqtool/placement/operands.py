@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.graph.view import GraphView, Node
@@ -20,6 +21,7 @@ class State(str, Enum):
     COMPUTED = "computed scale"
     PER_CHANNEL = "per-channel activation"
     RANK_ONE = "activation scale of rank 1"
+    HELD_BACK = "behind a Resize or Pad"
     BLOCKS = "block scales"
     WRONG_AXIS = "wrong channel axis"
 
@@ -60,7 +62,7 @@ def channel_axis(node: Node, index: int, rank: int) -> int | None:
 def _state(flow: Flow, node: Node, index: int, target: str, pair: QdqPair | None) -> State:
     if pair is None:
         return State.BARE
-    if not is_int8(pair):
+    if not is_int8(pair) and not (target == "rtx" and _is_int4_activation(pair)):
         return State.OTHER_TYPE
     shape = pair.scale_shape
     if shape is None:
@@ -68,6 +70,8 @@ def _state(flow: Flow, node: Node, index: int, target: str, pair: QdqPair | None
     if len(shape) > 1:
         return State.BLOCKS
     if pair.kind is SlotKind.ACTIVATION:
+        if target == "rtx" and node.inputs[index] in flow.held_back:
+            return State.HELD_BACK
         return _activation(node, shape, target)
     axis = _moved_axis(flow.view, pair, node.inputs[index])
     rank = len(flow.view.info(node.inputs[index]).shape or ())
@@ -75,6 +79,11 @@ def _state(flow: Flow, node: Node, index: int, target: str, pair: QdqPair | None
     if shape in {(), (1,)} or node.op == "ConvTranspose" or axis is None or not rank:
         return State.READY
     return State.READY if axis == expected else State.WRONG_AXIS
+
+
+def _is_int4_activation(pair: QdqPair) -> bool:
+    """Whether TensorRT for RTX widens a pair: the arithmetic is INT8, with 16 different values."""
+    return pair.kind is SlotKind.ACTIVATION and pair.dtype is DType.INT4
 
 
 def _activation(node: Node, shape: tuple[int, ...], target: str) -> State:

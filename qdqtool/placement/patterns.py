@@ -89,7 +89,7 @@ def int8_obstacle(view: GraphView, scores: Node, target: str) -> str:
 
 
 def is_pooled(view: GraphView, tensor: str) -> bool:
-    """Whether a tensor is the global average of what a convolution makes, past activations and reshapes."""
+    """Whether a tensor is the global average of what a convolution makes, past activations, reshapes and Q/DQ."""
     pools = 0
     for _ in range(_FARTHEST):
         node = view.producer(tensor)
@@ -98,7 +98,7 @@ def is_pooled(view: GraphView, tensor: str) -> bool:
         if node.op in {"Conv", "ConvTranspose"}:
             return pools == 1
         pools += node.op in {"GlobalAveragePool", "ReduceMean"}
-        if not (node.op in _KEPT_IN_EPILOGUE or commutes(view, node)):
+        if not (node.op in _KEPT_IN_EPILOGUE | _PAIR or commutes(view, node)):
             return False
         tensor = node.inputs[0]
     return False

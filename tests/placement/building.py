@@ -72,13 +72,16 @@ def quantized(proto: onnx.ModelProto, types: str = "fp32", **options: object) ->
 
 
 def table(model: Model, placement: Placement) -> CalibrationTable:
-    """Ranges without calibration: weights as they are, activations 4, and one value per tie."""
+    """Ranges without calibration: weights as they are, probabilities 1, other activations some, one value per tie."""
+    shares = {name for node in model.view.nodes if node.op == "Softmax" for name in node.outputs}
     tied = {name: 4.0 + number for number, tie in enumerate(placement.ties) for name in tie.tensors}
     ranges = {
         decision.tensor: TensorRange(
             tensor=decision.tensor,
             amax=_amax(model, decision)
             if decision.kind is SlotKind.WEIGHT
+            else (1.0,)
+            if decision.tensor in shares
             else (tied.get(decision.tensor, 2.0 + len(decision.tensor) / 16),),
             axis=decision.spec.axis if decision.spec else None,
         )

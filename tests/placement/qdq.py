@@ -856,3 +856,316 @@ def halves_apart():
     q = s.node("QuantizeLinear", [s.image(), s.constant("s1", np.float32(0.05)), zero], "q", name="c1_x/Q")
     x = s.node("DequantizeLinear", [q, s.constant("s2", np.float32(0.1)), zero], "d", name="c1_x/DQ")
     return s.done(s.raw_conv("c1", x, s.weights("c1_w", 16, 16, 3, 3)))
+
+
+def _resize(mode: str, before: bool, behind: bool) -> onnx.ModelProto:
+    s = Quantized()
+    y = s.relu("relu1", s.qconv("c1", s.image()))
+    y = s.pair(y, "up_x") if before else y
+    factors = s.constant("factors", np.array([1, 1, 2, 2], np.float32))
+    where = {"coordinate_transformation_mode": "half_pixel"}
+    if mode == "nearest":
+        where = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    y = s.node("Resize", [y, "", factors], "up_y", name="up", mode=mode, **where)
+    if behind:
+        return s.done(s.qconv("c2", y))
+    return s.done(s.raw_conv("c2", y, s.weights("c2_w", 16, 16, 3, 3)))
+
+
+@graph
+def resize_behind_pair():
+    return _resize("nearest", before=True, behind=False)
+
+
+@graph
+def resize_before_pair():
+    return _resize("nearest", before=False, behind=True)
+
+
+@graph
+def linear_resize():
+    return _resize("linear", before=True, behind=True)
+
+
+@graph
+def linear_resize_before_pair():
+    return _resize("linear", before=False, behind=True)
+
+
+@graph
+def int4_activation():
+    s = Quantized()
+    s.initializers.append(onnx.helper.make_tensor("z", TensorProto.INT4, [], [0]))
+    step = s.constant("s", np.float32(0.1))
+    q = s.node("QuantizeLinear", [s.matrix(), step, "z"], "q", name="mm_x/Q")
+    x = s.node("DequantizeLinear", [q, step, "z"], "d", name="mm_x/DQ")
+    return s.done(s.node("MatMul", [x, s.weights("mm_w", 32, 48, axis=1)], "y", name="mm"), opset=21)
+
+
+@graph
+def zero_point_computed():
+    s = Quantized()
+    x, step = s.image(), s.constant("s", np.float32(STEP))
+    zero = s.node("ReduceMax", [x], "largest", name="max", keepdims=0)
+    zero = s.node("Cast", [zero], "z", name="cast", to=TensorProto.INT8)
+    q = s.node("QuantizeLinear", [x, step, zero], "q", name="c1_x/Q")
+    x = s.node("DequantizeLinear", [q, step, zero], "d", name="c1_x/DQ")
+    return s.done(s.raw_conv("c1", x, s.weights("c1_w", 16, 16, 3, 3)))
+
+
+@graph
+def scale_computed_matmul():
+    s = Quantized()
+    x = s.matrix()
+    step = s.node("ReduceMax", [x], "step", name="amax", keepdims=0)
+    zero = s.constant("zero", np.int8(0))
+    q = s.node("QuantizeLinear", [x, step, zero], "q", name="mm_x/Q")
+    x = s.node("DequantizeLinear", [q, step, zero], "d", name="mm_x/DQ")
+    return s.done(s.node("MatMul", [x, s.weights("mm_w", 32, 48, axis=1)], "y", name="mm"))
+
+
+@graph
+def fp4_weights():
+    s = Quantized()
+    x = s.input("x", [1, 64, 256])
+    kind = TensorProto.FLOAT4E2M1
+    s.initializers.append(onnx.helper.make_tensor("w_q", kind, [256, 128], [1.0] * (256 * 128)))
+    steps = s.constant("w_s", np.full((16, 128), 0.01, np.float32))
+    weight = s.node("DequantizeLinear", ["w_q", steps], "w_d", name="w/DQ", axis=0, block_size=16)
+    return s.done(s.node("MatMul", [x, weight], "y", name="mm"), opset=23)
+
+
+def _bias(quantized: bool) -> onnx.ModelProto:
+    s = Quantized()
+    bias = s.weight("b", 16)
+    inputs = [s.pair(s.image(), "c1_x"), s.weights("c1_w", 16, 16, 3, 3)]
+    inputs.append(s.pair(bias, "b", 0.01) if quantized else bias)
+    return s.done(s.node("Conv", inputs, "y", name="c1", kernel_shape=[3, 3], pads=[1] * 4))
+
+
+@graph
+def bias_int8():
+    return _bias(quantized=True)
+
+
+@graph
+def bias_float():
+    return _bias(quantized=False)
+
+
+@graph
+def plugin_between():
+    s = Quantized()
+    x = s.pair(s.relu("relu1", s.qconv("c1", s.image())), "swirl_x")
+    s.nodes.append(onnx.helper.make_node("Swirl", [x], ["swirl_y"], name="swirl", domain="acme"))
+    s.output(s.qconv("c2", "swirl_y"), [1, 16, 16, 16])
+    return s.model(domains=["acme"])
+
+
+@graph
+def odd_channels():
+    s = Quantized()
+    return s.done(s.qconv("c1", s.input("x", [1, 5, 16, 16]), (5, 7)))
+
+
+def _product(rows: int, inner: int, columns: int, quantized: bool) -> onnx.ModelProto:
+    s = Quantized()
+    x = s.input("x", [rows, inner])
+    if quantized:
+        inputs = [s.pair(x, "mm_x"), s.weights("mm_w", inner, columns, axis=1)]
+    else:
+        inputs = [x, s.weight("w", inner, columns)]
+    return s.done(s.node("MatMul", inputs, "y", name="mm"))
+
+
+@graph
+def one_row():
+    return _product(1, 64, 96, quantized=True)
+
+
+@graph
+def one_row_float():
+    return _product(1, 64, 96, quantized=False)
+
+
+@graph
+def narrow_head():
+    return _product(64, 64, 10, quantized=True)
+
+
+@graph
+def narrow_head_float():
+    return _product(64, 64, 10, quantized=False)
+
+
+def _sum(quantized: bool) -> onnx.ModelProto:
+    s = Quantized()
+    inputs = [s.image(), s.input("other", [1, 16, 16, 16])]
+    if quantized:
+        inputs = [s.pair(name, f"{name}_add") for name in inputs]
+    y = s.node("Add", inputs, "sum", name="add")
+    return s.done(s.node("Sigmoid", [y], "y", name="sigmoid"))
+
+
+@graph
+def sum_read_as_float():
+    return _sum(quantized=True)
+
+
+@graph
+def sum_float():
+    return _sum(quantized=False)
+
+
+def _pool(quantized: bool) -> onnx.ModelProto:
+    s = Quantized()
+    y = s.relu("relu1", s.qconv("c1", s.image()))
+    y = s.pair(y, "pool_x") if quantized else y
+    y = s.node("MaxPool", [y], "pool_y", name="pool", kernel_shape=[2, 2], strides=[2, 2])
+    return s.done(s.node("Sigmoid", [y], "y", name="sigmoid"))
+
+
+@graph
+def maxpool_read_as_float():
+    return _pool(quantized=True)
+
+
+@graph
+def maxpool_float():
+    return _pool(quantized=False)
+
+
+@graph
+def half_weights_per_tensor():
+    return _half(weights_per_tensor())
+
+
+@graph
+def depthwise_swish():
+    s = Quantized()
+    y = s.qconv("dw", s.relu("relu1", s.qconv("c1", s.image())), group=16)
+    y = s.node("Mul", [y, s.node("Sigmoid", [y], "gate", name="sigmoid")], "swish", name="mul")
+    return s.done(s.qconv("c2", y))
+
+
+def _batchnorm(between: bool) -> onnx.ModelProto:
+    s = Quantized()
+    y = s.qconv("c1", s.image())
+    y = s.pair(y, "bn_x") if between else y
+    return s.done(s.qconv("c2", s.relu("relu", s.batchnorm("bn", y, 16))))
+
+
+@graph
+def pair_before_batchnorm():
+    return _batchnorm(between=True)
+
+
+@graph
+def batchnorm():
+    return _batchnorm(between=False)
+
+
+@graph
+def weight_cast():
+    s = Quantized()
+    weight = s.node("Cast", [s.weights("c1_w", 16, 16, 3, 3)], "w_h", name="cast_w", to=TensorProto.FLOAT16)
+    x = s.node("Cast", [s.pair(s.image(), "c1_x")], "x_h", name="cast_x", to=TensorProto.FLOAT16)
+    return s.done(s.raw_conv("c1", x, weight))
+
+
+@graph
+def probabilities_coarse():
+    """`attention_whole` with 20 of 127 steps for its probabilities."""
+    proto = attention_whole()
+    step = next(tensor for tensor in proto.graph.initializer if tensor.name == "p_in_s")
+    step.CopyFrom(onnx.numpy_helper.from_array(np.float32(0.05), "p_in_s"))
+    return proto
+
+
+@graph
+def fp8_probabilities():
+    """Probabilities in FP8 with another scale than 1/448."""
+    s = Quantized()
+    s.initializers.append(onnx.helper.make_tensor("z", TensorProto.FLOAT8E4M3FN, [], [0.0]))
+
+    def pair(tensor: str, name: str, step: float) -> str:
+        names = [s.constant(f"{name}_s", np.float32(step)), "z"]
+        q = s.node("QuantizeLinear", [tensor, *names], f"{name}_q", name=f"{name}/Q")
+        return s.node("DequantizeLinear", [q, *names], f"{name}_d", name=f"{name}/DQ")
+
+    y = s.node("Softmax", [s.input("x", [1, 2, 16, 16])], "p", name="softmax", axis=-1)
+    inputs = [pair(y, "mm_p", 0.01), pair(s.input("v", [1, 2, 16, 16]), "mm_v", STEP)]
+    return s.done(s.node("MatMul", inputs, "y", name="mm"), opset=19)
+
+
+@graph
+def matmul_integer():
+    s = Quantized()
+    x = s.input("x", [1, 64, 32], TensorProto.INT8)
+    weight = s.constant("w", s.random.integers(-127, 127, (32, 48)).astype(np.int8))
+    y = s.node("MatMulInteger", [x, weight], "sums", name="mmi")
+    s.output(s.node("Cast", [y], "y", name="cast", to=TensorProto.FLOAT), [1, 64, 48])
+    return s.model()
+
+
+@graph
+def dangling_dequantize():
+    s = Quantized()
+    y = s.qconv("c1", s.image())
+    q = s.node("QuantizeLinear", [y, "c1_x_s", "c1_x_z"], "q", name="dangling/Q")
+    s.node("DequantizeLinear", [q, "c1_x_s", "c1_x_z"], "nobody", name="dangling/DQ")
+    return s.done(y)
+
+
+@graph
+def gemm_weight():
+    s = Quantized()
+    inputs = [s.pair(s.input("x", [64, 32]), "mm_x"), s.weights("mm_w", 32, 48, axis=1)]
+    return s.done(s.node("Gemm", inputs, "y", name="mm"))
+
+
+@graph
+def conv_transpose_per_tensor():
+    s = Quantized()
+    y = s.pair(s.relu("relu1", s.qconv("c1", s.image())), "up_x")
+    inputs = [y, s.weights("up_w", 16, 16, 2, 2, axis=None)]
+    return s.done(s.node("ConvTranspose", inputs, "up_y", name="up", kernel_shape=[2, 2], strides=[2, 2]))
+
+
+@graph
+def pair_inside_if():
+    def body(name: str) -> onnx.GraphProto:
+        nodes = [
+            onnx.helper.make_node("QuantizeLinear", ["t", "s", "z"], [f"{name}_q"], name=f"{name}/Q"),
+            onnx.helper.make_node(
+                "DequantizeLinear", [f"{name}_q", "s", "z"], [f"{name}_d"], name=f"{name}/DQ"
+            ),
+        ]
+        return onnx.helper.make_graph(
+            nodes, name, [], [onnx.helper.make_tensor_value_info(f"{name}_d", 1, [1, 16, 16, 16])]
+        )
+
+    s = Quantized()
+    s.constant("s", np.float32(STEP))
+    s.constant("z", np.int8(0))
+    s.node("Relu", [s.image()], "t", name="relu")
+    choice = s.input("choice", [], TensorProto.BOOL)
+    y = s.node("If", [choice], "y", name="branch", then_branch=body("yes"), else_branch=body("no"))
+    s.output(y, [1, 16, 16, 16])
+    return s.model()
+
+
+@graph
+def channel_pad_behind_pair():
+    s = Quantized()
+    y = s.pair(s.relu("relu1", s.qconv("c1", s.image())), "pad_x")
+    y = s.node("Pad", [y, s.constant("pads", np.array([0, 0, 0, 0, 0, 4, 0, 0]))], "pad_y", name="pad")
+    return s.done(s.raw_conv("c2", y, s.weights("c2_w", 16, 20, 3, 3)))
+
+
+@graph
+def own_pad_behind_pair():
+    s = Quantized()
+    y = s.pair(s.relu("relu1", s.qconv("c1", s.image())), "pad_x")
+    y = s.node("Pad", [y, s.constant("pads", np.array([0, 0, 1, 1, 0, 0, 1, 1]))], "pad_y", name="pad")
+    return s.done(s.raw_conv("c2", y, s.weights("c2_w", 16, 16, 3, 3)))

@@ -65,11 +65,16 @@ def test_findings_say_what_is_wrong_what_follows_and_what_to_do(name, tmp_path):
         ("conv_transpose", "8.6", {"transpose_axis"}),
         ("conv_transpose", "11", set()),
         ("average_pool", "11", set()),
-        ("shared_pair", "10", {"shared_pair"}),
+        ("shared_pair", "8.6", {"shared_pair"}),
         ("pad_behind_pair", "8.6", {"padded"}),
         ("int4_weights", "8.6", {"four_bits"}),
         ("half_chain", "8.6", {"mixed_types"}),
         ("half_weights_rank_one", "10", {"per_tensor_weights"}),
+        ("depthwise_swish", "8.6", {"no_kernel"}),
+        ("depthwise_swish", "10", set()),
+        ("weight_cast", "10", {"weight_path"}),
+        ("resize_behind_pair", "10", set()),
+        ("shared_pair", "10", set()),
     ],
 )
 def test_rules_follow_the_release(name, target, expected, tmp_path):

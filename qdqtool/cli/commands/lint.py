@@ -1,7 +1,8 @@
 """Find what is wrong with a Q/DQ model before any build: what, where, what TensorRT will do, and the fix.
 
-Works on every Q/DQ model, whoever made it. Each rule has a code; `--rules` lists them, `--select` looks for some
-only, and `--ignore CODE=reason` accepts a rule's findings for a reason that is kept in every report.
+Works on every Q/DQ model, whoever made it. Each rule has a code; `--rules` lists them, `qdqtool explain CODE` says more,
+`--select QDQ120,QDQ125` looks for some only, and `--ignore CODE=reason` accepts a rule's findings for a reason that is
+kept in every report. `--for` takes a family (8.6, 10, 11, rtx) or a release (8.2, 10.13).
 """
 
 from __future__ import annotations
@@ -13,14 +14,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from qdqtool.core.lint import LintFinding, LintReport
 
 
 def lint(
     model: Annotated[Path | None, typer.Argument(help="ONNX model with Q/DQ nodes.")] = None,
-    target: Annotated[str, typer.Option("--for", help="Builder: 8.6, 10, 11 or rtx.")] = "rtx",
-    sm: Annotated[list[str] | None, typer.Option(help="GPU architecture, as 86; may be repeated.")] = None,
-    select: Annotated[list[str] | None, typer.Option(help="Look for these codes only.")] = None,
+    target: Annotated[
+        str, typer.Option("--for", help="Builder: 8.6, 10, 11, rtx, or a release such as 10.13.")
+    ] = "rtx",
+    sm: Annotated[list[str] | None, typer.Option(help="GPU architecture, as 86 or 86,120.")] = None,
+    select: Annotated[
+        list[str] | None, typer.Option(help="Look for these codes only: QDQ120,QDQ125.")
+    ] = None,
     ignore: Annotated[
         list[str] | None, typer.Option(help="Accept a code's findings: QDQ141=known and measured.")
     ] = None,
@@ -37,15 +44,17 @@ def lint(
     from qdqtool.graph.load import load
     from qdqtool.placement import lint_forms
     from qdqtool.placement.lint import lint as ask
-    from qdqtool.placement.lintrule import Asked
+    from qdqtool.placement.lintrule import builder
 
     if rules:
         return _list_rules()
     if model is None:
         raise UsageError("no model is given", fix="pass an ONNX file, or --rules")
     _check_limit(fail_on)
-    asked = Asked(target="8.6" if target == "8" else target, sm=tuple(sm or ()))
-    report = ask(load(model), asked, select=tuple(select or ()), waivers=_waivers(ignore or []))
+    asked = builder(target, _architectures(sm or []))
+    chosen = tuple(word.upper() for word in _words(select or []))
+    waivers = _waivers(ignore or [])
+    report = ask(load(model), asked, select=chosen, waivers=waivers)
     if sarif is not None:
         write_text(sarif, lint_forms.sarif(report, model.as_posix()))
     if junit is not None:
@@ -53,7 +62,7 @@ def lint(
     if json:
         sys.stdout.write(LINT.dump(report))
     else:
-        _show(report)
+        _show(report, model)
     return _exit_code(report, fail_on)
 
 
@@ -63,15 +72,26 @@ def _waivers(given: list[str]) -> dict[str, str]:
 
     waivers = {}
     for entry in given:
-        code, _, reason = entry.partition("=")
-        if not reason.strip():
+        code, _, reason = (part.strip() for part in entry.partition("="))
+        if not code or not reason:
             raise UsageError(
-                f"{entry!r} gives no reason",
-                fix=f"write --ignore '{code}=why this is fine'",
+                f"{entry!r} gives no {'reason' if code else 'code'}",
+                fix=f"write --ignore '{code or 'QDQ141'}=why this is fine'",
                 where="--ignore",
             )
-        waivers[code.strip()] = reason.strip()
+        waivers[code.upper()] = reason
     return waivers
+
+
+def _words(given: list[str]) -> list[str]:
+    """Words out of options that may be repeated and hold commas."""
+    return [word.strip() for entry in given for word in entry.split(",") if word.strip()]
+
+
+def _architectures(given: list[str]) -> tuple[str, ...]:
+    from qdqtool.backends.targets import target_of
+
+    return tuple(target_of(word).removeprefix("sm") for word in _words(given))
 
 
 def _check_limit(limit: str) -> None:
@@ -91,48 +111,70 @@ def _exit_code(report: LintReport, limit: str) -> int:
     return int(any(finding.severity.rank >= Severity(limit).rank for finding in report.findings))
 
 
-def _show(report: LintReport) -> None:
-    from qdqtool.cli.screen import stdout
-
+def _show(report: LintReport, model: Path) -> None:
     if report.findings:
         _print_findings(report)
     counts = [
-        f"{number} {word}"
+        f"{number} {_plural(word, number)}"
         for word in ("error", "warning", "info")
         if (number := sum(finding.severity.value == word for finding in report.findings))
     ]
-    said = ", ".join(counts) if counts else "nothing wrong"
+    if report.pairs or report.findings:
+        said = ", ".join(counts) if counts else "nothing wrong"
+    else:
+        said = "a float model; `qdqtool run` quantizes it"
     waived = f", {len(report.waived)} waived" if report.waived else ""
-    stdout().print(
-        f"{report.pairs} Q/DQ pairs looked at for {report.target}: {said}{waived}",
-        markup=False,
-        highlight=False,
-    )
+    _print(f"{report.pairs} Q/DQ pairs looked at for {report.target}: {said}{waived}")
+    mended = [finding.fix for finding in report.findings if "`qdqtool repair" in finding.fix]
+    if mended:
+        samples = " --samples DATA" if any("--samples" in fix for fix in mended) else ""
+        _print(f"mend {len(mended)} of them: qdqtool repair {_quoted(model)} --out mended.onnx{samples}")
+
+
+def _plural(word: str, number: int) -> str:
+    return word if number == 1 or word == "info" else f"{word}s"
+
+
+def _quoted(path: Path) -> str:
+    import shlex
+
+    return shlex.quote(str(path))
 
 
 def _print_findings(report: LintReport) -> None:
     """One block per kind of finding; the same finding on many nodes is told once."""
-    from qdqtool.cli.screen import stdout
-
     styles = {"error": "bold red", "warning": "yellow", "info": "cyan"}
-    groups: dict[tuple[int, str, str, str, str], list[LintFinding]] = {}
-    for finding in report.findings:
-        kind = (-finding.severity.rank, finding.severity.value, finding.code, finding.effect, finding.fix)
-        groups.setdefault(kind, []).append(finding)
-    for (_, severity, code, effect, fix), found in sorted(groups.items(), key=lambda group: group[0][:3]):
-        reasons = list(dict.fromkeys(finding.reason for finding in found))
-        others = f", and {len(reasons) - 1} more of this kind" if len(reasons) > 1 else ""
+    for (_, severity, code, effect), found in _grouped(report.findings):
+        times = f", {len(found)} times" if len(found) > 1 else ""
+        _print(
+            f"{code} {severity}{times}: {found[0].reason}{_others(f.reason for f in found)}", styles[severity]
+        )
         more = f" and {len(found) - 3} more; --json lists them all" if len(found) > 4 else ""
         nodes = ", ".join(finding.node for finding in (found[:3] if more else found))
-        times = f", {len(found)} times" if len(found) > 1 else ""
-        stdout().print(
-            f"{code} {severity}{times}: {reasons[0]}{others}",
-            style=styles[severity],
-            markup=False,
-            highlight=False,
-        )
-        for word, text in (("so TensorRT", effect), ("fix", fix), ("at", nodes + more)):
-            stdout().print(f"  {word:<12}{text}", markup=False, highlight=False)
+        fix = f"{found[0].fix}{_others(f.fix for f in found)}"
+        for word, text in (("effect", effect), ("fix", fix), ("at", nodes + more)):
+            _print(f"  {word:<8}{text}")
+
+
+def _grouped(findings: tuple[LintFinding, ...]) -> list[tuple[tuple[int, str, str, str], list[LintFinding]]]:
+    """Findings of one code and effect together, the gravest first."""
+    groups: dict[tuple[int, str, str, str], list[LintFinding]] = {}
+    for finding in findings:
+        kind = (-finding.severity.rank, finding.severity.value, finding.code, finding.effect)
+        groups.setdefault(kind, []).append(finding)
+    return sorted(groups.items(), key=lambda group: group[0][:3])
+
+
+def _others(texts: Iterable[str]) -> str:
+    more = len(set(texts)) - 1
+    return f" (and {more} more of this kind)" if more else ""
+
+
+def _print(text: str, style: str = "") -> None:
+    """One line; control characters out of names are shown, not sent to the terminal."""
+    from qdqtool.cli.screen import readable, stdout
+
+    stdout().print(readable(text.replace("\n", "\\n")), style=style or None, markup=False, highlight=False)
 
 
 def _list_rules() -> int:

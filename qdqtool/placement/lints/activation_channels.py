@@ -26,7 +26,7 @@ def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
                 effect="the layer behind it runs in float"
                 if asked.target == "rtx"
                 else "the builder refuses it",
-                fix="use one scale for the whole tensor",
+                fix="use one scale for the whole tensor; `qdqtool repair` does",
             )
 
 

@@ -28,7 +28,7 @@ def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
                 node=pair.dequantize or "",
                 reason=f"the constant {pair.tensor} is a scalar stored as integers",
                 effect="the builder refuses it: Quantized constant is only allowed before DQ",
-                fix="store the scalar as a float constant without Q/DQ",
+                fix="store the scalar as a float constant without Q/DQ; `qdqtool repair` does",
             )
 
 

@@ -24,7 +24,7 @@ def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
                 node=name,
                 reason="nobody reads its result",
                 effect="it is dropped",
-                fix="remove the node",
+                fix="remove the node; `qdqtool repair` does",
             )
 
 

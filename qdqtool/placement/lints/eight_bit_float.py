@@ -17,7 +17,7 @@ from qdqtool.placement.lintrule import Asked, LintRule, Wrong
 
 def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
     """FP8 pairs, where a GPU that was named is too old or none was named."""
-    old = sorted(sm for sm in asked.sm if sm.isdigit() and int(sm) < 89)
+    old = sorted((sm for sm in asked.sm if int(sm) < 89), key=int)
     if asked.sm and not old:
         return
     for pair in flow.pairs:

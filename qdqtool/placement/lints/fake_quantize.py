@@ -17,6 +17,7 @@ from qdqtool.graph.view import Node
 from qdqtool.placement.commuting import commutes
 from qdqtool.placement.flow import Flow
 from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+from qdqtool.placement.lints.plugin import is_foreign
 from qdqtool.placement.weighted import COMPUTE
 
 _ELSEWHERE = COMPUTE | {
@@ -27,6 +28,8 @@ _ELSEWHERE = COMPUTE | {
     "ReduceMean",
     "QuantizeLinear",
     "Cast",
+    "Shape",
+    "Size",
 }
 
 
@@ -39,6 +42,8 @@ def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
         producer = flow.view.producer(pair.tensor)
         if producer is not None and producer.op in COMPUTE:
             continue  # the rule inside_fusion speaks of these
+        if any(is_foreign(reader) for reader in readers):
+            continue  # the rule plugin speaks of these
         if not any(_can_use(flow, reader, asked) for reader in readers):
             ops = ", ".join(sorted({reader.op for reader in readers}))
             yield Wrong(

@@ -16,7 +16,7 @@ from qdqtool.placement.flow import Flow
 from qdqtool.placement.lintrule import Asked, LintRule, Wrong
 from qdqtool.placement.weighted import COMPUTE
 
-_INTEGER = COMPUTE | {"Add", "Concat", "QuantizeLinear"}
+_INTEGER = COMPUTE | {"Add", "Concat", "QuantizeLinear", "Shape", "Size"}
 
 
 def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:

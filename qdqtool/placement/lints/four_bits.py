@@ -3,7 +3,7 @@
 INT4 is for weights only: the product itself is computed in float behind a dequantize.
 
 Evidence: RTX 1.7.1 fuses INT4 block weights into a float product (int4_block128) and fails with a check when the
-activation is INT8 (int4_block128_actint8). INT4 arrived with TensorRT 10.0.
+activation is INT8 (int4_block128_actint8); an INT4 activation becomes an INT8 one of 16 values (int4_activation). INT4 arrived with TensorRT 10.0.
 """
 
 from __future__ import annotations
@@ -34,8 +34,11 @@ def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
             yield Wrong(
                 node=node,
                 reason="an activation is INT4",
-                effect="the builder refuses it: INT4 is for weights only",
+                effect="it is rounded to 16 steps, and the arithmetic is INT8 all the same"
+                if asked.target == "rtx"
+                else "the builder refuses it: INT4 is for weights only",
                 fix="use INT8 for activations",
+                severity=Severity.WARNING if asked.target == "rtx" else None,
             )
         else:
             for slot in pair.slots:

@@ -37,7 +37,12 @@ def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
                     if weight and node.op != "MatMul"
                     else ""
                 ),
-                fix=f"put Q/DQ on {node.inputs[bare.index]}, or take it off the other input",
+                fix=f"put Q/DQ on {node.inputs[bare.index]}, or take it off the other input; "
+                + (
+                    "`qdqtool repair` does the first"
+                    if constant
+                    else "`qdqtool repair --samples DATA` does the first"
+                ),
             )
 
 

@@ -18,7 +18,7 @@ from qdqtool.placement.lintrule import Asked, LintRule, Wrong
 
 _FIX = {
     DType.INT32: "store the bias as float; onnxruntime: extra option QuantizeBias=False; or `qdqtool repair`",
-    DType.INT16: "use INT8, or leave the tensor float",
+    DType.INT16: "use INT8, or leave the tensor float; `qdqtool repair` does the first",
 }
 
 

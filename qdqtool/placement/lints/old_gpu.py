@@ -1,8 +1,12 @@
-"""INT8 convolutions for SM75 with TensorRT for RTX.
+"""INT8 for a GPU without INT8 tensor cores, or without INT8 convolutions in TensorRT for RTX.
 
-They are built as Half, without a word.
+    x ─ Q ─ DQ ─ Conv ─ Relu ─ Q ─ DQ        SM86: one INT8 kernel. SM61: no fused one. SM75 with RTX: Half
 
-Evidence: RTX 1.7.1: every INT8 Conv of ResNet-18 is Half for SM75 and Int8 for SM80 to SM121.
+TensorRT for RTX builds convolutions for SM75 as Half, without a word. Classic releases have no tensor cores to use
+below SM75 (SM72, Xavier, excepted): fused INT8 layers are missing there, and INT8 is seldom faster than FP16.
+
+Evidence: RTX 1.7.1: every INT8 Conv of ResNet-18 is Half for SM75 and Int8 for SM80 to SM121. NVIDIA/TensorRT issue
+3127 (Pascal).
 """
 
 from __future__ import annotations
@@ -15,17 +19,29 @@ from qdqtool.placement.lintrule import Asked, LintRule, Wrong
 
 
 def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
-    """Quantized convolutions, when SM75 was named."""
-    if "75" not in asked.sm:
+    """Quantized products, when a GPU was named that has no kernels for them."""
+    old = ", ".join(f"SM{sm}" for sm in sorted(asked.sm, key=int) if _is_old(sm, asked.target))
+    if not old:
         return
     for node in flow.products():
-        if node.op == "Conv" and all(is_int8(flow.origin(node, index)) for index in (0, 1)):
+        meant = node.op == "Conv" or asked.target != "rtx"
+        if meant and all(is_int8(flow.origin(node, index)) for index in (0, 1)):
             yield Wrong(
                 node=node.name,
-                reason="SM75 has no INT8 convolution in TensorRT for RTX",
-                effect="it runs in Half or Float",
-                fix="build for SM80 or newer, or leave convolutions float",
+                reason=f"{old} has no INT8 convolution in TensorRT for RTX"
+                if asked.target == "rtx"
+                else f"{old} has no INT8 tensor cores",
+                effect="it runs in Half or Float"
+                if asked.target == "rtx"
+                else "it does not fuse with what is around it, and may find no implementation",
+                fix="build for SM80 or newer, or leave convolutions float"
+                if asked.target == "rtx"
+                else "build for SM75 or newer, or leave the model float",
             )
 
 
-PLUGIN = LintRule(code="QDQ135", severity=Severity.WARNING, find=find, targets=frozenset({"rtx"}))
+def _is_old(sm: str, target: str) -> bool:
+    return int(sm) <= 75 if target == "rtx" else int(sm) < 75 and sm != "72"
+
+
+PLUGIN = LintRule(code="QDQ135", severity=Severity.WARNING, find=find)

@@ -36,7 +36,7 @@ def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
                 node=node.name,
                 reason=f"{node.op} computes with integers itself",
                 effect="the parser knows no such operator",
-                fix="export in Q/DQ format (onnxruntime: QuantFormat.QDQ), or run `qdqtool repair`",
+                fix="export in Q/DQ format (onnxruntime: QuantFormat.QDQ); `qdqtool repair` converts most of them",
             )
 
 

@@ -1,9 +1,12 @@
-"""FP16 scales under an opset older than 19.
+"""A type of Q/DQ that the model's opset does not know yet.
 
-Before opset 19 the standard knows FP32 scales only; onnxruntime refuses such a file, so its accuracy cannot be
-checked on the CPU.
+    opset 17: Q (FP16 scale)      not valid before opset 19
+    opset 19: DQ (INT4)           not valid before opset 21
+    opset 21: DQ (FP4)            not valid before opset 23
 
-Evidence: ONNX operator reference, QuantizeLinear 13 against 19.
+onnxruntime refuses such a file, so its accuracy cannot be checked on the CPU; TensorRT for RTX reads it.
+
+Evidence: ONNX operator reference, QuantizeLinear 13, 19, 21 and 23; RTX 1.7.1 (half_old_opset).
 """
 
 from __future__ import annotations
@@ -12,23 +15,36 @@ from collections.abc import Iterator
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
+from qdqtool.core.qdq import QdqPair
 from qdqtool.placement.flow import Flow
 from qdqtool.placement.lintrule import Asked, LintRule, Wrong
 
+_SCALES = {DType.FLOAT16: 19, DType.BFLOAT16: 19}
+_VALUES = {DType.FLOAT8: 19, DType.INT16: 21, DType.INT4: 21, DType.FLOAT4: 23}
+
 
 def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
-    """FP16 scales of ONNX's own Q/DQ in an old opset."""
-    if flow.view.opset >= 19:
-        return
+    """ONNX's own Q/DQ with a scale or integers of a type newer than the opset."""
     for pair in flow.pairs:
         name = pair.dequantize or pair.quantize or ""
-        if not pair.domain and flow.view.info(flow.view.by_name[name].inputs[1]).dtype is DType.FLOAT16:
-            yield Wrong(
-                node=name,
-                reason=f"the scale is FP16 in opset {flow.view.opset}",
-                effect="not valid ONNX: onnxruntime refuses it and parsers may",
-                fix="raise the opset to 19",
-            )
+        scale = flow.view.info(flow.view.by_name[name].inputs[1]).dtype
+        for what, dtype, needed in _needs(pair, scale):
+            if not pair.domain and flow.view.opset < needed:
+                yield Wrong(
+                    node=name,
+                    reason=f"{what} {str(dtype).upper()} in opset {flow.view.opset}",
+                    effect="not valid ONNX: onnxruntime refuses it and parsers may",
+                    fix=f"raise the opset to {needed}"
+                    + ("; `qdqtool repair` does" if what == _SCALE else ""),
+                )
+
+
+_SCALE = "the scale is"
+
+
+def _needs(pair: QdqPair, scale: DType) -> Iterator[tuple[str, DType, int]]:
+    yield _SCALE, scale, _SCALES.get(scale, 0)
+    yield "the values between Q and DQ are", pair.dtype, _VALUES.get(pair.dtype, 0)
 
 
 PLUGIN = LintRule(code="QDQ113", severity=Severity.WARNING, find=find)

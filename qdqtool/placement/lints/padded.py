@@ -25,7 +25,7 @@ def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
                 node=pair.quantize or "",
                 reason=f"it stands between Pad {producer.name} and its convolution",
                 effect="the Pad is a kernel of its own",
-                fix="move the pair in front of the Pad",
+                fix="quantize the input of the Pad instead",
             )
 
 

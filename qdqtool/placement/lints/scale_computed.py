@@ -1,10 +1,13 @@
 """A scale that is computed at run time.
 
-Explicit quantization needs scales that are known when the engine is built. TensorRT up to 10.0 refuses others; later
-releases accept some without fusing them; TensorRT for RTX dies.
+    x ─┬─ ReduceMax ─ s ─┐                   x ─ Q (s = 0.05) ─ DQ ─ Conv
+       └──────────── Q(s) ─ DQ(s) ─ Conv
 
-Evidence: RTX 1.7.1 ends with SIGSEGV when such a pair feeds a Conv (dyn_scale). Parser sources: 10.0 wants a constant
-scale, 10.16 only a constant zero point.
+Explicit quantization needs scales that are known when the engine is built. TensorRT up to 10.0 refuses others; later
+releases accept some without fusing them; TensorRT for RTX dies in front of a convolution and is float elsewhere.
+
+Evidence: RTX 1.7.1 ends with SIGSEGV when such a pair feeds a Conv (scale_computed) and multiplies in float when it
+feeds a MatMul (scale_computed_matmul). Parser sources: 10.0 wants a constant scale, 10.16 only a constant zero point.
 """
 
 from __future__ import annotations
@@ -16,25 +19,32 @@ from qdqtool.core.qdq import QdqPair
 from qdqtool.placement.flow import Flow
 from qdqtool.placement.lintrule import Asked, LintRule, Wrong
 
-_EFFECT = {
-    "rtx": "the builder process crashes",
-    "8.6": "the parser refuses it",
-    "10": "10.0 refuses it; later releases do not fuse it",
-    "11": "it is not fused: the layer behind it runs in float",
-}
+_CRASHES = "the builder process crashes"
+_REFUSED = "the parser refuses it"
+_FLOAT = "it is not fused: the layer behind it runs in float"
 
 
 def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
     """Pairs without a constant scale."""
     for pair in flow.pairs:
         if pair.scale_shape is None and not _is_dynamic(flow, pair):
+            effect = _effect(flow, pair, asked)
             yield Wrong(
                 node=pair.quantize or pair.dequantize or "",
                 reason="the scale is computed at run time",
-                effect=_EFFECT[asked.target],
-                fix="calibrate the tensor and store its scale as a constant",
-                severity=Severity.WARNING if asked.target == "11" else None,
+                effect=effect,
+                fix="calibrate the tensor and store its scale as a constant; `qdqtool repair --samples DATA` does",
+                severity=Severity.WARNING if effect == _FLOAT else None,
             )
+
+
+def _effect(flow: Flow, pair: QdqPair, asked: Asked) -> str:
+    if asked.target == "rtx":
+        ops = {flow.view.by_name[slot.node].op for slot in pair.slots}
+        return _CRASHES if "Conv" in ops else _FLOAT
+    if asked.target == "10" and not asked.release[1:]:
+        return f"10.0 refuses it; in later releases {_FLOAT}"
+    return _REFUSED if asked.is_before(10, 1) else _FLOAT
 
 
 def _is_dynamic(flow: Flow, pair: QdqPair) -> bool:

@@ -37,7 +37,7 @@ def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
                 node=node,
                 reason=f"{len(bad)} of {len(pair.scale)} scales are not positive numbers, the first is {bad[0]:g}",
                 effect="the parser refuses it: Scale coefficients must all be positive",
-                fix="calibrate again, or give dead channels a small positive scale such as 1e-5",
+                fix="calibrate again, or give dead channels a small positive scale such as 1e-5; `qdqtool repair --samples DATA` does",
             )
 
 

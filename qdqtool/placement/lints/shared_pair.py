@@ -1,9 +1,13 @@
 """One pair feeds several layers.
 
-Classic TensorRT fuses a DequantizeLinear into one consumer and has to copy it for the others; some releases missed
-fusions then. NVIDIA's own tools write a pair per consumer. TensorRT for RTX does not mind.
+    x ─ Q ─ DQ ─┬─ Conv               x ─┬─ Q ─ DQ ─ Conv
+                └─ Conv                  └─ Q ─ DQ ─ Conv      same scale: the two Q become one
 
-Evidence: nvidia-modelopt writes dedicated pairs; RTX 1.7.1 builds the same kernels either way (shared_pair).
+TensorRT 8 fuses a DequantizeLinear into one consumer and has to copy it for the others. A pair per consumer spares it
+that; the Q that are equal are merged again. Later releases and TensorRT for RTX do not mind.
+
+Evidence: logs of TensorRT 8 (`Eliminating ... which duplicates (Q) ...`); nvidia-modelopt can write dedicated pairs;
+RTX 1.7.1 builds the same kernels either way (shared_pair).
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import CLASSIC, Asked, LintRule, Wrong
+from qdqtool.placement.lintrule import Asked, LintRule, Wrong
 from qdqtool.placement.weighted import COMPUTE
 
 
@@ -24,9 +28,9 @@ def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
             yield Wrong(
                 node=pair.dequantize or "",
                 reason=f"{len(readers)} layers share it",
-                effect="releases differ in whether every one of them fuses",
+                effect="TensorRT 8 copies it, and may not fuse every copy",
                 fix="give each layer a pair of its own with the same scale; `qdqtool repair` does",
             )
 
 
-PLUGIN = LintRule(code="QDQ143", severity=Severity.INFO, find=find, targets=CLASSIC)
+PLUGIN = LintRule(code="QDQ143", severity=Severity.INFO, find=find, targets=frozenset({"8.6"}))

@@ -1,7 +1,10 @@
 """ConvTranspose weights scaled along the axis that another release wants.
 
+    weights [in, out, h, w] ─ Q(axis=1) ─ DQ(axis=1) ─ ConvTranspose      10.1 and newer, 9.x, 8.0 to 8.2
+    weights [in, out, h, w] ─ Q(axis=0) ─ DQ(axis=0) ─ ConvTranspose      8.4 to 8.6, 10.0
+
 NVIDIA's own tools changed it: output channels (axis 1) in 8.0 and 8.2, input channels (axis 0) in 8.4 to 8.6, axis 1
-again from 9.3 on. With the wrong one the layer is float, or in some releases wrong.
+in 9.3, axis 0 in 10.0 and axis 1 by 10.16. With the wrong one the layer is float, or in some releases wrong.
 
 Evidence: pytorch-quantization of the releases 8.0 to 10.16; NVIDIA/TensorRT issue 2380. Check on your device: one
 scale for the whole tensor is safe everywhere.
@@ -18,16 +21,22 @@ from qdqtool.placement.lintrule import CLASSIC, Asked, LintRule, Wrong
 
 def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
     """Per-channel ConvTranspose weights off the release's axis."""
-    expected = 0 if asked.target == "8.6" else 1
+    expected = _axis(asked)
     for node in flow.products():
         pair = flow.origin(node, 1) if node.op == "ConvTranspose" else None
         if pair is not None and len(pair.scale) > 1 and pair.axis != expected:
             yield Wrong(
                 node=node.name,
                 reason=f"the scales of its weights go along axis {pair.axis}",
-                effect=f"TensorRT {asked.target} wants axis {expected}: the layer may run in float",
+                effect=f"TensorRT {asked.name} wants axis {expected}: the layer may run in float",
                 fix=f"scale along axis {expected}, or use one scale for the whole tensor",
             )
+
+
+def _axis(asked: Asked) -> int:
+    if asked.is_before(8, 4) or (asked.target == "8.6" and not asked.is_before(9)):
+        return 1
+    return 0 if asked.is_before(10, 1) else 1
 
 
 PLUGIN = LintRule(code="QDQ137", severity=Severity.WARNING, find=find, targets=CLASSIC)

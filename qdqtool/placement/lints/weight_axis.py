@@ -27,7 +27,7 @@ def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
                     node=node.name,
                     reason=f"the scales of its weights go along axis {factor.pair.axis}",
                     effect=f"{node.op} runs in float",
-                    fix=f"scale along the output channels, axis {channel_axis(node, factor.index, rank)}",
+                    fix=f"scale along the output channels, axis {channel_axis(node, factor.index, rank)}; `qdqtool repair` does",
                 )
 
 

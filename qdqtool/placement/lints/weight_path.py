@@ -29,7 +29,7 @@ def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
                     node=node.name,
                     reason=f"{between.op} {between.name} stands between the DequantizeLinear and its weights",
                     effect=f"the weights are dequantized at run time and {node.op} runs in float",
-                    fix=f"apply the {between.op} to the stored weights, so that DequantizeLinear feeds the layer",
+                    fix=f"apply the {between.op} to the stored weights, so that DequantizeLinear feeds the layer; `qdqtool repair` does",
                 )
 
 

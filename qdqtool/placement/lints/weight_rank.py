@@ -30,7 +30,7 @@ def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
                 node=name,
                 reason="FP16 weights have one scale of shape [1]",
                 effect="the build fails with a check of shapes",
-                fix="store the scale as a scalar, shape [], or use one scale per channel",
+                fix="store the scale as a scalar, shape [], or use one scale per channel; `qdqtool repair` does",
             )
 
 

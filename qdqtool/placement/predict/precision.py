@@ -25,6 +25,7 @@ _BECAUSE = {
     State.COMPUTED: "has a scale that is computed at run time",
     State.PER_CHANNEL: "has one scale per channel",
     State.RANK_ONE: "has a scale of shape [1]",
+    State.HELD_BACK: "is behind a Resize or Pad, which keeps INT8 values from it",
     State.BLOCKS: "has one scale per block",
     State.WRONG_AXIS: "has its scales along another axis than the output channels",
 }
