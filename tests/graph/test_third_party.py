@@ -30,7 +30,6 @@ BEYOND_REPAIR = frozenset(
     {
         "int8_blocks",
         "matmul_integer",
-        "matmul_integer",
         "half_scale_float_data",
         "scale_integer",
         "scale_wrong_axis_of_one_half",
