@@ -22,6 +22,7 @@ from qdqtool.calibration.samples.spec import NanPolicy
 from qdqtool.calibration.session import open_blocked, open_session, processors
 from qdqtool.core.files import digest_file
 from qdqtool.errors import InputFileError
+from qdqtool.graph.blocked import may_be_blocked
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -75,7 +76,7 @@ class Crew:
         bytes_per_sample = fetched_bytes(model.view, self._fetched)
         self.workers = max(1, min(free, _ROOMY // max(1, bytes_per_sample)))
         self.threads = max(1, free // self.workers)
-        self._is_convolutional = any(node.op == "Conv" for node in model.view.nodes)
+        self._may_be_blocked = may_be_blocked(model.view, self._fetched)
         self._probe = _Probe(model, self._fetched) if self._fetched else None
         self.digest = (self._probe.digest() if self._probe else "") if identify else None
         self._session: Any = None
@@ -105,7 +106,7 @@ class Crew:
         if self._probe is None or self._session is not None:
             return
         renamed: dict[str, str] = {}
-        if self._is_convolutional:
+        if self._may_be_blocked:
             self._session, renamed = open_blocked(self._probe.file, self.threads)
         else:
             self._session = open_session(self._probe.file, self.threads)

@@ -8,18 +8,51 @@ Source: the operators of the domain com.microsoft.nchwc in a model that onnxrunt
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
 import onnx
 
 from qdqtool.core.files import write_bytes
+from qdqtool.graph.view import GraphView
 
 DOMAIN: Final = "com.microsoft.nchwc"
 _SAME_CHANNELS: Final = frozenset(
     {"MaxPool", "AveragePool", "Upsample", "Add", "Sum", "Mul", "Relu", "Clip", "Sigmoid", "Tanh"}
 )
 """Operators between blocked tensors that hand on the channels of their first input."""
+_UNTOUCHED: Final = _SAME_CHANNELS | {
+    "BatchNormalization",
+    "Concat",
+    "GlobalAveragePool",
+    "GlobalMaxPool",
+    "HardSigmoid",
+    "HardSwish",
+    "Identity",
+    "LeakyRelu",
+    "Resize",
+}
+"""Operators that onnxruntime runs on blocks, or fuses into what does."""
+
+
+def may_be_blocked(view: GraphView, tensors: Iterable[str]) -> bool:
+    """Whether any of `tensors` is computed by a convolution and what keeps its layout.
+
+    Where none is, as in most transformers, rewriting the model gains nothing.
+    """
+    waiting, seen = list(tensors), set[str]()
+    while waiting:
+        name = waiting.pop()
+        node = view.producer(name)
+        if node is None or name in seen:
+            continue
+        seen.add(name)
+        if node.op == "Conv":
+            return True
+        if node.op in _UNTOUCHED:
+            waiting.extend(node.inputs)
+    return False
 
 
 def return_blocked(path: Path) -> dict[str, str]:

@@ -9,7 +9,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from qdqtool.graph.blocked import DOMAIN, return_blocked
+from qdqtool.graph.blocked import DOMAIN, may_be_blocked, return_blocked
+from qdqtool.graph.view import GraphView
 
 
 def saved(folder: Path, nodes: list[onnx.NodeProto], outputs: list[str], filters: int = 32) -> Path:
@@ -82,3 +83,27 @@ def test_outputs_whose_blocks_may_be_filled_up_stay_as_they_are(
     before = path.read_bytes()
     assert return_blocked(path) == {}
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("ops", "expected"),
+    [
+        (["Conv"], True),
+        (["Conv", "Relu", "MaxPool"], True),
+        (["Conv", "Sigmoid", "Concat"], True),
+        (["Conv", "Transpose"], False),
+        (["MatMul", "Relu"], False),
+        (["Relu"], False),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else str(value),
+)
+def test_only_what_a_convolution_lays_out_may_be_blocked(ops: list[str], expected: bool) -> None:
+    names = ["x", *(f"{op}_y" for op in ops)]
+    nodes = [
+        helper.make_node(op, [source], [target])
+        for op, source, target in zip(ops, names, names[1:], strict=False)
+    ]
+    graph = helper.make_graph(nodes, "g", [], [])
+    view = GraphView(helper.make_model(graph))
+    assert may_be_blocked(view, ["x", names[-1]]) is expected
+    assert not may_be_blocked(view, ["x", "w"])
