@@ -202,6 +202,8 @@ def run(order: Order, listener: Listener | None = None, *, course: tuple[Step, .
         write_text(folder / "recipe.yaml", recipes.dump(order.recipe))
         for step in course:
             _do(step, work)
+            if step.name == "prepare":
+                work.open_samples()
         write_text(folder / "provenance.json", provenance(work))
         return REPORT.read(folder / "report.json")
 

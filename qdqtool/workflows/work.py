@@ -60,6 +60,15 @@ class Work:
             limit=self.recipe.compare.limit,
         )
 
+    def open_samples(self) -> None:
+        """Open all samples, so that what is wrong with them or their labels is told before the steps that take long.
+
+        Raises:
+            UsageError: there are none of that name, or labels that do not fit them.
+            InputFileError: they cannot be read, or do not fit the model.
+        """
+        _ = self.samples, self.evaluation
+
     def _shaped(self, samples: str) -> str:
         """Random samples of a dynamic model have the usual shapes of the engine, unless they bring their own."""
         usual = self.recipe.build.opt_shapes

@@ -106,6 +106,18 @@ def test_a_model_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.Captu
     assert "absent.onnx" in said
 
 
+def test_labels_that_do_not_fit_are_told_before_anything_is_calibrated_or_built(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(tmp_path / "short.npy", np.zeros(3, np.int64))
+    out = tmp_path / "out"
+    order = ["run", str(MODEL), "--samples", str(DIGITS / "calibration.npz"), "--out", str(out)]
+    code, said = refused([*order, "--labels", str(tmp_path / "short.npy")], capsys)
+    assert code == 2
+    assert "3 labels for" in said
+    assert not (out / "placement.json").exists()
+
+
 def save(path: Path, **arrays: np.ndarray) -> str:
     np.savez(path, **arrays)
     return str(path)
