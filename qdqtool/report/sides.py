@@ -67,17 +67,23 @@ def _figures(first: Report, second: Report) -> tuple[FigurePair, ...]:
     left, right = first.summary, second.summary
     counted = (
         ("Compute nodes", left.nodes_total, right.nodes_total),
-        ("of them INT8", left.nodes_int8, right.nodes_int8),
-        ("Kernels", left.kernels, right.kernels),
-        ("only quantize, cast or reformat", left.qdq_kernels, right.qdq_kernels),
+        ("of them INT8 (recorded)", left.nodes_int8, right.nodes_int8),
+        ("Kernels (recorded)", left.kernels, right.kernels),
+        ("only quantize, cast or reformat (recorded)", left.qdq_kernels, right.qdq_kernels),
     )
     sized = (
-        ("Activation bytes as dumped", left.activation_bytes_dumped, right.activation_bytes_dumped),
+        (
+            "Activation bytes as dumped (recorded)",
+            left.activation_bytes_dumped,
+            right.activation_bytes_dumped,
+        ),
         ("with fused epilogues (estimated)", left.activation_bytes_fused, right.activation_bytes_fused),
-        ("Engine size", left.engine_bytes, right.engine_bytes),
+        ("Engine size (measured)", left.engine_bytes, right.engine_bytes),
     )
     rows = [FigurePair(name="Builder", first=left.builder, second=right.builder, change="")]
-    rows += [FigurePair(name="Accuracy", first=_accuracy(left), second=_accuracy(right), change="")]
+    rows += [
+        FigurePair(name="Accuracy (measured)", first=_accuracy(left), second=_accuracy(right), change="")
+    ]
     rows += [
         FigurePair(name=name, first=_count(a), second=_count(b), change=_step(a, b)) for name, a, b in counted
     ]
@@ -89,7 +95,9 @@ def _figures(first: Report, second: Report) -> tuple[FigurePair, ...]:
     if any(times):
         shown = [f"{time:.4g} ms" if time else words.UNKNOWN for time in times]
         rows.append(
-            FigurePair(name="Time of all layers", first=shown[0], second=shown[1], change=_share(*times))
+            FigurePair(
+                name="Time of all layers (measured)", first=shown[0], second=shown[1], change=_share(*times)
+            )
         )
     return tuple(row for row in rows if {row.first, row.second} - {"", words.UNKNOWN})
 

@@ -16,13 +16,16 @@ from qdqtool.report.charts.axis import axis_over
 from qdqtool.report.charts.scatter import Level, Point, scatter
 from qdqtool.report.words import metric as metric_name
 
+_SETTING = 22
+"""Letters of a usual setting, which is hard to read in pieces."""
+
 
 def table(sweep: Sweep, console: Console) -> None:
     """Print the Pareto front, fastest first, and what happened to the trials."""
     head = Table(box=None)
     for title in ("trial", f"{metric(sweep)} [measured]", f"ms [{sweep.speed}]", "INT8 nodes", "kernels"):
         head.add_column(Text(title), justify="right", overflow="fold")
-    head.add_column("settings", overflow="fold")
+    head.add_column("settings", overflow="fold", min_width=_SETTING)
     for trial, outcome in _done(sweep.pareto):
         head.add_row(
             str(trial.number),

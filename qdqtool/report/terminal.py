@@ -100,7 +100,7 @@ def _accuracy(comparison: Comparison) -> Iterator[tuple[str, str]]:
     caveat = words.accuracy_caveat(comparison)
     source = f"  [{caveat}]" if caveat else "  [measured]"
     for entry in comparison.task:
-        verdict = words.noise(entry)
+        verdict = "" if caveat else words.noise(entry)
         yield "Accuracy", f"{words.task(entry)}{f': {verdict}' if verdict else ''}{source}"
     for output in comparison.outputs[:_SHOWN]:
         yield "Output", f"{output.output}: {', '.join(map(words.measure, output.measures))}{source}"

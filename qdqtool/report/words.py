@@ -101,14 +101,14 @@ def shift(entry: TaskAccuracy) -> str:
     return f"{metric(entry.metric)} {entry.reference:.1f} -> {entry.candidate:.1f}{unit}"
 
 
-def spread(entry: TaskAccuracy) -> str:
+def spread(entry: TaskAccuracy, *, meaningful: bool = True) -> str:
     """`-0.3 points (95 % interval -0.9 to +0.2), 500 samples: within noise`."""
     span = (
         ""
         if entry.low is None or entry.high is None
         else f" (95 % interval {entry.low:+.1f} to {entry.high:+.1f})"
     )
-    told = noise(entry)
+    told = noise(entry) if meaningful else ""
     step = _signed(entry.candidate - entry.reference)
     return f"{step} points{span}, {entry.samples} samples{f': {told}' if told else ''}"
 

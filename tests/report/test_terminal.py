@@ -58,6 +58,8 @@ def test_costs_of_the_steps_are_shown_as_measured() -> None:
 def test_random_samples_are_marked() -> None:
     report = assemble(replace(FULL, comparison=replace(COMPARISON, meaningful=False)))
     assert "[random samples: accuracy meaningless]" in shown(report)
+    assert "within noise" in shown(assemble(FULL))
+    assert "within noise" not in shown(report)
     assert "[measured]" not in "".join(
         line for line in shown(report).splitlines() if line.startswith("Accuracy")
     )

@@ -29,7 +29,6 @@ def scales(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Read the scales of a Q/DQ model back: per node and module, and as a calibration table."""
-
     from qdqtool.cli.screen import stderr, stdout, tables
     from qdqtool.core.kinds import CALIBRATION, READBACK
     from qdqtool.graph.save import save
