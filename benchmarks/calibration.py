@@ -8,6 +8,7 @@ so that a busy machine slows both; the figures are medians of the ratios. The ca
 opened, placement, one pass over the samples, tables. Ratios of processor time
 (`_cpu`) are taken to a floor whose threads do not spin while they wait. `fixed_seconds` is the first call of a process
 with a single sample: imports, compiled loops, everything; `call_seconds` is the same once more, in the same process.
+`..._per_sample` are the ratios without that: what each further sample costs.
 Peak memory is measured in processes of their own. `--rivals` measures onnxruntime.quantization and nvidia-modelopt
 over the same floor, each in an environment of its own (some minutes and about 2 GB at the first run).
 
@@ -181,8 +182,8 @@ class Work:
         fixed, call = (self.calibrate(METHODS, samples=1)["whole"] for _ in range(2))
         rounds = [self._round() for _ in range(repeat)]
 
-        def median(top: str, bottom: str) -> float:
-            return round(statistics.median(row[top] / row[bottom] for row in rounds), 3)
+        def median(top: str, bottom: str, once: float = 0.0) -> float:
+            return round(statistics.median((row[top] - once) / row[bottom] for row in rounds), 3)
 
         return {
             "fixed_seconds": round(fixed, 3),
@@ -190,6 +191,8 @@ class Work:
             "floor_seconds": round(statistics.median(row["floor"] for row in rounds), 3),
             "max_over_floor": median("max", "floor"),
             "all_methods_over_floor": median("all", "floor"),
+            "max_per_sample": median("max", "floor", call),
+            "all_methods_per_sample": median("all", "floor", call),
             "max_over_floor_cpu": median("max_cpu", "quiet_cpu"),
             "all_methods_over_floor_cpu": median("all_cpu", "quiet_cpu"),
             "tables_over_collecting": median("tables", "collecting"),
@@ -228,7 +231,7 @@ def _rivals(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 def _print_tables(results: dict[str, Any], rivals: dict[str, Any]) -> None:
     print(
-        f"{'network':<32}{'floor s':>8}{'all':>7}{'max':>7}{'all cpu':>9}{'max cpu':>9}{'tables':>8}{'fixed s':>9}{'MiB over':>10}{'growth':>8}"
+        f"{'network':<32}{'floor s':>8}{'all':>7}{'max':>7}{'all cpu':>9}{'max cpu':>9}{'all/sample':>12}{'max/sample':>12}{'tables':>8}{'fixed s':>9}{'MiB over':>10}{'growth':>8}"
     )
     for name, row in results.items():
         goal = GOALS.get(name.split()[0])
@@ -239,6 +242,7 @@ def _print_tables(results: dict[str, Any], rivals: dict[str, Any]) -> None:
         print(
             f"{name:<32}{row['floor_seconds']:>8.2f}{row['all_methods_over_floor']:>7.2f}{row['max_over_floor']:>7.2f}"
             f"{row['all_methods_over_floor_cpu']:>9.2f}{row['max_over_floor_cpu']:>9.2f}"
+            f"{row['all_methods_per_sample']:>12.2f}{row['max_per_sample']:>12.2f}"
             f"{row['tables_over_collecting']:>8.1%}{row['fixed_seconds']:>9.2f}{row['peak_mib_over_floor']:>10}"
             f"{row['peak_growth_8x_samples']:>8}{verdict}"
         )
