@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import lzma
+import time
 
 import pytest
 from hypothesis import given
@@ -88,6 +89,30 @@ def test_only_the_last_build_of_a_log_counts():
 def test_any_line_is_survived(text: str):
     engine = read_text(f"{NEW}Layer(x): {text}, Tactic: 0x1, {text} -> {text}\n", where="test")
     assert len(engine.layers) >= 3
+
+
+@pytest.mark.parametrize(
+    "evil",
+    [
+        "Layer(): " * 30_000,
+        "Layer(A): x" + ", Tactic: 1, " * 20_000,
+        "Layer(A): x, Tactic: 1, " + "a[Half(" * 30_000,
+    ],
+    ids=["beginnings", "tactics", "types"],
+)
+def test_evil_lines_take_linear_time(evil: str) -> None:
+    begin = time.process_time()
+    engine = read_text(f"{NEW}{evil}\n", where="test")
+    assert time.process_time() - begin < 5.0
+    assert len(engine.layers) >= 4
+
+
+def test_a_name_may_hold_a_tactic_and_the_last_one_counts() -> None:
+    (layer,) = read_text(
+        "Layer(A): x, Tactic: 1, y, Tactic: 2, a[Half(1)] -> b[Half(1)]\n", where="test"
+    ).layers
+    assert layer.name == "x, Tactic: 1, y"
+    assert dict(layer.attributes)["TacticValue"] == "2"
 
 
 def test_a_list_of_names_is_read_and_explained():

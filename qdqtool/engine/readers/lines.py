@@ -11,15 +11,15 @@ and arrows, so tensors are found by the type and shape behind them.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from qdqtool.core.engine import Engine
 from qdqtool.engine.fields import MOST_LAYERS, layer
 
-_LINE = re.compile(
-    r"^.*?\bLayer\(([^()\n]*)\): (.*), Tactic: (-?(?:0x[0-9a-fA-F]{1,16}|\d{1,20})), (.*)$", re.MULTILINE
-)
+_START = re.compile(r"\bLayer\(([^()\n]*)\): ")
+_CHOICE = re.compile(r", Tactic: (-?(?:0x[0-9a-fA-F]{1,16}|\d{1,20})), ")
 _TENSOR = re.compile(r"(.+?)(?:\[(\w+)\(([-\d,: ]*)\)\]| ?\((\w+)\[([-\d,: ]*)\]\))(?=, | ->|$)")
 _TACTIC = re.compile(r"Tactic Name: (\S+) Tactic: (-?(?:0x[0-9a-fA-F]{1,16}|\d{1,20}))\b")
 _HEADING = re.compile(r"Engine Layer Information:")
@@ -27,21 +27,38 @@ _HEADING = re.compile(r"Engine Layer Information:")
 
 def recognizes(text: str) -> bool:
     """Whether `text` holds at least one such line."""
-    return _LINE.search(text) is not None
+    return next(_lines(text), None) is not None
 
 
 def read(text: str) -> Engine:
     """The layers behind the last heading in `text`, or all of them where there is none."""
     at = max((match.end() for match in _HEADING.finditer(text)), default=0)
-    if _LINE.search(text, at) is None:
+    if next(_lines(text, at), None) is None:
         at = 0
     tactics = _tactics(text)
-    found = [_fields(match, tactics) for match in islice(_LINE.finditer(text, at), MOST_LAYERS)]
+    found = [_fields(line, tactics) for line in islice(_lines(text, at), MOST_LAYERS)]
     return Engine(
         layers=tuple(layer(fields) for fields in found if fields is not None),
         form="layer-lines",
         unread=sum(fields is None for fields in found),
     )
+
+
+class _Line(NamedTuple):
+    kind: str
+    name: str
+    tactic: str
+    tensors: str
+
+
+def _lines(text: str, at: int = 0) -> Iterator[_Line]:
+    """The lines behind `at`, each looked through once: a name may hold anything, the last tactic is the layer's."""
+    while (start := _START.search(text, at)) is not None:
+        at = text.find("\n", start.end())
+        at = len(text) if at < 0 else at
+        *_, choice = None, *_CHOICE.finditer(text, start.end(), at)
+        if choice is not None:
+            yield _Line(start[1], text[start.end() : choice.start()], choice[1], text[choice.end() : at])
 
 
 def _tactics(text: str) -> dict[int, str]:
@@ -54,11 +71,11 @@ def _number(words: str) -> int:
     return int(words, 16 if "0x" in words else 10) % (1 << 64)
 
 
-def _fields(line: re.Match[str], tactics: dict[int, str]) -> dict[str, Any] | None:
+def _fields(line: _Line, tactics: dict[int, str]) -> dict[str, Any] | None:
     """The fields of one line in the inspector's shape, or None where its tensors are not understood."""
     inputs: list[dict[str, Any]] = []
     outputs: list[dict[str, Any]] = []
-    rest, side = line[4].strip(), inputs
+    rest, side = line.tensors.strip(), inputs
     while rest:
         if rest.startswith("->"):
             rest, side = rest.removeprefix("->").strip(), outputs
@@ -68,8 +85,8 @@ def _fields(line: re.Match[str], tactics: dict[int, str]) -> dict[str, Any] | No
             return None
         side.append(_tensor(found))
         rest = rest[found.end() :].removeprefix(", ").strip()
-    tactic = {"TacticName": tactics.get(_number(line[3]), ""), "TacticValue": line[3]}
-    return {"Name": line[2], "LayerType": line[1], "Inputs": inputs, "Outputs": outputs, **tactic}
+    tactic = {"TacticName": tactics.get(_number(line.tactic), ""), "TacticValue": line.tactic}
+    return {"Name": line.name, "LayerType": line.kind, "Inputs": inputs, "Outputs": outputs, **tactic}
 
 
 def _tensor(found: re.Match[str]) -> dict[str, Any]:
