@@ -38,6 +38,13 @@ def readable(text: str) -> str:
     return "".join(char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in text)
 
 
+def escaped(text: str) -> str:
+    """A name for a table: neither markup nor control characters in it do anything."""
+    from rich.markup import escape
+
+    return escape(readable(text.replace("\n", "\\n")))
+
+
 def progress() -> Progress:
     """A progress display on standard error that leaves nothing behind."""
     from rich.progress import (

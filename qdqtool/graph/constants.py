@@ -1,12 +1,19 @@
-"""Turns Constant nodes into initializers, and initializers that are also inputs into plain ones."""
+"""Turns Constant nodes, sparse initializers and initializers that are also inputs into plain initializers."""
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
+
+from qdqtool.errors import InputFileError
+
+_LARGEST = 1 << 30
+"""Bytes that a sparse tensor may take when written out."""
 
 
 def lift_constants(graph: onnx.GraphProto) -> int:
@@ -70,6 +77,40 @@ def drop_repeats(graph: onnx.GraphProto) -> int:
     for position in reversed(repeats):
         del graph.initializer[position]
     return len(repeats)
+
+
+def densify(graph: onnx.GraphProto, path: Path) -> int:
+    """Write sparse initializers out as plain ones, which is what builders read; returns how many.
+
+    Raises:
+        InputFileError: indices outside the tensor, or a tensor of more than 1 GiB.
+    """
+    made = [_dense(sparse, path) for sparse in graph.sparse_initializer]
+    del graph.sparse_initializer[:]
+    graph.initializer.extend(made)
+    return len(made)
+
+
+def _dense(sparse: onnx.SparseTensorProto, path: Path) -> onnx.TensorProto:
+    name, dims = sparse.values.name, tuple(sparse.dims)
+    values, indices = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
+    wrong = InputFileError(
+        f"sparse tensor {name!r} has indices that do not fit its shape {list(dims)}, or is too large",
+        fix="export the model again with plain initializers",
+        where=str(path),
+    )
+    if min(dims, default=1) < 0 or math.prod(dims) * values.itemsize > _LARGEST or indices.dtype.kind != "i":
+        raise wrong
+    places = indices
+    if indices.ndim == 2:
+        if indices.shape[1] != len(dims) or (indices < 0).any() or (indices >= np.asarray(dims)).any():
+            raise wrong
+        places = np.ravel_multi_index(tuple(indices.T), dims)
+    if places.shape != values.shape or ((places < 0) | (places >= math.prod(dims))).any():
+        raise wrong
+    dense = np.zeros(math.prod(dims), values.dtype)
+    dense[places] = values
+    return numpy_helper.from_array(dense.reshape(dims), name)
 
 
 def _detached(message: Any) -> Any:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from math import prod
+from typing import TYPE_CHECKING, Any
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import Slot, SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView, Node
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 _DOMAINS = frozenset({"", "ai.onnx", "com.microsoft"})
@@ -66,7 +70,7 @@ def _pair(quantize: Node | None, dequantize: Node | None, view: GraphView) -> Qd
     assert first is not None
     assert last is not None
     tensor = first.inputs[0]
-    scale = view.constant(last.inputs[1])
+    scale = _constant(last.inputs[1], view)
     uses = view.uses(last.outputs[0])
     return QdqPair(
         tensor=tensor,
@@ -74,7 +78,7 @@ def _pair(quantize: Node | None, dequantize: Node | None, view: GraphView) -> Qd
         dequantize=dequantize.name if dequantize else None,
         kind=SlotKind.WEIGHT if view.is_constant(tensor) else SlotKind.ACTIVATION,
         dtype=_integer_type(last, quantize, view),
-        scale=() if scale is None else tuple(float(value) for value in scale.reshape(-1)),
+        scale=() if scale is None else _numbers(scale),
         scale_shape=None if scale is None else tuple(scale.shape),
         zero_point=_zero_point(last, view),
         axis=_axis(last, view),
@@ -94,8 +98,24 @@ def _integer_type(last: Node, quantize: Node | None, view: GraphView) -> DType:
 def _zero_point(node: Node, view: GraphView) -> tuple[int, ...]:
     if len(node.inputs) < 3 or not node.inputs[2]:
         return (0,) * prod(view.constant_shape(node.inputs[1]) or ())
-    value = view.constant(node.inputs[2])
-    return () if value is None else tuple(int(entry) for entry in value.reshape(-1))
+    value = _constant(node.inputs[2], view)
+    return () if value is None else tuple(int(entry) for entry in _numbers(value))
+
+
+def _constant(tensor: str, view: GraphView) -> NDArray[Any] | None:
+    """A constant, also one behind an Identity or a Cast, which parsers fold; None for a computed value."""
+    value, node = view.constant(tensor), view.producer(tensor)
+    while value is None and node is not None and node.op in {"Cast", "Identity"} and node.inputs:
+        tensor = node.inputs[0]
+        value, node = view.constant(tensor), view.producer(tensor)
+    return value
+
+
+def _numbers(value: NDArray[Any]) -> tuple[float, ...]:
+    """The entries as numbers; none for strings and complex numbers, which are no scales."""
+    if value.dtype.kind in "OSUc":
+        return ()
+    return tuple(float(entry) for entry in value.reshape(-1))
 
 
 def _axis(node: Node, view: GraphView) -> int | None:

@@ -9,7 +9,7 @@ import onnx
 from onnx.inliner import inline_local_functions
 
 from qdqtool.errors import InputFileError
-from qdqtool.graph.constants import drop_default_inputs, drop_repeats, lift_constants
+from qdqtool.graph.constants import densify, drop_default_inputs, drop_repeats, lift_constants
 from qdqtool.graph.model import Model
 from qdqtool.graph.naming import name_nodes
 from qdqtool.graph.opset import LOWEST, raise_opset
@@ -29,7 +29,7 @@ def load(path: Path) -> Model:
     """The model at `path`, ready for questions and edits.
 
     What it does, each with a note where it changed something: weights in files beside the model are read, local
-    functions inlined, opsets before 13 raised, Constant nodes made initializers, initializers taken off the input
+    functions inlined, sparse weights written out, opsets before 13 raised, Constant nodes made initializers, initializers taken off the input
     list, nodes named uniquely and sorted, shapes inferred. Operators are not judged, and If, Loop and Scan bodies
     stay as they are.
 
@@ -41,6 +41,7 @@ def load(path: Path) -> Model:
     notes: list[str] = []
     proto = _inline(proto, notes, path)
     graph = proto.graph
+    _count(notes, densify(graph, path), "sparse initializers written out: TensorRT reads plain ones only")
     _count(notes, drop_repeats(graph), "repeated initializers dropped, the last of each kept")
     _count(notes, drop_default_inputs(graph), "initializers were also inputs; they are constants now")
     lift_constants(graph)
@@ -69,7 +70,7 @@ def _inline(proto: onnx.ModelProto, notes: list[str], path: Path) -> onnx.ModelP
     try:
         light, heavy = skeleton(proto)
         return restore(inline_local_functions(light), heavy)
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
         raise InputFileError(
             f"has local functions that cannot be inlined: {error}",
             fix="export without functions",
@@ -80,7 +81,6 @@ def _inline(proto: onnx.ModelProto, notes: list[str], path: Path) -> onnx.ModelP
 def _sort(proto: onnx.ModelProto, notes: list[str], path: Path) -> None:
     graph = proto.graph
     given = [value.name for value in graph.input] + [tensor.name for tensor in graph.initializer]
-    given += [tensor.values.name for tensor in graph.sparse_initializer]
     ordered = sort(list(graph.node), given, path)
     made = {output for node in ordered for output in node.output} | set(given)
     for value in graph.output:

@@ -170,10 +170,9 @@ def _deliver(tables: dict[str, CalibrationTable], out: Path | None, *, as_json: 
 
 
 def _show(table: CalibrationTable) -> None:
-    from rich.markup import escape
     from rich.table import Table
 
-    from qdqtool.cli.screen import readable, tables
+    from qdqtool.cli.screen import escaped, readable, tables
 
     rows = Table(box=None)
     for column in ("tensor", "amax", "scale", "seen", "by", "note"):
@@ -182,12 +181,12 @@ def _show(table: CalibrationTable) -> None:
         seen = "" if entry.low is None else f"{entry.low:.4g} .. {entry.high:.4g}"
         several = f" x {len(entry.amax)}" if len(entry.amax) > 1 else ""
         rows.add_row(
-            escape(readable(entry.tensor)),
+            escaped(readable(entry.tensor)),
             f"{max(entry.amax):.6g}{several}",
             f"{max(entry.scales):.6g}",
             seen,
             entry.method,
-            escape(readable(entry.note)),
+            escaped(readable(entry.note)),
         )
     tables().print(rows)
 

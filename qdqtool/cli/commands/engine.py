@@ -304,10 +304,10 @@ def _named(engines: list[Explored]) -> list[Explored]:
 
 
 def _table(view: EngineView, where: tuple[str, ...], sort: str, limit: int | None) -> Table:
-    from rich.markup import escape
     from rich.table import Table
 
     from qdqtool.cli.engine_words import cell
+    from qdqtool.cli.screen import escaped
     from qdqtool.engine.table import cells, select
 
     timed = ("ms", "tflops", "gbs") if view.total_ms is not None else ()
@@ -333,7 +333,7 @@ def _table(view: EngineView, where: tuple[str, ...], sort: str, limit: int | Non
         words = title in {"name", "kind", "precision", "inputs", "outputs", "bound"}
         table.add_column(title, overflow="fold", justify="left" if words else "right")
     for row in cells(select(view, where=where, sort=sort, limit=limit), columns):
-        table.add_row(*(escape(cell(value)) for value in row))
+        table.add_row(*(escaped(cell(value)) for value in row))
     return table
 
 

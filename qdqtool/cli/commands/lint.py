@@ -63,6 +63,7 @@ def lint(
         sys.stdout.write(LINT.dump(report))
     else:
         _show(report, model)
+        _talk(report.notes)
     return _exit_code(report, fail_on)
 
 
@@ -129,6 +130,14 @@ def _show(report: LintReport, model: Path) -> None:
     if mended:
         samples = " --samples DATA" if any("--samples" in fix for fix in mended) else ""
         _print(f"mend {len(mended)} of them: qdqtool repair {_quoted(model)} --out mended.onnx{samples}")
+
+
+def _talk(notes: tuple[str, ...]) -> None:
+    """What the reader of the model noticed, on standard error."""
+    from qdqtool.cli.screen import readable, stderr
+
+    for note in notes:
+        stderr().print(readable(f"note: {note}"), markup=False, highlight=False)
 
 
 def _plural(word: str, number: int) -> str:

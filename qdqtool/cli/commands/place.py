@@ -64,18 +64,19 @@ def _show(placement: Placement) -> None:
 
 
 def _decisions(placement: Placement) -> Table:
-    from rich.markup import escape
     from rich.table import Table
+
+    from qdqtool.cli.screen import escaped
 
     table = Table("node", "op", "inputs", "because", box=None)
     for node, slots in groupby(placement.decisions, key=lambda decision: decision.slot.node):
         decisions = tuple(slots)
         chosen = [decision for decision in decisions if decision.quantize]
         table.add_row(
-            escape(node),
+            escaped(node),
             decisions[0].op,
             f"[green]{', '.join(map(_becomes, chosen))}[/]" if chosen else "[yellow]float[/]",
-            escape("; ".join(_reasons(chosen or decisions)) or "no rule asks for it"),
+            escaped("; ".join(_reasons(chosen or decisions)) or "no rule asks for it"),
         )
     return table
 

@@ -49,31 +49,34 @@ def predict(
 
 def _floats(prediction: Prediction) -> Table:
     """The compute nodes that will not be INT8."""
-    from rich.markup import escape
     from rich.table import Table
+
+    from qdqtool.cli.screen import escaped
 
     table = Table("float node", "op", "precision", "why", box=None)
     for node in prediction.nodes:
         if node.compute and node.precision.value != "int8":
-            table.add_row(escape(node.node), node.op, f"[yellow]{node.precision}[/]", escape(node.reason))
+            table.add_row(escaped(node.node), node.op, f"[yellow]{node.precision}[/]", escaped(node.reason))
     return table
 
 
 def _kernels(prediction: Prediction) -> Table:
     """The Q and DQ that will cost a kernel."""
-    from rich.markup import escape
     from rich.table import Table
+
+    from qdqtool.cli.screen import escaped
 
     table = Table("kernel for", "why", box=None)
     for row in prediction.ledger:
         if row.end.value == "runtime-copy":
-            table.add_row(escape(row.node), escape(row.steps[-2].what if len(row.steps) > 1 else ""))
+            table.add_row(escaped(row.node), escaped(row.steps[-2].what if len(row.steps) > 1 else ""))
     return table
 
 
 def _nodes(prediction: Prediction) -> Table:
-    from rich.markup import escape
     from rich.table import Table
+
+    from qdqtool.cli.screen import escaped
 
     table = Table("node", "op", "precision", "why", "in one layer with", box=None)
     members = {layer.name: layer.nodes for layer in prediction.layers}
@@ -82,22 +85,23 @@ def _nodes(prediction: Prediction) -> Table:
             style = "green" if node.precision.value == "int8" else "yellow"
             others = [name for name in members.get(node.layer, ()) if name != node.node]
             table.add_row(
-                escape(node.node),
+                escaped(node.node),
                 node.op,
                 f"[{style}]{node.precision}[/]",
-                escape(node.reason),
-                escape(", ".join(others)),
+                escaped(node.reason),
+                escaped(", ".join(others)),
             )
     return table
 
 
 def _fates(prediction: Prediction) -> Table:
-    from rich.markup import escape
     from rich.table import Table
+
+    from qdqtool.cli.screen import escaped
 
     table = Table("Q or DQ", "fate", "into", box=None)
     for row in prediction.ledger:
-        table.add_row(escape(row.node), row.end.value, escape(row.into))
+        table.add_row(escaped(row.node), row.end.value, escaped(row.into))
     return table
 
 

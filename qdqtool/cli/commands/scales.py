@@ -57,8 +57,9 @@ def scales(
 def _table(found: ReadBack, match: str) -> Table:
     from fnmatch import fnmatchcase
 
-    from rich.markup import escape
     from rich.table import Table
+
+    from qdqtool.cli.screen import escaped
 
     table = Table(
         "module", "node", "input", "type", "scale", "zero point", "tensor", box=None, pad_edge=False
@@ -78,7 +79,7 @@ def _table(found: ReadBack, match: str) -> Table:
             zero,
             entry.tensor,
         )
-        table.add_row(*map(escape, cells))
+        table.add_row(*map(escaped, cells))
     return table
 
 

@@ -28,11 +28,15 @@ def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
         )
         yield Wrong(
             node=pair.dequantize or pair.quantize or "",
-            reason=f"INT8 with one scale per block, {'x'.join(map(str, pair.scale_shape))} of them",
+            reason=f"INT8 with one scale per block, {'x'.join(map(str, pair.scale_shape))} of them"
+            if len(pair.scale) != 1
+            else f"its one scale has {len(pair.scale_shape)} dimensions",
             effect="the build fails"
             if meets
             else "the weights are written back to float and multiplied in float",
-            fix="use one scale per output channel",
+            fix="use one scale per output channel"
+            if len(pair.scale) != 1
+            else "store the scale as a scalar, shape []",
             severity=Severity.ERROR if meets else None,
         )
 

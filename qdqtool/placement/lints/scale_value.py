@@ -1,9 +1,12 @@
 """A scale that is zero, negative, not a number or no floating-point number.
 
+    x ─ Q (s = 0) ─ DQ (s = 0) ─ Conv
+
 A scale of zero often stands for a channel or a tensor that never fired, or for a small FP32 scale that became FP16.
 
 Evidence: RTX 1.7.1 says `Scale coefficients must all be positive` (scale_zero, scale_negative, scale_nan; a tiny scale
-turned FP16), also of an integer scale, whatever its value (scale_integer).
+turned FP16), also of an integer or
+FP8 scale, whatever its value (scale_integer).
 """
 
 from __future__ import annotations
@@ -16,19 +19,17 @@ from qdqtool.core.findings import Severity
 from qdqtool.placement.flow import Flow
 from qdqtool.placement.lintrule import Asked, LintRule, Wrong
 
-_INTEGERS = frozenset({DType.INT8, DType.INT32, DType.INT64, DType.UINT8})
-
 
 def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
     """Pairs with a scale that no quantization can use."""
     for pair in flow.pairs:
         node = pair.quantize or pair.dequantize or ""
         dtype = flow.view.info(flow.view.by_name[node].inputs[1]).dtype
-        if dtype in _INTEGERS:
+        if not dtype.is_float and pair.scale_shape is not None:
             yield Wrong(
                 node=node,
-                reason=f"its scale is stored as {dtype}",
-                effect="the parser refuses it: Scale coefficients must all be positive",
+                reason=f"its scale is stored as {'another type' if dtype is DType.UNKNOWN else dtype}",
+                effect="the parser refuses it",
                 fix="store the scale as FP32, or in the type of the data",
             )
         bad = [value for value in pair.scale if not (isfinite(value) and value > 0)]
