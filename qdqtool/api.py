@@ -10,7 +10,7 @@ or step by step:
     qdqtool.quantize("model.onnx", "calibration/", "model.qdq.onnx")
     qdqtool.convert("model.qdq.onnx", "model.fp16.onnx", samples="calibration/")
     built = qdqtool.build("model.fp16.onnx", "engine")
-    audit = qdqtool.audit("model.fp16.onnx", "engine/layers.txt")
+    audit = qdqtool.audit("model.fp16.onnx", "engine/layers.txt", log="engine/build.log")
     log = qdqtool.parse_log("engine/build.log")
     comparison = qdqtool.compare("model.onnx", "model.fp16.onnx", "evaluation/", labels="labels.npy")
 
@@ -28,7 +28,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
 
-from qdqtool.audit.run import audit as audit_engine
+from qdqtool.audit.run import examine
+from qdqtool.audit.scene import Scene, stage
 from qdqtool.backends import BUILDERS
 from qdqtool.backends.flags import split_flags
 from qdqtool.backends.making.retry import build_with_retries
@@ -178,18 +179,32 @@ def build(
     return result
 
 
-def audit(model: AnyPath, layers: AnyPath | None = None, *, placement: AnyPath | None = None) -> Audit:
+def audit(
+    model: AnyPath,
+    layers: AnyPath | None = None,
+    *,
+    placement: AnyPath | None = None,
+    log: AnyPath | None = None,
+) -> Audit:
     """What became of every compute node of the Q/DQ `model` in the engine that `layers` describes, and why.
 
-    Without `layers` an engine is built with TensorRT for RTX, looked at and thrown away.
+    Without `layers` an engine is built with TensorRT for RTX, looked at and thrown away. With the verbose `log` of the
+    build, findings point to its lines.
     """
     wished = None if placement is None else PLACEMENT.read(Path(placement))
     view = load(Path(model)).view
     if layers is not None:
-        return audit_engine(view, read_layers(Path(layers)), wished)
+        scene = stage(read_layers(Path(layers)), view, wished)
+        return examine(_with_log(replace(scene, layers_file=Path(layers).name), log))
     with TemporaryDirectory(prefix="qdqtool-audit-") as folder:
         made = build(model, folder)
-        return audit_engine(view, read_layers(Path(folder) / (made.layers or "")), wished)
+        scene = stage(read_layers(Path(folder) / (made.layers or "")), view, wished, targets=made.targets)
+        return examine(_with_log(scene, log))
+
+
+def _with_log(scene: Scene, log: AnyPath | None) -> Scene:
+    """The scene with the last run of a log."""
+    return scene if log is None else replace(scene, log=read_log(Path(log)).runs[-1], log_file=Path(log).name)
 
 
 def parse_log(log: AnyPath) -> BuildLog:

@@ -73,7 +73,7 @@ def _never(case: Case) -> Iterator[Cause]:
     elif case.node.op in RECURRENT_OPS and not case.decisions:
         yield Cause(
             reason=f"TensorRT has no INT8 kernel for {case.node.op}",
-            fix=f"{_bare(case)}; FP16 (insert --types fp16) is the fastest it runs in",
+            fix=f"{_bare(case)}; FP16 (`qdqtool convert`) is the fastest it runs in",
         )
 
 

@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from qdqtool.core.fixes import FixReport, Standing
+    from collections.abc import Iterator
+
+    from rich.table import Table
+
+    from qdqtool.core.fixes import FixReport, Standing, Trial
+
+_ROOM = 140
+"""Columns from which a terminal has room for a table of four."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,22 +87,18 @@ def mend(wish: Wish, fail_on: str, *, as_json: bool) -> int:
 
 
 def _show(report: FixReport) -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
     from qdqtool.cli.screen import stdout, tables
 
-    table = Table(box=None, pad_edge=False)
-    for title in ("outcome", "finding", "edit", "why"):
-        table.add_column(title, overflow="fold")
-    for trial in report.trials:
-        table.add_row(*map(escape, (trial.outcome.value, trial.subject, trial.edit or "-", trial.why)))
-    if report.trials:
-        tables().print(table)
-    lines = (
+    if stdout().is_terminal and stdout().width < _ROOM:
+        lines: list[str] = [line for trial in report.trials for line in _told(trial)]
+    else:
+        lines = []
+        if report.trials:
+            tables().print(_table(report))
+    lines += (
         "" if report.trials else "nothing to fix",
-        f"before: {_standing(report.before, report.metric)}",
-        f"after:  {_standing(report.after, report.metric)}",
+        f"before: {_measured(report.before, report.metric)}",
+        f"after:  {_measured(report.after, report.metric)}",
         f"{report.builds} of {report.budget} builds used",
         *(f"note: {note}" for note in report.notes),
     )
@@ -103,7 +106,27 @@ def _show(report: FixReport) -> None:
         stdout().print(line, markup=False, highlight=False)
 
 
-def _standing(standing: Standing, metric: str) -> str:
+def _told(trial: Trial) -> Iterator[str]:
+    """A trial in lines, for a terminal too narrow for the table."""
+    yield f"{trial.outcome.value}: {trial.subject}"
+    if trial.edit:
+        yield f"    edit: {trial.edit}"
+    yield f"    why: {trial.why}"
+
+
+def _table(report: FixReport) -> Table:
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for title in ("outcome", "finding", "edit", "why"):
+        table.add_column(title, overflow="fold")
+    for trial in report.trials:
+        table.add_row(*map(escape, (trial.outcome.value, trial.subject, trial.edit or "-", trial.why)))
+    return table
+
+
+def _measured(standing: Standing, metric: str) -> str:
     size = "unknown" if standing.activation_bytes is None else f"{standing.activation_bytes:,}"
     accuracy = "" if standing.accuracy is None else f", {metric} {standing.accuracy:.4g}"
     return (

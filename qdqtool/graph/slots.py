@@ -43,7 +43,16 @@ def requantize(model: Model, edits: Iterable[SlotEdit]) -> Model:
 
 
 def _source(edit: Edit, model: Model, makers: dict[str, onnx.NodeProto], tensor: str) -> str | None:
-    """The float tensor that an input reads, before Q/DQ and before Casts that lead back to its type."""
+    """The float tensor that an input reads, before all Q/DQ pairs and before Casts that lead back to its type."""
+    source = _before_pair(edit, model, makers, tensor)
+    while source is not None and source != tensor:
+        tensor = source
+        source = _before_pair(edit, model, makers, tensor)
+    return source
+
+
+def _before_pair(edit: Edit, model: Model, makers: dict[str, onnx.NodeProto], tensor: str) -> str | None:
+    """The same for one pair; `tensor` itself where there is none."""
     maker = makers.get(tensor)
     while maker is not None and maker.op_type == "Cast":
         maker = makers.get(maker.input[0])

@@ -127,3 +127,22 @@ def test_run_returns_the_report(tmp_path: Path) -> None:
     report = qdqtool.run(MODEL, SAMPLES, tmp_path / "run")
     assert report.summary.nodes_int8 == report.summary.nodes_requested
     assert not [fallback for fallback in report.fallbacks if fallback.requested]
+
+
+def test_findings_point_into_the_log_of_the_build(tmp_path: Path) -> None:
+    pytest.importorskip("tensorrt_rtx", reason="building needs the extra rtx")
+    from tests import models
+    from tests.audit.graphs import GRAPHS
+
+    model = models.save(GRAPHS["float_weight"](), tmp_path)
+    qdqtool.build(model, tmp_path / "engine")
+    layers, log = tmp_path / "engine" / "layers.txt", tmp_path / "engine" / "build.log"
+    files = {
+        log_given: {place.file for found in audit.findings for place in found.evidence}
+        for log_given, audit in (
+            (False, qdqtool.audit(model, layers)),
+            (True, qdqtool.audit(model, layers, log=log)),
+        )
+    }
+    assert "build.log" not in files[False]
+    assert "build.log" in files[True]

@@ -149,6 +149,16 @@ def test_without_budget_everything_is_listed_and_nothing_tried(tmp_path: Path, c
 
 @pytest.mark.rtx
 @pytest.mark.usefixtures("rtx")
+def test_a_weight_behind_two_pairs_keeps_one(tmp_path: Path, capsys):
+    report = fixed(capsys, *given("twice_rounded_weight", tmp_path))
+    assert list(outcomes(report).values()) == [["kept"]]
+    assert report["after"]["kernels"] == report["before"]["kernels"] - 1
+    pairs = [pair for pair in find(load(tmp_path / "out" / "model.qdq.onnx")) if pair.tensor == "c1_w"]
+    assert [len(pair.slots) for pair in pairs] == [1]
+
+
+@pytest.mark.rtx
+@pytest.mark.usefixtures("rtx")
 @pytest.mark.parametrize("samples", ["random:2", "none"])
 def test_ranges_are_never_taken_from_random_samples_or_thin_air(samples: str, tmp_path: Path, capsys):
     model, _ = given("float_activation", tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -138,6 +139,117 @@ def test_engines_without_a_kernel_count_against_the_budget(tmp_path: Path, capsy
     assert run([*line, "--budget", "2"]) == 4
     assert builder.builds == 3
     assert "Could not find any implementation" in capsys.readouterr().err
+
+
+def joined(small: float) -> onnx.ModelProto:
+    """Two convolutions of which one gives values `small` times as large; a Concat gives both one scale."""
+    s = Quantized()
+    x = s.input("x", [1, 8, 8, 8])
+    values = (small * s.random.standard_normal((8, 8, 1, 1))).astype(np.float32)
+    weight = s.qdq("c2_w", s.constant("c2_w", values), small / 40)
+    large = s.relu("r1", s.qconv("c1", x, kernel=1))
+    little = s.relu("r2", s.node("Conv", [s.qdq("c2_x", x), weight], "c2_y", name="c2"))
+    parts = [s.qdq("large", large, 0.05), s.qdq("little", little, 0.05)]
+    s.node("Concat", parts, "cat_y", name="cat", axis=1)
+    s.output("cat_y", [1, 16, 8, 8])
+    return s.model()
+
+
+@pytest.mark.rtx
+@pytest.mark.usefixtures("rtx")
+def test_no_trial_begins_when_the_time_is_used_up(tmp_path: Path, capsys):
+    model = models.save(GRAPHS["float_weight"](), tmp_path)
+    report = fixed(capsys, model, "--samples", "none", "--time-budget", "0")
+    assert report["builds"] == 0
+    assert of(report, "c2")[0] == ("not tried", "the 0 seconds of --time-budget are used up")
+
+
+class Killed(BaseException):
+    """Ends the process in the test, as a kill does: nobody catches it."""
+
+
+@pytest.mark.rtx
+@pytest.mark.usefixtures("rtx")
+def test_a_killed_search_goes_on_with_what_it_had_built(tmp_path: Path, capsys, monkeypatch):
+    model = models.save(GRAPHS["float_weight"](), tmp_path)
+    before, out = model.read_bytes(), tmp_path / "out"
+    line = ["audit", str(model), "--fix", "--samples", "none", "--out", str(out)]
+
+    def die(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as context:
+        context.setattr("qdqtool.workflows.mending.run._deliver", die)
+        with pytest.raises(Killed):
+            run(line)
+    built = {entry.name: entry.stat().st_mtime_ns for entry in (out / ".builds").iterdir()}
+    assert len(built) == 2
+    with monkeypatch.context() as context:
+        context.setattr("qdqtool.workflows.mending.run.FIXES", SimpleNamespace(write=die))
+        with pytest.raises(Killed):
+            run(line)
+    assert {entry.name: entry.stat().st_mtime_ns for entry in (out / ".builds").iterdir()} == built
+    assert run(line) == 0
+    assert "goes on in" in capsys.readouterr().err
+    assert not (out / ".builds").exists()
+    assert model.read_bytes() == before
+    assert run(["audit", str(out), "--fail-on", "warning", "--ignore", "fp16_off"]) == 0
+    assert run(line) == 2
+
+
+@pytest.mark.rtx
+@pytest.mark.usefixtures("rtx")
+@pytest.mark.parametrize(("small", "outcomes"), [(0.05, ["kept"]), (1.0, [])])
+def test_branches_of_very_different_size_get_scales_of_their_own(
+    small: float, outcomes: list[str], tmp_path: Path, capsys
+):
+    proto = joined(small)
+    model = models.save(proto, tmp_path)
+    np.savez(tmp_path / "samples.npz", **models.feeds(proto, seed=0, batch=1))
+    report = fixed(capsys, model, "--samples", str(tmp_path / "samples.npz"))
+    assert [outcome for outcome, _ in of(report, "cat")] == outcomes
+    if outcomes:
+        assert report["after"]["accuracy"] > report["before"]["accuracy"]
+        assert report["after"]["kernels"] <= report["before"]["kernels"]
+
+
+@pytest.mark.rtx
+@pytest.mark.usefixtures("rtx")
+def test_values_that_overflow_fp16_are_named_after_a_fix_too(tmp_path: Path, capsys):
+    s = models.Sketch()
+    x = s.relu("r1", s.conv("c1", s.input("x", [1, 8, 8, 8]), (8, 8)))
+    x = s.node("Mul", [x, s.constant("huge", np.float32(1e6))], "large", name="scaling")
+    x = s.node("Mul", [x, s.constant("tiny", np.float32(1e-6))], "small", name="back")
+    proto = models_with(s, s.relu("r2", s.conv("c2", x, (8, 8))))
+    model, samples = models.save(proto, tmp_path), tmp_path / "samples.npz"
+    np.savez(samples, **models.feeds(proto, seed=0, batch=1))
+    old, new = tmp_path / "run", tmp_path / "run-fixed"
+    assert (
+        run(
+            [
+                "run",
+                str(model),
+                "--samples",
+                str(samples),
+                "--out",
+                str(old),
+                "--set",
+                "insert.types=fp16",
+                "--set",
+                "insert.overflow=keep",
+            ]
+        )
+        == 0
+    )
+    assert run(["audit", str(old), "--fix", "--samples", str(samples)]) == 0
+    notes = [json.loads((folder / "insertion.json").read_text())["data"]["notes"] for folder in (old, new)]
+    assert any("large" in note for note in notes[0])
+    assert notes[0] == notes[1]
+
+
+def models_with(sketch: models.Sketch, result: str) -> onnx.ModelProto:
+    sketch.output(result, [1, 8, 8, 8])
+    return sketch.model()
 
 
 def test_an_edit_that_gives_a_branch_its_own_range_unties_it(tmp_path: Path):

@@ -28,7 +28,8 @@ def find(scene: Scene) -> Iterator[Draft]:
     yield Draft(
         subject=left[0].name,
         reason=f"{len(left)} of {len(computing)} compute kernels run FP32 and none FP16: FP16 was not enabled",
-        fix="insert with --types fp16; for TensorRT up to 10 without strong typing pass --fp16 as well",
+        fix="give the float part FP16 (`qdqtool convert --types fp16`, in a recipe insert.types: fp16); "
+        "for TensorRT up to 10 without strong typing pass --fp16 as well",
         bytes=sum(known) // 2 if len(known) == len(sizes) else None,
         evidence=tuple(scene.at_layer(layer.name) for layer in left[:5]),
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.audit.check import Check, Draft
+from qdqtool.audit.operands import RECURRENT_OPS
 from qdqtool.audit.scene import Scene
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer, Role
@@ -30,16 +31,21 @@ def find(scene: Scene) -> Iterator[Draft]:
         if layer.inputs or not layer.constants or not layer.outputs:
             continue
         sizes = [tensor.bytes for tensor in (*layer.constants, *layer.outputs)]
-        folds = layer.role is Role.COMPUTE
+        folds = layer.role is Role.COMPUTE or "Sum" in layer.name
         origin = ", ".join(layer.onnx_nodes[:3]) or layer.constants[0].name
-        readers = [] if folds else _readers(scene, layer)
+        readers = _readers(scene, layer)
         yield Draft(
             subject=layer.name,
-            reason=f"{_does(layer, folds=folds)} in every inference ({origin}){_because(readers)}",
-            fix=_FOLD if folds else _LEAVE if asked else _fix(layer, readers),
+            reason=f"{_does(layer, folds=folds)} in every inference ({origin}){'' if folds else _because(readers)}",
+            fix=_folded(readers) if folds else _LEAVE if asked else _fix(layer, readers),
             bytes=sum(size for size in sizes if size is not None) if None not in sizes else None,
             evidence=(scene.at_layer(layer.name),),
         )
+
+
+def _folded(readers: list[NodeVerdict]) -> str:
+    recurrent = any(told.op in RECURRENT_OPS for told in readers)
+    return "nothing to do: a recurrence begins with a constant state" if recurrent else _FOLD
 
 
 def _does(layer: EngineLayer, *, folds: bool) -> str:

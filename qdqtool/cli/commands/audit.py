@@ -74,6 +74,10 @@ def audit(
         typer.Option(help="With --fix: points (with --labels), else dB of SQNR, that may be lost.", min=0.0),
     ] = 1.0,
     budget: Annotated[int, typer.Option(help="With --fix: engines built at most.", min=0)] = 20,
+    time_budget: Annotated[
+        float | None,
+        typer.Option(help="With --fix: seconds after which nothing more is tried.", min=0.0),
+    ] = None,
     build_cache: Annotated[
         Path | None, typer.Option(help="With --fix: folder of finished builds to share.")
     ] = None,
@@ -98,6 +102,7 @@ def audit(
             labels=labels,
             max_drop=max_drop,
             budget=budget,
+            seconds=time_budget,
             cache=build_cache,
             changes=tuple(changes or ()),
             sm=sm,

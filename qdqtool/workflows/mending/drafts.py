@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from qdqtool.core.calibration import INT8_LEVELS, CalibrationTable, TensorRange
+from qdqtool.core.conversion import Reach
 from qdqtool.core.fixes import SlotEdit
 from qdqtool.core.placement import Decision, Opinion, Placement, QuantSpec, Slot, SlotKind, Stance, Tie
 from qdqtool.core.recipe import InsertOptions
@@ -60,11 +61,16 @@ class Foreign:
 
 
 class Placed:
-    """A run folder's float model, placement and table."""
+    """A run folder's float model, placement and table.
+
+    Attributes:
+        reach: which tensors a narrow float type cannot hold, where samples were run to see that.
+    """
 
     def __init__(
         self, model: Model, placement: Placement, table: CalibrationTable, options: InsertOptions
     ) -> None:
+        self.reach: Reach | None = None
         self.reference = model
         self._placement = placement
         self._table = table
@@ -73,7 +79,7 @@ class Placed:
     def apply(self, edits: Edits) -> Model:
         """The float model with the Q/DQ of the edited placement."""
         plan = self.plan(edits)
-        return insert(self.reference, plan.placement, plan.table, self._options)
+        return insert(self.reference, plan.placement, plan.table, self._options, self.reach)
 
     def plan(self, edits: Edits) -> Plan:
         """The edited placement and table; a tensor has one range, so the last edit of a tensor counts."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from enum import Enum
 
 from qdqtool.audit.case import Case
 from qdqtool.audit.operands import RECURRENT_OPS, Operand
@@ -16,56 +14,11 @@ from qdqtool.core.findings import Finding, Verdict
 from qdqtool.core.placement import Slot
 from qdqtool.graph.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.view import GraphView, Node
+from qdqtool.workflows.mending.ties import untied
+from qdqtool.workflows.mending.wishes import Aim, How, Idea, Want, scale_of
 
 _LEFT_ALONE = frozenset({Verdict.ABSORBED, Verdict.NOT_FOUND, Verdict.UNKNOWN})
 _KERNEL_CHECKS = frozenset({"runtime_weights", "unfused_qdq", "needless_conversion", "conversion_chain"})
-
-
-class Aim(str, Enum):
-    """What an idea must reach to be kept."""
-
-    INT8 = "the node runs INT8"
-    LEANER = "a kernel vanishes"
-
-
-class How(str, Enum):
-    """How an input is quantized."""
-
-    FLOAT = "float"
-    TENSOR = "one scale"
-    CHANNEL = "one scale per channel"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Want:
-    """A wish for one input.
-
-    Attributes:
-        slot: the input.
-        how: how it is quantized.
-        scale: the scale, where the graph tells it already; None has it measured.
-        axis: the channel axis of CHANNEL.
-    """
-
-    slot: Slot
-    how: How
-    scale: float | None = None
-    axis: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Idea:
-    """One way to mend one finding; `subject` is a node where the aim is INT8, else a node or a layer."""
-
-    subject: str
-    aim: Aim
-    text: str
-    wants: tuple[Want, ...]
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """What tells it from other ideas, also after the graph has changed."""
-        return self.subject, self.text
 
 
 def ideas(scene: Scene, found: Audit) -> Iterator[Idea]:
@@ -84,6 +37,7 @@ def ideas(scene: Scene, found: Audit) -> Iterator[Idea]:
             yield from _to_float(case)
     for finding in found.findings:
         yield from _leaner(scene, scene.view, finding)
+    yield from untied(scene)
 
 
 def _has_kernel(case: Case) -> bool:
@@ -117,7 +71,7 @@ def _wanted(case: Case, operand: Operand) -> Want | None:
     if not operand.quantized:
         return Want(slot=slot, how=How.TENSOR, scale=_largest_branch(case, operand))
     odd = operand.axis is not None or operand.scale_shape == (1,) or "Cast" in operand.moves
-    return Want(slot=slot, how=How.TENSOR, scale=_scale(case.view, operand.dequantize)) if odd else None
+    return Want(slot=slot, how=How.TENSOR, scale=scale_of(case.view, operand.dequantize)) if odd else None
 
 
 def _to_float(case: Case) -> Iterator[Idea]:
@@ -157,7 +111,7 @@ def _branches(case: Case, operand: Operand) -> tuple[Node, tuple[Node, ...]] | N
 
 def _largest_branch(case: Case, operand: Operand) -> float | None:
     found = _branches(case, operand)
-    scales = [_scale(case.view, node) for node in found[1]] if found else []
+    scales = [scale_of(case.view, node) for node in found[1]] if found else []
     known = [scale for scale in scales if scale is not None]
     return max(known) if known and len(known) == len(scales) else None
 
@@ -171,12 +125,6 @@ def _tied(case: Case, operand: Operand) -> tuple[Want, ...]:
         Want(slot=Slot(node=concat.name, index=index), how=How.TENSOR, scale=scale)
         for index in range(len(concat.inputs))
     )
-
-
-def _scale(view: GraphView, dequantize: Node | None) -> float | None:
-    """The largest scale of a DequantizeLinear; None where it is computed."""
-    value = None if dequantize is None else view.constant(dequantize.inputs[1])
-    return None if value is None or not value.size else float(abs(value).max())
 
 
 def _leaner(scene: Scene, view: GraphView, finding: Finding) -> Iterator[Idea]:
@@ -197,8 +145,29 @@ def _leaner(scene: Scene, view: GraphView, finding: Finding) -> Iterator[Idea]:
         running = {verdict.node for verdict in scene.verdicts if verdict.precision is DType.INT8}
         wants = tuple(want for want in _pairs_of(view, layer) if want.slot.node not in running)
         text = "take away the Q/DQ that became a kernel"
+        if not wants and finding.check == "runtime_weights":
+            wants, text = tuple(_once(scene, layer)), "keep one pair on its weight"
     if wants:
         yield Idea(subject=_anchor(layer), aim=Aim.LEANER, text=text, wants=wants)
+
+
+def _once(scene: Scene, layer: EngineLayer) -> Iterator[Want]:
+    """Weights behind two pairs of which a layer holds one."""
+    held = set(layer.onnx_nodes)
+    for case in scene.cases:
+        for operand in case.weights:
+            if operand.dequantize is not None and _stacked(case.view, operand.dequantize) & held:
+                rank = len(case.view.info(case.node.inputs[operand.index]).shape or ())
+                axis = output_axis(case.node, operand.index, rank)
+                yield Want(slot=Slot(node=case.node.name, index=operand.index), how=How.CHANNEL, axis=axis)
+
+
+def _stacked(view: GraphView, dequantize: Node) -> set[str]:
+    """The Q of a pair and the DQ of another pair right in front of it; nothing where there is only one pair."""
+    quantize = view.producer(dequantize.inputs[0])
+    first = view.producer(quantize.inputs[0]) if quantize is not None else None
+    two = quantize is not None and first is not None and first.op == DEQUANTIZE
+    return {node.name for node in (quantize, first) if node is not None} if two else set()
 
 
 def _anchor(layer: EngineLayer) -> str:

@@ -17,12 +17,14 @@ from qdqtool.core.fixes import SlotEdit
 from qdqtool.core.protocols import SampleSource
 from qdqtool.graph.model import Model
 from qdqtool.graph.probe import probe
-from qdqtool.workflows.mending.ideas import How, Want
+from qdqtool.workflows.mending.wishes import How, Want
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _Key = tuple[str, "int | None"]
+_FILLED = 2 / 3
+"""Share of a common range from which on a tensor would gain little by a range of its own."""
 
 
 class Ranges:
@@ -35,7 +37,10 @@ class Ranges:
         self._known: dict[_Key, NDArray[Any]] = {}
 
     def resolve(self, wants: Iterable[Want]) -> tuple[SlotEdit, ...] | str:
-        """The edits that fulfil all wishes, or why there is no scale for one of them."""
+        """The edits that fulfil all wishes, or why there is no scale for one of them.
+
+        A wish with a limit is left out where the tensor fills most of the range it has.
+        """
         edits = []
         for want in wants:
             if want.how is How.FLOAT:
@@ -44,6 +49,10 @@ class Ranges:
             scales = (want.scale,) if want.scale is not None else self._scales(want)
             if isinstance(scales, str):
                 return scales
+            if want.most is not None:
+                if scales[0] >= _FILLED * want.most:
+                    continue
+                scales = scales[:1]
             if not all(isfinite(scale) and scale > 0 for scale in scales):
                 return f"the range of {want.slot} is not a positive number"
             edits.append(SlotEdit(slot=want.slot, scales=scales, axis=want.axis if len(scales) > 1 else None))

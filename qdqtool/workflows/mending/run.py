@@ -15,6 +15,8 @@ from qdqtool.backends.shapes import parse_shapes, profiles
 from qdqtool.buildlog import read as read_log
 from qdqtool.calibration.samples import open_samples
 from qdqtool.core.build import BuildRequest, InputProfile
+from qdqtool.core.conversion import Reach
+from qdqtool.core.files import replacing
 from qdqtool.core.findings import Finding
 from qdqtool.core.fixes import FixReport, Outcome
 from qdqtool.core.kinds import (
@@ -31,7 +33,7 @@ from qdqtool.core.kinds import (
 from qdqtool.core.preparation import Insertion
 from qdqtool.core.protocols import SampleSource
 from qdqtool.core.recipe import Recipe
-from qdqtool.errors import BuildError, InputFileError, UsageError
+from qdqtool.errors import BuildError, InputFileError, QdqError, UsageError
 from qdqtool.graph.find import quantized_ops
 from qdqtool.graph.load import load
 from qdqtool.graph.save import save
@@ -39,12 +41,14 @@ from qdqtool.workflows import steps
 from qdqtool.workflows.events import write_events
 from qdqtool.workflows.folder import RunFolder
 from qdqtool.workflows.mending.drafts import Draft, Foreign, Placed
-from qdqtool.workflows.mending.search import OnBuild, Search
+from qdqtool.workflows.mending.search import Bounds, OnBuild, Search
 from qdqtool.workflows.mending.workshop import MODEL, Workshop
 from qdqtool.workflows.order import Order, Silence
+from qdqtool.workflows.reach import reach_for
 from qdqtool.workflows.work import Work
 
 _COPIED = ("preparation.json", "histograms.npz", "recipe.yaml")
+_BUILDS = ".builds"
 _BUILT = ("engine.plan", "build.log", "layers.txt", "model.retried.onnx")
 
 
@@ -58,8 +62,7 @@ class MendingOrder:
         recipe: how engines are built and models compared.
         samples: where samples come from, as typed; "" measures nothing.
         labels: file of class indices, or None.
-        budget: how many engines may be built for trials.
-        max_drop: how far accuracy may fall, in points of the task metric or in dB.
+        bounds: where the search ends.
         cache: folder of finished builds to share, or None.
     """
 
@@ -68,8 +71,7 @@ class MendingOrder:
     recipe: Recipe
     samples: str
     labels: str | None
-    budget: int
-    max_drop: float
+    bounds: Bounds
     cache: Path | None = None
 
 
@@ -83,6 +85,8 @@ def fix(order: MendingOrder, on_build: OnBuild) -> tuple[FixReport, tuple[Findin
     _refuse_used(order)
     draft = _draft(order)
     samples = _samples(order, draft)
+    if isinstance(draft, Placed) and samples is not None:
+        draft.reach = reach_for(draft.reference, order.recipe.insert, samples)
     folder = RunFolder(order.out)
     with folder.locked(), _cache(order) as cache, tempfile.TemporaryDirectory(prefix="qdqtool-fix-") as bench:
         shapes, notes = _profiles(order.recipe, draft, samples)
@@ -90,7 +94,7 @@ def fix(order: MendingOrder, on_build: OnBuild) -> tuple[FixReport, tuple[Findin
         search = _opened(order, workshop, Path(bench))
         search.run(on_build)
         _deliver(order, workshop, search, notes)
-        report = _report(order, search, samples)
+        report = _report(order, search, workshop)
         FIXES.write(folder / "fixes.json", report)
         return report, search.best.audit.findings
 
@@ -102,7 +106,7 @@ def _opened(order: MendingOrder, workshop: Workshop, bench: Path) -> Search:
         BuildError: the subject itself is refused.
     """
     try:
-        return Search(workshop, bench, budget=order.budget, max_drop=order.max_drop)
+        return Search(workshop, bench, order.bounds)
     except BuildError as error:
         raise BuildError(
             f"cannot be built as it is: {error.what}",
@@ -112,9 +116,9 @@ def _opened(order: MendingOrder, workshop: Workshop, bench: Path) -> Search:
 
 
 def _refuse_used(order: MendingOrder) -> None:
-    # A failed attempt leaves its lock file behind.
+    # A failed attempt leaves its lock file behind, and one that was killed also its builds.
     there = {path.name for path in order.out.iterdir()} - {".lock"} if order.out.is_dir() else set()
-    if order.out.resolve() == order.subject.resolve() or there:
+    if order.out.resolve() == order.subject.resolve() or (there and not is_unfinished(order.out)):
         raise UsageError(
             "the new run folder must be new", fix="name another with --out", where=str(order.out)
         )
@@ -153,14 +157,25 @@ def _samples(order: MendingOrder, draft: Draft) -> SampleSource | None:
     )
 
 
+def is_unfinished(out: Path) -> bool:
+    """Whether a search in this folder was killed before its end; the same order goes on with what it had built."""
+    return (out / _BUILDS).is_dir() and not (out / "fixes.json").exists()
+
+
 @contextmanager
 def _cache(order: MendingOrder) -> Iterator[Path]:
-    """The shared folder of finished builds, or one that lasts as long as the work."""
-    if order.cache is not None:
-        yield order.cache
-        return
-    with tempfile.TemporaryDirectory(prefix="qdqtool-builds-") as folder:
-        yield Path(folder)
+    """The shared folder of finished builds, or one in the new run folder that goes when the work is done.
+
+    It stays when the process is killed or interrupted.
+    """
+    builds = order.out / _BUILDS
+    builds.mkdir(exist_ok=True)
+    try:
+        yield order.cache or builds
+    except QdqError:
+        shutil.rmtree(builds)
+        raise
+    shutil.rmtree(builds)
 
 
 def _profiles(
@@ -197,7 +212,8 @@ def _deliver(order: MendingOrder, workshop: Workshop, search: Search, notes: tup
     made = best.folder
     for name in (MODEL, *_BUILT):
         if (made / name).is_file():
-            shutil.copyfile(made / name, out / name)
+            with replacing(out / name) as written:
+                shutil.copyfile(made / name, written)
     build = replace(best.build, notes=(*best.build.notes, *notes))
     BUILD.write(out / "build.json", build)
     log = read_log(out / "build.log")
@@ -214,7 +230,7 @@ def _deliver(order: MendingOrder, workshop: Workshop, search: Search, notes: tup
     save(workshop.draft.reference, out / "model.prepared.onnx")
     PLACEMENT.write(out / "placement.json", plan.placement)
     CALIBRATION.write(out / "calibration.json", plan.table)
-    INSERTION.write(out / "insertion.json", Insertion(notes=()))
+    INSERTION.write(out / "insertion.json", Insertion(notes=best.notes))
     for name in _COPIED:
         if (order.subject / name).is_file():
             shutil.copyfile(order.subject / name, out / name)
@@ -235,25 +251,37 @@ def _tell(order: MendingOrder) -> None:
     steps.report(Work(asked, RunFolder(order.out), Silence()))
 
 
-def _report(order: MendingOrder, search: Search, samples: SampleSource | None) -> FixReport:
-    notes = []
+def _report(order: MendingOrder, search: Search, workshop: Workshop) -> FixReport:
+    notes: list[str] = []
+    samples, draft = workshop.samples, workshop.draft
     if samples is None:
         notes.append("accuracy was not measured: there were no samples")
     elif not samples.meaningful:
         notes.append("the samples were random: their accuracy means nothing")
     if any(trial.outcome is Outcome.NOT_TRIED and trial.edits for trial in search.trials):
-        notes.append("a larger --budget would try more")
+        notes.append("a larger --budget or --time-budget would try more")
+    if order.recipe.insert.types == "fp16" and isinstance(draft, Placed):
+        notes += _reached(draft.reach, samples)
     return FixReport(
         model=order.subject.name,
         trials=tuple(search.trials),
         before=search.first.standing(_finite(search.first_accuracy)),
         after=search.best.standing(_finite(search.accuracy)),
         builds=search.builds,
-        budget=order.budget,
+        budget=order.bounds.builds,
         metric=search.metric,
-        max_drop=order.max_drop,
+        max_drop=order.bounds.max_drop,
         notes=tuple(notes),
     )
+
+
+def _reached(reach: Reach | None, samples: SampleSource | None) -> tuple[str, ...]:
+    """How far the overflow of FP16 was looked at."""
+    if samples is None:
+        return ("whether FP16 overflows was not looked at: there were no samples",)
+    if reach is not None and not samples.meaningful:
+        return ("whether FP16 overflows was seen on random samples only; pass --samples",)
+    return ()
 
 
 def _finite(value: float) -> float | None:

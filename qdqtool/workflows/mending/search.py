@@ -7,14 +7,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import isinf
 from pathlib import Path
+from time import monotonic
 
 from qdqtool.core.findings import Finding
 from qdqtool.core.fixes import Outcome, SlotEdit, Trial
 from qdqtool.core.placement import Slot
 from qdqtool.errors import BuildError, QdqError
 from qdqtool.workflows.mending.drafts import merged
-from qdqtool.workflows.mending.ideas import Aim, Idea, ideas
+from qdqtool.workflows.mending.ideas import ideas
 from qdqtool.workflows.mending.ranges import Ranges
+from qdqtool.workflows.mending.wishes import Aim, Idea
 from qdqtool.workflows.mending.workshop import Piece, Workshop, score
 
 OnBuild = Callable[[int, int], None]
@@ -32,6 +34,24 @@ _CHECKS = frozenset(
     }
 )
 """Checks whose findings this search answers for."""
+_NOTHING = "nothing to do"
+_CLOSER_DB = 0.1
+"""What a result must gain in dB to be called closer; a task metric must rise at all."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bounds:
+    """Where a search ends.
+
+    Attributes:
+        builds: engines that may be built for trials.
+        seconds: seconds after which no further trial begins; None does not watch the clock.
+        max_drop: how far accuracy may fall, in points of the task metric or in dB.
+    """
+
+    builds: int
+    seconds: float | None
+    max_drop: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,17 +70,17 @@ class Search:
         trials: what was tried.
     """
 
-    def __init__(self, workshop: Workshop, folder: Path, *, budget: int, max_drop: float) -> None:
+    def __init__(self, workshop: Workshop, folder: Path, bounds: Bounds) -> None:
         self._workshop = workshop
         self._folder = folder
-        self._budget = budget
-        self._max_drop = max_drop
+        self._bounds = bounds
+        self._began = monotonic()
         self._ranges = Ranges(workshop.draft.reference, workshop.samples)
         self._answered: set[tuple[str, str]] = set()
         self._on_build: OnBuild = lambda _done, _total: None
         self.trials: list[Trial] = []
         # The first engine is what the search starts from; only what is built beyond it is a trial.
-        self.first = self.best = workshop.make({}, folder / "first", budget + 1)
+        self.first = self.best = workshop.make({}, folder / "first", bounds.builds + 1)
         self._attempts = 0
         self._tell_given_up(self.best)
         self.metric, self.accuracy = score(workshop.compare(self.first.model))
@@ -78,9 +98,20 @@ class Search:
             self._try(group)
         self.trials += self._open()
 
+    @property
+    def _measures(self) -> bool:
+        """Whether accuracy is measured and means something."""
+        samples = self._workshop.samples
+        return samples is not None and samples.meaningful and bool(self.metric)
+
     def _next(self) -> list[_Attempt]:
         """The first unanswered idea of every subject; what makes nodes INT8 comes before what saves kernels."""
-        waiting = [idea for idea in ideas(self.best.scene, self.best.audit) if idea.key not in self._answered]
+        aims = set(Aim) if self._measures else set(Aim) - {Aim.CLOSER}
+        waiting = [
+            idea
+            for idea in ideas(self.best.scene, self.best.audit)
+            if idea.aim in aims and idea.key not in self._answered
+        ]
         return next(filter(None, (self._group(waiting, aim) for aim in Aim)), [])
 
     def _group(self, waiting: Sequence[Idea], aim: Aim) -> list[_Attempt]:
@@ -96,6 +127,9 @@ class Search:
                 self._answer(Trial(subject=idea.subject, edit=idea.text, outcome=Outcome.REJECTED, why=edits))
                 self._answered.add(idea.key)
                 continue
+            if not edits:
+                self._answered.add(idea.key)
+                continue
             touched = {edit.slot for edit in edits}
             if touched & slots:
                 continue
@@ -106,10 +140,10 @@ class Search:
 
     def _try(self, group: Sequence[_Attempt]) -> None:
         """Keep the whole group if it helps; else find out which of it does."""
-        if self.builds >= self._budget:
-            why = f"the budget of {self._budget} builds is used up"
+        spent = self._spent()
+        if spent:
             for attempt in group:
-                self._close(attempt, Outcome.NOT_TRIED, why)
+                self._close(attempt, Outcome.NOT_TRIED, spent)
             return
         made = self._make(group)
         if isinstance(made, str):
@@ -118,6 +152,15 @@ class Search:
         self._judge(group, made)
         if self.best is not made:
             shutil.rmtree(made.folder, ignore_errors=True)
+
+    def _spent(self) -> str:
+        """Which bound is reached; "" for none."""
+        bounds = self._bounds
+        if self.builds >= bounds.builds:
+            return f"the budget of {bounds.builds} builds is used up"
+        if bounds.seconds is not None and monotonic() - self._began >= bounds.seconds:
+            return f"the {bounds.seconds:g} seconds of --time-budget are used up"
+        return ""
 
     def _judge(self, group: Sequence[_Attempt], made: Piece) -> None:
         missed = [attempt for attempt in group if not self._reached(attempt, made, group)]
@@ -136,23 +179,29 @@ class Search:
         self._attempts += 1
         edits = merged(self.best.edits, (edit for attempt in group for edit in attempt.edits))
         try:
-            return self._workshop.make(edits, self._folder / str(self._attempts), self._budget - self.builds)
+            return self._workshop.make(
+                edits, self._folder / str(self._attempts), self._bounds.builds - self.builds
+            )
         except QdqError as error:
             if not isinstance(error, BuildError) and len(group) == 1:
                 return f"cannot be applied: {error.what}"
             return f"the builder refused it: {error.what}"
         finally:
-            self._on_build(self.builds, self._budget)
+            self._on_build(self.builds, self._bounds.builds)
 
     def _reached(self, attempt: _Attempt, made: Piece, group: Sequence[_Attempt]) -> bool:
         if attempt.idea.aim is Aim.INT8:
             return attempt.idea.subject in made.int8
+        if attempt.idea.aim is Aim.CLOSER:
+            return made.costs_no_more_than(self.best)
         return made.audit.counts.kernels <= self.best.audit.counts.kernels - len(group)
 
     def _shortfall(self, idea: Idea, made: Piece) -> str:
         if idea.aim is Aim.INT8:
             verdict = next((one for one in made.audit.verdicts if one.node == idea.subject), None)
             return "not INT8 either" if verdict is None else f"still {verdict.precision}: {verdict.reason}"
+        if idea.aim is Aim.CLOSER:
+            return f"{made.cost} instead of {self.best.cost}: it costs more"
         return (
             f"{made.audit.counts.kernels} kernels instead of {self.best.audit.counts.kernels}: none vanished"
         )
@@ -178,15 +227,26 @@ class Search:
         """Keep a group that reached its aims if accuracy stays."""
         _, value = score(self._workshop.compare(made.model))
         drop = 0.0 if isinf(value) else self.first_accuracy - value
-        if drop > self._max_drop:
+        if drop > self._bounds.max_drop:
             told = f"{self.metric} would fall from {self.first_accuracy:.4g} to {value:.4g}"
-            self._split(group, f"{told}, allowed are {self._max_drop:g}")
+            self._split(group, f"{told}, allowed are {self._bounds.max_drop:g}")
             return
+        if group[0].idea.aim is Aim.CLOSER and not self._closer(value, made):
+            self._split(group, f"{self.metric} {value:.4g} instead of {self.accuracy:.4g}: hardly closer")
+            return
+        gained = f"{self.metric} {value:.4g} instead of {self.accuracy:.4g}"
         before, self.best, self.accuracy = self.best, made, value
         self._tell_given_up(made)
         shutil.rmtree(before.folder, ignore_errors=True)
         for attempt in group:
-            self._close(attempt, Outcome.KEPT, self._success(attempt.idea, before, made))
+            closer = attempt.idea.aim is Aim.CLOSER
+            why = f"{gained}; {made.cost}" if closer else self._success(attempt.idea, before, made)
+            self._close(attempt, Outcome.KEPT, why)
+
+    def _closer(self, value: float, made: Piece) -> bool:
+        """Whether a result is worth an edit that mends no finding: it is closer, or a kernel has gone."""
+        least = _CLOSER_DB if self.metric == "sqnr_db" else 0.0
+        return value > self.accuracy + least or made.audit.counts.kernels < self.best.audit.counts.kernels
 
     def _success(self, idea: Idea, before: Piece, made: Piece) -> str:
         accuracy = "accuracy not measured" if not self.metric else f"{self.metric} {self.accuracy:.4g}"
@@ -246,6 +306,7 @@ def _unanswered(findings: Iterable[Finding], told: set[str], piece: Piece) -> li
         finding
         for finding in findings
         if finding.check in _CHECKS
+        and not finding.fix.startswith(_NOTHING)
         and finding.subject not in told
         and nodes.get(finding.subject, "") not in told
     ]

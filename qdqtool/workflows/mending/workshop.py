@@ -42,6 +42,7 @@ class Piece:
         scene: the engine beside its model.
         audit: verdicts and findings.
         given_up: inputs that lost their Q/DQ because the builder has no kernel for their node.
+        notes: what happened when its Q/DQ were inserted.
     """
 
     edits: Edits
@@ -50,6 +51,7 @@ class Piece:
     scene: Scene
     audit: Audit
     given_up: tuple[SlotEdit, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def model(self) -> Path:
@@ -60,6 +62,18 @@ class Piece:
     def int8(self) -> frozenset[str]:
         """Compute nodes that run INT8."""
         return frozenset(verdict.node for verdict in self.audit.verdicts if verdict.precision is DType.INT8)
+
+    @property
+    def cost(self) -> str:
+        """Kernels and bytes, in words."""
+        size = self.audit.counts.activation_bytes_dumped
+        return f"{self.audit.counts.kernels} kernels, {'unknown' if size is None else f'{size:,}'} activation bytes"
+
+    def costs_no_more_than(self, other: Piece) -> bool:
+        """Whether it has no more kernels, and moves no more bytes as far as both are known."""
+        ours, theirs = self.audit.counts, other.audit.counts
+        sizes = ours.activation_bytes_dumped, theirs.activation_bytes_dumped
+        return ours.kernels <= theirs.kernels and (None in sizes or (sizes[0] or 0) <= (sizes[1] or 0))
 
     def standing(self, accuracy: float | None) -> Standing:
         """The engine in figures."""
@@ -130,7 +144,15 @@ class Workshop:
             targets=built.targets,
         )
         audit = examine(scene, ignore=self.recipe.audit.ignore)
-        return Piece(edits=edits, folder=folder, build=built, scene=scene, audit=audit, given_up=given_up)
+        return Piece(
+            edits=edits,
+            folder=folder,
+            build=built,
+            scene=scene,
+            audit=audit,
+            given_up=given_up,
+            notes=model.notes,
+        )
 
     def compare(self, model: Path) -> Comparison | None:
         """The float model against a Q/DQ one; None without samples."""
