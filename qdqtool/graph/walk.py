@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import onnx
 from google.protobuf.message import Message
@@ -46,13 +47,21 @@ def tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
 
 def misspelt(message: Message) -> bool:
     """Whether any name inside is not UTF-8: protobuf lets damaged ones pass and hands them out as bytes."""
-    waiting = [message]
+    waiting: list[Any] = [message]
     while waiting:
-        for field, value in waiting.pop().ListFields():
+        part = waiting.pop()
+        if isinstance(part, onnx.TensorProto):
+            # Listing all fields would copy the values.
+            waiting.extend((*part.external_data, *part.metadata_props))
+            words: tuple[Any, ...] = (part.name, part.doc_string)
+            if not all(isinstance(word, str) for word in words):
+                return True
+            continue
+        for field, value in part.ListFields():
             if field.message_type is not None:
                 waiting.extend((value,) if isinstance(value, Message) else value)
             elif field.type == field.TYPE_STRING:
-                words = (value,) if isinstance(value, (str, bytes)) else value
+                words = (value,) if isinstance(value, (str, bytes)) else tuple(value)
                 if not all(isinstance(word, str) for word in words):
                     return True
     return False

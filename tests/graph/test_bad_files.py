@@ -217,3 +217,22 @@ def test_a_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "secret.bin").write_bytes(b"\0" * 4096)
     (folder / "link.bin").symlink_to(tmp_path / "secret.bin")
     assert "outside the model's folder" in _refusal(_external(folder, "link.bin"))
+
+
+@pytest.mark.parametrize("place", ["name", "doc_string", "external_data", "node", "attribute"])
+def test_a_name_that_is_no_text_is_refused_wherever_it_stands(place: str, tmp_path: Path) -> None:
+    proto = models.conv_chain()
+    weight = proto.graph.initializer[0]
+    if place == "node":
+        proto.graph.node[0].name = "broken_name"
+    elif place == "attribute":
+        proto.graph.node[0].attribute[0].t.name = "broken_name"
+    elif place == "external_data":
+        weight.external_data.add(key="broken_name", value="0")
+    else:
+        setattr(weight, place, "broken_name")
+    content = proto.SerializeToString()
+    assert b"broken_name" in content
+    path = tmp_path / "model.onnx"
+    path.write_bytes(content.replace(b"broken_name", b"broken\xffname"))
+    assert "broken names" in _refusal(path)
