@@ -19,7 +19,6 @@ import json
 import subprocess
 import sys
 import time
-import venv
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
@@ -29,8 +28,10 @@ from pathlib import Path
 import numpy as np
 from accuracy_data import HARD, MODELS, SMALL, Array, Subject, subject
 from checkout import ROOT
+from environment import environment
 
 from qdqtool.backends.ort import open_runner
+from qdqtool.core.operators import COMPUTE
 from qdqtool.core.recipe import Recipe
 from qdqtool.errors import QdqError
 from qdqtool.graph.insert import insert
@@ -44,7 +45,6 @@ from qdqtool.workflows.sweep import SweepOrder, sweep
 
 PACKAGES = ("onnxruntime==1.31.*", "nvidia-modelopt[onnx]==0.47.*")
 RIVALS = {"onnxruntime": ("minmax", "entropy", "percentile"), "modelopt": ("max", "entropy")}
-COMPUTE = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 SPACE = {"calibrate.method": ["max", "mse", "percentile", "entropy"], "calibrate.bias": ["keep", "correct"]}
 HARDER = {
     "calibrate.method": ["max", "mse"],
@@ -136,7 +136,7 @@ class Judge:
 def main() -> int:
     """Print one table per model, then the verdicts."""
     options = _options()
-    python = None if options.no_rivals else _environment(options.venv)
+    python = None if options.no_rivals else environment(options.venv, PACKAGES)
     results: dict[str, dict[str, Result]] = {}
     for name in options.only or (("mobilenet_v1_025_imagenet", "kws_dscnn") if options.quick else MODELS):
         case = subject(name, options.models, *_counts(name, options))
@@ -176,16 +176,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--no-sweep", action="store_true")
     parser.add_argument("--no-rivals", action="store_true")
     return parser.parse_args()
-
-
-def _environment(folder: Path) -> Path:
-    """The Python of the rivals' environment, made when it is not there."""
-    python = folder / "bin" / "python"
-    if not python.exists():
-        print(f"making {folder}", file=sys.stderr, flush=True)
-        venv.create(folder, with_pip=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", *PACKAGES], check=True)
-    return python
 
 
 def _measured(case: Subject, python: Path | None, options: argparse.Namespace) -> dict[str, Result]:

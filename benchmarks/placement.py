@@ -20,13 +20,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import venv
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 import onnx
 from checkout import ROOT
+from environment import environment
 from families import FAMILIES
 from ruamel.yaml import YAML
 
@@ -93,7 +93,7 @@ class Network:
 
 def main() -> int:
     options = _options()
-    rivals = _environment(options.venv)
+    rivals = environment(options.venv, PACKAGES)
     results: dict[str, dict[str, Result]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for name in options.only or (QUICK if options.quick else (*FAMILIES, *_entries())):
@@ -122,16 +122,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="folder with models/")
     parser.add_argument("--venv", type=Path, default=ROOT / "runs" / "rivals", help="the rivals' environment")
     return parser.parse_args()
-
-
-def _environment(folder: Path) -> Path:
-    """The Python of the rivals' environment, made when it is not there."""
-    python = folder / "bin" / "python"
-    if not python.exists():
-        print(f"making {folder}", file=sys.stderr, flush=True)
-        venv.create(folder, with_pip=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", *PACKAGES], check=True)
-    return python
 
 
 def _entries() -> dict[str, dict]:

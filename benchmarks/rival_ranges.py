@@ -19,18 +19,8 @@ def onnxruntime(
 ) -> None:
     """Static quantization as its documentation asks for TensorRT: symmetric, dedicated pairs, float biases."""
     from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_static
-    from onnxruntime.quantization.calibrate import CalibrationDataReader
     from onnxruntime.quantization.shape_inference import quant_pre_process
-
-    class Reader(CalibrationDataReader):
-        def __init__(self) -> None:
-            count = len(next(iter(samples.values())))
-            self._feeds = (
-                {name: values[i : i + 1] for name, values in samples.items()} for i in range(count)
-            )
-
-        def get_next(self) -> dict[str, np.ndarray] | None:
-            return next(self._feeds, None)
+    from rival_samples import Reader
 
     methods = {
         "minmax": CalibrationMethod.MinMax,
@@ -42,7 +32,7 @@ def onnxruntime(
     quantize_static(
         str(prepared),
         str(out),
-        Reader(),
+        Reader(samples),
         quant_format=QuantFormat.QDQ,
         op_types_to_quantize=operators,
         per_channel=True,

@@ -31,28 +31,18 @@ def modelopt(model: Path, samples: dict[str, np.ndarray], out: Path, types: str)
 
 def onnxruntime(model: Path, samples: dict[str, np.ndarray], out: Path, types: str) -> None:
     from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_static
-    from onnxruntime.quantization.calibrate import CalibrationDataReader
     from onnxruntime.quantization.shape_inference import quant_pre_process
+    from rival_samples import Reader
 
     if types != "fp32":
         raise SystemExit("onnxruntime quantizes FP32 models only")
-
-    class Reader(CalibrationDataReader):
-        def __init__(self) -> None:
-            count = len(next(iter(samples.values())))
-            self._feeds = (
-                {name: values[i : i + 1] for name, values in samples.items()} for i in range(count)
-            )
-
-        def get_next(self) -> dict[str, np.ndarray] | None:
-            return next(self._feeds, None)
 
     prepared = out.with_suffix(".prepared.onnx")
     quant_pre_process(str(model), str(prepared), skip_symbolic_shape=True)
     quantize_static(
         str(prepared),
         str(out),
-        Reader(),
+        Reader(samples),
         quant_format=QuantFormat.QDQ,
         per_channel=True,
         activation_type=QuantType.QInt8,

@@ -10,9 +10,7 @@ from qdqtool.buildlog.names import Names
 from qdqtool.buildlog.records import Layer
 from qdqtool.core.dtypes import DType
 from qdqtool.core.events import ComputeNode, End
-
-COMPUTE = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
-"""Operators whose precision decides the speed of an INT8 engine."""
+from qdqtool.core.operators import COMPUTE
 
 
 class Precisions:

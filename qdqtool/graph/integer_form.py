@@ -23,6 +23,7 @@ import numpy as np
 import onnx
 
 from qdqtool.core.dtypes import DType
+from qdqtool.core.operators import COMPUTE
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.find import QUANTIZE
 from qdqtool.graph.integer_operands import Operand, Operands, attribute
@@ -39,7 +40,6 @@ _FLOAT, _HALF, _INT32, _INT8 = (
     onnx.TensorProto.INT32,
     onnx.TensorProto.INT8,
 )
-_OPS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,7 +71,7 @@ def integer_form(model: Model, regions: Regions | None = None, *, reciprocal: bo
     """
     writer = _Writer(model)
     found: dict[str, list[str]] = {"exact": [], "rounded": [], "left": []}
-    for node in [node for node in writer.edit.nodes if node.op_type in _OPS]:
+    for node in [node for node in writer.edit.nodes if node.op_type in COMPUTE]:
         found[writer.rewrite(node)].append(node.name)
     widen(writer.edit, writer.wide, regions, model.path)
     if reciprocal:

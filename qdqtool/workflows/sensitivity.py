@@ -15,6 +15,7 @@ from qdqtool.calibration.samples import open_samples
 from qdqtool.core.artefacts import canonical
 from qdqtool.core.calibration import NodeShift
 from qdqtool.core.kinds import CALIBRATION, SENSITIVITY
+from qdqtool.core.operators import COMPUTE
 from qdqtool.core.recipe import Recipe
 from qdqtool.core.sensitivity import Sensitivity
 from qdqtool.errors import UsageError
@@ -26,7 +27,6 @@ from qdqtool.graph.save import serialize
 from qdqtool.graph.switchboard import switchboard
 from qdqtool.workflows.calibration import Calibration, CalibrationOrder
 
-_COMPUTE = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 OnStep = Callable[[str, int, "int | None"], None]
 """Called with what is being done, and how many pieces of how many are done."""
 
@@ -88,7 +88,7 @@ def study(order: SensitivityOrder, on_step: OnStep) -> Sensitivity:
         Subject(
             name=order.model.name,
             ops={node: ops[node] for node in board.switches},
-            compute=frozenset(name for name, op in ops.items() if op in _COMPUTE),
+            compute=frozenset(name for name, op in ops.items() if op in COMPUTE),
         ),
         samples,
         order.wish,

@@ -25,6 +25,7 @@ from qdqtool.backends.timing.ort import OrtClock
 from qdqtool.backends.timing.rounds import Effort, take_turns
 from qdqtool.backends.timing.verdict import Verdict, judge
 from qdqtool.core.kinds import ENGINE
+from qdqtool.core.operators import COMPUTE
 from qdqtool.core.placement import Placement
 from qdqtool.core.report import Summary
 from qdqtool.engine.devices import find_device
@@ -36,7 +37,6 @@ from qdqtool.graph.model import Model
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_COMPUTE = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 _ROUNDS, _TURN_S = 10, 0.03
 """Turns of each model, and how long one should be in seconds."""
 
@@ -171,7 +171,7 @@ def in_engine(summary: Summary, times: tuple[float, float | None, float | None])
 
 def placed(model: Model, placement: Placement) -> tuple[int, int]:
     """How many compute nodes placement wants in INT8, and how many there are."""
-    compute = {node.name for node in model.view.nodes if node.op in _COMPUTE}
+    compute = {node.name for node in model.view.nodes if node.op in COMPUTE}
     wanted = {decision.slot.node for decision in placement.quantized}
     return len(compute & wanted), len(compute)
 
