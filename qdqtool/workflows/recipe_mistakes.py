@@ -185,5 +185,6 @@ def fields(path: Path) -> list[str]:
 def _section(field: FieldInfo) -> type[BaseModel] | None:
     """The section that a field holds; None for a value."""
     candidates = (field.annotation, *get_args(field.annotation))
-    inner = (kind for kind in candidates if isinstance(kind, type) and issubclass(kind, BaseModel))
-    return next(inner, None)
+    # Python 3.10 takes tuple[int, ...] for a class, too.
+    classes = (kind for kind in candidates if isinstance(kind, type) and get_origin(kind) is None)
+    return next((kind for kind in classes if issubclass(kind, BaseModel)), None)

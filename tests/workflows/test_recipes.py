@@ -101,7 +101,7 @@ def test_the_schema_describes_every_field() -> None:
     json.dumps(schema)
     for section in schema["$defs"].values():
         for name, field in section["properties"].items():
-            if "$ref" not in field:
+            if not {"$ref", "allOf"} & field.keys():  # a section; pydantic before 2.9 wraps it
                 assert field.get("description"), name
 
 
