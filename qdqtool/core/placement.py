@@ -70,11 +70,20 @@ class Opinion:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tie:
-    """Tensors that must share one scale, and why."""
+    """Tensors that must share one scale, and why.
+
+    Attributes:
+        tensors: all of them.
+        rule: who says so.
+        reason: what it is good for.
+        apart: those of them whose scale is written one representable step larger. No integer changes by that, but the
+            builder does not take a pair for a repetition of the one before.
+    """
 
     tensors: tuple[str, ...]
     rule: str
     reason: str
+    apart: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

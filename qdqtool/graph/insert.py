@@ -18,7 +18,7 @@ from qdqtool.graph.bias import shift_biases
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.find import DEQUANTIZE, QUANTIZE, quantized_ops
 from qdqtool.graph.model import Model
-from qdqtool.graph.scales import storable_as
+from qdqtool.graph.scales import a_step_above, storable_as
 from qdqtool.graph.typed.convert import convert, with_opset
 
 if TYPE_CHECKING:
@@ -37,9 +37,10 @@ def insert(
     """The model with a Q/DQ pair of its own for every quantized slot.
 
     Symmetric INT8: zero point int8 0, activations with one scalar scale, weights with a scale per channel along the
-    placement's axis. Biases stay float, shifted where the table says so. `options.weights == "int8"` stores quantized
-    weights behind a DequantizeLinear alone; `options.types` other than "fp32" turns the float rest into that type as
-    `convert` does, with the overflows that `reach` found on samples.
+    placement's axis; tensors that a tie wants apart get the next larger scale. Biases stay float, shifted where the
+    table says so. `options.weights == "int8"` stores quantized weights behind a DequantizeLinear alone;
+    `options.types` other than "fp32" turns the float rest into that type as `convert` does, with the overflows that
+    `reach` found on samples.
     Nodes are named `<tensor>_<node>_<input>_QuantizeLinear` and `..._DequantizeLinear`.
 
     Raises:
@@ -103,6 +104,7 @@ class _Writer:
         self._nodes = {node.name: node for node in self._edit.nodes}
         self._slots = {(decision.slot.node, decision.slot.index) for decision in placement.quantized}
         self._ranges = table.by_tensor()
+        self._apart = {name for tie in placement.ties for name in tie.apart if name in tie.tensors}
         self._options = options
         self._stored: dict[tuple[str, int | None], _Stored] = {}
 
@@ -150,7 +152,10 @@ class _Writer:
                 what, fix="exclude the node, or export the model in fp32", where=str(decision.slot)
             )
         half = here is DType.FLOAT16
-        scale = storable_as(self._scale(decision, axis), here if half else DType(self._options.types))
+        stored_as = here if half else DType(self._options.types)
+        scale = storable_as(self._scale(decision, axis), stored_as)
+        if tensor in self._apart:
+            scale = a_step_above(scale, stored_as)
         integers = None
         if self._options.weights == "int8" and decision.kind is SlotKind.WEIGHT:
             value = self._model.view.constant(tensor)

@@ -42,3 +42,15 @@ def storable_as(scale: NDArray[Any], dtype: DType) -> NDArray[np.float32]:
         up_half = np.nextafter(near, np.float16(np.inf))
     result = np.where(near.astype(np.float32) < bounded, up_half, near)
     return np.minimum(result.astype(np.float32), np.float32(LARGEST_HALF))
+
+
+def a_step_above(scale: NDArray[Any], dtype: DType) -> NDArray[np.float32]:
+    """The next larger scales that `dtype` holds, where INT8 values are the same with both; else `scale` itself.
+
+    An integer q of one scale is q * (1 - step) of the other, which rounds to q as long as 128 steps are less than a
+    half. BF16 has no such scales, nor has FP16 far below its normal numbers.
+    """
+    here = storable_as(scale, dtype)
+    above = storable_as(np.nextafter(here, np.float32(np.inf)), dtype)
+    same = (above - here) * np.float32(256.0) < here
+    return np.where(same, above, here).astype(np.float32)

@@ -46,11 +46,12 @@ def _by_first(ties: Iterable[Tie]) -> dict[str, list[Tie]]:
     return behind
 
 
-def _merged(tensors: Iterable[str], ties: list[Tie]) -> Tie:
+def _merged(tensors: frozenset[str], ties: list[Tie]) -> Tie:
     reasons = sorted({tie.reason for tie in ties})
     more = f"; and {len(reasons) - _MOST_REASONS} more" if len(reasons) > _MOST_REASONS else ""
     return Tie(
         tensors=tuple(sorted(tensors)),
         rule=", ".join(sorted({tie.rule for tie in ties})),
         reason="; ".join(reasons[:_MOST_REASONS]) + more,
+        apart=tuple(sorted({name for tie in ties for name in tie.apart}.intersection(tensors))),
     )

@@ -194,6 +194,17 @@ def pool_chain() -> onnx.ModelProto:
     return s.model()
 
 
+def pool_beside_conv() -> onnx.ModelProto:
+    """conv1 -> x; conv2(x) and pool(x) joined -> conv3, as networks halve their maps."""
+    s = Sketch(37)
+    x = s.relu("relu1", s.conv("conv1", s.input("x", [1, 8, 16, 16]), (8, 8)))
+    y = s.relu("relu2", s.conv("conv2", x, (8, 8)))
+    z = s.node("MaxPool", [x], "pool_y", name="pool", kernel_shape=[3, 3], pads=[1] * 4)
+    y = s.node("Concat", [y, z], "concat_y", name="concat", axis=1)
+    s.output(s.conv("conv3", y, (16, 8)), [1, 8, 16, 16])
+    return s.model()
+
+
 def pooled_head(outputs: int) -> onnx.ModelProto:
     """A residual convolution -> its global average -> a Gemm."""
     s = Sketch(35)

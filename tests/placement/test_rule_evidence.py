@@ -146,3 +146,11 @@ def test_the_kernel_that_averages_quantizes_for_the_head_and_writes_less():
     floating = build(quantized(graphs.pooled_head(10), last_layer="float")[0].proto)
     assert kept.bytes < floating.bytes
     assert any("Mean" in layer.name and "Roun" in layer.name for layer in kept.kernels)
+
+
+@pytest.mark.parametrize("types", ["fp32", "fp16"])
+def test_a_hair_between_the_scales_around_a_concat_of_pools_saves_kernels_and_bytes(types):
+    apart = built(graphs.pool_chain, types)
+    equal = built(graphs.pool_chain, types, skip_rules=("pool_concat",))
+    assert len(apart.kernels) < len(equal.kernels)
+    assert apart.bytes <= equal.bytes

@@ -336,3 +336,20 @@ def test_requests_for_activations_ask_for_one_scale():
     for decision in place(models.attention()).quantized:
         if decision.kind.value == "activation":
             assert decision.spec == QuantSpec()
+
+
+def test_the_scale_behind_a_concat_of_pools_is_apart_on_rtx_only():
+    (tie,) = place(graphs.pool_chain()).ties
+    assert tie.apart == ("concat_y",)
+    assert {"concat[0]", "concat[1]", "concat[2]"} <= quantized(place(graphs.pool_chain()))
+    assert all(tie.apart == () for tie in place(graphs.pool_chain(), target="10").ties)
+
+
+def test_a_concat_of_a_pool_and_another_layer_is_not_apart():
+    assert all(tie.apart == () for tie in place(graphs.pool_beside_conv()).ties)
+
+
+def test_a_concat_of_pools_that_stays_float_asks_for_no_pairs():
+    placement = place(graphs.pool_chain(), exclude=("conv2",))
+    assert placement.ties == ()
+    assert quantized(placement).isdisjoint({"concat[0]", "concat[1]", "concat[2]"})
