@@ -6,6 +6,7 @@ import json
 import lzma
 import math
 import struct
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -138,12 +139,42 @@ def test_any_names_and_scales_survive_writing_and_reading(scales: dict[str, floa
         TEXT.encode()[:-1],
         TEXT.replace("\n", "\r\n").encode(),
         b"x: 3c010a14\n",
+        b"TRT-8601-EntropyCalibration2\r\nx: 3c010a14\ny: 3c010a14\r\n",
+        b"\xef\xbb\xbf" + TEXT.encode(),
         b"TRT-8601-EntropyCalibration2\n\ngarbage\nx: 3c010a14\nx: 3c010a15\ny: xyz\n\xff\xfe: 3c010a14\n",
     ],
-    ids=["empty", "plain", "last line open", "CRLF", "headerless", "garbage, repeats, not UTF-8"],
+    ids=[
+        "empty",
+        "plain",
+        "last line open",
+        "CRLF",
+        "headerless",
+        "some CRLF",
+        "byte order mark",
+        "garbage, repeats, not UTF-8",
+    ],
 )
 def test_nothing_is_lost(content: bytes) -> None:
     assert render(parse_text(content.decode("utf-8", "surrogateescape"))) == content
+
+
+@pytest.mark.parametrize("text", ["\ufeff" + TEXT, TEXT.replace("14\n", "14\r\n")], ids=["mark", "some CRLF"])
+def test_what_editors_leave_behind_does_not_hide_entries(text: str) -> None:
+    found = parse_text(text)
+    assert found.header is not None
+    assert found.header.version == (8, 6, 1)
+    assert found.by_tensor().keys() == {"x", "layer: conv 1"}
+    assert not found.unread
+
+
+@pytest.mark.parametrize(
+    "content", [b"x:" + b" " * 200_000, b":" * 200_000, b"x " + b"1" * 200_000 + b"x", b"1 " * 100_000]
+)
+def test_long_lines_are_read_in_no_time(content: bytes) -> None:
+    began = time.process_time()
+    parse_text((content + b"\n" + TEXT.encode()).decode())
+    parse_text(content.decode())
+    assert time.process_time() - began < 5  # minutes, where a pattern tries every part of a line
 
 
 def test_names_may_contain_colons() -> None:
@@ -158,8 +189,19 @@ def test_of_repeated_names_the_last_counts() -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"hello\nworld\n", b"{", b'{"a": []}', b"\0\0\0\1", b"\0\1\2\3\4\5\6\7\x08"],
-    ids=range(6),
+    [
+        b"",
+        b"hello\nworld\n",
+        b"{",
+        b'{"a": []}',
+        b"\0\0\0\1",
+        b"\0\1\2\3\4\5\6\7\x08",
+        TEXT.encode("utf-16"),
+        TEXT.encode() + b"\n" * (1 << 20),
+        b'{"x": ' + b"9" * 400 + b"}",
+        b'{"x": 1, "x": 2}',
+    ],
+    ids=range(10),
 )
 def test_what_is_no_cache_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(content)
@@ -181,6 +223,18 @@ def test_a_damaged_flatbuffer_is_an_error_and_never_a_crash(content: bytes) -> N
         except InputFileError:
             continue
         assert all(isinstance(text, str) for pair in pairs for text in pair)
+
+
+def test_entries_that_share_one_long_text_do_not_fill_the_memory() -> None:
+    one = bytearray(
+        write_pairs([("a" * 1000, "1"), ("b", "2"), ("c", "3"), ("d", "4"), ("e", "5"), ("f", "6")])
+    )
+    vector = one.index(struct.pack("<I", 6), 16)
+    (first,) = struct.unpack_from("<I", one, vector + 4)
+    for number in range(1, 6):
+        struct.pack_into("<I", one, vector + 4 + 4 * number, first - 4 * number)
+    with pytest.raises(InputFileError, match="share texts"):
+        list(read_pairs(Path("x"), bytes(one)))
 
 
 @given(st.dictionaries(NAMES, st.floats(2.0**-60, 2.0**60)))
@@ -228,7 +282,8 @@ def test_tables_of_onnxruntime_are_read_and_written(
 
 
 @pytest.mark.parametrize(
-    "content", ['{"x": "2.5"}', '{"x": 2.5}', '{"x": [-1.0, 2.5]}', '{"x": ["-2.5", "1"]}']
+    "content",
+    ['\ufeff{"x": 2.5}', '{"x": "2.5"}', '{"x": 2.5}', '{"x": [-1.0, 2.5]}', '{"x": ["-2.5", "1"]}'],
 )
 def test_older_json_tables_are_read(content: str, tmp_path: Path) -> None:
     (tmp_path / "t.json").write_text(content)
@@ -320,6 +375,9 @@ def test_a_good_cache_has_no_findings() -> None:
     [
         ("x: 3c010a14\n", "CAL101"),
         ("0 3ff0000000000000 3fefffeb074a771d\nx: 3c010a14\n", "CAL101"),
+        ("TRT-8601-EntropyCalibration2\n", "CAL112"),
+        ("\ufeff" + TEXT, "CAL104"),
+        (TEXT + "d: 00000001\n", "CAL123"),
         ("TRT-110000-EntropyCalibration2\nx: 3c010a14\n", "CAL102"),
         ("TRT-8601-Guesswork\nx: 3c010a14\n", "CAL103"),
         (TEXT + "garbage\n", "CAL110"),
@@ -333,6 +391,12 @@ def test_a_good_cache_has_no_findings() -> None:
 )
 def test_what_is_wrong_with_a_cache_is_found(text: str, code: str) -> None:
     assert list(codes(parse_text(text))) == [code]
+
+
+def test_a_long_file_of_garbage_is_summed_up() -> None:
+    found = lint_cache(parse_text(TEXT + "garbage\n" * 1000))
+    assert len(found) == 21
+    assert any("980 more lines are no entries" in finding.reason for finding in found)
 
 
 def test_repeats_with_different_scales_weigh_more() -> None:
@@ -608,7 +672,7 @@ def test_the_command_line_shows_names_as_they_are_and_tells_of_other_lines(
     path.write_text(DOUBTFUL + "a:b: c: 3c010a14\n[red]x[/red]: 3c010a14\n")
     assert run(["cache", "show", str(path)]) == 0
     said = capsys.readouterr()
-    assert " a:b: c " in said.out
+    assert "\na:b: c  " in said.out
     assert "[red]x[/red]" in said.out
     assert "1 lines are no entries" in said.err
     assert run(["cache", "merge", str(path), "-o", str(merged)]) == 0

@@ -1,7 +1,8 @@
 """onnxruntime's `calibration.flatbuffers`: a table with one vector of (name, range) pairs of text.
 
 Schema: `table KeyValue { key: string; value: string; }  table TrtTable { dict: [KeyValue]; }`. Every offset is
-checked before it is followed, so a damaged file is an error and never a wild read.
+checked before it is followed, so a damaged file is an error and never a wild read; and texts that many entries share
+cannot add up to more than a few times the file.
 """
 
 from __future__ import annotations
@@ -55,6 +56,8 @@ def write_pairs(pairs: Sequence[tuple[str, str]]) -> bytes:
     return struct.pack("<I", root_table) + _ROOT_LAYOUT + root + _PAIR_LAYOUT + numbers + b"".join(texts)
 
 
+_SHARED = 4
+"""Writers may store equal texts once, but not so many times."""
 _ROOT_LAYOUT = struct.pack("<4H", 6, 8, 4, 0)
 """Size of this layout, size of the table, and where its only field lies; padded to four bytes."""
 _PAIR_LAYOUT = struct.pack("<4H", 8, 12, 4, 8)
@@ -67,6 +70,7 @@ class _Reader:
     def __init__(self, path: Path, content: bytes) -> None:
         self._path = path
         self._content = content
+        self._left = _SHARED * len(content)
 
     def number(self, kind: str, place: int) -> int:
         """The integer at `place`."""
@@ -94,6 +98,9 @@ class _Reader:
         raw = self._content[start + 4 : start + 4 + length]
         if len(raw) < length:
             raise self.damaged(f"holds a text of {length} bytes that ends early")
+        self._left -= length
+        if self._left < 0:
+            raise self.damaged("its entries share texts that are too long")
         try:
             return raw.decode("utf-8")
         except UnicodeDecodeError as error:

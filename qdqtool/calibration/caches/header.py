@@ -18,6 +18,8 @@ from qdqtool.errors import UsageError
 ALGORITHMS = ("EntropyCalibration2", "MinMaxCalibration", "EntropyCalibration", "LegacyCalibration")
 LAST_WITH_CALIBRATORS = 10
 """TensorRT 11 removed implicit quantization."""
+MARK = "\ufeff"
+"""The byte order mark that some editors put before a text."""
 _NAMED = re.compile(r"TRT-(\d{3,6})-(\w+)")
 _OLD = re.compile(r"(\d) ([0-9a-f]{16}) ([0-9a-f]{16})")
 _BY_NUMBER = ("LegacyCalibration", "EntropyCalibration", "EntropyCalibration2", "MinMaxCalibration")
@@ -44,10 +46,11 @@ class Header:
 
 def parse_header(line: str) -> Header | None:
     """The header in this line; None when the line is something else."""
-    named = _NAMED.fullmatch(line.strip())
+    words = line.removeprefix(MARK).strip()
+    named = _NAMED.fullmatch(words)
     if named:
         return Header(text=line, version=_version(int(named[1])), algorithm=named[2])
-    old = _OLD.fullmatch(line.strip())
+    old = _OLD.fullmatch(words)
     if old and int(old[1]) < len(_BY_NUMBER):
         cutoff, quantile = (struct.unpack(">d", bytes.fromhex(old[index]))[0] for index in (2, 3))
         return Header(

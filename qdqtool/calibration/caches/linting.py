@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from qdqtool.calibration.bounds import bounds
 from qdqtool.calibration.caches.cache import TENSORRT, Cache
-from qdqtool.calibration.caches.header import ALGORITHMS, LAST_WITH_CALIBRATORS
+from qdqtool.calibration.caches.header import ALGORITHMS, LAST_WITH_CALIBRATORS, MARK
 from qdqtool.calibration.caches.renaming import is_shifted, named_entries
 from qdqtool.core.findings import Finding, Severity
 
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 HUGE = 1e6
 """A range of more than this times 127 is a mask or an overflow, hardly a measured activation."""
+TINY = 2.0**-126
+"""The smallest float32 with all its digits; one over something smaller is infinite."""
+SHOWN = 20
+"""Lines that are shown one by one."""
 CRUSHED, CLIPPED, WASTED = 0.25, 0.75, 1.1
 """Shares: of another cache's range; of a bounded tensor's bound, below; and above."""
 WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
@@ -64,6 +68,14 @@ def _header(cache: Cache) -> Iterator[Finding]:
             "TensorRT 11 and later read no calibration caches",
             "turn model and cache into a Q/DQ model: qdqtool cache to-qdq",
         )
+    if header is not None and header.text.startswith(MARK):
+        yield _finding(
+            "CAL104",
+            Severity.WARNING,
+            "header",
+            "an editor put a byte order mark before it: TensorRT takes the cache as another one's",
+            "save the file as UTF-8 without the mark, or write the line anew: qdqtool cache retarget --trt RELEASE",
+        )
     if header is not None and header.algorithm not in ALGORITHMS:
         yield _finding(
             "CAL103",
@@ -75,7 +87,23 @@ def _header(cache: Cache) -> Iterator[Finding]:
 
 
 def _lines(cache: Cache) -> Iterator[Finding]:
-    for unread in cache.unread:
+    if not cache.entries:
+        yield _finding(
+            "CAL112",
+            Severity.WARNING,
+            "entries",
+            "there are none: every layer stays float",
+            "calibrate again, with samples",
+        )
+    if len(cache.unread) > SHOWN:
+        yield _finding(
+            "CAL110",
+            Severity.WARNING,
+            f"line {cache.unread[SHOWN].line} and later",
+            f"{len(cache.unread) - SHOWN} more lines are no entries",
+            "take a copy of the cache that is whole, or delete them",
+        )
+    for unread in cache.unread[:SHOWN]:
         yield _finding(
             "CAL110",
             Severity.WARNING,
@@ -85,7 +113,9 @@ def _lines(cache: Cache) -> Iterator[Finding]:
         )
     for tensor, entries in cache.repeated().items():
         scales = {entry.scale for entry in entries}
-        lines = ", ".join(str(entry.line) for entry in entries)
+        lines = ", ".join(str(entry.line) for entry in entries[:SHOWN]) + (
+            ", ..." if len(entries) > SHOWN else ""
+        )
         yield _finding(
             "CAL111",
             Severity.WARNING if len(scales) > 1 else Severity.INFO,
@@ -113,6 +143,14 @@ def _scales(cache: Cache) -> Iterator[Finding]:
                 tensor,
                 f"scale {entry.scale:g} is no positive number",
                 "calibrate again, or delete the entry so that the layers fall back to float",
+            )
+        elif entry.scale < TINY:
+            yield _finding(
+                "CAL123",
+                Severity.WARNING,
+                tensor,
+                f"scale {entry.scale:.3g} is so small that dividing by it overflows",
+                "calibrate with samples that reach the tensor, or delete the entry so that the layers fall back to float",
             )
         elif entry.scale > HUGE:
             yield _finding(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from pathlib import Path
@@ -25,8 +26,10 @@ from qdqtool.core.kinds import CALIBRATION
 from qdqtool.errors import InputFileError
 
 _LARGEST = 256 << 20
-_ENTRY = re.compile(r"(?P<tensor>.+):[ \t]?(?P<hex>[0-9a-fA-F]{1,8})[ \t]*")
-_ORT_ENTRY = re.compile(r"(?P<tensor>.+) (?P<value>[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf))")
+_MOST_LINES = 1 << 20
+_HEX = re.compile(r"[ \t]*(?P<hex>[0-9a-fA-F]{1,8})[ \t\r]*")
+_NUMBER = re.compile(r"[-+]?(?:\d{1,40}\.?\d{0,40}(?:[eE][-+]?\d{1,9})?|nan|inf)\r?")
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def read_cache(path: Path) -> Cache:
@@ -43,8 +46,14 @@ def read_cache(path: Path) -> Cache:
         raise InputFileError(
             f"cannot be read: {error.strerror}", fix="check the path and its permissions", where=str(path)
         ) from error
-    if content.lstrip()[:1] == b"{":
+    if content.startswith(_UTF16):
+        raise InputFileError(
+            "is UTF-16 text, which TensorRT cannot read either", fix="save it as UTF-8", where=str(path)
+        )
+    if content.removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"{":
         return _json(path, content)
+    if content.count(b"\n") > _MOST_LINES:
+        raise _foreign(path, f"has more than {_MOST_LINES} lines")
     if b"\0" in content:
         return _flatbuffers(path, content)
     cache = parse_text(content.decode("utf-8", "surrogateescape"))
@@ -56,16 +65,18 @@ def read_cache(path: Path) -> Cache:
 def parse_text(text: str) -> Cache:
     """A TensorRT cache, or the text table of onnxruntime, line by line; nothing is lost.
 
-    Names may contain colons: the last one counts, as in trtexec.
+    Names may contain colons: the last one counts, as in trtexec. Where some lines end with a carriage return and
+    some do not, it belongs to the line's text.
     """
-    newline = "\r\n" if "\r\n" in text else "\n"
+    returns = text.count("\r\n")
+    newline = "\r\n" if returns and returns == text.count("\n") else "\n"
     ends_open = bool(text) and not text.endswith(newline)
     lines = text.split(newline)
     if not ends_open:
         lines.pop()
     header = parse_header(lines[0]) if lines else None
     body = list(enumerate(lines, start=1))[1 if header else 0 :]
-    is_ort = header is None and not any(_ENTRY.fullmatch(line) for _, line in body)
+    is_ort = header is None and all(_entry(line, number) is None for number, line in body)
     entries: list[Entry] = []
     unread: list[Unread] = []
     for number, line in body:
@@ -85,31 +96,34 @@ def parse_text(text: str) -> Cache:
 
 
 def _entry(line: str, number: int) -> Entry | None:
-    match = _ENTRY.fullmatch(line)
-    if match is None:
+    tensor, colon, rest = line.rpartition(":")
+    match = _HEX.fullmatch(rest)
+    if match is None or not tensor:
         return None
-    return Entry(
-        tensor=match["tensor"], scale=from_hex(match["hex"]), line=number, text=line[len(match["tensor"]) :]
-    )
+    return Entry(tensor=tensor, scale=from_hex(match["hex"]), line=number, text=colon + rest)
 
 
 def _ort_entry(line: str, number: int) -> Entry | None:
-    match = _ORT_ENTRY.fullmatch(line)
-    if match is None:
+    tensor, space, value = line.rpartition(" ")
+    if not tensor or _NUMBER.fullmatch(value) is None:
         return None
-    return Entry(
-        tensor=match["tensor"],
-        scale=float(match["value"]) / INT8_LEVELS,
-        line=number,
-        text=line[len(match["tensor"]) :],
-    )
+    return Entry(tensor=tensor, scale=float(value) / INT8_LEVELS, line=number, text=space + value)
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"{name!r} stands in it twice")
+        found[name] = value
+    return found
 
 
 def _json(path: Path, content: bytes) -> Cache:
     try:
-        value = json.loads(content)
+        value = json.loads(content, object_pairs_hook=_without_repeats)
     except (ValueError, RecursionError) as error:
-        raise _foreign(path, f"is not JSON: {error}") from error
+        raise _foreign(path, f"is no JSON that can be read: {error}") from error
     if value.get("kind") == CALIBRATION.kind:
         table = CALIBRATION.read(path)
         entries = [Entry(tensor=e.tensor, scale=e.scales[0]) for e in table.ranges if len(e.amax) == 1]
@@ -154,7 +168,7 @@ def _amax(entry: Any) -> float | None:
             if isinstance(entry, (int, float, str)) and not isinstance(entry, bool)
             else None
         )
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
 
 

@@ -25,6 +25,7 @@ Release = Annotated[
     str, typer.Option("--trt", help="TensorRT release that will read the cache: 8.6.1, 10.3.")
 ]
 Algorithm = Annotated[str | None, typer.Option(help="EntropyCalibration2, MinMaxCalibration, ...")]
+_MOST_NOTES = 1000
 ChangedValues = Annotated[list[str] | None, typer.Option("--set", help="Change one value of the recipe.")]
 
 
@@ -244,17 +245,31 @@ def _show_findings(found: Sequence[Finding], *, as_json: bool) -> None:
 
 
 def _table(columns: Sequence[str], rows: Any) -> None:
+    """A table for people on a terminal; lines for programs in a pipe."""
+    from qdqtool.cli.screen import readable, stdout
+
+    cells = [columns, *(tuple(map(readable, row)) for row in rows)]
+    if stdout().is_terminal:
+        _draw(cells)
+        return
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for line in cells:
+        padded = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        sys.stdout.write("  ".join(padded).rstrip() + "\n")
+
+
+def _draw(cells: Sequence[Sequence[str]]) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from qdqtool.cli.screen import readable, tables
+    from qdqtool.cli.screen import stdout
 
     table = Table(box=None)
-    for column in columns:
+    for column in cells[0]:
         table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*(escape(readable(cell)) for cell in row))
-    tables().print(table)
+    for row in cells[1:]:
+        table.add_row(*map(escape, row))
+    stdout().print(table)
 
 
 def _say(text: str) -> None:
@@ -264,8 +279,10 @@ def _say(text: str) -> None:
 
 
 def _notes(notes: Sequence[str]) -> None:
-    for note in notes:
+    for note in notes[:_MOST_NOTES]:
         _say(f"note: {note}")
+    if len(notes) > _MOST_NOTES:
+        _say(f"note: and {len(notes) - _MOST_NOTES} more of this kind")
 
 
 def _print_json(value: object) -> None:
