@@ -1132,6 +1132,29 @@ def conv_transpose_per_tensor():
     return s.done(s.node("ConvTranspose", inputs, "up_y", name="up", kernel_shape=[2, 2], strides=[2, 2]))
 
 
+def _branches(body: Callable[[str], onnx.GraphProto]) -> onnx.ModelProto:
+    """An If whose two branches read `t`, the scale `s` and the zero point `z`."""
+    s = Quantized()
+    s.constant("s", np.float32(STEP))
+    s.constant("z", np.int8(0))
+    s.node("Relu", [s.image()], "t", name="relu")
+    choice = s.input("choice", [], TensorProto.BOOL)
+    y = s.node("If", [choice], "y", name="branch", then_branch=body("yes"), else_branch=body("no"))
+    s.output(y, [1, 16, 16, 16])
+    return s.model()
+
+
+@graph
+def conv_inside_if():
+    def body(name: str) -> onnx.GraphProto:
+        inner = Quantized(1)
+        y = inner.qconv(name, "t")
+        info = onnx.helper.make_tensor_value_info(y, 1, [1, 16, 16, 16])
+        return onnx.helper.make_graph(inner.nodes, name, [], [info], initializer=inner.initializers)
+
+    return _branches(body)
+
+
 @graph
 def pair_inside_if():
     def body(name: str) -> onnx.GraphProto:
@@ -1145,14 +1168,7 @@ def pair_inside_if():
             nodes, name, [], [onnx.helper.make_tensor_value_info(f"{name}_d", 1, [1, 16, 16, 16])]
         )
 
-    s = Quantized()
-    s.constant("s", np.float32(STEP))
-    s.constant("z", np.int8(0))
-    s.node("Relu", [s.image()], "t", name="relu")
-    choice = s.input("choice", [], TensorProto.BOOL)
-    y = s.node("If", [choice], "y", name="branch", then_branch=body("yes"), else_branch=body("no"))
-    s.output(y, [1, 16, 16, 16])
-    return s.model()
+    return _branches(body)
 
 
 @graph

@@ -218,6 +218,7 @@ CASES: dict[str, tuple[set[str], tuple[Claim, ...]]] = {
     "dangling_dequantize": ({"dangling"}, (int8("c1"), as_many_kernels_as("weights_prequantized"))),
     "gemm_weight": (CLEAN, (int8("mm"),)),
     "conv_transpose_per_tensor": ({"conv_transpose"}, (floats("up"), kernel("CastMul"))),
+    "conv_inside_if": ({"hidden"}, (kernel("correlation"), kernel("MulMinMaxRounCast"), no_kernel("CastMulCast"))),
     "pair_inside_if": ({"hidden"}, (kernel("RounCastCastMul"),)),
 }  # fmt: skip
 

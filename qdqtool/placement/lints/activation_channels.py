@@ -1,5 +1,8 @@
 """An activation with one scale per channel.
 
+    x ─ Q (16 scales, axis 1) ─ DQ ─ Conv      float
+    x ─ Q (one scale) ─ DQ ─ Conv              INT8
+
 The scales of an activation would have to be applied inside the sum over channels; no INT8 kernel does that.
 
 Evidence: RTX 1.7.1 runs the Conv in float behind a fake-quantize kernel (act_perchannel). Classic TensorRT: per-channel

@@ -1,5 +1,10 @@
 """An attention with Q/DQ on some of the four inputs of its two products.
 
+    q ─ QDQ ─┐
+              MatMul ─ scale ─ Softmax ─ QDQ ─┐
+    k ─ QDQ ─┘                                 MatMul ─ QDQ ─ projection      one kernel
+                                   v ─ QDQ ───┘
+
 The fused kernel exists for all four in INT8, with an INT8 result, and for none; in INT8 for heads of 16, 32 and 64
 and up to 512 tokens only. Anything between splits it into two
 products with a softmax kernel between them, and pads and slices odd sequence lengths.

@@ -1,5 +1,8 @@
 """Q/DQ in front of an average pool, built with TensorRT for RTX.
 
+    Conv ─ Relu ─ Q ─ DQ ─ AveragePool      Float in, Float out, one rounding more
+    Conv ─ Relu ─ AveragePool               the same kernels
+
 Averages are computed in float, so the pair only adds a rounding.
 
 Evidence: RTX 1.7.1: `avgpool` Float to Float behind a fake-quantize; a global average is computed in float inside the

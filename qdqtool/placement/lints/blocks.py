@@ -1,5 +1,8 @@
 """INT8 weights with one scale per block.
 
+    weights INT8 [256, 128] ─ DQ (scales [4, 128]) ─ MatMul      float, or no build
+    weights INT8 [256, 128] ─ DQ (scales [128]) ─ MatMul         INT8
+
 Blocks are for INT4, FP4 and FP8; INT8 kernels take one scale per tensor or per output channel.
 
 Evidence: RTX 1.7.1 writes the weights back to float in a kernel of their own and multiplies in float (int8_block64);

@@ -1,5 +1,9 @@
 """The branches of a Concat are quantized with different scales.
 
+    a ─ Q(s=0.05) ─ DQ ─┐
+                         Concat ─ Conv      float; with one scale for a and b INT8
+    b ─ Q(s=0.10) ─ DQ ─┘
+
 With Q/DQ behind the Concat each branch is quantized twice; without, the INT8 values have no common scale, so the
 Concat and the next layer are float.
 

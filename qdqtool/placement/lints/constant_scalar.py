@@ -1,5 +1,8 @@
 """A quantized constant of rank 0.
 
+    50 (INT8, shape []) ─ DQ ─ Mul      refused
+    0.5 (float) ─────────────── Mul      fine
+
 The builder recognises quantized weights in front of DequantizeLinear, but not scalars.
 
 Evidence: RTX 1.7.1: `Quantized constant (X) is only allowed before DQ or PLUGIN_V2` for a scalar INT8 constant

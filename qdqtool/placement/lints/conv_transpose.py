@@ -1,5 +1,9 @@
 """Q/DQ on a ConvTranspose, built with TensorRT for RTX.
 
+    x ─ Q ─ DQ ─┐
+                 ConvTranspose      float, and a kernel for the weights
+    w ─ Q ─ DQ ─┘
+
 There is no INT8 kernel: the pair on the activation is a fake-quantize, the pair on the weights a kernel that
 dequantizes them in every inference.
 

@@ -1,5 +1,8 @@
 """A QuantizeLinear whose integers nobody reads, or a DequantizeLinear whose values nobody reads.
 
+    x ─┬─ Q            nobody reads it
+       └─ Conv
+
 The builder drops both. They show that an exporter or an edit lost the other half.
 
 Evidence: RTX 1.7.1 builds the same kernels with and without (dangling_q).

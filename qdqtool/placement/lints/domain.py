@@ -1,5 +1,8 @@
 """Q/DQ nodes of the domain com.microsoft.
 
+    x ─ com.microsoft.QuantizeLinear ─ com.microsoft.DequantizeLinear ─ Conv
+    x ─ QuantizeLinear ─ DequantizeLinear ─ Conv
+
 They mean the same, and TensorRT for RTX reads them like ONNX's own. The standard does not know them: checkers, other
 builders and converters may refuse the file. Only the types that opset 21 lacks are a reason to use them.
 

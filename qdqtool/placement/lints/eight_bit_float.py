@@ -1,5 +1,7 @@
 """FP8 on a GPU or a release without it.
 
+    x ─ Q (FP8) ─ DQ ─ MatMul      SM89 and newer
+
 FP8 needs SM89 or newer, and TensorRT 9 or newer for more than experiments.
 
 Evidence: RTX 1.7.1: `model contains HW-specific datatypes: fp8_e4m3` for SM86; SM89 and SM120 build (fp8_matmul).

@@ -1,5 +1,8 @@
 """Q/DQ in front of an operator that computes in float.
 
+    x ─ Q ─ DQ ─ Softmax ─ Q ─ DQ ─ MatMul      two roundings, Softmax in float
+    x ─ Softmax ─ Q ─ DQ ─ MatMul               one rounding, Softmax in float
+
 Softmax, LayerNormalization, activations and other pointwise operators have no INT8 form of their own: the pair rounds
 the values and gives them back as float.
 

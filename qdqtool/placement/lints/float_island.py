@@ -1,5 +1,8 @@
 """A layer without Q/DQ between INT8 layers.
 
+    QDQ ─ Conv ─ Relu ─ Conv ─ Relu ─ QDQ ─ Conv            float tensors around the Conv in the middle
+    QDQ ─ Conv ─ Relu ─ QDQ ─ Conv ─ Relu ─ QDQ ─ Conv      INT8 throughout
+
 Its input is written in float for it and its result is quantized for the next layer, so tensors on both sides are four
 times larger than they need to be.
 

@@ -1,5 +1,8 @@
 """A pair feeds an INT8 layer and a float operator.
 
+    x ─ Q ─ DQ ─┬─ Conv            x ─┬─ Q ─ DQ ─ Conv
+                └─ Sigmoid            └─ Sigmoid
+
 One DequantizeLinear for both works; the float reader sees the rounded values. With a pair for the INT8 layer alone it
 would see the exact ones, at the price of a float copy.
 

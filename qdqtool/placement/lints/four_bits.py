@@ -1,5 +1,11 @@
 """INT4 where it cannot be: together with INT8 activations, on activations, or before TensorRT 10.
 
+    x ─ Q ─ DQ ─────── MatMul      fails: INT8 times INT4
+    w (INT4) ─ DQ ─────┘
+
+    x ──────────────── MatMul      one float product
+    w (INT4) ─ DQ ─────┘
+
 INT4 is for weights only: the product itself is computed in float behind a dequantize.
 
 Evidence: RTX 1.7.1 fuses INT4 block weights into a float product (int4_block128) and fails with a check when the

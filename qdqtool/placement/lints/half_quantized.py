@@ -1,5 +1,9 @@
 """Only one of the two factors of a product is quantized.
 
+    x ─ Q ─ DQ ─┐                  x ─ Q ─ DQ ─┐
+                 Conv  float                    Conv  INT8
+    w ──────────┘                  w ─ Q ─ DQ ─┘
+
 INT8 arithmetic needs both. With one of them the product is float, and the Q/DQ that is there still rounds the values
 and costs kernels.
 

@@ -1,5 +1,7 @@
 """QuantizeLinear and DequantizeLinear of one pair have different scales.
 
+    x ─ Q (s=0.05) ─ DQ (s=0.10) ─ Conv      the Conv reads 2 x
+
 The pair then also multiplies: what comes out is the input times the ratio of the scales. It is legal, and nearly
 always a mistake of an edit or an exporter.
 

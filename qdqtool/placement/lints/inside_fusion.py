@@ -1,5 +1,8 @@
 """Q/DQ between a layer and the activation or bias that fuses with it.
 
+    Conv ─ Q ─ DQ ─ Relu ─ Q ─ DQ ─ Conv      two roundings
+    Conv ─ Relu ─ Q ─ DQ ─ Conv               one
+
 The layer, its bias and its activation are one kernel with one rounding at its end. A pair between them is a second
 rounding; classic TensorRT cannot fuse across it.
 

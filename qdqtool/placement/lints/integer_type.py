@@ -1,5 +1,8 @@
 """Integers that TensorRT cannot dequantize: INT32 biases, INT16 activations.
 
+    bias INT32 ─ DQ ─ Conv      refused
+    bias float ────── Conv      fine
+
 onnxruntime writes INT32 biases behind DequantizeLinear by default; TensorRT wants a float bias, which costs nothing
 because it is added after the INT8 product.
 

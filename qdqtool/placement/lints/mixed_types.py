@@ -1,5 +1,9 @@
 """The scale's type and the types around it disagree.
 
+    x (FP16) ─ Q (s FP16) ─ DQ ─┐
+                                 Conv      one factor is FP16, the other FP32: refused
+    w (FP32) ─ Q (s FP32) ─ DQ ─┘
+
 A strongly typed network takes the type behind DequantizeLinear from its scale: an FP32 scale in an FP16 model makes
 one input of the next layer FP32 and leaves the other FP16.
 

@@ -1,5 +1,8 @@
 """Operators that compute with integers themselves.
 
+    Q ─ QLinearConv ─ DQ                     refused
+    Q ─ DQ ─ Conv ─ Q ─ DQ (and w ─ DQ)      INT8
+
 QLinearConv, ConvInteger, DynamicQuantizeLinear and the com.microsoft family are how onnxruntime executes INT8.
 TensorRT knows only QuantizeLinear and DequantizeLinear around float operators.
 

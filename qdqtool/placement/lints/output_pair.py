@@ -1,5 +1,8 @@
 """Q/DQ right before a model output.
 
+    Conv ─ Relu ─ Q ─ DQ ─ y      y is rounded for nothing
+    Conv ─ Relu ─ y
+
 The last value is rounded and given back as float: accuracy is lost where nothing follows that could use INT8.
 
 Evidence: RTX 1.7.1 quantizes and dequantizes inside the last kernel (q_on_output).

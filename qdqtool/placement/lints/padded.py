@@ -1,5 +1,8 @@
 """Q/DQ between a Pad and the convolution it belongs to.
 
+    x ─ Pad ─ Q ─ DQ ─ Conv      the Pad is a kernel
+    x ─ Q ─ DQ ─ Pad ─ Conv      the Pad becomes the Conv's own
+
 Classic TensorRT folds a zero Pad into the convolution's own padding only where nothing stands between them. Zero stays
 zero when quantized, so the pair can go in front of the Pad. TensorRT for RTX does this itself.
 

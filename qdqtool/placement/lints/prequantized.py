@@ -1,5 +1,8 @@
 """Weights stored as INT8 behind a DequantizeLinear alone.
 
+    w (INT8) ─ DQ ─ Conv           10 and newer
+    w (FP32) ─ Q ─ DQ ─ Conv       everywhere
+
 The file is about four times smaller. TensorRT 10 and newer and TensorRT for RTX read it; the documentation of 8.x asks
 for FP32 weights in front of QuantizeLinear.
 

@@ -1,5 +1,8 @@
 """A tensor is dequantized and quantized again with another scale.
 
+    x ─ Q(s=0.10) ─ DQ ─ MaxPool ─ Q(s=0.05) ─ DQ ─ Conv      two roundings
+    x ─ Q(s=0.10) ─ DQ ─ MaxPool ─ Q(s=0.10) ─ DQ ─ Conv      one
+
 Two roundings instead of one; the coarser scale decides what is left. Equal scales cost nothing: the second pair
 changes no value and is removed. Scales a hair apart change no value either.
 

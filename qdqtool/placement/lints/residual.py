@@ -1,5 +1,9 @@
 """Q/DQ on the wrong branch of a residual Add.
 
+    x ─┬─ Conv ─ Relu ─ Conv ──┐
+       │                        Add ─ Relu ─ QDQ ─ Conv
+       └─ Q ─ DQ ──────────────┘
+
 The Add fuses with the convolution on one branch, whose result never leaves the kernel in float. Q/DQ belongs on the
 other branch, the shortcut, where its values are INT8 for another layer anyway.
 

@@ -1,5 +1,8 @@
 """A number of scales or zero points that does not fit, or a channel axis that the tensor does not have.
 
+    w [16, 16, 3, 3] ─ Q (5 scales, axis 0) ─ DQ ─ Conv       refused
+    w [16, 16, 3, 3] ─ Q (16 scales, axis 0) ─ DQ ─ Conv      INT8
+
 Evidence: RTX 1.7.1: `The number of scales is not equal to the number of output channels`, `zeroPointSize == scaleSize`,
 `Axis must be in the range`.
 """

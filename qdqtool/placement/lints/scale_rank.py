@@ -1,5 +1,8 @@
 """An activation scale of shape [1] where a scalar is needed.
 
+    x ─ Q (s = [0.05]) ─ DQ ─ Conv      float
+    x ─ Q (s = 0.05) ─ DQ ─ Conv        INT8
+
 To the standard both are one scale per tensor. TensorRT for RTX takes [1] for per-channel quantization in front of
 convolutions, and on the shortcut of an Add that a convolution fuses with.
 

@@ -1,5 +1,8 @@
 """One tensor is quantized with different scales for different layers.
 
+    x ─┬─ Q(s=0.05) ─ DQ ─ Conv      x is written twice
+       └─ Q(s=0.10) ─ DQ ─ Conv
+
 Its producer writes one INT8 copy per scale, and parallel layers that read it are not merged.
 
 Evidence: RTX 1.7.1 writes two Int8 tensors (shared_scale_diff_consumers, two_scales_for_one_tensor) where equal scales

@@ -1,5 +1,8 @@
 """UINT8 with zero point 0.
 
+    x ─ Q (s=0.02, zero point 0 UINT8) ─ DQ      meant for 0 to 5.1, holds 0 to 2.54
+    x ─ Q (s=0.04, zero point 0 INT8) ─ DQ       0 to 5.1
+
 The builder warns `Defaulting to INT8` and reads the scale as that of an INT8 tensor: values above 127 steps, half of
 the range that UINT8 was calibrated for, are cut off.
 

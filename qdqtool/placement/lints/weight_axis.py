@@ -1,5 +1,8 @@
 """Weights with their scales along the wrong axis.
 
+    w [32, 48] ─ Q (32 scales, axis 0) ─ DQ ─ MatMul      float
+    w [32, 48] ─ Q (48 scales, axis 1) ─ DQ ─ MatMul      INT8
+
 Scales must go with output channels, so that one factor per channel can be applied behind the sum: axis 0 for Conv and
 for Gemm with transB, the last axis for MatMul and for Gemm without.
 

@@ -1,5 +1,8 @@
 """Something stands between the weights' DequantizeLinear and the layer.
 
+    w ─ Q ─ DQ ─ Transpose ─ MatMul      float
+    w transposed ─ Q ─ DQ ─ MatMul       INT8
+
 Classic TensorRT fuses DequantizeLinear with the layer only where it feeds it directly; behind a Transpose, a Reshape
 or a Cast the weights are dequantized at run time and the layer is float. TensorRT for RTX looks through.
 

@@ -1,5 +1,8 @@
 """FP16 weights with one scale of shape [1].
 
+    w (FP16) ─ Q (s = [0.01]) ─ DQ ─ Conv      no build
+    w (FP16) ─ Q (s = 0.01) ─ DQ ─ Conv        INT8
+
 One scale for the whole tensor must be a scalar in an FP16 model; in FP32 models both forms build.
 
 Evidence: RTX 1.7.1 fails with `CHECK(same_symbolic_shapes(...))` for FP16 types and builds the same graph in FP32

@@ -1,5 +1,8 @@
 """A zero point that is not zero.
 
+    x ─ Q (zero point 128, UINT8) ─ DQ      refused
+    x ─ Q (zero point 0, INT8) ─ DQ
+
 TensorRT quantizes symmetrically: its parser refuses the node. Asymmetric UINT8 exists for DLA only (from 10.11 on,
 behind a parser flag).
 
