@@ -20,7 +20,8 @@ from qdqtool.core.recipe import SweepOptions
 from qdqtool.errors import BuildError
 from qdqtool.workflows.sweep import run, study
 from qdqtool.workflows.sweep.space import Space
-from qdqtool.workflows.sweep.study import Storage, Study, Watch
+from qdqtool.workflows.sweep.storage import Storage
+from qdqtool.workflows.sweep.study import Study, Watch
 
 optuna = pytest.importorskip("optuna", reason="sweeps need the extra sweep")
 OPTIONS = SweepOptions.model_validate(

@@ -17,7 +17,8 @@ from qdqtool.workflows.sweep.crew import join_all
 from qdqtool.workflows.sweep.front import assemble, limit_of
 from qdqtool.workflows.sweep.front import pick as choose
 from qdqtool.workflows.sweep.space import Space
-from qdqtool.workflows.sweep.study import Storage, StorageLost, Study
+from qdqtool.workflows.sweep.storage import Storage, StorageLost
+from qdqtool.workflows.sweep.study import Study
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)

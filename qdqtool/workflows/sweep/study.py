@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import socket
 import threading
 import time
@@ -21,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from qdqtool.core.sweep import Value
-from qdqtool.errors import BuildError, InputFileError, MissingPackage, UsageError
+from qdqtool.errors import BuildError, UsageError
 from qdqtool.workflows.sweep.space import Choice, Space
+from qdqtool.workflows.sweep.storage import Storage, StorageLost, hidden, speaking_plainly
 
 BEAT_S = 5.0
 GRACE_S = 60.0
@@ -32,108 +32,6 @@ BEAT = "beat"
 REASON = "reason"
 CHOICE = "choice"
 Objective = Callable[[dict[str, Value], Callable[[str, Any], None]], tuple[float, float]]
-
-
-class StorageLost(InputFileError):  # noqa: N818 -- what happened to it
-    """The storage does not answer any more; it may answer again, unless its disk is `full`."""
-
-    @property
-    def full(self) -> bool:
-        """Whether there is no space left, which waiting does not mend."""
-        return _is_full(self.what)
-
-
-def _is_full(what: str) -> bool:
-    return "disk is full" in what or "No space left" in what
-
-
-@contextmanager
-def speaking_plainly(url: str) -> Iterator[None]:
-    """Turn what the storage says into errors with a fix.
-
-    Raises:
-        StorageLost: the storage cannot be reached, read or written.
-    """
-    import optuna
-    import sqlalchemy.exc
-
-    try:
-        yield
-    except (sqlalchemy.exc.ArgumentError, sqlalchemy.exc.NoSuchModuleError):
-        raise  # about the address, not the storage
-    except (optuna.exceptions.StorageInternalError, sqlalchemy.exc.SQLAlchemyError) as error:
-        cause = str(error.__cause__ or error).splitlines()[0]
-        raise StorageLost(
-            f"the study's storage fails: {cause}",
-            fix="free some space; finished trials are kept"
-            if _is_full(cause)
-            else "check the address and the server; finished trials are kept",
-            where=hidden(url),
-        ) from error
-
-
-def hidden(url: str) -> str:
-    """The address without its password."""
-    head, at, tail = url.rpartition("@")
-    scheme, slashes, user = head.partition("://")
-    return f"{scheme}{slashes}{user.partition(':')[0]}{at}{tail}" if at else url
-
-
-class Storage:
-    """Where studies are kept: a file, or a database that many machines share."""
-
-    def __init__(self, url: str) -> None:
-        """Open the storage at `url`: sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE.
-
-        Raises:
-            MissingPackage: optuna or the driver of the database is not installed.
-            UsageError: `url` is no such address.
-            InputFileError: nobody answers there, or it cannot be used.
-        """
-        try:
-            import optuna
-            import sqlalchemy.exc
-        except ImportError as error:
-            raise MissingPackage("sweeps need optuna", fix="pip install 'qdqtool[sweep]'") from error
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self.url = url
-        try:
-            with speaking_plainly(url):
-                self.opened = optuna.storages.RDBStorage(
-                    re.sub(r"^postgres(ql)?://", "postgresql+psycopg://", url),
-                    engine_kwargs={"pool_pre_ping": True, "connect_args": _patience(url)},
-                )
-        except ImportError as error:
-            raise MissingPackage(
-                f"the storage needs a package: {error}", fix="pip install 'qdqtool[sweep]'", where=hidden(url)
-            ) from error
-        except (sqlalchemy.exc.ArgumentError, sqlalchemy.exc.NoSuchModuleError, ValueError) as error:
-            raise UsageError(
-                f"is no address of a storage: {str(error).splitlines()[0]}",
-                fix="write sqlite:///file.db or postgresql://user:password@host/database",
-                where=hidden(url),
-            ) from error
-
-    def close(self) -> None:
-        """Let go of the connections; the storage cannot be used any more."""
-        self.opened.remove_session()
-        self.opened.engine.dispose()
-
-
-def _patience(url: str) -> dict[str, int]:
-    """What keeps a driver from waiting for ever on a connection that nobody closed, such as one through a dead router.
-
-    Half a minute without a word and the connection counts as lost; SQLite waits as long for another process's lock.
-    """
-    if url.startswith("sqlite:"):
-        return {"timeout": 30}
-    return {
-        "connect_timeout": 10,
-        "keepalives_idle": 10,
-        "keepalives_interval": 5,
-        "keepalives_count": 4,
-        "tcp_user_timeout": 30_000,
-    }
 
 
 class Watch:
@@ -224,14 +122,18 @@ class Study:
         import optuna
 
         with speaking_plainly(self.url):
-            minutes = optuna.create_study(
-                storage=self.storage.opened, study_name=f"{self.study.study_name}: {key}", load_if_exists=True
-            )
-            if not minutes.get_trials(deepcopy=False):
+            if not self._minutes(key).trials:
                 made = optuna.trial.create_trial(value=0.0, user_attrs={key: make()})
-                minutes.add_trial(made)
-            first = min(minutes.get_trials(deepcopy=False), key=lambda trial: trial.number)
+                self._minutes(key).add_trial(made)
+            first = min(self._minutes(key).trials, key=lambda trial: trial.number)
             return [str(entry) for entry in first.user_attrs[key]]
+
+    def _minutes(self, key: str) -> Any:
+        """The study of its own, opened anew: one that has added a trial may miss those that were added just before."""
+        import optuna
+
+        name = f"{self.study.study_name}: {key}"
+        return optuna.create_study(storage=self.storage.opened, study_name=name, load_if_exists=True)
 
     def queue(self, space: Space, most: int | None) -> None:
         """Queue the first `most` choices of the grid, each once, however many workers and sweeps do this."""
