@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from importlib.util import find_spec
 from pathlib import Path
 
 from qdqtool.core.files import write_bytes, write_text
@@ -24,15 +25,29 @@ def write_picture(path: Path, drawing: Element) -> None:
         UsageError: another suffix, or a PNG that would be too large to be read.
         MissingPackage: PNG without the extra `png`.
     """
+    is_png = path.suffix.lower() == ".png"
+    zoom = _zoom(drawing, path) if is_png else 1.0
+    check_picture(path)
     text = standalone(drawing)
-    if path.suffix.lower() == ".svg":
-        write_text(path, text)
-    elif path.suffix.lower() == ".png":
-        write_bytes(path, _png(text, _zoom(drawing, path)))
+    if is_png:
+        write_bytes(path, _png(text, zoom))
     else:
+        write_text(path, text)
+
+
+def check_picture(path: Path) -> None:
+    """Refuse a picture that could not be written, for those who would draw it after hours of work.
+
+    Raises:
+        UsageError: neither .svg nor .png.
+        MissingPackage: PNG without the extra `png`.
+    """
+    if path.suffix.lower() not in {".svg", ".png"}:
         raise UsageError(
             f"pictures are not written as {path.suffix!r}", fix="name a .svg or .png file", where=str(path)
         )
+    if path.suffix.lower() == ".png" and find_spec("resvg_py") is None:
+        raise MissingPackage("PNG needs resvg-py", fix="pip install 'qdqtool[png]', or ask for SVG")
 
 
 def _zoom(drawing: Element, path: Path) -> float:
@@ -48,10 +63,6 @@ def _zoom(drawing: Element, path: Path) -> float:
 
 
 def _png(text: str, zoom: float) -> bytes:
-    try:
-        from resvg_py import svg_to_bytes
-    except ImportError as error:
-        raise MissingPackage(
-            "PNG needs resvg-py", fix="pip install 'qdqtool[png]', or ask for SVG"
-        ) from error
+    from resvg_py import svg_to_bytes
+
     return bytes(svg_to_bytes(svg_string=text, zoom=zoom, background="#ffffff"))

@@ -118,6 +118,23 @@ def test_labels_that_do_not_fit_are_told_before_anything_is_calibrated_or_built(
     assert not (out / "placement.json").exists()
 
 
+def test_a_chart_that_cannot_be_written_is_told_before_the_sweep(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    order = [
+        "sweep",
+        str(MODEL),
+        "--samples",
+        str(DIGITS / "calibration.npz"),
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    code, said = refused([*order, "--chart", str(tmp_path / "chart.jpg")], capsys)
+    assert code == 2
+    assert "'.jpg'" in said
+    assert not (tmp_path / "out").exists()
+
+
 def save(path: Path, **arrays: np.ndarray) -> str:
     np.savez(path, **arrays)
     return str(path)

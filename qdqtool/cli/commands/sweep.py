@@ -51,12 +51,14 @@ def sweep(
     from qdqtool.cli.screen import stdout
     from qdqtool.core.files import write_text
     from qdqtool.report import sweeps
-    from qdqtool.report.picture import write_picture
+    from qdqtool.report.picture import check_picture, write_picture
     from qdqtool.workflows import recipes
     from qdqtool.workflows.order import Order
     from qdqtool.workflows.sweep import SweepOrder
     from qdqtool.workflows.sweep import sweep as search
 
+    if chart is not None:
+        check_picture(chart)
     order = Order(
         model=model,
         recipe=recipes.load(recipe, changes or []),
