@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Engine, EngineLayer, Role
@@ -72,13 +72,42 @@ def _own(computing: list[EngineLayer], int8: int, unknown: int) -> Iterator[Sign
 
 
 def _against(engine: Engine, reference: Engine) -> Iterator[Sign]:
-    """Signs from the layers of both engines."""
-    yield _sizes("activation bytes of all kernels", _bytes(engine), _bytes(reference))
+    """Signs from the layers of both engines; where the other is no build in the same float type they prove nothing."""
+    told = [_sizes("activation bytes of all kernels", _bytes(engine), _bytes(reference))]
     ours, theirs = _tactics(engine), _tactics(reference)
     if ours and theirs:
         shared = sum((ours & theirs).values()) / max(sum(ours.values()), 1)
         points = Points.NO_OP if shared == 1 else Points.INT8 if shared < 0.5 else Points.NOTHING
-        yield Sign(text=f"{shared:.0%} of the compute kernels are those of the float engine", points=points)
+        told.append(
+            Sign(text=f"{shared:.0%} of the compute kernels are those of the float engine", points=points)
+        )
+    unlike = _unlike(engine, reference)
+    if unlike:
+        yield Sign(text=unlike, points=Points.NOTHING)
+    for sign in told:
+        yield replace(sign, points=Points.NOTHING) if unlike else sign
+
+
+def _unlike(engine: Engine, reference: Engine) -> str:
+    """Why the other engine is no yardstick; "" where it is one."""
+    there = [layer.precision for layer in reference.kernels if layer.role is Role.COMPUTE]
+    if DType.INT8 in there:
+        return f"{there.count(DType.INT8)} of {len(there)} compute kernels of the float engine multiply in INT8: it is none"
+    half = [_halves(one) for one in (engine, reference)]
+    return (
+        "only one of the two engines uses FP16 or BF16, which halves bytes by itself"
+        if half[0] != half[1]
+        else ""
+    )
+
+
+def _halves(engine: Engine) -> bool:
+    tensors = (
+        tensor.dtype
+        for layer in engine.kernels
+        for tensor in (*layer.inputs, *layer.outputs, *layer.constants)
+    )
+    return any(dtype in {DType.FLOAT16, DType.BFLOAT16} for dtype in tensors)
 
 
 def _besides(known: Besides) -> Iterator[Sign]:
@@ -90,10 +119,12 @@ def _besides(known: Besides) -> Iterator[Sign]:
         points = Points.NO_OP if close else Points.NOTHING
         yield Sign(text=f"{ours:.4f} ms against {theirs:.4f} ms of the float engine", points=points)
     if known.outputs_equal is not None:
+        # That a model rounds says nothing of what an engine makes of it; that it does not round does.
+        differ = Points.INT8 if known.outputs_of == "engine" else Points.NOTHING
         yield Sign(
             text=f"outputs {'equal' if known.outputs_equal else 'differ from'} those of the float {known.outputs_of}"
             f"{', to the last bit' if known.outputs_equal else ''}",
-            points=Points.NO_OP if known.outputs_equal else Points.INT8,
+            points=Points.NO_OP if known.outputs_equal else differ,
         )
 
 

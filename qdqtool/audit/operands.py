@@ -19,7 +19,7 @@ COMPUTE_OPS = RECURRENT_OPS | {
 }
 """Operator types that get a verdict."""
 _Q, _DQ = "QuantizeLinear", "DequantizeLinear"
-_MOVES = frozenset(
+MOVES = frozenset(
     {
         "Cast",
         "DepthToSpace",
@@ -120,7 +120,7 @@ class Operands:
     def _through_moves(self, tensor: str) -> tuple[str, tuple[Node, ...]]:
         moves: list[Node] = []
         producer = self._view.producer(tensor)
-        while producer is not None and producer.op in _MOVES:
+        while producer is not None and producer.op in MOVES:
             moves.append(producer)
             tensor = producer.inputs[0]
             producer = self._view.producer(tensor)

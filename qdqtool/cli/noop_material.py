@@ -27,7 +27,26 @@ def recorded(layers: Path, reference: Path | None, besides: Besides) -> NoOpRepo
     Raises:
         InputFileError: a file cannot be read.
     """
-    return really_int8(read(layers), None if reference is None else read(reference), besides)
+    other = None if reference is None else read(_layers(reference))
+    return really_int8(read(_layers(layers)), other, besides)
+
+
+def _layers(path: Path) -> Path:
+    """The layer information that `path` is, or that a run folder holds.
+
+    Raises:
+        InputFileError: the folder holds none.
+    """
+    if not path.is_dir():
+        return path
+    found = next((path / name for name in ("layers.txt", "layers.json") if (path / name).is_file()), None)
+    if found is None:
+        raise InputFileError(
+            "holds no layers.txt or layers.json",
+            fix="pass a finished run folder, layer information, or a Q/DQ model",
+            where=str(path),
+        )
+    return found
 
 
 def built(model: Path, plain: Path | None, sm: str) -> NoOpReport:

@@ -246,7 +246,9 @@ def einsum_float_weight() -> onnx.ModelProto:
     return einsum(both=False)
 
 
-def attention(*, quantized: tuple[str, ...] = ("q", "k", "p", "v")) -> onnx.ModelProto:
+def attention(
+    *, quantized: tuple[str, ...] = ("q", "k", "p", "v"), scores: bool = False, projected: bool = True
+) -> onnx.ModelProto:
     """softmax(q k) v with Q/DQ on the named operands ("p" is the softmax output)."""
     s = Quantized()
     x = s.input("x", [1, 64, 64])
@@ -261,13 +263,23 @@ def attention(*, quantized: tuple[str, ...] = ("q", "k", "p", "v")) -> onnx.Mode
         return s.qdq(part, y, 0.0079 if part == "p" else 0.05) if part in quantized else y
 
     y = s.node("MatMul", [maybe("q", parts["q"]), maybe("k", parts["k"])], "qk_y", name="qk")
+    y = s.qdq("scores", y, 0.1) if scores else y
     y = s.node("Mul", [y, s.constant("factor", np.float32(0.25))], "scaled", name="scaling")
     y = s.node("Softmax", [y], "probs", name="softmax", axis=-1)
     y = s.node("MatMul", [maybe("p", y), maybe("v", parts["v"])], "av_y", name="av")
     y = s.node("Transpose", [y], "back", name="back_transpose", perm=[0, 2, 1, 3])
     y = s.node("Reshape", [y, s.constant("merge", np.array([1, 64, 64]))], "merged", name="merge")
-    s.output(s.qmatmul("out_proj", y, shape=(64, 64)), [1, 64, 64])
+    y = s.qmatmul("out_proj", y, shape=(64, 64)) if projected else s.relu("last", y)
+    s.output(y, [1, 64, 64])
     return s.model()
+
+
+def attention_result_float() -> onnx.ModelProto:
+    return attention(projected=False)
+
+
+def attention_scores_rounded() -> onnx.ModelProto:
+    return attention(scores=True)
 
 
 def attention_float() -> onnx.ModelProto:
@@ -318,6 +330,8 @@ GRAPHS: dict[str, Callable[[], onnx.ModelProto]] = {
         einsum,
         einsum_float_weight,
         attention,
+        attention_result_float,
+        attention_scores_rounded,
         attention_float,
         attention_scores_only,
         attention_values_only,

@@ -60,6 +60,38 @@ def test_signs_that_disagree_leave_it_open():
     assert really_int8(engine(), besides=besides).verdict is Really.UNKNOWN
 
 
+def test_an_engine_that_is_int8_itself_is_no_yardstick():
+    found = really_int8(FULL, FULL)
+    assert found.verdict is Really.INT8
+    assert points(found)[1:] == [Points.NOTHING] * 2
+    assert "2 of 2 compute kernels of the float engine multiply in INT8: it is none" in found.signs[1].text
+
+
+def test_fewer_bytes_by_fp16_do_not_speak_for_int8():
+    single = engine(kernel("c", precision=DType.FLOAT32), kernel("d", precision=DType.FLOAT32))
+    found = really_int8(HALF, single)
+    assert (found.verdict, points(found)[1:]) == (Really.NO_OP, [Points.NOTHING] * 2)
+
+
+def test_a_model_that_rounds_says_nothing_of_its_engine():
+    signs = {
+        of: really_int8(engine(), besides=Besides(outputs_equal=False, outputs_of=of)).signs[-1].points
+        for of in ("engine", "model, both on onnxruntime")
+    }
+    assert list(signs.values()) == [Points.INT8, Points.NOTHING]
+
+
+def test_a_run_folder_is_an_engine_too(tmp_path, capsys):
+    (tmp_path / "layers.txt").write_text(dump(CONV))
+    assert run(["engine", "is-int8", str(tmp_path)]) == 0
+    (tmp_path / "layers.txt").write_text(dump(CONV.replace("Datatype: Int8", "Datatype: Half")))
+    assert run(["engine", "is-int8", str(tmp_path)]) == 1
+    assert "`qdqtool audit" in capsys.readouterr().err
+    (tmp_path / "layers.txt").unlink()
+    assert run(["engine", "is-int8", str(tmp_path)]) == 5
+    assert "finished run folder" in capsys.readouterr().err
+
+
 def test_outputs_are_compared_to_the_last_digit(tmp_path):
     for name, value in (("a", 0.1), ("b", 0.1), ("c", 0.2)):
         (tmp_path / f"{name}.json").write_text(

@@ -35,6 +35,8 @@ EXPECTED: dict[str, dict[str, tuple[str, str]]] = {
     "matmul_float_activation": {"mm": ("fp32", "no Q/DQ in front of its activation")},
     "weight_behind_transpose": {"mm": ("int8", "")},
     "attention": {"qk": ("int8", ""), "av": ("int8", ""), "q_proj": ("int8", ""), "out_proj": ("int8", "")},
+    "attention_result_float": {"qk": ("int8", ""), "av": ("int8", "")},
+    "attention_scores_rounded": {"qk": ("int8", ""), "av": ("int8", "")},
     "attention_float": {"qk": ("fp32", "no Q/DQ"), "av": ("fp32", "no Q/DQ"), "v_proj": ("int8", "")},
     "attention_scores_only": {"qk": ("int8", ""), "av": ("fp32", "no Q/DQ")},
     "attention_values_only": {"qk": ("fp32", "no Q/DQ"), "av": ("int8", "")},
@@ -108,6 +110,19 @@ def test_a_kernel_beside_a_float_node_names_what_mends_that_node(judged):
     assert "keep one of the Q/DQ pairs" in fixes["twice_rounded_weight"]["runtime_weights"]
     assert "nothing to do: this builder" in fixes["float_transposed_conv"]["unfused_qdq"]
     assert "take the Q/DQ off the inputs of fc1" in fixes["squeezed"]["unfused_qdq"]
+
+
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [
+        ("attention_result_float", "put a Q/DQ pair right behind the second product"),
+        ("attention_scores_rounded", "take away the Q/DQ between the first product and the softmax"),
+        ("attention_float", "put Q/DQ on both inputs of both products"),
+    ],
+)
+def test_an_attention_in_pieces_names_what_keeps_it_so(judged, name: str, fix: str):
+    found = {finding.check: finding.fix for finding in judged(name).findings}
+    assert found["attention_not_fused"].startswith(fix)
 
 
 def test_a_product_of_two_activations_needs_both_quantized(judged):

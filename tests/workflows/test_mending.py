@@ -98,9 +98,16 @@ def test_useless_pairs_of_a_transposed_convolution_go(tmp_path: Path, capsys):
 
 @pytest.mark.rtx
 @pytest.mark.usefixtures("rtx")
-def test_an_attention_in_pieces_becomes_one_kernel(tmp_path: Path, capsys):
-    report = fixed(capsys, *given("attention_float", tmp_path), "--max-drop", WIDE)
-    assert (report["before"]["int8"], report["after"]["int8"]) == (4, 6)
+@pytest.mark.parametrize(
+    ("graph", "int8"),
+    [("attention_float", 6), ("attention_result_float", 5), ("attention_scores_rounded", 6)],
+)
+def test_an_attention_in_pieces_becomes_one_kernel(graph: str, int8: int, tmp_path: Path, capsys):
+    report = fixed(capsys, *given(graph, tmp_path), "--max-drop", WIDE)
+    assert report["after"]["int8"] == int8
+    assert report["after"]["kernels"] < report["before"]["kernels"]
+    found = json.loads((tmp_path / "out" / "findings.json").read_text())["data"]["findings"]
+    assert "attention_not_fused" not in {finding["check"] for finding in found}
 
 
 @pytest.mark.rtx

@@ -3,8 +3,8 @@
     product -> softmax -> product
 
 The scores, tokens times tokens for every head, are written and read twice. A fused kernel never writes them. In INT8 it
-needs Q/DQ on both inputs of both products, the softmax output included; in other patterns the builder falls apart into
-products, pads and slices.
+needs Q/DQ on both inputs of both products, the softmax output included, and on the result of the second product, for it
+writes INT8; in other patterns the builder falls apart into products, pads and slices.
 """
 
 from __future__ import annotations
@@ -13,15 +13,20 @@ import re
 from collections.abc import Iterator
 
 from qdqtool.audit.check import Check, Draft
+from qdqtool.audit.operands import MOVES
 from qdqtool.audit.scene import Scene
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import Severity
+from qdqtool.graph.find import QUANTIZE
+from qdqtool.graph.view import GraphView, Node
 
 _SOFTMAX = re.compile(r"softmax|Exp.*Sum.*(?:Div|Mul)|MaxrSubExpSum", re.IGNORECASE)
 
 
 _BETWEEN = "take away the Q/DQ between the first product and the softmax; the softmax reads INT8 scores now"
+_BEHIND = "put a Q/DQ pair right behind the second product: the fused INT8 kernel writes INT8"
+_KNOWN = "nothing to do: Q/DQ stands where it should, and the builder has no fused kernel for this pattern"
 _ALL_OR_NONE = "put Q/DQ on both inputs of both products, the softmax output included, or on none of them"
 
 
@@ -39,7 +44,7 @@ def find(scene: Scene) -> Iterator[Draft]:
             subject=layer.name,
             reason=f"softmax between {before[0].name} ({before[0].precision}) and {after[0].name} "
             f"({after[0].precision}): the attention is not fused",
-            fix=_BETWEEN if layer.inputs[0].dtype is DType.INT8 else _ALL_OR_NONE,
+            fix=_fix(scene, layer, (*before, *after)),
             bytes=None if size is None else 4 * size,
             evidence=(
                 scene.at_layer(before[0].name),
@@ -47,6 +52,41 @@ def find(scene: Scene) -> Iterator[Draft]:
                 scene.at_layer(after[0].name),
             ),
         )
+
+
+def _fix(scene: Scene, layer: EngineLayer, products: tuple[EngineLayer, ...]) -> str:
+    """What keeps these kernels from being one."""
+    between = layer.inputs[0].dtype is DType.INT8
+    if any(product.precision is not DType.INT8 for product in products):
+        return _BETWEEN if between else _ALL_OR_NONE
+    open_end = scene.view is not None and any(True for _ in unquantized_results(scene, layer))
+    if between:
+        return f"{_BETWEEN}; {_BEHIND}" if open_end else _BETWEEN
+    if scene.view is None:
+        return _ALL_OR_NONE
+    return _BEHIND if open_end else _KNOWN
+
+
+def unquantized_results(scene: Scene, softmax: EngineLayer) -> Iterator[tuple[Node, str]]:
+    """Every product behind a softmax whose result somebody reads in float, and that result."""
+    behind = {name for layer in scene.wiring.compute_after(softmax) for name in layer.onnx_nodes}
+    for case in scene.cases:
+        node = case.node
+        if node.name in behind and len(case.activations) > 1 and not _quantized(case.view, node.outputs[0]):
+            yield node, node.outputs[0]
+
+
+def _quantized(view: GraphView, tensor: str) -> bool:
+    """Whether a tensor is read by quantizers only, directly or behind operators that move values."""
+    uses = view.uses(tensor)
+    return (
+        bool(uses)
+        and not view.is_output(tensor)
+        and all(
+            use.node.op == QUANTIZE or (use.node.op in MOVES and _quantized(view, use.node.outputs[0]))
+            for use in uses
+        )
+    )
 
 
 def _product(layer: EngineLayer) -> bool:

@@ -213,7 +213,9 @@ def about(
 
 @PLUGIN.command("is-int8")
 def is_int8(
-    file: Annotated[Path, typer.Argument(help="Layer information, or a Q/DQ model, which is built.")],
+    file: Annotated[
+        Path, typer.Argument(help="Run folder, layer information, or a Q/DQ model, which is built.")
+    ],
     reference: Annotated[
         Path | None,
         typer.Option(
@@ -258,7 +260,11 @@ def is_int8(
         sys.stdout.write(NOOP.dump(found))
     else:
         _say(found.verdict.value, *(f"- {sign.text} [{sign.points.value}]" for sign in found.signs))
-    return tell(engine_files.missed(found, least))
+    missed = engine_files.missed(found, least)
+    code = tell(missed)
+    if missed and (file.suffix == ".onnx" or file.is_dir()):
+        _talk(f"`qdqtool audit {file}` says of every node why")
+    return code
 
 
 def _explore(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.audit.case import Case
+from qdqtool.audit.checks.attention_not_fused import unquantized_results
 from qdqtool.audit.operands import RECURRENT_OPS, Operand
 from qdqtool.audit.scene import Scene
 from qdqtool.core.audit import Audit
@@ -138,8 +139,10 @@ def _leaner(scene: Scene, view: GraphView, finding: Finding) -> Iterator[Idea]:
         wants = tuple(_shortcuts(scene, view, layer))
         text = "quantize the shortcut"
     elif finding.check == "attention_not_fused":
-        wants = tuple(_products(scene, layer))
-        text = "quantize both inputs of both products"
+        wants = (*_products(scene, layer), *_scores(scene, layer), *_results(scene, layer))
+        text = (
+            "Q/DQ as the fused INT8 kernel wants it: both inputs of both products, the result, not the scores"
+        )
     else:
         # A node that runs INT8 needs its pairs, whatever kernel they cost.
         running = {verdict.node for verdict in scene.verdicts if verdict.precision is DType.INT8}
@@ -201,6 +204,21 @@ def _products(scene: Scene, layer: EngineLayer) -> Iterator[Want]:
             for operand in case.activations:
                 if not operand.quantized:
                     yield Want(slot=Slot(node=case.node.name, index=operand.index), how=How.TENSOR)
+
+
+def _scores(scene: Scene, layer: EngineLayer) -> Iterator[Want]:
+    """Pairs between the first product and the softmax."""
+    products = {case.node.name for case in scene.cases}
+    if layer.inputs[0].dtype is DType.INT8 and scene.view is not None:
+        yield from (want for want in _pairs_of(scene.view, layer) if want.slot.node not in products)
+
+
+def _results(scene: Scene, layer: EngineLayer) -> Iterator[Want]:
+    """Who reads the second product's result in float."""
+    for _, tensor in unquantized_results(scene, layer):
+        for use in scene.view.uses(tensor) if scene.view is not None else ():
+            if use.node.op != QUANTIZE:
+                yield Want(slot=Slot(node=use.node.name, index=use.index), how=How.TENSOR)
 
 
 def _shortcuts(scene: Scene, view: GraphView, layer: EngineLayer) -> Iterator[Want]:
