@@ -1,14 +1,16 @@
 """Calibration on many machines: Dask workers each run shards of the samples, and the histograms are added up.
 
-The workers must see the model and the samples under the same paths, and have qdqtool installed. A shard of a worker
-that dies is run again by another; finished shards are kept on disk, so that the command can be interrupted too.
+The workers must see the model and the samples under the same paths, and have the same releases of qdqtool, onnxruntime
+and numpy installed: others would give other bits, so they are refused. A shard of a worker that dies is run again by
+another; finished shards are kept on disk, so that the command can be interrupted too, or the scheduler die.
 """
 
 from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterator
+import socket
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +23,7 @@ from qdqtool.calibration.histograms import Histograms, load_histograms, save_his
 from qdqtool.calibration.session import processors
 from qdqtool.calibration.shards import merge_parts
 from qdqtool.calibration.span import Span
-from qdqtool.errors import InputFileError, MissingPackage
+from qdqtool.errors import InputFileError, MissingPackage, QdqError
 from qdqtool.workflows.calibration import Calibration, CalibrationOrder, OnProgress
 
 SHARDS: Final = 64
@@ -43,7 +45,8 @@ def collect_on_cluster(
         on_progress: told how many samples are done, and of how many.
 
     Raises:
-        MissingPackage: dask.distributed is not installed, the scheduler does not answer, or workers keep dying.
+        MissingPackage: dask.distributed is not installed, the scheduler does not answer or is gone, workers keep
+            dying, lack the model, or have other releases installed.
         InputFileError: a sample or the model is wrong.
     """
     total = len(job.samples)
@@ -69,10 +72,54 @@ def collect_on_cluster(
     return found
 
 
-def collect_shard(order: CalibrationOrder, manner: Manner, shard: int, shards: int) -> Histograms:
-    """One shard, on a worker; the model stays open for the worker's next shard."""
+def collect_shard(
+    order: CalibrationOrder, manner: Manner, span: Span, wanted: Mapping[str, str]
+) -> Histograms:
+    """One shard, on a worker; the model stays open for the worker's next shard.
+
+    Raises:
+        MissingPackage: this worker has other releases than `wanted`, or does not see the model or the samples.
+        InputFileError: a sample or the model is wrong.
+    """
+    _check_place(order, wanted)
     collection, total, identity = _opened(order, replace(manner, threads=1))
-    return replace(collection.run(Span(shard=shard, shards=shards, total=total)), identity=identity)
+    return replace(collection.run(replace(span, total=total)), identity=identity)
+
+
+def releases() -> dict[str, str]:
+    """The releases that decide the bits of a result."""
+    import numpy as np
+    import onnxruntime
+
+    import qdqtool
+
+    return {
+        "qdqtool": qdqtool.__version__,
+        "onnxruntime": onnxruntime.__version__,
+        "numpy": np.__version__,
+    }
+
+
+def _check_place(order: CalibrationOrder, wanted: Mapping[str, str]) -> None:
+    where = f"worker on {socket.gethostname()}"
+    other = [f"{name} {there}" for name, there in releases().items() if there != wanted[name]]
+    if other:
+        asked = ", ".join(f"{name} {release}" for name, release in wanted.items())
+        raise MissingPackage(
+            f"has {', '.join(other)}: its results would differ in some bits",
+            fix=f"install {asked} on all workers",
+            where=where,
+        )
+    unseen = [path for path in (order.model, order.placement) if path is not None and not path.exists()]
+    heads = _heads(order.samples)
+    if heads[0].is_absolute() and not any(head.exists() for head in heads):
+        unseen.append(heads[-1])
+    if unseen:
+        raise MissingPackage(
+            f"does not see {unseen[0]}",
+            fix="give all workers the same folder under the same path",
+            where=where,
+        )
 
 
 def _opened(order: CalibrationOrder, manner: Manner) -> _Opened:
@@ -93,21 +140,44 @@ _kept_open: dict[str, _Opened] = {}
 def _computed(
     client: Any, order: CalibrationOrder, manner: Manner, missing: list[int], shards: int
 ) -> Iterator[tuple[int, Histograms]]:
-    from distributed import KilledWorker, as_completed
+    from distributed import as_completed
 
-    futures = {
-        client.submit(collect_shard, order, manner, shard, shards, pure=False, retries=2): shard
-        for shard in missing
-    }
+    wanted = releases()
+    futures = {}
+    for shard in missing:
+        span = Span(shard=shard, shards=shards)
+        future = client.submit(collect_shard, order, manner, span, wanted, pure=False, retries=2)
+        futures[future] = shard
     try:
         for future in as_completed(list(futures)):
-            yield futures[future], future.result()
-    except KilledWorker as error:
+            yield futures[future], _result(future)
+    finally:
+        if client.status == "running":
+            client.cancel(list(futures))
+
+
+def _result(future: Any) -> Histograms:
+    """What a worker found, or what went wrong there in words that help here."""
+    from distributed import KilledWorker
+
+    if future.status == "finished":
+        return future.result()  # type: ignore[no-any-return]
+    if future.status == "cancelled":
+        raise MissingPackage(
+            "the Dask scheduler is gone",
+            fix="start it anew and run the same command again; finished shards are kept",
+        )
+    error = future.exception()
+    if isinstance(error, QdqError):
+        raise error
+    if isinstance(error, KilledWorker):
         raise MissingPackage(
             f"workers died again and again: {error}", fix="give them more memory; finished shards are kept"
         ) from error
-    finally:
-        client.cancel(list(futures))
+    raise MissingPackage(
+        f"a worker cannot run shards: {type(error).__name__}: {error}",
+        fix="install the same qdqtool on all workers; finished shards are kept",
+    ) from error
 
 
 @contextmanager
@@ -123,7 +193,8 @@ def client_of(address: str) -> Iterator[Any]:
         raise MissingPackage(
             "dask.distributed is not installed", fix="pip install 'qdqtool[cluster]'", where="--cluster"
         ) from error
-    logging.getLogger("distributed").setLevel(logging.ERROR)  # its notes on every connection are not ours
+    for name in [name for name in logging.root.manager.loggerDict if name.startswith("distributed")]:
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # its notes on every connection are not ours
     if address in LOCAL:
         with (
             distributed.LocalCluster(
@@ -183,5 +254,11 @@ def _absolute(order: CalibrationOrder) -> CalibrationOrder:
 
 def absolute(samples: str) -> str:
     """Samples as typed, with a path that means the same in any folder."""
-    place = Path(samples.partition("[")[0])
-    return str(place.resolve()) + samples[len(str(place)) :] if place.exists() else samples
+    place = next((head for head in _heads(samples) if head.exists()), None)
+    return samples if place is None else str(place.resolve()) + samples[len(str(place)) :]
+
+
+def _heads(samples: str) -> tuple[Path, ...]:
+    """What of samples as typed may be a path: "digits.npz[:8]", "feeds.py:function"."""
+    place = samples.partition("[")[0]
+    return tuple(Path(head) for head in (place, place.rpartition(":")[0]) if head)

@@ -35,7 +35,7 @@ def test_a_worker_runs_its_shard(order: CalibrationOrder) -> None:
 
 def test_a_worker_with_another_release_is_refused(order: CalibrationOrder) -> None:
     wanted = releases() | {"onnxruntime": "1.0.0"}
-    with pytest.raises(MissingPackage, match="has onnxruntime .*would differ in some bits") as caught:
+    with pytest.raises(MissingPackage, match=r"has onnxruntime .*would differ in some bits") as caught:
         collect_shard(order, Manner(), FIRST, wanted)
     assert "onnxruntime 1.0.0" in caught.value.fix
     assert "worker on " in str(caught.value.where)
