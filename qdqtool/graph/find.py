@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+_FARTHEST = 16
+"""Casts and Identities between a stored scale and its reader that are looked through."""
 _DOMAINS = frozenset({"", "ai.onnx", "com.microsoft"})
 _INTEGER_OPS = frozenset(
     {
@@ -104,11 +106,12 @@ def _zero_point(node: Node, view: GraphView) -> tuple[int, ...]:
 
 def _constant(tensor: str, view: GraphView) -> NDArray[Any] | None:
     """A constant, also one behind an Identity or a Cast, which parsers fold; None for a computed value."""
-    value, node = view.constant(tensor), view.producer(tensor)
-    while value is None and node is not None and node.op in {"Cast", "Identity"} and node.inputs:
-        tensor = node.inputs[0]
+    for _ in range(_FARTHEST):
         value, node = view.constant(tensor), view.producer(tensor)
-    return value
+        if value is not None or node is None or node.op not in {"Cast", "Identity"} or not node.inputs:
+            return value
+        tensor = node.inputs[0]
+    return None
 
 
 def _numbers(value: NDArray[Any]) -> tuple[float, ...]:

@@ -31,6 +31,9 @@ _ALWAYS = frozenset(
     }
 )
 
+_MOST_PADS = 8
+"""Pads in a row that one Conv takes along; nobody writes more."""
+
 
 def commutes(view: GraphView, node: Node) -> bool:
     """Whether Q(op(x)) = op(Q(x)) for the first input of `node`."""
@@ -63,13 +66,14 @@ def holds_back(view: GraphView, node: Node) -> bool:
         return node.op in {"Resize", "Upsample"}
     if node.attribute("mode", "constant") != "constant":
         return False
-    while True:
+    for _ in range(_MOST_PADS):
         uses = view.uses(node.outputs[0])
         if len(uses) != 1 or view.is_output(node.outputs[0]) or not _is_around(view, node):
             return True
         node = uses[0].node
         if node.op != "Pad":
             return node.op != "Conv"
+    return True
 
 
 def _is_around(view: GraphView, pad: Node) -> bool:

@@ -1,4 +1,4 @@
-"""Q/DQ between a compute node and its activation, or inside SiLU, goes; before a lone Relu it moves behind.
+"""Q/DQ between a compute node and its activation or BatchNormalization, or inside SiLU, goes; before a lone Relu it moves behind.
 
 TensorRT fuses Conv, bias and activation into one kernel. A pair in the middle adds a rounding in the best case and
 splits the fusion in the worst; the pair belongs behind the activation. Where only a Relu stands between a pair and a
@@ -28,6 +28,10 @@ _ACTIVATIONS = frozenset(
         "Tanh",
         "Mish",
         "Gelu",
+        "BatchNormalization",
+        "Erf",
+        "Softplus",
+        "Swish",
     }
 )
 

@@ -55,7 +55,7 @@ def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
                     reason=f"Q/DQ stands between {producer.op} {producer.name} and its {reader.op}",
                     effect="the values are rounded twice"
                     + ("" if asked.target == "rtx" else f", and {reader.op} is a float kernel of its own"),
-                    fix=f"move the pair behind {reader.name}; `qdqtool repair` does",
+                    fix=f"move the pair behind {reader.name}" + ("" if bias else "; `qdqtool repair` does"),
                 )
 
 

@@ -1,0 +1,230 @@
+"""Following the words of a finding's fix makes the finding go away, and the engine no worse, mostly better."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cache
+
+import onnx
+import pytest
+
+from qdqtool.cli.app import application
+from qdqtool.errors import InputFileError
+from qdqtool.graph.load import load
+from qdqtool.graph.normalize.run import normalize
+from qdqtool.placement.lint import LINTS, lint
+from qdqtool.placement.lintrule import TARGETS, builder
+from tests import models
+from tests.placement.qdq import GRAPHS, Quantized
+
+REPAIR = "repair"
+Maker = Callable[[], onnx.ModelProto]
+
+
+def deconvolution_float() -> onnx.ModelProto:
+    s = Quantized()
+    y = s.relu("relu1", s.qconv("c1", s.image()))
+    inputs = [y, s.weight("up_w", 16, 16, 2, 2)]
+    return s.done(s.node("ConvTranspose", inputs, "up_y", name="up", kernel_shape=[2, 2], strides=[2, 2]))
+
+
+def float_reader_apart() -> onnx.ModelProto:
+    s = Quantized()
+    x = s.relu("relu0", s.qconv("c0", s.image()))
+    y = s.qconv("c1", x)
+    return s.done(s.node("Add", [y, s.node("Sigmoid", [x], "gate", name="sigmoid")], "z", name="add"))
+
+
+def float_output() -> onnx.ModelProto:
+    s = Quantized()
+    return s.done(s.relu("relu1", s.qconv("c1", s.image())))
+
+
+def plugin_in_float() -> onnx.ModelProto:
+    s = Quantized()
+    x = s.relu("relu1", s.qconv("c1", s.image()))
+    s.nodes.append(onnx.helper.make_node("Swirl", [x], ["swirl_y"], name="swirl", domain="acme"))
+    s.output(s.relu("relu2", "swirl_y"), [1, 16, 16, 16])
+    return s.model(domains=["acme"])
+
+
+def depthwise_swish_in_float() -> onnx.ModelProto:
+    s = Quantized()
+    y = s.conv("dw", s.relu("relu1", s.qconv("c1", s.image())), (16, 16), group=16)
+    y = s.node("Mul", [y, s.node("Sigmoid", [y], "gate", name="sigmoid")], "swish", name="mul")
+    return s.done(s.qconv("c2", y))
+
+
+def softmax_in_float() -> onnx.ModelProto:
+    s = Quantized()
+    y = s.node("Softmax", [s.input("x", [1, 2, 16, 16])], "p", name="softmax", axis=-1)
+    inputs = [s.pair(y, "mm_p", 1 / 127), s.pair(s.input("v", [1, 2, 16, 16]), "mm_v")]
+    return s.done(s.node("MatMul", inputs, "y", name="mm"))
+
+
+MENDED: tuple[tuple[str, str, str, str | Maker], ...] = (
+    ("zero_point", "activation_zero_point", "rtx", REPAIR),
+    ("zero_point", "weight_uint8_128", "rtx", REPAIR),
+    ("unsigned", "activation_uint8_zero", "rtx", REPAIR),
+    ("scale_value", "scale_negative", "rtx", REPAIR),
+    ("scale_computed", "scale_computed", "rtx", "missing_zero_point"),
+    ("scale_computed", "scale_computed_matmul", "rtx", "matmul_weight"),
+    ("integer_type", "bias_int32", "rtx", REPAIR),
+    ("integer_type", "int16_activation", "rtx", REPAIR),
+    ("constant_scalar", "constant_scalar", "rtx", REPAIR),
+    ("operator", "qlinear_conv", "rtx", REPAIR),
+    ("domain", "microsoft_domain", "rtx", REPAIR),
+    ("four_bits", "int4_weights_int8_activation", "rtx", "int4_weights"),
+    ("blocks", "int8_blocks", "rtx", "matmul_weight"),
+    ("eight_bit_float", "fp8_weights", "rtx", "matmul_weight"),
+    ("four_bit_float", "fp4_weights", "rtx", "int4_weights"),
+    ("mixed_types", "half_scale_float_data", "rtx", "missing_zero_point"),
+    ("opset", "half_old_opset", "rtx", REPAIR),
+    ("hidden", "conv_inside_if", "rtx", "missing_zero_point"),
+    ("weight_rank", "half_weights_rank_one", "rtx", REPAIR),
+    ("scale_length", "weight_scale_count", "rtx", "missing_zero_point"),
+    ("half_quantized", "weight_bare", "rtx", REPAIR),
+    ("half_quantized", "activation_bare", "rtx", "missing_zero_point"),
+    ("half_quantized", "matmul_one_of_two", "rtx", "matmul_both"),
+    ("scale_rank", "activation_rank_one", "rtx", REPAIR),
+    ("scale_rank", "shortcut_rank_one", "rtx", REPAIR),
+    ("activation_channels", "activation_per_channel", "rtx", REPAIR),
+    ("weight_axis", "matmul_weight_axis_zero", "rtx", REPAIR),
+    ("weight_axis", "conv_weight_axis_one", "rtx", REPAIR),
+    ("weight_path", "weight_transposed", "10", REPAIR),
+    ("concat_scales", "concat_other_scales", "rtx", REPAIR),
+    ("concat_scales", "concat_other_scales_bare", "rtx", REPAIR),
+    ("inside_fusion", "pair_before_relu", "rtx", REPAIR),
+    ("inside_fusion", "pair_before_batchnorm", "rtx", REPAIR),
+    ("residual", "residual_both", "rtx", "residual_shortcut"),
+    ("residual", "residual_bare", "rtx", "residual_shortcut"),
+    ("requantized", "pair_behind_pair", "rtx", REPAIR),
+    ("two_scales", "two_scales_for_one_tensor", "rtx", "one_scale_for_two"),
+    ("conv_transpose", "conv_transpose", "rtx", deconvolution_float),
+    ("average_pool", "global_pool", "rtx", "global_pool_float"),
+    ("attention", "attention_scores_only", "rtx", "attention_whole"),
+    ("fake_quantize", "pair_before_softmax", "rtx", softmax_in_float),
+    ("fake_quantize", "linear_resize", "rtx", "linear_resize_before_pair"),
+    ("float_island", "depthwise_float", "rtx", "depthwise"),
+    ("held_back", "resize_behind_pair", "rtx", REPAIR),
+    ("held_back", "channel_pad_behind_pair", "rtx", REPAIR),
+    ("padded", "pad_behind_pair", "8.6", "own_pad_behind_pair"),
+    ("transpose_axis", "conv_transpose", "8.6", "conv_transpose_per_tensor"),
+    ("halves", "halves_apart", "rtx", "missing_zero_point"),
+    ("dangling", "dangling_quantize", "rtx", REPAIR),
+    ("dangling", "dangling_dequantize", "rtx", REPAIR),
+    ("float_reader", "shared_with_float", "rtx", float_reader_apart),
+    ("output_pair", "pair_before_output", "rtx", float_output),
+    ("shared_pair", "shared_pair", "8.6", REPAIR),
+    ("per_tensor_weights", "weights_per_tensor", "rtx", "missing_zero_point"),
+    ("prequantized", "weights_prequantized", "8.6", "missing_zero_point"),
+    ("float_result", "sum_read_as_float", "rtx", "sum_float"),
+    ("small_product", "one_row", "rtx", "one_row_float"),
+    ("small_product", "narrow_head", "rtx", "narrow_head_float"),
+    ("bias", "bias_int8", "rtx", "bias_float"),
+    ("plugin", "plugin_between", "rtx", plugin_in_float),
+    ("no_kernel", "depthwise_swish", "8.6", depthwise_swish_in_float),
+    ("probabilities", "probabilities_coarse", "rtx", "attention_whole"),
+)
+
+SEEN_ELSEWHERE = frozenset(
+    {
+        "bias", "dangling", "domain", "float_reader", "halves", "opset", "padded", "per_tensor_weights", "prequantized",
+        "probabilities", "shared_pair", "transpose_axis", "unsigned", "weight_path",
+    }
+)  # fmt: skip
+"""Accuracy, other builders and other readers are better off; TensorRT for RTX builds as many kernels either way."""
+UNBUILDABLE = frozenset({"plugin", "no_kernel"})
+"""RTX has no such plugin, and no such gap."""
+
+
+def mended(graph: str, mend: str | Maker, folder) -> onnx.ModelProto:
+    if callable(mend):
+        return mend()
+    if mend != REPAIR:
+        return GRAPHS[mend]()
+    return normalize(load(models.save(GRAPHS[graph](), folder)))[0].proto
+
+
+def opened(proto: onnx.ModelProto, folder):
+    folder.mkdir(exist_ok=True)
+    return load(models.save(proto, folder))
+
+
+IDS = [f"{rule}: {graph}" for rule, graph, _, _ in MENDED]
+
+
+def test_every_rule_has_its_fix_tried():
+    assert {rule for rule, *_ in MENDED} == set(LINTS.names()) - {"old_gpu"}
+
+
+@pytest.mark.parametrize(("rule", "graph", "target", "mend"), MENDED, ids=IDS)
+def test_the_finding_is_gone_when_its_fix_is_followed(rule, graph, target, mend, tmp_path):
+    before = lint(opened(GRAPHS[graph](), tmp_path / "before"), builder(target))
+    after = lint(opened(mended(graph, mend, tmp_path), tmp_path / "after"), builder(target))
+    assert rule in {finding.rule for finding in before.findings}
+    assert rule not in {finding.rule for finding in after.findings}
+    if mend == REPAIR:
+        assert all("`qdqtool repair" in finding.fix for finding in before.findings if finding.rule == rule)
+
+
+@cache
+def grade(graph: str) -> tuple[int, int, int, int, int]:
+    return judged(GRAPHS[graph]())
+
+
+def judged(proto: onnx.ModelProto) -> tuple[int, int, int, int, int]:
+    """Whether it builds, INT8 nodes, kernels, roundings and bytes; more is better everywhere."""
+    from tests.placement.building import build
+
+    result = build(proto)
+    int8 = sum(word == "int8" for _, word in result.precision)
+    return (not result.error, int8, -len(result.kernels), -result.roundings, -result.bytes)
+
+
+@pytest.mark.rtx
+@pytest.mark.parametrize(
+    ("rule", "graph", "target", "mend"), [row for row in MENDED if row[0] not in UNBUILDABLE],
+    ids=[name for name, row in zip(IDS, MENDED, strict=True) if row[0] not in UNBUILDABLE],
+)  # fmt: skip
+def test_the_engine_is_better_when_the_fix_is_followed(rule, graph, target, mend, tmp_path):
+    pytest.importorskip("tensorrt_rtx", reason="needs the extra rtx")
+    before = grade(graph)
+    after = grade(mend) if isinstance(mend, str) and mend != REPAIR else judged(mended(graph, mend, tmp_path))
+    assert after[0]
+    if rule in SEEN_ELSEWHERE:
+        assert after[1] >= before[1]
+        assert after[2] >= before[2]
+    elif before[0]:
+        assert any(now > then for now, then in zip(after, before, strict=True)), (before, after)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_what_repair_is_said_to_do_it_does(graph, target, tmp_path):
+    model = load(models.save(GRAPHS[graph](), tmp_path))
+    said = {
+        f.rule
+        for f in lint(model, builder(target)).findings
+        if re.search("`qdqtool repair` (does|takes)", f.fix)
+    }
+    if not said:
+        return
+    try:
+        after = normalize(model)[0]
+    except InputFileError as refusal:
+        assert "scales" in refusal.what  # noqa: PT017 -- a model that contradicts itself
+        return
+    assert not said & {finding.rule for finding in lint(after, builder(target)).findings}
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_commands_and_options_in_fixes_exist(graph, tmp_path):
+    commands = application().commands
+    model = load(models.save(GRAPHS[graph](), tmp_path))
+    for target in TARGETS:
+        for finding in lint(model, builder(target)).findings:
+            for command, options in re.findall(r"`qdqtool (\w+)([^`]*)`", finding.fix):
+                known = {name for option in commands[command].params for name in option.opts}
+                assert set(re.findall(r"--[\w-]+", options)) <= known
