@@ -31,7 +31,7 @@ class Shown:
 
 
 class RunStore(Protocol):
-    """What is known of a sample, by the name of the subset."""
+    """What is known of a sample, by a key that only one set of nodes has."""
 
     def read(self, sample: int) -> dict[str, Shown]:
         """What earlier runs on this sample showed."""

@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -111,11 +110,6 @@ def _alone(name: str) -> str:
 
 def _without(name: str) -> str:
     return f"without {name}"
-
-
-def _float(names: Sequence[str]) -> str:
-    """A name that only this set of units has, whatever their order."""
-    return f"float {hashlib.sha256(repr(sorted(names)).encode()).hexdigest()[:16]}"
 
 
 @dataclass(frozen=True, slots=True)

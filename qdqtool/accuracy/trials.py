@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -76,21 +77,23 @@ class Bench:
     def run(
         self, subsets: Subsets, samples: SampleSource, limit: int | None = None, on_run: OnRun | None = None
     ) -> dict[str, Outcome]:
-        """What every subset does over the first `limit` samples.
+        """What every subset does over the first `limit` samples; of equal subsets one is run.
 
         `on_run` is called after each sample with the number of runs done and of all runs.
         """
         total = len(samples) if limit is None else min(limit, len(samples))
+        keys = {name: _key(subset) for name, subset in subsets.items()}
+        wanted = {keys[name]: subset for name, subset in subsets.items()}
         shown: dict[str, list[Shown]] = {name: [] for name in subsets}
         for number, sample in enumerate(islice(iter(samples), total)):
             known = self._store.read(number)
-            missing = {name: subset for name, subset in subsets.items() if name not in known}
+            missing = {key: subset for key, subset in wanted.items() if key not in known}
             if missing:
                 fresh = self._show(sample, missing)
                 self._store.write(number, fresh)
                 known |= fresh
             for name, entries in shown.items():
-                entries.append(known[name])
+                entries.append(known[keys[name]])
             if on_run is not None:
                 on_run((number + 1) * len(subsets), total * len(subsets))
         return {name: self._outcome(entries) for name, entries in shown.items()}
@@ -145,6 +148,11 @@ class Bench:
             noise=float((noise[known] / signal[known]).mean()) if known.any() else 0.0,
             task=None if count is None else count.result(),
         )
+
+
+def _key(subset: frozenset[str]) -> str:
+    """What a store calls a subset: whatever a study is about, the same nodes have the same name, and no others."""
+    return hashlib.sha256(repr(sorted(subset)).encode()).hexdigest()[:32]
 
 
 def inputs_without(runner: Runner, switches: Mapping[str, str]) -> tuple[TensorInfo, ...]:

@@ -193,6 +193,30 @@ def test_a_study_that_was_stopped_goes_on_and_ends_the_same(tmp_path: Path) -> N
         assert again.calls <= whole.calls
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (Wish(groups=("[ls]*",)), Wish(groups=("loud", "[ls]*"))),
+        (Wish(top=4, quick=1), Wish(top=2, quick=8)),
+    ],
+    ids=["other groups of one name", "fewer exact runs"],
+)
+def test_another_study_of_the_same_model_takes_over_only_runs_of_the_same_nodes(
+    first: Wish, second: Wish, tmp_path: Path
+) -> None:
+    studied(wish=first, store=Journal(tmp_path / "runs.jsonl", "key"))
+    assert studied(wish=second, store=Journal(tmp_path / "runs.jsonl", "key")) == studied(wish=second)
+
+
+def test_subsets_of_the_same_nodes_are_run_once() -> None:
+    """Of two nodes, one left out is the other alone and the first step of the curve."""
+    noises = {"loud": 0.3, "soft": 0.01}
+    runner = Noisy(noises)
+    studied(noises, runner=runner)
+    both_and_each, nothing, plain = 3, 1, 1
+    assert runner.calls == 8 * (plain + both_and_each) + 8 * (plain + nothing)
+
+
 def test_runs_of_another_model_are_not_taken_over(tmp_path: Path) -> None:
     path = tmp_path / "runs.jsonl"
     studied(store=Journal(path, "old"))
