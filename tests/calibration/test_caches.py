@@ -294,7 +294,11 @@ def test_a_table_of_qdqtool_is_read_without_its_weights(tmp_path: Path) -> None:
     from qdqtool.core.calibration import CalibrationTable, TensorRange
     from qdqtool.core.kinds import CALIBRATION
 
-    ranges = (TensorRange(tensor="x", amax=(127.0,)), TensorRange(tensor="w", amax=(1.0, 2.0), axis=0))
+    ranges = (
+        TensorRange(tensor="x", amax=(127.0,)),
+        TensorRange(tensor="w", amax=(1.0, 2.0), axis=0),
+        TensorRange(tensor="w of one channel", amax=(1.0,), axis=0),
+    )
     CALIBRATION.write(tmp_path / "c.json", CalibrationTable(ranges=ranges))
     cache = read_cache(tmp_path / "c.json")
     assert (cache.format, [(entry.tensor, entry.scale) for entry in cache.entries]) == (TABLE, [("x", 1.0)])
@@ -501,6 +505,38 @@ def test_implicit_to_explicit_and_back_keeps_every_bit(tmp_path: Path) -> None:
     again, _ = to_qdq(tmp_path / "plain.onnx", back, Recipe())
     save(again, tmp_path / "again.onnx")
     assert np.array_equal(models.run(again.proto, feeds)["logits"], models.run(made.proto, feeds)["logits"])
+
+
+def pools(folder: Path) -> Path:
+    """A Concat of pools, which insertion gives a scale a hair above that of its inputs."""
+    sketch = models.Sketch()
+    branches = [sketch.conv("first", sketch.input("x", ["N", 4, 8, 8]), (4, 4))]
+    for number in (1, 2):
+        attributes = {"kernel_shape": [3, 3], "pads": [1] * 4}
+        branches.append(sketch.node("MaxPool", branches[-1:], f"pool{number}_y", **attributes))
+    joined = sketch.node("Concat", branches, "joined", name="concat", axis=1)
+    sketch.output(sketch.conv("last", joined, (12, 4)), ["N", 4, 8, 8])
+    return models.save(sketch.model(), folder)
+
+
+@pytest.mark.parametrize("types", ["fp32", "fp16"])
+def test_what_shares_a_scale_shares_it_again_after_any_number_of_ways(types: str, tmp_path: Path) -> None:
+    from qdqtool.core.recipe import InsertOptions, Recipe
+    from qdqtool.graph.save import save
+    from qdqtool.workflows.caches import from_qdq, to_qdq
+
+    recipe = Recipe(insert=InsertOptions(types=types))
+    given = cache(x=0.5, first_y=0.25, pool1_y=0.25, pool2_y=0.25, joined=0.25)
+    path, wanted = pools(tmp_path), {entry.tensor: entry.scale for entry in given.entries}
+    for _ in range(2):
+        made, _ = to_qdq(path, given, recipe)
+        save(made, tmp_path / "qdq.onnx")
+        plain, back, _ = from_qdq(tmp_path / "qdq.onnx", make_header("8.6.1", "EntropyCalibration2"))
+        found = {entry.tensor: entry.scale for entry in back.entries}
+        assert {name: found[name] for name in wanted} == wanted
+        assert len(found) == len(wanted) or types == "fp16"  # which adds tensors of its own
+        path, given = tmp_path / "plain.onnx", back
+        save(plain, path)
 
 
 def test_a_cache_that_fits_nothing_is_refused(tmp_path: Path) -> None:

@@ -18,9 +18,10 @@ from qdqtool.core.placement import Decision, Placement, SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.recipe import CalibrationOptions
 from qdqtool.errors import UsageError
+from qdqtool.graph.scales import a_step_above
 
 if TYPE_CHECKING:
-    from qdqtool.graph.view import GraphView
+    from qdqtool.graph.view import GraphView, Node
 
 CARRIERS = frozenset(
     {
@@ -115,7 +116,7 @@ def scales_of(pairs: Sequence[QdqPair], view: GraphView) -> tuple[dict[str, floa
                 f"{pair.tensor}: quantized with {scales[pair.tensor]:g} and {scale:g}; the larger one is kept"
             )
             scales[pair.tensor] = max(scale, scales[pair.tensor])
-    return _carried(scales, view), notes
+    return _carried(_together(scales, view), view), notes
 
 
 def _doubts(cache: Cache) -> list[str]:
@@ -168,15 +169,32 @@ def _expressible(pair: QdqPair) -> float:
     return float(np.float32(pair.scale[0]))
 
 
+def _together(scales: dict[str, float], view: GraphView) -> dict[str, float]:
+    """Without the hair that insertion put between a Concat and its inputs, which share one range."""
+    found = dict(scales)
+    for node in view.nodes:
+        inputs = {found.get(tensor) for tensor in node.inputs}
+        (one, *others) = inputs or {None}
+        if node.op != "Concat" or one is None or others or node.outputs[0] not in found:
+            continue
+        above = {
+            float(a_step_above(np.asarray(one, np.float32), dtype))
+            for dtype in (DType.FLOAT32, DType.FLOAT16)
+        }
+        if found[node.outputs[0]] in above:
+            found[node.outputs[0]] = one
+    return found
+
+
 def _carried(scales: dict[str, float], view: GraphView) -> dict[str, float]:
     found = dict(scales)
     for node in view.nodes:
-        if node.op in CARRIERS and node.inputs[0] in found:
+        if _carries(node, view) and node.inputs[0] in found:
             for output in node.outputs:
                 found.setdefault(output, found[node.inputs[0]])
     for node in reversed(view.nodes):
         if (
-            node.op in CARRIERS
+            _carries(node, view)
             and node.op != "Gather"
             and len(node.outputs) == 1
             and node.outputs[0] in scales
@@ -185,3 +203,10 @@ def _carried(scales: dict[str, float], view: GraphView) -> dict[str, float]:
             if is_all and not view.is_constant(node.inputs[0]):
                 found.setdefault(node.inputs[0], scales[node.outputs[0]])
     return found
+
+
+def _carries(node: Node, view: GraphView) -> bool:
+    """Whether the outputs hold nothing but values of the first input, as near as a float type can."""
+    if node.op == "Cast":
+        return all(view.info(name).dtype.is_float for name in (*node.inputs, *node.outputs))
+    return node.op in CARRIERS

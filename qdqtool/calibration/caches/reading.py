@@ -126,7 +126,7 @@ def _json(path: Path, content: bytes) -> Cache:
         raise _foreign(path, f"is no JSON that can be read: {error}") from error
     if value.get("kind") == CALIBRATION.kind:
         table = CALIBRATION.read(path)
-        entries = [Entry(tensor=e.tensor, scale=e.scales[0]) for e in table.ranges if len(e.amax) == 1]
+        entries = [Entry(tensor=e.tensor, scale=e.scales[0]) for e in table.ranges if e.axis is None]
         return Cache(format=TABLE, entries=tuple(entries))
     found = {name: _amax(entry) for name, entry in value.items() if name != "CLS"}
     ranges = {name: amax for name, amax in found.items() if amax is not None}
