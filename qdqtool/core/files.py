@@ -5,11 +5,16 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from qdqtool.errors import InputFileError
+
+_DRAFT = ".draft-"
+_FORGOTTEN_S = 3600.0
+"""Age of drafts that belong to nobody any more."""
 
 
 @contextmanager
@@ -21,7 +26,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}{_DRAFT}", dir=path.parent)
     except OSError as error:
         raise _unwritable(path, error) from error
     os.close(handle)
@@ -34,6 +39,14 @@ def replacing(path: Path) -> Iterator[Path]:
         raise _unwritable(path, error) from error
     finally:
         draft.unlink(missing_ok=True)
+
+
+def sweep(folder: Path) -> None:
+    """Remove the drafts that processes left in `folder` when they were killed, more than an hour ago."""
+    for left in folder.glob(f".*{_DRAFT}*"):
+        with suppress(OSError):  # somebody else has removed it, or it is not ours to remove
+            if time.time() - left.stat().st_mtime > _FORGOTTEN_S:
+                left.unlink()
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from qdqtool.core.artefacts import Artefact, canonical
-from qdqtool.core.files import digest_file
+from qdqtool.core.files import digest_file, sweep
 from qdqtool.errors import InputFileError, UsageError
 
 log = logging.getLogger(__name__)
@@ -84,6 +84,7 @@ class RunFolder:
                 where=str(self.path),
             ) from None
         try:
+            sweep(self.path)
             yield
         finally:
             lock.release()
