@@ -184,14 +184,22 @@ def measure_rtx(graphs: Iterable[tuple[str, onnx.ModelProto]]) -> tuple[Score, S
 
 
 def _kernels(name: str, prediction: Prediction, built: Built) -> Score:
-    """Kernels whose stated nodes are exactly those of one predicted layer; a product counts for its own kernel only."""
+    """Kernels whose stated nodes are exactly those of one predicted layer.
+
+    A product, and what its own kernel states with it, counts for that kernel only: kernels that pad or scale for it
+    state them too.
+    """
     products = {node.node for node in prediction.nodes if node.compute}
     silent = {row.node for row in prediction.ledger if row.kind == "DQ" or row.end in _BUILD_TIME}
+    stated = {layer.name: set(layer.onnx_nodes) - silent for layer in built.kernels}
+    generated = {
+        layer.name for layer in built.kernels if layer.kind == "kgen" and "_gemm_mha" not in layer.name
+    }
+    held = [own for kernel, own in stated.items() if kernel not in generated and own & products]
     real = set()
-    for layer in built.kernels:
-        stated = set(layer.onnx_nodes) - silent
-        generated = layer.kind == "kgen" and "_gemm_mha" not in layer.name
-        real.add(frozenset(stated - products if generated else stated))
+    for kernel, nodes in stated.items():
+        others = [own for own in held if own & nodes & products] if kernel in generated else []
+        real.add(frozenset(nodes.difference(products if kernel in generated else (), *others)))
     real.discard(frozenset())
     named = frozenset().union(*real)
     predicted = {frozenset(set(layer.nodes) - silent) & named for layer in prediction.layers}

@@ -21,15 +21,15 @@ from qdqtool.placement.equivalence import classes
 from qdqtool.placement.flow import Flow
 from qdqtool.placement.patterns import attentions, between, int8_obstacle, readers
 from qdqtool.placement.predict.demand import Demands
+from qdqtool.placement.predict.epilogues import ALONE, Epilogues
 from qdqtool.placement.predict.kernels import why_alone, why_dequantized_apart
-from qdqtool.placement.predict.layers import is_swish
 from qdqtool.placement.predict.naming import layer_name
-from qdqtool.placement.predict.sums import Axes, axes
+from qdqtool.placement.predict.sums import Axes, axes, shrinks
 from qdqtool.placement.weighted import COMPUTE
 
-_ALONE = frozenset({"AveragePool", "GRU", "LSTM", "MaxPool", "RNN"})
-_ACTIVATIONS = frozenset({"Clip", "Relu", "Sigmoid"})
 _PAIR = frozenset({"DequantizeLinear", "QuantizeLinear"})
+_CHAIN = 4
+"""Q and DQ that are looked through in front of a sum."""
 
 
 class RtxPlan:
@@ -67,35 +67,20 @@ class RtxPlan:
             if fused and all(node.op == "QuantizeLinear" for node in behind):
                 inside = (scores, *between(self._flow.view, scores, values), values, *behind)
                 self._put(list(dict.fromkeys(n.name for n in inside if self._is_run_time(n))))
+        epilogues = Epilogues(self._flow, self._precision)
         merged: dict[tuple[str, str, tuple[float, ...]], list[str]] = defaultdict(list)
         for node in self._flow.products():
             if node.name not in self._home:
-                merged[self._merge_key(node)].extend((node.name, *self._activation(node)))
+                own = tuple(taken.name for taken in epilogues.of(node) if self._is_run_time(taken))
+                merged[self._merge_key(node, own)].extend((node.name, *own))
         for names in merged.values():
             self._put(names)
 
-    def _activation(self, node: Node) -> tuple[str, ...]:
-        """The activation that a float convolution does itself, and the residual Add in front of it."""
-        if not node.op.startswith("Conv") or self._precision[node.name] is DType.INT8:
-            return ()
-        readers = self._flow.readers(node.outputs[0])
-        taken: tuple[Node, ...] = ()
-        if len(readers) == 1 and readers[0].op == "Add" and self._is_last_branch(node, readers[0]):
-            taken, readers = readers, self._flow.readers(readers[0].outputs[0])
-        if is_swish(readers) or (len(readers) == 1 and readers[0].op in _ACTIVATIONS):
-            taken += readers
-        return tuple(reader.name for reader in taken)
-
-    def _is_last_branch(self, node: Node, add: Node) -> bool:
-        """Whether everything else that an Add of two values sums is made before `node` is."""
-        makers = [self._flow.view.producer(tensor) for tensor in add.inputs]
-        return all(maker is None or maker.position <= node.position for maker in makers)
-
-    def _merge_key(self, node: Node) -> tuple[str, str, tuple[float, ...]]:
-        """Matrix products of one input and one scale are merged; everything else is alone."""
+    def _merge_key(self, node: Node, own: tuple[str, ...]) -> tuple[str, str, tuple[float, ...]]:
+        """Matrix products of one input and one scale are merged; what takes more along is alone."""
         pair = self._flow.origin(node, 0)
         convolves = node.op in {"Conv", "ConvTranspose"}
-        if convolves or self._is_weight(node, 0) or not self._is_weight(node, 1):
+        if convolves or own or self._is_weight(node, 0) or not self._is_weight(node, 1):
             return node.name, "", ()
         return (node.inputs[0], node.op, ()) if pair is None else (pair.tensor, node.op, pair.scale)
 
@@ -108,23 +93,39 @@ class RtxPlan:
     def _place_rest(self) -> None:
         """Join what lies between products and follows each other."""
         level = self._levels()
+        kept = {name for node in self._flow.view.nodes for name in self._kept(node)}
         links: list[tuple[str, ...]] = []
         for node in self._flow.view.nodes:
-            if node.name not in level or node.op in _ALONE:
+            if node.name not in level or node.op in ALONE or node.name in kept:
                 continue
             links.append((node.name,))
             for tensor in node.inputs:
                 maker = self._maker(node, tensor)
-                if maker is not None and maker.op not in _ALONE and level.get(maker.name) == level[node.name]:
+                if maker is not None and maker.op not in ALONE and level.get(maker.name) == level[node.name]:
                     links.append((maker.name, node.name))
         for names in classes(links):
             self._put(sorted(names))
         for node in self._flow.view.nodes:
-            if node.name in level and node.op in _ALONE:
-                self._put([node.name])
+            if node.name in level and node.op in ALONE:
+                self._put([node.name, *self._kept(node)])
+
+    def _kept(self, pool: Node) -> tuple[str, ...]:
+        """The Q in the kernel of a pool."""
+        readers = self._flow.readers(pool.outputs[0]) if pool.op == "MaxPool" else ()
+        alone = len(readers) == 1 and readers[0].op == "QuantizeLinear" and self._is_first_twin(readers[0])
+        kept = alone and self._demands.passes(pool) and self._keeps(pool)
+        return (readers[0].name,) if kept else ()
 
     def _levels(self) -> dict[str, int]:
         """How many products, pools and changes of the axes of sums are on the longest way to each node between them."""
+        first = self._counted(frozenset())
+        ending = frozenset(
+            node.name for node in self._flow.view.nodes if shrinks(node) and self._shares(node, first)
+        )
+        return self._counted(ending) if ending else first
+
+    def _counted(self, ending: frozenset[str]) -> dict[str, int]:
+        """The levels; behind nodes that are `ending` their kernel the next one begins."""
         depth: dict[str, int] = {}
         level: dict[str, int] = {}
         summed: dict[str, Axes] = {}
@@ -135,7 +136,7 @@ class RtxPlan:
             own = axes(self._flow.view, node)
             if own and before - {own}:
                 start, before = start + 1, set()
-            barrier = node.name in self._home or node.op in _ALONE
+            barrier = node.name in self._home or node.op in ALONE or node.name in ending
             depth[node.name] = start + barrier
             summed[node.name] = () if barrier else own or next(iter(sorted(before)), ())
             if node.name not in self._home and self._is_run_time(node):
@@ -144,13 +145,37 @@ class RtxPlan:
             self._delay(node, level)
         return level
 
+    def _shares(self, total: Node, level: dict[str, int]) -> bool:
+        """Whether a later kernel wants what `total` sums up too: one that writes all of it computes no further."""
+        here = level.get(total.name)
+        tensor = total.inputs[0]
+        for _ in range(_CHAIN):
+            maker = self._flow.view.producer(tensor)
+            if maker is None or level.get(maker.name) != here:
+                return False  # another kernel wrote it
+            if self._leaves(tensor, here, level):
+                return True
+            if maker.op not in _PAIR:
+                return False
+            tensor = maker.inputs[0]
+        return False
+
+    def _leaves(self, tensor: str, here: int | None, level: dict[str, int]) -> bool:
+        """Whether a kernel but that of `here` reads a tensor, or its INT8 values."""
+        for use in self._flow.view.uses(tensor):
+            if level.get(use.node.name) != here:
+                return True
+            if use.node.op == "QuantizeLinear" and self._leaves(use.node.outputs[0], here, level):
+                return True
+        return self._flow.view.is_output(tensor)
+
     def _delay(self, node: Node, level: dict[str, int]) -> None:
         """What only one later stretch reads is made there, from the result of the product in front of it."""
-        if node.name not in level or node.op in _ALONE or not self._may_wait(node):
+        if node.name not in level or node.op in ALONE or not self._may_wait(node):
             return
         uses = [use.node for output in node.outputs for use in self._flow.view.uses(output)]
-        wanted = {level.get(use.name, -1) for use in uses if use.op not in _ALONE}
-        if len(wanted) == 1 and all(use.op not in _ALONE for use in uses):
+        wanted = {level.get(use.name, -1) for use in uses if use.op not in ALONE}
+        if len(wanted) == 1 and all(use.op not in ALONE for use in uses):
             level[node.name] = max(level[node.name], *wanted)
 
     def _may_wait(self, node: Node) -> bool:
@@ -166,10 +191,17 @@ class RtxPlan:
         if node.op != "QuantizeLinear":
             return maker
         while maker is not None and maker.op != "Concat" and self._demands.passes(maker):
-            pooled = maker.op in _ALONE
+            if self._keeps(maker):
+                return maker
+            pooled = maker.op in ALONE
             maker = self._flow.view.producer(maker.inputs[0])
             found = maker if pooled else found
         return found
+
+    def _keeps(self, node: Node) -> bool:
+        """Whether a pool keeps the Q behind it, as INT8 values come in."""
+        maker = self._flow.view.producer(node.inputs[0])
+        return node.op == "MaxPool" and maker is not None and maker.op == "DequantizeLinear"
 
     def _is_run_time(self, node: Node) -> bool:
         """Whether a node leaves work for run time: no constant, no twin of another Q, no DQ that only products read."""

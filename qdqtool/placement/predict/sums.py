@@ -8,6 +8,11 @@ Axes = tuple[int, ...]
 _REDUCTIONS = frozenset({"ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"})
 
 
+def shrinks(node: Node) -> bool:
+    """Whether a node makes fewer values than it reads."""
+    return node.op in _REDUCTIONS or node.op == "GlobalAveragePool"
+
+
 def axes(view: GraphView, node: Node) -> Axes:
     """The axes that `node` sums along, from the front; () for nodes that sum nothing or of unknown rank."""
     shape = view.info(node.inputs[0]).shape if node.inputs else None
