@@ -140,6 +140,8 @@ def _why(case: Case, kind: Verdict, precision: DType) -> tuple[str, str]:
     found = causes(case)
     if found:
         reason = "; ".join(cause.reason for cause in found)
+        if kind is Verdict.ATTENTION and not case.decisions:
+            return reason, _FUSED
         return reason, "; ".join(dict.fromkeys(cause.fix for cause in found))
     if precision is DType.UNKNOWN:
         return (
@@ -182,6 +184,10 @@ def _absorbed(case: Case, others: tuple[EngineLayer, ...]) -> NodeVerdict:
     return replace(verdict, fix=fix) if fix else verdict
 
 
+_FUSED = (
+    "leave it, for it is one kernel; or put Q/DQ on both inputs of both products and behind the second one: half of "
+    "them takes the kernel apart"
+)
 _FIXES = {
     Verdict.ABSORBED: "nothing to do",
     Verdict.NOT_FOUND: "check that the layer information belongs to this model and is detailed",

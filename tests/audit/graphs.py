@@ -233,6 +233,16 @@ def squeezed() -> onnx.ModelProto:
     return s.model()
 
 
+def vector_float_weight() -> onnx.ModelProto:
+    """A product of one vector, whose weight has no Q/DQ: the builder writes it as multiply and sum."""
+    s = Quantized()
+    y = s.qconv("c1", s.input("x", [1, 16, 8, 8]), channels=(16, 32))
+    y = s.qdq("fc_x", s.node("GlobalAveragePool", [y], "mean", name="mean"))
+    y = s.node("Flatten", [y], "flat_y", name="flat")
+    s.output(s.node("Gemm", [y, s.weight("fc_w", 10, 32)], "y", name="fc", transB=1), [1, 10])
+    return s.model()
+
+
 def einsum(*, both: bool = True) -> onnx.ModelProto:
     s = Quantized()
     weight = s.weight("e_w", 32, 24)
@@ -327,6 +337,7 @@ GRAPHS: dict[str, Callable[[], onnx.ModelProto]] = {
         twice_rounded_weight,
         float_transposed_conv,
         squeezed,
+        vector_float_weight,
         einsum,
         einsum_float_weight,
         attention,

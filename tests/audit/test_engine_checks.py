@@ -10,7 +10,7 @@ import pytest
 from qdqtool.audit import audit, examine, stage
 from qdqtool.core.difference import EngineDiff, EngineTotals, LayerPair, Side
 from qdqtool.core.dtypes import DType
-from qdqtool.core.engine import Engine
+from qdqtool.core.engine import Engine, Role
 from qdqtool.core.findings import Finding, Severity
 from qdqtool.core.timing import Profile, ProfileRow
 from qdqtool.engine import read, read_text
@@ -78,6 +78,23 @@ def test_a_cast_between_two_kernels_is_needless_and_names_both():
     )
     assert (finding.subject, finding.bytes) == ("cast", (4 + 2) * 32 * 64)
     assert "casts fp32 to fp16 (REFORMAT), between c1 and c2" in finding.reason
+
+
+def test_a_kernel_of_float_constants_is_not_said_to_dequantize():
+    from tests.audit.scenes import engine as made
+    from tests.audit.scenes import kernel as scene_kernel
+    from tests.audit.scenes import tensor as scene_tensor
+
+    for dtype, reason, fix in (
+        (DType.INT8, "dequantizes a weight", "quantize the activation"),
+        (DType.FLOAT32, "computes from constants", "fold constants"),
+    ):
+        alone = replace(
+            scene_kernel("k", role=Role.OTHER), inputs=(), constants=(scene_tensor("held", dtype),)
+        )
+        (finding,) = audit(None, made(alone)).findings
+        assert (finding.check, finding.reason.partition(" in ")[0]) == ("runtime_weights", reason)
+        assert finding.fix.startswith(fix)
 
 
 def test_a_dequantize_kernel_between_two_others_is_unfused():

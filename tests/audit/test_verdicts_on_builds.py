@@ -48,6 +48,7 @@ EXPECTED: dict[str, dict[str, tuple[str, str]]] = {
     "twice_rounded_weight": {"c1": ("int8", "")},
     "float_transposed_conv": {"c1": ("int8", ""), "up": ("fp32", "no ConvTranspose in INT8")},
     "squeezed": {"fc1": ("int8", ""), "fc2": ("unknown", "so small that __myl_")},
+    "vector_float_weight": {"c1": ("int8", ""), "fc": ("unknown", "no Q/DQ on its weight")},
     "einsum": {"e": ("int8", "")},
     "einsum_float_weight": {"e": ("fp32", "no Q/DQ on its weight")},
 }

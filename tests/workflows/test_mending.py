@@ -32,6 +32,9 @@ TO_INT8 = {
     "matmul_float_activation": "mm",
     "one_matrix_quantized": "mm",
     "cast_between": "c1",
+    "vector_float_weight": "fc",
+    "turned_axis": "c1",
+    "einsum_float_weight": "e",
     "attention_scores_only": "av",
     "attention_values_only": "qk",
 }

@@ -4,7 +4,8 @@
 
 The scores, tokens times tokens for every head, are written and read twice. A fused kernel never writes them. In INT8 it
 needs Q/DQ on both inputs of both products, the softmax output included, and on the result of the second product, for it
-writes INT8; in other patterns the builder falls apart into products, pads and slices.
+writes INT8; in other patterns the builder falls apart into products, pads and slices. Without Q/DQ the attention is
+fused in FP16 and BF16, and not in FP32.
 """
 
 from __future__ import annotations
@@ -57,7 +58,10 @@ def find(scene: Scene) -> Iterator[Draft]:
 def _fix(scene: Scene, layer: EngineLayer, products: tuple[EngineLayer, ...]) -> str:
     """What keeps these kernels from being one."""
     between = layer.inputs[0].dtype is DType.INT8
-    if any(product.precision is not DType.INT8 for product in products):
+    types = {product.precision for product in products}
+    if types == {DType.FLOAT32} and not between:
+        return f"{_ALL_OR_NONE} and in FP16 (`qdqtool convert`): in FP32 nothing is fused"
+    if types != {DType.INT8}:
         return _BETWEEN if between else _ALL_OR_NONE
     open_end = scene.view is not None and any(True for _ in unquantized_results(scene, layer))
     if between:

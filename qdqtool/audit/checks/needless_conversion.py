@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from qdqtool.audit.check import Check, Draft
 from qdqtool.audit.kernels import inside, origin
+from qdqtool.audit.operands import MOVES
 from qdqtool.audit.scene import Scene, bytes_of
 from qdqtool.core.engine import EngineLayer
 from qdqtool.core.findings import Severity
@@ -40,11 +41,22 @@ def find(scene: Scene) -> Iterator[Draft]:
 def _told(scene: Scene, layer: EngineLayer) -> tuple[str, str]:
     """What the kernel does, and what to do about it."""
     source, target = layer.inputs[0], layer.outputs[0]
+    asked = _asked(scene, layer)
     if source.dtype is not target.dtype:
-        return f"casts {source.dtype} to {target.dtype}", _AGREE
+        cast = asked.get("Cast")
+        fix = f"give both sides of the model's own {cast} one type, and take it out" if cast else _AGREE
+        return f"casts {source.dtype} to {target.dtype}", fix
     if scene.wiring.in_parts(target):
         return f"copies its part of a {target.dtype} concatenation", _IN_PLACE
-    return f"reorders {source.dtype} in memory", _AGREE
+    mover = next((name for op, name in asked.items() if op in MOVES), "")
+    fix = f"nothing to do: the model itself asks for it with {mover}" if mover else _AGREE
+    return f"reorders {source.dtype} in memory", fix
+
+
+def _asked(scene: Scene, layer: EngineLayer) -> dict[str, str]:
+    """The nodes of the model in the kernel: operator and name."""
+    known = scene.view.by_name if scene.view is not None else {}
+    return {known[name].op: name for name in layer.onnx_nodes if name in known}
 
 
 PLUGIN = Check(code="QDQ203", severity=Severity.INFO, find=find)

@@ -2,8 +2,8 @@
 
 It has no run-time input. Mostly it reads INT8 weights, turns them into floats and writes them, each time the engine
 runs: that happens where a weight has Q/DQ but its operation runs in float, so the Q/DQ on the weight only costs.
-A weight behind two pairs is rounded a second time in every inference. Sometimes the kernel multiplies two constants
-that nobody folded. Where only weights were to be INT8, matrix products need no such kernel, and convolutions do.
+A weight behind two pairs is rounded a second time in every inference. Sometimes the kernel multiplies or gathers
+constants that nobody folded. Where only weights were to be INT8, matrix products need no such kernel, and convolutions do.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import NodeVerdict, Severity
 from qdqtool.graph.view import GraphView, Node
 
-_FOLD = "fold constants before the build (prepare.fold_constants: true)"
+_FOLD = (
+    "fold constants before the build (prepare.fold_constants: true; in a Q/DQ model `qdqtool repair` does it)"
+)
 _QUANTIZE = "quantize the activation of the operation that uses this weight, or take the Q/DQ off the weight"
 _TWICE = "keep one of the Q/DQ pairs that stand one behind the other on this weight (`qdqtool repair` takes the other away)"
 _LEAVE = "leave Conv out of place.ops: only matrix products dequantize their weights inside their own kernel"
@@ -31,7 +33,7 @@ def find(scene: Scene) -> Iterator[Draft]:
         if layer.inputs or not layer.constants or not layer.outputs:
             continue
         sizes = [tensor.bytes for tensor in (*layer.constants, *layer.outputs)]
-        folds = layer.role is Role.COMPUTE or "Sum" in layer.name
+        folds = layer.role is Role.COMPUTE or "Sum" in layer.name or not _holds_int8(layer)
         origin = ", ".join(layer.onnx_nodes[:3]) or layer.constants[0].name
         readers = _readers(scene, layer)
         yield Draft(
@@ -50,8 +52,12 @@ def _folded(readers: list[NodeVerdict]) -> str:
 
 def _does(layer: EngineLayer, *, folds: bool) -> str:
     if folds:
-        return "multiplies constants"
+        return "multiplies constants" if layer.role is Role.COMPUTE else "computes from constants"
     return "rounds a weight a second time" if _again(layer) else "dequantizes a weight"
+
+
+def _holds_int8(layer: EngineLayer) -> bool:
+    return "Roun" in layer.name or any(tensor.dtype is DType.INT8 for tensor in layer.constants)
 
 
 def _again(layer: EngineLayer) -> bool:

@@ -18,7 +18,7 @@ from qdqtool.graph.view import GraphView, Node
 from qdqtool.workflows.mending.ties import untied
 from qdqtool.workflows.mending.wishes import Aim, How, Idea, Want, scale_of
 
-_LEFT_ALONE = frozenset({Verdict.ABSORBED, Verdict.NOT_FOUND, Verdict.UNKNOWN})
+_LEFT_ALONE = frozenset({Verdict.NOT_FOUND, Verdict.UNKNOWN})
 _KERNEL_CHECKS = frozenset({"runtime_weights", "unfused_qdq", "needless_conversion", "conversion_chain"})
 
 
@@ -28,6 +28,8 @@ def ideas(scene: Scene, found: Audit) -> Iterator[Idea]:
     islands = {finding.subject for finding in found.findings if finding.check == "float_island"}
     for case, verdict in zip(scene.cases, scene.verdicts, strict=True):
         if verdict.precision is DType.INT8 or verdict.verdict in _LEFT_ALONE:
+            continue
+        if verdict.verdict is Verdict.ABSORBED and not _half_quantized(case):
             continue
         # What a placement keeps float on purpose is not called a fallback.
         meant = bool(case.decisions) and not case.requested
@@ -39,6 +41,10 @@ def ideas(scene: Scene, found: Audit) -> Iterator[Idea]:
     for finding in found.findings:
         yield from _leaner(scene, scene.view, finding)
     yield from untied(scene)
+
+
+def _half_quantized(case: Case) -> bool:
+    return len({operand.quantized for operand in case.operands}) > 1
 
 
 def _has_kernel(case: Case) -> bool:
