@@ -9,7 +9,7 @@ from glob import glob
 from pathlib import Path
 
 from qdqtool.calibration.collect import Collection
-from qdqtool.calibration.crew import Manner
+from qdqtool.calibration.crew import Crew, Manner
 from qdqtool.calibration.histograms import Histograms
 from qdqtool.calibration.samples import Samples, open_samples
 from qdqtool.calibration.samples.spec import NanPolicy
@@ -128,6 +128,32 @@ class Calibration:
         if kept is None:
             return collection.run(span, on_progress=on_progress)
         return collection.resume(span, kept, on_progress=on_progress)
+
+    def check(self, histograms: Histograms) -> None:
+        """Make sure that histograms from elsewhere are of this model, and of these samples if any are named.
+
+        Raises:
+            InputFileError: they are not.
+        """
+        identity = histograms.identity
+        if not identity:
+            return
+        tensors = tuple(sorted(histograms.tensors))
+        view = self.model.view
+        made = {name for node in view.nodes for name in node.outputs} | {info.name for info in view.inputs}
+        is_ours = made.issuperset(tensors)
+        if not is_ours or Crew(self.model, tensors, Manner(), identify=True).digest != identity["model"]:
+            raise InputFileError(
+                "the histograms were collected from another model, or with another recipe.prepare",
+                fix="merge with the model that the shards ran",
+                where=str(self.order.model),
+            )
+        if self.order.samples and self.samples.digest != identity["samples"]:
+            raise InputFileError(
+                "the histograms were collected from other samples",
+                fix="name the samples that the shards ran, or none",
+                where=self.order.samples,
+            )
 
     def tables(self, histograms: Histograms, methods: Sequence[str]) -> dict[str, CalibrationTable]:
         """One table per method; biases are corrected where the recipe asks for it and samples are at hand."""

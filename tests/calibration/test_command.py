@@ -10,7 +10,9 @@ import textwrap
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import numpy_helper
 
 from qdqtool.cli.app import run
 from qdqtool.cli.bare_cluster import spelled_out
@@ -77,6 +79,40 @@ def test_shards_are_merged_to_the_same_bytes(bias: str, model: str, data: str, t
         assert merged.read_bytes() == whole.read_bytes()
 
 
+@pytest.fixture
+def parts(model: str, data: str, tmp_path: Path) -> str:
+    for number in (1, 2):
+        part = ["--shard", f"{number}/2", "-o", str(tmp_path / "parts" / f"{number}.npz")]
+        assert run(["calibrate", model, "--samples", data, *part]) == 0
+    return str(tmp_path / "parts")
+
+
+def test_shards_of_the_same_network_with_other_weights_are_refused(
+    parts: str, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    proto = onnx.load(model)
+    weight = proto.graph.initializer[0]
+    weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight) * 2, weight.name))
+    onnx.save(proto, tmp_path / "trained.onnx")
+    assert run(["calibrate", str(tmp_path / "trained.onnx"), "--merge", parts]) == 5
+    assert "collected from another model" in capsys.readouterr().err
+
+
+def test_shards_of_other_samples_are_refused(
+    parts: str, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = images(tmp_path, 5, (3, 16, 16))
+    assert run(["calibrate", model, "--merge", parts, "--samples", str(other)]) == 5
+    assert "collected from other samples" in capsys.readouterr().err
+
+
+def test_merged_histograms_are_those_of_one_run(parts: str, model: str, data: str, tmp_path: Path) -> None:
+    kept, merged = tmp_path / "whole.npz", tmp_path / "merged.npz"
+    assert run(["calibrate", model, "--samples", data, "--histograms", str(kept)]) == 0
+    assert run(["calibrate", model, "--merge", parts, "--histograms", str(merged)]) == 0
+    assert merged.read_bytes() == kept.read_bytes()
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -86,6 +122,8 @@ def test_shards_are_merged_to_the_same_bytes(bias: str, model: str, data: str, t
         ["--samples", "random:2", "--method", "entopy"],
         ["--samples", "random:2", "--shard", "3/2"],
         ["--samples", "random:2", "--shard", "1/2"],
+        ["--samples", "random:2", "--shard", "1/2", "--cluster"],
+        ["--merge", "nowhere.npz", "--shard", "1/2", "-o", "nowhere.npz"],
         ["--samples", "nowhere"],
         ["--merge", "nowhere*.npz"],
     ],

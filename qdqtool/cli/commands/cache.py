@@ -2,6 +2,9 @@
 
 Reads the caches of TensorRT 5 to 10, the tables of onnxruntime (text, JSON, flatbuffer) and qdqtool's own. TensorRT 11
 reads none of them any more: `to-qdq` turns a float model and its cache into a Q/DQ model, `from-qdq` goes back.
+
+Of the three tables that onnxruntime writes take `calibration.json`: the others hold only the highest value of a tensor
+(seen with 1.31), also where the lowest lies farther from zero.
 """
 
 from __future__ import annotations

@@ -63,6 +63,7 @@ def calibrate(
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
 ) -> None:
     """Choose a range for every tensor that placement wants quantized."""
+    from qdqtool.calibration.histograms import save_histograms
     from qdqtool.calibration.span import parse_shard
     from qdqtool.cli.screen import stderr
     from qdqtool.errors import UsageError
@@ -72,6 +73,8 @@ def calibrate(
         raise UsageError(f"--nan {nan} is neither error nor skip", fix="take one of the two")
     if not samples and not merge:
         raise UsageError("wants --samples or --merge", fix="name the samples, or the shards to add up")
+    if (shard is not None) + bool(merge) + (cluster is not None) > 1:
+        raise UsageError("--shard, --merge and --cluster exclude each other", fix="take one of them")
     chosen = recipes.load(recipe, changes or [])
     order = calibration.CalibrationOrder(
         model=model,
@@ -93,6 +96,9 @@ def calibrate(
         return
     if merge:
         found = calibration.merge(merge)
+        job.check(found)
+        if histograms is not None:
+            save_histograms(histograms, found)
         if chosen.calibrate.bias == "correct" and not samples:
             stderr().print("biases are not corrected: that takes --samples too", highlight=False)
     elif cluster is not None:
