@@ -33,7 +33,9 @@ def test_slower_nodes_come_first() -> None:
     slower = replace(first, layers=(replace(first.layers[0], ms=0.75), *first.layers[1:]))
     sides = compare_sides(first, slower)
     assert [(cost.node, cost.first_ms, cost.second_ms) for cost in sides.costs] == [("conv1", 0.25, 0.75)]
-    assert any(row.name == "Time of all layers (measured)" and row.change == "+200.0 %" for row in sides.figures)
+    assert any(
+        row.name == "Time of all layers (measured)" and row.change == "+200.0 %" for row in sides.figures
+    )
 
 
 def test_changes_of_figures_are_signed() -> None:
