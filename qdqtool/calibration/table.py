@@ -172,7 +172,8 @@ class Chooser:
     def _bounded(self, group: tuple[str, ...], common: Histogram, found: Range) -> tuple[Range, str]:
         limits = [self.bounds.get(name) for name in group]
         if common.amax == 0:
-            return Range(amax=NEVER_FIRED, method=found.method), "never fired: zero in every sample"
+            why = "never fired: zero in every sample" if common.total else "held nothing but NaN or Inf"
+            return Range(amax=NEVER_FIRED, method=found.method), why
         known = [limit for limit in limits if limit is not None]
         if len(known) < len(limits):
             return found, ""

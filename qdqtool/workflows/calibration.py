@@ -31,6 +31,7 @@ from qdqtool.workflows.bias import correct_biases
 from qdqtool.workflows.channels import lost_channels
 
 ALL_METHODS = ("max", "entropy", "percentile", "mse", "best")
+_SHOWN = 5
 OnProgress = Callable[[int, "int | None"], None]
 
 
@@ -192,3 +193,22 @@ def merge(places: Sequence[str]) -> Histograms:
     if len(set(paths)) < len(paths):
         raise InputFileError("a file is named twice", fix="name every shard once")
     return merge_files(paths)
+
+
+def doubts(histograms: Histograms) -> tuple[str, ...]:
+    """What the samples did not show, one sentence each."""
+    seen = histograms.tensors
+    empty = [name for name, found in seen.items() if found.total == 0]
+    silent = [name for name, found in seen.items() if found.total and found.amax == 0]
+    odd = {name: found.nan + found.inf for name, found in seen.items() if found.nan + found.inf}
+    sentences = (
+        ("held nothing but NaN or Inf", empty),
+        ("never fired: they are zero in every sample, and their range is a guess", silent),
+        ("held NaN or Inf, which were left out", [f"{name} ({count} values)" for name, count in odd.items()]),
+    )
+    return tuple(f"{len(names)} tensors {what}: {_first(names)}" for what, names in sentences if names)
+
+
+def _first(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more

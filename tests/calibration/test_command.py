@@ -149,6 +149,35 @@ def test_samples_that_are_left_out_are_named(
     assert run(["calibrate", model, "--samples", str(tmp_path / "s.npz"), "--nan", "skip"]) == 5
 
 
+def test_what_samples_do_not_show_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sketch = models.Sketch()
+    x = sketch.input("x", ["N", 8, 8, 8])
+    logs = sketch.conv("first", sketch.node("Log", [x], "logs"), (8, 8))
+    dead = sketch.node("Mul", [x, sketch.constant("nought", np.float32(0))], "dead")
+    both = sketch.node("Add", [logs, sketch.conv("second", dead, (8, 8))], "both")
+    sketch.output(both, ["N", 8, 8, 8])
+    path = str(models.save(sketch.model(), tmp_path))
+    rows = np.random.default_rng(0).uniform(1, 2, (2, 8, 8, 8)).astype(np.float32)
+    rows[1, 0, 0, :3] = -1
+    for number, values in enumerate((rows, -rows[:1])):
+        np.savez(tmp_path / f"{number}.npz", x=values)
+        words = [
+            "--samples",
+            str(tmp_path / f"{number}.npz"),
+            "--nan",
+            "skip",
+            "-o",
+            str(tmp_path / "t.json"),
+        ]
+        assert run(["calibrate", path, *words]) == 0
+        said = capsys.readouterr().err
+        assert (
+            "1 tensors never fired: they are zero in every sample, and their range is a guess: dead" in said
+        )
+        assert f"held NaN or Inf, which were left out: logs ({512 if number else 3} values)" in said
+        assert ("1 tensors held nothing but NaN or Inf: logs" in said) is bool(number)
+
+
 def test_two_hash_seeds_give_the_same_bytes(model: str, data: str, tmp_path: Path) -> None:
     for seed in ("1", "2"):
         subprocess.run(

@@ -499,6 +499,12 @@ def test_other_members_of_an_archive_are_left_alone(tmp_path: Path) -> None:
     assert [member.key for member in members(Path(text))] == ["x"]
 
 
+@pytest.mark.parametrize("step", ["0", "-1"])
+def test_a_step_that_is_not_positive_is_refused(step: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="the step of"):
+        open_samples(saved(tmp_path, x=ROWS) + f"[::{step}]", X)
+
+
 def test_a_picture_that_cannot_be_decoded_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(b"not a picture")
     with pytest.raises(InputFileError, match="cannot be decoded"):

@@ -12,7 +12,7 @@ from qdqtool.errors import UsageError
 
 NanPolicy = Literal["error", "skip"]
 
-_SLICE = re.compile(r"^(?P<place>.+)\[(?P<slice>-?\d*:-?\d*(?::\d*)?)\]$", re.DOTALL)
+_SLICE = re.compile(r"^(?P<place>.+)\[(?P<slice>-?\d*:-?\d*(?::-?\d*)?)\]$", re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -65,7 +65,7 @@ def calibrate(
     """Choose a range for every tensor that placement wants quantized."""
     from qdqtool.calibration.histograms import save_histograms
     from qdqtool.calibration.span import parse_shard
-    from qdqtool.cli.screen import stderr
+    from qdqtool.cli.screen import readable, stderr
     from qdqtool.errors import UsageError
     from qdqtool.workflows import calibration, recipes
 
@@ -108,6 +108,8 @@ def calibrate(
     tables = job.tables(found, methods)
     _deliver(tables, out, as_json=as_json)
     *_, main = tables.values()
+    for doubt in calibration.doubts(found):
+        stderr().print(readable(doubt), style="yellow", markup=False, highlight=False)
     for finding in job.findings(main):
         text = f"{finding.code} {finding.subject}: {finding.reason}; {finding.fix}"
         stderr().print(text, style="yellow", markup=False, highlight=False)
