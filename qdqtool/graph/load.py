@@ -6,17 +6,17 @@ from collections import Counter
 from pathlib import Path
 
 import onnx
-from onnx.inliner import inline_local_functions
 
 from qdqtool.errors import InputFileError
 from qdqtool.graph.constants import densify, drop_default_inputs, drop_repeats, lift_constants
+from qdqtool.graph.functions import inlined
 from qdqtool.graph.model import Model
 from qdqtool.graph.naming import name_nodes
 from qdqtool.graph.opset import LOWEST, raise_opset
 from qdqtool.graph.order import sort
 from qdqtool.graph.read import read
 from qdqtool.graph.shapes import infer
-from qdqtool.graph.skeleton import restore, skeleton
+from qdqtool.graph.skeleton import skeleton
 from qdqtool.graph.softmax import unflatten
 from qdqtool.graph.sound import check_values
 from qdqtool.graph.walk import bodies
@@ -67,15 +67,7 @@ def _inline(proto: onnx.ModelProto, notes: list[str], path: Path) -> onnx.ModelP
     if not proto.functions:
         return proto
     _count(notes, len(proto.functions), "local functions inlined")
-    try:
-        light, heavy = skeleton(proto)
-        return restore(inline_local_functions(light), heavy)
-    except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
-        raise InputFileError(
-            f"has local functions that cannot be inlined: {error}",
-            fix="export without functions",
-            where=str(path),
-        ) from error
+    return inlined(proto, path)
 
 
 def _sort(proto: onnx.ModelProto, notes: list[str], path: Path) -> None:
