@@ -62,6 +62,20 @@ def merge_parts(parts: Mapping[str, Histograms]) -> Histograms:
     )
 
 
+def releases() -> dict[str, str]:
+    """The releases that decide the bits of a part."""
+    import numpy as np
+    import onnxruntime
+
+    import qdqtool
+
+    return {
+        "qdqtool": qdqtool.__version__,
+        "onnxruntime": onnxruntime.__version__,
+        "numpy": np.__version__,
+    }
+
+
 def _check_same(name: str, part: Histograms, first_name: str, first: Histograms) -> None:
     differing = [key for key in _NAMES if part.identity.get(key) != first.identity.get(key)]
     if differing:

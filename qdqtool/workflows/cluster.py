@@ -21,7 +21,7 @@ from qdqtool.calibration.collect import Collection
 from qdqtool.calibration.crew import Manner
 from qdqtool.calibration.histograms import Histograms, load_histograms, save_histograms
 from qdqtool.calibration.session import processors
-from qdqtool.calibration.shards import merge_parts
+from qdqtool.calibration.shards import merge_parts, releases
 from qdqtool.calibration.span import Span
 from qdqtool.errors import InputFileError, MissingPackage, QdqError
 from qdqtool.workflows.calibration import Calibration, CalibrationOrder, OnProgress
@@ -84,20 +84,6 @@ def collect_shard(
     _check_place(order, wanted)
     collection, total, identity = _opened(order, replace(manner, threads=1))
     return replace(collection.run(replace(span, total=total)), identity=identity)
-
-
-def releases() -> dict[str, str]:
-    """The releases that decide the bits of a result."""
-    import numpy as np
-    import onnxruntime
-
-    import qdqtool
-
-    return {
-        "qdqtool": qdqtool.__version__,
-        "onnxruntime": onnxruntime.__version__,
-        "numpy": np.__version__,
-    }
 
 
 def _check_place(order: CalibrationOrder, wanted: Mapping[str, str]) -> None:

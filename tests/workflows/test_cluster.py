@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from qdqtool.calibration.crew import Manner
+from qdqtool.calibration.shards import releases
 from qdqtool.calibration.span import Span
 from qdqtool.core.recipe import Recipe
 from qdqtool.errors import InputFileError, MissingPackage
 from qdqtool.workflows.calibration import CalibrationOrder
-from qdqtool.workflows.cluster import absolute, collect_shard, releases
+from qdqtool.workflows.cluster import absolute, collect_shard
 from tests import models
 
 FIRST = Span(shard=0, shards=2)
