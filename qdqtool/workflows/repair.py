@@ -58,9 +58,7 @@ def mend(order: RepairOrder, on_progress: OnProgress | None = None) -> RepairRep
     """
     model = load(order.model)
     if not quantized_ops(model):
-        raise UsageError(
-            "has no Q/DQ to repair", fix="quantize it with `qdqtool run`", where=str(order.model)
-        )
+        raise _nothing(model, order.model)
     mended, changes = normalize(model)
     samples = _samples(order, model)
     if samples is not None and samples.meaningful:
@@ -77,6 +75,13 @@ def mend(order: RepairOrder, on_progress: OnProgress | None = None) -> RepairRep
         notes=(*mended.notes, *notes),
         origin=origin(model),
     )
+
+
+def _nothing(model: Model, path: Path) -> UsageError:
+    inside = remaining(model)
+    if inside:
+        return UsageError(f"{inside[0].subject!r}: {inside[0].what}", fix=inside[0].fix, where=str(path))
+    return UsageError("has no Q/DQ to repair", fix="quantize it with `qdqtool run`", where=str(path))
 
 
 def _samples(order: RepairOrder, model: Model) -> Samples | None:

@@ -15,10 +15,13 @@ import onnx
 import pytest
 
 from qdqtool.cli.app import run
+from qdqtool.errors import UsageError
 from qdqtool.graph.find import find
 from qdqtool.graph.load import load
+from qdqtool.workflows import recipes
+from qdqtool.workflows.repair import RepairOrder, mend
 from tests import models
-from tests.graph.mending import Sketch, dynamic_layer
+from tests.graph.mending import Sketch, dynamic_layer, repaired
 from tests.shared import ROOT
 
 
@@ -219,3 +222,51 @@ def test_the_work_of_a_repair_grows_no_faster_than_the_model(
 ) -> None:
     small, large = _lines(shape(60), tmp_path), _lines(shape(240), tmp_path)
     assert large < 4.4 * small
+
+
+def test_pairs_inside_a_loop_alone_are_no_reason_to_quantize_again(tmp_path: Path) -> None:
+    inner = Sketch()
+    y = inner.pair(inner.node("Identity", ["x"], "inside", name="inside"), "p")
+    inner.output(y)
+    body = inner.model().graph
+    del body.input[:]
+    s = Sketch()
+    s.input("x", [1, 4, 6, 6])
+    branches = {"then_branch": body, "else_branch": body}
+    s.nodes.append(
+        onnx.helper.make_node("If", [s.constant("yes", np.array([True]))], ["y"], name="if", **branches)
+    )
+    s.output("y")
+    file = tmp_path / "model.onnx"
+    file.write_bytes(s.model().SerializeToString())
+    order = RepairOrder(
+        model=file, out=tmp_path / "out.onnx", samples="", labels=None, recipe=recipes.load(None, [])
+    )
+    with pytest.raises(UsageError, match="inside its body"):
+        mend(order)
+    assert not order.out.exists()
+
+
+def test_a_range_of_unsigned_integers_is_told_by_its_own_type(tmp_path: Path) -> None:
+    s = Sketch()
+    s.output(s.convolved(s.pair(s.image(), "x", zero=3, kind=np.uint8), s.filters()))
+    _, changes = repaired(s.model(), tmp_path)
+    assert next(change.what for change in changes if change.repair == "zero_points").startswith("uint8 with")
+
+
+def test_weights_of_four_bits_in_an_operator_of_their_own_are_named(tmp_path: Path) -> None:
+    s = Sketch()
+    packed, scales = (
+        s.constant("w", np.zeros((8, 1, 16), np.uint8)),
+        s.constant("w_s", np.ones(8, np.float32)),
+    )
+    inputs = [s.input("x", [4, 32]), packed, scales]
+    sizes = {"K": 32, "N": 8, "bits": 4, "block_size": 32}
+    s.output(s.node("MatMulNBits", inputs, "y", name="mm", domain="com.microsoft", **sizes), [4, 8])
+    file = models.save(s.model(domains=["com.microsoft"]), tmp_path)
+    order = RepairOrder(
+        model=file, out=tmp_path / "out.onnx", samples="", labels=None, recipe=recipes.load(None, [])
+    )
+    with pytest.raises(UsageError, match="MatMulNBits") as caught:
+        mend(order)
+    assert "QuantFormat.QDQ" in caught.value.fix

@@ -31,7 +31,7 @@ def predict(
     json: Annotated[bool, typer.Option("--json", help="Print the artefact instead of the table.")] = False,
 ) -> None:
     """Say what TensorRT will make of a Q/DQ model, without building it."""
-    from qdqtool.cli.screen import stdout
+    from qdqtool.cli.screen import readable, stdout, tables
     from qdqtool.core.kinds import PREDICTION
     from qdqtool.graph.load import load
     from qdqtool.placement.predict.run import predict as foresee
@@ -42,9 +42,9 @@ def predict(
         return
     for table in (_nodes, _fates) if everything else (_floats, _kernels):
         if (shown := table(prediction)).rows:
-            stdout().print(shown, "")
+            tables().print(shown, "")
     for line in _summary(prediction):
-        stdout().print(line, markup=False, highlight=False)
+        stdout().print(readable(line), markup=False, highlight=False)
 
 
 def _floats(prediction: Prediction) -> Table:
@@ -113,6 +113,7 @@ def _summary(prediction: Prediction) -> list[str]:
     ends = Counter(row.end.value for row in prediction.ledger)
     fates = ", ".join(f"{count} {end}" for end, count in sorted(ends.items()))
     return [
+        *(f"note: {note}" for note in prediction.notes),
         f"{chosen} of {len(compute)} compute nodes in INT8, {len(prediction.layers)} layers (estimated, {prediction.profile})",
         f"{len(prediction.ledger)} Q and DQ: {fates}" if fates else "no Q/DQ",
     ]

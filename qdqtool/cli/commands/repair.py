@@ -68,11 +68,11 @@ def repair(
 
 
 def _show(found: RepairReport) -> None:
-    from qdqtool.cli.screen import stdout
+    from qdqtool.cli.screen import readable, stdout
     from qdqtool.report import terminal
 
     def say(line: str, style: str = "") -> None:
-        stdout().print(line, style=style, markup=False, highlight=False)
+        stdout().print(readable(line), style=style, markup=False, highlight=False)
 
     for name, group in groupby(found.changes, key=lambda change: change.repair):
         changes = tuple(group)

@@ -45,6 +45,7 @@ ORDER = (
 """First what makes pairs, then what makes them legal, then what makes them fast. Repairs of others come last."""
 
 
+_FOUR_BIT_OPS = frozenset({"GatherBlockQuantized", "MatMulBnb4", "MatMulNBits"})
 WRITTEN_OUT = ("operators", "domain", "clipped", "movement")
 """Repairs after which every range of a static quantization stands on a Q/DQ pair."""
 
@@ -103,13 +104,21 @@ def remaining(model: Model) -> tuple[Remainder, ...]:
     """What keeps compute nodes out of INT8 although half of it is there, and what TensorRT does not import."""
     told = []
     for node in model.view.nodes:
-        told += [_half(node, index) for index in half_quantized(model.view, node)]
+        told += [_half(model, node, index) for index in half_quantized(model.view, node)]
         if "Integer" in node.op or node.op.startswith(("QLinear", "DynamicQuantize")):
             told.append(
                 Remainder(
                     subject=node.name,
                     what=f"TensorRT does not import {node.op}, and its surroundings are of no known form",
                     fix="quantize the float model with `qdqtool run` instead",
+                )
+            )
+        if node.op in _FOUR_BIT_OPS:
+            told.append(
+                Remainder(
+                    subject=node.name,
+                    what=f"TensorRT does not import {node.op}",
+                    fix="quantize these weights as Q/DQ (onnxruntime: quant_format=QuantFormat.QDQ)",
                 )
             )
         inner = sorted({op for op in model.view.body_ops(node) if op in {QUANTIZE, DEQUANTIZE}})
@@ -124,9 +133,12 @@ def remaining(model: Model) -> tuple[Remainder, ...]:
     return tuple(told)
 
 
-def _half(node: Node, index: int) -> Remainder:
+def _half(model: Model, node: Node, index: int) -> Remainder:
+    constant = model.view.is_constant(node.inputs[index])
     return Remainder(
         subject=node.name,
         what=f"input {index} has no Q/DQ, so {node.op} runs in float",
-        fix="pass --samples, so that its range can be measured",
+        fix="quantize the float model with `qdqtool run` instead"
+        if constant
+        else "name real data with --samples, so that its range can be measured; random samples tell no range",
     )

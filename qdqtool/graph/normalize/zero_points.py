@@ -38,12 +38,13 @@ def repair(bench: Bench) -> Iterator[Change]:
         old = pair.scale[0]
         exact = np.isclose(low, -128 * old) and np.isclose(high, 127 * old)
         scale = old if exact else max(-low, high) / 127
+        kind = str(bench.integers(pair))
         bench.restate(pair, np.asarray(scale))
         source = cut_below(bench, pair.tensor, cut) if low == 0 else pair.tensor
         relu = source != pair.tensor
         if relu:
             bench.edit.connect(bench.nodes[pair.quantize or ""], 0, source)
-        yield _told(pair, old, scale, relu=relu, kind=str(bench.integers(pair)))
+        yield _told(pair, old, scale, relu=relu, kind=kind)
 
 
 def _written_out(bench: Bench, pair: QdqPair) -> Iterator[Change]:

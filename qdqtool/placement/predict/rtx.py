@@ -272,7 +272,7 @@ class RtxPlan:
         layer = self._holder.get(name)
         if layer is None:
             return End.KERNEL, ""
-        return (End.COPY if set(layer.nodes) == {name} else End.KERNEL), layer.name
+        return (End.COPY if layer.nodes == (name,) else End.KERNEL), layer.name
 
 
 def _row(node: str, kind: str, end: End, into: str, why: str) -> LedgerRow:

@@ -11,6 +11,7 @@ from qdqtool.graph.view import Node
 from qdqtool.placement.flow import Flow, is_int8
 from qdqtool.placement.predict.classic import ClassicPlan
 from qdqtool.placement.predict.demand import Demands
+from qdqtool.placement.predict.doubts import doubts
 from qdqtool.placement.predict.precision import float_type, judge
 from qdqtool.placement.predict.rtx import RtxPlan
 
@@ -53,7 +54,13 @@ def predict(model: Model, profile: str = "rtx") -> Prediction:
         for node in flow.view.nodes
         if node.op not in _SILENT
     )
-    return Prediction(profile=profile, nodes=nodes, layers=plan.layers, ledger=plan.ledger, notes=model.notes)
+    return Prediction(
+        profile=profile,
+        nodes=nodes,
+        layers=plan.layers,
+        ledger=plan.ledger,
+        notes=(*model.notes, *doubts(model, flow)),
+    )
 
 
 def _handed_on(flow: Flow, demands: Demands, node: Node) -> DType:
