@@ -18,6 +18,7 @@ MAKERS = (
     models.attention, models.concat_cnn, models.conv_chain, models.depthwise_cnn, models.gemms, models.matmuls,
     models.residual_cnn, models.silu_cnn, models.unet, graphs.excite, graphs.pyramid, graphs.strided_shortcut,
     graphs.pooled, graphs.shared_weight, graphs.downsampling, graphs.inverted, graphs.neck, graphs.pool_chain,
+    graphs.averaged_branch,
 )  # fmt: skip
 
 HALVES = (models.attention, models.residual_cnn, models.unet, graphs.neck)
@@ -154,3 +155,11 @@ def test_a_hair_between_the_scales_around_a_concat_of_pools_saves_kernels_and_by
     equal = built(graphs.pool_chain, types, skip_rules=("pool_concat",))
     assert len(apart.kernels) < len(equal.kernels)
     assert apart.bytes <= equal.bytes
+
+
+@pytest.mark.parametrize("types", ["fp32", "fp16"])
+def test_an_average_that_reads_int8_beside_another_layer_saves_the_float_copy(types):
+    shared = built(graphs.averaged_branch, types)
+    apart = built(graphs.averaged_branch, types, skip_rules=("pooling",))
+    assert shared.bytes < apart.bytes
+    assert len(shared.kernels) <= len(apart.kernels)

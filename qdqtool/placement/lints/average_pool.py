@@ -3,7 +3,8 @@
     Conv ─ Relu ─ Q ─ DQ ─ AveragePool      Float in, Float out, one rounding more
     Conv ─ Relu ─ AveragePool               the same kernels
 
-Averages are computed in float, so the pair only adds a rounding.
+Averages are computed in float, so the pair only adds a rounding, unless another layer reads the same values in INT8:
+then they are not written as float too (see the rule `pooling`).
 
 Evidence: RTX 1.7.1: `avgpool` Float to Float behind a fake-quantize; a global average is computed in float inside the
 convolution's epilogue with the pair and without, in as many kernels (gap_q).
@@ -14,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
+from qdqtool.graph.view import Node
 from qdqtool.placement.flow import Flow
 from qdqtool.placement.lintrule import Asked, LintRule, Wrong
 
@@ -25,13 +27,22 @@ def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
     for pair in flow.pairs:
         for slot in pair.slots:
             node = flow.view.by_name[slot.node]
-            if node.op in _POOLS and slot.index == 0:
+            if node.op in _POOLS and slot.index == 0 and not _saves_a_copy(flow, node):
                 yield Wrong(
                     node=node.name,
                     reason=f"{node.op} has Q/DQ on its input",
                     effect="it averages in float: the pair only adds a rounding",
                     fix="take the pair off",
                 )
+
+
+def _saves_a_copy(flow: Flow, pool: Node) -> bool:
+    """Whether other layers read INT8 what the pool averages; a global average is part of the kernel in front of it."""
+    pair = flow.origins.get(pool.inputs[0])
+    if pool.op != "AveragePool" or pair is None:
+        return False
+    slots = (slot for other in flow.by_tensor.get(pair.tensor, (pair,)) for slot in other.slots)
+    return any(flow.view.by_name[slot.node].op not in _POOLS for slot in slots)
 
 
 PLUGIN = LintRule(code="QDQ131", severity=Severity.INFO, find=find, targets=frozenset({"rtx"}))
