@@ -63,6 +63,24 @@ class Flow:
                 found.update(moved(node))
         return frozenset(found)
 
+    @cached_property
+    def channel_axes(self) -> dict[str, int | None]:
+        """Where the channel axis of a pair's scales is, followed through Transposes; None behind what reshapes."""
+        found: dict[str, int | None] = {}
+        for node in self.view.nodes:
+            if node.name in self.by_dequantize:
+                found[node.outputs[0]] = self.by_dequantize[node.name].axis
+            elif node.outputs and node.outputs[0] in self.origins:
+                found[node.outputs[0]] = self._moved_axis(node, found.get(node.inputs[0]))
+        return found
+
+    def _moved_axis(self, node: Node, axis: int | None) -> int | None:
+        if node.op == "Transpose":
+            rank = len(self.view.info(node.inputs[0]).shape or ())
+            order = node.attribute("perm", tuple(reversed(range(rank))))
+            return order.index(axis) if axis in order else None
+        return axis if node.op in {"Cast", "Identity"} else None
+
     def origin(self, node: Node, index: int) -> QdqPair | None:
         """The pair whose values input `index` of `node` holds."""
         return self.origins.get(node.inputs[index])

@@ -8,7 +8,7 @@ from enum import Enum
 from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
-from qdqtool.graph.view import GraphView, Node
+from qdqtool.graph.view import Node
 from qdqtool.placement.flow import Flow, is_int8
 
 
@@ -73,7 +73,7 @@ def _state(flow: Flow, node: Node, index: int, target: str, pair: QdqPair | None
         if target == "rtx" and node.inputs[index] in flow.held_back:
             return State.HELD_BACK
         return _activation(node, shape, target)
-    axis = _moved_axis(flow.view, pair, node.inputs[index])
+    axis = flow.channel_axes.get(node.inputs[index])
     rank = len(flow.view.info(node.inputs[index]).shape or ())
     expected = channel_axis(node, index, rank)
     if shape in {(), (1,)} or node.op == "ConvTranspose" or axis is None or not rank:
@@ -92,20 +92,3 @@ def _activation(node: Node, shape: tuple[int, ...], target: str) -> State:
     if shape == (1,):
         return State.RANK_ONE if target == "rtx" and node.op.startswith("Conv") else State.READY
     return State.PER_CHANNEL
-
-
-def _moved_axis(view: GraphView, pair: QdqPair, tensor: str) -> int | None:
-    """Where the channel axis of a weight's scales is behind Transposes; None behind anything that reshapes."""
-    orders = []
-    node = view.producer(tensor)
-    while node is not None and node.name != pair.dequantize:
-        if node.op == "Transpose":
-            rank = len(view.info(node.inputs[0]).shape or ())
-            orders.append(node.attribute("perm", tuple(reversed(range(rank)))))
-        elif node.op not in {"Cast", "Identity"}:
-            return None
-        node = view.producer(node.inputs[0])
-    axis = pair.axis
-    for order in reversed(orders):
-        axis = order.index(axis) if axis in order else None
-    return axis
