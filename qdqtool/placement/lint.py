@@ -94,7 +94,8 @@ def _check(asked: Asked, known: set[str], named: tuple[str, ...]) -> None:
         )
     unknown = sorted(set(named) - known)
     if unknown:
-        near = get_close_matches(unknown[0], sorted(known), n=1)
+        begun = sorted(code for code in known if code.startswith(unknown[0]))
+        near = begun or get_close_matches(unknown[0], sorted(known), n=1)
         raise UsageError(
             f"no lint rule has the code {', '.join(map(repr, unknown))}",
             fix=(f"did you mean {near[0]}? " if near else "") + "`qdqtool lint --rules` lists the codes",

@@ -13,9 +13,10 @@ from qdqtool.core.kinds import LINT
 from qdqtool.errors import UsageError
 from qdqtool.graph.load import load
 from qdqtool.placement.lint import LINTS, codes, lint
-from qdqtool.placement.lintrule import TARGETS, Asked, LintRule
+from qdqtool.placement.lintrule import TARGETS, Asked, LintRule, builder
 from tests import models
 from tests.placement.qdq import GRAPHS, STEP, Quantized
+from tests.shared import shared
 
 
 def check(name, tmp_path, target="rtx", **asked):
@@ -140,6 +141,45 @@ def test_twenty_thousand_nodes_take_seconds(tmp_path):
     assert time.process_time() - start < 60  # processor time: a square would take many minutes
 
 
+@pytest.mark.parametrize(
+    ("word", "target", "name"),
+    [
+        ("rtx", "rtx", "rtx"),
+        ("RTX", "rtx", "rtx"),
+        ("8", "8.6", "8.6"),
+        ("8.2", "8.6", "8.2"),
+        ("9.3", "8.6", "9.3"),
+        ("10", "10", "10"),
+        ("10.13", "10", "10.13"),
+        ("v11.0.1", "11", "11.0.1"),
+    ],
+)
+def test_builders_are_named_by_family_or_release(word, target, name):
+    asked = builder(word)
+    assert (asked.target, asked.name) == (target, name)
+
+
+@pytest.mark.parametrize(
+    "word", ["", "7", "7.2", "12", "10.", "ten", "10.1.2.3.4", "\u0661\u0660", "9" * 5000]
+)
+def test_other_builders_are_a_usage_error(word):
+    with pytest.raises(UsageError, match="lint knows no builder"):
+        builder(word)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("target", ["rtx", "10"])
+@pytest.mark.parametrize(
+    "name",
+    ["cifar10_resnet20", "kws_dscnn", "squeezenet1_1_imagenet", "vit_cifar10_pgd_2_3_16", "yolox_nano"],
+)
+def test_lint_is_quiet_about_what_insert_writes_into_real_models(name, target):
+    from tests.placement.building import quantized
+
+    proto = onnx.load(shared(f"models/{name}/model.onnx"))
+    assert lint(quantized(proto, target=target)[0], builder(target)).findings == ()
+
+
 class TestCommand:
     def test_a_clean_model_passes(self, tmp_path, capfd):
         path = models.save(GRAPHS["chain_ok"](), tmp_path)
@@ -194,6 +234,67 @@ class TestCommand:
         assert shown["QDQ125"]["level"] == "warning"
         assert shown["QDQ125"]["locations"][0]["logicalLocations"][0]["name"] == "cat"
         assert shown["QDQ120"]["suppressions"][0]["justification"] == "known"
+
+    def test_code_scanning_finds_what_it_needs_in_sarif(self, tmp_path):
+        place = tmp_path / "a folder"
+        place.mkdir()
+        path = models.save(GRAPHS["half_old_opset"](), place)
+        out = tmp_path / "lint.sarif"
+        run(["lint", str(path), "--for", "8.6", "--sarif", str(out)])
+        (sarif_run,) = json.loads(out.read_text())["runs"]
+        assert len({r["id"] for r in sarif_run["tool"]["driver"]["rules"]}) == len(codes())
+        prints = [r["partialFingerprints"]["primaryLocationLineHash"] for r in sarif_run["results"]]
+        assert len(set(prints)) == len(prints) == 8
+        for result in sarif_run["results"]:
+            assert result["level"] in {"error", "warning", "note"}
+            (where,) = result["locations"]
+            assert "a%20folder" in where["physicalLocation"]["artifactLocation"]["uri"]
+            assert where["physicalLocation"]["region"]["startLine"] == 1
+            assert result["message"]["text"].startswith(where["logicalLocations"][0]["name"])
+
+    def test_junit_holds_any_name(self, tmp_path):
+        proto = GRAPHS["weight_bare"]()
+        proto.graph.node[-1].name = "evil\x1b[31m\x00]]>&\ufffe"
+        path = tmp_path / "model.onnx"
+        onnx.save(proto, path)
+        out = tmp_path / "lint.xml"
+        run(["lint", str(path), "--junit", str(out)])
+        assert "]]>&" in (ET.parse(out).getroot().find("testcase/failure").text or "")
+
+    def test_codes_may_be_listed_with_commas_and_in_any_case(self, tmp_path):
+        path = models.save(GRAPHS["weight_bare"](), tmp_path)
+        assert run(["lint", str(path), "--fail-on", "warning", "--select", "qdq120,QDQ101"]) == 1
+        assert run(["lint", str(path), "--fail-on", "warning", "--select", "QDQ101"]) == 0
+        assert run(["lint", str(path), "--fail-on", "warning", "--ignore", "qdq120=known"]) == 0
+
+    @pytest.mark.parametrize("sm", ["75", "sm75", "SM_75", "7.5", "86,75"])
+    def test_architectures_are_spelled_in_many_ways(self, sm, tmp_path):
+        path = models.save(GRAPHS["chain_ok"](), tmp_path)
+        assert run(["lint", str(path), "--sm", sm, "--fail-on", "warning"]) == 1
+
+    @pytest.mark.parametrize(
+        "wrong", [["--sm", "ampere"], ["--ignore", "=why"], ["--for", "7"]], ids=" ".join
+    )
+    def test_wrong_words_are_usage_errors(self, wrong, tmp_path):
+        path = models.save(GRAPHS["chain_ok"](), tmp_path)
+        assert run(["lint", str(path), *wrong]) == 2
+
+    def test_an_unknown_code_is_answered_with_the_nearest(self, tmp_path, capfd):
+        path = models.save(GRAPHS["chain_ok"](), tmp_path)
+        assert run(["lint", str(path), "--select", "QDQ12"]) == 2
+        assert "did you mean QDQ12" in capfd.readouterr().err
+
+    def test_the_command_that_mends_is_printed_with_the_model(self, tmp_path, capfd):
+        place = tmp_path / "a folder"
+        place.mkdir()
+        path = models.save(GRAPHS["activation_bare"](), place)
+        run(["lint", str(path)])
+        said = capfd.readouterr().out.splitlines()[-1]
+        assert said == f"mend 1 of them: qdqtool repair '{path}' --out mended.onnx --samples DATA"
+
+    def test_a_float_model_is_told_what_to_do(self, tmp_path, capfd):
+        assert run(["lint", str(models.save(models.conv_chain(), tmp_path))]) == 0
+        assert "a float model; `qdqtool run` quantizes it" in capfd.readouterr().out
 
     def test_junit_fails_the_rules_that_found_something(self, tmp_path):
         path = models.save(GRAPHS["weight_bare"](), tmp_path)
