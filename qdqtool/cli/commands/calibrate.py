@@ -71,10 +71,7 @@ def calibrate(
 
     if nan not in {"error", "skip"}:
         raise UsageError(f"--nan {nan} is neither error nor skip", fix="take one of the two")
-    if not samples and not merge:
-        raise UsageError("wants --samples or --merge", fix="name the samples, or the shards to add up")
-    if (shard is not None) + bool(merge) + (cluster is not None) > 1:
-        raise UsageError("--shard, --merge and --cluster exclude each other", fix="take one of them")
+    _check_ways(samples, shard, merge, cluster)
     chosen = recipes.load(recipe, changes or [])
     order = calibration.CalibrationOrder(
         model=model,
@@ -108,11 +105,19 @@ def calibrate(
     tables = job.tables(found, methods)
     _deliver(tables, out, as_json=as_json)
     *_, main = tables.values()
-    for doubt in calibration.doubts(found):
-        stderr().print(readable(doubt), style="yellow", markup=False, highlight=False)
-    for finding in job.findings(main):
-        text = f"{finding.code} {finding.subject}: {finding.reason}; {finding.fix}"
-        stderr().print(text, style="yellow", markup=False, highlight=False)
+    warnings = [f"{each.code} {each.subject}: {each.reason}; {each.fix}" for each in job.findings(main)]
+    for warning in (*calibration.doubts(found), *warnings):
+        stderr().print(readable(warning), style="yellow", markup=False, highlight=False)
+
+
+def _check_ways(samples: str, shard: str | None, merge: list[str] | None, cluster: str | None) -> None:
+    """Refuse what says too little or too much about where the histograms come from."""
+    from qdqtool.errors import UsageError
+
+    if not samples and not merge:
+        raise UsageError("wants --samples or --merge", fix="name the samples, or the shards to add up")
+    if (shard is not None) + bool(merge) + (cluster is not None) > 1:
+        raise UsageError("--shard, --merge and --cluster exclude each other", fix="take one of them")
 
 
 def _collected(
