@@ -13,14 +13,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from qdqtool.audit.attention import unquantized_results
 from qdqtool.audit.check import Check, Draft
-from qdqtool.audit.operands import MOVES
 from qdqtool.audit.scene import Scene
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import Severity
-from qdqtool.graph.find import QUANTIZE
-from qdqtool.graph.view import GraphView, Node
 
 _SOFTMAX = re.compile(r"softmax|Exp.*Sum.*(?:Div|Mul)|MaxrSubExpSum", re.IGNORECASE)
 
@@ -69,28 +67,6 @@ def _fix(scene: Scene, layer: EngineLayer, products: tuple[EngineLayer, ...]) ->
     if scene.view is None:
         return _ALL_OR_NONE
     return _BEHIND if open_end else _KNOWN
-
-
-def unquantized_results(scene: Scene, softmax: EngineLayer) -> Iterator[tuple[Node, str]]:
-    """Every product behind a softmax whose result somebody reads in float, and that result."""
-    behind = {name for layer in scene.wiring.compute_after(softmax) for name in layer.onnx_nodes}
-    for case in scene.cases:
-        node = case.node
-        if node.name in behind and len(case.activations) > 1 and not _quantized(case.view, node.outputs[0]):
-            yield node, node.outputs[0]
-
-
-def _quantized(view: GraphView, tensor: str) -> bool:
-    """Whether a tensor is read by quantizers only, directly or behind operators that move values."""
-    uses = view.uses(tensor)
-    return (
-        bool(uses)
-        and not view.is_output(tensor)
-        and all(
-            use.node.op == QUANTIZE or (use.node.op in MOVES and _quantized(view, use.node.outputs[0]))
-            for use in uses
-        )
-    )
 
 
 def _product(layer: EngineLayer) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from qdqtool.audit.attention import unquantized_results
 from qdqtool.audit.case import Case
-from qdqtool.audit.checks.attention_not_fused import unquantized_results
 from qdqtool.audit.operands import RECURRENT_OPS, Operand
 from qdqtool.audit.scene import Scene
 from qdqtool.core.audit import Audit

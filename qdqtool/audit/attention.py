@@ -1,0 +1,33 @@
+"""What the fused INT8 kernel of an attention wants to find in the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.audit.operands import MOVES
+from qdqtool.audit.scene import Scene
+from qdqtool.core.engine import EngineLayer
+from qdqtool.graph.find import QUANTIZE
+from qdqtool.graph.view import GraphView, Node
+
+
+def unquantized_results(scene: Scene, softmax: EngineLayer) -> Iterator[tuple[Node, str]]:
+    """Every product behind a softmax whose result somebody reads in float, and that result."""
+    behind = {name for layer in scene.wiring.compute_after(softmax) for name in layer.onnx_nodes}
+    for case in scene.cases:
+        node = case.node
+        if node.name in behind and len(case.activations) > 1 and not _quantized(case.view, node.outputs[0]):
+            yield node, node.outputs[0]
+
+
+def _quantized(view: GraphView, tensor: str) -> bool:
+    """Whether a tensor is read by quantizers only, directly or behind operators that move values."""
+    uses = view.uses(tensor)
+    return (
+        bool(uses)
+        and not view.is_output(tensor)
+        and all(
+            use.node.op == QUANTIZE or (use.node.op in MOVES and _quantized(view, use.node.outputs[0]))
+            for use in uses
+        )
+    )
