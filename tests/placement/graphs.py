@@ -218,6 +218,16 @@ def averaged_branch() -> onnx.ModelProto:
     return s.model()
 
 
+def gated() -> onnx.ModelProto:
+    """conv1 -> x; x * sigmoid(conv2(x)) -> conv3."""
+    s = Sketch(39)
+    x = s.relu("relu1", s.conv("conv1", s.input("x", [1, 8, 16, 16]), (8, 8)))
+    mask = s.node("Sigmoid", [s.conv("conv2", x, (8, 8))], "mask", name="sigmoid")
+    y = s.node("Mul", [x, mask], "masked", name="gate")
+    s.output(s.conv("conv3", y, (8, 8)), [1, 8, 16, 16])
+    return s.model()
+
+
 def pooled_head(outputs: int) -> onnx.ModelProto:
     """A residual convolution -> its global average -> a Gemm."""
     s = Sketch(35)

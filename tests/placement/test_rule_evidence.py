@@ -18,7 +18,7 @@ MAKERS = (
     models.attention, models.concat_cnn, models.conv_chain, models.depthwise_cnn, models.gemms, models.matmuls,
     models.residual_cnn, models.silu_cnn, models.unet, graphs.excite, graphs.pyramid, graphs.strided_shortcut,
     graphs.pooled, graphs.shared_weight, graphs.downsampling, graphs.inverted, graphs.neck, graphs.pool_chain,
-    graphs.averaged_branch,
+    graphs.averaged_branch, graphs.gated,
 )  # fmt: skip
 
 HALVES = (models.attention, models.residual_cnn, models.unet, graphs.neck)
@@ -163,3 +163,9 @@ def test_an_average_that_reads_int8_beside_another_layer_saves_the_float_copy(ty
     apart = built(graphs.averaged_branch, types, skip_rules=("pooling",))
     assert shared.bytes < apart.bytes
     assert len(shared.kernels) <= len(apart.kernels)
+
+
+def test_a_gate_that_reads_its_shortcut_as_int8_saves_the_float_copy():
+    alone = built(graphs.gated, skip_rules=("gated_shortcut",))
+    assert built(graphs.gated).bytes < alone.bytes
+    assert len(built(graphs.gated).kernels) == len(alone.kernels)

@@ -50,6 +50,7 @@ def test_every_rule_has_a_manual_and_signs_with_its_own_name(name):
         graphs.recurrent,
         graphs.pooled,
         graphs.pool_chain,
+        graphs.gated,
         lambda: graphs.head(rows=1, outputs=8),
     ):
         for options in (PlacementOptions(), picky):
@@ -360,3 +361,11 @@ def test_an_average_pool_reads_int8_on_rtx_only_where_another_layer_does():
     assert "pool[0]" not in quantized(place(graphs.averaged_branch(), exclude=("conv2",)))
     assert "pool[0]" not in quantized(place(graphs.pooled()))
     assert "gap[0]" not in quantized(place(graphs.averaged_branch()))
+
+
+def test_a_gate_reads_its_shortcut_as_int8_where_another_layer_does():
+    assert {"gate[0]"} == {slot for slot in quantized(place(graphs.gated())) if slot.startswith("gate")}
+    assert "gate[0]" not in quantized(place(graphs.gated(), exclude=("conv2",)))
+    assert "gate[0]" not in quantized(place(graphs.gated(), exclude=("gate",)))
+    assert "gate[0]" not in quantized(place(graphs.gated(), exclude_ops=("Mul",)))
+    assert not any(slot.startswith("excite[") for slot in quantized(place(graphs.excite())))

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
+from qdqtool.core.qdq import QdqPair
 from qdqtool.graph.view import Node
 from qdqtool.placement.commuting import commutes
 from qdqtool.placement.flow import Flow
@@ -47,7 +48,9 @@ def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
             continue  # the rule inside_fusion speaks of these
         if any(is_foreign(reader) for reader in readers):
             continue  # the rule plugin speaks of these
-        if not any(_can_use(flow, reader, asked) for reader in readers):
+        if not any(_can_use(flow, reader, asked) for reader in readers) and not _is_gated(
+            flow, pair, readers
+        ):
             ops = ", ".join(sorted({reader.op for reader in readers}))
             yield Wrong(
                 node=readers[0].name,
@@ -60,6 +63,13 @@ def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
 def _can_use(flow: Flow, node: Node, asked: Asked) -> bool:
     fused = asked.target != "rtx" and node.op in {"Mul", "Relu", "Clip"}
     return node.op in _ELSEWHERE or commutes(flow.view, node) or fused
+
+
+def _is_gated(flow: Flow, pair: QdqPair, readers: list[Node]) -> bool:
+    """Whether a Mul reads as INT8 what a product does too, which saves a float copy (see the rule gated_shortcut)."""
+    slots = (slot for other in flow.by_tensor.get(pair.tensor, ()) for slot in other.slots)
+    products = any(flow.view.by_name[slot.node].op in COMPUTE for slot in slots)
+    return products and all(reader.op == "Mul" for reader in readers)
 
 
 PLUGIN = LintRule(code="QDQ133", severity=Severity.WARNING, find=find)

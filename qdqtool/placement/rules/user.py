@@ -20,11 +20,14 @@ from qdqtool.core.recipe import PlacementOptions
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.placement.weighted import COMPUTE
 
+_LISTED_AS = {"GlobalAveragePool": "AveragePool", "Mul": "Add"}
+"""Operators that place.ops knows by the name of their like: a gate's Mul has a shortcut as a residual Add has."""
+
 
 def PLUGIN(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:  # noqa: N802 -- the plug
     """Veto every slot that could be quantized on the nodes that the user keeps float."""
     for node in view.nodes:
-        op = "AveragePool" if node.op == "GlobalAveragePool" else node.op
+        op = _LISTED_AS.get(node.op, node.op)
         if not _quantizable(view, node, op):
             continue
         for reason, fix in _objections(node, op, options):
