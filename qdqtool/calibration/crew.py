@@ -71,7 +71,8 @@ class Crew:
         self._manner = manner
         fed = {info.name for info in model.view.inputs}
         self._fed = tuple(name for name in tensors if name in fed)
-        self._fetched = tuple(name for name in tensors if name not in fed)
+        # In graph order, so that the tensor in which NaN begins is the one that is named.
+        self._fetched = _in_order(model.view, set(tensors) - fed)
         free = manner.threads or processors()
         bytes_per_sample = fetched_bytes(model.view, self._fetched)
         self.workers = max(1, min(free, _ROOMY // max(1, bytes_per_sample)))
@@ -166,6 +167,12 @@ class _Probe:
         for file in sorted(self.file.parent.iterdir()):
             sha.update(digest_file(file).encode())
         return sha.hexdigest()
+
+
+def _in_order(view: GraphView, tensors: set[str]) -> tuple[str, ...]:
+    """The tensors as the graph computes them; constants first."""
+    made = [name for node in view.nodes for name in node.outputs if name in tensors]
+    return (*sorted(tensors.difference(made)), *made)
 
 
 def fetched_bytes(view: GraphView, tensors: tuple[str, ...]) -> int:

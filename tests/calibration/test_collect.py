@@ -205,6 +205,16 @@ def test_nan_made_by_the_model_is_named_with_tensor_sample_and_count(tmp_path: P
     assert (found.tensors["log_y"].nan, found.tensors["log_y"].inf, found.tensors["log_y"].total) == (1, 1, 6)
 
 
+def test_the_tensor_in_which_nan_begins_is_named(tmp_path: Path) -> None:
+    sketch = models.Sketch()
+    x = sketch.node("Log", [sketch.input("x", ["N", 4])], "begins", name="log")
+    x = sketch.node("MatMul", [x, sketch.weight("v", 4, 4)], "also", name="mm1")
+    sketch.output(sketch.node("MatMul", [x, sketch.weight("w", 4, 4)], "y", name="mm2"), ["N", 4])
+    np.savez(tmp_path / "s.npz", x=-np.ones((1, 4), np.float32))
+    with pytest.raises(InputFileError, match="tensor 'begins' holds 4 NaN"):
+        gathered(opened(sketch.model(), tmp_path), str(tmp_path / "s.npz"))
+
+
 def test_a_model_that_fails_on_a_sample_names_it(tmp_path: Path) -> None:
     sketch = models.Sketch()
     x = sketch.node(
