@@ -22,12 +22,18 @@ def unquantized_results(scene: Scene, softmax: EngineLayer) -> Iterator[tuple[No
 
 def _quantized(view: GraphView, tensor: str) -> bool:
     """Whether a tensor is read by quantizers only, directly or behind operators that move values."""
-    uses = view.uses(tensor)
-    return (
-        bool(uses)
-        and not view.is_output(tensor)
-        and all(
-            use.node.op == QUANTIZE or (use.node.op in MOVES and _quantized(view, use.node.outputs[0]))
-            for use in uses
-        )
-    )
+    waiting, seen = [tensor], {tensor}
+    while waiting:
+        name = waiting.pop()
+        uses = view.uses(name)
+        if not uses or view.is_output(name):
+            return False
+        for use in uses:
+            if use.node.op in MOVES:
+                fresh = use.node.outputs[0]
+                if fresh not in seen:
+                    seen.add(fresh)
+                    waiting.append(fresh)
+            elif use.node.op != QUANTIZE:
+                return False
+    return True
