@@ -74,7 +74,7 @@ def guards(
         found.append(
             Guard(
                 what=f"{', '.join(map(repr, without))} has dynamic dimensions and no shapes were given",
-                fix="give --min-shapes, --opt-shapes and --max-shapes",
+                fix="give --min-shapes, --opt-shapes and --max-shapes (build.opt_shapes in a recipe)",
                 fatal=True,
             )
         )

@@ -115,7 +115,7 @@ KNOWN = (
     _known(
         r"no optimization profile has been defined",
         "an input has dynamic dimensions and no shapes were given",
-        "give --min-shapes, --opt-shapes and --max-shapes, as input:1x3x224x224",
+        "give --min-shapes, --opt-shapes and --max-shapes (build.opt_shapes in a recipe), as input:1x3x224x224",
     ),
     _known(
         r"out of memory|bad_alloc|OutOfMemory|insufficient memory",
