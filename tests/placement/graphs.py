@@ -161,6 +161,17 @@ def inverted() -> onnx.ModelProto:
     return s.model()
 
 
+def inverted_swish() -> onnx.ModelProto:
+    """expand -> dw (depthwise) -> project, a Swish behind the first two."""
+    s = Sketch(31)
+    x = s.input("x", [1, 16, 16, 16])
+    for name, widths, group in (("expand", (16, 32), 1), ("dw", (32, 32), 32)):
+        y = s.conv(name, x, widths, group=group)
+        x = s.node("Mul", [y, s.node("Sigmoid", [y], f"{name}_gate")], f"{name}_swish")
+    s.output(s.conv("project", x, (32, 16), kernel=1), [1, 16, 16, 16])
+    return s.model()
+
+
 def cut_attention() -> onnx.ModelProto:
     """Query, key and value cut out of one product by Split, an attention, and a projection."""
     s = Sketch(31)

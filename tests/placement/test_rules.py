@@ -51,9 +51,10 @@ def test_every_rule_has_a_manual_and_signs_with_its_own_name(name):
         graphs.pooled,
         graphs.pool_chain,
         graphs.gated,
+        graphs.inverted_swish,
         lambda: graphs.head(rows=1, outputs=8),
     ):
-        for options in (PlacementOptions(), picky):
+        for options in (PlacementOptions(), PlacementOptions(target="8"), picky):
             for statement in RULES.load(name)(graphs.view(make()), options):
                 assert isinstance(statement, (Opinion, Tie, Bond))
                 assert statement.rule == name
@@ -297,6 +298,15 @@ def test_few_channels_stay_float_but_the_colours_of_the_input_do_not_count():
 def test_computed_conv_weights_are_int8_on_rtx_and_float_on_classic():
     assert quantized(place(graphs.computed_weight())) == {"conv[0]", "conv[1]"}
     assert "unsupported" in vetoes(place(graphs.computed_weight(), target="10"), "conv[1]")
+
+
+@pytest.mark.parametrize("target", ["8", "10", "11", "rtx"])
+def test_a_depthwise_swish_stays_float_for_tensorrt_8_alone(target: str):
+    placement = place(graphs.inverted_swish(), target=target)
+    assert {"expand[0]", "expand[1]", "project[0]", "project[1]"} <= quantized(placement)
+    assert ("dw[0]" in quantized(placement)) is (target != "8")
+    if target == "8":
+        assert "depthwise_swish" in vetoes(placement, "dw[0]")
 
 
 def test_sm75_has_no_int8_convolution_on_rtx():

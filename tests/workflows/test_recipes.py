@@ -120,6 +120,10 @@ def said_about(text: str, folder: Path, *changes: str) -> str:
             "place:\n  ops: [Conv]\n  exlude: [a]\n",
             "place.exlude: unknown name; did you mean 'exclude'? (line 3)",
         ),
+        (
+            'place:\n  target: "8"\ninsert:\n  types: fp16\n',
+            "insert.types: TensorRT 8 reads FP32 scales only: keep fp32",
+        ),
         ("extend: conv-int8\n", "extend: unknown name; did you mean 'extends'? (line 1)"),
         ("calibrate:\n  method: entropi\n", "nothing is called 'entropi'; did you mean 'entropy'? (line 2)"),
         ("calibrate:\n  overrides:\n    a*: maks\n", "calibrate.overrides.a*: nothing is called 'maks'"),
