@@ -44,6 +44,7 @@ class RtxPlan:
         self._flow = flow
         self._precision = precision
         self._demands = Demands(flow)
+        self._first = _first_twins(flow)
         self._twins: dict[str, str] = {}
         self._home: dict[str, int] = {}
         self._members: list[list[str]] = []
@@ -219,15 +220,9 @@ class RtxPlan:
 
     def _is_first_twin(self, node: Node) -> bool:
         """Whether no earlier Q does the same; weights are quantized at build time."""
-        pairs = [
-            pair for pair in self._flow.by_tensor.get(node.inputs[0], ()) if pair.kind is SlotKind.ACTIVATION
-        ]
-        own = next((pair for pair in pairs if pair.quantize == node.name), None)
-        if own is None:
-            return False
-        first = next(pair.quantize for pair in pairs if pair.scale == own.scale)
-        if first != node.name:
-            self._twins[node.name] = first or ""
+        first = self._first.get(node.name)
+        if first is not None and first != node.name:
+            self._twins[node.name] = first
         return first == node.name
 
     def _put(self, names: list[str]) -> None:
@@ -273,6 +268,18 @@ class RtxPlan:
         if layer is None:
             return End.KERNEL, ""
         return (End.COPY if layer.nodes == (name,) else End.KERNEL), layer.name
+
+
+def _first_twins(flow: Flow) -> dict[str, str]:
+    """For every Q of an activation the first one of the same tensor and scale."""
+    found: dict[str, str] = {}
+    for pairs in flow.by_tensor.values():
+        firsts: dict[tuple[float, ...], str] = {}
+        for pair in pairs:
+            if pair.kind is SlotKind.ACTIVATION:
+                first = firsts.setdefault(pair.scale, pair.quantize or "")
+                found.setdefault(pair.quantize or "", first)
+    return found
 
 
 def _row(node: str, kind: str, end: End, into: str, why: str) -> LedgerRow:
