@@ -12,6 +12,8 @@ _FARTHEST = 12
 _FUSED_HEADS = (16, 32, 64)
 _MOST_TOKENS = 512
 _WIDEST = 16
+_GATES = frozenset({"HardSigmoid", "Sigmoid"})
+_SWISHES = frozenset({"HardSwish", "Swish"})
 _PAIR = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _KEPT_IN_EPILOGUE = frozenset(
     {
@@ -27,6 +29,19 @@ _KEPT_IN_EPILOGUE = frozenset(
     }
 )
 _SCALING = frozenset({"Add", "Cast", "Div", "Mul", "Sub", "Where"})
+
+
+def depthwise_swish(view: GraphView, node: Node) -> str | None:
+    """The result of the Swish behind a depthwise convolution; None where `node` is no such convolution."""
+    shape = view.info(node.inputs[1]).shape or ()
+    if not (node.op == "Conv" and len(shape) > 1 and shape[1] == 1 and int(node.attribute("group", 1)) > 1):
+        return None
+    users = [use.node for use in view.uses(node.outputs[0])]
+    gates = {user.outputs[0] for user in users if user.op in _GATES}
+    for user in users:
+        if user.op in _SWISHES or (user.op == "Mul" and gates & set(user.inputs)):
+            return user.outputs[0]
+    return None
 
 
 def attentions(view: GraphView) -> Iterator[tuple[Node, Node]]:

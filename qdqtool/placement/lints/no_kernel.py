@@ -15,39 +15,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
-from qdqtool.graph.view import Node
 from qdqtool.placement.flow import Flow, is_int8
 from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+from qdqtool.placement.patterns import depthwise_swish
 
 
 def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
     """INT8 depthwise convolutions whose Swish is quantized."""
     for node in flow.products():
-        if not _is_depthwise(flow, node) or not all(is_int8(flow.origin(node, index)) for index in (0, 1)):
+        result = depthwise_swish(flow.view, node)
+        if result is None or not all(is_int8(flow.origin(node, index)) for index in (0, 1)):
             continue
-        result = _swish(flow, node.outputs[0])
-        if result is not None and any(reader.op == "QuantizeLinear" for reader in flow.readers(result)):
+        if any(reader.op == "QuantizeLinear" for reader in flow.readers(result)):
             yield Wrong(
                 node=node.name,
                 reason="it is a depthwise convolution with Q/DQ and a Swish behind it",
                 effect="TensorRT 8 has no kernel for the fused layer, and the build may fail",
                 fix="take Q/DQ off both inputs of this convolution, or build with TensorRT 10 or newer",
             )
-
-
-def _is_depthwise(flow: Flow, node: Node) -> bool:
-    shape = flow.view.info(node.inputs[1]).shape or ()
-    return node.op == "Conv" and len(shape) > 1 and shape[1] == 1 and int(node.attribute("group", 1)) > 1
-
-
-def _swish(flow: Flow, tensor: str) -> str | None:
-    """The result of tensor * sigmoid(tensor), if that is what reads it."""
-    readers = flow.readers(tensor)
-    gates = {reader.outputs[0] for reader in readers if reader.op in {"Sigmoid", "HardSigmoid"}}
-    for reader in readers:
-        if reader.op == "Swish" or (reader.op == "Mul" and gates & set(reader.inputs)):
-            return reader.outputs[0]
-    return None
 
 
 PLUGIN = LintRule(code="QDQ150", severity=Severity.WARNING, find=find, targets=frozenset({"8.6"}))

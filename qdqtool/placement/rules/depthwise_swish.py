@@ -16,10 +16,9 @@ from collections.abc import Iterator
 
 from qdqtool.core.placement import Opinion
 from qdqtool.core.recipe import PlacementOptions
-from qdqtool.graph.view import GraphView, Node
+from qdqtool.graph.view import GraphView
+from qdqtool.placement.patterns import depthwise_swish
 from qdqtool.placement.weighted import compute_nodes, veto
-
-_GATES = frozenset({"Sigmoid", "HardSigmoid"})
 
 
 def PLUGIN(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:  # noqa: N802 -- the plug
@@ -27,24 +26,10 @@ def PLUGIN(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:  # 
     if options.target != "8":
         return
     for node in compute_nodes(view):
-        if _is_depthwise(view, node) and _feeds_a_swish(view, node.outputs[0]):
+        if depthwise_swish(view, node) is not None:
             yield from veto(
                 node,
                 "depthwise_swish",
                 "TensorRT 8 has no INT8 kernel for a depthwise convolution with a Swish behind it",
                 "build with TensorRT 10 or newer",
             )
-
-
-def _is_depthwise(view: GraphView, node: Node) -> bool:
-    shape = view.info(node.inputs[1]).shape or ()
-    return node.op == "Conv" and len(shape) > 1 and shape[1] == 1 and int(node.attribute("group", 1)) > 1
-
-
-def _feeds_a_swish(view: GraphView, tensor: str) -> bool:
-    readers = [use.node for use in view.uses(tensor)]
-    gates = {reader.outputs[0] for reader in readers if reader.op in _GATES}
-    return any(
-        reader.op in {"Swish", "HardSwish"} or (reader.op == "Mul" and gates & set(reader.inputs))
-        for reader in readers
-    )
