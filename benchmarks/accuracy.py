@@ -38,10 +38,10 @@ from qdqtool.graph.insert import insert
 from qdqtool.graph.load import load
 from qdqtool.graph.save import save
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.workflows import recipes
-from qdqtool.workflows.calibration import Calibration, CalibrationOrder
-from qdqtool.workflows.order import Order
-from qdqtool.workflows.sweep import SweepOrder, sweep
+from qdqtool.pipeline import recipes
+from qdqtool.pipeline.calibration import Calibration, CalibrationOrder
+from qdqtool.pipeline.request import RunRequest
+from qdqtool.pipeline.sweep import SweepOrder, sweep
 
 PACKAGES = ("onnxruntime==1.31.*", "nvidia-modelopt[onnx]==0.47.*")
 RIVALS = {"onnxruntime": ("minmax", "entropy", "percentile"), "modelopt": ("max", "entropy")}
@@ -245,7 +245,7 @@ def _swept(judge: Judge, case: Subject, data: Path, work: Path) -> Result:
         "sweep.speed=none",
         "compare.task=none",
     )
-    order = Order(
+    order = RunRequest(
         model=case.model,
         recipe=recipes.load(case.recipe, changes),
         samples=str(data),

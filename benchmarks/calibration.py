@@ -114,7 +114,7 @@ def _child(mode: str, model: str, data: str, samples: int) -> dict[str, Any]:
 def _one(mode: str, model: str, data: str, samples: str) -> dict[str, Any]:
     """Run in a process of its own: "floor:BATCH", "all:BATCH", or "ratios:BATCH:REPEAT"."""
     kind, batch, *rest = mode.split(":")
-    work = Work(Path(model), Path(data), int(samples), int(batch))
+    work = RunContext(Path(model), Path(data), int(samples), int(batch))
     if kind == "floor":
         work.floor()
     elif kind == "all":
@@ -131,7 +131,7 @@ def _peak_mib() -> float:
     return int(found[1]) / 1024
 
 
-class Work:
+class RunContext:
     """One network and its samples."""
 
     def __init__(self, model: Path, data: Path, samples: int, batch: int) -> None:
@@ -165,13 +165,13 @@ class Work:
     def calibrate(self, methods: tuple[str, ...], samples: int | None = None) -> dict[str, float]:
         """Seconds of the whole call, of collecting in it, and of making all tables."""
         began = time.perf_counter()
-        from qdqtool.calibration.crew import Manner
+        from qdqtool.calibration.pool import CollectOptions
         from qdqtool.core.recipe import Recipe, SampleOptions
-        from qdqtool.workflows.calibration import Calibration, CalibrationOrder
+        from qdqtool.pipeline.calibration import Calibration, CalibrationOrder
 
         recipe = Recipe(samples=SampleOptions(limit=samples or self._samples))
         job = Calibration(CalibrationOrder(model=self._model, recipe=recipe, samples=str(self._data)))
-        histograms = job.collect(Manner(bins=methods != ("max",)), None)
+        histograms = job.collect(CollectOptions(bins=methods != ("max",)), None)
         collected = time.perf_counter()
         job.tables(histograms, methods)
         ended = time.perf_counter()

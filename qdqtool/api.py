@@ -28,11 +28,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
 
+from qdqtool.audit.context import AuditContext, stage
 from qdqtool.audit.run import examine
-from qdqtool.audit.scene import Scene, stage
 from qdqtool.backends import BUILDERS
+from qdqtool.backends.building.retry import build_with_retries
 from qdqtool.backends.flags import split_flags
-from qdqtool.backends.making.retry import build_with_retries
 from qdqtool.backends.shapes import parse_shapes, profiles
 from qdqtool.buildlog import read as read_log
 from qdqtool.calibration.collect import collect
@@ -53,13 +53,13 @@ from qdqtool.graph.insert import insert, refuse_quantized
 from qdqtool.graph.load import load
 from qdqtool.graph.prepare import prepare
 from qdqtool.graph.save import save
+from qdqtool.pipeline import recipes, runner
+from qdqtool.pipeline.bias import correct_biases
+from qdqtool.pipeline.comparing import Match, compare_match
+from qdqtool.pipeline.conversion import convert_file
+from qdqtool.pipeline.dynamic_range import reach_for
+from qdqtool.pipeline.request import RunRequest
 from qdqtool.placement.decide import decide
-from qdqtool.workflows import line, recipes
-from qdqtool.workflows.bias import correct_biases
-from qdqtool.workflows.comparing import Match, compare_match
-from qdqtool.workflows.conversion import convert_file
-from qdqtool.workflows.order import Order
-from qdqtool.workflows.reach import reach_for
 
 AnyPath = str | PathLike[str]
 
@@ -84,7 +84,7 @@ def run(
         evaluation: evaluation samples and their labels file (or None); default: compare on `samples`.
     """
     on, labels = evaluation or (None, None)
-    order = Order(
+    order = RunRequest(
         model=Path(model),
         recipe=recipes.load(recipe, settings),
         samples=samples,
@@ -92,7 +92,7 @@ def run(
         labels=labels,
         out=Path(out),
     )
-    return line.run(order)
+    return runner.run(order)
 
 
 def place(model: AnyPath, *, recipe: str = "conv-int8", settings: Sequence[str] = ()) -> Placement:
@@ -202,7 +202,7 @@ def audit(
         return examine(_with_log(scene, log))
 
 
-def _with_log(scene: Scene, log: AnyPath | None) -> Scene:
+def _with_log(scene: AuditContext, log: AnyPath | None) -> AuditContext:
     """The scene with the last run of a log."""
     return scene if log is None else replace(scene, log=read_log(Path(log)).runs[-1], log_file=Path(log).name)
 

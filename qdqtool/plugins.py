@@ -20,7 +20,7 @@ from qdqtool.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Shelf:
+class Registry:
     """The plug-ins of one package, found by name and loaded on use.
 
     Attributes:

@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable
 from itertools import islice
 
-from qdqtool.accuracy.abreast import Outputs, abreast
 from qdqtool.accuracy.custom import distance
 from qdqtool.accuracy.metric import Meter, Reading
 from qdqtool.accuracy.pairing import Pair, comparable, pair_outputs, unpaired
+from qdqtool.accuracy.side_by_side import Outputs, abreast
 from qdqtool.accuracy.task import Task
 from qdqtool.accuracy.worst import Worst
 from qdqtool.core.comparison import Comparison, Measure, OutputComparison

@@ -13,9 +13,9 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from qdqtool.plugins import Shelf
+from qdqtool.plugins import Registry
 
-METRICS = Shelf(package="qdqtool.accuracy.metrics")
+METRICS = Registry(package="qdqtool.accuracy.metrics")
 
 Floats = NDArray[np.float64]
 

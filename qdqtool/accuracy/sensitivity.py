@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from qdqtool.accuracy.trials import Bench, OnRun, Outcome
+from qdqtool.accuracy.trials import OnRun, Outcome, TrialRunner
 from qdqtool.core.protocols import SampleSource
 from qdqtool.core.sensitivity import FloatSet, NodeSensitivity, Sensitivity
 from qdqtool.errors import InputFileError, UsageError
@@ -58,7 +58,7 @@ class Subject:
 
 
 def sensitivity(
-    bench: Bench, subject: Subject, samples: SampleSource, wish: Wish, on_run: OnRun | None = None
+    bench: TrialRunner, subject: Subject, samples: SampleSource, wish: Wish, on_run: OnRun | None = None
 ) -> Sensitivity:
     """How much every node costs, most sensitive first, and which ones to keep float.
 
@@ -116,7 +116,7 @@ def _without(name: str) -> str:
 class _Study:
     """Runs subsets given as lists of units, which are nodes or groups of nodes."""
 
-    bench: Bench
+    bench: TrialRunner
     subject: Subject
     samples: SampleSource
     units: Mapping[str, tuple[str, ...]]

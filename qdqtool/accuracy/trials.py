@@ -47,7 +47,7 @@ class Outcome:
         return -10 * math.log10(self.noise) if self.noise else None
 
 
-class Bench:
+class TrialRunner:
     """One model with switches, ready to be run with any subset of its nodes quantized.
 
     Runs that are already in `store` are not repeated; `workers` subsets run at the same time.

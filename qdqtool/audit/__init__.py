@@ -5,9 +5,9 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from qdqtool.audit.context import stage
 from qdqtool.audit.counts import counts
 from qdqtool.audit.run import audit, examine
-from qdqtool.audit.scene import stage
 from qdqtool.audit.verdicts import verdicts
 
 __all__ = ["audit", "counts", "examine", "stage", "verdicts"]

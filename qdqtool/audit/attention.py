@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from qdqtool.audit.context import AuditContext
 from qdqtool.audit.operands import MOVES
-from qdqtool.audit.scene import Scene
 from qdqtool.core.engine import EngineLayer
 from qdqtool.graph.find import QUANTIZE
 from qdqtool.graph.view import GraphView, Node
 
 
-def unquantized_results(scene: Scene, softmax: EngineLayer) -> Iterator[tuple[Node, str]]:
+def unquantized_results(scene: AuditContext, softmax: EngineLayer) -> Iterator[tuple[Node, str]]:
     """Every product behind a softmax whose result somebody reads in float, and that result."""
     behind = {name for layer in scene.wiring.compute_after(softmax) for name in layer.onnx_nodes}
     for case in scene.cases:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from qdqtool.audit.case import Case
+from qdqtool.audit.evidence import NodeEvidence
 from qdqtool.audit.operands import RECURRENT_OPS, Operand
 from qdqtool.core.placement import Stance
 from qdqtool.graph.view import Node
@@ -27,7 +27,7 @@ class Cause:
     fix: str
 
 
-def causes(case: Case) -> tuple[Cause, ...]:
+def causes(case: NodeEvidence) -> tuple[Cause, ...]:
     """What the evidence supports: the placement's own refusals, else what the builder never does, else the graph."""
     for finders in ((_vetoed, _unasked), (_never, _transposed, _old_architecture), _SEEN_IN_GRAPH):
         found = tuple(cause for find in finders for cause in find(case))
@@ -36,7 +36,7 @@ def causes(case: Case) -> tuple[Cause, ...]:
     return ()
 
 
-def _vetoed(case: Case) -> Iterator[Cause]:
+def _vetoed(case: NodeEvidence) -> Iterator[Cause]:
     """Placement refused an input."""
     seen = set()
     for decision in case.decisions:
@@ -49,7 +49,7 @@ def _vetoed(case: Case) -> Iterator[Cause]:
                 )
 
 
-def _unasked(case: Case) -> Iterator[Cause]:
+def _unasked(case: NodeEvidence) -> Iterator[Cause]:
     """Placement heard no request for an input."""
     quiet = [
         str(decision.slot)
@@ -63,7 +63,7 @@ def _unasked(case: Case) -> Iterator[Cause]:
         )
 
 
-def _never(case: Case) -> Iterator[Cause]:
+def _never(case: NodeEvidence) -> Iterator[Cause]:
     """TensorRT has no INT8 kernel for this operator, with whatever Q/DQ around it."""
     if case.node.op == "Einsum" and not case.rtx:
         yield Cause(
@@ -77,12 +77,12 @@ def _never(case: Case) -> Iterator[Cause]:
         )
 
 
-def _bare(case: Case) -> str:
+def _bare(case: NodeEvidence) -> str:
     """What to do with a node that cannot run INT8."""
     return "take the Q/DQ off its inputs" if _any_quantized(case.operands) else "nothing to do"
 
 
-def _constants_only(case: Case) -> Iterator[Cause]:
+def _constants_only(case: NodeEvidence) -> Iterator[Cause]:
     """A product of constants that nobody folded."""
     if not case.activations:
         yield Cause(
@@ -91,7 +91,7 @@ def _constants_only(case: Case) -> Iterator[Cause]:
         )
 
 
-def _transposed(case: Case) -> Iterator[Cause]:
+def _transposed(case: NodeEvidence) -> Iterator[Cause]:
     """RTX has no INT8 kernel for ConvTranspose; classic releases disagree about the axis of its scales."""
     if case.node.op != "ConvTranspose":
         return
@@ -110,7 +110,7 @@ def _transposed(case: Case) -> Iterator[Cause]:
         )
 
 
-def _old_architecture(case: Case) -> Iterator[Cause]:
+def _old_architecture(case: NodeEvidence) -> Iterator[Cause]:
     """RTX has no INT8 convolution for SM75."""
     if case.rtx and case.node.op == "Conv" and "sm75" in case.targets:
         yield Cause(
@@ -119,7 +119,7 @@ def _old_architecture(case: Case) -> Iterator[Cause]:
         )
 
 
-def _one_of_two(case: Case) -> Iterator[Cause]:
+def _one_of_two(case: NodeEvidence) -> Iterator[Cause]:
     """Only one factor of a product of two activations is quantized."""
     bare = [operand for operand in case.activations if not operand.quantized]
     if len(case.activations) > 1 and 0 < len(bare) < len(case.activations):
@@ -129,7 +129,7 @@ def _one_of_two(case: Case) -> Iterator[Cause]:
         )
 
 
-def _concat_unequal(case: Case) -> Iterator[Cause]:
+def _concat_unequal(case: NodeEvidence) -> Iterator[Cause]:
     """A Concat of differently scaled branches with no Q/DQ behind it."""
     for operand in case.activations:
         concat = _concat_of_dequantized(case, operand)
@@ -141,7 +141,7 @@ def _concat_unequal(case: Case) -> Iterator[Cause]:
             )
 
 
-def _concat_of_dequantized(case: Case, operand: Operand) -> Node | None:
+def _concat_of_dequantized(case: NodeEvidence, operand: Operand) -> Node | None:
     producer = case.view.producer(operand.source)
     if operand.quantized or producer is None or producer.op != "Concat":
         return None
@@ -149,7 +149,7 @@ def _concat_of_dequantized(case: Case, operand: Operand) -> Node | None:
     return producer if all(branch is not None and branch.op == _DQ for branch in branches) else None
 
 
-def _bare_activation(case: Case) -> Iterator[Cause]:
+def _bare_activation(case: NodeEvidence) -> Iterator[Cause]:
     """No Q/DQ in front of the activation."""
     if any(_concat_of_dequantized(case, operand) for operand in case.activations):
         return
@@ -166,13 +166,13 @@ def _bare_activation(case: Case) -> Iterator[Cause]:
         )
 
 
-def _weight_is_computed(case: Case) -> bool:
+def _weight_is_computed(case: NodeEvidence) -> bool:
     """Whether the kernel reads its weight from another kernel instead of holding it."""
     one_activation = len(case.activations) == 1 and _any_quantized(case.weights)
     return one_activation and any(len(layer.inputs) > 1 for layer in case.holders.compute)
 
 
-def _bare_weight(case: Case) -> Iterator[Cause]:
+def _bare_weight(case: NodeEvidence) -> Iterator[Cause]:
     """No Q/DQ on the weight."""
     if not case.activations:
         return
@@ -189,7 +189,7 @@ def _any_quantized(operands: tuple[Operand, ...]) -> bool:
     return any(operand.quantized for operand in operands)
 
 
-def _ranked_scale(case: Case) -> Iterator[Cause]:
+def _ranked_scale(case: NodeEvidence) -> Iterator[Cause]:
     """A scale of shape [1] on the input of a convolution."""
     for operand in case.activations:
         if case.rtx and case.node.op == "Conv" and operand.scale_shape == (1,):
@@ -199,7 +199,7 @@ def _ranked_scale(case: Case) -> Iterator[Cause]:
             )
 
 
-def _channel_activation(case: Case) -> Iterator[Cause]:
+def _channel_activation(case: NodeEvidence) -> Iterator[Cause]:
     """Per-channel scales on an activation."""
     for operand in case.activations:
         if operand.axis is not None:
@@ -209,7 +209,7 @@ def _channel_activation(case: Case) -> Iterator[Cause]:
             )
 
 
-def _weight_axis(case: Case) -> Iterator[Cause]:
+def _weight_axis(case: NodeEvidence) -> Iterator[Cause]:
     """Per-channel weight scales on the wrong axis."""
     for operand in case.weights:
         rank = len(case.view.constant_shape(operand.source) or ())
@@ -226,7 +226,7 @@ def _weight_axis(case: Case) -> Iterator[Cause]:
         )
 
 
-def _moved(case: Case) -> Iterator[Cause]:
+def _moved(case: NodeEvidence) -> Iterator[Cause]:
     """An operator between DequantizeLinear and the node: Cast and Pad hinder, others only some classic releases."""
     for operand in case.operands:
         hindering = sorted({move for move in operand.moves if not case.rtx or move in _HINDERING})
@@ -240,7 +240,7 @@ def _moved(case: Case) -> Iterator[Cause]:
             )
 
 
-def _output_axis(case: Case, operand: Operand, rank: int) -> int:
+def _output_axis(case: NodeEvidence, operand: Operand, rank: int) -> int:
     """The axis of the output channels of a weight."""
     if case.node.op == "Conv":
         return 0
@@ -253,7 +253,7 @@ def _output_axis(case: Case, operand: Operand, rank: int) -> int:
     return last
 
 
-_SEEN_IN_GRAPH: tuple[Callable[[Case], Iterator[Cause]], ...] = (
+_SEEN_IN_GRAPH: tuple[Callable[[NodeEvidence], Iterator[Cause]], ...] = (
     _constants_only,
     _concat_unequal,
     _one_of_two,

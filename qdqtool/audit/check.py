@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from qdqtool.audit.scene import Scene
+from qdqtool.audit.context import AuditContext
 from qdqtool.core.findings import Evidence, Severity
 
 
@@ -33,4 +33,4 @@ class Check:
 
     code: str
     severity: Severity
-    find: Callable[[Scene], Iterable[Draft]]
+    find: Callable[[AuditContext], Iterable[Draft]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qdqtool.audit.scene import Scene
+from qdqtool.audit.context import AuditContext
 from qdqtool.core.engine import Certainty, EngineLayer, Role
 
 
@@ -13,7 +13,7 @@ def origin(layer: EngineLayer) -> str:
     return " of ".join(part for part in (stated, nodes) if part) or "no ONNX node"
 
 
-def inside(scene: Scene, layer: EngineLayer) -> bool:
+def inside(scene: AuditContext, layer: EngineLayer) -> bool:
     """Whether a converting kernel stands between two kernels, not at the border of the engine."""
     names = {tensor.name for tensor in (*layer.inputs, *layer.outputs)}
     between = bool(scene.wiring.writers(layer)) and bool(scene.wiring.readers(layer))

@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Engine, EngineLayer, Role
-from qdqtool.core.noop import NoOpReport, Points, Really, Sign
+from qdqtool.core.noop import Evidence, NoOpReport, NoOpVerdict, Vote
 
 _SAME = 0.02
 """Two sizes or byte counts closer than this share are called the same."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Besides:
+class ExtraEvidence:
     """What is known besides the layers.
 
     Attributes:
@@ -37,7 +37,7 @@ class Besides:
 
 
 def really_int8(
-    engine: Engine, reference: Engine | None = None, besides: Besides | None = None
+    engine: Engine, reference: Engine | None = None, besides: ExtraEvidence | None = None
 ) -> NoOpReport:
     """The verdict on `engine`, compared with the float build `reference` where there is one."""
     computing = [layer for layer in engine.kernels if layer.role is Role.COMPUTE]
@@ -46,46 +46,46 @@ def really_int8(
     signs = (
         *_own(computing, int8, unknown),
         *(_against(engine, reference) if reference else ()),
-        *_besides(besides or Besides()),
+        *_besides(besides or ExtraEvidence()),
     )
     verdict = _verdict(len(computing), int8, unknown, signs)
     return NoOpReport(verdict=verdict, int8=int8, compute=len(computing), unknown=unknown, signs=signs)
 
 
-def _verdict(compute: int, int8: int, unknown: int, signs: tuple[Sign, ...]) -> Really:
+def _verdict(compute: int, int8: int, unknown: int, signs: tuple[Evidence, ...]) -> NoOpVerdict:
     if int8:
-        return Really.INT8 if int8 == compute else Really.PARTLY
+        return NoOpVerdict.INT8 if int8 == compute else NoOpVerdict.PARTLY
     if compute and not unknown:
-        return Really.NO_OP
-    told = {sign.points for sign in signs} - {Points.NOTHING}
+        return NoOpVerdict.NO_OP
+    told = {sign.points for sign in signs} - {Vote.NOTHING}
     # Without kernels to look at, signs must agree.
-    return Really.NO_OP if told == {Points.NO_OP} else Really.UNKNOWN
+    return NoOpVerdict.NO_OP if told == {Vote.NO_OP} else NoOpVerdict.UNKNOWN
 
 
-def _own(computing: list[EngineLayer], int8: int, unknown: int) -> Iterator[Sign]:
+def _own(computing: list[EngineLayer], int8: int, unknown: int) -> Iterator[Evidence]:
     if not computing:
-        yield Sign(text="the layer information shows no compute kernel", points=Points.NOTHING)
+        yield Evidence(text="the layer information shows no compute kernel", points=Vote.NOTHING)
         return
-    points = Points.INT8 if int8 else Points.NOTHING if unknown else Points.NO_OP
+    points = Vote.INT8 if int8 else Vote.NOTHING if unknown else Vote.NO_OP
     rest = f", {unknown} of unknown type" if unknown else ""
-    yield Sign(text=f"{int8} of {len(computing)} compute kernels multiply in INT8{rest}", points=points)
+    yield Evidence(text=f"{int8} of {len(computing)} compute kernels multiply in INT8{rest}", points=points)
 
 
-def _against(engine: Engine, reference: Engine) -> Iterator[Sign]:
+def _against(engine: Engine, reference: Engine) -> Iterator[Evidence]:
     """Signs from the layers of both engines; where the other is no build in the same float type they prove nothing."""
     told = [_sizes("activation bytes of all kernels", _bytes(engine), _bytes(reference))]
     ours, theirs = _tactics(engine), _tactics(reference)
     if ours and theirs:
         shared = sum((ours & theirs).values()) / max(sum(ours.values()), 1)
-        points = Points.NO_OP if shared == 1 else Points.INT8 if shared < 0.5 else Points.NOTHING
+        points = Vote.NO_OP if shared == 1 else Vote.INT8 if shared < 0.5 else Vote.NOTHING
         told.append(
-            Sign(text=f"{shared:.0%} of the compute kernels are those of the float engine", points=points)
+            Evidence(text=f"{shared:.0%} of the compute kernels are those of the float engine", points=points)
         )
     unlike = _unlike(engine, reference)
     if unlike:
-        yield Sign(text=unlike, points=Points.NOTHING)
+        yield Evidence(text=unlike, points=Vote.NOTHING)
     for sign in told:
-        yield replace(sign, points=Points.NOTHING) if unlike else sign
+        yield replace(sign, points=Vote.NOTHING) if unlike else sign
 
 
 def _unlike(engine: Engine, reference: Engine) -> str:
@@ -110,31 +110,31 @@ def _halves(engine: Engine) -> bool:
     return any(dtype in {DType.FLOAT16, DType.BFLOAT16} for dtype in tensors)
 
 
-def _besides(known: Besides) -> Iterator[Sign]:
+def _besides(known: ExtraEvidence) -> Iterator[Evidence]:
     if known.plan_bytes is not None:
         yield _sizes("bytes of the plan file", *known.plan_bytes)
     if known.ms is not None:
         ours, theirs = known.ms
         close = abs(ours - theirs) <= _SAME * theirs
-        points = Points.NO_OP if close else Points.NOTHING
-        yield Sign(text=f"{ours:.4f} ms against {theirs:.4f} ms of the float engine", points=points)
+        points = Vote.NO_OP if close else Vote.NOTHING
+        yield Evidence(text=f"{ours:.4f} ms against {theirs:.4f} ms of the float engine", points=points)
     if known.outputs_equal is not None:
         # That a model rounds says nothing of what an engine makes of it; that it does not round does.
-        differ = Points.INT8 if known.outputs_of == "engine" else Points.NOTHING
-        yield Sign(
+        differ = Vote.INT8 if known.outputs_of == "engine" else Vote.NOTHING
+        yield Evidence(
             text=f"outputs {'equal' if known.outputs_equal else 'differ from'} those of the float {known.outputs_of}"
             f"{', to the last bit' if known.outputs_equal else ''}",
-            points=Points.NO_OP if known.outputs_equal else differ,
+            points=Vote.NO_OP if known.outputs_equal else differ,
         )
 
 
-def _sizes(what: str, ours: int | None, theirs: int | None) -> Sign:
+def _sizes(what: str, ours: int | None, theirs: int | None) -> Evidence:
     if ours is None or not theirs:
-        return Sign(text=f"{what}: not known", points=Points.NOTHING)
+        return Evidence(text=f"{what}: not known", points=Vote.NOTHING)
     text = f"{what}: {ours:,} against {theirs:,} of the float engine"
     if abs(ours - theirs) <= _SAME * theirs:
-        return Sign(text=text, points=Points.NO_OP)
-    return Sign(text=text, points=Points.INT8 if ours < theirs else Points.NOTHING)
+        return Evidence(text=text, points=Vote.NO_OP)
+    return Evidence(text=text, points=Vote.INT8 if ours < theirs else Vote.NOTHING)
 
 
 def _tactics(engine: Engine) -> Counter[str]:

@@ -6,16 +6,16 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from qdqtool.audit.check import Check, Draft
+from qdqtool.audit.context import AuditContext, stage
 from qdqtool.audit.counts import counts
-from qdqtool.audit.scene import Scene, stage
 from qdqtool.core.audit import Audit
 from qdqtool.core.engine import Engine
 from qdqtool.core.findings import Finding, Verdict
 from qdqtool.core.placement import Placement
 from qdqtool.graph.view import GraphView
-from qdqtool.plugins import Shelf
+from qdqtool.plugins import Registry
 
-CHECKS = Shelf(package="qdqtool.audit.checks")
+CHECKS = Registry(package="qdqtool.audit.checks")
 
 
 def audit(
@@ -42,7 +42,9 @@ def audit(
     return examine(stage(engine, view, placement, targets=targets), float_view=float_view, ignore=ignore)
 
 
-def examine(scene: Scene, *, float_view: GraphView | None = None, ignore: tuple[str, ...] = ()) -> Audit:
+def examine(
+    scene: AuditContext, *, float_view: GraphView | None = None, ignore: tuple[str, ...] = ()
+) -> Audit:
     """The audit of a scene that may also hold costs, times and another engine to compare with."""
     return Audit(
         verdicts=scene.verdicts,
@@ -58,7 +60,7 @@ def with_findings(known: Audit, others: tuple[Finding, ...], ignore: tuple[str, 
     return replace(known, findings=_sorted((*known.findings, *wanted)))
 
 
-def _findings(scene: Scene, ignore: tuple[str, ...]) -> tuple[Finding, ...]:
+def _findings(scene: AuditContext, ignore: tuple[str, ...]) -> tuple[Finding, ...]:
     found: list[Finding] = []
     for name in CHECKS.names():
         check: Check = CHECKS.load(name)
@@ -71,7 +73,7 @@ def _sorted(found: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(found, key=lambda finding: (-finding.severity.rank, finding.code)))
 
 
-def _finding(name: str, check: Check, draft: Draft, scene: Scene) -> Finding:
+def _finding(name: str, check: Check, draft: Draft, scene: AuditContext) -> Finding:
     """A draft with the code and name of its check, the measured time of its layer, and the log lines that tell of it."""
     ms = scene.ms(draft.subject)
     measured = "" if ms is None else f" (this layer takes {ms:.4f} ms)"
@@ -88,7 +90,7 @@ def _finding(name: str, check: Check, draft: Draft, scene: Scene) -> Finding:
     )
 
 
-def _notes(scene: Scene, float_view: GraphView | None) -> tuple[str, ...]:
+def _notes(scene: AuditContext, float_view: GraphView | None) -> tuple[str, ...]:
     engine, told = scene.engine, scene.verdicts
     lost = sum(verdict.verdict is Verdict.NOT_FOUND for verdict in told)
     unknown = sum(number for _, number in engine.unknown_formats)

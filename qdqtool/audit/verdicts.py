@@ -6,14 +6,14 @@ import re
 from collections import Counter, defaultdict
 from dataclasses import replace
 
-from qdqtool.audit.case import Case
 from qdqtool.audit.causes import causes
+from qdqtool.audit.evidence import NodeEvidence
 from qdqtool.audit.operands import COMPUTE_OPS, Operands
 from qdqtool.audit.regions import is_opaque, region_around
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty, Engine, EngineLayer
 from qdqtool.core.findings import NodeVerdict, Verdict
-from qdqtool.core.join import Holders, join
+from qdqtool.core.join import LayerMatch, join
 from qdqtool.core.placement import Decision, Placement
 from qdqtool.graph.view import GraphView
 
@@ -45,7 +45,7 @@ def verdicts(
 
 def cases(
     view: GraphView, engine: Engine, placement: Placement | None, *, targets: tuple[str, ...] = ()
-) -> tuple[Case, ...]:
+) -> tuple[NodeEvidence, ...]:
     """Every compute node with its evidence, in graph order."""
     nodes = [node for node in view.nodes if node.op in COMPUTE_OPS]
     holders = join(engine, frozenset(node.name for node in nodes))
@@ -58,7 +58,7 @@ def cases(
         if decision.slot.index < 2:
             decisions[decision.slot.node].append(decision)
     return tuple(
-        Case(
+        NodeEvidence(
             view=view,
             node=node,
             operands=operands.of(node),
@@ -72,13 +72,13 @@ def cases(
     )
 
 
-def _own(holders: Holders, shared: Counter[str]) -> Holders:
+def _own(holders: LayerMatch, shared: Counter[str]) -> LayerMatch:
     """A kernel that computes one node alone counts before those that hold no more of it than its bias."""
     own = tuple(layer for layer in holders.compute if shared[layer.name] == 1)
     return replace(holders, compute=own) if own else holders
 
 
-def verdict(case: Case) -> NodeVerdict:
+def verdict(case: NodeEvidence) -> NodeVerdict:
     """The verdict on one node."""
     if not case.holders.compute:
         return _without_kernel(case)
@@ -91,7 +91,7 @@ def verdict(case: Case) -> NodeVerdict:
     return _verdict(case, kind, precision, reason=reason, fix=fix, certainty=certainty)
 
 
-def _precision(case: Case) -> tuple[DType, Verdict, Certainty]:
+def _precision(case: NodeEvidence) -> tuple[DType, Verdict, Certainty]:
     """Type of the arithmetic, what to call it, and how it is known."""
     layers = case.holders.compute
     found = {layer.precision for layer in layers}
@@ -104,7 +104,7 @@ def _precision(case: Case) -> tuple[DType, Verdict, Certainty]:
     return precision, _BY_TYPE.get(precision, Verdict.UNKNOWN), certainty
 
 
-def _in_attention(case: Case, precision: DType) -> DType:
+def _in_attention(case: NodeEvidence, precision: DType) -> DType:
     """Both matrix products share a kernel; this one is INT8 if it also reads both operands through Q/DQ."""
     if precision is DType.INT8 and not all(operand.quantized for operand in case.operands):
         return DType.UNKNOWN
@@ -119,7 +119,7 @@ def _multiplies_rounded(layer: EngineLayer) -> bool:
     return weights and not _reads_int8(layer) and _ROUNDS_THEN_MULTIPLIES.search(layer.name) is not None
 
 
-def _with_neighbours(case: Case) -> NodeVerdict:
+def _with_neighbours(case: NodeEvidence) -> NodeVerdict:
     """TensorRT for RTX writes a 1x1 convolution of up to four channels on one pixel into the kernel around it."""
     name = case.holders.compute[0].name
     told = _absent(
@@ -136,7 +136,7 @@ def _reads_int8(layer: EngineLayer) -> bool:
     return any(tensor.dtype is DType.INT8 for tensor in layer.inputs[:1])
 
 
-def _why(case: Case, kind: Verdict, precision: DType) -> tuple[str, str]:
+def _why(case: NodeEvidence, kind: Verdict, precision: DType) -> tuple[str, str]:
     found = causes(case)
     if found:
         reason = "; ".join(cause.reason for cause in found)
@@ -155,7 +155,7 @@ def _why(case: Case, kind: Verdict, precision: DType) -> tuple[str, str]:
     )
 
 
-def _without_kernel(case: Case) -> NodeVerdict:
+def _without_kernel(case: NodeEvidence) -> NodeVerdict:
     if case.operands and not case.activations:
         return _absent(
             case, Verdict.ABSORBED, "it depends on constants only, so the builder computed it once"
@@ -174,7 +174,7 @@ def _without_kernel(case: Case) -> NodeVerdict:
     return _absent(case, Verdict.NOT_FOUND, "no layer of the engine names it")
 
 
-def _absorbed(case: Case, others: tuple[EngineLayer, ...]) -> NodeVerdict:
+def _absorbed(case: NodeEvidence, others: tuple[EngineLayer, ...]) -> NodeVerdict:
     """Named by kernels that are no convolution or matrix product, such as a product written as multiply and sum."""
     names = ", ".join(sorted({layer.name for layer in others})[:3])
     found = causes(case)
@@ -195,14 +195,22 @@ _FIXES = {
 }
 
 
-def _absent(case: Case, kind: Verdict, reason: str, layers: tuple[EngineLayer, ...] = ()) -> NodeVerdict:
-    holders = Holders(compute=layers, certainty=Certainty.INFERRED)
+def _absent(
+    case: NodeEvidence, kind: Verdict, reason: str, layers: tuple[EngineLayer, ...] = ()
+) -> NodeVerdict:
+    holders = LayerMatch(compute=layers, certainty=Certainty.INFERRED)
     found = replace(case, holders=holders)
     return _verdict(found, kind, DType.UNKNOWN, reason=reason, fix=_FIXES[kind], certainty=Certainty.INFERRED)
 
 
 def _verdict(
-    case: Case, kind: Verdict, precision: DType, *, reason: str = "", fix: str = "", certainty: Certainty
+    case: NodeEvidence,
+    kind: Verdict,
+    precision: DType,
+    *,
+    reason: str = "",
+    fix: str = "",
+    certainty: Certainty,
 ) -> NodeVerdict:
     return NodeVerdict(
         node=case.node.name,

@@ -1,6 +1,6 @@
 """Backends: what builds engines and what runs models; a builder is one file or folder with a `PLUGIN`."""
 
-from qdqtool.plugins import Shelf
+from qdqtool.plugins import Registry
 
 _SHARED = (
     "child",
@@ -19,5 +19,5 @@ _SHARED = (
     "timing",
     "torch_qat",
 )
-BUILDERS = Shelf(package="qdqtool.backends", besides=frozenset(_SHARED))
+BUILDERS = Registry(package="qdqtool.backends", besides=frozenset(_SHARED))
 """The builders, by name; the other files of this folder are what they share."""

@@ -18,8 +18,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from qdqtool.backends.building.drafts import ENGINE, LAYERS, LOG
 from qdqtool.backends.flags import parse_flags
-from qdqtool.backends.making.drafts import ENGINE, LAYERS, LOG
 from qdqtool.backends.releases import banner_release, spell
 from qdqtool.core.build import BuildCost, BuildRequest, BuildResult, OnProgress
 from qdqtool.core.files import replacing

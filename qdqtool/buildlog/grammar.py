@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from functools import cached_property, lru_cache
 
 from qdqtool.buildlog.sentence import Fields, Read, Section, Sentence, Shape
-from qdqtool.plugins import Shelf
+from qdqtool.plugins import Registry
 
-PATTERNS = Shelf(package="qdqtool.buildlog.patterns")
+PATTERNS = Registry(package="qdqtool.buildlog.patterns")
 KEY, SHORT_KEY = 8, 6
 """Bytes of a message that choose the sentences to try; the shorter key is asked where the longer one finds none."""
 

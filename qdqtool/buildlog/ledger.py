@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from qdqtool.buildlog.books.optimizer import Told
+from qdqtool.buildlog.collectors.optimizer import Told
 from qdqtool.buildlog.graph import Graph
 from qdqtool.buildlog.names import Names
 from qdqtool.buildlog.records import Layer, Region

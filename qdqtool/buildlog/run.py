@@ -8,16 +8,16 @@ from enum import Enum, auto
 from functools import cached_property
 from typing import Any
 
-from qdqtool.buildlog.books.identity import IdentityBook
-from qdqtool.buildlog.books.layers import LayersBook
-from qdqtool.buildlog.books.measured import MeasuredBook
-from qdqtool.buildlog.books.memory import MemoryBook
-from qdqtool.buildlog.books.network import NetworkBook
-from qdqtool.buildlog.books.optimizer import OptimizerBook, Told, count_passes, events_of
-from qdqtool.buildlog.books.options import OptionsBook
-from qdqtool.buildlog.books.phases import PhasesBook
-from qdqtool.buildlog.books.troubles import TroublesBook
-from qdqtool.buildlog.books.tuning import TuningBook
+from qdqtool.buildlog.collectors.identity import IdentityBook
+from qdqtool.buildlog.collectors.layers import LayersBook
+from qdqtool.buildlog.collectors.measured import MeasuredBook
+from qdqtool.buildlog.collectors.memory import MemoryBook
+from qdqtool.buildlog.collectors.network import NetworkBook
+from qdqtool.buildlog.collectors.optimizer import OptimizerBook, Told, count_passes, events_of
+from qdqtool.buildlog.collectors.options import OptionsBook
+from qdqtool.buildlog.collectors.phases import PhasesBook
+from qdqtool.buildlog.collectors.troubles import TroublesBook
+from qdqtool.buildlog.collectors.tuning import TuningBook
 from qdqtool.buildlog.compute import Precisions
 from qdqtool.buildlog.grammar import Hear
 from qdqtool.buildlog.graph import Graph

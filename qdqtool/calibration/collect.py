@@ -14,8 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qdqtool.calibration.crew import PLAIN, Crew, Manner
 from qdqtool.calibration.histograms import Histograms, load_histograms, merged, save_histograms
+from qdqtool.calibration.pool import PLAIN, CollectOptions, CollectorPool
 from qdqtool.calibration.samples.batches import Batch, batches
 from qdqtool.calibration.samples.conform import fixed_batch
 from qdqtool.calibration.samples.opening import Samples
@@ -40,7 +40,7 @@ def collect(
     placement: Placement,
     samples: SampleSource,
     *,
-    manner: Manner = PLAIN,
+    manner: CollectOptions = PLAIN,
     on_progress: OnProgress | None = None,
 ) -> Histograms:
     """Run all samples and count the magnitudes of every activation that `placement` wants quantized.
@@ -78,7 +78,7 @@ class Collection:
         placement: Placement,
         samples: SampleSource,
         *,
-        manner: Manner = PLAIN,
+        manner: CollectOptions = PLAIN,
         resumable: bool = False,
     ) -> None:
         self._samples = samples
@@ -86,7 +86,7 @@ class Collection:
         # Only our own source gives single rows; others feed the model as it wants to be fed.
         self._fixed = fixed_batch(model.view.inputs) if isinstance(samples, Samples) else 1
         self._manner = manner
-        self._crew = Crew(model, self._tensors, manner, identify=resumable)
+        self._crew = CollectorPool(model, self._tensors, manner, identify=resumable)
         # One sample at a time unless the model is made for more: kernels round differently for other sizes.
         self._batch = self._fixed or 1
 

@@ -20,7 +20,7 @@ from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.placement import Placement, SlotKind
 from qdqtool.core.recipe import CalibrationOptions
 from qdqtool.errors import InputFileError, UsageError
-from qdqtool.plugins import Shelf
+from qdqtool.plugins import Registry
 
 if TYPE_CHECKING:
     from qdqtool.graph.view import GraphView
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Given = TypeVar("Given")
 Made = TypeVar("Made")
 Calibrator = Callable[[Histogram], Range]
-CALIBRATORS = Shelf(package="calibrators", besides=calibrators.NOT_PLUGINS)
+CALIBRATORS = Registry(package="calibrators", besides=calibrators.NOT_PLUGINS)
 
 
 def make_table(

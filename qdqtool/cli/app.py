@@ -16,9 +16,9 @@ import qdqtool
 from qdqtool.cli.bare_cluster import BareCluster
 from qdqtool.cli.screen import readable, stderr
 from qdqtool.errors import Bug, Interrupted, QdqError
-from qdqtool.plugins import Shelf
+from qdqtool.plugins import Registry
 
-COMMANDS = Shelf(package="qdqtool.cli.commands")
+COMMANDS = Registry(package="qdqtool.cli.commands")
 
 
 def main() -> NoReturn:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from qdqtool.audit.scene import Scene, stage
+from qdqtool.audit.context import AuditContext, stage
 from qdqtool.backends import BUILDERS
 from qdqtool.backends.shapes import profiles
 from qdqtool.cli.engine_files import log_of
@@ -49,7 +49,7 @@ class Wanted:
     log: Path | None = None
 
 
-def gather(wanted: Wanted) -> Scene:
+def gather(wanted: Wanted) -> AuditContext:
     """The scene of an audit; what is named by itself wins over what a run folder holds.
 
     Raises:
@@ -103,7 +103,7 @@ def _numbers(shape: tuple[int | str, ...]) -> tuple[int, ...]:
     return tuple(dim for dim in shape if isinstance(dim, int))
 
 
-def _scene(wanted: Wanted, folder: Path | None, path: Path) -> Scene:
+def _scene(wanted: Wanted, folder: Path | None, path: Path) -> AuditContext:
     placement, built = wanted.placement or _in(folder, "placement.json"), _in(folder, "build.json")
     result = BUILD.read(built) if built else None
     model = (
@@ -138,7 +138,7 @@ def _layers(wanted: Wanted, folder: Path | None) -> Path:
     return path
 
 
-def _compared(scene: Scene, wanted: Wanted) -> Scene:
+def _compared(scene: AuditContext, wanted: Wanted) -> AuditContext:
     """The scene with times, and with another engine to compare with, where they are named."""
     profile = read_profile(wanted.profile) if wanted.profile else None
     explored = view(scene.engine, profile=profile, cost_model=CostModel.EXACT)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from qdqtool.audit.noop import Besides
+from qdqtool.audit.noop import ExtraEvidence
 from qdqtool.buildlog import read as read_log
 from qdqtool.core.buildlog import LogRun
 from qdqtool.core.files import unreadable, write_text
-from qdqtool.core.noop import NoOpReport, Really
+from qdqtool.core.noop import NoOpReport, NoOpVerdict
 from qdqtool.engine.diff import Explored
 from qdqtool.engine.dot import dot
 from qdqtool.engine.nodes import node_facts
@@ -88,7 +88,9 @@ def annotated(explored: Explored, model: Path, out: Path) -> None:
     save(annotate(opened, facts), out)
 
 
-def besides(plans: list[Path] | None, outputs: list[Path] | None, profiles: list[Path] | None) -> Besides:
+def besides(
+    plans: list[Path] | None, outputs: list[Path] | None, profiles: list[Path] | None
+) -> ExtraEvidence:
     """What is known of two engines besides their layers; each list holds a file of the INT8 and of the float one.
 
     Raises:
@@ -99,7 +101,7 @@ def besides(plans: list[Path] | None, outputs: list[Path] | None, profiles: list
         _pair(files, name)
         for files, name in ((plans, "--plan"), (outputs, "--outputs"), (profiles, "--profile"))
     )
-    return Besides(
+    return ExtraEvidence(
         plan_bytes=(_size(plan[0]), _size(plan[1])) if plan else None,
         ms=(read_profile(times[0]).total_ms, read_profile(times[1]).total_ms) if times else None,
         outputs_equal=same_outputs(*out) if out else None,
@@ -108,9 +110,9 @@ def besides(plans: list[Path] | None, outputs: list[Path] | None, profiles: list
 
 def missed(found: NoOpReport, least: float) -> list[str]:
     """What to say where an engine is not INT8, or less so than the user wants."""
-    if found.verdict is Really.NO_OP:
+    if found.verdict is NoOpVerdict.NO_OP:
         return ["this engine is not INT8"]
-    if found.verdict is Really.UNKNOWN:
+    if found.verdict is NoOpVerdict.UNKNOWN:
         return ["nothing shows that this engine is INT8"]
     share = found.int8 / found.compute
     return [f"{share:.0%} of the compute kernels are INT8, wanted are {least:.0%}"] if share < least else []

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from qdqtool.core.fixes import FixReport, Standing, Trial
+    from qdqtool.core.fixes import FixReport, Metrics, Trial
 
 _ROOM = 140
 """Columns from which a terminal has room for a table of four."""
@@ -51,19 +51,19 @@ class Wish:
 
 def mend(wish: Wish, fail_on: str, *, as_json: bool) -> int:
     """Try the fixes, print the table, and return the exit code."""
-    from qdqtool.cli.narrator import Bars
+    from qdqtool.cli.progress import Bars
     from qdqtool.cli.screen import stderr
     from qdqtool.cli.verdict import findings_missed, tell
     from qdqtool.core.kinds import FIXES
-    from qdqtool.workflows import recipes
-    from qdqtool.workflows.mending.run import MendingOrder, fix, is_unfinished, recipe_of
-    from qdqtool.workflows.mending.search import Bounds
+    from qdqtool.pipeline import recipes
+    from qdqtool.pipeline.autofix.run import FixRequest, fix, is_unfinished, recipe_of
+    from qdqtool.pipeline.autofix.search import Bounds
 
     typed = [f"build.sm=[{wish.sm}]"] if wish.sm else []
     typed += [f"audit.ignore=[{','.join(wish.ignore)}]"] if wish.ignore else []
     method = recipe_of(wish.subject)
     out = wish.out or wish.subject.with_name(f"{wish.subject.name.removesuffix('.onnx')}-fixed")
-    order = MendingOrder(
+    order = FixRequest(
         subject=wish.subject,
         out=out,
         recipe=recipes.load(None if method is None else str(method), [*wish.changes, *typed]),
@@ -126,7 +126,7 @@ def _table(report: FixReport) -> Table:
     return table
 
 
-def _measured(standing: Standing, metric: str) -> str:
+def _measured(standing: Metrics, metric: str) -> str:
     size = "unknown" if standing.activation_bytes is None else f"{standing.activation_bytes:,}"
     accuracy = "" if standing.accuracy is None else f", {metric} {standing.accuracy:.4g}"
     return (

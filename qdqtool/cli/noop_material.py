@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from qdqtool.audit.noop import Besides, really_int8
+from qdqtool.audit.noop import ExtraEvidence, really_int8
 from qdqtool.backends.ort import open_runner
 from qdqtool.calibration.samples import open_samples
 from qdqtool.cli.audit_material import build
@@ -21,7 +21,7 @@ from qdqtool.graph.unquantize import unquantize
 _PLAN = "engine.plan"
 
 
-def recorded(layers: Path, reference: Path | None, besides: Besides) -> NoOpReport:
+def recorded(layers: Path, reference: Path | None, besides: ExtraEvidence) -> NoOpReport:
     """The verdict on layer information that is there already.
 
     Raises:
@@ -72,7 +72,7 @@ def built(model: Path, plain: Path | None, sm: str) -> NoOpReport:
             save(unquantize(opened, [node.name for node in opened.view.nodes]), plain)
         layers = [build(model, ours, sm), build(plain, theirs, sm)]
         sizes = [(folder / _PLAN).stat().st_size for folder in (ours, theirs) if (folder / _PLAN).is_file()]
-        besides = Besides(
+        besides = ExtraEvidence(
             plan_bytes=(sizes[0], sizes[1]) if len(sizes) == len(layers) else None,
             outputs_equal=_same_outputs(model, plain),
             outputs_of="model, both on onnxruntime",

@@ -19,7 +19,7 @@ class KeptNode:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Strayed:
+class OutOfRangeTensor:
     """A tensor whose measured values a narrow type cannot hold.
 
     Attributes:
@@ -35,7 +35,7 @@ class Strayed:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Reach:
+class DynamicRangeReport:
     """How far the values of a model's tensors reach.
 
     Attributes:
@@ -48,7 +48,7 @@ class Reach:
     dtype: DType
     samples: int
     tensors: int
-    strayed: tuple[Strayed, ...]
+    strayed: tuple[OutOfRangeTensor, ...]
 
     @property
     def overflowing(self) -> frozenset[str]:
@@ -79,5 +79,5 @@ class Conversion(Shown):
     casts: int
     clipped: tuple[str, ...]
     faint: tuple[str, ...]
-    reach: Reach | None = None
+    reach: DynamicRangeReport | None = None
     notes: tuple[str, ...] = ()

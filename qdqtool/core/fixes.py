@@ -51,7 +51,7 @@ class Trial:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Standing:
+class Metrics:
     """How good an engine is.
 
     Attributes:
@@ -89,8 +89,8 @@ class FixReport:
 
     model: str
     trials: tuple[Trial, ...]
-    before: Standing
-    after: Standing
+    before: Metrics
+    after: Metrics
     builds: int
     budget: int
     metric: str

@@ -15,7 +15,7 @@ from qdqtool.core.layer_names import parts, stem
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Holders:
+class LayerMatch:
     """The layers that name a node.
 
     Attributes:
@@ -29,7 +29,7 @@ class Holders:
     certainty: Certainty = Certainty.UNKNOWN
 
 
-def join(engine: Engine, nodes: frozenset[str]) -> dict[str, Holders]:
+def join(engine: Engine, nodes: frozenset[str]) -> dict[str, LayerMatch]:
     """The layers that hold each of `nodes`; a node that no layer names gets empty `Holders`."""
     stated: dict[str, list[EngineLayer]] = defaultdict(list)
     named: dict[str, list[EngineLayer]] = defaultdict(list)
@@ -42,14 +42,14 @@ def join(engine: Engine, nodes: frozenset[str]) -> dict[str, Holders]:
     return {node: _holders(stated.get(node, []), named.get(node, [])) for node in sorted(nodes)}
 
 
-def _holders(stated: list[EngineLayer], named: list[EngineLayer]) -> Holders:
+def _holders(stated: list[EngineLayer], named: list[EngineLayer]) -> LayerMatch:
     compute = tuple(layer for layer in stated if layer.role is Role.COMPUTE)
     other = tuple(layer for layer in stated if layer.role is not Role.COMPUTE)
     if compute:
-        return Holders(compute=compute, other=other, certainty=Certainty.STATED)
+        return LayerMatch(compute=compute, other=other, certainty=Certainty.STATED)
     inferred = tuple(layer for layer in named if layer.role is Role.COMPUTE)
     certainty = Certainty.INFERRED if inferred else Certainty.STATED if other else Certainty.UNKNOWN
-    return Holders(compute=inferred, other=other, certainty=certainty)
+    return LayerMatch(compute=inferred, other=other, certainty=certainty)
 
 
 def _in_name(layer: EngineLayer, nodes: frozenset[str]) -> list[str]:

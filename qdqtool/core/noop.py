@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 
-class Really(str, Enum):
+class NoOpVerdict(str, Enum):
     """The verdict: INT8 throughout, in part, not at all, or not to be told."""
 
     INT8 = "int8"
@@ -15,7 +15,7 @@ class Really(str, Enum):
     UNKNOWN = "unknown"
 
 
-class Points(str, Enum):
+class Vote(str, Enum):
     """What a sign speaks for."""
 
     INT8 = "int8"
@@ -24,7 +24,7 @@ class Points(str, Enum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sign:
+class Evidence:
     """One observation.
 
     Attributes:
@@ -33,7 +33,7 @@ class Sign:
     """
 
     text: str
-    points: Points
+    points: Vote
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,8 +48,8 @@ class NoOpReport:
         signs: the observations, those on kernels first.
     """
 
-    verdict: Really
+    verdict: NoOpVerdict
     int8: int
     compute: int
     unknown: int
-    signs: tuple[Sign, ...]
+    signs: tuple[Evidence, ...]

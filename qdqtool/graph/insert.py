@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qdqtool.core.calibration import CalibrationTable, TensorRange
-from qdqtool.core.conversion import Reach
+from qdqtool.core.conversion import DynamicRangeReport
 from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import Decision, Placement, SlotKind
 from qdqtool.core.recipe import InsertOptions
@@ -32,7 +32,7 @@ def insert(
     placement: Placement,
     table: CalibrationTable,
     options: InsertOptions,
-    reach: Reach | None = None,
+    reach: DynamicRangeReport | None = None,
 ) -> Model:
     """The model with a Q/DQ pair of its own for every quantized slot.
 

@@ -26,9 +26,9 @@ from qdqtool.graph.view import GraphView
 from qdqtool.placement.consequences import broken, granted, unshared, weights_alone
 from qdqtool.placement.ties import effective
 from qdqtool.placement.weighted import compute_nodes, factors
-from qdqtool.plugins import Shelf
+from qdqtool.plugins import Registry
 
-RULES = Shelf(package="qdqtool.placement.rules")
+RULES = Registry(package="qdqtool.placement.rules")
 
 Rule = Callable[[GraphView, PlacementOptions], Iterator[Opinion | Tie | Bond]]
 

@@ -12,15 +12,15 @@ from qdqtool.errors import UsageError
 from qdqtool.graph.find import find
 from qdqtool.graph.model import Model
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import TARGETS, Asked, LintRule
-from qdqtool.plugins import Shelf
+from qdqtool.placement.lintrule import TARGETS, LintRule, LintTarget
+from qdqtool.plugins import Registry
 
-LINTS = Shelf(package="qdqtool.placement.lints")
+LINTS = Registry(package="qdqtool.placement.lints")
 
 
 def lint(
     model: Model,
-    asked: Asked | None = None,
+    asked: LintTarget | None = None,
     *,
     select: tuple[str, ...] = (),
     waivers: Mapping[str, str] | None = None,
@@ -36,7 +36,7 @@ def lint(
     Raises:
         UsageError: an unknown builder or code.
     """
-    asked = asked or Asked()
+    asked = asked or LintTarget()
     waivers = waivers or {}
     rules = {name: _rule(name) for name in LINTS.names()}
     _check(asked, {rule.code for rule in rules.values()}, (*select, *waivers))
@@ -68,7 +68,7 @@ def _rule(name: str) -> LintRule:
     return rule
 
 
-def _findings(name: str, rule: LintRule, flow: Flow, asked: Asked) -> Iterator[LintFinding]:
+def _findings(name: str, rule: LintRule, flow: Flow, asked: LintTarget) -> Iterator[LintFinding]:
     for wrong in rule.find(flow, asked):
         yield LintFinding(
             code=rule.code,
@@ -81,7 +81,7 @@ def _findings(name: str, rule: LintRule, flow: Flow, asked: Asked) -> Iterator[L
         )
 
 
-def _check(asked: Asked, known: set[str], named: tuple[str, ...]) -> None:
+def _check(asked: LintTarget, known: set[str], named: tuple[str, ...]) -> None:
     if asked.target not in TARGETS:
         raise UsageError(
             f"lint knows no builder {asked.target!r}",

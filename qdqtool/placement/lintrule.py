@@ -17,7 +17,7 @@ EVERYWHERE = frozenset(TARGETS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wrong:
+class Violation:
     """A finding before it gets its rule's code; `severity` overrides the rule's own."""
 
     node: str
@@ -28,7 +28,7 @@ class Wrong:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
+class LintTarget:
     """What lint was asked for.
 
     Attributes:
@@ -56,7 +56,7 @@ _NEWEST = {"8.6": (8, 6), "10": (10, 99), "11": (11, 99)}
 _FAMILIES = {8: "8.6", 9: "8.6", 10: "10", 11: "11"}
 
 
-def builder(word: str, sm: tuple[str, ...] = ()) -> Asked:
+def builder(word: str, sm: tuple[str, ...] = ()) -> LintTarget:
     """What to ask for a builder as people write it: rtx, 8, 8.6.1, 10.13, 11.0.
 
     Raises:
@@ -64,7 +64,7 @@ def builder(word: str, sm: tuple[str, ...] = ()) -> Asked:
     """
     spelled = word.strip().lower()
     if spelled == "rtx":
-        return Asked(sm=sm)
+        return LintTarget(sm=sm)
     numbers = re.fullmatch(r"v?(\d{1,4})((?:\.\d{1,4}){0,3})", spelled, re.ASCII)
     family = _FAMILIES.get(int(numbers[1])) if numbers else None
     if numbers is None or family is None:
@@ -74,7 +74,7 @@ def builder(word: str, sm: tuple[str, ...] = ()) -> Asked:
             where="--for",
         )
     release = (int(numbers[1]), *map(int, numbers[2].split(".")[1:]))
-    return Asked(target=family, sm=sm, release=release if len(release) > 1 else ())
+    return LintTarget(target=family, sm=sm, release=release if len(release) > 1 else ())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,5 +90,5 @@ class LintRule:
 
     code: str
     severity: Severity
-    find: Callable[[Flow, Asked], Iterable[Wrong]]
+    find: Callable[[Flow, LintTarget], Iterable[Violation]]
     targets: frozenset[str] = EVERYWHERE

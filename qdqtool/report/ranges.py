@@ -9,10 +9,10 @@ from calibrators.histogram import Histogram, coarsened
 from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.placement import Placement, SlotKind
 from qdqtool.core.report import RangeRow, Threshold
-from qdqtool.plugins import Shelf
+from qdqtool.plugins import Registry
 
 _BINS = 64
-_CALIBRATORS = Shelf(package="calibrators", besides=NOT_PLUGINS)
+_CALIBRATORS = Registry(package="calibrators", besides=NOT_PLUGINS)
 
 
 def range_rows(

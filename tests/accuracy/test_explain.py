@@ -31,7 +31,7 @@ def runner(model: Model, description: str = "candidate") -> Runner:
     return open_runner(serialize(model), description=description)
 
 
-class Case:
+class NodeEvidence:
     """A Q/DQ model with samples."""
 
     def __init__(self, folder: Path, types: str) -> None:
@@ -48,15 +48,15 @@ class Case:
 
 
 @pytest.fixture(scope="module", params=["fp32", "fp16"])
-def case(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Case:
-    return Case(tmp_path_factory.mktemp(request.param), request.param)
+def case(request: Any, tmp_path_factory: pytest.TempPathFactory) -> NodeEvidence:
+    return NodeEvidence(tmp_path_factory.mktemp(request.param), request.param)
 
 
-def test_the_model_itself_is_the_same(case: Case) -> None:
+def test_the_model_itself_is_the_same(case: NodeEvidence) -> None:
     assert case.verdict(runner(case.model)) is Cause.SAME
 
 
-def test_integer_arithmetic_is_rounding(case: Case) -> None:
+def test_integer_arithmetic_is_rounding(case: NodeEvidence) -> None:
     exact = runner(integer_form(case.model, (), reciprocal=True).model)
     assert case.verdict(exact) in {Cause.ROUNDING, Cause.SAME}
 
@@ -72,7 +72,7 @@ def with_constant(model: Model, change: Callable[[np.ndarray], np.ndarray], whic
     return Model(proto=proto, path=model.path)
 
 
-def test_a_wrong_scale_is_not_explained(case: Case) -> None:
+def test_a_wrong_scale_is_not_explained(case: NodeEvidence) -> None:
     node = next(
         node for node in case.model.view.nodes
         if node.op == "QuantizeLinear" and not case.model.view.is_constant(node.inputs[0])
@@ -81,21 +81,21 @@ def test_a_wrong_scale_is_not_explained(case: Case) -> None:
     assert case.verdict(runner(broken)) is Cause.UNEXPLAINED
 
 
-def test_another_order_of_operations_is_rounding(case: Case) -> None:
+def test_another_order_of_operations_is_rounding(case: NodeEvidence) -> None:
     other = jittered(case.model, 99, 3e-7)
     if other is None:
         pytest.skip("the scales of this model are not FP32")
     assert case.verdict(runner(other)) in {Cause.ROUNDING, Cause.SAME}
 
 
-def test_biases_in_the_wrong_channels_are_not_explained(case: Case) -> None:
+def test_biases_in_the_wrong_channels_are_not_explained(case: NodeEvidence) -> None:
     conv = next(node for node in case.model.view.nodes if node.op == "Conv" and len(node.inputs) > 2)
     broken = with_constant(case.model, lambda bias: np.roll(bias, 1), conv.inputs[2])
     assert case.verdict(runner(broken)) is Cause.UNEXPLAINED
 
 
 def test_jitter_moves_the_scales_of_activations_by_a_hair_and_nothing_else(tmp_path: Path) -> None:
-    case = Case(tmp_path, "fp32")
+    case = NodeEvidence(tmp_path, "fp32")
     other = jittered(case.model, 1, 1e-6)
     assert other is not None
     constants = (

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from qdqtool.accuracy.run_store import Journal, Shown
 from qdqtool.accuracy.sensitivity import Subject, Wish, sensitivity
-from qdqtool.accuracy.trials import Bench
+from qdqtool.accuracy.trials import TrialRunner
 from qdqtool.core.protocols import Sample
 from qdqtool.core.recipe import CompareOptions
 from qdqtool.core.sensitivity import Sensitivity
@@ -54,7 +54,7 @@ def studied(
     noises: Mapping[str, float] = NOISES, wish: Wish = THOROUGH, runner: Noisy | None = None, **options: Any
 ) -> Sensitivity:
     runner = runner or Noisy(noises)
-    bench = Bench(runner, {node: f"{node}?" for node in noises}, CompareOptions(), **options)
+    bench = TrialRunner(runner, {node: f"{node}?" for node in noises}, CompareOptions(), **options)
     subject = Subject(name="m.onnx", ops=dict.fromkeys(noises, "Conv"), compute=frozenset(noises))
     return sensitivity(bench, subject, samples(), wish)
 
@@ -240,6 +240,6 @@ def test_lines_that_are_damaged_are_left_out(line: str, tmp_path: Path) -> None:
 
 
 def test_no_samples_are_an_error() -> None:
-    bench = Bench(Noisy(NOISES), {node: f"{node}?" for node in NOISES}, CompareOptions())
+    bench = TrialRunner(Noisy(NOISES), {node: f"{node}?" for node in NOISES}, CompareOptions())
     with pytest.raises(InputFileError, match="no samples"):
         sensitivity(bench, Subject(name="m", ops={}, compute=frozenset()), Given([]), Wish())

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from qdqtool.audit.noop import Besides, really_int8
+from qdqtool.audit.noop import ExtraEvidence, really_int8
 from qdqtool.cli.app import run
 from qdqtool.core.dtypes import DType
-from qdqtool.core.noop import NoOpReport, Points, Really
+from qdqtool.core.noop import NoOpReport, NoOpVerdict, Vote
 from qdqtool.engine.outputs import read_outputs
 from qdqtool.errors import InputFileError
 from tests import models
@@ -21,64 +21,64 @@ HALF = engine(kernel("a", precision=DType.FLOAT16), kernel("b", precision=DType.
 FULL = engine(kernel("a"), kernel("b"))
 
 
-def points(report: NoOpReport) -> list[Points]:
+def points(report: NoOpReport) -> list[Vote]:
     return [sign.points for sign in report.signs]
 
 
 def test_an_engine_without_compute_kernels_tells_nothing():
-    assert really_int8(engine()).verdict is Really.UNKNOWN
+    assert really_int8(engine()).verdict is NoOpVerdict.UNKNOWN
 
 
 @pytest.mark.parametrize(
     ("precisions", "verdict"),
     [
-        ((DType.INT8, DType.INT8), Really.INT8),
-        ((DType.INT8, DType.FLOAT16), Really.PARTLY),
-        ((DType.FLOAT16, DType.FLOAT32), Really.NO_OP),
-        ((DType.UNKNOWN, DType.FLOAT16), Really.UNKNOWN),
+        ((DType.INT8, DType.INT8), NoOpVerdict.INT8),
+        ((DType.INT8, DType.FLOAT16), NoOpVerdict.PARTLY),
+        ((DType.FLOAT16, DType.FLOAT32), NoOpVerdict.NO_OP),
+        ((DType.UNKNOWN, DType.FLOAT16), NoOpVerdict.UNKNOWN),
     ],
 )
-def test_the_kernels_decide(precisions: tuple[DType, ...], verdict: Really):
+def test_the_kernels_decide(precisions: tuple[DType, ...], verdict: NoOpVerdict):
     layers = (kernel(f"k{index}", precision=precision) for index, precision in enumerate(precisions))
     assert really_int8(engine(*layers)).verdict is verdict
 
 
 def test_a_renamed_float_engine_has_its_bytes():
     found = really_int8(HALF, HALF)
-    assert (found.verdict, points(found)) == (Really.NO_OP, [Points.NO_OP, Points.NO_OP])
+    assert (found.verdict, points(found)) == (NoOpVerdict.NO_OP, [Vote.NO_OP, Vote.NO_OP])
 
 
 def test_equal_outputs_and_sizes_speak_for_a_float_engine_but_not_louder_than_kernels():
-    besides = Besides(plan_bytes=(1000, 1001), ms=(1.0, 1.01), outputs_equal=True)
-    assert points(really_int8(engine(), besides=besides))[1:] == [Points.NO_OP] * 3
-    assert really_int8(engine(), besides=besides).verdict is Really.NO_OP
-    assert really_int8(FULL, besides=besides).verdict is Really.INT8
+    besides = ExtraEvidence(plan_bytes=(1000, 1001), ms=(1.0, 1.01), outputs_equal=True)
+    assert points(really_int8(engine(), besides=besides))[1:] == [Vote.NO_OP] * 3
+    assert really_int8(engine(), besides=besides).verdict is NoOpVerdict.NO_OP
+    assert really_int8(FULL, besides=besides).verdict is NoOpVerdict.INT8
 
 
 def test_signs_that_disagree_leave_it_open():
-    besides = Besides(plan_bytes=(500, 1000), outputs_equal=True)
-    assert really_int8(engine(), besides=besides).verdict is Really.UNKNOWN
+    besides = ExtraEvidence(plan_bytes=(500, 1000), outputs_equal=True)
+    assert really_int8(engine(), besides=besides).verdict is NoOpVerdict.UNKNOWN
 
 
 def test_an_engine_that_is_int8_itself_is_no_yardstick():
     found = really_int8(FULL, FULL)
-    assert found.verdict is Really.INT8
-    assert points(found)[1:] == [Points.NOTHING] * 2
+    assert found.verdict is NoOpVerdict.INT8
+    assert points(found)[1:] == [Vote.NOTHING] * 2
     assert "2 of 2 compute kernels of the float engine multiply in INT8: it is none" in found.signs[1].text
 
 
 def test_fewer_bytes_by_fp16_do_not_speak_for_int8():
     single = engine(kernel("c", precision=DType.FLOAT32), kernel("d", precision=DType.FLOAT32))
     found = really_int8(HALF, single)
-    assert (found.verdict, points(found)[1:]) == (Really.NO_OP, [Points.NOTHING] * 2)
+    assert (found.verdict, points(found)[1:]) == (NoOpVerdict.NO_OP, [Vote.NOTHING] * 2)
 
 
 def test_a_model_that_rounds_says_nothing_of_its_engine():
     signs = {
-        of: really_int8(engine(), besides=Besides(outputs_equal=False, outputs_of=of)).signs[-1].points
+        of: really_int8(engine(), besides=ExtraEvidence(outputs_equal=False, outputs_of=of)).signs[-1].points
         for of in ("engine", "model, both on onnxruntime")
     }
-    assert list(signs.values()) == [Points.INT8, Points.NOTHING]
+    assert list(signs.values()) == [Vote.INT8, Vote.NOTHING]
 
 
 def test_a_run_folder_is_an_engine_too(tmp_path, capsys):

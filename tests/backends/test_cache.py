@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 
-from qdqtool.backends.making import cache
+from qdqtool.backends.building import cache
 from qdqtool.core.build import BuildRequest, BuildResult, InputProfile
 from qdqtool.errors import InputFileError
 from tests.backends import graphs

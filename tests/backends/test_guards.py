@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qdqtool.backends.building.facts import ModelFacts, facts_of
+from qdqtool.backends.building.guards import Abilities, Strong, choose_typing, guards
 from qdqtool.backends.flags import PRECISIONS, Flag, absolute, bytes_of, parse_flags, split_flags
-from qdqtool.backends.making.facts import ModelFacts, facts_of
-from qdqtool.backends.making.guards import Abilities, Strong, choose_typing, guards
 from qdqtool.backends.releases import banner_release, packed_release, release_of
 from qdqtool.backends.targets import target_of
 from qdqtool.errors import UsageError

@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 import pytest
 
-from qdqtool.backends.making.refusals import NoKernelError, refusal
-from qdqtool.backends.making.retry import MODEL, build_with_retries
+from qdqtool.backends.building.refusals import NoKernelError, refusal
+from qdqtool.backends.building.retry import MODEL, build_with_retries
 from qdqtool.backends.ort import open_runner
 from qdqtool.core.build import BuildCost, BuildRequest, BuildResult, OnProgress
 from qdqtool.graph.load import load

@@ -11,9 +11,9 @@ import onnx
 import pytest
 
 from qdqtool.backends import BUILDERS
+from qdqtool.backends.native.failure import BuildFailure
 from qdqtool.backends.native.job import build
 from qdqtool.backends.native.settings import strong_of
-from qdqtool.backends.native.verdict import NoEngine
 from qdqtool.core.build import BuildRequest, InputProfile
 from qdqtool.errors import BuildError, MissingPackage, UsageError
 from tests.backends import graphs, stand_in_tensorrt
@@ -53,7 +53,7 @@ def said(trt: Any, name: str) -> list[Any]:
 
 
 def event_of(trt: ModuleType, request: dict[str, Any]) -> dict[str, Any]:
-    with pytest.raises(NoEngine) as caught:
+    with pytest.raises(BuildFailure) as caught:
         build(trt, request, lambda event: None)
     return caught.value.event
 

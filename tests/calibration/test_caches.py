@@ -487,7 +487,7 @@ CALIBRATED = {
 def test_implicit_to_explicit_and_back_keeps_every_bit(tmp_path: Path) -> None:
     from qdqtool.core.recipe import Recipe
     from qdqtool.graph.save import save
-    from qdqtool.workflows.caches import from_qdq, to_qdq
+    from qdqtool.pipeline.caches import from_qdq, to_qdq
 
     path = models.save(models.residual_cnn(), tmp_path)
     entries = "".join(f"{name}: {text}\n" for name, text in CALIBRATED.items())
@@ -523,7 +523,7 @@ def pools(folder: Path) -> Path:
 def test_what_shares_a_scale_shares_it_again_after_any_number_of_ways(types: str, tmp_path: Path) -> None:
     from qdqtool.core.recipe import InsertOptions, Recipe
     from qdqtool.graph.save import save
-    from qdqtool.workflows.caches import from_qdq, to_qdq
+    from qdqtool.pipeline.caches import from_qdq, to_qdq
 
     recipe = Recipe(insert=InsertOptions(types=types))
     given = cache(x=0.5, first_y=0.25, pool1_y=0.25, pool2_y=0.25, joined=0.25)
@@ -541,14 +541,14 @@ def test_what_shares_a_scale_shares_it_again_after_any_number_of_ways(types: str
 
 def test_a_cache_that_fits_nothing_is_refused(tmp_path: Path) -> None:
     from qdqtool.core.recipe import Recipe
-    from qdqtool.workflows.caches import to_qdq
+    from qdqtool.pipeline.caches import to_qdq
 
     with pytest.raises(UsageError, match="no scale for any tensor"):
         to_qdq(models.save(models.residual_cnn(), tmp_path), cache(other=1.0), Recipe())
 
 
 def test_a_float_model_has_nothing_to_convert(tmp_path: Path) -> None:
-    from qdqtool.workflows.caches import from_qdq
+    from qdqtool.pipeline.caches import from_qdq
 
     with pytest.raises(UsageError, match="no Q/DQ"):
         from_qdq(models.save(models.residual_cnn(), tmp_path), make_header("8.6.1", "MinMaxCalibration"))
@@ -583,7 +583,7 @@ def test_scales_of_every_cache_of_the_corpus_survive_the_way_to_qdq_and_back(
 ) -> None:
     from qdqtool.core.recipe import Recipe
     from qdqtool.graph.save import save
-    from qdqtool.workflows.caches import from_qdq, to_qdq
+    from qdqtool.pipeline.caches import from_qdq, to_qdq
 
     given = read_cache(path)
     known = {name: entry for name, entry in given.by_tensor().items() if entry.is_usable}
@@ -600,7 +600,7 @@ def test_scales_of_every_cache_of_the_corpus_survive_the_way_to_qdq_and_back(
 def test_a_real_model_and_its_cache_survive_the_way_to_qdq_and_back(tmp_path: Path) -> None:
     from qdqtool.core.recipe import Recipe
     from qdqtool.graph.save import save
-    from qdqtool.workflows.caches import from_qdq, to_qdq
+    from qdqtool.pipeline.caches import from_qdq, to_qdq
 
     packed = shared("corpus/onnx/lannyyip__share__my_model.onnx.xz")
     (tmp_path / "m.onnx").write_bytes(lzma.decompress(packed.read_bytes()))
@@ -622,7 +622,7 @@ DOUBTFUL = TEXT + "garbage here\nx: 3c008912\nrelu1_y: bc010a14\nrelu2_y: 0\n"
 
 def test_what_a_conversion_does_not_take_as_it_stands_is_noted(tmp_path: Path) -> None:
     from qdqtool.core.recipe import Recipe
-    from qdqtool.workflows.caches import to_qdq
+    from qdqtool.pipeline.caches import to_qdq
 
     _, notes = to_qdq(models.save(models.residual_cnn(), tmp_path), parse_text(DOUBTFUL), Recipe())
     assert {

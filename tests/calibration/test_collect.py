@@ -17,8 +17,8 @@ import pytest
 
 from calibrators.histogram import histogram_of, merge
 from qdqtool.calibration.collect import Collection, activations, collect
-from qdqtool.calibration.crew import Crew, Manner
 from qdqtool.calibration.histograms import Histograms, load_histograms, save_histograms
+from qdqtool.calibration.pool import CollectOptions, CollectorPool
 from qdqtool.calibration.samples import open_samples
 from qdqtool.calibration.shards import merge_files, merge_parts
 from qdqtool.calibration.span import Span, parse_shard
@@ -66,7 +66,7 @@ def test_histograms_are_those_of_the_fetched_values(model: Model, data: Path) ->
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_the_number_of_threads_changes_nothing(model: Model, data: Path, threads: int) -> None:
     assert (
-        gathered(model, str(data), manner=Manner(threads=threads)).tensors
+        gathered(model, str(data), manner=CollectOptions(threads=threads)).tensors
         == gathered(model, str(data)).tensors
     )
 
@@ -76,9 +76,9 @@ def test_samples_with_much_to_fetch_share_the_processors(tmp_path: Path) -> None
     x = sketch.node("Relu", [sketch.input("x", [1, 1 << 14, 1 << 12])], "large", name="relu")
     sketch.output(sketch.node("MatMul", [x, sketch.weight("w", 1 << 12, 2)], "y", name="mm"), [1, 1 << 14, 2])
     model = opened(sketch.model(), tmp_path)
-    crew = Crew(model, ("large",), Manner(threads=4))
+    crew = CollectorPool(model, ("large",), CollectOptions(threads=4))
     assert (crew.workers, crew.threads) == (1, 4)
-    small = Crew(model, ("y",), Manner(threads=4))
+    small = CollectorPool(model, ("y",), CollectOptions(threads=4))
     assert (small.workers, small.threads) == (4, 1)
 
 
@@ -105,7 +105,7 @@ def test_progress_counts_samples(model: Model, data: Path) -> None:
 
 
 def test_extremes_alone_agree_with_the_full_histograms(model: Model, data: Path) -> None:
-    quick, full = gathered(model, str(data), manner=Manner(bins=False)), gathered(model, str(data))
+    quick, full = gathered(model, str(data), manner=CollectOptions(bins=False)), gathered(model, str(data))
     for name, histogram in full.tensors.items():
         assert (quick.tensors[name].low, quick.tensors[name].high) == (histogram.low, histogram.high)
         assert not quick.tensors[name].has_bins
@@ -201,7 +201,7 @@ def test_nan_made_by_the_model_is_named_with_tensor_sample_and_count(tmp_path: P
         gathered(model, str(tmp_path / "s.npz"))
     assert caught.value.where is not None
     assert caught.value.where.endswith("s.npz[1]")
-    found = gathered(model, str(tmp_path / "s.npz"), manner=Manner(on_nan="skip"))
+    found = gathered(model, str(tmp_path / "s.npz"), manner=CollectOptions(on_nan="skip"))
     assert (found.tensors["log_y"].nan, found.tensors["log_y"].inf, found.tensors["log_y"].total) == (1, 1, 6)
 
 

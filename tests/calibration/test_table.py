@@ -11,8 +11,8 @@ import pytest
 from calibrators.histogram import histogram_of, merge
 from qdqtool.calibration.bounds import bounds
 from qdqtool.calibration.collect import collect
-from qdqtool.calibration.crew import Manner
 from qdqtool.calibration.histograms import Histograms
+from qdqtool.calibration.pool import CollectOptions
 from qdqtool.calibration.samples import open_samples
 from qdqtool.calibration.span import Span
 from qdqtool.calibration.table import calibrator, groups, make_table
@@ -192,7 +192,7 @@ def test_a_tensor_that_was_not_collected_is_named(model: Model, seen: Histograms
 
 def test_extremes_alone_allow_max_and_nothing_else(model: Model, tmp_path: Path) -> None:
     samples = open_samples(str(images(tmp_path, 2, (3, 16, 16))), model.view.inputs)
-    quick = collect(model, placed(model), samples, manner=Manner(bins=False))
+    quick = collect(model, placed(model), samples, manner=CollectOptions(bins=False))
     assert table(model, quick, method="max").ranges
     with pytest.raises(InputFileError, match="only the extremes"):
         table(model, quick, method="entropy")

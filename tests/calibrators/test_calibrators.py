@@ -18,9 +18,9 @@ from calibrators.legacy import legacy
 from calibrators.mse import mse
 from calibrators.noise import noise_of
 from calibrators.percentile import percentile
-from qdqtool.plugins import Shelf
+from qdqtool.plugins import Registry
 
-SHELF = Shelf(package="calibrators", besides=calibrators.NOT_PLUGINS)
+SHELF = Registry(package="calibrators", besides=calibrators.NOT_PLUGINS)
 NAMES = SHELF.names()
 RANDOM = np.random.default_rng(11)
 SHAPES = {

@@ -73,7 +73,7 @@ def test_weights_that_another_kernel_computes_count_and_their_scale_does_not():
 @pytest.mark.rtx
 def test_a_built_convolution_with_computed_weights_is_int8():
     pytest.importorskip("tensorrt_rtx", reason="needs the extra rtx")
-    from tests.graph.mending import Sketch
+    from tests.graph.repairing import Sketch
     from tests.placement.building import build
 
     s = Sketch()

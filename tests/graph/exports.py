@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from tests.graph.mending import Sketch, dynamic_layer
+from tests.graph.repairing import Sketch, dynamic_layer
 
 MICROSOFT = "com.microsoft"
 

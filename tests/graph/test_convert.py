@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from qdqtool.core.conversion import Conversion, Reach, Strayed
+from qdqtool.core.conversion import Conversion, DynamicRangeReport, OutOfRangeTensor
 from qdqtool.core.dtypes import DType
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.errors import UsageError
@@ -267,13 +267,15 @@ def test_the_list_of_operators_can_be_emptied(tmp_path: Path) -> None:
     assert _converted(s.model(), tmp_path, keep_ops=())[1].kept == ()
 
 
-def _hot() -> tuple[onnx.ModelProto, Reach]:
+def _hot() -> tuple[onnx.ModelProto, DynamicRangeReport]:
     s = models.Sketch()
     x = s.node("Mul", [s.input("x", [1, 4]), s.constant("gain", np.float32(3e4))], "hot", name="gain")
     x = s.node("Relu", [x], "still_hot", name="relu")
     s.output(s.node("Mul", [x, s.constant("loss", np.float32(1e-4))], "y", name="loss"), [1, 4])
-    strayed = tuple(Strayed(tensor=name, kind="overflow", largest=9e4) for name in ("hot", "still_hot"))
-    return s.model(), Reach(dtype=DType.FLOAT16, samples=1, tensors=3, strayed=strayed)
+    strayed = tuple(
+        OutOfRangeTensor(tensor=name, kind="overflow", largest=9e4) for name in ("hot", "still_hot")
+    )
+    return s.model(), DynamicRangeReport(dtype=DType.FLOAT16, samples=1, tensors=3, strayed=strayed)
 
 
 def test_tensors_that_overflow_are_named(tmp_path: Path) -> None:
@@ -302,8 +304,8 @@ def test_a_quantized_overflow_stays_fp32_behind_its_pair_too(tmp_path: Path) -> 
     weight = _pair(s, s.weight("w", 4, 4, 1, 1), 0.01)
     s.output(s.node("Conv", [_pair(s, "hot", 900.0), weight], "y", name="conv"), [1, 4, 2, 2])
     proto = s.model()
-    strayed = (Strayed(tensor="hot", kind="overflow", largest=1.1e5),)
-    reach = Reach(dtype=DType.FLOAT16, samples=1, tensors=2, strayed=strayed)
+    strayed = (OutOfRangeTensor(tensor="hot", kind="overflow", largest=1.1e5),)
+    reach = DynamicRangeReport(dtype=DType.FLOAT16, samples=1, tensors=2, strayed=strayed)
     options = InsertOptions(types="fp16", overflow="keep")
     result, found = convert(opened(proto, tmp_path), options, reach)
     assert [node.node for node in found.kept] == ["gain_up", "conv"]

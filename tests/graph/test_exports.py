@@ -20,7 +20,7 @@ from qdqtool.graph.origin import origin
 from qdqtool.placement.lint import lint
 from tests import models
 from tests.graph.exports import DYNAMIC, EXPORTS, ORIGINS
-from tests.graph.mending import Sketch, apart, legal, repaired
+from tests.graph.repairing import Sketch, apart, legal, repaired
 
 
 @pytest.mark.parametrize("name", EXPORTS)
@@ -175,7 +175,7 @@ def test_a_model_without_scales_is_refused(
 
 
 def _without_ranges() -> onnx.ModelProto:
-    from tests.graph.mending import dynamic_layer
+    from tests.graph.repairing import dynamic_layer
 
     return dynamic_layer()
 

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from qdqtool.graph.normalize.run import remaining
-from tests.graph.mending import Sketch, apart, kinds, legal, repaired
+from tests.graph.repairing import Sketch, apart, kinds, legal, repaired
 
 MICROSOFT = "com.microsoft"
 

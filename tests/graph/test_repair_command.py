@@ -18,10 +18,10 @@ from qdqtool.cli.app import run
 from qdqtool.errors import UsageError
 from qdqtool.graph.find import find
 from qdqtool.graph.load import load
-from qdqtool.workflows import recipes
-from qdqtool.workflows.repair import RepairOrder, mend
+from qdqtool.pipeline import recipes
+from qdqtool.pipeline.repair import RepairRequest, mend
 from tests import models
-from tests.graph.mending import Sketch, dynamic_layer, repaired
+from tests.graph.repairing import Sketch, dynamic_layer, repaired
 from tests.shared import ROOT
 
 
@@ -239,7 +239,7 @@ def test_pairs_inside_a_loop_alone_are_no_reason_to_quantize_again(tmp_path: Pat
     s.output("y")
     file = tmp_path / "model.onnx"
     file.write_bytes(s.model().SerializeToString())
-    order = RepairOrder(
+    order = RepairRequest(
         model=file, out=tmp_path / "out.onnx", samples="", labels=None, recipe=recipes.load(None, [])
     )
     with pytest.raises(UsageError, match="inside its body"):
@@ -264,7 +264,7 @@ def test_weights_of_four_bits_in_an_operator_of_their_own_are_named(tmp_path: Pa
     sizes = {"K": 32, "N": 8, "bits": 4, "block_size": 32}
     s.output(s.node("MatMulNBits", inputs, "y", name="mm", domain="com.microsoft", **sizes), [4, 8])
     file = models.save(s.model(domains=["com.microsoft"]), tmp_path)
-    order = RepairOrder(
+    order = RepairRequest(
         model=file, out=tmp_path / "out.onnx", samples="", labels=None, recipe=recipes.load(None, [])
     )
     with pytest.raises(UsageError, match="MatMulNBits") as caught:

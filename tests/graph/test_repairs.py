@@ -11,7 +11,7 @@ from qdqtool.graph.load import load
 from qdqtool.graph.normalize.run import ORDER, REPAIRS, normalize, remaining
 from qdqtool.graph.save import serialize
 from tests import models
-from tests.graph.mending import Sketch, apart, repaired
+from tests.graph.repairing import Sketch, apart, repaired
 
 
 def test_the_order_names_every_repair_on_the_shelf() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from qdqtool.graph.find import find
-from tests.graph.mending import Sketch, apart, kinds, repaired
+from tests.graph.repairing import Sketch, apart, kinds, repaired
 
 
 def test_shared_pairs_become_dedicated_ones(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from qdqtool.core.dtypes import DType
 from qdqtool.errors import InputFileError
 from qdqtool.graph.find import find
 from qdqtool.graph.normalize.run import normalize, remaining
-from tests.graph.mending import STEP, Sketch, apart, kinds, legal, repaired
 from tests.graph.placing import opened
+from tests.graph.repairing import STEP, Sketch, apart, kinds, legal, repaired
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from qdqtool.graph.normalize.run import remaining
-from tests.graph.mending import Sketch, apart, kinds, repaired
+from tests.graph.repairing import Sketch, apart, kinds, repaired
 from tests.placement.building import build
 
 Move = Callable[[Sketch, str], str]

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto
 
 from qdqtool.graph.find import find
-from tests.graph.mending import Sketch, apart, kinds, legal, repaired
+from tests.graph.repairing import Sketch, apart, kinds, legal, repaired
 
 SIGNED, UNSIGNED = TensorProto.INT4, TensorProto.UINT4
 

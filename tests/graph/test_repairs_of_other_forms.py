@@ -13,8 +13,8 @@ from qdqtool.graph.find import find
 from qdqtool.graph.normalize.ranges import quantize_activations, wanted
 from qdqtool.graph.normalize.run import normalize, remaining
 from tests import models
-from tests.graph.mending import STEP, Sketch, apart, dynamic_layer, kinds, legal, repaired
 from tests.graph.placing import opened
+from tests.graph.repairing import STEP, Sketch, apart, dynamic_layer, kinds, legal, repaired
 
 
 def test_standard_operators_replace_those_of_the_microsoft_domain(tmp_path: Path) -> None:

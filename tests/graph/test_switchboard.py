@@ -15,7 +15,7 @@ from qdqtool.errors import InputFileError
 from qdqtool.graph.bias import shiftable
 from qdqtool.graph.insert import insert
 from qdqtool.graph.model import Model
-from qdqtool.graph.switchboard import Switchboard, switchboard
+from qdqtool.graph.toggles import Switchboard, switchboard
 from tests import models
 from tests.graph.placing import opened, placement_for, table_for
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from qdqtool.core.files import replacing, sweep, write_text
-from qdqtool.workflows.folder import RunFolder
+from qdqtool.pipeline.folder import RunFolder
 
 
 def fail(path: Path) -> None:

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from qdqtool.plugins import Shelf
+from qdqtool.plugins import Registry
 
-COMMANDS = Shelf(package="qdqtool.cli.commands").names()
+COMMANDS = Registry(package="qdqtool.cli.commands").names()
 HEAVY = ("numpy", "onnx", "onnxruntime", "numba", "torch", "tensorrt_rtx", "optuna", "distributed", "PIL")
 PROBE = f"""
 import sys

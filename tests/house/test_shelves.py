@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from qdqtool.errors import UsageError
-from qdqtool.plugins import Shelf
+from qdqtool.plugins import Registry
 
 SHELVES = (
     "qdqtool.placement.rules",
@@ -18,19 +18,19 @@ SHELVES = (
     "qdqtool.accuracy.metrics",
     "qdqtool.cli.commands",
 )
-ENTRIES = [(package, name) for package in SHELVES for name in Shelf(package=package).names()]
+ENTRIES = [(package, name) for package in SHELVES for name in Registry(package=package).names()]
 
 
 @pytest.mark.parametrize(("package", "name"), ENTRIES, ids=[f"{package}:{name}" for package, name in ENTRIES])
 def test_a_plugin_has_a_plug_and_a_manual(package: str, name: str) -> None:
-    shelf = Shelf(package=package)
+    shelf = Registry(package=package)
     assert shelf.load(name) is not None
     assert shelf.manual(name)
 
 
 def test_an_unknown_name_is_answered_with_the_nearest_one() -> None:
     with pytest.raises(UsageError) as caught:
-        Shelf(package="qdqtool.cli.commands").load("runn")
+        Registry(package="qdqtool.cli.commands").load("runn")
     assert "'run'" in caught.value.fix
 
 
@@ -42,7 +42,7 @@ def test_a_file_without_a_plug_is_named(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.syspath_prepend(tmp_path)
     importlib.invalidate_caches()
     with pytest.raises(UsageError, match="has no PLUGIN"):
-        Shelf(package="shelf_without_plug").load("thing")
+        Registry(package="shelf_without_plug").load("thing")
 
 
 def test_names_are_found_without_importing_the_plugins(
@@ -55,4 +55,4 @@ def test_names_are_found_without_importing_the_plugins(
     (package / "_private.py").write_text("raise RuntimeError")
     monkeypatch.syspath_prepend(tmp_path)
     importlib.invalidate_caches()
-    assert Shelf(package="shelf_of_bombs").names() == ("bomb",)
+    assert Registry(package="shelf_of_bombs").names() == ("bomb",)

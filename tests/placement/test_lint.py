@@ -13,14 +13,14 @@ from qdqtool.core.kinds import LINT
 from qdqtool.errors import UsageError
 from qdqtool.graph.load import load
 from qdqtool.placement.lint import LINTS, codes, lint
-from qdqtool.placement.lintrule import TARGETS, Asked, LintRule, builder
+from qdqtool.placement.lintrule import TARGETS, LintRule, LintTarget, builder
 from tests import models
 from tests.placement.qdq import GRAPHS, STEP, Quantized
 from tests.shared import shared
 
 
 def check(name, tmp_path, target="rtx", **asked):
-    return lint(load(models.save(GRAPHS[name](), tmp_path)), Asked(target=target, **asked))
+    return lint(load(models.save(GRAPHS[name](), tmp_path)), LintTarget(target=target, **asked))
 
 
 def rules(report):
@@ -49,7 +49,7 @@ def test_codes_are_unique():
 def test_findings_say_what_is_wrong_what_follows_and_what_to_do(name, tmp_path):
     model = load(models.save(GRAPHS[name](), tmp_path))
     for target in TARGETS:
-        for finding in lint(model, Asked(target=target)).findings:
+        for finding in lint(model, LintTarget(target=target)).findings:
             assert finding.node
             assert finding.reason
             assert finding.effect
@@ -126,7 +126,7 @@ def test_an_unknown_code_or_builder_is_a_usage_error(tmp_path):
     with pytest.raises(UsageError, match="QDQ999"):
         lint(model, select=("QDQ999",))
     with pytest.raises(UsageError, match="'7'"):
-        lint(model, Asked(target="7"))
+        lint(model, LintTarget(target="7"))
 
 
 def test_twenty_thousand_nodes_take_seconds(tmp_path):

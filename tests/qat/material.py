@@ -19,14 +19,14 @@ from qdqtool.graph.load import load
 from qdqtool.graph.model import Model
 from qdqtool.graph.prepare import prepare
 from qdqtool.graph.save import save
+from qdqtool.pipeline import recipes
 from qdqtool.placement.decide import decide
-from qdqtool.workflows import recipes
 
 HERE = Path(__file__).resolve().parent
 
 
 @dataclass(frozen=True)
-class Case:
+class NodeEvidence:
     """A network, exported, placed and calibrated."""
 
     network: Network
@@ -51,7 +51,7 @@ def network_of(model: str, *changes: str, data: str = "") -> Network:
     return Network(recipe_of(model, *changes, data=data).qat, HERE)
 
 
-def make(folder: Path, model: str, *changes: str) -> Case:
+def make(folder: Path, model: str, *changes: str) -> NodeEvidence:
     recipe = recipe_of(model, *changes)
     network = Network(recipe.qat, HERE)
     network.export(folder / "float.onnx")
@@ -61,10 +61,10 @@ def make(folder: Path, model: str, *changes: str) -> Case:
     np.savez(folder / "samples.npz", **dict(zip(network.inputs, columns, strict=True)))
     source = open_samples(str(folder / "samples.npz"), ready.view.inputs)
     table = make_table(collect(ready, placement, source), placement, ready.view, recipe.calibrate)
-    return Case(network=network, model=ready, placement=placement, table=table, recipe=recipe)
+    return NodeEvidence(network=network, model=ready, placement=placement, table=table, recipe=recipe)
 
 
-def written(case: Case, table: CalibrationTable, folder: Path) -> Path:
+def written(case: NodeEvidence, table: CalibrationTable, folder: Path) -> Path:
     """The network as it is now, as a Q/DQ model with these ranges."""
     case.network.export(folder / "trained.onnx")
     ready = prepare(load(folder / "trained.onnx"), case.recipe.prepare)

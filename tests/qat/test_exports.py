@@ -21,13 +21,13 @@ from qdqtool.graph.find import find  # noqa: E402
 from qdqtool.graph.insert import quantize, refuse_quantized  # noqa: E402
 from qdqtool.graph.load import load  # noqa: E402
 from qdqtool.graph.prepare import prepare  # noqa: E402
-from tests.qat.material import Case, make, network_of, written  # noqa: E402
+from tests.qat.material import NodeEvidence, make, network_of, written  # noqa: E402
 from tests.qat.test_places import onnx_output, student_of  # noqa: E402
 
 BOTH = pytest.mark.parametrize("exporter", ["legacy", "dynamo"])
 
 
-def exported(tmp_path: Path, model: str, *changes: str) -> tuple[Case, Path]:
+def exported(tmp_path: Path, model: str, *changes: str) -> tuple[NodeEvidence, Path]:
     case = make(tmp_path, model, "qat.opset=18", *changes)
     return case, written(case, student_of(case).table(case.table), tmp_path)
 

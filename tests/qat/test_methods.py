@@ -15,20 +15,20 @@ from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 from qdqtool.backends.torch_qat import training  # noqa: E402
-from qdqtool.backends.torch_qat.engines import ENGINES  # noqa: E402
-from qdqtool.backends.torch_qat.engines.engine import Start  # noqa: E402
+from qdqtool.backends.torch_qat.fake_quant import ENGINES  # noqa: E402
+from qdqtool.backends.torch_qat.fake_quant.engine import Start  # noqa: E402
 from qdqtool.backends.torch_qat.flat import run  # noqa: E402
 from qdqtool.backends.torch_qat.losses import distilled  # noqa: E402
+from qdqtool.backends.torch_qat.quantized_model import make_student, shift_biases  # noqa: E402
 from qdqtool.backends.torch_qat.sites import bias_owners, locate  # noqa: E402
-from qdqtool.backends.torch_qat.student import make_student, shift_biases  # noqa: E402
 from qdqtool.calibration.samples import open_samples  # noqa: E402
 from qdqtool.core.calibration import CalibrationTable, NodeShift  # noqa: E402
 from qdqtool.graph.find import find  # noqa: E402
 from qdqtool.graph.insert import insert  # noqa: E402
 from qdqtool.graph.load import load  # noqa: E402
 from qdqtool.graph.save import save  # noqa: E402
-from qdqtool.workflows.bias import correct_biases  # noqa: E402
-from tests.qat.material import Case, make, network_of, written  # noqa: E402
+from qdqtool.pipeline.bias import correct_biases  # noqa: E402
+from tests.qat.material import NodeEvidence, make, network_of, written  # noqa: E402
 from tests.qat.test_places import onnx_output, student_of  # noqa: E402
 from tests.qat.test_training import fit, weights_of  # noqa: E402
 
@@ -53,13 +53,13 @@ def test_values_beyond_the_range_pass_no_gradient() -> None:
 def rates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *changes: str) -> list[float]:
     """The learning rate of every step, as a share of the highest."""
     seen: list[float] = []
-    step = training._Course._step
+    step = training._TrainingRun._step
 
     def watched(self, *arguments):
         seen.append(self.optimizer.param_groups[0]["lr"] / self.options.learning_rate)
         return step(self, *arguments)
 
-    monkeypatch.setattr(training._Course, "_step", watched)
+    monkeypatch.setattr(training._TrainingRun, "_step", watched)
     fit(tmp_path, *changes)
     return seen
 
@@ -85,13 +85,13 @@ def test_scales_have_their_own_rate_and_no_decay(tmp_path: Path) -> None:
 
 def test_batchnorm_moves_until_its_epoch_and_not_after(tmp_path: Path, monkeypatch) -> None:
     statistics: list[torch.Tensor] = []
-    epoch = training._Course.one_epoch
+    epoch = training._TrainingRun.one_epoch
 
     def watched(self) -> None:
         epoch(self)
         statistics.append(dict(self.network.named_buffers())["stem_1.running_mean"].clone())
 
-    monkeypatch.setattr(training._Course, "one_epoch", watched)
+    monkeypatch.setattr(training._TrainingRun, "one_epoch", watched)
     before = weights_of(make(tmp_path, "mixed"))["stem_1.running_mean"]
     fit(tmp_path, "qat.epochs=4", "qat.freeze_epoch=2")
     first, second, third, fourth = statistics
@@ -137,7 +137,9 @@ def test_bfloat16_keeps_scales_and_weights_in_float_and_learns_the_same_way(
     """What a GPU does with qat.mixed, on the CPU's autocast."""
     changes = ("qat.epochs=3", "qat.learning_rate=0.003")
     _, plain = fit(tmp_path, *changes, into="plain")
-    monkeypatch.setattr(training._Course, "_precision", lambda _: torch.autocast("cpu", dtype=torch.bfloat16))
+    monkeypatch.setattr(
+        training._TrainingRun, "_precision", lambda _: torch.autocast("cpu", dtype=torch.bfloat16)
+    )
     case, mixed = fit(tmp_path, *changes, into="mixed")
     assert {
         value.dtype for value in case.network.flat.state_dict().values() if value.is_floating_point()
@@ -158,7 +160,7 @@ def test_every_engine_takes_bfloat16_values(engine: str) -> None:
     assert torch.allclose(found, quantizer(values), atol=0.02)
 
 
-def corrected(case: Case, folder: Path) -> CalibrationTable:
+def corrected(case: NodeEvidence, folder: Path) -> CalibrationTable:
     source = open_samples(str(folder / "samples.npz"), case.model.view.inputs)
     return correct_biases(case.model, case.placement, case.table, source)
 

@@ -11,16 +11,16 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch: pip install 'qdqtool[qat]'")
 
-from qdqtool.backends.torch_qat.engines import ENGINES  # noqa: E402
+from qdqtool.backends.torch_qat.fake_quant import ENGINES  # noqa: E402
 from qdqtool.backends.torch_qat.flat import run  # noqa: E402
+from qdqtool.backends.torch_qat.quantized_model import make_student  # noqa: E402
 from qdqtool.backends.torch_qat.sites import locate  # noqa: E402
-from qdqtool.backends.torch_qat.student import make_student  # noqa: E402
 from qdqtool.core.placement import SlotKind, Tie  # noqa: E402
 from qdqtool.errors import UsageError  # noqa: E402
-from tests.qat.material import Case, make, network_of, written  # noqa: E402
+from tests.qat.material import NodeEvidence, make, network_of, written  # noqa: E402
 
 
-def student_of(case: Case):
+def student_of(case: NodeEvidence):
     sites = locate(case.placement, case.model.view, case.network.flat)
     engine = ENGINES.load("own")
     return make_student(case.network.flat, sites.found, case.placement, case.table, engine, learn=True)

@@ -12,7 +12,7 @@ import pytest
 from qdqtool.cli.app import run as command
 from qdqtool.core.kinds import CALIBRATION, QAT
 from qdqtool.core.qat import QatResult
-from qdqtool.workflows.qat.table import wilson
+from qdqtool.pipeline.qat.table import wilson
 from tests.shared import shared
 
 HERE = Path(__file__).resolve().parent
@@ -89,7 +89,7 @@ def test_resnet20_rebuilt_from_onnx_computes_what_the_onnx_file_does() -> None:
     import torch
 
     from qdqtool.backends.torch_qat.network import Network
-    from qdqtool.workflows import recipes
+    from qdqtool.pipeline import recipes
 
     recipe = recipes.load("qat-cifar10-resnet20", ["qat.threads=1"])
     network = Network(recipe.qat, recipes.folder())

@@ -39,7 +39,7 @@ def test_an_interrupted_training_ends_where_an_uninterrupted_one_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, first = fit(tmp_path, "qat.epochs=3", into="whole")
-    step = training._Course._step
+    step = training._TrainingRun._step
     count = iter(range(1000))
 
     def until_the_fifth(self, *arguments):
@@ -47,7 +47,7 @@ def test_an_interrupted_training_ends_where_an_uninterrupted_one_does(
             raise KeyboardInterrupt
         return step(self, *arguments)
 
-    monkeypatch.setattr(training._Course, "_step", until_the_fifth)
+    monkeypatch.setattr(training._TrainingRun, "_step", until_the_fifth)
     with pytest.raises(KeyboardInterrupt):
         fit(tmp_path, "qat.epochs=3", into="halves")
     monkeypatch.undo()

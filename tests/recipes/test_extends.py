@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from qdqtool.errors import UsageError
-from qdqtool.workflows import recipes
+from qdqtool.pipeline import recipes
 
 
 def write(folder: Path, name: str, text: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from qdqtool.workflows import recipes
+from qdqtool.pipeline import recipes
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 ENTRIES: dict[str, dict[str, Any]] = YAML(typ="safe").load((FOLDER / "models.yaml").read_text("utf-8"))

@@ -10,8 +10,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from qdqtool.cli.app import run as command
-from qdqtool.workflows import recipes
-from qdqtool.workflows.suggest import suggest
+from qdqtool.pipeline import recipes
+from qdqtool.pipeline.suggest import suggest
 from tests.shared import shared
 
 DIGITS = Path(__file__).resolve().parents[2] / "recipes" / "examples" / "digits" / "digits.onnx"

@@ -15,8 +15,8 @@ from qdqtool.core.kinds import AUDIT, BUILD, PLACEMENT, REPORT
 from qdqtool.core.placement import Placement, SlotKind
 from qdqtool.graph.load import load
 from qdqtool.graph.prepare import prepare
+from qdqtool.pipeline import recipes
 from qdqtool.placement.decide import decide
-from qdqtool.workflows import recipes
 from tests import models
 
 RECIPE = recipes.load("weights-only-int8")

@@ -11,7 +11,7 @@ from qdqtool.backends.timing.measure import TimeRequest, Timing
 from qdqtool.backends.timing.series import Series, summarize
 from qdqtool.backends.timing.verdict import judge
 from qdqtool.cli.app import run as cli
-from qdqtool.workflows.sweep import speed
+from qdqtool.pipeline.sweep import speed
 from tests.sweep.digits import result, words
 
 pytest.importorskip("optuna", reason="sweeps need the extra sweep")

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from qdqtool.core.recipe import SweepOptions
 from qdqtool.core.sweep import Outcome, Sweep, Trial
 from qdqtool.errors import UsageError
-from qdqtool.workflows import recipes
-from qdqtool.workflows.sweep.front import front, pick
-from qdqtool.workflows.sweep.space import Space
+from qdqtool.pipeline import recipes
+from qdqtool.pipeline.sweep.front import front, pick
+from qdqtool.pipeline.sweep.space import Space
 
 
 def options(**values: object) -> SweepOptions:

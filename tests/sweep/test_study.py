@@ -18,10 +18,10 @@ import pytest
 
 from qdqtool.core.recipe import SweepOptions
 from qdqtool.errors import BuildError
-from qdqtool.workflows.sweep import run, study
-from qdqtool.workflows.sweep.space import Space
-from qdqtool.workflows.sweep.storage import Storage
-from qdqtool.workflows.sweep.study import Study, Watch
+from qdqtool.pipeline.sweep import run, study
+from qdqtool.pipeline.sweep.space import Space
+from qdqtool.pipeline.sweep.storage import Storage
+from qdqtool.pipeline.sweep.study import Study, Watch
 
 optuna = pytest.importorskip("optuna", reason="sweeps need the extra sweep")
 OPTIONS = SweepOptions.model_validate(

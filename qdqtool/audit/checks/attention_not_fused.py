@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from qdqtool.audit.attention import unquantized_results
 from qdqtool.audit.check import Check, Draft
-from qdqtool.audit.scene import Scene
+from qdqtool.audit.context import AuditContext
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import Severity
@@ -29,7 +29,7 @@ _KNOWN = "nothing to do: Q/DQ stands where it should, and the builder has no fus
 _ALL_OR_NONE = "put Q/DQ on both inputs of both products, the softmax output included, or on none of them"
 
 
-def find(scene: Scene) -> Iterator[Draft]:
+def find(scene: AuditContext) -> Iterator[Draft]:
     """One draft per softmax kernel with a matrix product before and after it."""
     for layer in scene.kernels:
         if layer.role is Role.COMPUTE or not _SOFTMAX.search(f"{layer.kind} {layer.name}"):
@@ -53,7 +53,7 @@ def find(scene: Scene) -> Iterator[Draft]:
         )
 
 
-def _fix(scene: Scene, layer: EngineLayer, products: tuple[EngineLayer, ...]) -> str:
+def _fix(scene: AuditContext, layer: EngineLayer, products: tuple[EngineLayer, ...]) -> str:
     """What keeps these kernels from being one."""
     between = layer.inputs[0].dtype is DType.INT8
     types = {product.precision for product in products}

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.audit.check import Check, Draft
+from qdqtool.audit.context import AuditContext, bytes_of
 from qdqtool.audit.kernels import origin
-from qdqtool.audit.scene import Scene, bytes_of
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import Severity
 
 
-def find(scene: Scene) -> Iterator[Draft]:
+def find(scene: AuditContext) -> Iterator[Draft]:
     """One draft per longest chain of at least two kernels that only move data."""
     for layer in scene.kernels:
         if not _moves(layer) or any(_moves(writer) for writer in scene.wiring.writers(layer)):
@@ -44,7 +44,7 @@ def _moves(layer: EngineLayer) -> bool:
     return layer.role is Role.QDQ or (copies and layer.role is Role.OTHER)
 
 
-def _following(scene: Scene, layer: EngineLayer) -> EngineLayer | None:
+def _following(scene: AuditContext, layer: EngineLayer) -> EngineLayer | None:
     readers = scene.wiring.readers(layer)
     return readers[0] if len(readers) == 1 and _moves(readers[0]) else None
 

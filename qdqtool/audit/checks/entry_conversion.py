@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.audit.check import Check, Draft
-from qdqtool.audit.scene import Scene, bytes_of
+from qdqtool.audit.context import AuditContext, bytes_of
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import Severity
 
 
-def find(scene: Scene) -> Iterator[Draft]:
+def find(scene: AuditContext) -> Iterator[Draft]:
     """One draft per kernel that only turns an input of the engine into another type."""
     for layer in scene.kernels if scene.view is None else ():
         if layer.role is not Role.QDQ or not layer.inputs or scene.wiring.writers(layer):

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.audit.check import Check, Draft
-from qdqtool.audit.scene import Scene
+from qdqtool.audit.context import AuditContext
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity, Verdict
 
 
-def find(scene: Scene) -> Iterator[Draft]:
+def find(scene: AuditContext) -> Iterator[Draft]:
     """One draft per requested node that is not INT8."""
     for verdict in scene.verdicts:
         if not verdict.requested or verdict.precision is DType.INT8:

@@ -12,19 +12,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from qdqtool.audit.check import Check, Draft
-from qdqtool.audit.scene import Scene, bytes_of
+from qdqtool.audit.context import AuditContext, bytes_of
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Role
 from qdqtool.core.findings import NodeVerdict, Severity
 from qdqtool.graph.view import GraphView, Node
 
 
-def find(scene: Scene) -> Iterator[Draft]:
+def find(scene: AuditContext) -> Iterator[Draft]:
     """One draft per float node with INT8 nodes before and after it."""
     return _nodes(scene, scene.view) if scene.view else _layers(scene)
 
 
-def _nodes(scene: Scene, view: GraphView) -> Iterator[Draft]:
+def _nodes(scene: AuditContext, view: GraphView) -> Iterator[Draft]:
     by_node = {verdict.node: verdict for verdict in scene.verdicts}
     for case in scene.cases:
         verdict = by_node[case.node.name]
@@ -47,7 +47,7 @@ def _nodes(scene: Scene, view: GraphView) -> Iterator[Draft]:
             )
 
 
-def _layers(scene: Scene) -> Iterator[Draft]:
+def _layers(scene: AuditContext) -> Iterator[Draft]:
     for layer in scene.kernels:
         if layer.role is not Role.COMPUTE or not layer.precision.is_float:
             continue

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.audit.check import Check, Draft
-from qdqtool.audit.scene import Scene, bytes_of
+from qdqtool.audit.context import AuditContext, bytes_of
 from qdqtool.core.engine import EngineLayer
 from qdqtool.core.findings import Severity
 
 
-def find(scene: Scene) -> Iterator[Draft]:
+def find(scene: AuditContext) -> Iterator[Draft]:
     """One draft per kernel that only brings the result of an INT8 kernel back to INT8."""
     for layer in scene.kernels:
         source = scene.wiring.round_trip_of(layer)

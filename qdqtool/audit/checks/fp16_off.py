@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.audit.check import Check, Draft
-from qdqtool.audit.scene import Scene, bytes_of
+from qdqtool.audit.context import AuditContext, bytes_of
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Role
 from qdqtool.core.findings import Severity
 
 
-def find(scene: Scene) -> Iterator[Draft]:
+def find(scene: AuditContext) -> Iterator[Draft]:
     """One draft for the whole engine."""
     computing = [layer for layer in scene.kernels if layer.role is Role.COMPUTE]
     types = {tensor.dtype for layer in scene.kernels for tensor in (*layer.inputs, *layer.outputs)}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.audit.check import Check, Draft
-from qdqtool.audit.scene import Scene
+from qdqtool.audit.context import AuditContext
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import Severity
@@ -18,7 +18,7 @@ from qdqtool.core.findings import Severity
 _GENERATED = frozenset({"kgen", "runtime_fusion"})
 
 
-def find(scene: Scene) -> Iterator[Draft]:
+def find(scene: AuditContext) -> Iterator[Draft]:
     """One draft per INT8 kernel whose float result another kernel of the engine reads."""
     for layer in scene.kernels:
         result = layer.outputs[0] if layer.outputs else None
@@ -52,7 +52,7 @@ def _named(readers: list[EngineLayer]) -> str:
     )
 
 
-def _float_readers(scene: Scene, layer: EngineLayer) -> list[EngineLayer]:
+def _float_readers(scene: AuditContext, layer: EngineLayer) -> list[EngineLayer]:
     """Who reads the floats, without epilogues; nobody where another check already tells of a round trip."""
     readers = scene.wiring.readers(layer)
     if any(scene.wiring.round_trip_of(reader) is not None for reader in readers):

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.audit.check import Check, Draft
+from qdqtool.audit.context import AuditContext, bytes_of
 from qdqtool.audit.kernels import inside, origin
 from qdqtool.audit.operands import MOVES
-from qdqtool.audit.scene import Scene, bytes_of
 from qdqtool.core.engine import EngineLayer
 from qdqtool.core.findings import Severity
 from qdqtool.core.wiring import dequantizes, quantizes, rounds
@@ -21,7 +21,7 @@ _AGREE = "look at its neighbours: both in one type and layout need no such kerne
 _IN_PLACE = "nothing in the model is wrong; a producer that writes in place would save it"
 
 
-def find(scene: Scene) -> Iterator[Draft]:
+def find(scene: AuditContext) -> Iterator[Draft]:
     """One draft per kernel inside the engine that casts or reorders."""
     for layer in scene.kernels:
         if not inside(scene, layer) or quantizes(layer) or dequantizes(layer) or rounds(layer):
@@ -38,7 +38,7 @@ def find(scene: Scene) -> Iterator[Draft]:
         )
 
 
-def _told(scene: Scene, layer: EngineLayer) -> tuple[str, str]:
+def _told(scene: AuditContext, layer: EngineLayer) -> tuple[str, str]:
     """What the kernel does, and what to do about it."""
     source, target = layer.inputs[0], layer.outputs[0]
     asked = _asked(scene, layer)
@@ -53,7 +53,7 @@ def _told(scene: Scene, layer: EngineLayer) -> tuple[str, str]:
     return f"reorders {source.dtype} in memory", fix
 
 
-def _asked(scene: Scene, layer: EngineLayer) -> dict[str, str]:
+def _asked(scene: AuditContext, layer: EngineLayer) -> dict[str, str]:
     """The nodes of the model in the kernel: operator and name."""
     known = scene.view.by_name if scene.view is not None else {}
     return {known[name].op: name for name in layer.onnx_nodes if name in known}

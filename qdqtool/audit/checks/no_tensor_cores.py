@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.audit.check import Check, Draft
-from qdqtool.audit.scene import Scene, bytes_of
+from qdqtool.audit.context import AuditContext, bytes_of
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import Severity
 
 
-def find(scene: Scene) -> Iterator[Draft]:
+def find(scene: AuditContext) -> Iterator[Draft]:
     """One draft per INT8 kernel that is known to run without tensor cores."""
     for layer in scene.kernels:
         known = layer.role is Role.COMPUTE and layer.precision is DType.INT8 and layer.tensor_cores is False

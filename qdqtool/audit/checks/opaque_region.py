@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.audit.check import Check, Draft
+from qdqtool.audit.context import AuditContext, bytes_of
 from qdqtool.audit.regions import is_opaque
-from qdqtool.audit.scene import Scene, bytes_of
 from qdqtool.core.findings import Severity
 
 
-def find(scene: Scene) -> Iterator[Draft]:
+def find(scene: AuditContext) -> Iterator[Draft]:
     """One draft per region."""
     for layer in scene.kernels:
         if is_opaque(layer):

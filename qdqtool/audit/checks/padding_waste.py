@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.audit.check import Check, Draft
-from qdqtool.audit.scene import Scene
+from qdqtool.audit.context import AuditContext
 from qdqtool.core.findings import Severity
 from qdqtool.core.formats import channel_multiple
 
@@ -17,7 +17,7 @@ _LEAST = 0.25
 """Share of padding from which it is worth a word."""
 
 
-def find(scene: Scene) -> Iterator[Draft]:
+def find(scene: AuditContext) -> Iterator[Draft]:
     """One draft per tensor that is padded by a quarter or more, at the kernel that writes it."""
     for layer in scene.kernels:
         for tensor in layer.outputs:

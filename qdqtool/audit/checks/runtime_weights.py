@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.audit.check import Check, Draft
+from qdqtool.audit.context import AuditContext
 from qdqtool.audit.operands import RECURRENT_OPS
-from qdqtool.audit.scene import Scene
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import NodeVerdict, Severity
@@ -26,7 +26,7 @@ _TWICE = "keep one of the Q/DQ pairs that stand one behind the other on this wei
 _LEAVE = "leave Conv out of place.ops: only matrix products dequantize their weights inside their own kernel"
 
 
-def find(scene: Scene) -> Iterator[Draft]:
+def find(scene: AuditContext) -> Iterator[Draft]:
     """One draft per kernel that reads constants only."""
     asked = any(case.weights_alone for case in scene.cases)
     for layer in scene.kernels:
@@ -66,7 +66,7 @@ def _again(layer: EngineLayer) -> bool:
     return "Roun" in layer.name and all(DType.INT8 in side for side in types)
 
 
-def _readers(scene: Scene, layer: EngineLayer) -> list[NodeVerdict]:
+def _readers(scene: AuditContext, layer: EngineLayer) -> list[NodeVerdict]:
     """The nodes that read the weight and do not run INT8."""
     held = set(layer.onnx_nodes)
     return [

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.audit.check import Check, Draft
-from qdqtool.audit.scene import Scene
+from qdqtool.audit.context import AuditContext
 from qdqtool.core.findings import Severity
 
 _LEAST = 0.05
 """Share by which a layer must be slower; less is noise."""
 
 
-def find(scene: Scene) -> Iterator[Draft]:
+def find(scene: AuditContext) -> Iterator[Draft]:
     """One draft per pair of layers of which the second takes at least 5 % longer, the worst first."""
     if scene.compared is None:
         return

@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.audit.check import Check, Draft
+from qdqtool.audit.context import AuditContext, bytes_of
 from qdqtool.audit.kernels import inside, origin
-from qdqtool.audit.scene import Scene, bytes_of
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import Severity
 from qdqtool.core.wiring import dequantizes, quantizes, rounds
 
 
-def find(scene: Scene) -> Iterator[Draft]:
+def find(scene: AuditContext) -> Iterator[Draft]:
     """One draft per quantize, dequantize or fake-quantize kernel inside the engine."""
     for layer in scene.kernels:
         said = _said(layer) if inside(scene, layer) else None
@@ -52,7 +52,7 @@ def _said(layer: EngineLayer) -> tuple[str, str] | None:
     return None
 
 
-def _beside(scene: Scene, layer: EngineLayer) -> str:
+def _beside(scene: AuditContext, layer: EngineLayer) -> str:
     """What the kernels beside a quantize kernel say: who hands on floats, or who reads them; "" where no node is known."""
     writer = scene.wiring.writers(layer)[0]
     if writer.role is Role.COMPUTE:

@@ -11,14 +11,14 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from qdqtool.audit.check import Check, Draft
-from qdqtool.audit.scene import Scene
+from qdqtool.audit.context import AuditContext
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import Severity
 
 _Alike = tuple[str, str, tuple[int, ...], tuple[int, ...]]
 
 
-def find(scene: Scene) -> Iterator[Draft]:
+def find(scene: AuditContext) -> Iterator[Draft]:
     """One draft per group of kernels with the same input, kernel size, precision and output size."""
     groups: dict[_Alike, list[EngineLayer]] = defaultdict(list)
     for layer in scene.kernels:

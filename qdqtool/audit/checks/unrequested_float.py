@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.audit.check import Check, Draft
-from qdqtool.audit.scene import Scene
+from qdqtool.audit.context import AuditContext
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity, Verdict
 
 
-def find(scene: Scene) -> Iterator[Draft]:
+def find(scene: AuditContext) -> Iterator[Draft]:
     """One draft per float node that was not requested."""
     for case, verdict in zip(scene.cases, scene.verdicts, strict=True):
         if verdict.requested or verdict.precision is DType.INT8 or verdict.verdict is Verdict.ABSORBED:

@@ -11,12 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from qdqtool.backends.building.facts import ModelFacts
+from qdqtool.backends.building.guards import Abilities, Guard, choose_typing, guards
 from qdqtool.backends.flags import Flag, parse_flags
 from qdqtool.backends.gpu import gpus
-from qdqtool.backends.making.facts import ModelFacts
-from qdqtool.backends.making.guards import Abilities, Guard, choose_typing, guards
 from qdqtool.backends.native.calibrator import attach_cache
-from qdqtool.backends.native.ears import logger_of, monitor_of
+from qdqtool.backends.native.failure import BuildFailure
+from qdqtool.backends.native.logger import logger_of, monitor_of
 from qdqtool.backends.native.mistakes import mistakes_of
 from qdqtool.backends.native.settings import (
     configure,
@@ -26,7 +27,6 @@ from qdqtool.backends.native.settings import (
     read_timing_cache,
     strong_of,
 )
-from qdqtool.backends.native.verdict import NoEngine
 from qdqtool.core.files import write_bytes
 from qdqtool.errors import InputFileError
 
@@ -48,7 +48,7 @@ def build(trt: Any, request: dict[str, Any], tell: Tell) -> dict[str, Any]:
         parser = trt.OnnxParser(network, log)
         tell({"event": "progress", "phase": "parsing", "percent": 0})
         if not parser.parse_from_file(request["model"]):
-            raise NoEngine("refused", mistakes=mistakes_of(parser), messages=log.errors)
+            raise BuildFailure("refused", mistakes=mistakes_of(parser), messages=log.errors)
         constrain(trt, network, flags)
         config = builder.create_builder_config()
         config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
@@ -62,9 +62,11 @@ def build(trt: Any, request: dict[str, Any], tell: Tell) -> dict[str, Any]:
         plan = builder.build_serialized_network(network, config)
         del alive
     except UnicodeDecodeError as error:
-        raise NoEngine("refused", mistakes=[], messages=[f"a name is not UTF-8: {error.reason}"]) from error
+        raise BuildFailure(
+            "refused", mistakes=[], messages=[f"a name is not UTF-8: {error.reason}"]
+        ) from error
     if plan is None:
-        raise NoEngine("refused", mistakes=[], messages=log.errors)
+        raise BuildFailure("refused", mistakes=[], messages=log.errors)
     _write(Path(request["plan"]), bytes(plan))
     _write(Path(request["layers"]), _layers(trt, log, plan).encode())
     if timing_cache is not None:
@@ -93,7 +95,7 @@ def _plan(trt: Any, request: dict[str, Any], targets: list[str]) -> tuple[tuple[
     found: tuple[Guard, ...] = guards(facts, flags, can, profiled=profiled)
     for guard in found:
         if guard.fatal:
-            raise NoEngine("guard", what=guard.what, fix=guard.fix)
+            raise BuildFailure("guard", what=guard.what, fix=guard.fix)
     return flags, [*([chosen] if chosen else []), *map(str, found)]
 
 
@@ -105,7 +107,7 @@ def _targets(trt: Any, wanted: list[str]) -> list[str]:
     unknown = [target for target in wanted if target not in known]
     if unknown:
         known.sort(key=lambda name: int(name[2:]))
-        raise NoEngine("unknown targets", unknown=unknown, supported=known)
+        raise BuildFailure("unknown targets", unknown=unknown, supported=known)
     return wanted
 
 
@@ -118,7 +120,7 @@ def _builder(trt: Any, log: Any) -> Any:
         return trt.Builder(log)
     except (TypeError, RuntimeError) as error:
         messages = ["no builder can be created here: there is no usable GPU, or its driver is too old"]
-        raise NoEngine("refused", mistakes=[], messages=[*messages, *log.errors]) from error
+        raise BuildFailure("refused", mistakes=[], messages=[*messages, *log.errors]) from error
 
 
 def _add_targets(trt: Any, config: Any, targets: list[str]) -> None:
@@ -160,4 +162,4 @@ def _write(path: Path, content: bytes) -> None:
     try:
         write_bytes(path, content)
     except InputFileError as error:
-        raise NoEngine("unwritable", why=error.what) from error
+        raise BuildFailure("unwritable", why=error.what) from error

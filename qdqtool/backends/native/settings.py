@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from qdqtool.backends.building.guards import Strong
 from qdqtool.backends.flags import PRECISIONS, Flag, bytes_of
-from qdqtool.backends.making.guards import Strong
-from qdqtool.backends.native.verdict import refused_flag
+from qdqtool.backends.native.failure import refused_flag
 
 Setter = Callable[[Any, Any, Flag], None]
 """Takes the library, the config and the flag."""

@@ -6,10 +6,10 @@ import importlib
 import threading
 from typing import Any
 
+from qdqtool.backends.native.failure import BuildFailure
+from qdqtool.backends.native.ipc import Tell, meet
 from qdqtool.backends.native.job import build
 from qdqtool.backends.native.limits import peak_mib
-from qdqtool.backends.native.parent import Tell, meet
-from qdqtool.backends.native.verdict import NoEngine
 
 
 def main() -> None:
@@ -29,7 +29,7 @@ def _serve(request: dict[str, Any], tell: Tell) -> None:
         return
     try:
         built = build(trt, request, tell)
-    except NoEngine as reason:
+    except BuildFailure as reason:
         tell(reason.event)
     else:
         tell({"event": "built", "peak_mib": peak_mib(), **built})

@@ -16,7 +16,7 @@ from qdqtool.backends.timing.rounds import Effort, OnTurn, take_turns
 from qdqtool.backends.timing.series import Series, Summary, summarize
 from qdqtool.backends.timing.traces import LayerTime, spell_times
 from qdqtool.backends.timing.trtexec import TrtexecClock
-from qdqtool.backends.timing.verdict import Verdict, judge
+from qdqtool.backends.timing.verdict import TimingVerdict, judge
 from qdqtool.backends.trtexec.program import Program, ask, find_trtexec
 from qdqtool.core.artefacts import Artefact
 from qdqtool.core.build import Shape
@@ -82,7 +82,7 @@ class Timing:
     """
 
     summaries: tuple[Summary, ...]
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[TimingVerdict, ...]
     profiles: tuple[LayerProfile, ...] = ()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from qdqtool import errors
 from qdqtool.backends import child
-from qdqtool.backends.making.crashes import last_line
+from qdqtool.backends.building.crashes import last_line
 from qdqtool.backends.plan import MODULES, Plan
 from qdqtool.backends.timing.rounds import Effort, OnTurn
 from qdqtool.backends.timing.series import Series

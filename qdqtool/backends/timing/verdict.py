@@ -20,7 +20,7 @@ _FEWEST = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
+class TimingVerdict:
     """How B compares with A.
 
     Attributes:
@@ -51,7 +51,7 @@ class Verdict:
         return f"{said} {self.speedup:.3f} ({sure})"
 
 
-def judge(reference: Series, candidate: Series) -> Verdict:
+def judge(reference: Series, candidate: Series) -> TimingVerdict:
     """Compare two series measured in the same rounds.
 
     Raises:
@@ -68,7 +68,7 @@ def judge(reference: Series, candidate: Series) -> Verdict:
     if len(ratios) >= _FEWEST:
         half = _student(len(ratios) - 1) * stdev(ratios) / sqrt(len(ratios))
         low, high = exp(middle - half), exp(middle + half)
-    return Verdict(
+    return TimingVerdict(
         reference=reference.name,
         candidate=candidate.name,
         speedup=exp(middle),

@@ -15,13 +15,13 @@ from torch import nn
 from qdqtool.backends.torch_qat import losses, training
 from qdqtool.backends.torch_qat.callables import resolve
 from qdqtool.backends.torch_qat.data import Feed
-from qdqtool.backends.torch_qat.engines import ENGINES
-from qdqtool.backends.torch_qat.engines.engine import Engine
 from qdqtool.backends.torch_qat.export import export
+from qdqtool.backends.torch_qat.fake_quant import ENGINES
+from qdqtool.backends.torch_qat.fake_quant.engine import FakeQuantBackend
 from qdqtool.backends.torch_qat.flat import flatten, placeholders, run
 from qdqtool.backends.torch_qat.journal import Journal
+from qdqtool.backends.torch_qat.quantized_model import fold_norms, make_student, shift_biases
 from qdqtool.backends.torch_qat.sites import Sites, bias_owners, locate
-from qdqtool.backends.torch_qat.student import fold_norms, make_student, shift_biases
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.placement import Placement
 from qdqtool.core.qat import Epoch
@@ -98,7 +98,7 @@ class Network:
         `start` is placement, table and prepared graph of this network's export. Checkpoints go to `folder`.
         """
         placement, table, view = start
-        engine: Engine = ENGINES.load(self.options.engine)
+        engine: FakeQuantBackend = ENGINES.load(self.options.engine)
         learn = self.options.scales == "learned"
         if learn and engine.learns == "none":
             raise UsageError(
@@ -126,9 +126,9 @@ class Network:
         key: str,
         on_step: Callable[[int, int], object],
         journal: Journal,
-    ) -> training.Lesson:
+    ) -> training.TrainingConfig:
         loss = losses.LOSSES.get(self.options.loss) or resolve(self.options.loss, self._beside, "qat.loss")
-        return training.Lesson(
+        return training.TrainingConfig(
             teacher=teacher,
             train=self.train,
             validate=self.validate,

@@ -19,7 +19,7 @@ from qdqtool.backends.torch_qat import checkpoints
 from qdqtool.backends.torch_qat.data import Feed
 from qdqtool.backends.torch_qat.flat import run
 from qdqtool.backends.torch_qat.losses import Loss, distilled
-from qdqtool.backends.torch_qat.student import Student, freeze_norms
+from qdqtool.backends.torch_qat.quantized_model import QuantizedModel, freeze_norms
 from qdqtool.core.qat import Epoch
 from qdqtool.core.recipe import QatOptions
 from qdqtool.errors import UsageError
@@ -28,7 +28,7 @@ LAST, BEST = "checkpoint.pt", "best.pt"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Lesson:
+class TrainingConfig:
     """Everything that training needs beside the student.
 
     Attributes:
@@ -56,7 +56,7 @@ class Lesson:
     on_epochs: Callable[[tuple[Epoch, ...]], object]
 
 
-def train(student: Student, lesson: Lesson) -> tuple[Epoch, ...]:
+def train(student: QuantizedModel, lesson: TrainingConfig) -> tuple[Epoch, ...]:
     """Train to the last epoch, going on from the last checkpoint, and leave the best epoch's weights in `student`.
 
     Epoch 0 is the network as calibration left it, so that training never ends with something worse on the validation
@@ -66,7 +66,7 @@ def train(student: Student, lesson: Lesson) -> tuple[Epoch, ...]:
         UsageError: the loss became NaN or infinite; the last good checkpoint stays.
         InputFileError: the checkpoint belongs to another model, or the data is wrong.
     """
-    course = _Course(student, lesson)
+    course = _TrainingRun(student, lesson)
     course.resume()
     while course.epoch < lesson.options.epochs:
         course.one_epoch()
@@ -88,8 +88,8 @@ def device_of(options: QatOptions) -> torch.device:
     return torch.device("cuda" if here and options.device != "cpu" else "cpu")
 
 
-class _Course:
-    def __init__(self, student: Student, lesson: Lesson) -> None:
+class _TrainingRun:
+    def __init__(self, student: QuantizedModel, lesson: TrainingConfig) -> None:
         self.student, self.lesson, self.options = student, lesson, lesson.options
         self.device = device_of(self.options)
         self.network = student.network.to(self.device)
@@ -237,7 +237,7 @@ def _seed(number: int) -> None:
     np.random.seed(number % (1 << 32))  # noqa: NPY002 -- augmentations draw from the global generator
 
 
-def _optimizer(student: Student, options: QatOptions) -> torch.optim.Optimizer:
+def _optimizer(student: QuantizedModel, options: QatOptions) -> torch.optim.Optimizer:
     """Scales have a learning rate of their own and no weight decay."""
     scales = [p for module in student.quantizers.values() for p in module.parameters() if p.requires_grad]
     known = {id(parameter) for parameter in scales}

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from qdqtool.backends import child
+from qdqtool.backends.building.crashes import crash
+from qdqtool.backends.building.drafts import ENGINE, LAYERS, LOG, unwritable
+from qdqtool.backends.building.facts import facts_of
+from qdqtool.backends.building.guards import Abilities, choose_typing, guards
+from qdqtool.backends.building.procedure import Made, go_through
+from qdqtool.backends.building.refusals import clean, is_noise, refusal
 from qdqtool.backends.flags import parse_flags
-from qdqtool.backends.making.crashes import crash
-from qdqtool.backends.making.drafts import ENGINE, LAYERS, LOG, unwritable
-from qdqtool.backends.making.facts import facts_of
-from qdqtool.backends.making.guards import Abilities, choose_typing, guards
-from qdqtool.backends.making.procedure import Made, go_through
-from qdqtool.backends.making.refusals import clean, is_noise, refusal
 from qdqtool.backends.releases import spell
 from qdqtool.backends.trtexec.command import build_command
 from qdqtool.backends.trtexec.listener import Listener

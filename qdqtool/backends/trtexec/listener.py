@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from qdqtool.backends.making.refusals import Mistake
+from qdqtool.backends.building.refusals import Mistake
 from qdqtool.core.build import BuildProgress, OnProgress
 
 _PREFIX = re.compile(

@@ -10,8 +10,8 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from qdqtool.backends import child
+from qdqtool.backends.building.guards import Strong
 from qdqtool.backends.flags import Flag
-from qdqtool.backends.making.guards import Strong
 from qdqtool.backends.releases import Release, banner_release, spell
 from qdqtool.errors import MissingPackage, UsageError
 

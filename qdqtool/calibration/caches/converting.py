@@ -12,7 +12,7 @@ from qdqtool.calibration.caches.cache import Cache
 from qdqtool.calibration.table import groups
 from qdqtool.calibration.weights import weight_range
 from qdqtool.core.calibration import INT8_LEVELS, CalibrationTable, TensorRange
-from qdqtool.core.conversion import Reach, Strayed
+from qdqtool.core.conversion import DynamicRangeReport, OutOfRangeTensor
 from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import Decision, Placement, SlotKind
 from qdqtool.core.qdq import QdqPair
@@ -85,15 +85,15 @@ def explicit(cache: Cache, placement: Placement, view: GraphView, options: Calib
     return Explicit(placement=kept, table=table, notes=tuple(notes))
 
 
-def reach_of(cache: Cache, dtype: DType, largest: float) -> Reach:
+def reach_of(cache: Cache, dtype: DType, largest: float) -> DynamicRangeReport:
     """Which tensors a type with this largest number cannot hold, as far as the ranges of a cache tell."""
     usable = [entry for entry in cache.by_tensor().values() if entry.is_usable]
     over = [
-        Strayed(tensor=entry.tensor, kind="overflow", largest=entry.amax)
+        OutOfRangeTensor(tensor=entry.tensor, kind="overflow", largest=entry.amax)
         for entry in sorted(usable, key=lambda each: (-each.scale, each.tensor))
         if entry.amax > largest
     ]
-    return Reach(dtype=dtype, samples=0, tensors=len(usable), strayed=tuple(over))
+    return DynamicRangeReport(dtype=dtype, samples=0, tensors=len(usable), strayed=tuple(over))
 
 
 def scales_of(pairs: Sequence[QdqPair], view: GraphView) -> tuple[dict[str, float], list[str]]:

@@ -43,8 +43,8 @@ def build(
     from dataclasses import replace
 
     from qdqtool.backends import BUILDERS
+    from qdqtool.backends.building.retry import build_with_retries
     from qdqtool.backends.flags import split_flags
-    from qdqtool.backends.making.retry import build_with_retries
     from qdqtool.backends.shapes import several_profiles
     from qdqtool.cli.screen import progress, stderr, stdout
     from qdqtool.core.build import BuildProgress, BuildRequest

@@ -207,7 +207,7 @@ def to_qdq(
     """Turn a float model and its calibration cache into a Q/DQ model for TensorRT 10, 11 and RTX."""
     from qdqtool.calibration.caches import read_cache
     from qdqtool.graph.save import save
-    from qdqtool.workflows import caches, recipes
+    from qdqtool.pipeline import caches, recipes
 
     made, notes = caches.to_qdq(model, read_cache(cache), recipes.load(recipe, changes or []), samples)
     save(made, out)
@@ -227,7 +227,7 @@ def from_qdq(
     from qdqtool.calibration.caches import write_cache
     from qdqtool.calibration.caches.header import make_header
     from qdqtool.graph.save import save
-    from qdqtool.workflows import caches
+    from qdqtool.pipeline import caches
 
     plain, cache, notes = caches.from_qdq(model, make_header(release, algorithm))
     if float_model is not None:

@@ -26,7 +26,7 @@ import typer
 if TYPE_CHECKING:
     from qdqtool.calibration.histograms import Histograms
     from qdqtool.core.calibration import CalibrationTable
-    from qdqtool.workflows.calibration import Calibration
+    from qdqtool.pipeline.calibration import Calibration
 
 
 def calibrate(
@@ -67,7 +67,7 @@ def calibrate(
     from qdqtool.calibration.span import parse_shard
     from qdqtool.cli.screen import readable, stderr
     from qdqtool.errors import UsageError
-    from qdqtool.workflows import calibration, recipes
+    from qdqtool.pipeline import calibration, recipes
 
     if nan not in {"error", "skip"}:
         raise UsageError(f"--nan {nan} is neither error nor skip", fix="take one of the two")
@@ -138,7 +138,7 @@ def _collected(
 
 
 def _from_cluster(job: Calibration, methods: tuple[str, ...], kept: Path | None, address: str) -> Histograms:
-    from qdqtool.workflows.cluster import collect_on_cluster
+    from qdqtool.pipeline.cluster import collect_on_cluster
 
     with _bar() as on_progress:
         return collect_on_cluster(job, job.manner(methods), address, kept, on_progress)

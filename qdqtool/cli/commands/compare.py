@@ -56,9 +56,9 @@ def compare(
     from qdqtool.cli.screen import progress, stdout
     from qdqtool.cli.verdict import accuracy_missed, tell
     from qdqtool.core.kinds import ACCURACY
+    from qdqtool.pipeline import recipes
+    from qdqtool.pipeline.comparing import Match, compare_match
     from qdqtool.report import terminal
-    from qdqtool.workflows import recipes
-    from qdqtool.workflows.comparing import Match, compare_match
 
     match = Match(
         reference=reference,

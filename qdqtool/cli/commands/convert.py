@@ -55,8 +55,8 @@ def convert(
 
     from qdqtool.cli.screen import progress, stdout
     from qdqtool.core.kinds import CONVERSION
-    from qdqtool.workflows import recipes
-    from qdqtool.workflows.conversion import convert_file
+    from qdqtool.pipeline import recipes
+    from qdqtool.pipeline.conversion import convert_file
 
     settings = list(changes or [])
     if types is not None:

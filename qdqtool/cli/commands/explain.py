@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from qdqtool.plugins import Shelf
+    from qdqtool.plugins import Registry
 
 _SHELVES = (
     "calibrators",
@@ -93,7 +93,7 @@ def _page(name: str) -> str:
     from qdqtool.buildlog.manual.formats import explain_format
     from qdqtool.buildlog.manual.passes import PAGES, page_of
     from qdqtool.errors import UsageError
-    from qdqtool.plugins import Shelf
+    from qdqtool.plugins import Registry
 
     name = _rule_of(name)
     page = page_of(name)
@@ -101,7 +101,7 @@ def _page(name: str) -> str:
         return page.text()
     known: list[str] = [one.name for one in PAGES.values()]
     for package in _SHELVES:
-        shelf = Shelf(package=package)
+        shelf = Registry(package=package)
         if name in _names(shelf):
             return shelf.manual(name)
         known += _names(shelf)
@@ -132,7 +132,7 @@ def _rule_of(name: str) -> str:
     return {**codes(), **checks}.get(name.upper(), name)
 
 
-def _names(shelf: Shelf) -> tuple[str, ...]:
+def _names(shelf: Registry) -> tuple[str, ...]:
     try:
         return shelf.names()
     except ModuleNotFoundError:

@@ -39,8 +39,8 @@ def insert(
     from qdqtool.graph.load import load
     from qdqtool.graph.prepare import prepare
     from qdqtool.graph.save import save
-    from qdqtool.workflows import recipes
-    from qdqtool.workflows.reach import reach_for, wants_samples
+    from qdqtool.pipeline import recipes
+    from qdqtool.pipeline.dynamic_range import reach_for, wants_samples
 
     typed = {"insert.types": types, "insert.weights": weights}
     chosen = recipes.load(

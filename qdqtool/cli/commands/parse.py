@@ -150,7 +150,7 @@ def _write(log: BuildLog, exports: _Exports) -> None:
     from qdqtool.buildlog.tables import write_tables
     from qdqtool.buildlog.timeline import trace_of
     from qdqtool.core.files import write_text
-    from qdqtool.workflows.events import write_events
+    from qdqtool.pipeline.events import write_events
 
     if exports.events:
         write_events(log, exports.events)

@@ -36,8 +36,8 @@ def place(
     from qdqtool.core.kinds import PLACEMENT
     from qdqtool.graph.load import load
     from qdqtool.graph.prepare import prepare
+    from qdqtool.pipeline import recipes
     from qdqtool.placement.decide import decide
-    from qdqtool.workflows import recipes
 
     chosen = recipes.load(recipe, changes or [])
     ready = prepare(load(model), chosen.prepare)

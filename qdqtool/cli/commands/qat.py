@@ -38,12 +38,12 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Print qat.json instead of the table.")] = False,
 ) -> None:
     """Fine-tune with quantizers where placement wants them, then export, build, audit and compare."""
-    from qdqtool.cli.narrator import Narrator
+    from qdqtool.cli.progress import RichProgress
     from qdqtool.cli.screen import stdout
+    from qdqtool.pipeline import recipes
+    from qdqtool.pipeline.qat.request import QatOrder
+    from qdqtool.pipeline.qat.run import run as train
     from qdqtool.report import training
-    from qdqtool.workflows import recipes
-    from qdqtool.workflows.qat.order import QatOrder
-    from qdqtool.workflows.qat.run import run as train
 
     order = QatOrder(
         recipe=recipes.load(recipe, changes or []),
@@ -51,7 +51,7 @@ def run(
         out=out,
         cache=build_cache,
     )
-    with Narrator() as narrator:
+    with RichProgress() as narrator:
         result = train(order, narrator)
     if as_json:
         sys.stdout.write((out / "qat.json").read_text("utf-8"))

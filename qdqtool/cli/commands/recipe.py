@@ -23,7 +23,7 @@ def list_recipes() -> None:
     from rich.table import Table
 
     from qdqtool.cli.screen import stdout
-    from qdqtool.workflows import recipes
+    from qdqtool.pipeline import recipes
 
     table = Table("recipe", "for", box=None)
     for name in recipes.names():
@@ -36,7 +36,7 @@ def show(
     recipe: Annotated[str, typer.Argument(help="Shipped recipe or .yaml file.")], changes: Changes = None
 ) -> None:
     """Print a recipe with every value written out."""
-    from qdqtool.workflows import recipes
+    from qdqtool.pipeline import recipes
 
     sys.stdout.write(recipes.dump(recipes.load(recipe, changes or [])))
 
@@ -46,7 +46,7 @@ def check(
     recipe: Annotated[str, typer.Argument(help="Shipped recipe or .yaml file.")], changes: Changes = None
 ) -> None:
     """Say whether a recipe is right; all mistakes are reported at once."""
-    from qdqtool.workflows import recipes
+    from qdqtool.pipeline import recipes
 
     recipes.load(recipe, changes or [])
     sys.stdout.write(f"{recipe}: no mistakes\n")
@@ -60,7 +60,7 @@ def new(
     """Look at a model and write the recipe that fits it, with comments."""
     from qdqtool.core.files import write_text
     from qdqtool.errors import UsageError
-    from qdqtool.workflows.suggest import suggest
+    from qdqtool.pipeline.suggest import suggest
 
     text = suggest(model)
     if out is None:
@@ -75,6 +75,6 @@ def new(
 def schema() -> None:
     """Print the JSON schema of recipes, for editors and scripts."""
     from qdqtool.core.artefacts import canonical
-    from qdqtool.workflows import recipes
+    from qdqtool.pipeline import recipes
 
     sys.stdout.write(canonical(recipes.schema()))

@@ -50,12 +50,12 @@ def repair(
     from qdqtool.cli.screen import progress, stderr
     from qdqtool.cli.verdict import accuracy_missed, tell
     from qdqtool.core.kinds import REPAIR
-    from qdqtool.workflows import recipes
-    from qdqtool.workflows.repair import RepairOrder, mend
+    from qdqtool.pipeline import recipes
+    from qdqtool.pipeline.repair import RepairRequest, mend
 
     chosen = recipes.load(recipe, changes or [])
     source = "" if samples == "none" else samples
-    order = RepairOrder(model=model, out=out, samples=source, labels=labels, recipe=chosen)
+    order = RepairRequest(model=model, out=out, samples=source, labels=labels, recipe=chosen)
     with progress() as bars:
         bar = bars.add_task("compare")
         found = mend(order, lambda done, total: bars.update(bar, completed=done, total=total))

@@ -41,18 +41,18 @@ def run(
     ] = False,
 ) -> int:
     """Do the whole line: float ONNX model and samples in, audited INT8 engine and report out."""
-    from qdqtool.cli.narrator import Narrator
+    from qdqtool.cli.progress import RichProgress
     from qdqtool.cli.screen import stdout
     from qdqtool.cli.verdict import exit_code
+    from qdqtool.pipeline import recipes, runner
+    from qdqtool.pipeline.request import RunRequest
     from qdqtool.report import terminal
-    from qdqtool.workflows import line, recipes
-    from qdqtool.workflows.order import Order
 
     shapes = {"min_shapes": min_shapes, "opt_shapes": opt_shapes, "max_shapes": max_shapes}
     typed = [f"build.{name}='{value}'" for name, value in shapes.items() if value]
     typed += [f"build.sm=[{sm}]"] if sm else []
     typed += [f"audit.fail_on={fail_on}"] if fail_on else []
-    order = Order(
+    order = RunRequest(
         model=model,
         recipe=recipes.load(recipe, [*(changes or []), *typed]),
         samples=samples,
@@ -61,8 +61,8 @@ def run(
         out=out,
         cache=build_cache,
     )
-    with Narrator() as narrator:
-        report = line.run(order, narrator)
+    with RichProgress() as narrator:
+        report = runner.run(order, narrator)
     if as_json:
         sys.stdout.write((out / "report.json").read_text("utf-8"))
     else:

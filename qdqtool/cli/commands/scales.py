@@ -32,7 +32,7 @@ def scales(
     from qdqtool.cli.screen import stderr, stdout, tables
     from qdqtool.core.kinds import CALIBRATION, READBACK
     from qdqtool.graph.save import save
-    from qdqtool.workflows.readback import read_back
+    from qdqtool.pipeline.readback import read_back
 
     found, reference = read_back(model)
     if plain is not None:

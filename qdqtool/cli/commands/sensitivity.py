@@ -54,9 +54,9 @@ def sensitivity(
     from qdqtool.cli.screen import progress, stdout
     from qdqtool.cli.verdict import tell
     from qdqtool.core.kinds import SENSITIVITY
+    from qdqtool.pipeline import recipes
+    from qdqtool.pipeline.sensitivity import SensitivityOrder, study
     from qdqtool.report import terminal
-    from qdqtool.workflows import recipes
-    from qdqtool.workflows.sensitivity import SensitivityOrder, study
 
     order = SensitivityOrder(
         model=model,

@@ -47,19 +47,19 @@ def sweep(
     as_json: Annotated[bool, typer.Option("--json", help="Print sweep.json instead of the table.")] = False,
 ) -> None:
     """Search over configurations for the best accuracy at the best speed."""
-    from qdqtool.cli.narrator import Bars
+    from qdqtool.cli.progress import Bars
     from qdqtool.cli.screen import stdout
     from qdqtool.core.files import write_text
+    from qdqtool.pipeline import recipes
+    from qdqtool.pipeline.request import RunRequest
+    from qdqtool.pipeline.sweep import SweepOrder
+    from qdqtool.pipeline.sweep import sweep as search
     from qdqtool.report import sweeps
     from qdqtool.report.picture import check_picture, write_picture
-    from qdqtool.workflows import recipes
-    from qdqtool.workflows.order import Order
-    from qdqtool.workflows.sweep import SweepOrder
-    from qdqtool.workflows.sweep import sweep as search
 
     if chart is not None:
         check_picture(chart)
-    order = Order(
+    order = RunRequest(
         model=model,
         recipe=recipes.load(recipe, changes or []),
         samples=samples,

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.repair import Change
-from qdqtool.graph.normalize.bench import WEIGHTED, Bench
+from qdqtool.graph.normalize.context import WEIGHTED, RepairContext
 from qdqtool.graph.view import Node
 
 _ACTIVATIONS = frozenset(
@@ -36,7 +36,7 @@ _ACTIVATIONS = frozenset(
 )
 
 
-def repair(bench: Bench) -> Iterator[Change]:
+def repair(bench: RepairContext) -> Iterator[Change]:
     """Dissolve pairs that stand before an activation or before the product of a SiLU."""
     for pair in bench.pairs:
         reader, maker = bench.consumer(pair), bench.maker(pair.tensor)
@@ -62,21 +62,21 @@ def repair(bench: Bench) -> Iterator[Change]:
             )
 
 
-def _feeds_compute(bench: Bench, relu: Node) -> bool:
+def _feeds_compute(bench: RepairContext, relu: Node) -> bool:
     """Whether a Relu feeds data inputs of compute nodes only."""
     uses = bench.view.uses(relu.outputs[0])
     pinned = relu.outputs[0] in bench.pinned
     return bool(uses) and not pinned and all(use.node.op in WEIGHTED and use.index < 2 for use in uses)
 
 
-def _move_behind(bench: Bench, pair: QdqPair, relu: Node) -> None:
+def _move_behind(bench: RepairContext, pair: QdqPair, relu: Node) -> None:
     quantize = bench.nodes[pair.quantize or ""]
     bench.redirect(relu.outputs[0], bench.result(pair))
     bench.edit.connect(bench.nodes[relu.name], 0, pair.tensor)
     bench.edit.connect(quantize, 0, relu.outputs[0])
 
 
-def _inside_silu(bench: Bench, pair: QdqPair, reader: Node) -> bool:
+def _inside_silu(bench: RepairContext, pair: QdqPair, reader: Node) -> bool:
     """Whether `reader` multiplies x with sigmoid(x), and the pair is on one of the two."""
     if reader.op != "Mul" or len(reader.inputs) != 2:
         return False
@@ -92,7 +92,7 @@ def _inside_silu(bench: Bench, pair: QdqPair, reader: Node) -> bool:
     return False
 
 
-def _source(bench: Bench, tensor: str) -> str:
+def _source(bench: RepairContext, tensor: str) -> str:
     """The float tensor behind Q/DQ nodes."""
     node = bench.view.producer(tensor)
     while node is not None and node.op in {"DequantizeLinear", "QuantizeLinear"}:

@@ -12,11 +12,11 @@ import numpy as np
 
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.repair import Change
-from qdqtool.graph.normalize.bench import WEIGHTED, Bench
+from qdqtool.graph.normalize.context import WEIGHTED, RepairContext
 from qdqtool.graph.normalize.values import dequantized
 
 
-def repair(bench: Bench) -> Iterator[Change]:
+def repair(bench: RepairContext) -> Iterator[Change]:
     """Store what the DequantizeLinear of a bias, or of any INT32 constant, would make."""
     for pair in bench.pairs:
         value = dequantized(bench, pair) if _is_bias(bench, pair) else None
@@ -33,7 +33,7 @@ def repair(bench: Bench) -> Iterator[Change]:
         )
 
 
-def _is_bias(bench: Bench, pair: QdqPair) -> bool:
+def _is_bias(bench: RepairContext, pair: QdqPair) -> bool:
     if pair.dequantize is None or bench.result(pair) in bench.pinned:
         return False
     if bench.integers(pair) == np.int32:

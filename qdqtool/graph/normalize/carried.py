@@ -16,12 +16,12 @@ from collections.abc import Iterator
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.repair import Change
 from qdqtool.graph.find import DEQUANTIZE, QUANTIZE
-from qdqtool.graph.normalize.bench import WEIGHTED, Bench
+from qdqtool.graph.normalize.context import WEIGHTED, RepairContext
 from qdqtool.graph.normalize.half_quantized import PASSED, is_own_pad
 from qdqtool.graph.view import GraphView, Node
 
 
-def repair(bench: Bench) -> Iterator[Change]:
+def repair(bench: RepairContext) -> Iterator[Change]:
     """Put a pair in front of each factor that INT8 values reach through a Resize or Pad."""
     by_result = {bench.result(pair): pair for pair in bench.pairs if pair.dequantize is not None}
     for node in bench.view.nodes:
@@ -67,7 +67,7 @@ def _stops(view: GraphView, node: Node) -> bool:
     return float(node.attribute("value", 0.0)) == 0.0
 
 
-def _twin(bench: Bench, pair: QdqPair, tensor: str) -> str:
+def _twin(bench: RepairContext, pair: QdqPair, tensor: str) -> str:
     """The result of a new pair on `tensor` like `pair`."""
     edit, like = bench.edit, bench.nodes[pair.dequantize or ""]
     integers, result = edit.fresh(f"{tensor}_quantized"), edit.fresh(f"{tensor}_dequantized")

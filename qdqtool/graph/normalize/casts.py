@@ -15,7 +15,7 @@ import onnx
 from qdqtool.core.dtypes import DType
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.repair import Change
-from qdqtool.graph.normalize.bench import Bench
+from qdqtool.graph.normalize.context import RepairContext
 from qdqtool.graph.opset import HALF_SCALES
 from qdqtool.graph.scales import storable
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from qdqtool.graph.view import Node
 
 
-def repair(bench: Bench) -> Iterator[Change]:
+def repair(bench: RepairContext) -> Iterator[Change]:
     """Fold Cast to FP16 behind DequantizeLinear, and Cast from FP16 before QuantizeLinear."""
     for pair in bench.pairs:
         reader, maker = _cast_behind(bench, pair), _cast_before(bench, pair)
@@ -44,7 +44,7 @@ def repair(bench: Bench) -> Iterator[Change]:
             yield _told(pair.quantize or "", f"Cast {maker.name!r} before it folded into its scale")
 
 
-def needs_new_opset(bench: Bench) -> bool:
+def needs_new_opset(bench: RepairContext) -> bool:
     """Whether FP16 scales are there or will be, while the opset has none."""
     return bench.edit.opset < HALF_SCALES and any(
         _has_half_scale(bench, pair) or _cast_behind(bench, pair) or _cast_before(bench, pair)
@@ -52,18 +52,18 @@ def needs_new_opset(bench: Bench) -> bool:
     )
 
 
-def _has_half_scale(bench: Bench, pair: QdqPair) -> bool:
+def _has_half_scale(bench: RepairContext, pair: QdqPair) -> bool:
     names = [name for name in (pair.quantize, pair.dequantize) if name]
     return any(bench.view.info(bench.nodes[name].input[1]).dtype is DType.FLOAT16 for name in names)
 
 
-def _cast_behind(bench: Bench, pair: QdqPair) -> Node | None:
+def _cast_behind(bench: RepairContext, pair: QdqPair) -> Node | None:
     reader = bench.consumer(pair) if pair.dequantize and pair.scale else None
     wanted = reader is not None and reader.op == "Cast" and reader.attribute("to") == onnx.TensorProto.FLOAT16
     return reader if wanted else None
 
 
-def _cast_before(bench: Bench, pair: QdqPair) -> Node | None:
+def _cast_before(bench: RepairContext, pair: QdqPair) -> Node | None:
     maker = bench.view.producer(pair.tensor) if pair.quantize and pair.scale else None
     wanted = (
         maker is not None and maker.op == "Cast" and bench.view.info(maker.inputs[0]).dtype is DType.FLOAT16
@@ -71,7 +71,7 @@ def _cast_before(bench: Bench, pair: QdqPair) -> Node | None:
     return maker if wanted else None
 
 
-def _rescale(bench: Bench, name: str, scale: NDArray[np.float32], *, half: bool) -> None:
+def _rescale(bench: RepairContext, name: str, scale: NDArray[np.float32], *, half: bool) -> None:
     node = bench.nodes[name]
     node.input[1] = bench.edit.constant(node.input[1], scale.astype(np.float16) if half else scale)
 

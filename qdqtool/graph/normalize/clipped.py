@@ -13,7 +13,7 @@ import numpy as np
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.repair import Change
-from qdqtool.graph.normalize.bench import Bench
+from qdqtool.graph.normalize.context import RepairContext
 from qdqtool.graph.normalize.zero_points import cut_below
 from qdqtool.graph.view import Node
 
@@ -21,7 +21,7 @@ _EXACT = frozenset({(0, 127), (-128, 127)})
 """Steps below and above zero that INT8 has, too; below 0 a Relu cuts off."""
 
 
-def repair(bench: Bench) -> Iterator[Change]:
+def repair(bench: RepairContext) -> Iterator[Change]:
     """Let each DequantizeLinear behind a Clip of integers read the QuantizeLinear, with a scale that fits."""
     cut: dict[str, str] = {}
     for pair in bench.pairs:
@@ -56,7 +56,7 @@ def repair(bench: Bench) -> Iterator[Change]:
         )
 
 
-def _quantize(bench: Bench, pair: QdqPair, clip: Node | None) -> Node | None:
+def _quantize(bench: RepairContext, pair: QdqPair, clip: Node | None) -> Node | None:
     """The QuantizeLinear before a Clip that a DequantizeLinear reads."""
     known = pair.kind is SlotKind.ACTIVATION and len(pair.scale) == 1 and len(pair.zero_point) == 1
     if clip is None or clip.op != "Clip" or not known or not pair.scale[0] > 0:
@@ -68,7 +68,7 @@ def _quantize(bench: Bench, pair: QdqPair, clip: Node | None) -> Node | None:
     return maker if same and all(bench.view.is_constant(name) for name in bounds) else None
 
 
-def _limits(bench: Bench, pair: QdqPair, clip: Node) -> tuple[int, int]:
+def _limits(bench: RepairContext, pair: QdqPair, clip: Node) -> tuple[int, int]:
     """Smallest and largest integer that the Clip lets through."""
     kind = np.iinfo(bench.integers(pair))
     given = [bench.edit.value(name) if name else None for name in (*clip.inputs[1:], "", "")]

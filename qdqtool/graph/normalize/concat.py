@@ -13,10 +13,10 @@ import numpy as np
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.repair import Change
-from qdqtool.graph.normalize.bench import Bench
+from qdqtool.graph.normalize.context import RepairContext
 
 
-def repair(bench: Bench) -> Iterator[Change]:
+def repair(bench: RepairContext) -> Iterator[Change]:
     """Give the pairs before and behind each Concat and MaxPool their largest scale."""
     for members in _families(bench):
         scales = [member.scale[0] for member in members]
@@ -32,7 +32,7 @@ def repair(bench: Bench) -> Iterator[Change]:
         )
 
 
-def _families(bench: Bench) -> list[list[QdqPair]]:
+def _families(bench: RepairContext) -> list[list[QdqPair]]:
     """Pairs that must share a scale: those around one node, and around nodes that have a pair in common."""
     before: dict[tuple[str, int], QdqPair] = {}
     behind: dict[str, list[QdqPair]] = {}

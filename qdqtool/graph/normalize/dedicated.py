@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from qdqtool.core.repair import Change
-from qdqtool.graph.normalize.bench import Bench, is_pair_op
+from qdqtool.graph.normalize.context import RepairContext, is_pair_op
 
 if TYPE_CHECKING:
     import onnx
 
 
-def repair(bench: Bench) -> Iterator[Change]:
+def repair(bench: RepairContext) -> Iterator[Change]:
     """Copy shared nodes, DequantizeLinear first, then QuantizeLinear."""
     for op in ("DequantizeLinear", "QuantizeLinear"):
         consumers = bench.edit.consumers()
@@ -36,7 +36,7 @@ def repair(bench: Bench) -> Iterator[Change]:
                 )
 
 
-def _copy(bench: Bench, node: onnx.NodeProto, reader: onnx.NodeProto, index: int) -> str:
+def _copy(bench: RepairContext, node: onnx.NodeProto, reader: onnx.NodeProto, index: int) -> str:
     """A node like `node` for one input of `reader`; returns its output."""
     result = bench.edit.fresh(f"{node.output[0]}_{reader.name}_{index}")
     twin = bench.edit.node(node.op_type, node.input, [result], name=f"{node.name}_{reader.name}_{index}")

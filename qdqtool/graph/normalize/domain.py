@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.core.repair import Change
-from qdqtool.graph.normalize.bench import Bench, is_pair_op
+from qdqtool.graph.normalize.context import RepairContext, is_pair_op
 
 
-def repair(bench: Bench) -> Iterator[Change]:
+def repair(bench: RepairContext) -> Iterator[Change]:
     """Move Q/DQ nodes to the default domain."""
     for node in bench.edit.nodes:
         if is_pair_op(node) and node.domain == "com.microsoft":

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.repair import Change
-from qdqtool.graph.normalize.bench import Bench
+from qdqtool.graph.normalize.context import RepairContext
 
 
-def repair(bench: Bench) -> Iterator[Change]:
+def repair(bench: RepairContext) -> Iterator[Change]:
     """Dissolve the needless one of two pairs that follow each other."""
     following = _following(bench)
     before = {second.quantize or "": first for first, second in following.items()}
@@ -33,7 +33,7 @@ def repair(bench: Bench) -> Iterator[Change]:
             _unlink(following, before, loser)
 
 
-def _following(bench: Bench) -> dict[str, QdqPair]:
+def _following(bench: RepairContext) -> dict[str, QdqPair]:
     """For each pair, by the name of its QuantizeLinear, the pair that reads nothing but its result."""
     by_node = {pair.quantize: pair for pair in bench.pairs if pair.quantize and bench.is_known(pair)}
     found = {}
@@ -58,7 +58,7 @@ def _unlink(following: dict[str, QdqPair], before: dict[str, str], gone: QdqPair
         before[behind.quantize or ""] = first
 
 
-def _loser(bench: Bench, first: QdqPair, second: QdqPair) -> QdqPair | None:
+def _loser(bench: RepairContext, first: QdqPair, second: QdqPair) -> QdqPair | None:
     """The pair whose range covers the other's, within one step; the second only where it can be spared."""
     (low_1, high_1), (low_2, high_2) = bench.span(first), bench.span(second)
     step = max(first.scale[0], second.scale[0])

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from qdqtool.core.repair import Change
-from qdqtool.graph.normalize.bench import Bench
+from qdqtool.graph.normalize.context import RepairContext
 from qdqtool.graph.view import Node
 
 _FLOAT = {"ConvInteger": "Conv", "MatMulInteger": "MatMul"}
@@ -40,7 +40,7 @@ class _Pattern:
     result: str
 
 
-def repair(bench: Bench) -> Iterator[Change]:
+def repair(bench: RepairContext) -> Iterator[Change]:
     """Write each dynamically quantized layer as Conv or MatMul with an INT8 weight."""
     for node in bench.view.nodes:
         yield from _round_trip(bench, node)
@@ -56,7 +56,7 @@ def repair(bench: Bench) -> Iterator[Change]:
         )
 
 
-def _round_trip(bench: Bench, node: Node) -> Iterator[Change]:
+def _round_trip(bench: RepairContext, node: Node) -> Iterator[Change]:
     """A DequantizeLinear straight behind a DynamicQuantizeLinear gives the float tensor back."""
     dynamic = bench.view.producer(node.inputs[0]) if node.op == "DequantizeLinear" else None
     if dynamic is None or dynamic.op != "DynamicQuantizeLinear":
@@ -74,7 +74,7 @@ def _round_trip(bench: Bench, node: Node) -> Iterator[Change]:
     )
 
 
-def _pattern(bench: Bench, node: Node) -> _Pattern | None:
+def _pattern(bench: RepairContext, node: Node) -> _Pattern | None:
     if node.domain == "com.microsoft" and node.op == "DynamicQuantizeMatMul":
         return _whole(node) if len(node.inputs) < 5 or not node.inputs[4] else None
     if node.domain == "com.microsoft" and node.op == "MatMulIntegerToFloat":
@@ -95,7 +95,7 @@ def _whole(node: Node) -> _Pattern:
     )
 
 
-def _scaled(bench: Bench, node: Node) -> _Pattern | None:
+def _scaled(bench: RepairContext, node: Node) -> _Pattern | None:
     """DynamicQuantizeLinear -> com.microsoft.MatMulIntegerToFloat, which scales by itself."""
     dynamic = bench.view.producer(node.inputs[0])
     constant = all(bench.view.is_constant(node.inputs[index]) for index in (1, 3))
@@ -114,7 +114,7 @@ def _scaled(bench: Bench, node: Node) -> _Pattern | None:
     )
 
 
-def _parts(bench: Bench, node: Node) -> _Pattern | None:
+def _parts(bench: RepairContext, node: Node) -> _Pattern | None:
     """DynamicQuantizeLinear -> ...Integer -> Cast -> Mul(Mul(scale of x, scale of w))."""
     view = bench.view
     dynamic = view.producer(node.inputs[0])
@@ -141,12 +141,12 @@ def _parts(bench: Bench, node: Node) -> _Pattern | None:
     )
 
 
-def _only_reader(bench: Bench, tensor: str) -> Node | None:
+def _only_reader(bench: RepairContext, tensor: str) -> Node | None:
     uses = bench.view.uses(tensor)
     return uses[0].node if len(uses) == 1 and tensor not in bench.pinned else None
 
 
-def _rewrite(bench: Bench, found: _Pattern) -> None:
+def _rewrite(bench: RepairContext, found: _Pattern) -> None:
     edit, node = bench.edit, bench.nodes[found.core.name]
     op = _FLOAT.get(found.core.op, "MatMul")
     scale = edit.value(found.scale)

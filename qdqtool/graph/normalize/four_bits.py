@@ -18,7 +18,7 @@ import onnx
 
 from qdqtool.core.repair import Change
 from qdqtool.graph.find import DEQUANTIZE
-from qdqtool.graph.normalize.bench import MOVES, WEIGHTED, Bench
+from qdqtool.graph.normalize.context import MOVES, WEIGHTED, RepairContext
 from qdqtool.graph.normalize.half_quantized import is_quantized
 from qdqtool.graph.normalize.weights import channel_axis, requantized
 from qdqtool.graph.view import GraphView, Use
@@ -31,7 +31,7 @@ _INT4 = onnx.TensorProto.INT4
 _FACTORS = 2
 
 
-def repair(bench: Bench) -> Iterator[Change]:
+def repair(bench: RepairContext) -> Iterator[Change]:
     """Store 4-bit constants as INT8 unless all they do is multiply floats."""
     for node in list(bench.edit.nodes):
         stored = bench.edit.constants.get(node.input[0]) if node.op_type == DEQUANTIZE else None
@@ -70,7 +70,7 @@ def _multiplies_floats(view: GraphView, use: Use) -> bool:
     )
 
 
-def _signed(bench: Bench, node: onnx.NodeProto) -> Iterator[Change]:
+def _signed(bench: RepairContext, node: onnx.NodeProto) -> Iterator[Change]:
     """INT4 with zero point 0 for a node that has others."""
     found = _given(bench, node)
     kind = bench.edit.constants[node.input[0]].data_type
@@ -97,7 +97,7 @@ def _signed(bench: Bench, node: onnx.NodeProto) -> Iterator[Change]:
     )
 
 
-def _widened(bench: Bench, node: onnx.NodeProto, axis: int | None) -> float | None:
+def _widened(bench: RepairContext, node: onnx.NodeProto, axis: int | None) -> float | None:
     """Give the node INT8 inputs; returns the error, None where its scales are not constants that fit."""
     found = _given(bench, node)
     if found is None:
@@ -123,7 +123,7 @@ def _widened(bench: Bench, node: onnx.NodeProto, axis: int | None) -> float | No
     return error
 
 
-def _connect(bench: Bench, node: onnx.NodeProto, inputs: list[str]) -> None:
+def _connect(bench: RepairContext, node: onnx.NodeProto, inputs: list[str]) -> None:
     for place, name in enumerate(inputs):
         if place < len(node.input):
             bench.edit.connect(node, place, name)
@@ -131,7 +131,9 @@ def _connect(bench: Bench, node: onnx.NodeProto, inputs: list[str]) -> None:
             node.input.append(name)
 
 
-def _given(bench: Bench, node: onnx.NodeProto) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]] | None:
+def _given(
+    bench: RepairContext, node: onnx.NodeProto
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]] | None:
     """Integers, scales and zero points of a DequantizeLinear; None where they are no constants that fit."""
     values = [bench.edit.value(name) if name else None for name in node.input[:3]]
     integers, scale = values[0], values[1]

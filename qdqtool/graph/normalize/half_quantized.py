@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from qdqtool.core.dtypes import DType
 from qdqtool.graph.find import DEQUANTIZE
-from qdqtool.graph.normalize.bench import MOVES, WEIGHTED
+from qdqtool.graph.normalize.context import MOVES, WEIGHTED
 from qdqtool.graph.view import GraphView, Node
 
 PASSED = MOVES | {"MaxPool"}

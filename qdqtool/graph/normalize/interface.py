@@ -16,14 +16,14 @@ import onnx
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.repair import Change
-from qdqtool.graph.normalize.bench import MOVES, WEIGHTED, Bench
+from qdqtool.graph.normalize.context import MOVES, WEIGHTED, RepairContext
 from qdqtool.graph.view import GraphView
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def repair(bench: Bench) -> Iterator[Change]:
+def repair(bench: RepairContext) -> Iterator[Change]:
     """Replace each lone DequantizeLinear or QuantizeLinear that is not symmetric INT8."""
     for pair in bench.pairs:
         lone = pair.quantize is None or pair.dequantize is None
@@ -45,12 +45,12 @@ def repair(bench: Bench) -> Iterator[Change]:
         )
 
 
-def _is_single(bench: Bench, pair: QdqPair) -> bool:
+def _is_single(bench: RepairContext, pair: QdqPair) -> bool:
     """Whether the pair has one positive scale and one zero point."""
     return bench.is_known(pair) and len(pair.scale) == 1 and pair.scale[0] > 0
 
 
-def _enter(bench: Bench, pair: QdqPair) -> None:
+def _enter(bench: RepairContext, pair: QdqPair) -> None:
     """(q - z) * s without a DequantizeLinear that has a zero point."""
     edit = bench.edit
     node = bench.nodes[pair.dequantize or ""]
@@ -82,7 +82,7 @@ def _enter(bench: Bench, pair: QdqPair) -> None:
     _follow_up(bench, pair, result)
 
 
-def _follow_up(bench: Bench, pair: QdqPair, tensor: str) -> None:
+def _follow_up(bench: RepairContext, pair: QdqPair, tensor: str) -> None:
     """A pair with zero point 0 and the same range, where a compute node would read float now."""
     small = bench.integers(pair).itemsize == 1
     if tensor in bench.pinned or not small or not _feeds_compute(bench.view, tensor):
@@ -110,7 +110,7 @@ def _feeds_compute(view: GraphView, tensor: str) -> bool:
     return False
 
 
-def _leave(bench: Bench, pair: QdqPair) -> None:
+def _leave(bench: RepairContext, pair: QdqPair) -> None:
     """saturate(round(x / s) + z) without a QuantizeLinear that has a zero point."""
     edit = bench.edit
     node = bench.nodes[pair.quantize or ""]

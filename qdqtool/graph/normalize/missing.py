@@ -11,12 +11,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from qdqtool.core.repair import Change
-from qdqtool.graph.normalize.bench import Bench
+from qdqtool.graph.normalize.context import RepairContext
 from qdqtool.graph.normalize.half_quantized import half_quantized
 from qdqtool.graph.normalize.weights import channel_axis, requantized
 
 
-def repair(bench: Bench) -> Iterator[Change]:
+def repair(bench: RepairContext) -> Iterator[Change]:
     """Quantize float weights of nodes whose activation is quantized."""
     for node in bench.view.nodes:
         for index in half_quantized(bench.view, node):
@@ -25,7 +25,7 @@ def repair(bench: Bench) -> Iterator[Change]:
                 yield told
 
 
-def _quantized(bench: Bench, name: str, index: int) -> Change | None:
+def _quantized(bench: RepairContext, name: str, index: int) -> Change | None:
     """Put INT8 values behind a DequantizeLinear in the place of a float constant; None where there is none."""
     edit, reader = bench.edit, bench.view.by_name[name]
     node = bench.nodes[name]

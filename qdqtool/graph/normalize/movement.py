@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 
 from qdqtool.core.repair import Change
-from qdqtool.graph.normalize.bench import MOVES, Bench
+from qdqtool.graph.normalize.context import MOVES, RepairContext
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,7 +28,7 @@ _PAD_VALUE = 2
 """Position of a Pad's constant."""
 
 
-def repair(bench: Bench) -> Iterator[Change]:
+def repair(bench: RepairContext) -> Iterator[Change]:
     """Let readers of a DequantizeLinear behind moved integers read moved floats."""
     floats = _Floats(bench)
     for pair in bench.pairs:
@@ -58,7 +58,7 @@ def repair(bench: Bench) -> Iterator[Change]:
 class _Floats:
     """The float form of integer tensors, each made once; what the integers' operators leave unused is pruned later."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: RepairContext) -> None:
         self._edit = bench.edit
         self._makers = bench.edit.producers()
         self._made: dict[_Key, str] = {}

@@ -15,7 +15,7 @@ import onnx
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.repair import Change
-from qdqtool.graph.normalize.bench import Bench
+from qdqtool.graph.normalize.context import RepairContext
 from qdqtool.graph.normalize.weights import channel_axis
 
 _MICROSOFT = "com.microsoft"
@@ -64,7 +64,7 @@ _FORMS: Mapping[tuple[str, str], _Form] = {
 }
 
 
-def repair(bench: Bench) -> Iterator[Change]:
+def repair(bench: RepairContext) -> Iterator[Change]:
     """Write each known operator on integers as DQ, float operator, Q."""
     for node in list(bench.edit.nodes):
         domain = "" if node.domain == "ai.onnx" else node.domain
@@ -104,7 +104,7 @@ def _concat(node: onnx.NodeProto) -> _Form:
     return _Form(op="Concat", inputs=operands, output=(0, 1))
 
 
-def _rewrite(bench: Bench, node: onnx.NodeProto, form: _Form) -> None:
+def _rewrite(bench: RepairContext, node: onnx.NodeProto, form: _Form) -> None:
     edit = bench.edit
     operands = []
     for number, positions in enumerate(form.inputs):
@@ -127,7 +127,7 @@ def _rewrite(bench: Bench, node: onnx.NodeProto, form: _Form) -> None:
     edit.remove([node])
 
 
-def _axis(bench: Bench, names: list[str], operand: tuple[onnx.NodeProto, str, int]) -> dict[str, int]:
+def _axis(bench: RepairContext, names: list[str], operand: tuple[onnx.NodeProto, str, int]) -> dict[str, int]:
     """The attribute of a scale with one value per channel."""
     scale = bench.edit.constants.get(names[1])
     if scale is None or not scale.dims or scale.dims[0] == 1:
@@ -138,7 +138,7 @@ def _axis(bench: Bench, names: list[str], operand: tuple[onnx.NodeProto, str, in
     return {"axis": channel_axis(twin, number, rank) or 0}
 
 
-def _bias(bench: Bench, node: onnx.NodeProto, form: _Form) -> str:
+def _bias(bench: RepairContext, node: onnx.NodeProto, form: _Form) -> str:
     """The INT32 bias as float: integer times both scales."""
     edit = bench.edit
     name = node.input[form.bias or 0]

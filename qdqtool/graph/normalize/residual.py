@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.repair import Change
-from qdqtool.graph.normalize.bench import WEIGHTED, Bench
+from qdqtool.graph.normalize.context import WEIGHTED, RepairContext
 
 
-def repair(bench: Bench) -> Iterator[Change]:
+def repair(bench: RepairContext) -> Iterator[Change]:
     """Dissolve the pair on the Conv side of each Add that has two."""
     by_slot = {(slot.node, slot.index): pair for pair in bench.pairs for slot in pair.slots}
     for node in bench.view.nodes:
@@ -33,14 +33,14 @@ def repair(bench: Bench) -> Iterator[Change]:
         )
 
 
-def _fuses(bench: Bench, pair: QdqPair) -> bool:
+def _fuses(bench: RepairContext, pair: QdqPair) -> bool:
     """Whether a compute node makes the tensor for this Add alone."""
     whole = pair.quantize is not None and bench.consumer(pair) is not None
     alone = len(bench.view.uses(pair.tensor)) == 1 and pair.tensor not in bench.pinned
     return whole and alone and bench.maker(pair.tensor) in WEIGHTED
 
 
-def _position(bench: Bench, pair: QdqPair) -> int:
+def _position(bench: RepairContext, pair: QdqPair) -> int:
     maker = bench.view.producer(pair.tensor)
     return -1 if maker is None else maker.position
 

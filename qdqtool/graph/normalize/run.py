@@ -9,15 +9,15 @@ from qdqtool.core.repair import Change, Remainder
 from qdqtool.graph.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.model import Model
 from qdqtool.graph.normalize import casts
-from qdqtool.graph.normalize.bench import Bench
+from qdqtool.graph.normalize.context import RepairContext
 from qdqtool.graph.normalize.half_quantized import half_quantized
 from qdqtool.graph.normalize.values import check_counts
 from qdqtool.graph.opset import HALF_SCALES, raise_opset
 from qdqtool.graph.prepare import prepare
 from qdqtool.graph.view import Node
-from qdqtool.plugins import Shelf
+from qdqtool.plugins import Registry
 
-REPAIRS = Shelf(
+REPAIRS = Registry(
     package="qdqtool.graph.normalize",
     besides=frozenset({"bench", "values", "run", "ranges", "half_quantized"}),
 )
@@ -58,20 +58,20 @@ def normalize(model: Model, only: Sequence[str] = ()) -> tuple[Model, tuple[Chan
     """
     ready = prepare(model, PrepareOptions(fold_batchnorm=False))
     changes = list(_dangling(model, ready))
-    bench = Bench(ready)
+    bench = RepairContext(ready)
     for pair in bench.pairs:
         check_counts(bench, pair)
     for name in only or (*ORDER, *(name for name in REPAIRS.names() if name not in ORDER)):
         if name == "casts" and casts.needs_new_opset(bench):
             ready, raised = _with_half_scales(ready)
-            bench = Bench(ready)
+            bench = RepairContext(ready)
             changes.append(raised)
         told = tuple(REPAIRS.load(name)(bench))
         if told:
             changes += told
             bench.edit.prune()
             ready = bench.edit.finish(retyped=True)
-            bench = Bench(ready)
+            bench = RepairContext(ready)
     return ready, tuple(changes)
 
 

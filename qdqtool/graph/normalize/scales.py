@@ -14,10 +14,10 @@ import numpy as np
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.repair import Change
-from qdqtool.graph.normalize.bench import Bench
+from qdqtool.graph.normalize.context import RepairContext
 
 
-def repair(bench: Bench) -> Iterator[Change]:
+def repair(bench: RepairContext) -> Iterator[Change]:
     """Mend the scale of every activation pair; take the pair out where there is no usable scale."""
     for pair in bench.pairs:
         if pair.kind is SlotKind.WEIGHT or pair.quantize is None or pair.dequantize is None:
@@ -53,7 +53,7 @@ def _unusable(pair: QdqPair) -> str | None:
     return None
 
 
-def _as_scalar(bench: Bench, pair: QdqPair) -> None:
+def _as_scalar(bench: RepairContext, pair: QdqPair) -> None:
     """Reshape scale and zero point of both nodes, keeping their values and types."""
     for name in (pair.quantize, pair.dequantize):
         node = bench.nodes[name or ""]

@@ -8,7 +8,7 @@ import numpy as np
 
 from qdqtool.core.qdq import QdqPair
 from qdqtool.errors import InputFileError
-from qdqtool.graph.normalize.bench import Bench
+from qdqtool.graph.normalize.context import RepairContext
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _AGAIN = "export the model again"
 
 
-def steps_and_scale(bench: Bench, pair: QdqPair) -> tuple[NDArray[Any], NDArray[Any]] | None:
+def steps_and_scale(bench: RepairContext, pair: QdqPair) -> tuple[NDArray[Any], NDArray[Any]] | None:
     """Integers minus zero point, and the scale of each of them, both shaped like the constant.
 
     None where tensor, scale or zero point are not constant.
@@ -40,7 +40,7 @@ def steps_and_scale(bench: Bench, pair: QdqPair) -> tuple[NDArray[Any], NDArray[
     return np.clip(np.rint(steps) + zero, limits.min, limits.max).astype(np.int64) - zero, scale
 
 
-def dequantized(bench: Bench, pair: QdqPair) -> NDArray[Any] | None:
+def dequantized(bench: RepairContext, pair: QdqPair) -> NDArray[Any] | None:
     """What comes out of the pair of a constant, in float64; None where it is not constant."""
     found = steps_and_scale(bench, pair)
     return None if found is None else found[0] * found[1]
@@ -55,7 +55,7 @@ def spread(values: NDArray[Any], pair: QdqPair, shape: tuple[int, ...]) -> NDArr
     )
 
 
-def check_counts(bench: Bench, pair: QdqPair) -> None:
+def check_counts(bench: RepairContext, pair: QdqPair) -> None:
     """Prove that there is one scale and one zero point for each channel, or one for all.
 
     Raises:

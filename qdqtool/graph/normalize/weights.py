@@ -19,7 +19,7 @@ from qdqtool.core.qdq import QdqPair
 from qdqtool.core.repair import Change
 from qdqtool.graph.compute import compute
 from qdqtool.graph.insert import quantize
-from qdqtool.graph.normalize.bench import MOVES, WEIGHTED, Bench
+from qdqtool.graph.normalize.context import MOVES, WEIGHTED, RepairContext
 from qdqtool.graph.normalize.values import steps_and_scale
 from qdqtool.graph.scales import storable
 from qdqtool.graph.view import Node
@@ -48,7 +48,7 @@ class _Route:
     index: int
 
 
-def repair(bench: Bench) -> Iterator[Change]:
+def repair(bench: RepairContext) -> Iterator[Change]:
     """Store INT8 weights where TensorRT would refuse a constant, or run its reader in float."""
     for pair in bench.pairs:
         if pair.kind is not SlotKind.WEIGHT or pair.dequantize is None:
@@ -86,7 +86,7 @@ def channel_axis(node: Node, index: int, rank: int) -> int | None:
     return None
 
 
-def _route(bench: Bench, pair: QdqPair) -> _Route | None:
+def _route(bench: RepairContext, pair: QdqPair) -> _Route | None:
     """Where the constant goes; None where it forks, is returned, or ends in nothing that computes."""
     moves: list[Node] = []
     tensor = bench.result(pair)
@@ -106,7 +106,7 @@ def _route(bench: Bench, pair: QdqPair) -> _Route | None:
     return None
 
 
-def _troubles(bench: Bench, pair: QdqPair, route: _Route | None) -> list[str]:
+def _troubles(bench: RepairContext, pair: QdqPair, route: _Route | None) -> list[str]:
     """What TensorRT would dislike; empty where all is well."""
     told = []
     shape = bench.view.constant_shape(pair.tensor) or ()
@@ -130,7 +130,7 @@ def _troubles(bench: Bench, pair: QdqPair, route: _Route | None) -> list[str]:
     return told
 
 
-def _moved(bench: Bench, moves: tuple[Node, ...], value: NDArray[Any]) -> NDArray[Any] | None:
+def _moved(bench: RepairContext, moves: tuple[Node, ...], value: NDArray[Any]) -> NDArray[Any] | None:
     """What the operators on the way make of `value`."""
     for move in moves:
         names = [name for name in move.inputs[1:] if name]
@@ -143,7 +143,7 @@ def _moved(bench: Bench, moves: tuple[Node, ...], value: NDArray[Any]) -> NDArra
 
 
 def _replace(
-    bench: Bench, pair: QdqPair, route: _Route | None, steps: NDArray[Any], scale: NDArray[Any]
+    bench: RepairContext, pair: QdqPair, route: _Route | None, steps: NDArray[Any], scale: NDArray[Any]
 ) -> float:
     """Store the new constant and connect the reader to it; returns the error."""
     edit = bench.edit

@@ -14,7 +14,7 @@ import numpy as np
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.repair import Change
-from qdqtool.graph.normalize.bench import Bench
+from qdqtool.graph.normalize.context import RepairContext
 
 _POSITIVE = frozenset({"Relu", "Sigmoid", "Softmax", "HardSigmoid", "Abs", "Exp", "ReduceL2", "Sqrt"})
 """Operators whose results are never negative."""
@@ -24,7 +24,7 @@ _PASSING = frozenset(
 """Operators that make nothing negative out of nothing negative."""
 
 
-def repair(bench: Bench) -> Iterator[Change]:
+def repair(bench: RepairContext) -> Iterator[Change]:
     """Restate every activation pair that has a QuantizeLinear and is not symmetric INT8."""
     cut: dict[str, str] = {}
     for pair in bench.pairs:
@@ -47,7 +47,7 @@ def repair(bench: Bench) -> Iterator[Change]:
         yield _told(pair, old, scale, relu=relu, kind=kind)
 
 
-def _written_out(bench: Bench, pair: QdqPair) -> Iterator[Change]:
+def _written_out(bench: RepairContext, pair: QdqPair) -> Iterator[Change]:
     """Zero points that one node of a pair leaves out."""
     if all(len(bench.nodes[name].input) > 2 for name in (pair.quantize, pair.dequantize) if name):
         return
@@ -77,7 +77,7 @@ def _told(pair: QdqPair, old: float, scale: float, *, relu: bool, kind: str) -> 
     )
 
 
-def cut_below(bench: Bench, tensor: str, cut: dict[str, str]) -> str:
+def cut_below(bench: RepairContext, tensor: str, cut: dict[str, str]) -> str:
     """`tensor` behind a Relu, one for all its pairs, which `cut` remembers; `tensor` itself where it is never negative."""
     if _never_negative(bench, tensor):
         return tensor
@@ -87,7 +87,7 @@ def cut_below(bench: Bench, tensor: str, cut: dict[str, str]) -> str:
     return cut[tensor]
 
 
-def _never_negative(bench: Bench, tensor: str) -> bool:
+def _never_negative(bench: RepairContext, tensor: str) -> bool:
     node = bench.view.producer(tensor)
     while node is not None and node.op in _PASSING | {"QuantizeLinear", "DequantizeLinear"}:
         node = bench.view.producer(node.inputs[0])

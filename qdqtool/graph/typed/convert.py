@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import onnx
 
-from qdqtool.core.conversion import Conversion, KeptNode, Reach
+from qdqtool.core.conversion import Conversion, DynamicRangeReport, KeptNode
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.errors import UsageError
 from qdqtool.graph.edit import Edit
@@ -26,7 +26,9 @@ from qdqtool.graph.typed.signatures import signature
 _NAMED = 5
 
 
-def convert(model: Model, options: InsertOptions, reach: Reach | None = None) -> tuple[Model, Conversion]:
+def convert(
+    model: Model, options: InsertOptions, reach: DynamicRangeReport | None = None
+) -> tuple[Model, Conversion]:
     """The same model computing in `options.types`, and what was done in words.
 
     No Cast lands behind a DQ: pairs take the type of what reads them, and their scales with them. FP32 stay:

@@ -16,14 +16,14 @@ from collections.abc import Iterator
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
 
 
-def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
+def find(flow: Flow, asked: LintTarget) -> Iterator[Violation]:
     """Activation pairs with more than one scale."""
     for pair in flow.pairs:
         if pair.kind is SlotKind.ACTIVATION and len(pair.scale) > 1:
-            yield Wrong(
+            yield Violation(
                 node=pair.quantize or pair.dequantize or "",
                 reason=f"the activation {pair.tensor} has {len(pair.scale)} scales",
                 effect="the layer behind it runs in float"

@@ -19,17 +19,17 @@ from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
 from qdqtool.placement.flow import Flow, is_int8
-from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
 from qdqtool.placement.patterns import attentions, int8_obstacle, readers
 
 
-def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
+def find(flow: Flow, asked: LintTarget) -> Iterator[Violation]:
     """Attentions that are neither whole nor float."""
     for scores, values in attentions(flow.view):
         inputs = [(node, index) for node in (scores, values) for index in (0, 1)]
         bare = [f"{node.name}[{index}]" for node, index in inputs if not is_int8(flow.origin(node, index))]
         if 0 < len(bare) < len(inputs):
-            yield Wrong(
+            yield Violation(
                 node=scores.name,
                 reason=f"of the four inputs of its attention {', '.join(bare)} has no Q/DQ",
                 effect="the attention is not fused into one kernel",
@@ -38,14 +38,14 @@ def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
         elif not bare and not all(
             use.node.op == "QuantizeLinear" for use in readers(flow.view, values.outputs[0])
         ):
-            yield Wrong(
+            yield Violation(
                 node=values.name,
                 reason="the four inputs of its attention are INT8, its result is read as float",
                 effect="the attention is not fused into one kernel",
                 fix="quantize the layer behind it, or take Q/DQ off all four",
             )
         elif not bare and (obstacle := int8_obstacle(flow.view, scores, asked.target)):
-            yield Wrong(
+            yield Violation(
                 node=scores.name,
                 reason=f"its attention is INT8, but {obstacle}",
                 effect="the attention is not fused into one kernel, as a float one is",

@@ -17,18 +17,18 @@ from collections.abc import Iterator
 from qdqtool.core.findings import Severity
 from qdqtool.graph.view import Node
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
 
 _POOLS = frozenset({"AveragePool", "GlobalAveragePool", "ReduceMean"})
 
 
-def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
+def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:
     """Average pools that read a DequantizeLinear."""
     for pair in flow.pairs:
         for slot in pair.slots:
             node = flow.view.by_name[slot.node]
             if node.op in _POOLS and slot.index == 0 and not _saves_a_copy(flow, node):
-                yield Wrong(
+                yield Violation(
                     node=node.name,
                     reason=f"{node.op} has Q/DQ on its input",
                     effect="it averages in float: the pair only adds a rounding",

@@ -15,14 +15,14 @@ from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
 from qdqtool.placement.flow import Flow, is_int8
-from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
 
 
-def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
+def find(flow: Flow, asked: LintTarget) -> Iterator[Violation]:
     """Products with an INT8 third input."""
     for node in flow.products():
         if len(node.inputs) > 2 and is_int8(flow.origins.get(node.inputs[2])):
-            yield Wrong(
+            yield Violation(
                 node=node.name,
                 reason="its bias has Q/DQ",
                 effect="the bias is rounded to 255 steps and added in float"

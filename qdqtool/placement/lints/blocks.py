@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.placement.flow import Flow, is_int8
-from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
 
 
-def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
+def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:
     """INT8 pairs whose scale has two dimensions or more."""
     for pair in flow.pairs:
         if pair.dtype is not DType.INT8 or pair.scale_shape is None or len(pair.scale_shape) < 2:
@@ -29,7 +29,7 @@ def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
             for slot in pair.slots
             if slot.index < 2 and len(flow.view.by_name[slot.node].inputs) > 1
         )
-        yield Wrong(
+        yield Violation(
             node=pair.dequantize or pair.quantize or "",
             reason=f"INT8 with one scale per block, {'x'.join(map(str, pair.scale_shape))} of them"
             if len(pair.scale) != 1

@@ -18,11 +18,11 @@ from collections.abc import Iterator
 from qdqtool.core.findings import Severity
 from qdqtool.graph.view import Node
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
 from qdqtool.placement.weighted import COMPUTE
 
 
-def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
+def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:
     """Concats of INT8 branches with more than one scale."""
     for node in flow.view.nodes:
         if node.op != "Concat":
@@ -32,7 +32,7 @@ def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
         if len(scales) < 2 or None in pairs:
             continue
         layers = [reader.name for reader in _products(flow, node)]
-        yield Wrong(
+        yield Violation(
             node=node.name,
             reason=f"its {len(pairs)} branches have {len(scales)} different scales",
             effect=f"{', '.join(layers)} runs in float" if layers else "branches are quantized twice",

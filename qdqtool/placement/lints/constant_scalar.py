@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
 
 
-def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
+def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:
     """Integer constants of rank 0 behind which only a DequantizeLinear stands."""
     for pair in flow.pairs:
         if (
@@ -27,7 +27,7 @@ def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
             and pair.quantize is None
             and flow.view.constant_shape(pair.tensor) == ()
         ):
-            yield Wrong(
+            yield Violation(
                 node=pair.dequantize or "",
                 reason=f"the constant {pair.tensor} is a scalar stored as integers",
                 effect="the builder refuses it: Quantized constant is only allowed before DQ",

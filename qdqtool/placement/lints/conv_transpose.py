@@ -16,14 +16,14 @@ from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
 
 
-def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
+def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:
     """Transposed convolutions with Q/DQ."""
     for node in flow.products():
         if node.op == "ConvTranspose" and any(flow.origin(node, index) for index in (0, 1)):
-            yield Wrong(
+            yield Violation(
                 node=node.name,
                 reason="ConvTranspose has Q/DQ",
                 effect="it runs in float, and its weights are dequantized in every inference",

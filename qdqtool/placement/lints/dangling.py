@@ -14,16 +14,16 @@ from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
 
 
-def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
+def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:
     """Halves without effect."""
     for pair in flow.pairs:
         name = pair.dequantize or pair.quantize or ""
         result = flow.view.by_name[name].outputs[0]
         if not flow.view.uses(result) and not flow.view.is_output(result):
-            yield Wrong(
+            yield Violation(
                 node=name,
                 reason="nobody reads its result",
                 effect="it is dropped",

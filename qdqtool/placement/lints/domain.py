@@ -15,14 +15,14 @@ from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
 
 
-def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
+def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:
     """Pairs of a domain that is not ONNX's own."""
     for pair in flow.pairs:
         if pair.domain:
-            yield Wrong(
+            yield Violation(
                 node=pair.quantize or pair.dequantize or "",
                 reason=f"the nodes belong to the domain {pair.domain}",
                 effect="TensorRT for RTX reads them; other readers of ONNX may not",

@@ -14,17 +14,17 @@ from collections.abc import Iterator
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
 
 
-def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
+def find(flow: Flow, asked: LintTarget) -> Iterator[Violation]:
     """FP8 pairs, where a GPU that was named is too old or none was named."""
     old = sorted((sm for sm in asked.sm if int(sm) < 89), key=int)
     if asked.sm and not old:
         return
     for pair in flow.pairs:
         if pair.dtype is DType.FLOAT8:
-            yield Wrong(
+            yield Violation(
                 node=pair.quantize or pair.dequantize or "",
                 reason="the values between Q and DQ are FP8",
                 effect=f"the build fails for SM{', SM'.join(old)}" if old else "the build fails below SM89",

@@ -20,7 +20,7 @@ from qdqtool.core.qdq import QdqPair
 from qdqtool.graph.view import Node
 from qdqtool.placement.commuting import commutes
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
 from qdqtool.placement.lints.plugin import is_foreign
 from qdqtool.placement.weighted import COMPUTE
 
@@ -37,7 +37,7 @@ _ELSEWHERE = COMPUTE | {
 }
 
 
-def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
+def find(flow: Flow, asked: LintTarget) -> Iterator[Violation]:
     """Pairs whose readers are all float operators."""
     for pair in flow.pairs:
         readers = [flow.view.by_name[slot.node] for slot in pair.slots]
@@ -52,7 +52,7 @@ def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
             flow, pair, readers
         ):
             ops = ", ".join(sorted({reader.op for reader in readers}))
-            yield Wrong(
+            yield Violation(
                 node=readers[0].name,
                 reason=f"the pair on {pair.tensor} feeds only {ops}",
                 effect="the values are rounded and computed on in float",
@@ -60,7 +60,7 @@ def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
             )
 
 
-def _can_use(flow: Flow, node: Node, asked: Asked) -> bool:
+def _can_use(flow: Flow, node: Node, asked: LintTarget) -> bool:
     fused = asked.target != "rtx" and node.op in {"Mul", "Relu", "Clip"}
     return node.op in _ELSEWHERE or commutes(flow.view, node) or fused
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from qdqtool.core.findings import Severity
 from qdqtool.graph.view import Node
 from qdqtool.placement.flow import Flow, is_int8
-from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
 from qdqtool.placement.weighted import COMPUTE
 
 _POINTWISE = frozenset(
@@ -25,14 +25,14 @@ _POINTWISE = frozenset(
 _FARTHEST = 6
 
 
-def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
+def find(flow: Flow, asked: LintTarget) -> Iterator[Violation]:
     """Products without Q/DQ whose neighbours on both sides have it."""
     for node in flow.products():
         if node.op == "ConvTranspose" and asked.target == "rtx":
             continue
         bare = all(flow.origin(node, index) is None for index in (0, 1))
         if bare and _int8_before(flow, node) and _int8_behind(flow, node):
-            yield Wrong(
+            yield Violation(
                 node=node.name,
                 reason=f"{node.op} has no Q/DQ, the layers before and behind it have",
                 effect="float tensors are written and read on both sides of it",

@@ -16,13 +16,13 @@ from collections.abc import Iterator
 from qdqtool.core.findings import Severity
 from qdqtool.placement.commuting import commutes
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
 from qdqtool.placement.weighted import COMPUTE
 
 _INTEGER = COMPUTE | {"Add", "Concat", "QuantizeLinear", "Shape", "Size"}
 
 
-def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
+def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:
     """Pairs with readers of both kinds."""
     for pair in flow.pairs:
         readers = [flow.view.by_name[slot.node] for slot in pair.slots]
@@ -30,7 +30,7 @@ def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
             reader for reader in readers if reader.op not in _INTEGER and not commutes(flow.view, reader)
         ]
         if exact and any(reader.op in COMPUTE for reader in readers):
-            yield Wrong(
+            yield Violation(
                 node=exact[0].name,
                 reason=f"it reads the rounded {pair.tensor} although it computes in float",
                 effect="it sees INT8 precision without any gain in speed",

@@ -18,13 +18,13 @@ from collections.abc import Iterator
 from qdqtool.core.findings import Severity
 from qdqtool.graph.view import Node
 from qdqtool.placement.flow import Flow, is_int8
-from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
 from qdqtool.placement.weighted import COMPUTE
 
 _CARRIES = frozenset({"Clip", "Relu"})
 
 
-def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
+def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:
     """Adds with a pair of its own on every input and a float reader of the sum."""
     for node in flow.view.nodes:
         if node.op != "Add":
@@ -34,7 +34,7 @@ def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
         if len(alone) < len(pairs) or any(_is_product(flow, pair.tensor) for pair in alone):
             continue
         if not _is_quantized(flow, node):
-            yield Wrong(
+            yield Violation(
                 node=node.name,
                 reason="both of its inputs have Q/DQ, its result has none",
                 effect="the inputs are rounded and added in float",

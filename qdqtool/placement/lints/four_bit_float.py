@@ -15,13 +15,13 @@ from collections.abc import Iterator
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
 
 _FIRST_GPU = 100
 _FIRST_RELEASE = (10, 8)
 
 
-def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
+def find(flow: Flow, asked: LintTarget) -> Iterator[Violation]:
     """FP4 pairs, where the release or a GPU that was named has none, or no GPU was named."""
     old = sorted((sm for sm in asked.sm if int(sm) < _FIRST_GPU), key=int)
     early = asked.is_before(*_FIRST_RELEASE)
@@ -30,7 +30,7 @@ def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
     effect = f"the build fails for SM{', SM'.join(old)}" if old else f"the build fails below SM{_FIRST_GPU}"
     for pair in flow.pairs:
         if pair.dtype is DType.FLOAT4:
-            yield Wrong(
+            yield Violation(
                 node=pair.quantize or pair.dequantize or "",
                 reason="the values between Q and DQ are FP4",
                 effect="the parser refuses it: FP4 came with TensorRT 10.8" if early else effect,

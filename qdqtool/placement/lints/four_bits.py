@@ -20,24 +20,24 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
 from qdqtool.placement.flow import Flow, is_int8
-from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
 
 
-def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
+def find(flow: Flow, asked: LintTarget) -> Iterator[Violation]:
     """INT4 pairs in a place where they do not build."""
     for pair in flow.pairs:
         if pair.dtype is not DType.INT4:
             continue
         node = pair.dequantize or pair.quantize or ""
         if asked.target == "8.6":
-            yield Wrong(
+            yield Violation(
                 node=node,
                 reason="the integers are INT4",
                 effect="TensorRT 8 has no INT4",
                 fix="use INT8, or TensorRT 10 or newer",
             )
         elif pair.kind is SlotKind.ACTIVATION:
-            yield Wrong(
+            yield Violation(
                 node=node,
                 reason="an activation is INT4",
                 effect="it is rounded to 16 steps, and the arithmetic is INT8 all the same"
@@ -50,7 +50,7 @@ def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
             for slot in pair.slots:
                 other = flow.origin(flow.view.by_name[slot.node], 1 - slot.index) if slot.index < 2 else None
                 if is_int8(other):
-                    yield Wrong(
+                    yield Violation(
                         node=slot.node,
                         reason="its weights are INT4 and its activation is INT8",
                         effect="the builder fails: no kernel multiplies the two",

@@ -19,11 +19,11 @@ from collections.abc import Iterator
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
 from qdqtool.placement.flow import Flow, is_int8
-from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
 from qdqtool.placement.operands import State, both
 
 
-def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
+def find(flow: Flow, asked: LintTarget) -> Iterator[Violation]:
     """Products with one INT8 factor and one without any Q/DQ."""
     for node in flow.products():
         for ready, bare in (pair := both(flow, node, asked.target), pair[::-1]):
@@ -32,7 +32,7 @@ def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
             constant = flow.view.is_constant(node.inputs[bare.index])
             what = "its weights have" if constant else f"its input {bare.index} has"
             weight = ready.pair is not None and ready.pair.kind is SlotKind.WEIGHT
-            yield Wrong(
+            yield Violation(
                 node=node.name,
                 reason=f"{what} no Q/DQ, the other factor has",
                 effect=f"{node.op} runs in float"

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from qdqtool.core.findings import Severity
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
 
 
-def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
+def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:
     """Whole pairs whose halves name different constants with different values."""
     view = flow.view
     for pair in flow.pairs:
@@ -32,7 +32,7 @@ def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
             continue
         scales = view.constant(first), view.constant(second)
         if scales[0] is not None and scales[1] is not None and not _agree(scales[0], scales[1]):
-            yield Wrong(
+            yield Violation(
                 node=pair.dequantize,
                 reason=f"its scale differs from that of {pair.quantize}",
                 effect="every value is multiplied by the ratio of the two",

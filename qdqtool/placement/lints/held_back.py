@@ -19,16 +19,16 @@ from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
 from qdqtool.placement.operands import State, both
 
 
-def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
+def find(flow: Flow, asked: LintTarget) -> Iterator[Violation]:
     """Products that read INT8 values through a Resize or a Pad."""
     for node in flow.products():
         for factor in both(flow, node, asked.target):
             if factor.state is State.HELD_BACK and factor.pair is not None:
-                yield Wrong(
+                yield Violation(
                     node=node.name,
                     reason=f"a Resize or Pad stands between {factor.pair.dequantize} and its input {factor.index}",
                     effect=f"{node.op} runs in float",

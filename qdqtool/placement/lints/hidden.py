@@ -17,17 +17,17 @@ from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
 
 _PAIR = frozenset({"QuantizeLinear", "DequantizeLinear"})
 
 
-def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
+def find(flow: Flow, asked: LintTarget) -> Iterator[Violation]:
     """Control-flow nodes that hold Q/DQ."""
     for node in flow.view.nodes:
         count = sum(op in _PAIR for op in flow.view.body_ops(node))
         if count:
-            yield Wrong(
+            yield Violation(
                 node=node.name,
                 reason=f"{count} Q/DQ nodes are inside its bodies",
                 effect="nothing fuses across the border of a body, and what is inside is not checked here",

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
 from qdqtool.placement.weighted import COMPUTE
 
 _FUSED = frozenset(
@@ -40,7 +40,7 @@ _FUSED = frozenset(
 )
 
 
-def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
+def find(flow: Flow, asked: LintTarget) -> Iterator[Violation]:
     """Pairs on the result of a product whose reader would have fused with it."""
     for pair in flow.pairs:
         producer = flow.view.producer(pair.tensor)
@@ -50,7 +50,7 @@ def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
             reader = flow.view.by_name[slot.node]
             bias = reader.op == "Add" and any(flow.view.is_constant(tensor) for tensor in reader.inputs)
             if reader.op in _FUSED or bias:
-                yield Wrong(
+                yield Violation(
                     node=reader.name,
                     reason=f"Q/DQ stands between {producer.op} {producer.name} and its {reader.op}",
                     effect="the values are rounded twice"

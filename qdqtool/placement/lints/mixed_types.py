@@ -18,16 +18,16 @@ from collections.abc import Iterator
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
 
 
-def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
+def find(flow: Flow, asked: LintTarget) -> Iterator[Violation]:
     """Products whose factors have different float types, and FP16 scales for TensorRT 8."""
     for node in flow.products():
         types = [flow.view.info(tensor).dtype for tensor in node.inputs[:2]]
         quantized = any(flow.origin(node, index) is not None for index in (0, 1))
         if quantized and types[0] is not types[1] and all(dtype.is_float for dtype in types):
-            yield Wrong(
+            yield Violation(
                 node=node.name,
                 reason=f"one factor is {types[0]}, the other {types[1]}",
                 effect="the parser refuses it: both must be of the same type",
@@ -38,7 +38,7 @@ def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
             name = pair.dequantize or pair.quantize or ""
             step = flow.view.by_name[name].inputs[1]
             if flow.view.info(step).dtype is DType.FLOAT16:
-                yield Wrong(
+                yield Violation(
                     node=name,
                     reason="the scale is FP16",
                     effect="TensorRT 8 wants FP32 scales and refuses it",

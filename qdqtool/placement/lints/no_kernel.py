@@ -16,18 +16,18 @@ from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
 from qdqtool.placement.flow import Flow, is_int8
-from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
 from qdqtool.placement.patterns import depthwise_swish
 
 
-def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
+def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:
     """INT8 depthwise convolutions whose Swish is quantized."""
     for node in flow.products():
         result = depthwise_swish(flow.view, node)
         if result is None or not all(is_int8(flow.origin(node, index)) for index in (0, 1)):
             continue
         if any(reader.op == "QuantizeLinear" for reader in flow.readers(result)):
-            yield Wrong(
+            yield Violation(
                 node=node.name,
                 reason="it is a depthwise convolution with Q/DQ and a Swish behind it",
                 effect="TensorRT 8 has no kernel for the fused layer, and the build may fail",

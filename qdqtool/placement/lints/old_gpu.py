@@ -15,10 +15,10 @@ from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
 from qdqtool.placement.flow import Flow, is_int8
-from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
 
 
-def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
+def find(flow: Flow, asked: LintTarget) -> Iterator[Violation]:
     """Quantized products, when a GPU was named that has no kernels for them."""
     old = ", ".join(f"SM{sm}" for sm in sorted(asked.sm, key=int) if _is_old(sm, asked.target))
     if not old:
@@ -26,7 +26,7 @@ def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
     for node in flow.products():
         meant = node.op == "Conv" or asked.target != "rtx"
         if meant and all(is_int8(flow.origin(node, index)) for index in (0, 1)):
-            yield Wrong(
+            yield Violation(
                 node=node.name,
                 reason=f"{old} has no INT8 convolution in TensorRT for RTX"
                 if asked.target == "rtx"

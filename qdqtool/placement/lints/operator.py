@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
 
 _OTHERS = frozenset(
     {
@@ -31,11 +31,11 @@ _OTHERS = frozenset(
 )
 
 
-def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
+def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:
     """Nodes of integer operators."""
     for node in flow.view.nodes:
         if node.op in _OTHERS or node.op.startswith("QLinear"):
-            yield Wrong(
+            yield Violation(
                 node=node.name,
                 reason=f"{node.op} computes with integers itself",
                 effect="the parser knows no such operator",

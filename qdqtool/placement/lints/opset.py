@@ -17,20 +17,20 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.qdq import QdqPair
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
 
 _SCALES = {DType.FLOAT16: 19, DType.BFLOAT16: 19}
 _VALUES = {DType.FLOAT8: 19, DType.INT16: 21, DType.INT4: 21, DType.FLOAT4: 23}
 
 
-def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
+def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:
     """ONNX's own Q/DQ with a scale or integers of a type newer than the opset."""
     for pair in flow.pairs:
         name = pair.dequantize or pair.quantize or ""
         scale = flow.view.info(flow.view.by_name[name].inputs[1]).dtype
         for what, dtype, needed in _needs(pair, scale):
             if not pair.domain and flow.view.opset < needed:
-                yield Wrong(
+                yield Violation(
                     node=name,
                     reason=f"{what} {str(dtype).upper()} in opset {flow.view.opset}",
                     effect="not valid ONNX: onnxruntime refuses it and parsers may",

@@ -14,14 +14,14 @@ from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
 
 
-def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
+def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:
     """Pairs whose result only leaves the model."""
     for pair in flow.pairs:
         if pair.returned and not pair.slots and pair.dequantize and pair.quantize:
-            yield Wrong(
+            yield Violation(
                 node=pair.quantize,
                 reason="the pair stands right before a model output",
                 effect="the output is rounded to INT8 and returned as float",

@@ -15,16 +15,16 @@ from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import CLASSIC, Asked, LintRule, Wrong
+from qdqtool.placement.lintrule import CLASSIC, LintRule, LintTarget, Violation
 
 
-def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
+def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:
     """Pairs that quantize the result of a Pad for a Conv."""
     for pair in flow.pairs:
         producer = flow.view.producer(pair.tensor)
         readers = [flow.view.by_name[slot.node].op for slot in pair.slots]
         if producer is not None and producer.op == "Pad" and "Conv" in readers:
-            yield Wrong(
+            yield Violation(
                 node=pair.quantize or "",
                 reason=f"it stands between Pad {producer.name} and its convolution",
                 effect="the Pad is a kernel of its own",

@@ -16,11 +16,11 @@ from collections.abc import Iterator
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
 from qdqtool.placement.operands import State, both, channel_axis
 
 
-def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
+def find(flow: Flow, asked: LintTarget) -> Iterator[Violation]:
     """INT8 products whose weights have several channels and one scale."""
     for node in flow.products():
         if node.op == "ConvTranspose":
@@ -32,7 +32,7 @@ def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
             shape = flow.view.info(node.inputs[factor.index]).shape or ()
             axis = channel_axis(node, factor.index, len(shape))
             if len(pair.scale) == 1 and axis is not None and shape[axis] != 1:
-                yield Wrong(
+                yield Violation(
                     node=node.name,
                     reason="its weights have one scale for all channels",
                     effect="INT8, with more rounding error than per-channel scales would give",

@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from qdqtool.core.findings import Severity
 from qdqtool.graph.view import Node
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
 
 
-def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
+def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:
     """Nodes of foreign domains that read a DequantizeLinear or feed a QuantizeLinear."""
     for node in flow.view.nodes:
         if not is_foreign(node):
@@ -27,7 +27,7 @@ def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
         reads = any(tensor in flow.by_dequantized for tensor in node.inputs)
         feeds = any(flow.by_tensor.get(tensor) for tensor in node.outputs)
         if reads or feeds:
-            yield Wrong(
+            yield Violation(
                 node=node.name,
                 reason=f"{node.op} of the domain {node.domain} has Q/DQ {'before' if reads else 'behind'} it",
                 effect="plugins are not fused: it computes in float, and the Q and DQ beside it are kernels",

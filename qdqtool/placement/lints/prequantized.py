@@ -16,14 +16,14 @@ from collections.abc import Iterator
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
 from qdqtool.placement.flow import Flow, is_int8
-from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
 
 
-def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
+def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:
     """Constants without a QuantizeLinear."""
     for pair in flow.pairs:
         if pair.kind is SlotKind.WEIGHT and pair.quantize is None and is_int8(pair) and pair.slots:
-            yield Wrong(
+            yield Violation(
                 node=pair.dequantize or "",
                 reason=f"the weights {pair.tensor} are stored as INT8",
                 effect="some 8.x releases refuse the model",

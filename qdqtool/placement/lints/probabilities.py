@@ -17,13 +17,13 @@ from collections.abc import Iterator
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
 
 _LARGEST = {DType.INT8: 127, DType.FLOAT8: 448}
 _TOLERANCE = 1.05
 
 
-def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
+def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:
     """Pairs right behind a Softmax with one scale above the largest that probabilities can use."""
     for pair in flow.pairs:
         producer = flow.view.producer(pair.tensor)
@@ -31,7 +31,7 @@ def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
         if producer is None or producer.op != "Softmax" or largest is None or len(pair.scale) != 1:
             continue
         if pair.scale[0] * largest > _TOLERANCE:
-            yield Wrong(
+            yield Violation(
                 node=pair.quantize or pair.dequantize or "",
                 reason=f"probabilities reach 1, its scale {pair.scale[0]:.3g} is for {pair.scale[0] * largest:.3g}",
                 effect="most steps stand for values that never come",

@@ -16,16 +16,16 @@ from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
 
 
-def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
+def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:
     """Pairs whose tensor is INT8 already, with another scale."""
     for pair in flow.pairs:
         before = flow.origins.get(pair.tensor)
         if before is None or pair.quantize is None or not before.scale or _alike(before.scale, pair.scale):
             continue
-        yield Wrong(
+        yield Violation(
             node=pair.quantize,
             reason=f"its input comes from {before.dequantize} with another scale",
             effect="the values are rounded twice, and the coarser scale is lost in the finer one",

@@ -19,11 +19,11 @@ from collections.abc import Iterator
 from qdqtool.core.findings import Severity
 from qdqtool.graph.view import Node
 from qdqtool.placement.flow import Flow, is_int8
-from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
 from qdqtool.placement.weighted import COMPUTE
 
 
-def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
+def find(flow: Flow, asked: LintTarget) -> Iterator[Violation]:
     """Adds of two activations with Q/DQ on the product's branch, or none on a shortcut that is INT8 elsewhere."""
     for node in flow.view.nodes:
         if node.op != "Add" or any(map(flow.view.is_constant, node.inputs)):
@@ -34,7 +34,7 @@ def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
             continue
         for index in (0, 1):
             if branches[index] and pairs[index] is not None:
-                yield Wrong(
+                yield Violation(
                     node=node.name,
                     reason=f"input {index}, the convolution's branch, has Q/DQ",
                     effect="the sum rounds it once more"
@@ -45,7 +45,7 @@ def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
             elif (
                 branches[1 - index] and pairs[index] is None and _is_int8_elsewhere(flow, node.inputs[index])
             ):
-                yield Wrong(
+                yield Violation(
                     node=node.name,
                     reason=f"input {index}, the shortcut, is float here and INT8 for another layer",
                     effect="its producer writes a float copy beside the INT8 one",

@@ -17,19 +17,19 @@ from collections.abc import Iterator
 from qdqtool.core.findings import Severity
 from qdqtool.core.qdq import QdqPair
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
 
 _CRASHES = "the builder process crashes"
 _REFUSED = "the parser refuses it"
 _FLOAT = "it is not fused: the layer behind it runs in float"
 
 
-def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
+def find(flow: Flow, asked: LintTarget) -> Iterator[Violation]:
     """Pairs without a constant scale."""
     for pair in flow.pairs:
         if pair.scale_shape is None and not _is_dynamic(flow, pair):
             effect = _effect(flow, pair, asked)
-            yield Wrong(
+            yield Violation(
                 node=pair.quantize or pair.dequantize or "",
                 reason="the scale is computed at run time",
                 effect=effect,
@@ -38,7 +38,7 @@ def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
             )
 
 
-def _effect(flow: Flow, pair: QdqPair, asked: Asked) -> str:
+def _effect(flow: Flow, pair: QdqPair, asked: LintTarget) -> str:
     if asked.target == "rtx":
         ops = {flow.view.by_name[slot.node].op for slot in pair.slots}
         return _CRASHES if "Conv" in ops else _FLOAT

@@ -14,15 +14,15 @@ from collections.abc import Iterator
 from qdqtool.core.findings import Severity
 from qdqtool.core.qdq import QdqPair
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
 
 
-def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
+def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:
     """Pairs with a vector of scales along no axis of that length, or with another number of zero points."""
     for pair in flow.pairs:
         reason = _misfit(flow, pair)
         if reason:
-            yield Wrong(
+            yield Violation(
                 node=pair.quantize or pair.dequantize or "",
                 reason=reason,
                 effect="the parser refuses it",

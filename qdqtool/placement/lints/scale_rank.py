@@ -17,10 +17,10 @@ from collections.abc import Iterator
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
 from qdqtool.placement.flow import Flow, is_int8
-from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
 
 
-def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
+def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:
     """Activation pairs of rank 1 that a Conv or an Add reads."""
     for pair in flow.pairs:
         if pair.kind is not SlotKind.ACTIVATION or pair.scale_shape != (1,) or not is_int8(pair):
@@ -28,7 +28,7 @@ def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
         for slot in pair.slots:
             op = flow.view.by_name[slot.node].op
             if op in {"Conv", "ConvTranspose", "Add"}:
-                yield Wrong(
+                yield Violation(
                     node=slot.node,
                     reason=f"the scale on its input {slot.index} has shape [1]",
                     effect=f"{op} and the convolution it fuses with run in float"

@@ -17,16 +17,16 @@ from math import isfinite
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
 
 
-def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
+def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:
     """Pairs with a scale that no quantization can use."""
     for pair in flow.pairs:
         node = pair.quantize or pair.dequantize or ""
         dtype = flow.view.info(flow.view.by_name[node].inputs[1]).dtype
         if not dtype.is_float and pair.scale_shape is not None:
-            yield Wrong(
+            yield Violation(
                 node=node,
                 reason=f"its scale is stored as {'another type' if dtype is DType.UNKNOWN else dtype}",
                 effect="the parser refuses it",
@@ -34,7 +34,7 @@ def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
             )
         bad = [value for value in pair.scale if not (isfinite(value) and value > 0)]
         if bad:
-            yield Wrong(
+            yield Violation(
                 node=node,
                 reason=f"{len(bad)} of {len(pair.scale)} scales are not positive numbers, the first is {bad[0]:g}",
                 effect="the parser refuses it: Scale coefficients must all be positive",

@@ -16,16 +16,16 @@ from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
 from qdqtool.placement.weighted import COMPUTE
 
 
-def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
+def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:
     """Pairs that several products or Adds read."""
     for pair in flow.pairs:
         readers = {slot.node for slot in pair.slots if flow.view.by_name[slot.node].op in COMPUTE | {"Add"}}
         if len(readers) > 1:
-            yield Wrong(
+            yield Violation(
                 node=pair.dequantize or "",
                 reason=f"{len(readers)} layers share it",
                 effect="TensorRT 8 copies it, and may not fuse every copy",

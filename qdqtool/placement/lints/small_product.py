@@ -19,14 +19,14 @@ from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.placement.flow import Flow, is_int8
-from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
 from qdqtool.placement.patterns import is_pooled
 
 _TILE = 16
 _LARGE = 1 << 18
 
 
-def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
+def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:
     """INT8 products with constant weights that placement would leave float for their size."""
     for node in flow.products():
         activation, weight = flow.origin(node, 0), flow.origin(node, 1)
@@ -34,7 +34,7 @@ def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
             continue
         small = _smallness(flow.view, node)
         if weight.kind is SlotKind.WEIGHT and small and not is_pooled(flow.view, activation.tensor):
-            yield Wrong(
+            yield Violation(
                 node=node.name,
                 reason=small,
                 effect="INT8 saves no time, and its Q is a kernel more",

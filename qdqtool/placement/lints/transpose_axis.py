@@ -16,16 +16,16 @@ from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import CLASSIC, Asked, LintRule, Wrong
+from qdqtool.placement.lintrule import CLASSIC, LintRule, LintTarget, Violation
 
 
-def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
+def find(flow: Flow, asked: LintTarget) -> Iterator[Violation]:
     """Per-channel ConvTranspose weights off the release's axis."""
     expected = _axis(asked)
     for node in flow.products():
         pair = flow.origin(node, 1) if node.op == "ConvTranspose" else None
         if pair is not None and len(pair.scale) > 1 and pair.axis != expected:
-            yield Wrong(
+            yield Violation(
                 node=node.name,
                 reason=f"the scales of its weights go along axis {pair.axis}",
                 effect=f"TensorRT {asked.name} wants axis {expected}: the layer may run in float",
@@ -33,7 +33,7 @@ def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
             )
 
 
-def _axis(asked: Asked) -> int:
+def _axis(asked: LintTarget) -> int:
     if asked.is_before(8, 4) or (asked.target == "8.6" and not asked.is_before(9)):
         return 1
     return 0 if asked.is_before(10, 1) else 1

@@ -15,15 +15,15 @@ from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
 
 
-def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
+def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:
     """Tensors with pairs of several scales."""
     for tensor, pairs in flow.by_tensor.items():
         scales = {pair.scale for pair in pairs if pair.scale}
         if len(scales) > 1 and not flow.view.is_constant(tensor):
-            yield Wrong(
+            yield Violation(
                 node=pairs[0].quantize or "",
                 reason=f"{tensor} is quantized with {len(scales)} different scales",
                 effect=f"its producer writes it {len(scales)} times",

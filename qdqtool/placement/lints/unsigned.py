@@ -16,14 +16,14 @@ from collections.abc import Iterator
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
 
 
-def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
+def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:
     """Pairs of UINT8 whose zero point passes the parser."""
     for pair in flow.pairs:
         if pair.dtype is DType.UINT8 and pair.zero_point and not any(pair.zero_point):
-            yield Wrong(
+            yield Violation(
                 node=pair.quantize or pair.dequantize or "",
                 reason="the integers are UINT8 with zero point 0",
                 effect="the builder takes them for INT8, so everything above 127 steps is cut off",

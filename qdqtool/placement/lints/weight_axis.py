@@ -16,17 +16,17 @@ from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
 from qdqtool.placement.operands import State, both, channel_axis
 
 
-def find(flow: Flow, asked: Asked) -> Iterator[Wrong]:
+def find(flow: Flow, asked: LintTarget) -> Iterator[Violation]:
     """Products whose weight scales are not along the output channels."""
     for node in flow.products():
         for factor in both(flow, node, asked.target):
             if factor.state is State.WRONG_AXIS and factor.pair is not None:
                 rank = len(flow.view.info(node.inputs[factor.index]).shape or ())
-                yield Wrong(
+                yield Violation(
                     node=node.name,
                     reason=f"the scales of its weights go along axis {factor.pair.axis}",
                     effect=f"{node.op} runs in float",

@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import CLASSIC, Asked, LintRule, Wrong
+from qdqtool.placement.lintrule import CLASSIC, LintRule, LintTarget, Violation
 
 
-def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
+def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:
     """Products that read quantized weights through another operator."""
     for node in flow.products():
         for index in (0, 1):
@@ -28,7 +28,7 @@ def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
             if pair is None or between is None or pair.kind is not SlotKind.WEIGHT:
                 continue
             if between.name != pair.dequantize:
-                yield Wrong(
+                yield Violation(
                     node=node.name,
                     reason=f"{between.op} {between.name} stands between the DequantizeLinear and its weights",
                     effect=f"the weights are dequantized at run time and {node.op} runs in float",

@@ -17,10 +17,10 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
 
 
-def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
+def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:
     """FP16 weight pairs with a scale of one element and rank 1."""
     for pair in flow.pairs:
         if pair.kind is not SlotKind.WEIGHT or pair.scale_shape != (1,):
@@ -29,7 +29,7 @@ def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
         shape = flow.view.constant_shape(pair.tensor) or ()
         channels = shape[pair.axis] if pair.axis is not None and pair.axis < len(shape) else None
         if flow.view.info(flow.view.by_name[name].inputs[1]).dtype is DType.FLOAT16 and channels != 1:
-            yield Wrong(
+            yield Violation(
                 node=name,
                 reason="FP16 weights have one scale of shape [1]",
                 effect="the build fails with a check of shapes",

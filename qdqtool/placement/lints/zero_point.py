@@ -15,24 +15,24 @@ from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import Asked, LintRule, Wrong
+from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
 
 
-def find(flow: Flow, _asked: Asked) -> Iterator[Wrong]:
+def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:
     """Pairs whose zero point is another number, or is computed."""
     for pair in flow.pairs:
         node = pair.quantize or pair.dequantize or ""
         if any(pair.zero_point):
             values = sorted(set(pair.zero_point))
             shown = str(values[0]) if len(values) == 1 else f"{values[0]} to {values[-1]}"
-            yield Wrong(
+            yield Violation(
                 node=node,
                 reason=f"the zero point is {shown}",
                 effect="the parser refuses it: shiftIsAllZeros(zeroPoint)",
                 fix="quantize symmetrically with zero point 0; `qdqtool repair` converts the model",
             )
         elif not pair.zero_point and pair.scale:
-            yield Wrong(
+            yield Violation(
                 node=node,
                 reason="the zero point is computed at run time",
                 effect="the parser refuses it: a zero point must be a constant",

@@ -1,0 +1,156 @@
+"""Everything an audit looks at, and questions about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from qdqtool.audit.evidence import NodeEvidence
+from qdqtool.audit.verdicts import cases, verdict
+from qdqtool.core.buildlog import LogRun
+from qdqtool.core.difference import EngineDiff
+from qdqtool.core.engine import Engine, EngineLayer, Role
+from qdqtool.core.explore import EngineView
+from qdqtool.core.findings import Evidence, NodeVerdict
+from qdqtool.core.history import LayerHistory, histories
+from qdqtool.core.placement import Placement
+from qdqtool.core.wiring import Wiring
+from qdqtool.graph.view import GraphView
+
+_LINES = 6
+"""Lines of a log that a finding points to."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditContext:
+    """All there is to look at.
+
+    Attributes:
+        engine: the layers of the engine.
+        view: the Q/DQ model; None when only layer information is there.
+        placement: the decisions, or None.
+        cases: every compute node with its evidence, in graph order.
+        verdicts: what became of each, in the same order.
+        explored: costs and times of the layers, or None.
+        compared: how the engine differs from another one, or None; it is the second of the two.
+        layers_file: name of the file that evidence points into.
+        log: the log of the build, or None.
+        log_file: name of that log.
+    """
+
+    engine: Engine
+    view: GraphView | None = None
+    placement: Placement | None = None
+    cases: tuple[NodeEvidence, ...] = ()
+    verdicts: tuple[NodeVerdict, ...] = ()
+    explored: EngineView | None = None
+    compared: EngineDiff | None = None
+    layers_file: str = "layers.json"
+    log: LogRun | None = None
+    log_file: str = "build.log"
+
+    @cached_property
+    def kernels(self) -> tuple[EngineLayer, ...]:
+        """Layers that launch something."""
+        return self.engine.kernels
+
+    def told_of(self, layer: EngineLayer) -> tuple[NodeVerdict, ...]:
+        """The verdicts on the nodes that `layer` computes."""
+        return self._by_layer.get(layer.name, ())
+
+    @cached_property
+    def _by_layer(self) -> dict[str, tuple[NodeVerdict, ...]]:
+        found: dict[str, tuple[NodeVerdict, ...]] = {}
+        for told in self.verdicts:
+            for name in told.layers:
+                found[name] = (*found.get(name, ()), told)
+        return found
+
+    @cached_property
+    def border(self) -> frozenset[str]:
+        """Names of the engine's own inputs and outputs."""
+        return frozenset(binding.name for binding in self.engine.bindings)
+
+    def at_layer(self, name: str) -> Evidence:
+        """The place of a layer in the layer information."""
+        index = self._positions[name]
+        if self.layers_file == "layers.json":
+            return Evidence(file=self.layers_file, place=f"/data/layers/{index}")
+        pointer = self.engine.form.startswith("inspector")
+        return Evidence(file=self.layers_file, place=f"/Layers/{index}" if pointer else f"record {index + 1}")
+
+    def at_node(self, name: str) -> Evidence:
+        """The place of a node in the Q/DQ model."""
+        return Evidence(file="model.qdq.onnx", place=name)
+
+    @cached_property
+    def wiring(self) -> Wiring:
+        """Who writes and who reads what."""
+        return Wiring(self.engine)
+
+    def ms(self, name: str) -> float | None:
+        """Measured milliseconds of the layer called `name`, where there is a profile and such a layer."""
+        place = self._positions.get(name)
+        return self.explored.layers[place].ms if self.explored and place is not None else None
+
+    def in_log(self, subject: str) -> tuple[Evidence, ...]:
+        """The log lines that tell how the layer or the node called `subject` came to be, the telling ones first."""
+        if self.log is None:
+            return ()
+        rows = {row.node: row for row in self.log.ledger}
+        places = [self._positions[subject]] if subject in self._positions else self._held.get(subject, [])
+        told = [self._told[place] for place in places]
+        lines = [line for node in self.log.compute if node.node == subject for line in node.lines]
+        lines += [
+            line for history in told for name in history.qdq if name in rows for line in rows[name].lines[-1:]
+        ]
+        lines += [event.line for history in told for event in history.events]
+        return tuple(
+            Evidence(file=self.log_file, place=f"line {line}") for line in list(dict.fromkeys(lines))[:_LINES]
+        )
+
+    @cached_property
+    def _told(self) -> tuple[LayerHistory, ...]:
+        return histories(self.engine, self.log).layers if self.log else ()
+
+    @cached_property
+    def _held(self) -> dict[str, list[int]]:
+        """Places of the layers that hold each ONNX node in the arithmetic, or at all where none computes."""
+        found: dict[str, list[int]] = {}
+        for place, layer in sorted(
+            enumerate(self.engine.layers), key=lambda pair: pair[1].role is not Role.COMPUTE
+        ):
+            for node in layer.onnx_nodes:
+                if layer.role is Role.COMPUTE or node not in found:
+                    found.setdefault(node, []).append(place)
+        return found
+
+    @cached_property
+    def _positions(self) -> dict[str, int]:
+        """Index of each layer by its name, of the first where names repeat."""
+        return {layer.name: index for index, layer in reversed(list(enumerate(self.engine.layers)))}
+
+
+def stage(
+    engine: Engine,
+    view: GraphView | None = None,
+    placement: Placement | None = None,
+    *,
+    targets: tuple[str, ...] = (),
+) -> AuditContext:
+    """The scene of an engine, with a verdict on every compute node of the model where there is one."""
+    found = cases(view, engine, placement, targets=targets) if view else ()
+    return AuditContext(
+        engine=engine,
+        view=view,
+        placement=placement,
+        cases=found,
+        verdicts=tuple(verdict(case) for case in found),
+    )
+
+
+def bytes_of(layer: EngineLayer) -> int | None:
+    """What a layer reads and writes at run time, without weights."""
+    sizes = [tensor.padded_bytes for tensor in (*layer.inputs, *layer.outputs)]
+    known = [size for size in sizes if size is not None]
+    return sum(known) if len(known) == len(sizes) else None

@@ -1,0 +1,121 @@
+"""Finished builds by digest: the same model for the same targets with the same builder is built once.
+
+An entry is a folder named by the digest, moved into place in one step. Its files are checked before use: an entry
+that was cut short or changed counts as absent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import os
+import re
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+from qdqtool.backends.building.drafts import drafting
+from qdqtool.core.build import BuildRequest, BuildResult
+from qdqtool.core.files import digest_file, replacing, write_text
+from qdqtool.core.kinds import BUILD
+from qdqtool.errors import InputFileError
+
+_LOCATION = re.compile(rb"\x0a\x08location\x12(?:([\x01-\x7f])|([\x80-\xff])([\x01-\x1f]))", re.DOTALL)
+"""The protobuf bytes before the name of an external data file: key "location", then the length of the value."""
+_INDEX = "digests.json"
+_RESULT = "result.json"
+
+
+def digest(request: BuildRequest, builder: str, version: str) -> str:
+    """SHA-256 over all that the engine depends on: model, external data, targets, profiles, builder and release."""
+    files = [request.model, *external_files(request.model)]
+    facts = [builder, version, *request.targets, *request.flags, *map(repr, request.profiles)]
+    facts += map(digest_file, files)
+    return hashlib.sha256("\n".join(facts).encode()).hexdigest()
+
+
+def external_files(model: Path) -> tuple[Path, ...]:
+    """The files beside the model that its bytes name as external data and that exist."""
+    if model.stat().st_size == 0:
+        return ()
+    names = set()
+    with model.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        for hit in _LOCATION.finditer(content):
+            length = hit[1][0] if hit[1] else (hit[2][0] & 0x7F) | hit[3][0] << 7
+            names.add(content[hit.end() : hit.end() + length])
+    found = (model.parent / os.fsdecode(name) for name in names if b"\0" not in name)
+    return tuple(sorted(path for path in found if path.is_file()))
+
+
+def fetch(cache: Path, key: str, folder: Path) -> BuildResult | None:
+    """Copy a finished build into `folder`; None where there is no sound entry."""
+    entry = cache / key
+    result = _sound(entry)
+    if result is not None:
+        for name in _files(result):
+            with replacing(folder / name) as draft:
+                shutil.copyfile(entry / name, draft)
+    return result
+
+
+def keep(cache: Path, key: str, folder: Path, result: BuildResult) -> None:
+    """Put a finished build into the cache; an unsound entry of that name is replaced, a sound one stays.
+
+    Raises:
+        InputFileError: the cache folder cannot be written.
+    """
+    try:
+        with drafting(cache) as drafts:
+            entry = drafts / key
+            entry.mkdir()
+            for name in _files(result):
+                shutil.copyfile(folder / name, entry / name)
+            BUILD.write(entry / _RESULT, result)
+            write_text(
+                entry / _INDEX, json.dumps({name: digest_file(entry / name) for name in _files(result)})
+            )
+            _place(entry, cache / key, drafts / "unsound")
+    except (OSError, InputFileError) as error:
+        why = error.what if isinstance(error, InputFileError) else error.strerror or error
+        raise InputFileError(
+            f"the build cache takes no entry: {why}",
+            fix="check its permissions and the free space, or build without a cache",
+            where=str(cache),
+        ) from error
+
+
+def _place(entry: Path, place: Path, aside: Path) -> None:
+    """Move a new entry to its place, unless somebody else has put the same build there in the meantime."""
+    if _sound(place) is not None:
+        return
+    with suppress(FileNotFoundError):
+        place.rename(aside)
+    try:
+        entry.rename(place)
+    except OSError:
+        if _sound(place) is None:
+            raise
+
+
+def _sound(entry: Path) -> BuildResult | None:
+    """What an entry holds; None where it is absent, cut short or changed."""
+    try:
+        index = json.loads((entry / _INDEX).read_text("utf-8"))
+        result = BUILD.read(entry / _RESULT)
+        changed = any(digest_file(entry / name) != index[name] for name in _files(result))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, InputFileError):
+        return None
+    return None if changed else result
+
+
+def _files(result: BuildResult) -> tuple[str, ...]:
+    """The files of a build; names with folders in them are refused.
+
+    Raises:
+        ValueError: a name is not plain.
+    """
+    names = (result.engine, result.log, *((result.layers,) if result.layers else ()))
+    if any(Path(name).name != name for name in names):
+        raise ValueError(names)
+    return names

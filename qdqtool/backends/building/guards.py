@@ -1,0 +1,163 @@
+"""Checks before a build: flags and models that would build, but not what was meant.
+
+The mistakes are those of many threads: a Q/DQ model built without INT8, INT8 without any scales (trtexec then makes
+ranges up), INT8 without FP16 for the rest, flags that a strongly typed network ignores, a calibration cache where
+nothing reads it, DLA asked for what it cannot do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from qdqtool.backends.building.facts import ModelFacts
+from qdqtool.backends.flags import PRECISIONS, Flag
+
+Strong = Literal["always", "on request", "never"]
+_INT8_CORES_FROM = 72
+"""First compute capability, times ten, with INT8 tensor cores (Xavier; the desktop line follows with 75)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Abilities:
+    """What a builder can do.
+
+    Attributes:
+        name: builder and release, for messages ("TensorRT 10.9").
+        strong: whether networks are strongly typed: types stand in the model, precision flags mean nothing.
+        sm: compute capability of the GPU times ten; None when not known.
+    """
+
+    name: str
+    strong: Strong
+    sm: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Guard:
+    """Something to know before the build; a fatal one stops it."""
+
+    what: str
+    fix: str
+    fatal: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.what} ({self.fix})"
+
+
+def choose_typing(
+    facts: ModelFacts, flags: tuple[Flag, ...], can: Abilities
+) -> tuple[tuple[Flag, ...], str | None]:
+    """The flags with a typing that keeps the model's Q/DQ, where the user chose none; and what was chosen."""
+    names = {flag.name for flag in flags}
+    if not facts.quantized or can.strong == "always" or names & (PRECISIONS | {"stronglyTyped"}):
+        return flags, None
+    name = "stronglyTyped" if can.strong == "on request" else "int8"
+    added = [Flag(name=name)]
+    if name == "int8" and facts.half:
+        added.append(Flag(name="fp16"))
+    words = " ".join(map(str, added))
+    return (*flags, *added), f"the model has Q/DQ and no typing was chosen: built with {words}"
+
+
+def guards(
+    facts: ModelFacts, flags: tuple[Flag, ...], can: Abilities, *, profiled: frozenset[str] = frozenset()
+) -> tuple[Guard, ...]:
+    """What is wrong or surprising about building this model with these flags; `profiled` inputs have shapes."""
+    names = {flag.name for flag in flags}
+    strong = can.strong == "always" or "stronglyTyped" in names
+    found = [*_typing(facts, names, can, strong=strong), *_calibration(facts, names, strong=strong)]
+    found += _dla(facts, names)
+    without = [name for name in facts.dynamic if name not in profiled]
+    if without:
+        found.append(
+            Guard(
+                what=f"{', '.join(map(repr, without))} has dynamic dimensions and no shapes were given",
+                fix="give --min-shapes, --opt-shapes and --max-shapes (build.opt_shapes in a recipe)",
+                fatal=True,
+            )
+        )
+    if can.sm is not None and can.sm < _INT8_CORES_FROM and (facts.quantized or "int8" in names):
+        found.append(
+            Guard(
+                what=f"the GPU (sm{can.sm}) has no INT8 tensor cores: expect little or no gain, and missing kernels",
+                fix="use FP16, or a GPU from sm75 on",
+            )
+        )
+    return tuple(found)
+
+
+def _typing(facts: ModelFacts, names: set[str], can: Abilities, *, strong: bool) -> Iterator[Guard]:
+    asked = sorted(names & (PRECISIONS | {"precisionConstraints", "layerPrecisions", "layerOutputTypes"}))
+    if strong and asked:
+        yield Guard(
+            what=f"{', '.join('--' + name for name in asked)} means nothing: networks are strongly typed in "
+            + (can.name if can.strong == "always" else "this build"),
+            fix="write the types into the model: qdqtool convert MODEL -o OUT --types fp16",
+            fatal=can.strong == "always",
+        )
+    if strong:
+        if facts.quantized and not facts.half:
+            yield Guard(
+                what="nothing in the model is FP16: every layer that is not quantized runs in FP32",
+                fix="write FP16 into the model: qdqtool convert MODEL -o OUT --types fp16",
+            )
+        return
+    integer = bool(names & {"int8", "best"})
+    if facts.quantized and not integer:
+        yield Guard(
+            what="the model has Q/DQ, but INT8 is not enabled",
+            fix="add --int8, or --stronglyTyped where the release has it",
+            fatal=True,
+        )
+    if integer and not facts.quantized and "calib" not in names:
+        yield Guard(
+            what="INT8 without Q/DQ and without a calibration cache: ranges are made up, accuracy is meaningless",
+            fix="insert Q/DQ (qdqtool run), or give --calib",
+        )
+    if facts.quantized and integer and not names & {"fp16", "bf16", "best"}:
+        yield Guard(
+            what="only INT8 is enabled: every layer that is not quantized runs in FP32",
+            fix="add --fp16",
+        )
+    if names & {"layerPrecisions", "layerOutputTypes"} and "precisionConstraints" not in names:
+        yield Guard(
+            what="layer precisions are ignored without precision constraints",
+            fix="add --precisionConstraints=obey",
+        )
+
+
+def _calibration(facts: ModelFacts, names: set[str], *, strong: bool) -> Iterator[Guard]:
+    if "calib" not in names:
+        return
+    if strong:
+        yield Guard(
+            what="--calib needs a weakly typed network",
+            fix="turn the cache into Q/DQ: qdqtool cache to-qdq",
+            fatal=True,
+        )
+    elif facts.quantized:
+        yield Guard(
+            what="the calibration cache is not used: the model has Q/DQ",
+            fix="leave --calib out, or build the float model",
+        )
+
+
+def _dla(facts: ModelFacts, names: set[str]) -> Iterator[Guard]:
+    if "useDLACore" not in names:
+        return
+    fallback = "allowGPUFallback" in names
+    if facts.quantized:
+        yield Guard(
+            what="DLA runs no Q/DQ nodes" + (": they fall back to the GPU" if fallback else ""),
+            fix="build the float model with --int8 --calib for DLA",
+            fatal=not fallback,
+        )
+    if not names & {"fp16", "int8", "best", "stronglyTyped"}:
+        yield Guard(what="DLA computes in FP16 or INT8 only", fix="add --fp16 or --int8", fatal=True)
+    if not fallback:
+        yield Guard(
+            what="layers that DLA cannot run make the build fail",
+            fix="add --allowGPUFallback",
+        )

@@ -1,0 +1,62 @@
+"""The course of a build that all backends share: the cache, the drafts, the delivery."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from qdqtool.backends.building import cache
+from qdqtool.backends.building.drafts import ENGINE, LAYERS, LOG, drafting, publish, withdraw
+from qdqtool.core.build import BuildCost, BuildRequest, BuildResult
+from qdqtool.errors import InputFileError, QdqError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Made:
+    """An engine whose files lie in the drafts.
+
+    Attributes:
+        result: what is known of it.
+        peak_mib: peak memory of the builder in MiB; None where nobody measured it.
+    """
+
+    result: BuildResult
+    peak_mib: float | None = None
+
+
+Make = Callable[[Path], Made | QdqError]
+"""Builds into a folder of drafts; the error, where there is no engine, comes with the log in the drafts."""
+
+
+def go_through(
+    request: BuildRequest, *, builder: str, release: str, make: Make
+) -> tuple[BuildResult, BuildCost]:
+    """The engine from the cache, or as `make` makes it, its files delivered in `request.folder`.
+
+    Whatever interrupts it leaves the folder as it was. A failed build delivers its log and takes the engine of an
+    earlier one with it, which does not belong to that log.
+
+    Raises:
+        QdqError: what `make` found.
+        InputFileError: there is no model, or the folder cannot be written.
+    """
+    start = time.monotonic()
+    if not request.model.is_file():
+        raise InputFileError("there is no such file", fix="check the path", where=str(request.model))
+    key = cache.digest(request, builder, release) if request.cache else ""
+    if request.cache and (found := cache.fetch(request.cache, key, request.folder)):
+        return found, BuildCost(seconds=time.monotonic() - start, peak_mib=None, cached=True)
+    with drafting(request.folder) as drafts:
+        made = make(drafts)
+        if isinstance(made, QdqError):
+            publish(drafts, request.folder, [LOG])
+            withdraw(request.folder, [ENGINE, LAYERS])
+            raise made
+        publish(drafts, request.folder, [name for name in (made.result.layers, LOG, ENGINE) if name])
+    if made.result.layers is None:
+        withdraw(request.folder, [LAYERS])
+    if request.cache:
+        cache.keep(request.cache, key, request.folder, made.result)
+    return made.result, BuildCost(seconds=time.monotonic() - start, peak_mib=made.peak_mib, cached=False)

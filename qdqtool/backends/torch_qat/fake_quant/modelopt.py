@@ -1,0 +1,38 @@
+"""Quantizers of nvidia-modelopt, the maintained successor of pytorch-quantization.
+
+Its ranges stay where calibration put them: set `qat.scales: fixed`. Its own placement and exporter are not used; only
+the rounding, so that the quantizers sit where TensorRT fuses them.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import nn
+
+from qdqtool.backends.torch_qat.fake_quant.engine import Start
+from qdqtool.backends.torch_qat.presence import need
+
+
+class Modelopt:
+    """The engine."""
+
+    learns = "none"
+
+    def quantizer(self, start: Start) -> nn.Module:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            modules = need("modelopt.torch.quantization.nn")
+            config = need("modelopt.torch.quantization.config")
+            quantizer = modules.TensorQuantizer(config.QuantizerAttributeConfig(num_bits=8, axis=start.axis))
+        quantizer.amax = start.shaped()
+        made: nn.Module = quantizer
+        return made
+
+    def amax(self, quantizer: nn.Module) -> torch.Tensor:
+        known: torch.Tensor = quantizer.amax
+        return known.detach()
+
+
+PLUGIN = Modelopt()

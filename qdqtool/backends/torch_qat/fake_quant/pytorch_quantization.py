@@ -1,0 +1,47 @@
+"""Quantizers of NVIDIA's pytorch-quantization 2.1.3, the package whose ONNX names older models carry.
+
+`pip install --no-deps --no-build-isolation pytorch-quantization==2.1.3` takes its wheel without CUDA code; that is all
+this engine needs. It learns the range of a whole tensor (a trained clip before the rounding); ranges per channel stay
+where calibration put them. It rounds to [-127, 127], one step less than QuantizeLinear on the negative side.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import nn
+
+from qdqtool.backends.torch_qat.fake_quant.engine import Start
+from qdqtool.backends.torch_qat.presence import need
+
+_FIX = "pip install --no-deps --no-build-isolation pytorch-quantization==2.1.3 absl-py scipy tqdm pyyaml"
+
+
+class PytorchQuantization:
+    """The engine."""
+
+    learns = "per-tensor"
+
+    def quantizer(self, start: Start) -> nn.Module:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            modules = need("pytorch_quantization.nn", fix=_FIX)
+            descriptors = need("pytorch_quantization.tensor_quant", fix=_FIX)
+            need("absl.logging", fix=_FIX).set_verbosity("error")
+            axis = None if start.axis is None else (start.axis,)
+            learn = start.learn and start.axis is None
+            amax = start.shaped().tolist()
+            chosen = descriptors.QuantDescriptor(num_bits=8, axis=axis, amax=amax, learn_amax=learn)
+            quantizer: nn.Module = modules.TensorQuantizer(chosen)
+        return quantizer
+
+    def amax(self, quantizer: nn.Module) -> torch.Tensor:
+        clip = getattr(quantizer, "clip", None)
+        if clip is None:
+            fixed: torch.Tensor = quantizer.amax
+            return fixed.detach()
+        return torch.max(-clip.clip_value_min, clip.clip_value_max).detach()
+
+
+PLUGIN = PytorchQuantization()

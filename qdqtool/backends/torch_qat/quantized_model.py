@@ -1,0 +1,196 @@
+"""A flat network with quantizers where the placement wants them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.func import functional_call
+
+from qdqtool.backends.torch_qat.fake_quant.engine import FakeQuantBackend, Start
+from qdqtool.backends.torch_qat.sites import Site
+from qdqtool.core.calibration import CalibrationTable, NodeShift, TensorRange
+from qdqtool.core.placement import Placement
+from qdqtool.errors import InputFileError
+
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
+class QuantizedWeight(nn.Module):
+    """A layer that computes with its quantized weight.
+
+    Where a BatchNorm follows, the weight is quantized as it will be once that is folded: multiplied by
+    gain / sqrt(variance + epsilon) of the running statistics, rounded, and divided again.
+    """
+
+    def __init__(self, layer: nn.Module, quantizer: nn.Module, norm: nn.Module | None) -> None:
+        super().__init__()
+        self.layer = layer
+        self.quantizer = quantizer
+        # In a tuple, so that the norm's weights are not registered a second time.
+        self._norm = (norm,)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return functional_call(self.layer, {"weight": self.weight()}, args, kwargs)
+
+    def weight(self) -> torch.Tensor:
+        """The weight as the engine will see it, before folding."""
+        raw: torch.Tensor = self.layer.weight
+        factor = self._factor(raw)
+        if factor is None:
+            return self.quantizer(raw)
+        return self.quantizer(raw * factor) / factor
+
+    def _factor(self, raw: torch.Tensor) -> torch.Tensor | None:
+        norm: Any = self._norm[0]
+        if norm is None:
+            return None
+        gain = torch.ones_like(norm.running_var) if norm.weight is None else norm.weight
+        factor = gain / torch.sqrt(norm.running_var + norm.eps)
+        factor = torch.where(factor.abs() < 1e-12, torch.full_like(factor, 1e-12), factor)
+        transposed = isinstance(self.layer, (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d))
+        return factor.reshape([-1 if dim == int(transposed) else 1 for dim in range(raw.ndim)])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class QuantizedModel:
+    """A network in training, and which quantizer holds the range of which tensor.
+
+    Attributes:
+        network: what is trained; its parameters are those of the float network it was made of.
+        quantizers: module by name.
+        tensors: name of the quantizer that holds the range of an ONNX tensor.
+        engine: who made the quantizers.
+    """
+
+    network: fx.GraphModule
+    quantizers: Mapping[str, nn.Module]
+    tensors: Mapping[str, str]
+    engine: FakeQuantBackend
+
+    def table(self, before: CalibrationTable) -> CalibrationTable:
+        """The table with the ranges as they are now; tensors without a quantizer keep theirs.
+
+        It shifts no bias: the network's own biases hold what calibration wanted.
+        """
+        return replace(before, ranges=tuple(self._range(entry) for entry in before.ranges), shifts=())
+
+    def _range(self, entry: TensorRange) -> TensorRange:
+        name = self.tensors.get(entry.tensor)
+        if name is None:
+            return entry
+        values = self.engine.amax(self.quantizers[name]).reshape(-1).tolist()
+        return replace(entry, amax=tuple(float(value) for value in values), method="trained")
+
+
+def make_student(
+    flat: fx.GraphModule,
+    sites: tuple[Site, ...],
+    placement: Placement,
+    table: CalibrationTable,
+    engine: FakeQuantBackend,
+    *,
+    learn: bool,
+) -> QuantizedModel:
+    """Put quantizers into a new graph over the modules of `flat`; tied tensors share one.
+
+    Raises:
+        InputFileError: the table has no range for a tensor.
+    """
+    network = fx.GraphModule(flat, copy.deepcopy(flat.graph))
+    ranges = table.by_tensor()
+    group_of = _groups(placement)
+    quantizers: dict[str, nn.Module] = {}
+    tensors: dict[str, str] = {}
+    for site in sites:
+        entry = ranges.get(site.tensor)
+        if entry is None:
+            raise InputFileError(
+                f"the table has no range for {site.tensor!r}", fix="calibrate this placement again"
+            )
+        key = group_of.get(site.tensor, site.tensor)
+        name = f"quantizer_{len(quantizers)}" if key not in tensors else tensors[key]
+        if name not in quantizers:
+            quantizers[name] = engine.quantizer(_start(entry, site, flat, learn=learn))
+            network.add_submodule(name, quantizers[name])
+        tensors[key] = tensors[site.tensor] = name
+        _place(network, site, name, flat)
+    network.graph.lint()
+    network.recompile()
+    return QuantizedModel(network=network, quantizers=quantizers, tensors=tensors, engine=engine)
+
+
+def _start(entry: TensorRange, site: Site, flat: fx.GraphModule, *, learn: bool) -> Start:
+    if site.source or site.axis is None:
+        return Start(amax=(max(entry.amax),), learn=learn)
+    weight: Any = flat.get_submodule(site.step).weight
+    return Start(amax=entry.amax, axis=site.axis, rank=weight.ndim, learn=learn)
+
+
+def _groups(placement: Placement) -> dict[str, str]:
+    """The first tensor of every set of tied tensors, by each of its members."""
+    leader: dict[str, str] = {}
+    for tie in placement.ties:
+        heads = {leader.get(name, name) for name in tie.tensors} | set(tie.tensors)
+        head = min(heads)
+        members = {name for name, known in leader.items() if known in heads} | heads
+        leader.update(dict.fromkeys(members, head))
+    return leader
+
+
+def _place(network: fx.GraphModule, site: Site, name: str, flat: fx.GraphModule) -> None:
+    step = next(node for node in network.graph.nodes if node.name == site.step)
+    if not site.source:
+        norm = flat.get_submodule(site.norm) if site.norm else None
+        layer = flat.get_submodule(site.step)
+        network.add_submodule(f"{name}_layer", QuantizedWeight(layer, network.get_submodule(name), norm))
+        step.target = f"{name}_layer"
+        return
+    source = next(node for node in network.graph.nodes if node.name == site.source)
+    with network.graph.inserting_before(step):
+        made = network.graph.call_module(name, (source,))
+    step.replace_input_with(source, made)
+
+
+def shift_biases(flat: fx.GraphModule, shifts: Iterable[NodeShift], owners: Mapping[str, str]) -> None:
+    """Add to the biases what calibration found, so that training starts from all that calibration did."""
+    for entry in shifts:
+        if entry.node not in owners:
+            continue
+        module: Any = flat.get_submodule(owners[entry.node])
+        shift = torch.tensor(entry.shift, dtype=torch.float32)
+        if module.bias is None:
+            module.bias = nn.Parameter(torch.zeros_like(shift))
+        with torch.no_grad():
+            module.bias += shift.to(module.bias)
+
+
+def freeze_norms(network: nn.Module) -> None:
+    """Use the running statistics from now on, and keep them."""
+    for module in network.modules():
+        if isinstance(module, _NORMS):
+            module.eval()
+
+
+def fold_norms(flat: fx.GraphModule) -> fx.GraphModule:
+    """The flat network with every BatchNorm that follows one Conv or Linear multiplied into it."""
+    steps = {node.name: node for node in flat.graph.nodes}
+    for node in list(steps.values()):
+        norm = flat.get_submodule(node.name) if node.op == "call_module" else None
+        if not isinstance(norm, _NORMS):
+            continue
+        before = node.all_input_nodes[0]
+        layer = flat.get_submodule(before.name) if before.op == "call_module" else None
+        if len(before.users) == 1 and isinstance(layer, (nn.Conv1d, nn.Conv2d, nn.Conv3d)):
+            fused: nn.Module = torch.nn.utils.fusion.fuse_conv_bn_eval(layer.eval(), norm.eval())
+            flat.add_submodule(before.name, fused)
+            node.replace_all_uses_with(before)
+            flat.graph.erase_node(node)
+    flat.graph.lint()
+    flat.recompile()
+    flat.delete_all_unused_submodules()
+    return flat

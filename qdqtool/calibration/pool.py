@@ -1,0 +1,189 @@
+"""Threads that run samples and count magnitudes, each with tables of its own."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final
+from weakref import finalize
+
+from calibrators.histogram import Histogram, Tally, scratch
+from qdqtool.calibration.fetch import Fetcher
+from qdqtool.calibration.histograms import merged
+from qdqtool.calibration.samples.batches import Batch
+from qdqtool.calibration.samples.spec import NanPolicy
+from qdqtool.calibration.session import open_blocked, open_session, processors
+from qdqtool.core.files import digest_file
+from qdqtool.errors import InputFileError
+from qdqtool.graph.blocked import may_be_blocked
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from qdqtool.graph.model import Model
+    from qdqtool.graph.view import GraphView
+
+_ROOMY = 192 << 20
+"""Bytes of fetched tensors in all samples that run at once; where more do not fit, processors share a sample."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CollectOptions:
+    """How values are counted.
+
+    Attributes:
+        bins: count magnitudes; False notes minimum and maximum only, which is enough for the calibrator `max`.
+        on_nan: what happens when a tensor holds NaN or Inf: an error, or those values are left out.
+        threads: processors to use; None takes all.
+    """
+
+    bins: bool = True
+    on_nan: NanPolicy = "error"
+    threads: int | None = None
+
+
+PLAIN: Final = CollectOptions()
+"""Bins, no tolerance for NaN, all processors."""
+
+
+class CollectorPool:
+    """Ready to run samples of one model; opened once, used for any number of parts.
+
+    Each processor runs whole samples by itself (onnxruntime with one thread, then counting), which wastes less than
+    several threads on one sample and lets inference and counting overlap.
+
+    Attributes:
+        workers: how many samples run at once.
+        threads: processors that share one sample.
+        digest: of all that decides the fetched values, weights included; None unless it was asked for.
+    """
+
+    def __init__(
+        self, model: Model, tensors: tuple[str, ...], manner: CollectOptions, *, identify: bool = False
+    ) -> None:
+        self._manner = manner
+        fed = {info.name for info in model.view.inputs}
+        self._fed = tuple(name for name in tensors if name in fed)
+        # In graph order, so that the tensor in which NaN begins is the one that is named.
+        self._fetched = _in_order(model.view, set(tensors) - fed)
+        free = manner.threads or processors()
+        bytes_per_sample = fetched_bytes(model.view, self._fetched)
+        self.workers = max(1, min(free, _ROOMY // max(1, bytes_per_sample)))
+        self.threads = max(1, free // self.workers)
+        self._may_be_blocked = may_be_blocked(model.view, self._fetched)
+        self._probe = _Probe(model, self._fetched) if self._fetched else None
+        self.digest = (self._probe.digest() if self._probe else "") if identify else None
+        self._session: Any = None
+        self._outputs: dict[str, str] = {}
+        self._lock = Lock()
+        self._stopped = False
+
+    def run(self, work: Iterator[Batch], on_done: Callable[[int], None]) -> dict[str, Histogram]:
+        """The histograms of all batches together; `on_done` is told the size of each finished batch.
+
+        Raises:
+            InputFileError: the model fails on a sample, or a tensor holds NaN or Inf.
+        """
+        self._open()
+        with ThreadPoolExecutor(self.workers, thread_name_prefix="collect") as pool:
+            hands = [pool.submit(self._work, work, on_done) for _ in range(self.workers)]
+            try:
+                wait(hands, return_when=FIRST_EXCEPTION)
+            except BaseException:
+                self._stopped = True
+                raise
+            self._stopped = any(hand.done() and hand.exception() for hand in hands)
+        return merged(hand.result() for hand in hands)
+
+    def _open(self) -> None:
+        """Open the session, if there is something to fetch: late, so that nobody holds the model by then."""
+        if self._probe is None or self._session is not None:
+            return
+        renamed: dict[str, str] = {}
+        if self._may_be_blocked:
+            self._session, renamed = open_blocked(self._probe.file, self.threads)
+        else:
+            self._session = open_session(self._probe.file, self.threads)
+        self._outputs = {name: renamed.get(name, name) for name in self._fetched}
+        self._probe.remove()
+
+    def _work(self, work: Iterator[Batch], on_done: Callable[[int], None]) -> dict[str, Histogram]:
+        fetcher = None if self._session is None else Fetcher(self._session, self._outputs)
+        tallies = {name: Tally() for name in (*self._fed, *self._fetched)}
+        lanes = scratch()
+        while not self._stopped:
+            with self._lock:
+                batch = next(work, None)
+            if batch is None:
+                break
+            for name in self._fed:
+                self._count(name, batch.feeds[name], batch, tallies[name], lanes)
+            for name, values in fetcher.run(batch.feeds, ", ".join(batch.names)) if fetcher else ():
+                self._count(name, values, batch, tallies[name], lanes)
+            with self._lock:
+                on_done(len(batch.names))
+        return {name: tally.histogram() for name, tally in tallies.items()}
+
+    def _count(
+        self, name: str, values: NDArray[Any], batch: Batch, tally: Tally, lanes: NDArray[Any]
+    ) -> None:
+        if batch.padding and values.ndim:
+            values = _without_padding(values, batch)
+        before = tally.nonfinite
+        if self._manner.bins:
+            tally.add(values, lanes)
+        else:
+            tally.add_extremes(values)
+        if tally.nonfinite > before and self._manner.on_nan == "error":
+            raise InputFileError(
+                f"tensor {name!r} holds {tally.nonfinite - before} NaN or Inf values",
+                fix="repair the model or the sample; --nan skip leaves such values out",
+                where=", ".join(batch.names),
+            )
+
+
+class _Probe:
+    """The file of a model that returns chosen tensors, in a folder that goes away with this object at the latest."""
+
+    def __init__(self, model: Model, tensors: tuple[str, ...]) -> None:
+        from qdqtool.graph.probe import probe
+
+        folder = mkdtemp(prefix="qdqtool-")
+        self.remove = finalize(self, rmtree, folder, ignore_errors=True)
+        source = probe(model, tensors, Path(folder)).source
+        assert isinstance(source, Path)
+        self.file = source
+
+    def digest(self) -> str:
+        """Digest of the model and its weights."""
+        sha = hashlib.sha256()
+        for file in sorted(self.file.parent.iterdir()):
+            sha.update(digest_file(file).encode())
+        return sha.hexdigest()
+
+
+def _in_order(view: GraphView, tensors: set[str]) -> tuple[str, ...]:
+    """The tensors as the graph computes them; constants first."""
+    made = [name for node in view.nodes for name in node.outputs if name in tensors]
+    return (*sorted(tensors.difference(made)), *made)
+
+
+def fetched_bytes(view: GraphView, tensors: tuple[str, ...]) -> int:
+    """Estimated size of the fetched values of one sample in FP32; free dimensions count as 1."""
+    shapes = (view.info(name).shape or () for name in tensors)
+    return sum(4 * prod(dim for dim in shape if isinstance(dim, int)) for shape in shapes)
+
+
+def _without_padding(values: NDArray[Any], batch: Batch) -> NDArray[Any]:
+    """The rows of real samples, for tensors whose first dimension is a multiple of the batch."""
+    whole = len(batch.names) + batch.padding
+    if values.shape[0] % whole:
+        return values
+    return values[: values.shape[0] // whole * len(batch.names)]

@@ -1,0 +1,72 @@
+"""Tells a person at a terminal which step runs, how far it is, and what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+
+from rich.progress import Progress, TaskID
+
+from qdqtool.cli.screen import progress, stderr
+
+
+class RichProgress:
+    """A listener that draws one progress bar per step on standard error.
+
+    Use it as a context, so that the bar is gone before anything else is printed.
+    """
+
+    def __init__(self) -> None:
+        self._bars: Progress = progress()
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> RichProgress:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bars.stop()
+
+    def started(self, step: str) -> None:
+        """Show the step with an empty bar."""
+        self._task = self._bars.add_task(step, total=None)
+
+    def progressed(self, done: int, total: int | None) -> None:
+        """Move the bar."""
+        if self._task is not None:
+            self._bars.update(self._task, completed=done, total=total)
+
+    def finished(self, step: str, measured: Mapping[str, float], *, fresh: bool) -> None:
+        """Replace the bar by one line that stays."""
+        if self._task is not None:
+            self._bars.remove_task(self._task)
+            self._task = None
+        cost = f"{measured.get('seconds', 0.0):6.1f} s"
+        peak = f"  {measured['peak_mib']:6.0f} MiB" if "peak_mib" in measured else ""
+        said = "   fresh" if fresh else f"{cost}{peak}"
+        stderr().print(f"  {step:<10}{said}", style="dim" if fresh else "", highlight=False)
+
+
+class Bars:
+    """One progress bar per named step on standard error."""
+
+    def __init__(self) -> None:
+        self._bars: Progress = progress()
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> Bars:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bars.stop()
+
+    def show(self, step: str, done: int, total: int | None) -> None:
+        """`done` of `total` pieces of `step` are finished."""
+        if step not in self._tasks:
+            self._tasks[step] = self._bars.add_task(step, total=total)
+        self._bars.update(self._tasks[step], completed=done, total=total)

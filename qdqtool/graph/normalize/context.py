@@ -1,0 +1,159 @@
+"""Where a repair works: one model taken apart, its pairs at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+
+from qdqtool.core.dtypes import DType
+from qdqtool.core.qdq import QdqPair
+from qdqtool.core.repair import Change
+from qdqtool.graph.edit import Edit
+from qdqtool.graph.find import DEQUANTIZE, QUANTIZE, find
+from qdqtool.graph.model import Model
+from qdqtool.graph.scales import storable
+from qdqtool.graph.view import GraphView, Node
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Repair = Callable[["RepairContext"], Iterator[Change]]
+"""Changes what lies on the bench and tells each change; telling none means that nothing was touched."""
+
+WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+_INTEGERS = frozenset(np.dtype(kind) for kind in (np.int8, np.uint8, np.int16, np.uint16, np.int32))
+MOVES = frozenset(
+    {
+        "Transpose",
+        "Reshape",
+        "Squeeze",
+        "Unsqueeze",
+        "Flatten",
+        "Slice",
+        "Gather",
+        "Identity",
+        "DepthToSpace",
+        "Expand",
+    }
+)
+"""Operators that move values and compute nothing, so that Q and DQ may pass them."""
+
+
+class RepairContext:
+    """A model open for changes.
+
+    Attributes:
+        edit: the changes.
+        path: the file it came from, for messages.
+        view: the model before them.
+        pairs: its Q/DQ pairs of 8, 16 or 32 bit integers; block scales, INT4 and FP8 are not our business.
+        nodes: the private copies of its nodes, by name.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.edit = Edit(model)
+        self.path = model.path
+        self.view: GraphView = model.view
+        self.nodes = {node.name: node for node in self.edit.nodes}
+        self.pairs = tuple(pair for pair in find(model) if self._is_plain(pair))
+
+    def _is_plain(self, pair: QdqPair) -> bool:
+        return self.integers(pair) in _INTEGERS and len(pair.scale_shape or ()) <= 1
+
+    @cached_property
+    def pinned(self) -> frozenset[str]:
+        """Tensors that keep their names: model outputs and what bodies of control flow read."""
+        return self.edit.pinned
+
+    def result(self, pair: QdqPair) -> str:
+        """The tensor that comes out of a pair."""
+        return self.view.by_name[pair.dequantize or pair.quantize or ""].outputs[0]
+
+    def consumer(self, pair: QdqPair) -> Node | None:
+        """The only reader of a pair; None where there are more, or the model returns the result."""
+        if len(pair.slots) != 1 or self.result(pair) in self.pinned:
+            return None
+        return self.view.by_name[pair.slots[0].node]
+
+    def maker(self, tensor: str) -> str:
+        """Operator type of the node that makes a tensor; "" for inputs and constants."""
+        node = self.view.producer(tensor)
+        return "" if node is None else node.op
+
+    def redirect(self, old: str, new: str) -> None:
+        """Let every node that reads `old` read `new`."""
+        self.edit.redirect(old, new)
+
+    def restate(self, pair: QdqPair, scale: NDArray[Any], axis: int | None = None) -> None:
+        """Give both nodes of a pair this scale and an INT8 zero point of 0."""
+        nodes = [self.nodes[name] for name in (pair.quantize, pair.dequantize) if name]
+        self.restate_nodes(nodes, pair.tensor, scale, axis)
+
+    def restate_nodes(
+        self, nodes: Iterable[onnx.NodeProto], stem: str, scale: NDArray[Any], axis: int | None = None
+    ) -> None:
+        """Give Q and DQ nodes this scale and an INT8 zero point of 0; `stem` begins the constants' names."""
+        scale = np.asarray(scale)
+        for node in nodes:
+            kind = self.scale_type(node)
+            exact = storable(scale, half=kind is np.float16)
+            stored = self.edit.constant(f"{stem}_scale", exact.astype(kind))
+            zero = self.edit.constant(f"{stem}_zero_point", np.zeros(scale.shape, np.int8))
+            del node.input[1:]
+            node.input.extend([stored, zero])
+            kept = [
+                attribute for attribute in node.attribute if attribute.name not in {"axis", "output_dtype"}
+            ]
+            del node.attribute[:]
+            node.attribute.extend(kept)
+            if axis is not None:
+                node.attribute.append(onnx.helper.make_attribute("axis", axis))
+
+    def integers(self, pair: QdqPair) -> np.dtype[Any]:
+        """The numpy type of the integers; a QuantizeLinear without a zero point makes uint8."""
+        node = self.nodes[pair.quantize or pair.dequantize or ""]
+        stored = self.edit.constants.get(node.input[2]) if len(node.input) > 2 else None
+        if stored is None and pair.quantize is None:
+            stored = self.edit.constants.get(pair.tensor)
+            known = {DType.INT8: np.int8, DType.UINT8: np.uint8, DType.INT32: np.int32}
+            return np.dtype(known.get(pair.dtype, np.uint8)) if stored is None else _numpy_type(stored)
+        return np.dtype(np.uint8) if stored is None else _numpy_type(stored)
+
+    def span(self, pair: QdqPair) -> tuple[float, float]:
+        """Smallest and largest real value that a pair can represent, over all channels."""
+        limits = np.iinfo(self.integers(pair))
+        scale, zero = np.asarray(pair.scale, np.float64), np.asarray(pair.zero_point, np.float64)
+        ends = np.stack([(limits.min - zero) * scale, (limits.max - zero) * scale])
+        return float(ends.min()), float(ends.max())
+
+    def is_known(self, pair: QdqPair) -> bool:
+        """Whether scale and zero point of a pair are constants."""
+        return bool(pair.scale) and bool(pair.zero_point)
+
+    def symmetric(self, pair: QdqPair) -> bool:
+        """Whether a pair is INT8 with zero point 0, as TensorRT wants it."""
+        return self.integers(pair) == np.int8 and bool(pair.zero_point) and not any(pair.zero_point)
+
+    def scale_type(self, node: onnx.NodeProto) -> Any:
+        """The numpy type of a Q or DQ node's scale: float16 where it is so now, else float32."""
+        stored = self.edit.constants.get(node.input[1])
+        half = stored is not None and stored.data_type == onnx.TensorProto.FLOAT16
+        return np.float16 if half else np.float32
+
+    def dissolve(self, pair: QdqPair) -> None:
+        """Take a pair with a QuantizeLinear out: its readers read what that reads now."""
+        self.redirect(self.result(pair), self.nodes[pair.quantize or ""].input[0])
+        self.edit.remove([self.nodes[name] for name in (pair.quantize, pair.dequantize) if name])
+
+
+def is_pair_op(node: onnx.NodeProto) -> bool:
+    """Whether a node is a QuantizeLinear or DequantizeLinear."""
+    return node.op_type in {QUANTIZE, DEQUANTIZE}
+
+
+def _numpy_type(tensor: onnx.TensorProto) -> np.dtype[Any]:
+    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))

@@ -1,0 +1,217 @@
+"""Makes an engine of an edited model, audits it, and measures its accuracy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import inf
+from pathlib import Path
+
+from qdqtool.accuracy.compare import compare
+from qdqtool.audit.context import AuditContext, stage
+from qdqtool.audit.run import examine
+from qdqtool.backends import BUILDERS
+from qdqtool.backends.building.retry import build_with_retries
+from qdqtool.backends.ort import open_runner
+from qdqtool.core.audit import Audit
+from qdqtool.core.build import BuildCost, BuildRequest, BuildResult, OnProgress
+from qdqtool.core.comparison import Comparison
+from qdqtool.core.dtypes import DType
+from qdqtool.core.fixes import Metrics, SlotEdit
+from qdqtool.core.protocols import Builder, Runner, SampleSource
+from qdqtool.core.recipe import Recipe
+from qdqtool.engine.read import read
+from qdqtool.errors import BuildError
+from qdqtool.graph.find import find
+from qdqtool.graph.load import load
+from qdqtool.graph.model import Model
+from qdqtool.graph.save import save, serialize
+from qdqtool.pipeline.autofix.drafts import Draft, Edits, merged
+
+MODEL = "model.qdq.onnx"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Piece:
+    """An engine of an edited model and what was seen in it.
+
+    Attributes:
+        edits: all edits of the model, those included that the builder forced.
+        folder: where it was built.
+        build: what the builder said.
+        scene: the engine beside its model.
+        audit: verdicts and findings.
+        given_up: inputs that lost their Q/DQ because the builder has no kernel for their node.
+        notes: what happened when its Q/DQ were inserted.
+    """
+
+    edits: Edits
+    folder: Path
+    build: BuildResult
+    scene: AuditContext
+    audit: Audit
+    given_up: tuple[SlotEdit, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def model(self) -> Path:
+        """The Q/DQ model that was built in the end."""
+        return self.folder / (self.build.model or MODEL)
+
+    @property
+    def int8(self) -> frozenset[str]:
+        """Compute nodes that run INT8."""
+        return frozenset(verdict.node for verdict in self.audit.verdicts if verdict.precision is DType.INT8)
+
+    @property
+    def cost(self) -> str:
+        """Kernels and bytes, in words."""
+        size = self.audit.counts.activation_bytes_dumped
+        return f"{self.audit.counts.kernels} kernels, {'unknown' if size is None else f'{size:,}'} activation bytes"
+
+    def costs_no_more_than(self, other: Piece) -> bool:
+        """Whether it has no more kernels, and moves no more bytes as far as both are known."""
+        ours, theirs = self.audit.counts, other.audit.counts
+        sizes = ours.activation_bytes_dumped, theirs.activation_bytes_dumped
+        return ours.kernels <= theirs.kernels and (None in sizes or (sizes[0] or 0) <= (sizes[1] or 0))
+
+    def standing(self, accuracy: float | None) -> Metrics:
+        """The engine in figures."""
+        counts = self.audit.counts
+        return Metrics(
+            int8=len(self.int8),
+            compute=len(self.audit.verdicts),
+            kernels=counts.kernels,
+            conversions=counts.qdq,
+            activation_bytes=counts.activation_bytes_dumped,
+            accuracy=accuracy,
+        )
+
+
+class CandidateBuilder:
+    """One draft, one builder, one set of samples.
+
+    Args:
+        draft: what edits are applied to.
+        recipe: how engines are built and models compared.
+        samples: what accuracy is measured on; None measures nothing.
+        request: profiles and cache; model and folder are filled in for every build.
+
+    """
+
+    def __init__(
+        self, draft: Draft, recipe: Recipe, samples: SampleSource | None, request: BuildRequest
+    ) -> None:
+        self.draft = draft
+        self.recipe = recipe
+        self.samples = samples
+        self._request = request
+        self._builder = _Counting(BUILDERS.load(recipe.build.builder))
+
+    @property
+    def builds(self) -> int:
+        """Engines that the builder was asked for so far."""
+        return self._builder.builds
+
+    def make(self, edits: Edits, folder: Path, most: int) -> Piece:
+        """Build the edited model in `folder` and audit the engine, with at most `most` engines.
+
+        Where the builder has no kernel for a node, that node's Q/DQ goes, as often as the recipe and `most` allow.
+
+        Raises:
+            BuildError: the builder refuses it, or tells nothing of its layers.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        model = self.draft.apply(edits)
+        save(model, folder / MODEL)
+        request = replace(self._request, model=folder / MODEL, folder=folder)
+        retries = max(0, min(self.recipe.build.retries, most - 1))
+        built, _ = build_with_retries(self._builder, request, most=retries)
+        if built.layers is None:
+            raise BuildError(
+                "the builder gave no layer information, so no fix can be proven",
+                fix="build with detailed profiling verbosity (build.flags=--profilingVerbosity=detailed)",
+                where=str(folder),
+            )
+        made = load(folder / built.model) if built.model else model
+        given_up = _lost(model, made) if built.model else ()
+        edits = merged(edits, given_up)
+        plan = self.draft.plan(edits)
+        scene = stage(
+            read(folder / built.layers),
+            made.view,
+            plan.placement if plan else None,
+            targets=built.targets,
+        )
+        audit = examine(scene, ignore=self.recipe.audit.ignore)
+        return Piece(
+            edits=edits,
+            folder=folder,
+            build=built,
+            scene=scene,
+            audit=audit,
+            given_up=given_up,
+            notes=model.notes,
+        )
+
+    def compare(self, model: Path) -> Comparison | None:
+        """The float model against a Q/DQ one; None without samples."""
+        if self.samples is None:
+            return None
+        options = self.recipe.compare
+        metrics = tuple(dict.fromkeys((*options.metrics, "sqnr_db")))
+        candidate = open_runner(model, description="Q/DQ model on onnxruntime", crowded=True)
+        return compare(
+            self._reference, candidate, self.samples, options.model_copy(update={"metrics": metrics})
+        )
+
+    @cached_property
+    def _reference(self) -> Runner:
+        return open_runner(
+            serialize(self.draft.reference), description="float model on onnxruntime", crowded=True
+        )
+
+
+class _Counting:
+    """A builder that counts what it is asked for."""
+
+    def __init__(self, builder: Builder) -> None:
+        self._builder = builder
+        self.builds = 0
+
+    def version(self) -> str:
+        """The release of the builder behind it."""
+        return self._builder.version()
+
+    def build(
+        self, request: BuildRequest, on_progress: OnProgress | None = None
+    ) -> tuple[BuildResult, BuildCost]:
+        """What the builder behind it makes."""
+        self.builds += 1
+        return self._builder.build(request, on_progress)
+
+
+def _lost(before: Model, after: Model) -> tuple[SlotEdit, ...]:
+    """Inputs that read a DequantizeLinear before and do not any more."""
+    there, left = (
+        {slot for pair in find(model) if pair.dequantize for slot in pair.slots} for model in (before, after)
+    )
+    return tuple(SlotEdit(slot=slot) for slot in sorted(there - left) if slot.node in after.view.by_name)
+
+
+def score(found: Comparison | None) -> tuple[str, float]:
+    """What accuracy is called and how high it is: the first task metric, else the SQNR of the worst output.
+
+    Outputs without any noise count as infinitely good, and nothing measured as ("", inf).
+    """
+    if found is None:
+        return "", inf
+    if found.task:
+        return found.task[0].metric, found.task[0].candidate
+    values = [
+        measure.value
+        for output in found.outputs
+        for measure in output.measures
+        if measure.metric == "sqnr_db" and measure.value is not None
+    ]
+    return "sqnr_db", min(values, default=inf)

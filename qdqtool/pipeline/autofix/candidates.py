@@ -1,0 +1,253 @@
+"""What might mend a finding: which inputs to quantize, to quantize otherwise, or to leave float."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.audit.attention import unquantized_results
+from qdqtool.audit.context import AuditContext
+from qdqtool.audit.evidence import NodeEvidence
+from qdqtool.audit.operands import RECURRENT_OPS, Operand
+from qdqtool.core.audit import Audit
+from qdqtool.core.dtypes import DType
+from qdqtool.core.engine import EngineLayer
+from qdqtool.core.findings import Finding, Verdict
+from qdqtool.core.placement import Slot
+from qdqtool.graph.find import DEQUANTIZE, QUANTIZE
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.pipeline.autofix.edits import Candidate, EditRequest, Goal, Granularity, scale_of
+from qdqtool.pipeline.autofix.ties import untied
+
+_LEFT_ALONE = frozenset({Verdict.NOT_FOUND, Verdict.UNKNOWN})
+_KERNEL_CHECKS = frozenset({"runtime_weights", "unfused_qdq", "needless_conversion", "conversion_chain"})
+
+
+def ideas(scene: AuditContext, found: Audit) -> Iterator[Candidate]:
+    """Every idea for the findings of an audit, the better one of a node first; cheap to make, to be proven."""
+    assert scene.view is not None
+    islands = {finding.subject for finding in found.findings if finding.check == "float_island"}
+    for case, verdict in zip(scene.cases, scene.verdicts, strict=True):
+        if verdict.precision is DType.INT8 or verdict.verdict in _LEFT_ALONE:
+            continue
+        if verdict.verdict is Verdict.ABSORBED and not _half_quantized(case):
+            continue
+        # What a placement keeps float on purpose is not called a fallback.
+        meant = bool(case.decisions) and not case.requested
+        quantized = any(operand.quantized for operand in case.operands)
+        if not meant and (quantized or case.node.name in islands) and _has_kernel(case):
+            yield from _to_int8(case)
+        if quantized:
+            yield from _to_float(case)
+    for finding in found.findings:
+        yield from _leaner(scene, scene.view, finding)
+    yield from untied(scene)
+
+
+def _half_quantized(case: NodeEvidence) -> bool:
+    return len({operand.quantized for operand in case.operands}) > 1
+
+
+def _has_kernel(case: NodeEvidence) -> bool:
+    """Whether the builder has an INT8 kernel for this operator at all."""
+    if case.node.op in RECURRENT_OPS or (case.rtx and case.node.op == "ConvTranspose"):
+        return False
+    return not (case.rtx and case.node.op == "Conv" and "sm75" in case.targets)
+
+
+def _to_int8(case: NodeEvidence) -> Iterator[Candidate]:
+    wants = tuple(want for operand in case.operands if (want := _wanted(case, operand)) is not None)
+    if wants:
+        inputs = ", ".join(f"{want.slot.index} ({want.how.value})" for want in wants)
+        yield Candidate(subject=case.node.name, aim=Goal.INT8, text=f"quantize input {inputs}", wants=wants)
+    for operand in case.activations:
+        tie = _tied(case, operand)
+        if tie:
+            yield Candidate(
+                subject=case.node.name, aim=Goal.INT8, text="give all branches one scale", wants=tie
+            )
+
+
+def _wanted(case: NodeEvidence, operand: Operand) -> EditRequest | None:
+    """What an operand lacks for INT8; None where it is as it should be."""
+    slot = Slot(node=case.node.name, index=operand.index)
+    if operand.fixed:
+        axis = output_axis(
+            case.node, operand.index, len(case.view.info(case.node.inputs[operand.index]).shape or ())
+        )
+        right = operand.quantized and "Cast" not in operand.moves
+        crossed = None not in {operand.seen_axis, axis} and operand.seen_axis != axis
+        return None if right and not crossed else EditRequest(slot=slot, how=Granularity.CHANNEL, axis=axis)
+    if not operand.quantized:
+        return EditRequest(slot=slot, how=Granularity.TENSOR, scale=_largest_branch(case, operand))
+    odd = operand.axis is not None or operand.scale_shape == (1,) or "Cast" in operand.moves
+    return (
+        EditRequest(slot=slot, how=Granularity.TENSOR, scale=scale_of(case.view, operand.dequantize))
+        if odd
+        else None
+    )
+
+
+def _to_float(case: NodeEvidence) -> Iterator[Candidate]:
+    """Take Q/DQ off a node that does not run INT8 anyhow."""
+    direct = [operand for operand in case.operands if operand.quantized and not operand.moves]
+    if direct:
+        yield Candidate(
+            subject=case.node.name,
+            aim=Goal.LEANER,
+            text="take Q/DQ off its inputs",
+            wants=tuple(
+                EditRequest(slot=Slot(node=case.node.name, index=operand.index), how=Granularity.FLOAT)
+                for operand in direct
+            ),
+        )
+
+
+def output_axis(node: Node, index: int, rank: int) -> int | None:
+    """The axis of a weight's output channels; None where there is no such axis."""
+    if node.op in {"Conv", "ConvTranspose"}:
+        return 0 if node.op == "Conv" else 1
+    if rank < 2:
+        return None
+    if node.op == "Gemm":
+        return int(bool(node.attribute("transA", 0))) if index == 0 else int(not node.attribute("transB", 0))
+    return rank - 1 if index else rank - 2
+
+
+def _branches(case: NodeEvidence, operand: Operand) -> tuple[Node, tuple[Node, ...]] | None:
+    """The Concat that feeds an operand and the DequantizeLinear of each branch; None where a branch has none."""
+    concat = case.view.producer(case.node.inputs[operand.index])
+    if operand.quantized or concat is None or concat.op != "Concat":
+        return None
+    makers = [case.view.producer(name) for name in concat.inputs]
+    found = tuple(maker for maker in makers if maker is not None and maker.op == DEQUANTIZE)
+    return (concat, found) if len(found) == len(makers) else None
+
+
+def _largest_branch(case: NodeEvidence, operand: Operand) -> float | None:
+    found = _branches(case, operand)
+    scales = [scale_of(case.view, node) for node in found[1]] if found else []
+    known = [scale for scale in scales if scale is not None]
+    return max(known) if known and len(known) == len(scales) else None
+
+
+def _tied(case: NodeEvidence, operand: Operand) -> tuple[EditRequest, ...]:
+    found, scale = _branches(case, operand), _largest_branch(case, operand)
+    if found is None or scale is None:
+        return ()
+    concat = found[0]
+    return tuple(
+        EditRequest(slot=Slot(node=concat.name, index=index), how=Granularity.TENSOR, scale=scale)
+        for index in range(len(concat.inputs))
+    )
+
+
+def _leaner(scene: AuditContext, view: GraphView, finding: Finding) -> Iterator[Candidate]:
+    """Take away the pairs that became a kernel of their own, or add the one that would spare the kernel."""
+    if finding.check not in _KERNEL_CHECKS | {"float_round_trip", "attention_not_fused"}:
+        return
+    layer = next((layer for layer in scene.kernels if layer.name == finding.subject), None)
+    if layer is None:
+        return
+    if finding.check == "float_round_trip":
+        wants = tuple(_shortcuts(scene, view, layer))
+        text = "quantize the shortcut"
+    elif finding.check == "attention_not_fused":
+        wants = (*_products(scene, layer), *_scores(scene, layer), *_results(scene, layer))
+        text = (
+            "Q/DQ as the fused INT8 kernel wants it: both inputs of both products, the result, not the scores"
+        )
+    else:
+        # A node that runs INT8 needs its pairs, whatever kernel they cost.
+        running = {verdict.node for verdict in scene.verdicts if verdict.precision is DType.INT8}
+        wants = tuple(want for want in _pairs_of(view, layer) if want.slot.node not in running)
+        text = "take away the Q/DQ that became a kernel"
+        if not wants and finding.check == "runtime_weights":
+            wants, text = tuple(_once(scene, layer)), "keep one pair on its weight"
+    if wants:
+        yield Candidate(subject=_anchor(layer), aim=Goal.LEANER, text=text, wants=wants)
+
+
+def _once(scene: AuditContext, layer: EngineLayer) -> Iterator[EditRequest]:
+    """Weights behind two pairs of which a layer holds one."""
+    held = set(layer.onnx_nodes)
+    for case in scene.cases:
+        for operand in case.weights:
+            if operand.dequantize is not None and _stacked(case.view, operand.dequantize) & held:
+                rank = len(case.view.info(case.node.inputs[operand.index]).shape or ())
+                axis = output_axis(case.node, operand.index, rank)
+                yield EditRequest(
+                    slot=Slot(node=case.node.name, index=operand.index), how=Granularity.CHANNEL, axis=axis
+                )
+
+
+def _stacked(view: GraphView, dequantize: Node) -> set[str]:
+    """The Q of a pair and the DQ of another pair right in front of it; nothing where there is only one pair."""
+    quantize = view.producer(dequantize.inputs[0])
+    first = view.producer(quantize.inputs[0]) if quantize is not None else None
+    two = quantize is not None and first is not None and first.op == DEQUANTIZE
+    return {node.name for node in (quantize, first) if node is not None} if two else set()
+
+
+def _anchor(layer: EngineLayer) -> str:
+    """What names a kernel in every build: its nodes; kernels get new names each time."""
+    return ", ".join(sorted(layer.onnx_nodes)) or layer.name
+
+
+def _pairs_of(view: GraphView, layer: EngineLayer) -> Iterator[EditRequest]:
+    """Inputs that read the pairs which a layer consists of."""
+    seen = set()
+    for name in layer.onnx_nodes:
+        node = view.by_name.get(name)
+        if node is None or node.op not in {QUANTIZE, DEQUANTIZE}:
+            continue
+        ends = [node] if node.op == DEQUANTIZE else [use.node for use in view.uses(node.outputs[0])]
+        for end in ends:
+            for use in view.uses(end.outputs[0]) if end.op == DEQUANTIZE else ():
+                slot = Slot(node=use.node.name, index=use.index)
+                if slot not in seen and use.index < len(use.node.inputs):
+                    seen.add(slot)
+                    yield EditRequest(slot=slot, how=Granularity.FLOAT)
+
+
+def _products(scene: AuditContext, layer: EngineLayer) -> Iterator[EditRequest]:
+    """Float inputs of the two matrix products beside a softmax, where no placement meant them to be float."""
+    beside = (*scene.wiring.compute_before(layer), *scene.wiring.compute_after(layer))
+    names = {name for other in beside for name in other.onnx_nodes}
+    for case in scene.cases:
+        meant = bool(case.decisions) and not case.requested
+        if case.node.name in names and len(case.activations) > 1 and not meant:
+            for operand in case.activations:
+                if not operand.quantized:
+                    yield EditRequest(
+                        slot=Slot(node=case.node.name, index=operand.index), how=Granularity.TENSOR
+                    )
+
+
+def _scores(scene: AuditContext, layer: EngineLayer) -> Iterator[EditRequest]:
+    """Pairs between the first product and the softmax."""
+    products = {case.node.name for case in scene.cases}
+    if layer.inputs[0].dtype is DType.INT8 and scene.view is not None:
+        yield from (want for want in _pairs_of(scene.view, layer) if want.slot.node not in products)
+
+
+def _results(scene: AuditContext, layer: EngineLayer) -> Iterator[EditRequest]:
+    """Who reads the second product's result in float."""
+    for _, tensor in unquantized_results(scene, layer):
+        for use in scene.view.uses(tensor) if scene.view is not None else ():
+            if use.node.op != QUANTIZE:
+                yield EditRequest(slot=Slot(node=use.node.name, index=use.index), how=Granularity.TENSOR)
+
+
+def _shortcuts(scene: AuditContext, view: GraphView, layer: EngineLayer) -> Iterator[EditRequest]:
+    """Float inputs of Adds beside the kernel that only brings a result back to INT8."""
+    source = scene.wiring.round_trip_of(layer)
+    readers = scene.wiring.readers(source) if source is not None else []
+    for reader in readers:
+        for name in reader.onnx_nodes if reader.name != layer.name else ():
+            node = view.by_name.get(name)
+            if node is None or node.op != "Add":
+                continue
+            for index, tensor in enumerate(node.inputs):
+                maker = view.producer(tensor)
+                if not view.is_constant(tensor) and (maker is None or maker.op != DEQUANTIZE):
+                    yield EditRequest(slot=Slot(node=node.name, index=index), how=Granularity.TENSOR)

@@ -1,0 +1,65 @@
+"""The words in which wishes for a Q/DQ model are spoken: an input, how it is to be quantized, and what for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from qdqtool.core.placement import Slot
+from qdqtool.graph.view import GraphView, Node
+
+
+class Goal(str, Enum):
+    """What an idea must reach to be kept."""
+
+    INT8 = "the node runs INT8"
+    LEANER = "a kernel vanishes"
+    CLOSER = "the result comes closer to the float model, at no cost"
+
+
+class Granularity(str, Enum):
+    """How an input is quantized."""
+
+    FLOAT = "float"
+    TENSOR = "one scale"
+    CHANNEL = "one scale per channel"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EditRequest:
+    """A wish for one input.
+
+    Attributes:
+        slot: the input.
+        how: how it is quantized.
+        scale: the scale, where the graph tells it already; None has it measured.
+        axis: the channel axis of CHANNEL.
+        most: a measured scale is at most this.
+    """
+
+    slot: Slot
+    how: Granularity
+    scale: float | None = None
+    axis: int | None = None
+    most: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Candidate:
+    """One way to mend one finding; `subject` is a node where the aim is INT8, else a node, a layer or tensors."""
+
+    subject: str
+    aim: Goal
+    text: str
+    wants: tuple[EditRequest, ...]
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What tells it from other ideas, also after the graph has changed."""
+        return self.subject, self.text
+
+
+def scale_of(view: GraphView, dequantize: Node | None) -> float | None:
+    """The largest scale of a DequantizeLinear; None where it is computed, or there is no such node."""
+    value = None if dequantize is None else view.constant(dequantize.inputs[1])
+    return None if value is None or not value.size else float(abs(value).max())

@@ -1,0 +1,304 @@
+"""Mends an engine's fallbacks and needless kernels, and writes the result as a run folder of its own."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from math import isinf
+from pathlib import Path
+
+from qdqtool.backends.flags import split_flags
+from qdqtool.backends.shapes import parse_shapes, profiles
+from qdqtool.buildlog import read as read_log
+from qdqtool.calibration.samples import open_samples
+from qdqtool.core.build import BuildRequest, InputProfile
+from qdqtool.core.conversion import DynamicRangeReport
+from qdqtool.core.files import replacing
+from qdqtool.core.findings import Finding
+from qdqtool.core.fixes import FixReport, Outcome
+from qdqtool.core.kinds import (
+    ACCURACY,
+    AUDIT,
+    BUILD,
+    CALIBRATION,
+    ENGINE,
+    FIXES,
+    INSERTION,
+    LOG,
+    PLACEMENT,
+)
+from qdqtool.core.preparation import Insertion
+from qdqtool.core.protocols import SampleSource
+from qdqtool.core.recipe import Recipe
+from qdqtool.errors import BuildError, InputFileError, QdqError, UsageError
+from qdqtool.graph.find import quantized_ops
+from qdqtool.graph.load import load
+from qdqtool.graph.save import save
+from qdqtool.pipeline import steps
+from qdqtool.pipeline.autofix.builder import MODEL, CandidateBuilder
+from qdqtool.pipeline.autofix.drafts import Draft, Foreign, Placed
+from qdqtool.pipeline.autofix.search import Bounds, OnBuild, Search
+from qdqtool.pipeline.context import RunContext
+from qdqtool.pipeline.dynamic_range import reach_for
+from qdqtool.pipeline.events import write_events
+from qdqtool.pipeline.folder import RunFolder
+from qdqtool.pipeline.request import NullProgress, RunRequest
+
+_COPIED = ("preparation.json", "histograms.npz", "recipe.yaml")
+_BUILDS = ".builds"
+_BUILT = ("engine.plan", "build.log", "layers.txt", "model.retried.onnx")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FixRequest:
+    """What to mend.
+
+    Attributes:
+        subject: a finished run folder, or a Q/DQ model.
+        out: the new run folder.
+        recipe: how engines are built and models compared.
+        samples: where samples come from, as typed; "" measures nothing.
+        labels: file of class indices, or None.
+        bounds: where the search ends.
+        cache: folder of finished builds to share, or None.
+    """
+
+    subject: Path
+    out: Path
+    recipe: Recipe
+    samples: str
+    labels: str | None
+    bounds: Bounds
+    cache: Path | None = None
+
+
+def fix(order: FixRequest, on_build: OnBuild) -> tuple[FixReport, tuple[Finding, ...]]:
+    """Write the new run folder; what was tried, and the findings that remain. The old folder is not touched.
+
+    Raises:
+        UsageError: the subject has no Q/DQ, or the new folder is the old one or not empty.
+        BuildError: the subject itself cannot be built.
+    """
+    _refuse_used(order)
+    draft = _draft(order)
+    samples = _samples(order, draft)
+    if isinstance(draft, Placed) and samples is not None:
+        draft.reach = reach_for(draft.reference, order.recipe.insert, samples)
+    folder = RunFolder(order.out)
+    with folder.locked(), _cache(order) as cache, tempfile.TemporaryDirectory(prefix="qdqtool-fix-") as bench:
+        shapes, notes = _profiles(order.recipe, draft, samples)
+        workshop = CandidateBuilder(draft, order.recipe, samples, _request(order.recipe, shapes, cache))
+        search = _opened(order, workshop, Path(bench))
+        search.run(on_build)
+        _deliver(order, workshop, search, notes)
+        report = _report(order, search, workshop)
+        FIXES.write(folder / "fixes.json", report)
+        return report, search.best.audit.findings
+
+
+def _opened(order: FixRequest, workshop: CandidateBuilder, bench: Path) -> Search:
+    """The search with its first engine.
+
+    Raises:
+        BuildError: the subject itself is refused.
+    """
+    try:
+        return Search(workshop, bench, order.bounds)
+    except BuildError as error:
+        raise BuildError(
+            f"cannot be built as it is: {error.what}",
+            fix=f"run `qdqtool repair` on it first; {error.fix}",
+            where=str(order.subject),
+        ) from error
+
+
+def _refuse_used(order: FixRequest) -> None:
+    # A failed attempt leaves its lock file behind, and one that was killed also its builds.
+    there = {path.name for path in order.out.iterdir()} - {".lock"} if order.out.is_dir() else set()
+    if order.out.resolve() == order.subject.resolve() or (there and not is_unfinished(order.out)):
+        raise UsageError(
+            "the new run folder must be new", fix="name another with --out", where=str(order.out)
+        )
+
+
+def _draft(order: FixRequest) -> Draft:
+    """What edits are applied to.
+
+    Raises:
+        UsageError: there is no Q/DQ to fix.
+    """
+    folder = order.subject
+    if folder.is_dir() and (folder / "placement.json").is_file():
+        return Placed(
+            load(folder / "model.prepared.onnx"),
+            PLACEMENT.read(folder / "placement.json"),
+            CALIBRATION.read(folder / "calibration.json"),
+            order.recipe.insert,
+        )
+    model = load(folder / MODEL if folder.is_dir() else folder)
+    if not quantized_ops(model):
+        raise UsageError("has no Q/DQ to fix", fix="quantize it with `qdqtool run`", where=str(order.subject))
+    return Foreign(model)
+
+
+def _samples(order: FixRequest, draft: Draft) -> SampleSource | None:
+    if not order.samples:
+        return None
+    options = order.recipe
+    return open_samples(
+        order.samples,
+        draft.reference.view.inputs,
+        options.samples.preprocess,
+        labels=order.labels,
+        limit=options.compare.limit,
+    )
+
+
+def is_unfinished(out: Path) -> bool:
+    """Whether a search in this folder was killed before its end; the same order goes on with what it had built."""
+    return (out / _BUILDS).is_dir() and not (out / "fixes.json").exists()
+
+
+@contextmanager
+def _cache(order: FixRequest) -> Iterator[Path]:
+    """The shared folder of finished builds, or one in the new run folder that goes when the work is done.
+
+    It stays when the process is killed or interrupted.
+    """
+    builds = order.out / _BUILDS
+    builds.mkdir(exist_ok=True)
+    try:
+        yield order.cache or builds
+    except QdqError:
+        shutil.rmtree(builds)
+        raise
+    shutil.rmtree(builds)
+
+
+def _profiles(
+    recipe: Recipe, draft: Draft, samples: SampleSource | None
+) -> tuple[tuple[InputProfile, ...], tuple[str, ...]]:
+    options = recipe.build
+    first = next(iter(samples), None) if samples is not None else None
+    return profiles(
+        draft.reference.view.inputs,
+        parse_shapes(options.min_shapes),
+        parse_shapes(options.opt_shapes),
+        parse_shapes(options.max_shapes),
+        {name: array.shape for name, array in first.feeds.items()} if first else {},
+    )
+
+
+def _request(recipe: Recipe, shapes: tuple[InputProfile, ...], cache: Path) -> BuildRequest:
+    options = recipe.build
+    return BuildRequest(
+        model=Path(MODEL),
+        folder=Path(),
+        targets=tuple(f"sm{number.removeprefix('sm')}" for number in options.sm),
+        profiles=shapes,
+        timeout_s=options.timeout_s,
+        stack_mib=options.stack_mib,
+        cache=cache,
+        flags=split_flags(options.flags),
+    )
+
+
+def _deliver(order: FixRequest, workshop: CandidateBuilder, search: Search, notes: tuple[str, ...]) -> None:
+    """The files of a run folder for the best piece; with a placement also the report."""
+    out, best = order.out, search.best
+    made = best.folder
+    for name in (MODEL, *_BUILT):
+        if (made / name).is_file():
+            with replacing(out / name) as written:
+                shutil.copyfile(made / name, written)
+    build = replace(best.build, notes=(*best.build.notes, *notes))
+    BUILD.write(out / "build.json", build)
+    log = read_log(out / "build.log")
+    LOG.write(out / "log.json", log)
+    write_events(log, out / "events.jsonl")
+    ENGINE.write(out / "layers.json", best.scene.engine)
+    AUDIT.write(out / "findings.json", best.audit)
+    found = workshop.compare(out / (build.model or MODEL))
+    if found is not None:
+        ACCURACY.write(out / "accuracy.json", found)
+    plan = workshop.draft.plan(best.edits)
+    if plan is None:
+        return
+    save(workshop.draft.reference, out / "model.prepared.onnx")
+    PLACEMENT.write(out / "placement.json", plan.placement)
+    CALIBRATION.write(out / "calibration.json", plan.table)
+    INSERTION.write(out / "insertion.json", Insertion(notes=best.notes))
+    for name in _COPIED:
+        if (order.subject / name).is_file():
+            shutil.copyfile(order.subject / name, out / name)
+    if found is not None:
+        _tell(order)
+
+
+def _tell(order: FixRequest) -> None:
+    """report.json and the page, as the straight line writes them."""
+    asked = RunRequest(
+        model=order.out / "model.prepared.onnx",
+        recipe=order.recipe,
+        samples=order.samples,
+        eval_samples=None,
+        labels=order.labels,
+        out=order.out,
+    )
+    steps.report(RunContext(asked, RunFolder(order.out), NullProgress()))
+
+
+def _report(order: FixRequest, search: Search, workshop: CandidateBuilder) -> FixReport:
+    notes: list[str] = []
+    samples, draft = workshop.samples, workshop.draft
+    if samples is None:
+        notes.append("accuracy was not measured: there were no samples")
+    elif not samples.meaningful:
+        notes.append("the samples were random: their accuracy means nothing")
+    if any(trial.outcome is Outcome.NOT_TRIED and trial.edits for trial in search.trials):
+        notes.append("a larger --budget or --time-budget would try more")
+    if order.recipe.insert.types == "fp16" and isinstance(draft, Placed):
+        notes += _reached(draft.reach, samples)
+    return FixReport(
+        model=order.subject.name,
+        trials=tuple(search.trials),
+        before=search.first.standing(_finite(search.first_accuracy)),
+        after=search.best.standing(_finite(search.accuracy)),
+        builds=search.builds,
+        budget=order.bounds.builds,
+        metric=search.metric,
+        max_drop=order.bounds.max_drop,
+        notes=tuple(notes),
+    )
+
+
+def _reached(reach: DynamicRangeReport | None, samples: SampleSource | None) -> tuple[str, ...]:
+    """How far the overflow of FP16 was looked at."""
+    if samples is None:
+        return ("whether FP16 overflows was not looked at: there were no samples",)
+    if reach is not None and not samples.meaningful:
+        return ("whether FP16 overflows was seen on random samples only; pass --samples",)
+    return ()
+
+
+def _finite(value: float) -> float | None:
+    return None if isinf(value) else value
+
+
+def recipe_of(folder: Path) -> Path | None:
+    """The recipe that a run folder was made with.
+
+    Raises:
+        InputFileError: it is no run folder.
+    """
+    if not folder.is_dir():
+        return None
+    if not (folder / MODEL).is_file():
+        raise InputFileError(
+            f"has no {MODEL}", fix="pass a finished run folder or a Q/DQ model", where=str(folder)
+        )
+    path = folder / "recipe.yaml"
+    return path if path.is_file() else None

@@ -1,0 +1,312 @@
+"""Tries ideas in groups: a group that helps is kept with one build, one that does not is taken apart."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import isinf
+from pathlib import Path
+from time import monotonic
+
+from qdqtool.core.findings import Finding
+from qdqtool.core.fixes import Outcome, SlotEdit, Trial
+from qdqtool.core.placement import Slot
+from qdqtool.errors import BuildError, QdqError
+from qdqtool.pipeline.autofix.builder import CandidateBuilder, Piece, score
+from qdqtool.pipeline.autofix.candidates import ideas
+from qdqtool.pipeline.autofix.drafts import merged
+from qdqtool.pipeline.autofix.edits import Candidate, Goal
+from qdqtool.pipeline.autofix.ranges import Ranges
+
+OnBuild = Callable[[int, int], None]
+"""Called with the number of builds done and allowed."""
+_CHECKS = frozenset(
+    {
+        "attention_not_fused",
+        "fallback",
+        "float_island",
+        "runtime_weights",
+        "unfused_qdq",
+        "needless_conversion",
+        "conversion_chain",
+        "float_round_trip",
+    }
+)
+"""Checks whose findings this search answers for."""
+_NOTHING = "nothing to do"
+_CLOSER_DB = 0.1
+"""What a result must gain in dB to be called closer; a task metric must rise at all."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bounds:
+    """Where a search ends.
+
+    Attributes:
+        builds: engines that may be built for trials.
+        seconds: seconds after which no further trial begins; None does not watch the clock.
+        max_drop: how far accuracy may fall, in points of the task metric or in dB.
+    """
+
+    builds: int
+    seconds: float | None
+    max_drop: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Attempt:
+    idea: Candidate
+    edits: tuple[SlotEdit, ...]
+
+
+class Search:
+    """Betters one piece, step by step.
+
+    Attributes:
+        best: the piece as it stands.
+        accuracy: its metric's value.
+        metric: the metric's name.
+        trials: what was tried.
+    """
+
+    def __init__(self, workshop: CandidateBuilder, folder: Path, bounds: Bounds) -> None:
+        self._workshop = workshop
+        self._folder = folder
+        self._bounds = bounds
+        self._began = monotonic()
+        self._ranges = Ranges(workshop.draft.reference, workshop.samples)
+        self._answered: set[tuple[str, str]] = set()
+        self._on_build: OnBuild = lambda _done, _total: None
+        self.trials: list[Trial] = []
+        # The first engine is what the search starts from; only what is built beyond it is a trial.
+        self.first = self.best = workshop.make({}, folder / "first", bounds.builds + 1)
+        self._attempts = 0
+        self._tell_given_up(self.best)
+        self.metric, self.accuracy = score(workshop.compare(self.first.model))
+        self.first_accuracy = self.accuracy
+
+    @property
+    def builds(self) -> int:
+        """Engines built for trials so far."""
+        return self._workshop.builds - 1
+
+    def run(self, on_build: OnBuild) -> None:
+        """Try until nothing is left to try or the budget is used up."""
+        self._on_build = on_build
+        while group := self._next():
+            self._try(group)
+        self.trials += self._open()
+
+    @property
+    def _measures(self) -> bool:
+        """Whether accuracy is measured and means something."""
+        samples = self._workshop.samples
+        return samples is not None and samples.meaningful and bool(self.metric)
+
+    def _next(self) -> list[_Attempt]:
+        """The first unanswered idea of every subject; what makes nodes INT8 comes before what saves kernels."""
+        aims = set(Goal) if self._measures else set(Goal) - {Goal.CLOSER}
+        waiting = [
+            idea
+            for idea in ideas(self.best.scene, self.best.audit)
+            if idea.aim in aims and idea.key not in self._answered
+        ]
+        return next(filter(None, (self._group(waiting, aim) for aim in Goal)), [])
+
+    def _group(self, waiting: Sequence[Candidate], aim: Goal) -> list[_Attempt]:
+        """Ideas of one aim and of different subjects that touch different inputs."""
+        group: list[_Attempt] = []
+        subjects: set[str] = set()
+        slots: set[Slot] = set()
+        for idea in waiting:
+            if idea.aim is not aim or idea.subject in subjects:
+                continue
+            edits = self._ranges.resolve(idea.wants)
+            if isinstance(edits, str):
+                self._answer(Trial(subject=idea.subject, edit=idea.text, outcome=Outcome.REJECTED, why=edits))
+                self._answered.add(idea.key)
+                continue
+            if not edits:
+                self._answered.add(idea.key)
+                continue
+            touched = {edit.slot for edit in edits}
+            if touched & slots:
+                continue
+            subjects.add(idea.subject)
+            slots |= touched
+            group.append(_Attempt(idea=idea, edits=edits))
+        return group
+
+    def _try(self, group: Sequence[_Attempt]) -> None:
+        """Keep the whole group if it helps; else find out which of it does."""
+        spent = self._spent()
+        if spent:
+            for attempt in group:
+                self._close(attempt, Outcome.NOT_TRIED, spent)
+            return
+        made = self._make(group)
+        if isinstance(made, str):
+            self._split(group, made)
+            return
+        self._judge(group, made)
+        if self.best is not made:
+            shutil.rmtree(made.folder, ignore_errors=True)
+
+    def _spent(self) -> str:
+        """Which bound is reached; "" for none."""
+        bounds = self._bounds
+        if self.builds >= bounds.builds:
+            return f"the budget of {bounds.builds} builds is used up"
+        if bounds.seconds is not None and monotonic() - self._began >= bounds.seconds:
+            return f"the {bounds.seconds:g} seconds of --time-budget are used up"
+        return ""
+
+    def _judge(self, group: Sequence[_Attempt], made: Piece) -> None:
+        missed = [attempt for attempt in group if not self._reached(attempt, made, group)]
+        lost = sorted(self.best.int8 - made.int8)
+        if missed and len(missed) < len(group):
+            self._keep_apart(group, missed, made)
+        elif missed:
+            self._split(group, self._shortfall(missed[0].idea, made))
+        elif lost:
+            self._split(group, f"{', '.join(lost[:3])} ran INT8 before and does not any more")
+        else:
+            self._weigh(group, made)
+
+    def _make(self, group: Sequence[_Attempt]) -> Piece | str:
+        """The engine with the edits of a group, or why there is none."""
+        self._attempts += 1
+        edits = merged(self.best.edits, (edit for attempt in group for edit in attempt.edits))
+        try:
+            return self._workshop.make(
+                edits, self._folder / str(self._attempts), self._bounds.builds - self.builds
+            )
+        except QdqError as error:
+            if not isinstance(error, BuildError) and len(group) == 1:
+                return f"cannot be applied: {error.what}"
+            return f"the builder refused it: {error.what}"
+        finally:
+            self._on_build(self.builds, self._bounds.builds)
+
+    def _reached(self, attempt: _Attempt, made: Piece, group: Sequence[_Attempt]) -> bool:
+        if attempt.idea.aim is Goal.INT8:
+            return attempt.idea.subject in made.int8
+        if attempt.idea.aim is Goal.CLOSER:
+            return made.costs_no_more_than(self.best)
+        return made.audit.counts.kernels <= self.best.audit.counts.kernels - len(group)
+
+    def _shortfall(self, idea: Candidate, made: Piece) -> str:
+        if idea.aim is Goal.INT8:
+            verdict = next((one for one in made.audit.verdicts if one.node == idea.subject), None)
+            return "not INT8 either" if verdict is None else f"still {verdict.precision}: {verdict.reason}"
+        if idea.aim is Goal.CLOSER:
+            return f"{made.cost} instead of {self.best.cost}: it costs more"
+        return (
+            f"{made.audit.counts.kernels} kernels instead of {self.best.audit.counts.kernels}: none vanished"
+        )
+
+    def _keep_apart(self, group: Sequence[_Attempt], missed: list[_Attempt], made: Piece) -> None:
+        """Those that reached their aim again without the others; the others one by one."""
+        self._try([attempt for attempt in group if attempt not in missed])
+        for attempt in missed:
+            if attempt.idea.aim is Goal.INT8:
+                self._close(attempt, Outcome.REJECTED, self._shortfall(attempt.idea, made))
+            else:
+                self._try([attempt])
+
+    def _split(self, group: Sequence[_Attempt], why: str) -> None:
+        if len(group) == 1:
+            self._close(group[0], Outcome.REJECTED, why)
+            return
+        middle = len(group) // 2
+        self._try(group[:middle])
+        self._try(group[middle:])
+
+    def _weigh(self, group: Sequence[_Attempt], made: Piece) -> None:
+        """Keep a group that reached its aims if accuracy stays."""
+        _, value = score(self._workshop.compare(made.model))
+        drop = 0.0 if isinf(value) else self.first_accuracy - value
+        if drop > self._bounds.max_drop:
+            told = f"{self.metric} would fall from {self.first_accuracy:.4g} to {value:.4g}"
+            self._split(group, f"{told}, allowed are {self._bounds.max_drop:g}")
+            return
+        if group[0].idea.aim is Goal.CLOSER and not self._closer(value, made):
+            self._split(group, f"{self.metric} {value:.4g} instead of {self.accuracy:.4g}: hardly closer")
+            return
+        gained = f"{self.metric} {value:.4g} instead of {self.accuracy:.4g}"
+        before, self.best, self.accuracy = self.best, made, value
+        self._tell_given_up(made)
+        shutil.rmtree(before.folder, ignore_errors=True)
+        for attempt in group:
+            closer = attempt.idea.aim is Goal.CLOSER
+            why = f"{gained}; {made.cost}" if closer else self._success(attempt.idea, before, made)
+            self._close(attempt, Outcome.KEPT, why)
+
+    def _closer(self, value: float, made: Piece) -> bool:
+        """Whether a result is worth an edit that mends no finding: it is closer, or a kernel has gone."""
+        least = _CLOSER_DB if self.metric == "sqnr_db" else 0.0
+        return value > self.accuracy + least or made.audit.counts.kernels < self.best.audit.counts.kernels
+
+    def _success(self, idea: Candidate, before: Piece, made: Piece) -> str:
+        accuracy = "accuracy not measured" if not self.metric else f"{self.metric} {self.accuracy:.4g}"
+        if idea.aim is Goal.INT8:
+            return f"runs INT8 in the new engine; {accuracy}"
+        kernels = before.audit.counts.kernels, made.audit.counts.kernels
+        return f"{kernels[1]} kernels instead of {kernels[0]}; {accuracy}"
+
+    def _close(self, attempt: _Attempt, outcome: Outcome, why: str) -> None:
+        self._answered.add(attempt.idea.key)
+        self._answer(
+            Trial(
+                subject=attempt.idea.subject,
+                edit=attempt.idea.text,
+                outcome=outcome,
+                why=why,
+                edits=attempt.edits,
+            )
+        )
+
+    def _tell_given_up(self, piece: Piece) -> None:
+        """Nodes that the builder itself had to be spared: each is a trial that a build has proven."""
+        by_node: dict[str, list[SlotEdit]] = {}
+        for edit in piece.given_up:
+            by_node.setdefault(edit.slot.node, []).append(edit)
+        for node, edits in by_node.items():
+            self._answer(
+                Trial(
+                    subject=node,
+                    edit="take Q/DQ off its inputs",
+                    outcome=Outcome.KEPT,
+                    why="the builder could not find any implementation in INT8; without them it builds",
+                    edits=tuple(edits),
+                )
+            )
+
+    def _answer(self, trial: Trial) -> None:
+        self.trials.append(trial)
+
+    def _open(self) -> list[Trial]:
+        """Findings that remain and that no trial was about."""
+        told = {trial.subject for trial in self.trials}
+        return [
+            Trial(
+                subject=finding.subject,
+                edit="",
+                outcome=Outcome.NOT_TRIED,
+                why=f"left alone: {finding.reason}; {finding.fix}",
+            )
+            for finding in _unanswered(self.best.audit.findings, told, self.best)
+        ]
+
+
+def _unanswered(findings: Iterable[Finding], told: set[str], piece: Piece) -> list[Finding]:
+    nodes = {layer.name: ", ".join(sorted(layer.onnx_nodes)) for layer in piece.scene.kernels}
+    return [
+        finding
+        for finding in findings
+        if finding.check in _CHECKS
+        and not finding.fix.startswith(_NOTHING)
+        and finding.subject not in told
+        and nodes.get(finding.subject, "") not in told
+    ]

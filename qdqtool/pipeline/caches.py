@@ -1,0 +1,80 @@
+"""Implicit INT8 (a float model and a calibration cache) becomes explicit (a Q/DQ model), and back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from qdqtool.calibration.caches import Cache
+from qdqtool.calibration.caches.cache import cache_of
+from qdqtool.calibration.caches.converting import explicit, reach_of, scales_of
+from qdqtool.calibration.caches.header import Header
+from qdqtool.calibration.samples import open_samples
+from qdqtool.core.conversion import DynamicRangeReport
+from qdqtool.core.recipe import Recipe
+from qdqtool.errors import UsageError
+from qdqtool.graph.find import find, quantized_ops
+from qdqtool.graph.insert import insert
+from qdqtool.graph.load import load
+from qdqtool.graph.model import Model
+from qdqtool.graph.prepare import prepare
+from qdqtool.graph.typed.narrow import NARROW
+from qdqtool.graph.unquantize import unquantize
+from qdqtool.pipeline.dynamic_range import reach_for, wants_samples
+from qdqtool.placement.decide import decide
+
+
+def to_qdq(path: Path, cache: Cache, recipe: Recipe, samples: str = "") -> tuple[Model, tuple[str, ...]]:
+    """The Q/DQ model of a float model with the scales of a cache, and what a reader must know of it.
+
+    With a float rest in FP16, what overflows is seen on `samples`; without any, by the ranges of the cache.
+
+    Raises:
+        InputFileError: the model or a sample is unreadable.
+        UsageError: no slot of the model has a scale in the cache, or the model is quantized already.
+    """
+    model = prepare(load(path), recipe.prepare)
+    found = explicit(cache, decide(model.view, recipe.place), model.view, recipe.calibrate)
+    if not found.placement.quantized:
+        raise UsageError(
+            "the cache has no scale for any tensor that would be quantized",
+            fix="take the ONNX file that was calibrated; `qdqtool cache lint --model` compares the two",
+            where=str(path),
+        )
+    reach, doubts = _reach(model, cache, recipe, samples)
+    made = insert(model, found.placement, found.table, recipe.insert, reach)
+    return made, (*found.notes, *doubts, *made.notes)
+
+
+def _reach(
+    model: Model, cache: Cache, recipe: Recipe, samples: str
+) -> tuple[DynamicRangeReport | None, tuple[str, ...]]:
+    """How large tensors get, where the float rest has a type that may be too small, and how sure that is."""
+    options = recipe.insert
+    if options.types == "fp32" or not wants_samples(options):
+        return None, ()
+    if samples:
+        source = open_samples(samples, model.view.inputs, recipe.samples.preprocess)
+        return reach_for(model, options, source), ()
+    doubt = (
+        "overflows were judged by the ranges of the cache, which may be clipped; --samples shows all of them"
+    )
+    return reach_of(cache, NARROW[options.types].dtype, NARROW[options.types].largest), (doubt,)
+
+
+def from_qdq(path: Path, header: Header) -> tuple[Model, Cache, tuple[str, ...]]:
+    """The float model behind a Q/DQ model, the cache with its scales, and what a reader must know of them.
+
+    Raises:
+        InputFileError: the model is unreadable.
+        UsageError: the model has no Q/DQ, or pairs that no cache can express.
+    """
+    model = load(path)
+    pairs = find(model)
+    if not pairs:
+        raise UsageError("has no Q/DQ nodes", fix="pass a Q/DQ model", where=str(path))
+    plain = unquantize(model, (node.name for node in model.view.nodes))
+    scales, notes = scales_of(pairs, plain.view)
+    left = quantized_ops(plain)
+    if left:
+        notes.append(f"still in the model, because an output needs them: {', '.join(left)}")
+    return plain, cache_of(scales, header), tuple(notes)

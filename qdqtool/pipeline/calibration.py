@@ -1,0 +1,217 @@
+"""Calibration by itself: a model and samples, or shards of histograms, become tables of ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from glob import glob
+from pathlib import Path
+
+from qdqtool.calibration.collect import Collection
+from qdqtool.calibration.histograms import Histograms
+from qdqtool.calibration.pool import CollectOptions, CollectorPool
+from qdqtool.calibration.samples import Samples, open_samples
+from qdqtool.calibration.samples.spec import NanPolicy
+from qdqtool.calibration.shards import merge_files
+from qdqtool.calibration.span import Span
+from qdqtool.calibration.table import Constants, constants, make_tables
+from qdqtool.core.calibration import CalibrationTable
+from qdqtool.core.findings import Finding
+from qdqtool.core.kinds import PLACEMENT
+from qdqtool.core.memory import give_back
+from qdqtool.core.placement import Placement
+from qdqtool.core.recipe import Recipe
+from qdqtool.errors import InputFileError, UsageError
+from qdqtool.graph.load import load
+from qdqtool.graph.model import Model
+from qdqtool.graph.prepare import prepare
+from qdqtool.pipeline.bias import correct_biases
+from qdqtool.pipeline.channels import lost_channels
+from qdqtool.placement.decide import decide
+
+ALL_METHODS = ("max", "entropy", "percentile", "mse", "best")
+_SHOWN = 5
+OnProgress = Callable[[int, "int | None"], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CalibrationOrder:
+    """What is to be calibrated.
+
+    Attributes:
+        model: the float ONNX file.
+        recipe: placement, preprocessing and calibration options.
+        samples: where samples come from, as typed; "" when only shards are merged.
+        placement: a placement.json to use instead of deciding anew.
+        on_nan: what happens to samples and values that are NaN or Inf.
+        threads: processors to use; None takes all.
+    """
+
+    model: Path
+    recipe: Recipe
+    samples: str = ""
+    placement: Path | None = None
+    on_nan: NanPolicy = "error"
+    threads: int | None = None
+
+
+class Calibration:
+    """One order in progress; the model is opened once."""
+
+    def __init__(self, order: CalibrationOrder) -> None:
+        self.order = order
+
+    @cached_property
+    def model(self) -> Model:
+        """The prepared model."""
+        return prepare(load(self.order.model), self.order.recipe.prepare)
+
+    @cached_property
+    def placement(self) -> Placement:
+        """Which tensors need a range."""
+        if self.order.placement is not None:
+            return PLACEMENT.read(self.order.placement)
+        return decide(self.model.view, self.order.recipe.place)
+
+    @cached_property
+    def constants(self) -> Constants:
+        """Ranges of weights, and bounds."""
+        return constants(self.placement, self.model.view, self.order.recipe.calibrate.weights)
+
+    @cached_property
+    def samples(self) -> Samples:
+        """The samples, made to fit the model."""
+        options = self.order.recipe.samples
+        return open_samples(
+            self.order.samples,
+            self.model.view.inputs,
+            options.preprocess,
+            limit=options.limit,
+            on_nan=self.order.on_nan,
+        )
+
+    def manner(self, methods: Sequence[str]) -> CollectOptions:
+        """Bins, unless every method does without."""
+        return CollectOptions(
+            bins=any(method != "max" for method in methods),
+            on_nan=self.order.on_nan,
+            threads=self.order.threads,
+        )
+
+    def collection(self, manner: CollectOptions, *, resumable: bool = True) -> Collection:
+        """Model and samples, ready to run."""
+        return Collection(
+            self.model,
+            self.placement,
+            self.samples,
+            manner=manner,
+            resumable=resumable,
+        )
+
+    def collect(
+        self,
+        manner: CollectOptions,
+        kept: Path | None,
+        shard: tuple[int, int] = (0, 1),
+        on_progress: OnProgress | None = None,
+    ) -> Histograms:
+        """The histograms of one shard; with `kept`, going on from what an interrupted run left there.
+
+        The model is dropped before the samples run, so that its weights are in memory only once.
+        """
+        collection = self.collection(manner, resumable=kept is not None)
+        if shard == (0, 1):
+            _ = self.constants
+        self.__dict__.pop("model", None)
+        give_back()
+        span = Span(shard=shard[0], shards=shard[1], total=len(self.samples))
+        if kept is None:
+            return collection.run(span, on_progress=on_progress)
+        return collection.resume(span, kept, on_progress=on_progress)
+
+    def check(self, histograms: Histograms) -> None:
+        """Make sure that histograms from elsewhere are of this model, and of these samples if any are named.
+
+        Raises:
+            InputFileError: they are not.
+        """
+        identity = histograms.identity
+        if not identity:
+            return
+        tensors = tuple(sorted(histograms.tensors))
+        view = self.model.view
+        made = {name for node in view.nodes for name in node.outputs} | {info.name for info in view.inputs}
+        is_ours = made.issuperset(tensors)
+        if (
+            not is_ours
+            or CollectorPool(self.model, tensors, CollectOptions(), identify=True).digest != identity["model"]
+        ):
+            raise InputFileError(
+                "the histograms were collected from another model, or with another recipe.prepare",
+                fix="merge with the model that the shards ran",
+                where=str(self.order.model),
+            )
+        if self.order.samples and self.samples.digest != identity["samples"]:
+            raise InputFileError(
+                "the histograms were collected from other samples",
+                fix="name the samples that the shards ran, or none",
+                where=self.order.samples,
+            )
+
+    def tables(self, histograms: Histograms, methods: Sequence[str]) -> dict[str, CalibrationTable]:
+        """One table per method; biases are corrected where the recipe asks for it and samples are at hand."""
+        options = self.order.recipe.calibrate
+        wishes = [options.model_copy(update={"method": method}) for method in methods]
+        made = make_tables(histograms, self.placement, self.constants, wishes)
+        tables = dict(zip(methods, made, strict=True))
+        if options.bias == "keep" or not self.order.samples:
+            return tables
+        return {
+            method: correct_biases(self.model, self.placement, table, self.samples)
+            for method, table in tables.items()
+        }
+
+    def findings(self, table: CalibrationTable) -> tuple[Finding, ...]:
+        """What will cost accuracy; runs a few samples again where there are depthwise convolutions."""
+        if not self.order.samples:
+            return ()
+        return lost_channels(self.model, self.placement, table, self.samples)
+
+
+def merge(places: Sequence[str]) -> Histograms:
+    """The histograms of all shards in files, folders or glob patterns.
+
+    Raises:
+        UsageError: a pattern matches nothing.
+        InputFileError: parts are missing or do not belong together.
+    """
+    paths: list[Path] = []
+    for place in places:
+        pattern = str(Path(place) / "*.npz") if Path(place).is_dir() else place
+        found = sorted(Path(match) for match in glob(pattern))  # noqa: PTH207 -- absolute patterns too
+        if not found:
+            raise UsageError(f"{place!r} matches no file", fix="name the .npz files that --shard wrote")
+        paths += found
+    if len(set(paths)) < len(paths):
+        raise InputFileError("a file is named twice", fix="name every shard once")
+    return merge_files(paths)
+
+
+def doubts(histograms: Histograms) -> tuple[str, ...]:
+    """What the samples did not show, one sentence each."""
+    seen = histograms.tensors
+    empty = [name for name, found in seen.items() if found.total == 0]
+    silent = [name for name, found in seen.items() if found.total and found.amax == 0]
+    odd = {name: found.nan + found.inf for name, found in seen.items() if found.nan + found.inf}
+    sentences = (
+        ("held nothing but NaN or Inf", empty),
+        ("never fired: they are zero in every sample, and their range is a guess", silent),
+        ("held NaN or Inf, which were left out", [f"{name} ({count} values)" for name, count in odd.items()]),
+    )
+    return tuple(f"{len(names)} tensors {what}: {_first(names)}" for what, names in sentences if names)
+
+
+def _first(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more

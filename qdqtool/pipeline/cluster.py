@@ -1,0 +1,256 @@
+"""Calibration on many machines: Dask workers each run shards of the samples, and the histograms are added up.
+
+The workers must see the model and the samples under the same paths, and have the same releases of qdqtool, onnxruntime
+and numpy installed: others would give other bits, so they are refused. A shard of a worker that dies is run again by
+another; finished shards are kept on disk, so that the command can be interrupted too, or the scheduler die.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+from qdqtool.calibration.collect import Collection
+from qdqtool.calibration.histograms import Histograms, load_histograms, save_histograms
+from qdqtool.calibration.pool import CollectOptions
+from qdqtool.calibration.session import processors
+from qdqtool.calibration.shards import merge_parts, releases
+from qdqtool.calibration.span import Span
+from qdqtool.errors import InputFileError, MissingPackage, QdqError
+from qdqtool.pipeline.calibration import Calibration, CalibrationOrder, OnProgress
+
+SHARDS: Final = 64
+"""Into how many parts the samples are divided, if there are so many: small enough that little is lost with a worker."""
+LOCAL: Final = frozenset({"", "local", "dask://"})
+"""Words for workers on this machine."""
+
+
+def collect_on_cluster(
+    job: Calibration,
+    manner: CollectOptions,
+    address: str,
+    kept: Path | None,
+    on_progress: OnProgress | None = None,
+) -> Histograms:
+    """The histograms of all samples, bit for bit those of a single process.
+
+    Args:
+        job: model, placement and samples.
+        manner: how values are counted; each worker uses one processor per thread of its own.
+        address: a scheduler as "tcp://host:8786" or "dask://host:8786", or "local" for workers on this machine.
+        kept: where finished work is kept; None keeps nothing.
+        on_progress: told how many samples are done, and of how many.
+
+    Raises:
+        MissingPackage: dask.distributed is not installed, the scheduler does not answer or is gone, workers keep
+            dying, lack the model, or have other releases installed.
+        InputFileError: a sample or the model is wrong.
+    """
+    total = len(job.samples)
+    shards = min(SHARDS, total)
+    order = _absolute(job.order)
+    with _folder(kept) as folder:
+        parts = _finished(folder, job, manner, Span(shards=shards, total=total))
+        missing = [shard for shard in range(shards) if f"{shard}" not in parts]
+
+        def keep(shard: int, part: Histograms) -> None:
+            save_histograms(folder / f"{shard}.npz", part)
+            parts[f"{shard}"] = part
+            if on_progress is not None:
+                on_progress(sum(entry.span.done for entry in parts.values()), total)
+
+        if missing:
+            with client_of(address) as client:
+                for shard, part in _computed(client, order, manner, missing, shards):
+                    keep(shard, part)
+        found = merge_parts(dict(sorted(parts.items(), key=lambda item: int(item[0]))))
+        if kept is not None:
+            save_histograms(kept, found)
+    return found
+
+
+def collect_shard(
+    order: CalibrationOrder, manner: CollectOptions, span: Span, wanted: Mapping[str, str]
+) -> Histograms:
+    """One shard, on a worker; the model stays open for the worker's next shard.
+
+    Raises:
+        MissingPackage: this worker has other releases than `wanted`, or does not see the model or the samples.
+        InputFileError: a sample or the model is wrong.
+    """
+    _check_place(order, wanted)
+    collection, total, identity = _opened(order, replace(manner, threads=1))
+    return replace(collection.run(replace(span, total=total)), identity=identity)
+
+
+def _check_place(order: CalibrationOrder, wanted: Mapping[str, str]) -> None:
+    where = f"worker on {socket.gethostname()}"
+    other = [f"{name} {there}" for name, there in releases().items() if there != wanted[name]]
+    if other:
+        asked = ", ".join(f"{name} {release}" for name, release in wanted.items())
+        raise MissingPackage(
+            f"has {', '.join(other)}: its results would differ in some bits",
+            fix=f"install {asked} on all workers",
+            where=where,
+        )
+    unseen = [path for path in (order.model, order.placement) if path is not None and not path.exists()]
+    heads = _heads(order.samples)
+    if heads[0].is_absolute() and not any(head.exists() for head in heads):
+        unseen.append(heads[-1])
+    if unseen:
+        raise MissingPackage(
+            f"does not see {unseen[0]}",
+            fix="give all workers the same folder under the same path",
+            where=where,
+        )
+
+
+def _opened(order: CalibrationOrder, manner: CollectOptions) -> _Opened:
+    """The collection of an order; a worker keeps the last one open."""
+    key = repr((order, manner))
+    if key not in _kept_open:
+        job = Calibration(order)
+        collection = job.collection(manner)
+        _kept_open.clear()
+        _kept_open[key] = (collection, len(job.samples), collection.identity())
+    return _kept_open[key]
+
+
+_Opened = tuple[Collection, int, dict[str, str]]
+_kept_open: dict[str, _Opened] = {}
+
+
+def _computed(
+    client: Any, order: CalibrationOrder, manner: CollectOptions, missing: list[int], shards: int
+) -> Iterator[tuple[int, Histograms]]:
+    from distributed import as_completed
+
+    wanted = releases()
+    futures = {}
+    for shard in missing:
+        span = Span(shard=shard, shards=shards)
+        future = client.submit(collect_shard, order, manner, span, wanted, pure=False, retries=2)
+        futures[future] = shard
+    try:
+        for future in as_completed(list(futures)):
+            yield futures[future], _result(future)
+    finally:
+        if client.status == "running":
+            client.cancel(list(futures))
+
+
+def _result(future: Any) -> Histograms:
+    """What a worker found, or what went wrong there in words that help here."""
+    from distributed import KilledWorker
+
+    if future.status == "finished":
+        return future.result()  # type: ignore[no-any-return]
+    if future.status == "cancelled":
+        raise MissingPackage(
+            "the Dask scheduler is gone",
+            fix="start it anew and run the same command again; finished shards are kept",
+        )
+    error = future.exception()
+    if isinstance(error, QdqError):
+        raise error
+    if isinstance(error, KilledWorker):
+        raise MissingPackage(
+            f"workers died again and again: {error}", fix="give them more memory; finished shards are kept"
+        ) from error
+    raise MissingPackage(
+        f"a worker cannot run shards: {type(error).__name__}: {error}",
+        fix="install the same qdqtool on all workers; finished shards are kept",
+    ) from error
+
+
+@contextmanager
+def client_of(address: str) -> Iterator[Any]:
+    """A client of the scheduler at `address`, or of workers started on this machine for it.
+
+    Raises:
+        MissingPackage: dask.distributed is not installed, or no scheduler answers.
+    """
+    try:
+        import distributed
+    except ImportError as error:
+        raise MissingPackage(
+            "dask.distributed is not installed", fix="pip install 'qdqtool[cluster]'", where="--cluster"
+        ) from error
+    for name in [name for name in logging.root.manager.loggerDict if name.startswith("distributed")]:
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # its notes on every connection are not ours
+    if address in LOCAL:
+        with (
+            distributed.LocalCluster(
+                n_workers=processors(), threads_per_worker=1, dashboard_address=None, silence_logs=50
+            ) as cluster,
+            distributed.Client(cluster) as client,
+        ):
+            yield client
+        return
+    try:
+        client = distributed.Client(address.replace("dask://", "tcp://", 1), timeout="5s")
+    except (OSError, ValueError) as error:
+        raise MissingPackage(
+            f"no Dask scheduler answers: {error}",
+            fix="start one with `dask scheduler`, or use --cluster local",
+            where=address,
+        ) from error
+    with client:
+        yield client
+
+
+@contextmanager
+def _folder(kept: Path | None) -> Iterator[Path]:
+    """Where finished shards lie until all of them are there."""
+    if kept is None:
+        with TemporaryDirectory(prefix="qdqtool-") as name:
+            yield Path(name)
+        return
+    folder = kept.with_suffix(".shards")
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _finished(
+    folder: Path, job: Calibration, manner: CollectOptions, division: Span
+) -> dict[str, Histograms]:
+    """Shards that an interrupted run left, as far as they belong to this one."""
+    paths = sorted(folder.glob("*.npz"))
+    if not paths:
+        return {}
+    identity = job.collection(manner).identity()
+    parts = {}
+    for path in paths:
+        try:
+            part = load_histograms(path)
+        except InputFileError:
+            continue  # half-written or foreign: that shard simply runs again
+        wanted = replace(division, shard=part.span.shard, done=part.span.done)
+        if part.identity == identity and part.span == wanted and part.span.is_complete:
+            parts[f"{part.span.shard}"] = part
+    return parts
+
+
+def _absolute(order: CalibrationOrder) -> CalibrationOrder:
+    """The same order with paths that mean the same on every worker."""
+    placement = None if order.placement is None else order.placement.resolve()
+    return replace(order, model=order.model.resolve(), samples=absolute(order.samples), placement=placement)
+
+
+def absolute(samples: str) -> str:
+    """Samples as typed, with a path that means the same in any folder."""
+    place = next((head for head in _heads(samples) if head.exists()), None)
+    return samples if place is None else str(place.resolve()) + samples[len(str(place)) :]
+
+
+def _heads(samples: str) -> tuple[Path, ...]:
+    """What of samples as typed may be a path: "digits.npz[:8]", "feeds.py:function"."""
+    place = samples.partition("[")[0]
+    return tuple(Path(head) for head in (place, place.rpartition(":")[0]) if head)

@@ -1,0 +1,83 @@
+"""What every step of a run can reach: the order, the folder, the listener, and the samples."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+
+from qdqtool.calibration.samples import open_samples
+from qdqtool.core.kinds import PREPARATION
+from qdqtool.core.preparation import Preparation
+from qdqtool.core.protocols import SampleSource
+from qdqtool.graph.load import load
+from qdqtool.graph.model import Model
+from qdqtool.pipeline.folder import RunFolder
+from qdqtool.pipeline.request import ProgressListener, RunRequest
+
+
+class RunContext:
+    """One run in progress; opened files are kept so that no step reads them twice."""
+
+    def __init__(self, order: RunRequest, folder: RunFolder, listener: ProgressListener) -> None:
+        self.order = order
+        self.recipe = order.recipe
+        self.folder = folder
+        self.listener = listener
+        self._models: dict[str, Model] = {}
+
+    def model(self, name: str) -> Model:
+        """The ONNX file `name` of the run folder, opened once."""
+        if name not in self._models:
+            self._models[name] = load(self.folder / name)
+        return self._models[name]
+
+    def forget(self, name: str) -> None:
+        """The file was written again."""
+        self._models.pop(name, None)
+
+    @cached_property
+    def preparation(self) -> Preparation:
+        """What `prepare` said about the model."""
+        return PREPARATION.read(self.folder / "preparation.json")
+
+    @cached_property
+    def samples(self) -> SampleSource:
+        """The calibration samples."""
+        options = self.recipe.samples
+        return open_samples(
+            self._shaped(self.order.samples), self.preparation.inputs, options.preprocess, limit=options.limit
+        )
+
+    @cached_property
+    def evaluation(self) -> SampleSource:
+        """The evaluation samples, with labels where there are any."""
+        spec = self.order.eval_samples or self.order.samples
+        return open_samples(
+            self._shaped(spec),
+            self.preparation.inputs,
+            self.recipe.samples.preprocess,
+            labels=self.order.labels,
+            limit=self.recipe.compare.limit,
+        )
+
+    def open_samples(self) -> None:
+        """Open all samples, so that what is wrong with them or their labels is told before the steps that take long.
+
+        Raises:
+            UsageError: there are none of that name, or labels that do not fit them.
+            InputFileError: they cannot be read, or do not fit the model.
+        """
+        _ = self.samples, self.evaluation
+
+    def _shaped(self, samples: str) -> str:
+        """Random samples of a dynamic model have the usual shapes of the engine, unless they bring their own."""
+        usual = self.recipe.build.opt_shapes
+        is_shapeless = samples.startswith("random") and "," not in samples
+        if not usual or not is_shapeless or Path(samples).exists():
+            return samples
+        words, bracket, part = samples.partition("[")
+        return f"{words},{usual}{bracket}{part}"
+
+    def path(self, name: str) -> Path:
+        """A file of the run folder."""
+        return self.folder / name

@@ -1,0 +1,40 @@
+"""Gives the float part of a model file another type: FP16 or BF16, with or without Q/DQ in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from qdqtool.calibration.samples import open_samples
+from qdqtool.core.conversion import Conversion
+from qdqtool.core.recipe import Recipe
+from qdqtool.errors import UsageError
+from qdqtool.graph.load import load
+from qdqtool.graph.save import save
+from qdqtool.graph.typed.convert import convert
+from qdqtool.pipeline.dynamic_range import OnProgress, measure_reach
+
+
+def convert_file(
+    model: Path, out: Path, recipe: Recipe, samples: str = "", on_progress: OnProgress | None = None
+) -> Conversion:
+    """Write the model with `recipe.insert.types` to `out`; with `samples`, tensors that overflow are named or kept.
+
+    Raises:
+        UsageError: FP32 was asked for, overflows are to be kept FP32 without samples, or `out` is `model`.
+        InputFileError: the model or the samples cannot be read.
+    """
+    options = recipe.insert
+    if options.types == "fp32":
+        raise UsageError("a model is FP32 already", fix="ask for --types fp16 or bf16")
+    if options.overflow == "keep" and not samples:
+        raise UsageError("nobody knows what overflows without samples", fix="name them with --samples")
+    opened = load(model)
+    reach = None
+    if samples and options.overflow != "ignore":
+        source = open_samples(samples, opened.view.inputs, recipe.samples.preprocess)
+        reach = measure_reach(
+            opened, source, options.types, limit=options.overflow_samples, on_progress=on_progress
+        )
+    result, found = convert(opened, options, reach)
+    save(result, out)
+    return found

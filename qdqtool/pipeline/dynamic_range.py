@@ -1,0 +1,127 @@
+"""Runs samples to see which tensors a narrow float type cannot hold."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from qdqtool.backends.ort import open_runner
+from qdqtool.core.conversion import DynamicRangeReport, OutOfRangeTensor
+from qdqtool.core.dtypes import DType
+from qdqtool.core.protocols import Runner, SampleSource
+from qdqtool.core.recipe import InsertOptions
+from qdqtool.errors import InputFileError
+from qdqtool.graph.model import Model
+from qdqtool.graph.probe import probe
+from qdqtool.graph.save import SINGLE_FILE_LIMIT, weight_bytes
+from qdqtool.graph.typed.narrow import NARROW, Types
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+OnProgress = Callable[[int, "int | None"], None]
+_MOST_BYTES = 256 << 20
+"""Results that are watched in one run; more take another run."""
+_GUESS = 1 << 20
+"""Elements of a tensor whose shape is not known."""
+
+
+def measure_reach(
+    model: Model, samples: SampleSource, types: Types, *, limit: int, on_progress: OnProgress | None = None
+) -> DynamicRangeReport:
+    """How large every FP32 tensor gets on the first `limit` samples, and which of them `types` cannot hold.
+
+    What a kernel adds up inside, before it gives a result, is not seen; kernels of TensorRT add up in FP32.
+
+    Raises:
+        InputFileError: there are no samples, or they do not fit the model.
+    """
+    feeds = [sample.feeds for sample in islice(iter(samples), limit)]
+    if not feeds:
+        raise InputFileError("there are no samples", fix="give at least one", where=samples.description)
+    largest: dict[str, float] = {}
+    groups = list(_groups(model))
+    total = len(groups) * len(feeds)
+    for turn, names in enumerate(groups):
+        with _probed(model, names) as runner:
+            for number, feed in enumerate(feeds, start=1):
+                for name, value in runner.run(feed).items():
+                    largest[name] = max(largest.get(name, 0.0), _magnitude(value))
+                if on_progress is not None:
+                    on_progress(turn * len(feeds) + number, total)
+    narrow = NARROW[types]
+    found = [
+        OutOfRangeTensor(
+            tensor=name, kind="overflow" if value > narrow.largest else "subnormal", largest=value
+        )
+        for name, value in largest.items()
+        if value > narrow.largest or 0 < value < narrow.normal
+    ]
+    found.sort(key=lambda each: (-each.largest, each.tensor))
+    return DynamicRangeReport(
+        dtype=narrow.dtype, samples=len(feeds), tensors=len(largest), strayed=tuple(found)
+    )
+
+
+@contextmanager
+def _probed(model: Model, names: Sequence[str]) -> Iterator[Runner]:
+    """A runner of these tensors, from memory where the model is not too large."""
+    with tempfile.TemporaryDirectory(prefix="qdqtool-reach-") as folder:
+        place = None if weight_bytes(model) < SINGLE_FILE_LIMIT else Path(folder)
+        yield open_runner(probe(model, names, place).source, description="probe")
+
+
+def wants_samples(options: InsertOptions) -> bool:
+    """Whether samples are to be run before types change; BF16 reaches as far as FP32."""
+    return options.types == "fp16" and options.overflow != "ignore"
+
+
+def reach_for(
+    model: Model, options: InsertOptions, samples: SampleSource, on_progress: OnProgress | None = None
+) -> DynamicRangeReport | None:
+    """The reach of the model's tensors where the options ask for it.
+
+    Raises:
+        InputFileError: there are no samples, or they do not fit the model.
+    """
+    if options.types == "fp32" or not wants_samples(options):
+        return None
+    return measure_reach(
+        model, samples, options.types, limit=options.overflow_samples, on_progress=on_progress
+    )
+
+
+def _groups(model: Model) -> Iterator[Sequence[str]]:
+    """The FP32 tensors that inputs and nodes make, as many at a time as fit into memory."""
+    view = model.view
+    names = [info.name for info in view.inputs]
+    names += [name for node in view.nodes for name in node.outputs if name]
+    group: list[str] = []
+    room = _MOST_BYTES
+    for name in names:
+        info = view.info(name)
+        if info.dtype is not DType.FLOAT32:
+            continue
+        size = 4 * (info.elements or _GUESS)
+        if group and size > room:
+            yield group
+            group, room = [], _MOST_BYTES
+        group.append(name)
+        room -= size
+    if group:
+        yield group
+
+
+def _magnitude(value: NDArray[Any]) -> float:
+    """The largest magnitude, NaN left out."""
+    if not value.size:
+        return 0.0
+    found = max(-float(np.fmin.reduce(value, axis=None)), float(np.fmax.reduce(value, axis=None)))
+    return 0.0 if math.isnan(found) else found

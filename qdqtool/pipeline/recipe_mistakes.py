@@ -1,0 +1,193 @@
+"""Every mistake of a recipe: where it is written, what is wrong, and the nearest name that would be right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
+from typing import Any, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+import calibrators
+from qdqtool.accuracy.metric import METRICS
+from qdqtool.audit.run import CHECKS
+from qdqtool.backends import BUILDERS
+from qdqtool.backends.shapes import parse_shapes
+from qdqtool.backends.torch_qat.fake_quant import ENGINES
+from qdqtool.core.recipe import Recipe
+from qdqtool.errors import UsageError
+from qdqtool.pipeline.recipe_places import Path, Places
+from qdqtool.placement.decide import RULES
+from qdqtool.plugins import Registry
+
+_CALIBRATORS = Registry(package="calibrators", besides=calibrators.NOT_PLUGINS)
+_LOSSES, _SCORES = ("cross_entropy", "mse"), ("top1", "loss")
+Mistake = tuple[Path, str]
+
+
+def checked(document: dict[str, Any], places: Places) -> tuple[Recipe | None, list[str]]:
+    """The recipe of a document, or None, and one line for each value that is not what it should be.
+
+    Names that belong to nothing (plug-ins, functions, shapes, keys) are looked for even where other values are wrong;
+    those are taken out of the document for it.
+    """
+    try:
+        recipe = Recipe.model_validate(document)
+    except ValidationError as error:
+        lines = _explained(error, places)
+        for path in lines:
+            _take_out(document, path)
+        try:
+            rest = [_line(path, words, places) for path, words in _misnamed(Recipe.model_validate(document))]
+        except ValidationError:
+            rest = []
+        return None, [*lines.values(), *rest]
+    wrong = [_line(path, words, places) for path, words in _misnamed(recipe)]
+    return recipe, wrong
+
+
+def _explained(error: ValidationError, places: Places) -> dict[Path, str]:
+    found: dict[Path, list[str]] = {}
+    for problem in error.errors():
+        found.setdefault(_own(problem["loc"]), []).append(_words(problem))
+    given = {_own(problem["loc"]): _given(problem) for problem in error.errors()}
+    return {
+        path: _line(path, " or ".join(dict.fromkeys(words)) + given[path], places)
+        for path, words in found.items()
+    }
+
+
+def _take_out(document: dict[str, Any], path: Path) -> None:
+    """Remove the value at `path`, and the whole list where it is in one."""
+    here: Any = document
+    for place, part in enumerate(path):
+        inner = here.get(part)
+        if place == len(path) - 1 or not isinstance(inner, dict):
+            here.pop(part, None)
+            return
+        here = inner
+
+
+def _misnamed(recipe: Recipe) -> Iterator[Mistake]:
+    methods: dict[Path, str] = {("calibrate", "method"): recipe.calibrate.method}
+    methods |= {("calibrate", "overrides", key): value for key, value in recipe.calibrate.overrides.items()}
+    for path, method in methods.items():
+        yield from _not_among(path, [method.partition(":")[0]], _CALIBRATORS.names())
+    yield from _not_among(("build", "builder"), [recipe.build.builder], BUILDERS.names())
+    yield from _not_among(("place", "skip_rules"), recipe.place.skip_rules, RULES.names())
+    if recipe.audit.ignore:
+        codes = tuple(CHECKS.load(name).code for name in CHECKS.names())
+        yield from _not_among(("audit", "ignore"), recipe.audit.ignore, (*codes, *CHECKS.names()))
+    yield from _not_among(("compare", "metrics"), _plain(recipe.compare.metrics), METRICS.names())
+    for key in recipe.sweep.space:
+        yield from _no_key(("sweep", "space", key), key)
+    if recipe.place.target == "8" and recipe.insert.types != "fp32":
+        words = "TensorRT 8 reads FP32 scales only: keep fp32, and let the builder choose types (trtexec --fp16 --int8)"
+        yield ("insert", "types"), words
+    yield from _bad_shapes(recipe)
+    yield from _bad_functions(recipe)
+
+
+def _bad_functions(recipe: Recipe) -> Iterator[Mistake]:
+    options = recipe.qat
+    yield from _not_among(("qat", "engine"), [options.engine], ENGINES.names())
+    yield from _not_among(("qat", "loss"), _plain([options.loss]), _LOSSES)
+    yield from _not_among(("qat", "metric"), _plain([options.metric]), _SCORES)
+    for name, text in (("model", options.model), ("data", options.data)):
+        if text and not all(text.rpartition(":")[::2]):
+            yield ("qat", name), f"{text!r} names no function; write module:function or file.py:function"
+
+
+def _bad_shapes(recipe: Recipe) -> Iterator[Mistake]:
+    for end in ("min_shapes", "opt_shapes", "max_shapes"):
+        trouble = _shape_trouble(getattr(recipe.build, end))
+        if trouble:
+            yield ("build", end), trouble
+
+
+def _shape_trouble(text: str) -> str:
+    try:
+        parse_shapes(text)
+    except UsageError as error:
+        return f"{error.what}; {error.fix}"
+    return ""
+
+
+def _no_key(path: Path, key: str) -> Iterator[Mistake]:
+    section, _, name = key.rpartition(".")
+    known = fields(tuple(section.split(".")))
+    if not section or name not in known:
+        yield path, "is no key of a recipe" + (f"; {_nearest(name, known)}" if known else "")
+
+
+def _plain(names: Iterable[str]) -> list[str]:
+    """Those that are no function of the user."""
+    return [name for name in names if ":" not in name]
+
+
+def _not_among(path: Path, names: Iterable[str], known: tuple[str, ...]) -> Iterator[Mistake]:
+    for name in names:
+        if name not in known:
+            yield path, f"nothing is called {name!r}; {_nearest(name, known)}"
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    close = get_close_matches(name, tuple(known), n=1)
+    return f"did you mean {close[0]!r}?" if close else f"known names: {', '.join(known)}"
+
+
+def _line(path: Path, words: str, places: Places) -> str:
+    place = places.of(path)
+    return f"{'.'.join(path) or '(top)'}: {words}" + (f" ({place})" if place else "")
+
+
+def _words(problem: ErrorDetails) -> str:
+    if problem["type"] == "extra_forbidden":
+        return f"unknown name; {_nearest(str(problem['loc'][-1]), fields(_own(problem['loc'][:-1])))}"
+    if problem["type"] in {"model_type", "dict_type"}:
+        return "should be a section of names and values"
+    return problem["msg"][0].lower() + problem["msg"][1:]
+
+
+def _given(problem: ErrorDetails) -> str:
+    return "" if problem["type"] == "extra_forbidden" else f", got {problem['input']!r}"
+
+
+def _own(loc: tuple[int | str, ...]) -> Path:
+    """The path as the user wrote it, without the alternatives that pydantic tried."""
+    path: list[str] = []
+    model: type[BaseModel] | None = Recipe
+    keyed = False
+    for part in loc:
+        if model is not None:
+            field = model.model_fields.get(str(part))
+            model = _section(field) if field else None
+            keyed = field is not None and get_origin(field.annotation) is dict
+        elif isinstance(part, str) and not keyed:
+            continue
+        else:
+            keyed = False
+        path.append(str(part))
+    return tuple(path)
+
+
+def fields(path: Path) -> list[str]:
+    """Names that the section at `path` knows; none where there is no section."""
+    model: type[BaseModel] = Recipe
+    for part in path:
+        field = model.model_fields.get(part)
+        inner = _section(field) if field else None
+        if inner is None:
+            return []
+        model = inner
+    return sorted([*model.model_fields, *([] if path else ["extends"])])
+
+
+def _section(field: FieldInfo) -> type[BaseModel] | None:
+    """The section that a field holds; None for a value."""
+    candidates = (field.annotation, *get_args(field.annotation))
+    # Python 3.10 takes tuple[int, ...] for a class, too.
+    classes = (kind for kind in candidates if isinstance(kind, type) and get_origin(kind) is None)
+    return next((kind for kind in classes if issubclass(kind, BaseModel)), None)

@@ -1,0 +1,208 @@
+"""Reads recipes: safe YAML in, a checked `Recipe` out, or all mistakes at once; `extends:` inherits from another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+from ruamel.yaml.events import AliasEvent
+
+from qdqtool.core.recipe import Recipe
+from qdqtool.errors import InputFileError, UsageError
+from qdqtool.pipeline.recipe_mistakes import checked
+from qdqtool.pipeline.recipe_places import Places, yaml_trouble
+
+_LARGEST = 1 << 20
+"""Bytes; a recipe is a page, not a book."""
+
+
+def folder() -> Path:
+    """Where the shipped recipes are: inside the wheel, or at the top of a checkout."""
+    package = Path(__file__).resolve().parent.parent
+    shipped = package / "_recipes"
+    return shipped if shipped.is_dir() else package.parent / "recipes"
+
+
+def names() -> tuple[str, ...]:
+    """Names of the shipped recipes."""
+    return tuple(sorted(path.stem for path in folder().glob("*.yaml")))
+
+
+def locate(recipe: str) -> Path:
+    """The file of a recipe given by path or by shipped name.
+
+    Raises:
+        UsageError: neither a file nor a shipped recipe.
+    """
+    path = Path(recipe)
+    if path.suffix in {".yaml", ".yml"} or path.is_file():
+        if path.is_file():
+            return path
+        raise UsageError("there is no such recipe file", fix="check the path", where=recipe)
+    if recipe in names():
+        return folder() / f"{recipe}.yaml"
+    close = get_close_matches(recipe, names(), n=1)
+    hint = (
+        f"did you mean {close[0]!r}?"
+        if close
+        else f"choose one of {', '.join(names())}, or pass a .yaml file"
+    )
+    raise UsageError(f"no recipe is called {recipe!r}", fix=hint)
+
+
+def load(recipe: str | None, changes: Iterable[str] = ()) -> Recipe:
+    """The recipe of this name or path with `--set key=value` changes applied; None is all defaults.
+
+    Raises:
+        UsageError: mistakes in the recipe or the changes, all of them in one message.
+        InputFileError: the file cannot be read.
+    """
+    path = None if recipe is None else locate(recipe)
+    places = Places()
+    document = {} if path is None else _inherited(path, places)
+    for change in changes:
+        places.add_change(_apply(document, change), f"--set {change}")
+    found, wrong = checked(document, places)
+    if found is None or wrong:
+        count = f"{len(wrong)} mistake{'s' if len(wrong) > 1 else ''}"
+        raise UsageError(
+            f"the recipe has {count}:\n  " + "\n  ".join(wrong),
+            fix="mend these; `qdqtool recipe schema` prints everything a recipe can say",
+            where=str(path) if path else "--set",
+        )
+    return found
+
+
+def dump(recipe: Recipe) -> str:
+    """The recipe as YAML, every value written out."""
+    stream = StringIO()
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style = False
+    yaml.dump(recipe.model_dump(mode="json"), stream)
+    return stream.getvalue()
+
+
+def schema() -> dict[str, Any]:
+    """JSON schema of a recipe, made from the models that read it."""
+    found = Recipe.model_json_schema()
+    found["properties"]["extends"] = {
+        "type": "string",
+        "description": "A shipped recipe or a file beside this one; only what differs need be said.",
+    }
+    return found
+
+
+def _inherited(path: Path, places: Places) -> dict[str, Any]:
+    """The document over what it extends: sections are merged value by value, everything else is replaced.
+
+    `extends:` names a shipped recipe or a file beside this one.
+    """
+    found: list[tuple[dict[str, Any], str, str]] = []
+    seen: list[Path] = []
+    here: Path | None = path
+    while here is not None:
+        if here.resolve() in seen:
+            chain = " -> ".join(entry.name for entry in [*seen, here])
+            raise UsageError(f"extends itself: {chain}", fix="break the circle", where=str(path))
+        seen.append(here.resolve())
+        text = _text(here)
+        document = _document(text, here)
+        parent = document.pop("extends", None)
+        if here != path:
+            _anchor(document, here.parent)
+        found.append((document, text, here.name if here != path else ""))
+        here = None if parent is None else _parent(parent, here)
+    result: dict[str, Any] = {}
+    for document, text, name in reversed(found):
+        _merge(result, document)
+        places.add_file(text, name)
+    return result
+
+
+def _anchor(document: dict[str, Any], folder: Path) -> None:
+    """Functions in files beside an inherited recipe are found from wherever the heir lies."""
+    options = document.get("qat")
+    if not isinstance(options, dict):
+        return
+    for key, value in options.items():
+        file, colon, name = value.rpartition(":") if isinstance(value, str) else ("", "", "")
+        if colon and file.endswith(".py") and (folder / file).is_file():
+            options[key] = f"{(folder / file).resolve()}:{name}"
+
+
+def _parent(name: object, child: Path) -> Path:
+    if not isinstance(name, str) or not name.strip():
+        raise UsageError(
+            f"extends: {name!r} is no recipe", fix="name one shipped recipe or file", where=str(child)
+        )
+    beside = child.parent / name
+    return beside if beside.suffix in {".yaml", ".yml"} and beside.is_file() else locate(name)
+
+
+def _merge(under: dict[str, Any], over: dict[str, Any]) -> None:
+    for key, value in over.items():
+        known = under.get(key)
+        if isinstance(known, dict) and isinstance(value, dict):
+            _merge(known, value)
+        else:
+            under[key] = value
+
+
+def _document(text: str, path: Path) -> dict[str, Any]:
+    try:
+        if any(isinstance(event, AliasEvent) for event in YAML(typ="safe", pure=True).parse(text)):
+            raise UsageError("anchors and aliases are not read", fix="write the value out", where=str(path))
+        document = YAML(typ="safe", pure=True).load(text)
+    except (YAMLError, ValueError, RecursionError) as error:
+        raise UsageError(
+            f"is not YAML: {yaml_trouble(error)}", fix="mend the line named", where=str(path)
+        ) from error
+    if document is None:
+        return {}
+    if not isinstance(document, dict):
+        raise UsageError(
+            "a recipe is a mapping of names to values", fix="start with `place:`", where=str(path)
+        )
+    return document
+
+
+def _text(path: Path) -> str:
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise InputFileError("is larger than 1 MiB", fix="pass a recipe", where=str(path))
+        return path.read_text("utf-8")
+    except OSError as error:
+        raise InputFileError(
+            f"cannot be read: {error.strerror}", fix="check the path", where=str(path)
+        ) from error
+    except UnicodeDecodeError as error:
+        raise InputFileError("is not UTF-8 text", fix="pass a recipe in YAML", where=str(path)) from error
+
+
+def _apply(document: dict[str, Any], change: str) -> tuple[str, ...]:
+    """Put the value of `a.b.c=value` into the document; the value is read as YAML. Returns its path."""
+    key, equals, text = change.partition("=")
+    if not equals or not key.strip():
+        raise UsageError(
+            "is not key=value", fix="write it as place.first_layer=float", where=f"--set {change}"
+        )
+    try:
+        value = YAML(typ="safe", pure=True).load(text) if text.strip() else ""
+    except YAMLError as error:
+        raise UsageError(
+            f"is not YAML: {yaml_trouble(error)}", fix="quote the value", where=f"--set {change}"
+        ) from error
+    *parents, last = key.strip().split(".")
+    place = document
+    for parent in parents:
+        inner = place.setdefault(parent, {})
+        if not isinstance(inner, dict):
+            raise UsageError(f"{parent!r} is not a section", fix="check the name", where=f"--set {change}")
+        place = inner
+    place[last] = value
+    return (*parents, last)

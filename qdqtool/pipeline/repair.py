@@ -1,0 +1,124 @@
+"""Mends a Q/DQ model, measures what that changed, and writes the result."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from qdqtool.accuracy.compare import compare
+from qdqtool.backends.ort import open_runner
+from qdqtool.calibration.samples import Samples, open_samples
+from qdqtool.core.comparison import Comparison
+from qdqtool.core.recipe import Recipe
+from qdqtool.core.repair import Change, RepairReport
+from qdqtool.errors import InputFileError, UsageError
+from qdqtool.graph.find import quantized_ops
+from qdqtool.graph.load import load
+from qdqtool.graph.model import Model
+from qdqtool.graph.normalize.ranges import quantize_activations, wanted
+from qdqtool.graph.normalize.run import normalize, remaining
+from qdqtool.graph.origin import origin
+from qdqtool.graph.probe import probe
+from qdqtool.graph.save import save
+
+OnProgress = Callable[[int, int], None]
+_LARGE = 5000
+"""Nodes from which onnxruntime's graph optimizer would take longer than it saves on a few samples."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RepairRequest:
+    """What to mend.
+
+    Attributes:
+        model: the Q/DQ model.
+        out: where the mended one goes.
+        samples: where samples come from, as for `qdqtool run`; "" measures nothing.
+        labels: class indices of the samples.
+        recipe: preprocessing and metrics.
+    """
+
+    model: Path
+    out: Path
+    samples: str
+    labels: str | None
+    recipe: Recipe
+
+
+def mend(order: RepairRequest, on_progress: OnProgress | None = None) -> RepairReport:
+    """Write the mended model and return what was changed, what was not, and how far outputs moved.
+
+    Raises:
+        UsageError: the model has no Q/DQ at all.
+        InputFileError: the model or the samples cannot be read.
+    """
+    model = load(order.model)
+    if not quantized_ops(model):
+        raise _nothing(model, order.model)
+    mended, changes = normalize(model)
+    samples = _samples(order, model)
+    if samples is not None and samples.meaningful:
+        mended, more = _calibrated(mended, samples)
+        changes += more
+    comparison, notes = _difference(order, mended, samples, on_progress)
+    # Last, so that a repair that ends in an error leaves nothing behind.
+    save(mended, order.out)
+    return RepairReport(
+        model=order.model.name,
+        changes=changes,
+        remaining=remaining(mended),
+        comparison=comparison,
+        notes=(*mended.notes, *notes),
+        origin=origin(model),
+    )
+
+
+def _nothing(model: Model, path: Path) -> UsageError:
+    inside = remaining(model)
+    if inside:
+        return UsageError(f"{inside[0].subject!r}: {inside[0].what}", fix=inside[0].fix, where=str(path))
+    return UsageError("has no Q/DQ to repair", fix="quantize it with `qdqtool run`", where=str(path))
+
+
+def _samples(order: RepairRequest, model: Model) -> Samples | None:
+    if not order.samples:
+        return None
+    return open_samples(
+        order.samples, model.view.inputs, order.recipe.samples.preprocess, labels=order.labels
+    )
+
+
+def _calibrated(model: Model, samples: Samples) -> tuple[Model, tuple[Change, ...]]:
+    """Pairs for activations that dynamic quantization left without a range: the largest magnitude seen."""
+    names = wanted(model)
+    if not names:
+        return model, ()
+    amax = dict.fromkeys(names, 0.0)
+    with tempfile.TemporaryDirectory() as folder:
+        runner = open_runner(probe(model, names, Path(folder)).source, description="probe")
+        for sample in samples:
+            for name, value in runner.run(sample.feeds).items():
+                amax[name] = max(amax[name], float(np.abs(value).max(initial=0.0)))
+    return quantize_activations(model, amax)
+
+
+def _difference(
+    order: RepairRequest, mended: Model, samples: Samples | None, on_progress: OnProgress | None
+) -> tuple[Comparison | None, tuple[str, ...]]:
+    """The model before against the model after; a note instead where onnxruntime cannot run the original."""
+    if samples is None:
+        return None, ()
+    small = len(mended.view.nodes) < _LARGE
+    with tempfile.TemporaryDirectory() as folder:
+        draft = Path(folder) / "repaired.onnx"
+        save(mended, draft)
+        after = open_runner(draft, description="after the repair", crowded=True, optimized=small)
+        try:
+            before = open_runner(order.model, description="before the repair", crowded=True, optimized=small)
+        except InputFileError as error:
+            return None, (f"the difference was not measured: {error.what}",)
+        return compare(before, after, samples, order.recipe.compare, on_progress=on_progress), ()

@@ -1,0 +1,61 @@
+"""What the straight line is asked to do, and whom it tells how it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from qdqtool.core.recipe import Recipe
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunRequest:
+    """One run, please.
+
+    Attributes:
+        model: the float ONNX file.
+        recipe: the method.
+        samples: where calibration samples come from, as typed on the command line.
+        eval_samples: where evaluation samples come from; None compares on the calibration samples.
+        labels: file of class indices for the evaluation samples, or None.
+        out: the run folder.
+        cache: folder of finished builds by digest, or None.
+        histograms: a histograms.npz of the same model and samples that spares the collection, or None.
+    """
+
+    model: Path
+    recipe: Recipe
+    samples: str
+    eval_samples: str | None
+    labels: str | None
+    out: Path
+    cache: Path | None = None
+    histograms: Path | None = None
+
+
+class ProgressListener(Protocol):
+    """Somebody who wants to know how far the work is."""
+
+    def started(self, step: str) -> None:
+        """The step begins."""
+
+    def progressed(self, done: int, total: int | None) -> None:
+        """`done` of `total` pieces of the current step are finished."""
+
+    def finished(self, step: str, measured: Mapping[str, float], *, fresh: bool) -> None:
+        """The step has ended; `fresh` when its files were up to date and nothing was done."""
+
+
+class NullProgress:
+    """A listener who is not interested."""
+
+    def started(self, step: str) -> None:
+        """Nothing is said."""
+
+    def progressed(self, done: int, total: int | None) -> None:
+        """Nothing is said."""
+
+    def finished(self, step: str, measured: Mapping[str, float], *, fresh: bool) -> None:
+        """Nothing is said."""

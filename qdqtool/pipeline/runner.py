@@ -1,0 +1,273 @@
+"""The straight line: prepare, place, collect, calibrate, insert, build, parse, engine, audit, compare, report.
+
+Each step reads and writes files of the run folder. A step is skipped when everything it depends on is unchanged:
+the files it reads, the part of the recipe it obeys, the model, the samples, and the version of qdqtool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+import qdqtool
+from qdqtool.core.artefacts import canonical
+from qdqtool.core.files import digest_file, write_text
+from qdqtool.core.kinds import REPORT
+from qdqtool.core.report import Report
+from qdqtool.pipeline import recipes, steps
+from qdqtool.pipeline.context import RunContext
+from qdqtool.pipeline.dynamic_range import wants_samples
+from qdqtool.pipeline.folder import RunFolder, StepRecord, key_of
+from qdqtool.pipeline.request import NullProgress, ProgressListener, RunRequest
+from qdqtool.pipeline.usage import Meter
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """One step of the line.
+
+    Attributes:
+        name: as the user sees it.
+        act: does the work and returns what it measured beyond time and memory.
+        reads: files of the run folder it depends on.
+        writes: files of the run folder it makes.
+        may_write: files that it only sometimes makes.
+        obeys: sections of the recipe it depends on.
+        outside: digests of what it depends on outside the run folder.
+    """
+
+    name: str
+    act: Callable[[RunContext], Mapping[str, float]]
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    may_write: tuple[str, ...] = ()
+    obeys: tuple[str, ...] = ()
+    outside: Callable[[RunContext], Mapping[str, str]] = lambda _: {}
+
+
+def _model(work: RunContext) -> Mapping[str, str]:
+    return {"model": digest_file(work.order.model), "name": work.order.model.name}
+
+
+def _samples(work: RunContext) -> Mapping[str, str]:
+    return {"samples": work.samples.digest}
+
+
+def _reached(work: RunContext) -> Mapping[str, str]:
+    return _samples(work) if wants_samples(work.recipe.insert) else {}
+
+
+def _shapes(work: RunContext) -> Mapping[str, str]:
+    return {"builder": steps.builder_of(work).version(), "shapes": str(steps.profiles_of(work))}
+
+
+def _built(work: RunContext) -> Mapping[str, str]:
+    return {"built": digest_file(work.path(steps.built_model(work)))}
+
+
+def _evaluation(work: RunContext) -> Mapping[str, str]:
+    return {**_built(work), "samples": work.evaluation.digest, "onnxruntime": version("onnxruntime")}
+
+
+LINE = (
+    Step(
+        name="prepare",
+        act=steps.prepare,
+        reads=(),
+        writes=("model.prepared.onnx", "preparation.json"),
+        obeys=("prepare",),
+        outside=_model,
+    ),
+    Step(
+        name="place",
+        act=steps.place,
+        reads=("model.prepared.onnx",),
+        writes=("placement.json",),
+        obeys=("place", "build"),
+    ),
+    Step(
+        name="collect",
+        act=steps.collect,
+        reads=("model.prepared.onnx", "placement.json"),
+        writes=("histograms.npz",),
+        obeys=("samples",),
+        outside=_samples,
+    ),
+    Step(
+        name="calibrate",
+        act=steps.calibrate,
+        reads=("model.prepared.onnx", "placement.json", "histograms.npz"),
+        writes=("calibration.json",),
+        obeys=("calibrate",),
+        outside=_samples,
+    ),
+    Step(
+        name="insert",
+        act=steps.insert,
+        reads=("model.prepared.onnx", "placement.json", "calibration.json"),
+        writes=("model.qdq.onnx", "insertion.json"),
+        obeys=("insert",),
+        outside=_reached,
+    ),
+    Step(
+        name="build",
+        act=steps.build,
+        reads=("model.qdq.onnx", "preparation.json"),
+        writes=("engine.plan", "build.log", "layers.txt", "build.json"),
+        may_write=("model.retried.onnx",),
+        obeys=("build",),
+        outside=_shapes,
+    ),
+    Step(
+        name="parse",
+        act=steps.parse,
+        reads=("build.log",),
+        writes=("log.json", "events.jsonl"),
+    ),
+    Step(
+        name="engine",
+        act=steps.engine,
+        reads=("layers.txt",),
+        writes=("layers.json",),
+    ),
+    Step(
+        name="audit",
+        act=steps.audit,
+        reads=(
+            "model.prepared.onnx",
+            "placement.json",
+            "calibration.json",
+            "layers.json",
+            "log.json",
+            "build.json",
+        ),
+        writes=("findings.json",),
+        obeys=("audit",),
+        outside=_built,
+    ),
+    Step(
+        name="compare",
+        act=steps.compare,
+        reads=("model.prepared.onnx",),
+        writes=("accuracy.json",),
+        obeys=("compare",),
+        outside=_evaluation,
+    ),
+    Step(
+        name="report",
+        act=steps.report,
+        reads=(
+            "preparation.json",
+            "placement.json",
+            "calibration.json",
+            "insertion.json",
+            "build.json",
+            "log.json",
+            "histograms.npz",
+            "layers.json",
+            "findings.json",
+            "accuracy.json",
+        ),
+        writes=("report.json", "report.html"),
+    ),
+)
+
+
+_TIMED = frozenset({"build.log", "log.json"})
+"""Files that hold the builder's own times, so that no two builds give the same bytes."""
+
+
+def start(order: RunRequest, last: str, listener: ProgressListener | None = None) -> RunContext:
+    """Do the line up to the step `last`; whoever finds another run at work in the folder waits for it."""
+    folder = RunFolder(order.out)
+    with folder.locked(wait=True):
+        work = RunContext(order, folder, listener or NullProgress())
+        for step in LINE:
+            _do(step, work)
+            if step.name == last:
+                break
+        return work
+
+
+def run(
+    order: RunRequest, listener: ProgressListener | None = None, *, course: tuple[Step, ...] = LINE
+) -> Report:
+    """Do the whole line in `order.out` and return the report; `course` is the line, or one with steps exchanged.
+
+    Raises:
+        QdqError: a step failed; finished steps stay, and the next run goes on from them.
+    """
+    folder = RunFolder(order.out)
+    with folder.locked():
+        work = RunContext(order, folder, listener or NullProgress())
+        write_text(folder / "recipe.yaml", recipes.dump(order.recipe))
+        for step in course:
+            _do(step, work)
+            if step.name == "prepare":
+                work.open_samples()
+        write_text(folder / "provenance.json", provenance(work))
+        return REPORT.read(folder / "report.json")
+
+
+def provenance(work: RunContext) -> str:
+    """Which tool, which libraries and which inputs made the files of the run folder."""
+    libraries = ("numpy", "onnx", "onnxruntime", "tensorrt-rtx")
+    return canonical(
+        {
+            "kind": "provenance",
+            "schema": 1,
+            "provenance": {"qdqtool": qdqtool.__version__},
+            "data": {
+                "libraries": {name: _version(name) for name in libraries},
+                "model": digest_file(work.order.model),
+                "samples": {
+                    "calibration": work.samples.description,
+                    "evaluation": work.evaluation.description,
+                },
+                "files": {
+                    name: digest
+                    for footprint in work.folder.footprints().values()
+                    for name, digest in footprint.outputs.items()
+                    if name not in _TIMED
+                },
+            },
+        }
+    )
+
+
+def _do(step: Step, work: RunContext) -> None:
+    work.listener.started(step.name)
+    known = work.folder.footprints().get(step.name)
+    key = _key(step, work)
+    if known is not None and work.folder.is_fresh(step.name, key):
+        work.listener.finished(step.name, known.measured, fresh=True)
+        return
+    with Meter() as meter:
+        extra = step.act(work)
+    written = (*step.writes, *(name for name in step.may_write if work.path(name).exists()))
+    for name in written:
+        work.forget(name)
+    measured = {**meter.measured, **extra}
+    outputs = {name: digest_file(work.path(name)) for name in written}
+    work.folder.remember(step.name, StepRecord(key=key, outputs=outputs, measured=measured))
+    work.listener.finished(step.name, measured, fresh=False)
+
+
+def _key(step: Step, work: RunContext) -> str:
+    return key_of(
+        {
+            "step": step.name,
+            "qdqtool": qdqtool.__version__,
+            "reads": {name: digest_file(work.path(name)) for name in step.reads},
+            "obeys": {name: getattr(work.recipe, name).model_dump(mode="json") for name in step.obeys},
+            "outside": dict(step.outside(work)),
+        }
+    )
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None

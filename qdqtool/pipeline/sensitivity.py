@@ -1,0 +1,123 @@
+"""Sensitivity of a Q/DQ model, or of a float one that is placed, calibrated and given its Q/DQ on the way."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from qdqtool.accuracy.run_store import Journal
+from qdqtool.accuracy.sensitivity import Subject, Wish, sensitivity
+from qdqtool.accuracy.trials import TrialRunner, inputs_without
+from qdqtool.backends.ort import open_runner
+from qdqtool.calibration.samples import open_samples
+from qdqtool.core.artefacts import canonical
+from qdqtool.core.calibration import NodeShift
+from qdqtool.core.kinds import CALIBRATION, SENSITIVITY
+from qdqtool.core.operators import COMPUTE
+from qdqtool.core.recipe import Recipe
+from qdqtool.core.sensitivity import Sensitivity
+from qdqtool.errors import UsageError
+from qdqtool.graph.find import quantized_ops
+from qdqtool.graph.insert import insert
+from qdqtool.graph.load import load
+from qdqtool.graph.model import Model
+from qdqtool.graph.save import serialize
+from qdqtool.graph.toggles import switchboard
+from qdqtool.pipeline.calibration import Calibration, CalibrationOrder
+
+OnStep = Callable[[str, int, "int | None"], None]
+"""Called with what is being done, and how many pieces of how many are done."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SensitivityOrder:
+    """One study, please.
+
+    Attributes:
+        model: a Q/DQ model, best in its run folder, or a float one.
+        recipe: how a float model is quantized; preprocessing and task for both.
+        samples: what is run, as typed; for a float model also what is calibrated on.
+        eval_samples: what is run, where that is not `samples`.
+        labels: file of class indices of what is run, or None.
+        wish: how thorough, and the limit.
+        out: folder of the journal and of sensitivity.json; None keeps nothing.
+        workers: subsets that run at the same time.
+    """
+
+    model: Path
+    recipe: Recipe
+    samples: str
+    eval_samples: str | None
+    labels: str | None
+    wish: Wish
+    out: Path | None = None
+    workers: int = 1
+
+
+def study(order: SensitivityOrder, on_step: OnStep) -> Sensitivity:
+    """The sensitivity of every quantized node; with `order.out` a study that was stopped goes on.
+
+    Raises:
+        UsageError: nothing is quantized, or an option does not fit.
+        InputFileError: a file is unreadable or does not fit.
+    """
+    model, shifts = _quantized(order, on_step)
+    board = switchboard(model, shifts)
+    runner = open_runner(serialize(board.model), description=order.model.name)
+    samples = open_samples(
+        order.eval_samples or order.samples,
+        inputs_without(runner, board.switches),
+        order.recipe.samples.preprocess,
+        labels=order.labels,
+        limit=order.recipe.compare.limit,
+    )
+    parts = {
+        "model": hashlib.sha256(serialize(board.model)).hexdigest(),
+        "samples": samples.digest,
+        "labels": order.labels,
+        "compare": order.recipe.compare.model_dump(mode="json"),
+    }
+    key = hashlib.sha256(canonical(parts).encode()).hexdigest()
+    journal = None if order.out is None else Journal(order.out / "sensitivity.runs.jsonl", key)
+    bench = TrialRunner(runner, board.switches, order.recipe.compare, store=journal, workers=order.workers)
+    ops = {node.name: node.op for node in model.view.nodes}
+    found = sensitivity(
+        bench,
+        Subject(
+            name=order.model.name,
+            ops={node: ops[node] for node in board.switches},
+            compute=frozenset(name for name, op in ops.items() if op in COMPUTE),
+        ),
+        samples,
+        order.wish,
+        lambda done, total: on_step("run", done, total),
+    )
+    if order.out is not None:
+        SENSITIVITY.write(
+            order.out / "sensitivity.json", found, {"wish": canonical(asdict(order.wish)).strip()}
+        )
+    return found
+
+
+def _quantized(order: SensitivityOrder, on_step: OnStep) -> tuple[Model, tuple[NodeShift, ...]]:
+    """The model with its Q/DQ, calibrated here where it has none, and the bias corrections in it.
+
+    Of a Q/DQ model these are known from the calibration table in its run folder.
+    """
+    model = load(order.model)
+    if quantized_ops(model):
+        beside = order.model.with_name("calibration.json")
+        known = order.model.name == "model.qdq.onnx" and beside.is_file()
+        return model, CALIBRATION.read(beside).shifts if known else ()
+    if not order.samples:
+        raise UsageError("samples are missing", fix="name them with --samples", where=str(order.model))
+    calibration = Calibration(CalibrationOrder(model=order.model, recipe=order.recipe, samples=order.samples))
+    method = order.recipe.calibrate.method
+    histograms = calibration.collect(
+        calibration.manner([method]), None, on_progress=lambda done, total: on_step("calibrate", done, total)
+    )
+    table = calibration.tables(histograms, [method])[method]
+    model = insert(calibration.model, calibration.placement, table, order.recipe.insert)
+    return model, table.shifts

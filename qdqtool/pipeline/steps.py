@@ -1,0 +1,262 @@
+"""What each step of the line does: read files, call one room, write files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from qdqtool.accuracy.compare import compare as compare_runners
+from qdqtool.audit.context import stage
+from qdqtool.audit.run import examine, with_findings
+from qdqtool.backends import BUILDERS
+from qdqtool.backends.building.retry import build_with_retries
+from qdqtool.backends.flags import split_flags
+from qdqtool.backends.ort import open_runner
+from qdqtool.backends.shapes import parse_shapes, profiles
+from qdqtool.buildlog import read as read_log
+from qdqtool.calibration.collect import Collection, activations
+from qdqtool.calibration.histograms import Histograms, load_histograms, save_histograms
+from qdqtool.calibration.span import Span
+from qdqtool.calibration.table import make_table
+from qdqtool.core.build import BuildProgress, BuildRequest, InputProfile
+from qdqtool.core.files import digest_file, write_text
+from qdqtool.core.kinds import (
+    ACCURACY,
+    AUDIT,
+    BUILD,
+    CALIBRATION,
+    ENGINE,
+    INSERTION,
+    LOG,
+    PLACEMENT,
+    PREPARATION,
+    REPORT,
+)
+from qdqtool.core.placement import Placement
+from qdqtool.core.preparation import Insertion, Preparation
+from qdqtool.core.protocols import Builder
+from qdqtool.engine.read import read as read_layers
+from qdqtool.engine.view import view as view_engine
+from qdqtool.errors import BuildError
+from qdqtool.graph.insert import insert as insert_pairs
+from qdqtool.graph.insert import refuse_quantized
+from qdqtool.graph.load import load
+from qdqtool.graph.prepare import prepare as prepare_model
+from qdqtool.graph.save import save
+from qdqtool.pipeline.bias import correct_biases
+from qdqtool.pipeline.channels import lost_channels
+from qdqtool.pipeline.comparing import noise_inside
+from qdqtool.pipeline.context import RunContext
+from qdqtool.pipeline.dynamic_range import reach_for
+from qdqtool.pipeline.events import write_events
+from qdqtool.placement.decide import decide
+from qdqtool.report.assemble import Material, assemble
+from qdqtool.report.html import render
+
+Measured = Mapping[str, float]
+
+
+def prepare(work: RunContext) -> Measured:
+    """Open the float model, fold what can be folded, and keep the result with notes of every change."""
+    original = load(work.order.model)
+    refuse_quantized(original)
+    model = prepare_model(original, work.recipe.prepare)
+    save(model, work.path("model.prepared.onnx"))
+    preparation = Preparation(
+        model=work.order.model.name,
+        digest=digest_file(work.order.model),
+        inputs=model.view.inputs,
+        outputs=model.view.outputs,
+        notes=model.notes,
+    )
+    PREPARATION.write(work.path("preparation.json"), preparation)
+    return {}
+
+
+def place(work: RunContext) -> Measured:
+    """Decide for every slot whether it is quantized, and why."""
+    view = work.model("model.prepared.onnx").view
+    PLACEMENT.write(work.path("placement.json"), decide(view, work.recipe.placing))
+    return {}
+
+
+def collect(work: RunContext) -> Measured:
+    """Run the samples once and keep a histogram of every tensor that placement wants quantized."""
+    placement = PLACEMENT.read(work.path("placement.json"))
+    histograms = _shared_histograms(work, activations(placement)) or _collected(work, placement)
+    save_histograms(work.path("histograms.npz"), histograms)
+    return {"samples": float(histograms.samples)}
+
+
+def _collected(work: RunContext, placement: Placement) -> Histograms:
+    """All samples run once; an interrupted run of this step goes on where it stopped."""
+    model = work.model("model.prepared.onnx")
+    collection = Collection(model, placement, work.samples, resumable=True)
+    kept = work.path("histograms.partial.npz")
+    span = Span(total=len(work.samples))
+    histograms = collection.resume(span, kept, on_progress=work.listener.progressed)
+    kept.unlink()
+    return histograms
+
+
+def _shared_histograms(work: RunContext, tensors: tuple[str, ...]) -> Histograms | None:
+    """What another run of the same model and samples has collected; None where it lacks a tensor."""
+    if work.order.histograms is None:
+        return None
+    known = load_histograms(work.order.histograms)
+    if not set(tensors) <= set(known.tensors):
+        return None
+    return replace(known, tensors={name: known.tensors[name] for name in tensors})
+
+
+def calibrate(work: RunContext) -> Measured:
+    """Choose a range for every tensor: activations from histograms, weights from their values; correct biases."""
+    placement = PLACEMENT.read(work.path("placement.json"))
+    model = work.model("model.prepared.onnx")
+    histograms = load_histograms(work.path("histograms.npz"))
+    table = make_table(histograms, placement, model.view, work.recipe.calibrate)
+    if work.recipe.calibrate.bias == "correct":
+        table = correct_biases(model, placement, table, work.samples, work.listener.progressed)
+    found = lost_channels(model, placement, table, work.samples)
+    CALIBRATION.write(work.path("calibration.json"), replace(table, findings=found))
+    return {}
+
+
+def insert(work: RunContext) -> Measured:
+    """Write the Q/DQ model."""
+    placement = PLACEMENT.read(work.path("placement.json"))
+    table = CALIBRATION.read(work.path("calibration.json"))
+    prepared, options = work.model("model.prepared.onnx"), work.recipe.insert
+    reach = reach_for(prepared, options, work.samples, work.listener.progressed)
+    model = insert_pairs(prepared, placement, table, options, reach)
+    save(model, work.path("model.qdq.onnx"))
+    INSERTION.write(work.path("insertion.json"), Insertion(notes=model.notes))
+    return {}
+
+
+def build(work: RunContext) -> Measured:
+    """Build the engine and keep its log and its layer information."""
+    options = work.recipe.build
+    found, notes = profiles_of(work)
+    request = BuildRequest(
+        model=work.path("model.qdq.onnx"),
+        folder=work.folder.path,
+        targets=tuple(f"sm{number.removeprefix('sm')}" for number in options.sm),
+        profiles=found,
+        timeout_s=options.timeout_s,
+        stack_mib=options.stack_mib,
+        cache=work.order.cache,
+        flags=split_flags(options.flags),
+    )
+    result, cost = build_with_retries(
+        builder_of(work), request, lambda progress: _tell(work, progress), most=options.retries
+    )
+    if result.layers is None:
+        raise BuildError(
+            "the builder gave no layer information, so nothing can be said about precision",
+            fix="build with detailed profiling verbosity (build.flags=--profilingVerbosity=detailed)",
+            where=str(work.path(result.engine)),
+        )
+    BUILD.write(work.path("build.json"), replace(result, notes=(*result.notes, *notes)))
+    peak = {} if cost.peak_mib is None else {"builder_peak_mib": cost.peak_mib}
+    return {"builder_seconds": cost.seconds, "cached": float(cost.cached), **peak}
+
+
+def parse(work: RunContext) -> Measured:
+    """Read the build log: what the optimizer did, and what became of every Q and DQ."""
+    log = read_log(work.path("build.log"))
+    LOG.write(work.path("log.json"), log)
+    write_events(log, work.path("events.jsonl"))
+    return {}
+
+
+def engine(work: RunContext) -> Measured:
+    """Read the layer information of the engine."""
+    ENGINE.write(work.path("layers.json"), read_layers(work.path("layers.txt")))
+    return {}
+
+
+def audit(work: RunContext) -> Measured:
+    """Give every compute node a verdict, and every fallback a reason and a fix."""
+    scene = stage(
+        ENGINE.read(work.path("layers.json")),
+        work.model(built_model(work)).view,
+        PLACEMENT.read(work.path("placement.json")),
+        targets=BUILD.read(work.path("build.json")).targets,
+    )
+    told = LOG.read(work.path("log.json")).runs
+    result = examine(
+        replace(scene, log=told[-1] if told else None),
+        float_view=work.model("model.prepared.onnx").view,
+        ignore=work.recipe.audit.ignore,
+    )
+    ranges = CALIBRATION.read(work.path("calibration.json")).findings
+    AUDIT.write(work.path("findings.json"), with_findings(result, ranges, work.recipe.audit.ignore))
+    return {}
+
+
+def compare(work: RunContext) -> Measured:
+    """Run the float and the Q/DQ model on the evaluation samples."""
+    comparison = compare_runners(
+        open_runner(work.path("model.prepared.onnx"), description="float model on onnxruntime", crowded=True),
+        open_runner(work.path(built_model(work)), description="Q/DQ model on onnxruntime", crowded=True),
+        work.evaluation,
+        work.recipe.compare,
+        on_progress=work.listener.progressed,
+    )
+    models = (work.model("model.prepared.onnx"), work.model("model.qdq.onnx"))
+    inside = noise_inside(models, work.evaluation, work.recipe.compare)
+    ACCURACY.write(work.path("accuracy.json"), replace(comparison, tensors=inside))
+    return {"samples": float(comparison.samples)}
+
+
+def report(work: RunContext) -> Measured:
+    """Put everything together for a person and for scripts."""
+    built = BUILD.read(work.path("build.json"))
+    inserted = INSERTION.read(work.path("insertion.json"))
+    layers = ENGINE.read(work.path("layers.json"))
+    material = Material(
+        model_name=work.preparation.model,
+        placement=PLACEMENT.read(work.path("placement.json")),
+        table=CALIBRATION.read(work.path("calibration.json")),
+        build=built,
+        engine=layers,
+        view=view_engine(layers),
+        log=LOG.read(work.path("log.json")),
+        histograms=load_histograms(work.path("histograms.npz")).tensors,
+        audit=AUDIT.read(work.path("findings.json")),
+        comparison=ACCURACY.read(work.path("accuracy.json")),
+        notes=(*work.preparation.notes, *inserted.notes, *built.notes),
+    )
+    result = assemble(material)
+    REPORT.write(work.path("report.json"), result)
+    write_text(work.path("report.html"), render(result))
+    return {}
+
+
+def built_model(work: RunContext) -> str:
+    """The file that was built: the Q/DQ model, unless Q/DQ had to be given up for want of a kernel."""
+    return BUILD.read(work.path("build.json")).model or "model.qdq.onnx"
+
+
+def builder_of(work: RunContext) -> Builder:
+    """The builder that the recipe names."""
+    plugin: Builder = BUILDERS.load(work.recipe.build.builder)
+    return plugin
+
+
+def profiles_of(work: RunContext) -> tuple[tuple[InputProfile, ...], tuple[str, ...]]:
+    """Shapes of dynamic inputs from the recipe, else from the first sample, and what was assumed."""
+    options = work.recipe.build
+    first = next(iter(work.samples))
+    return profiles(
+        work.preparation.inputs,
+        parse_shapes(options.min_shapes),
+        parse_shapes(options.opt_shapes),
+        parse_shapes(options.max_shapes),
+        {name: array.shape for name, array in first.feeds.items()},
+    )
+
+
+def _tell(work: RunContext, progress: BuildProgress) -> None:
+    work.listener.progressed(progress.done, progress.total)

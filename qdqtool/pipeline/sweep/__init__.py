@@ -1,0 +1,6 @@
+"""Searches over configurations for the best accuracy at the best speed."""
+
+from qdqtool.pipeline.sweep.context import SweepOrder
+from qdqtool.pipeline.sweep.run import sweep
+
+__all__ = ["SweepOrder", "sweep"]

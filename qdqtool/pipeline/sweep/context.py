@@ -1,0 +1,202 @@
+"""The bench that all trials of a sweep share: prepared model, histograms, ranking, finished builds."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from qdqtool.accuracy.compare import compare
+from qdqtool.accuracy.sensitivity import Wish
+from qdqtool.backends.ort import open_runner
+from qdqtool.core.artefacts import canonical
+from qdqtool.core.files import digest_file, write_text
+from qdqtool.core.kinds import PLACEMENT
+from qdqtool.core.placement import SlotKind
+from qdqtool.core.protocols import Feeds
+from qdqtool.core.recipe import CompareOptions
+from qdqtool.core.report import AccuracySummary
+from qdqtool.core.sweep import Outcome, Value
+from qdqtool.errors import BuildError
+from qdqtool.pipeline import recipes, runner
+from qdqtool.pipeline.request import RunRequest
+from qdqtool.pipeline.sensitivity import SensitivityOrder, study
+from qdqtool.pipeline.sweep.space import Space
+from qdqtool.pipeline.sweep.speed import SPEEDS, Estimated, Measured, OnGpu, Try, in_engine, placed
+from qdqtool.report.assemble import headline
+
+OUTCOME, METRIC = "outcome", "metric"
+_KEPT = frozenset({"report.json", "recipe.yaml"})
+"""What stays of a trial that others beat; the rest can be made again from its recipe."""
+_RANKED_ON = 32
+"""How many samples are enough to order nodes; the sweep itself uses all of them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SweepOrder:
+    """One sweep, please.
+
+    Attributes:
+        order: model, samples, folder; its recipe is the base with `settings` applied.
+        recipe: the base recipe as typed, or None.
+        settings: changes of the base recipe as typed.
+        trials: how many trials; None tries the whole grid, or 50 with a sampler that draws.
+        storage: address of the study; "" is a file in the folder.
+        study: the study's name; "" is made from the inputs.
+        cluster: Dask scheduler whose workers all take part, or "local"; "" searches in this process only.
+    """
+
+    order: RunRequest
+    recipe: str | None = None
+    settings: tuple[str, ...] = ()
+    trials: int | None = None
+    storage: str = ""
+    study: str = ""
+    cluster: str = ""
+
+
+class SweepContext:
+    """Makes what is shared once, and runs one configuration at a time."""
+
+    def __init__(self, wish: SweepOrder) -> None:
+        self.wish = wish
+        self.order = wish.order
+        self.options = wish.order.recipe.sweep
+        self.speed = SPEEDS[self.options.speed](self.options.device)
+        self.reference_ms = 0.0
+        until = "build" if isinstance(self.speed, OnGpu) else "insert"
+        self._base = runner.start(replace(self.order, out=self.order.out / "base"), until)
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """Digests of everything that decides what a trial gives."""
+        labels = self.order.labels
+        return {
+            "model": digest_file(self.order.model),
+            "samples": self._base.samples.digest,
+            "evaluation": self._base.evaluation.digest,
+            "labels": digest_file(Path(labels)) if labels else "",
+            "recipe": _digest(self.order.recipe.model_dump(mode="json")),
+        }
+
+    def ranking(self, on_progress: Callable[[int, int | None], None]) -> list[str]:
+        """The quantized nodes, most sensitive first; a journal beside the histograms keeps what was run."""
+        most = max((*self.options.keep_float, self.options.tune))
+        if most == 0:
+            return []
+        compared = CompareOptions(task="none", limit=_RANKED_ON)
+        found = study(
+            SensitivityOrder(
+                model=self._base.path("model.qdq.onnx"),
+                recipe=self.order.recipe.model_copy(update={"compare": compared}),
+                samples=self.order.samples,
+                eval_samples=None,
+                labels=None,
+                wish=Wish(top=most),
+                out=self._base.folder.path,
+            ),
+            lambda _step, done, total: on_progress(done, total),
+        )
+        return [node.node for node in found.nodes]
+
+    @property
+    def reads(self) -> dict[str, str]:
+        """The first quantized activation that each node reads."""
+        decisions = PLACEMENT.read(self._base.path("placement.json")).quantized
+        return {
+            decision.slot.node: decision.tensor
+            for decision in reversed(decisions)
+            if decision.kind is SlotKind.ACTIVATION
+        }
+
+    def time_reference(self) -> float | None:
+        """Milliseconds of what all trials are timed in turns with; None where nothing is measured."""
+        if isinstance(self.speed, OnGpu):
+            return self.speed.reference(self._base.path("engine.plan"))
+        if isinstance(self.speed, Measured):
+            return self.speed.reference(self._base.path("model.prepared.onnx"), self._feeds())
+        return None
+
+    def _feeds(self) -> Feeds:
+        return next(iter(self._base.evaluation)).feeds
+
+    def objective(
+        self, space: Space, choice: dict[str, Value], note: Callable[[str, Any], None]
+    ) -> tuple[float, float]:
+        """Run the line with this choice; its accuracy and its milliseconds.
+
+        Raises:
+            BuildError: the builder refuses this configuration, or its accuracy is undefined.
+        """
+        settings = space.settings(choice)
+        folder = self.order.out / "trials" / _digest(settings)[:12]
+        accuracy, tried = self._tried(settings, folder)
+        if accuracy is None or accuracy.int8 is None:
+            raise BuildError("its accuracy is undefined", fix="look at the outputs with `qdqtool compare`")
+        outcome = Outcome(
+            settings=settings,
+            accuracy=accuracy.int8,
+            ms=tried.ms,
+            ms_low=tried.low,
+            ms_high=tried.high,
+            nodes_int8=tried.nodes_int8,
+            nodes_total=tried.nodes_total,
+            kernels=tried.kernels,
+            kept_float=space.kept(choice),
+        )
+        note(OUTCOME, asdict(outcome))
+        note(METRIC, [accuracy.metric, accuracy.unit, accuracy.reference])
+        _thin_out(folder)
+        return outcome.accuracy, outcome.ms
+
+    def _tried(self, settings: tuple[str, ...], folder: Path) -> tuple[AccuracySummary | None, Try]:
+        """One configuration; the line goes on to an engine only where that is timed."""
+        order = self._order(settings, folder)
+        if isinstance(self.speed, Estimated):
+            report = runner.run(order)
+            return report.summary.accuracy, self.speed.of_run(report.summary, folder)
+        if isinstance(self.speed, OnGpu):
+            summary = runner.run(order).summary
+            engines = self._base.path("engine.plan"), folder / "engine.plan"
+            times = self.speed.of_engines(*engines, self.reference_ms)
+            return summary.accuracy, in_engine(summary, times)
+        work = runner.start(order, "insert")
+        models = (self._base.path("model.prepared.onnx"), work.path("model.qdq.onnx"))
+        plain, quantized = (open_runner(path, description=path.name, crowded=True) for path in models)
+        comparison = compare(plain, quantized, work.evaluation, order.recipe.compare)
+        ms, low, high = 0.0, None, None
+        if isinstance(self.speed, Measured):
+            ms, low, high = self.speed.of_models(*models, self._feeds(), self.reference_ms)
+        int8, total = placed(work.model("model.prepared.onnx"), PLACEMENT.read(work.path("placement.json")))
+        return headline(comparison), Try(ms=ms, low=low, high=high, nodes_int8=int8, nodes_total=total)
+
+    def keep(self, settings: tuple[str, ...], out: Path) -> None:
+        """The run folder of one configuration, as far as the sweep went with it."""
+        order = self._order(settings, out)
+        if isinstance(self.speed, Estimated | OnGpu):
+            runner.run(order)
+        else:
+            runner.start(order, "insert")
+            write_text(out / "recipe.yaml", recipes.dump(order.recipe))
+
+    def _order(self, settings: tuple[str, ...], out: Path) -> RunRequest:
+        return replace(
+            self.order,
+            recipe=recipes.load(self.wish.recipe, [*self.wish.settings, *settings]),
+            out=out,
+            cache=self.order.cache or self.order.out / "builds",
+            histograms=self._base.path("histograms.npz"),
+        )
+
+
+def _thin_out(folder: Path) -> None:
+    for path in folder.iterdir():
+        if path.name not in _KEPT:
+            path.unlink() if path.is_file() else shutil.rmtree(path)
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(canonical(value).encode()).hexdigest()

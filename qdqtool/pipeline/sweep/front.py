@@ -1,0 +1,129 @@
+"""Which trials nothing beats."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from qdqtool.core.sweep import Outcome, Sweep, Trial
+from qdqtool.errors import UsageError
+from qdqtool.pipeline.sweep.context import METRIC, OUTCOME
+from qdqtool.pipeline.sweep.speed import Speed
+
+_OUTCOME = TypeAdapter(Outcome)
+_STATES = {"COMPLETE": "complete", "FAIL": "failed", "RUNNING": "running", "WAITING": "waiting"}
+
+
+def front(trials: Iterable[Trial]) -> tuple[Trial, ...]:
+    """The trials that no other beats in accuracy and time, fastest first; of equals the lowest number."""
+    done = [trial for trial in trials if trial.outcome is not None]
+    done.sort(key=lambda trial: (_ms(trial), -_accuracy(trial), trial.number))
+    best: list[Trial] = []
+    for trial in done:
+        if not best or _accuracy(trial) > _accuracy(best[-1]):
+            best.append(trial)
+    return tuple(best)
+
+
+def assemble(raw: Sequence[Any], model: str, speed: Speed) -> Sweep:
+    """The sweep's result from the trials of its study; twins of other trials and lost tries are left out."""
+    trials = tuple(
+        _trial(entry)
+        for entry in raw
+        if entry.state.name in {"COMPLETE", "RUNNING", "WAITING"} or "reason" in entry.user_attrs
+    )
+    named: list[Any] = next(
+        (entry.user_attrs[METRIC] for entry in raw if METRIC in entry.user_attrs), ["", "", None]
+    )
+    return Sweep(
+        model=model,
+        metric=named[0],
+        unit=named[1],
+        reference=named[2],
+        device=speed.device,
+        spread=speed.spread,
+        pareto=front(trials),
+        trials=trials,
+        speed=speed.label,
+    )
+
+
+def pick(sweep: Sweep, words: str) -> Trial:
+    """The Pareto point that a person's limit asks for.
+
+    Args:
+        sweep: a finished sweep.
+        words: "max-drop 0.5": the fastest point that loses at most 0.5 against the float model;
+            "min-accuracy 70": the fastest with at least 70; "max-ms 1.5": the most accurate within 1.5 ms.
+
+    Raises:
+        UsageError: not such a limit, or no point meets it.
+    """
+    name, limit = limit_of(words)
+    if name == "max-ms" and sweep.speed == "not timed":
+        raise UsageError(
+            "this sweep has no times", fix="set sweep.speed=estimated, engine or measured", where="--pick"
+        )
+    if name == "max-ms":
+        fitting = [trial for trial in sweep.pareto if _ms(trial) <= limit][::-1]
+    else:
+        least = _least(sweep, limit) if name == "max-drop" else limit
+        fitting = [trial for trial in sweep.pareto if _accuracy(trial) >= least]
+    if not fitting:
+        raise UsageError(
+            f"no Pareto point meets {words!r}", fix="loosen the limit, or search more", where="--pick"
+        )
+    return fitting[0]
+
+
+def limit_of(words: str) -> tuple[str, float]:
+    """The name and the number of a limit such as "max-drop 0.5".
+
+    Raises:
+        UsageError: not such a limit.
+    """
+    name, _, text = words.strip().partition(" ")
+    try:
+        limit = float(text)
+    except ValueError:
+        limit = math.nan
+    if math.isnan(limit) or name not in {"max-drop", "min-accuracy", "max-ms"}:
+        raise UsageError(
+            f"{words!r} is no limit",
+            fix="write 'max-drop 0.5', 'min-accuracy 70' or 'max-ms 1.5'",
+            where="--pick",
+        )
+    return name, limit
+
+
+def _least(sweep: Sweep, drop: float) -> float:
+    if sweep.reference is None:
+        raise UsageError(
+            f"{sweep.metric} has no value for the float model",
+            fix="write 'min-accuracy 30' instead",
+            where="--pick",
+        )
+    return sweep.reference - drop
+
+
+def _trial(entry: Any) -> Trial:
+    known = entry.user_attrs.get(OUTCOME) if entry.state.name == "COMPLETE" else None
+    return Trial(
+        number=entry.number,
+        state=_STATES[entry.state.name],
+        outcome=None if known is None else _OUTCOME.validate_python(known),
+        reason=str(entry.user_attrs.get("reason", "")),
+    )
+
+
+def _accuracy(trial: Trial) -> float:
+    assert trial.outcome is not None
+    return trial.outcome.accuracy
+
+
+def _ms(trial: Trial) -> float:
+    assert trial.outcome is not None
+    return trial.outcome.ms

@@ -1,0 +1,170 @@
+"""A sweep from order to Pareto front."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any, TypeVar
+
+from qdqtool.core.kinds import SWEEP
+from qdqtool.core.sweep import Sweep, Trial
+from qdqtool.pipeline.folder import RunFolder
+from qdqtool.pipeline.sweep.context import SweepContext, SweepOrder
+from qdqtool.pipeline.sweep.front import assemble, limit_of
+from qdqtool.pipeline.sweep.front import pick as choose
+from qdqtool.pipeline.sweep.space import Space
+from qdqtool.pipeline.sweep.storage import Storage, StorageLost
+from qdqtool.pipeline.sweep.study import Study
+from qdqtool.pipeline.sweep.workers import join_all
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+RANKING, REFERENCE = "ranking", "reference ms"
+_DRAWN = 50
+"""Trials of a sampler that draws, where nobody says how many."""
+_PAUSES_S = (1, 2, 4, 8, 16)
+"""Seconds between attempts to reach a storage that was lost."""
+OnProgress = Callable[[str, int, "int | None"], None]
+
+
+def sweep(wish: SweepOrder, pick: str = "", on_progress: OnProgress | None = None) -> Sweep:
+    """Search, and leave sweep.json and the run folder of every Pareto point in the sweep's folder.
+
+    Any number of workers may do the same sweep at a time, on one machine or many, when they share the storage. A
+    killed worker loses its running trial only; the same call again goes on. `pick` also makes the run folder "pick".
+
+    Raises:
+        MissingPackage: optuna is not installed.
+        UsageError: nothing to search, a limit that nothing meets, or the study belongs to other inputs.
+        InputFileError: the storage or the folder cannot be used.
+    """
+    tell = on_progress or _silent
+    if pick:
+        limit_of(pick)
+    if wish.cluster:
+        join_all(wish, join, tell)
+    bench = SweepContext(wish)
+    trials = _take_part(wish, bench, tell)
+    result = assemble(trials, wish.order.model.name, bench.speed)
+    _keep(bench, result, pick, tell)
+    return result
+
+
+def join(wish: SweepOrder) -> int:
+    """Do trials until none is left, without keeping run folders; how many there are. What a Dask worker does."""
+    return len(_take_part(wish, SweepContext(wish), _silent))
+
+
+def _take_part(wish: SweepOrder, bench: SweepContext, tell: OnProgress) -> list[Any]:
+    url = wish.storage or _file(wish.order.out)
+    with closing(_persevering(lambda: Storage(url), pauses=(1,))) as storage:
+        name = wish.study or f"qdqtool {wish.order.model.stem}"
+        study = _persevering(lambda: Study(storage, name, bench.identity, _sampler(wish)))
+        ranking = _persevering(
+            lambda: study.agreed(
+                RANKING, lambda: bench.ranking(lambda done, total: tell("rank nodes", done, total))
+            )
+        )
+        known = _persevering(lambda: study.agreed(REFERENCE, lambda: _spelled(bench.time_reference())))
+        bench.reference_ms = float(known[0]) if known else 0.0
+        space = Space(bench.options, tuple(ranking), wish.order.recipe, bench.reads)
+        return _search(study, space, bench, tell)
+
+
+def _spelled(ms: float | None) -> list[str]:
+    return [] if ms is None else [repr(ms)]
+
+
+def _search(study: Study, space: Space, bench: SweepContext, tell: OnProgress) -> list[Any]:
+    """Do trials until none is left, and return all of them."""
+    grid = bench.options.sampler == "grid"
+    goal = None if grid else min(bench.wish.trials or _DRAWN, space.size)
+    if grid:
+        _persevering(lambda: study.queue(space, bench.wish.trials))
+
+    def one_more() -> bool:
+        study.revive()
+        if not _go_on(study, goal, tell):
+            return False
+        study.step(space, lambda choice, note: bench.objective(space, choice, note), queued_only=grid)
+        return True
+
+    while _persevering(one_more):
+        pass  # every round may lose the storage and find it again
+    return _persevering(study.trials)
+
+
+def _persevering(act: Callable[[], T], pauses: tuple[int, ...] | None = None) -> T:
+    """Try again when the connection to the storage is lost; finished trials are kept there.
+
+    Raises:
+        StorageLost: it stays lost.
+    """
+    for pause in _PAUSES_S if pauses is None else pauses:
+        try:
+            return act()
+        except StorageLost as error:  # noqa: PERF203 -- this is what the loop is for
+            if error.full:
+                raise
+            log.warning("%s; trying again in %s s", error.what, pause)
+            time.sleep(pause)
+    return act()
+
+
+def _silent(_step: str, _done: int, _total: int | None) -> None:
+    """Tell nobody."""
+
+
+def _keep(bench: SweepContext, result: Sweep, pick: str, tell: OnProgress) -> None:
+    out = bench.order.out
+    for done, trial in enumerate(result.pareto):
+        tell("Pareto points", done, len(result.pareto))
+        bench.keep(_settings(trial), out / "pareto" / f"{trial.number:04}")
+    SWEEP.write(out / "sweep.json", result)
+    if pick:
+        bench.keep(_settings(choose(result, pick)), out / "pick")
+
+
+def _settings(trial: Trial) -> tuple[str, ...]:
+    assert trial.outcome is not None
+    return trial.outcome.settings
+
+
+def _go_on(study: Study, goal: int | None, tell: OnProgress) -> bool:
+    """Whether there is a trial to do; waits while only others are at work. `goal` is None for a queue."""
+    while True:
+        states = [trial.state.name for trial in study.trials() if _counts(trial)]
+        done, waiting, running = (
+            sum(name in wanted for name in states)
+            for wanted in ({"COMPLETE", "FAIL"}, {"WAITING"}, {"RUNNING"})
+        )
+        tell("trials", done, goal or len(states))
+        if waiting or (goal is not None and done + running < goal):
+            return True
+        if not running:
+            return False
+        time.sleep(1.0)
+        study.retire()
+        study.revive()
+
+
+def _counts(trial: Any) -> bool:
+    """A try that was lost on the way, or a twin of another trial, does not count."""
+    return trial.state.name in {"COMPLETE", "WAITING", "RUNNING"} or "reason" in trial.user_attrs
+
+
+def _file(out: Path) -> str:
+    """Address of a study in the sweep's own folder, which is made."""
+    RunFolder(out).make()
+    return f"sqlite:///{out / 'study.db'}"
+
+
+def _sampler(wish: SweepOrder) -> Any:
+    from optuna import samplers
+
+    options = wish.order.recipe.sweep
+    kinds = {"grid": samplers.RandomSampler, "tpe": samplers.TPESampler, "nsga2": samplers.NSGAIISampler}
+    return kinds[options.sampler](seed=options.seed)

@@ -1,0 +1,109 @@
+"""What a sweep may choose, as names that a study can store and settings that a recipe understands."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from glob import escape
+from itertools import product
+from math import prod
+
+from qdqtool.core.recipe import Recipe, SweepOptions
+from qdqtool.core.sweep import Value
+from qdqtool.errors import UsageError
+from qdqtool.pipeline import recipes
+
+KEEP = "keep_float"
+SHRINK = "range into "
+"""Before the name of a node: the factor on the range of what it reads."""
+Choice = Mapping[str, Value]
+
+
+class Space:
+    """All choices of a sweep; a choice has one value for every name."""
+
+    def __init__(
+        self,
+        options: SweepOptions,
+        ranking: tuple[str, ...],
+        base: Recipe | None = None,
+        reads: Mapping[str, str] | None = None,
+    ) -> None:
+        """Take the recipe's section, the quantized nodes, most sensitive first, and the recipe that is changed.
+
+        `reads` is the quantized activation that a node reads, by the node's name.
+
+        Raises:
+            UsageError: nothing to choose from, or a key or value that no recipe knows; all mistakes at once.
+        """
+        self._ranking = ranking
+        self._base = base or Recipe()
+        self._reads = reads or {}
+        counts = sorted({min(count, len(ranking)) for count in options.keep_float})
+        self.values: dict[str, tuple[Value, ...]] = {
+            **{key: tuple(dict.fromkeys(values)) for key, values in sorted(options.space.items())},
+            KEEP: tuple(counts) or (0,),
+            **{SHRINK + node: tuple(dict.fromkeys(options.factors)) for node in self._tuned(options.tune)},
+        }
+        empty = [key for key, values in self.values.items() if not values]
+        if empty or all(len(values) == 1 for values in self.values.values()):
+            raise UsageError(
+                f"leaves nothing to search{': no values for ' + ', '.join(empty) if empty else ''}",
+                fix="give at least one key two values, such as calibrate.method: [max, entropy]",
+                where="sweep.space",
+            )
+        for key, values in self.values.items():
+            for value in values if not _is_own(key) else ():
+                recipes.load(None, [_setting(key, value)])
+
+    @property
+    def size(self) -> int:
+        """How many choices there are."""
+        return prod(map(len, self.values.values()))
+
+    def grid(self) -> Iterator[dict[str, Value]]:
+        """Every choice, the last name changing fastest."""
+        for values in product(*self.values.values()):
+            yield dict(zip(self.values, values, strict=True))
+
+    def kept(self, choice: Choice) -> tuple[str, ...]:
+        """The nodes that stay float under `choice`."""
+        return self._ranking[: int(choice[KEEP])]
+
+    def settings(self, choice: Choice) -> tuple[str, ...]:
+        """`choice` as `--set` takes it."""
+        changes = [_setting(key, value) for key, value in choice.items() if not _is_own(key)]
+        if self.kept(choice):
+            kept = [*self._base.place.exclude, *(escape(name) for name in self.kept(choice))]
+            changes.append(_setting("place.exclude", kept))
+        factors = self._factors(choice)
+        if factors:
+            changes.append(
+                _setting("calibrate.shrink", {**factors, **_others(self._base.calibrate.shrink, factors)})
+            )
+        return tuple(changes)
+
+    def _tuned(self, most: int) -> list[str]:
+        """The most sensitive nodes whose ranges are searched; of nodes that read the same tensor the first."""
+        first = {self._reads[node]: node for node in reversed(self._ranking) if node in self._reads}
+        return [node for node in self._ranking if node in first.values()][:most]
+
+    def _factors(self, choice: Choice) -> dict[str, Value]:
+        return {
+            escape(self._reads[key.removeprefix(SHRINK)]): value
+            for key, value in choice.items()
+            if key.startswith(SHRINK) and value != 1
+        }
+
+
+def _others(known: Mapping[str, float], factors: Mapping[str, Value]) -> dict[str, float]:
+    return {pattern: factor for pattern, factor in known.items() if pattern not in factors}
+
+
+def _is_own(key: str) -> bool:
+    """Whether a name is a choice of the sweep, and no key of the recipe."""
+    return key == KEEP or key.startswith(SHRINK)
+
+
+def _setting(key: str, value: object) -> str:
+    return f"{key}={json.dumps(value)}"

@@ -1,0 +1,195 @@
+"""The second objective of a sweep: how long an inference takes, and where that figure comes from.
+
+estimated: a roofline over the layers of the engine that TensorRT for RTX builds, for a GPU that need not be here.
+engine: the engine itself on this machine's GPU, in turns with the engine of the base recipe.
+measured: onnxruntime on this machine's CPU, in turns with the float model.
+none: no time at all; accuracy alone counts.
+
+What is measured in turns gives a ratio, which a busy machine hardly moves; it is multiplied by the time that the first
+worker found for the reference. So the trials of all workers can be compared.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from qdqtool.backends.gpu import gpus
+from qdqtool.backends.timing.measure import TimeRequest, Timing
+from qdqtool.backends.timing.measure import measure as time_engines
+from qdqtool.backends.timing.ort import OrtClock
+from qdqtool.backends.timing.rounds import Effort, take_turns
+from qdqtool.backends.timing.verdict import TimingVerdict, judge
+from qdqtool.core.kinds import ENGINE
+from qdqtool.core.operators import COMPUTE
+from qdqtool.core.placement import Placement
+from qdqtool.core.report import Summary
+from qdqtool.engine.devices import find_device
+from qdqtool.engine.estimate import SPREAD, estimate
+from qdqtool.engine.view import view
+from qdqtool.errors import MissingPackage
+from qdqtool.graph.model import Model
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_ROUNDS, _TURN_S = 10, 0.03
+"""Turns of each model, and how long one should be in seconds."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Try:
+    """What one configuration came to, beside its accuracy.
+
+    Attributes:
+        ms: milliseconds of one inference; 0 where no time counts.
+        low, high: 95 % interval of a measured time.
+        nodes_int8, nodes_total: compute nodes: in the engine, or as placed where there is none.
+        kernels: kernels of the engine; None without one.
+    """
+
+    ms: float
+    nodes_int8: int
+    nodes_total: int
+    low: float | None = None
+    high: float | None = None
+    kernels: int | None = None
+
+
+class Estimated:
+    """Time of the real engine's layers by a roofline."""
+
+    label = "estimated"
+    spread = SPREAD
+
+    def __init__(self, device: str) -> None:
+        self._device = find_device(device)
+        self.device = self._device.name
+
+    def of_run(self, summary: Summary, folder: Path) -> Try:
+        """The engine in a finished run folder."""
+        ms = estimate(view(ENGINE.read(folder / "layers.json")), self._device).ms
+        return in_engine(summary, (ms, None, None))
+
+
+Times = tuple[float, float, float]
+"""Milliseconds of one inference, and the ends of their 95 % interval."""
+
+
+class OnGpu:
+    """Time of the real engine on the GPU that is here, between CUDA events."""
+
+    label = "measured"
+    spread = None
+
+    def __init__(self, _device: str, timer: Callable[[TimeRequest], Timing] = time_engines) -> None:
+        """The GPU of the estimate does not matter here.
+
+        Raises:
+            MissingPackage: there is no GPU.
+        """
+        found = gpus()
+        if not found:
+            raise MissingPackage(
+                "there is no NVIDIA GPU here to time engines on",
+                fix="set sweep.speed=estimated, or run the sweep on a machine with a GPU; see qdqtool doctor",
+            )
+        self.device = found[0].name
+        self._timer = timer
+
+    def reference(self, engine: Path) -> float:
+        """Milliseconds of an engine by itself."""
+        return self._timer(_in_turns(engine)).summaries[0].median
+
+    def of_engines(self, before: Path, after: Path, reference_ms: float) -> Times:
+        """The engine `after`, timed in turns with one that takes `reference_ms`."""
+        (verdict,) = self._timer(_in_turns(before, after)).verdicts
+        return _scaled(reference_ms, verdict)
+
+
+class Measured:
+    """Latency on onnxruntime's CPU, as fast as onnxruntime can."""
+
+    label = "measured"
+    device = "onnxruntime's CPU"
+    spread = None
+
+    def __init__(self, _device: str) -> None:
+        """The GPU of the estimate does not matter here."""
+
+    def reference(self, model: Path, feeds: Mapping[str, NDArray[Any]]) -> float:
+        """Milliseconds of a model by itself."""
+        clock = OrtClock(model, "cpu", feeds)
+        (series,) = take_turns([clock], _effort(clock))
+        return median(series.times)
+
+    def of_models(
+        self, before: Path, after: Path, feeds: Mapping[str, NDArray[Any]], reference_ms: float
+    ) -> Times:
+        """The model `after`, timed in turns with one that takes `reference_ms`."""
+        clocks = [OrtClock(path, "cpu", feeds) for path in (before, after)]
+        plain, quantized = take_turns(clocks, _effort(clocks[0]))
+        return _scaled(reference_ms, judge(plain, quantized))
+
+
+class Untimed:
+    """No time: accuracy alone counts."""
+
+    label = "not timed"
+    device = ""
+    spread = None
+
+    def __init__(self, _device: str) -> None:
+        """No GPU matters here."""
+
+
+Speed = Estimated | OnGpu | Measured | Untimed
+SPEEDS: dict[str, Callable[[str], Speed]] = {
+    "estimated": Estimated,
+    "engine": OnGpu,
+    "measured": Measured,
+    "none": Untimed,
+}
+
+
+def in_engine(summary: Summary, times: tuple[float, float | None, float | None]) -> Try:
+    """A try whose nodes are counted in its engine."""
+    ms, low, high = times
+    return Try(
+        ms=ms,
+        low=low,
+        high=high,
+        nodes_int8=summary.nodes_int8 or 0,
+        nodes_total=summary.nodes_total or 0,
+        kernels=summary.kernels,
+    )
+
+
+def placed(model: Model, placement: Placement) -> tuple[int, int]:
+    """How many compute nodes placement wants in INT8, and how many there are."""
+    compute = {node.name for node in model.view.nodes if node.op in COMPUTE}
+    wanted = {decision.slot.node for decision in placement.quantized}
+    return len(compute & wanted), len(compute)
+
+
+def _in_turns(*engines: Path) -> TimeRequest:
+    """The engines are the sweep's own, so they are trusted."""
+    return TimeRequest(candidates=engines, trust=True)
+
+
+def _effort(clock: OrtClock) -> Effort:
+    """Turns that are long enough to be measured and short enough to be many."""
+    start = time.perf_counter()
+    clock.warm_up(0.0)
+    once = time.perf_counter() - start
+    iterations = max(1, min(100, round(_TURN_S / once)))
+    return Effort(rounds=_ROUNDS, iterations=iterations, warm_up_ms=100 * _TURN_S)
+
+
+def _scaled(reference_ms: float, verdict: TimingVerdict) -> Times:
+    slow, fast = verdict.low or verdict.speedup, verdict.high or verdict.speedup
+    return reference_ms / verdict.speedup, reference_ms / fast, reference_ms / slow

@@ -1,0 +1,300 @@
+"""The study that all workers of a sweep share: who does which trial, and what happens to trials of dead workers.
+
+A running trial shows every few seconds that its worker lives. One that has shown nothing for a minute, by the clock of
+whoever waits for it, is queued again; on the machine where its worker ran, at once. Should that worker live after all,
+what it found no longer counts. With the grid sampler the queue holds every choice exactly once, so no number of workers
+changes what is tried.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from qdqtool.core.sweep import Value
+from qdqtool.errors import BuildError, UsageError
+from qdqtool.pipeline.sweep.space import Choice, Space
+from qdqtool.pipeline.sweep.storage import Storage, StorageLost, hidden, speaking_plainly
+
+BEAT_S = 5.0
+GRACE_S = 60.0
+QUEUED = "queued"
+WORKER = "worker"
+BEAT = "beat"
+REASON = "reason"
+CHOICE = "choice"
+Objective = Callable[[dict[str, Value], Callable[[str, Any], None]], tuple[float, float]]
+
+
+class Watch:
+    """Notices running trials that show no sign of life; no clock but this process's own is asked."""
+
+    def __init__(self, patience_s: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self.patience_s = GRACE_S if patience_s is None else patience_s
+        self.clock = clock
+        self.seen: dict[int, tuple[Any, float]] = {}
+
+    def silent(self, signs: Mapping[int, Any]) -> list[int]:
+        """The numbers of the trials whose last sign, None for one that gave none yet, is older than the patience."""
+        now = self.clock()
+        known = self.seen
+        self.seen = {
+            number: known[number] if number in known and known[number][0] == sign else (sign, now)
+            for number, sign in signs.items()
+        }
+        return [number for number, (_, since) in self.seen.items() if now - since > self.patience_s]
+
+
+@contextmanager
+def beating(trial: Any, url: str) -> Iterator[None]:
+    """Show every few seconds that somebody is at work on this trial."""
+    import optuna
+
+    over = threading.Event()
+    trial.set_user_attr(BEAT, 0)
+
+    def beat() -> None:
+        count = 0
+        while not over.wait(BEAT_S):
+            count += 1
+            # A beat that gets lost is no matter: whoever settles the trial will meet the same storage and state.
+            with suppress(StorageLost, optuna.exceptions.UpdateFinishedTrialError), speaking_plainly(url):
+                trial.set_user_attr(BEAT, count)
+
+    heart = threading.Thread(target=beat, name="beat", daemon=True)
+    heart.start()
+    try:
+        yield
+    finally:
+        over.set()
+        heart.join(BEAT_S)
+
+
+class Study:
+    """One study in its storage."""
+
+    def __init__(self, storage: Storage, name: str, identity: Mapping[str, str], sampler: Any) -> None:
+        """Open the study `name`, or make it.
+
+        Raises:
+            UsageError: the study was made for other inputs.
+            InputFileError: the storage cannot be used.
+        """
+        import optuna
+
+        self.url = storage.url
+        self.storage = storage
+        self.watch = Watch()
+        self._mine: int | None = None
+        with speaking_plainly(self.url):
+            self.study = optuna.create_study(
+                storage=storage.opened,
+                study_name=name,
+                sampler=sampler,
+                directions=["maximize", "minimize"],
+                load_if_exists=True,
+            )
+            for key, value in identity.items():
+                known = self.study.user_attrs.get(key)
+                if known is None:
+                    self.study.set_user_attr(key, value)
+                elif known != value:
+                    raise UsageError(
+                        f"the study {name!r} was made with another {key}",
+                        fix="choose another --out or --study, or go on with the inputs it was made for",
+                        where=hidden(self.url),
+                    )
+
+    def agreed(self, key: str, make: Callable[[], list[str]]) -> list[str]:
+        """What the first worker made and left under `key` for all the others.
+
+        It is kept as the first trial of a study of its own: trials are numbered one after the other, so that of two
+        workers that finish at the same instant both take the same one's.
+        """
+        import optuna
+
+        with speaking_plainly(self.url):
+            if not self._minutes(key).trials:
+                made = optuna.trial.create_trial(value=0.0, user_attrs={key: make()})
+                self._minutes(key).add_trial(made)
+            first = min(self._minutes(key).trials, key=lambda trial: trial.number)
+            return [str(entry) for entry in first.user_attrs[key]]
+
+    def _minutes(self, key: str) -> Any:
+        """The study of its own, opened anew: one that has added a trial may miss those that were added just before."""
+        import optuna
+
+        name = f"{self.study.study_name}: {key}"
+        return optuna.create_study(storage=self.storage.opened, study_name=name, load_if_exists=True)
+
+    def queue(self, space: Space, most: int | None) -> None:
+        """Queue the first `most` choices of the grid, each once, however many workers and sweeps do this."""
+        choices = list(islice(space.grid(), most))
+        with speaking_plainly(self.url):
+            known = int(self.study.user_attrs.get(QUEUED, 0))
+            for choice in choices[known:]:
+                self.study.enqueue_trial(dict(choice), user_attrs={CHOICE: dict(choice)}, skip_if_exists=True)
+            if len(choices) > known:
+                self.study.set_user_attr(QUEUED, len(choices))
+
+    def revive(self) -> None:
+        """Queue again what was left unfinished: by dead workers of this machine, by Ctrl-C, by a lost connection.
+
+        Call it between trials only: whatever this process seems to be running then is lost.
+        """
+        import optuna
+
+        state = optuna.trial.TrialState
+        with speaking_plainly(self.url):
+            for trial in self.study.get_trials(deepcopy=False, states=(state.RUNNING,)):
+                if trial.number == self._mine or _is_orphan(trial):
+                    self._settle(trial.number, state.FAIL)
+            settled = [
+                _choice(trial) for trial in self.study.get_trials(deepcopy=False) if _is_settled(trial)
+            ]
+            for trial in self.study.get_trials(deepcopy=False, states=(state.FAIL,)):
+                if _choice(trial) and _choice(trial) not in settled:
+                    self.study.enqueue_trial(_choice(trial), user_attrs={CHOICE: _choice(trial)})
+                    settled.append(_choice(trial))
+
+    def retire(self) -> None:
+        """Give up on trials whose workers have been silent for too long; they are queued again."""
+        import optuna
+
+        state = optuna.trial.TrialState
+        with speaking_plainly(self.url):
+            running = self.study.get_trials(deepcopy=False, states=(state.RUNNING,))
+            for number in self.watch.silent({trial.number: trial.user_attrs.get(BEAT) for trial in running}):
+                self._settle(number, state.FAIL)
+
+    def step(self, space: Space, objective: Objective, *, queued_only: bool) -> None:
+        """Do one trial; one that the builder refuses counts as failed, any other error ends the sweep.
+
+        A trial that others settled in the meantime, because they took this worker for dead, is left to them.
+        """
+        import optuna
+
+        with speaking_plainly(self.url), suppress(optuna.exceptions.UpdateFinishedTrialError):
+            trial = self.study.ask()
+            self._mine = trial.number
+            with beating(trial, self.url):
+                self._do(trial, space, objective, queued_only=queued_only)
+
+    def _do(self, trial: Any, space: Space, objective: Objective, *, queued_only: bool) -> None:
+        import optuna
+
+        state = optuna.trial.TrialState
+        try:
+            values = self._try(trial, space, objective, queued_only=queued_only)
+        except optuna.TrialPruned:
+            self._settle(trial.number, state.PRUNED)
+        except BuildError:
+            self._settle(trial.number, state.FAIL)
+        except BaseException:
+            with suppress(StorageLost), speaking_plainly(self.url):
+                self._settle(trial.number, state.FAIL)
+            raise
+        else:
+            if math.isnan(sum(values)):
+                trial.set_user_attr(REASON, "the accuracy or the time is not a number")
+                self._settle(trial.number, state.FAIL)
+            else:
+                self._settle(trial.number, state.COMPLETE, values)
+
+    def _settle(self, number: int, state: Any, values: tuple[float, float] | None = None) -> None:
+        """End a trial, unless another worker has settled it in the meantime."""
+        import optuna
+
+        with suppress(optuna.exceptions.UpdateFinishedTrialError):
+            self.study.tell(number, values, state=state, skip_if_finished=True)
+
+    def _try(
+        self, trial: Any, space: Space, objective: Objective, *, queued_only: bool
+    ) -> tuple[float, float]:
+        import optuna
+
+        trial.set_user_attr(WORKER, f"{_machine()}:{os.getpid()}")
+        queued = CHOICE in trial.user_attrs
+        choice = {
+            name: trial.suggest_categorical(name, list(values)) for name, values in space.values.items()
+        }
+        if queued_only and not queued:
+            raise optuna.TrialPruned
+        if self._has_twin(trial.number, choice):
+            if not queued:
+                self._queue_another(space)
+            raise optuna.TrialPruned
+        try:
+            return objective(choice, trial.set_user_attr)
+        except BuildError as error:
+            trial.set_user_attr(REASON, str(error))
+            raise
+
+    def _has_twin(self, number: int, choice: Choice) -> bool:
+        """Whether an earlier trial, finished or at work, has the same choice: the lower number stays."""
+        trials = self.study.get_trials(deepcopy=False)
+        return any(
+            other.number < number and _choice(other) == choice and _is_settled(other) for other in trials
+        )
+
+    def _queue_another(self, space: Space) -> None:
+        """Queue a choice that nobody tried: a sampler that likes one choice would draw it again for ever."""
+        taken = [_choice(trial) for trial in self.study.get_trials(deepcopy=False) if _is_settled(trial)]
+        choice = next((choice for choice in space.grid() if choice not in taken), None)
+        if choice is not None:
+            self.study.enqueue_trial(choice, user_attrs={CHOICE: choice})
+
+    def trials(self) -> list[Any]:
+        """All trials as optuna knows them."""
+        with speaking_plainly(self.url):
+            return list(self.study.get_trials(deepcopy=False))
+
+
+def _choice(trial: Any) -> dict[str, Value]:
+    """The values of a trial, also of one that waits in the queue, or was lost before it drew them all."""
+    return dict(trial.user_attrs.get(CHOICE) or trial.params)
+
+
+def _is_settled(trial: Any) -> bool:
+    """Whether this trial has or will have a result, or was refused for good."""
+    import optuna
+
+    state = optuna.trial.TrialState
+    return trial.state in {state.WAITING, state.RUNNING, state.COMPLETE} or (
+        trial.state is state.FAIL and REASON in trial.user_attrs
+    )
+
+
+def _is_orphan(trial: Any) -> bool:
+    """Whether the worker of a running trial was this process, or one of this machine that is gone."""
+    machine, _, process = str(trial.user_attrs.get(WORKER, "")).rpartition(":")
+    if machine != _machine() or not process.isdigit():
+        return False
+    return int(process) == os.getpid() or not _lives(int(process))
+
+
+def _machine() -> str:
+    """A name under which process numbers mean something: machines and containers may share a host name."""
+    names = [socket.gethostname()]
+    with suppress(OSError):
+        names += [Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()]
+        names += [str(Path("/proc/self/ns/pid").readlink())]
+    return "/".join(names)
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,86 @@
+"""A sweep on Dask: every worker takes part in the study, as if the command had been started there.
+
+The workers must see the model, the samples and the sweep's folder under the same paths. What they find is in the
+storage, so a worker that dies loses its running trial only, and the scheduler itself holds nothing that matters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from threading import Lock
+
+from qdqtool.errors import MissingPackage
+from qdqtool.pipeline.cluster import absolute, client_of
+from qdqtool.pipeline.sweep.context import SweepOrder
+
+_ONE_AT_A_TIME = Lock()
+"""A process does one trial at a time: its unfinished trials are told from lost ones by that."""
+
+
+def join_all(
+    wish: SweepOrder, join: Callable[[SweepOrder], int], tell: Callable[[str, int, int | None], None]
+) -> None:
+    """Let all workers of the cluster do `join` until no trial is left.
+
+    Raises:
+        MissingPackage: dask.distributed is not installed, no scheduler answers, or workers keep dying.
+        QdqError: a worker found the inputs wrong.
+    """
+    alone = _absolute(wish)
+    with client_of(wish.cluster) as client:
+        from distributed import KilledWorker, as_completed
+
+        client.wait_for_workers(1, timeout=60)
+        workers = sorted(client.scheduler_info()["workers"])
+        futures = [
+            client.submit(
+                _one_at_a_time,
+                join,
+                alone,
+                key=f"sweep-{number}-{worker}",
+                workers=[worker],
+                allow_other_workers=True,
+                pure=False,
+                retries=2,
+            )
+            for number, worker in enumerate(workers)
+        ]
+        try:
+            for done, future in enumerate(as_completed(futures)):
+                future.result()
+                tell("workers done", done + 1, len(futures))
+        except KilledWorker as error:
+            raise MissingPackage(
+                f"workers died again and again: {error}",
+                fix="give them more memory; finished trials are kept",
+            ) from error
+        finally:
+            client.cancel(futures)
+
+
+def _one_at_a_time(join: Callable[[SweepOrder], int], wish: SweepOrder) -> int:
+    with _ONE_AT_A_TIME:
+        return join(wish)
+
+
+def _absolute(wish: SweepOrder) -> SweepOrder:
+    """The same wish with paths that mean the same on every worker, and no further cluster."""
+    order = wish.order
+    labels = None if order.labels is None else str(Path(order.labels).resolve())
+    evaluation = None if order.eval_samples is None else absolute(order.eval_samples)
+    order = replace(
+        order,
+        model=order.model.resolve(),
+        samples=absolute(order.samples),
+        eval_samples=evaluation,
+        labels=labels,
+        out=order.out.resolve(),
+        cache=None if order.cache is None else order.cache.resolve(),
+    )
+    recipe = wish.recipe
+    known = recipe is not None and Path(recipe).is_file()
+    return replace(
+        wish, order=order, recipe=str(Path(recipe or "").resolve()) if known else recipe, cluster=""
+    )

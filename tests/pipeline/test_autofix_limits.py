@@ -1,0 +1,279 @@
+"""audit --fix within limits: labels, a builder without kernels, the budget, and ties that an edit breaks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import onnx
+import pytest
+
+from qdqtool.backends import BUILDERS
+from qdqtool.backends.building.refusals import NoKernelError
+from qdqtool.cli.app import run
+from qdqtool.core.calibration import CalibrationTable, TensorRange
+from qdqtool.core.fixes import SlotEdit
+from qdqtool.core.placement import Decision, Placement, QuantSpec, Slot, SlotKind, Tie
+from qdqtool.core.recipe import InsertOptions
+from qdqtool.graph.load import load
+from qdqtool.pipeline.autofix import builder as candidate_builder
+from qdqtool.pipeline.autofix.drafts import Placed
+from tests import models
+from tests.audit.graphs import GRAPHS, Quantized
+
+
+@pytest.fixture
+def rtx():
+    """Building needs TensorRT for RTX."""
+    return pytest.importorskip("tensorrt_rtx", reason="needs tensorrt-rtx (pip install 'qdqtool[rtx]')")
+
+
+def fixed(capsys, model: Path, *more: str) -> dict:
+    capsys.readouterr()
+    line = ["audit", str(model), "--fix", "--json", "--out", str(model.with_name("out")), *more]
+    assert run(line) == 0
+    data: dict = json.loads(capsys.readouterr().out)["data"]
+    return data
+
+
+def of(report: dict, subject: str) -> list[tuple[str, str]]:
+    return [(trial["outcome"], trial["why"]) for trial in report["trials"] if trial["subject"] == subject]
+
+
+def classifier() -> onnx.ModelProto:
+    """The largest mean of channels 1 to 4 is the class; the activation of the convolution has no Q/DQ."""
+    s = Quantized()
+    values = np.zeros((4, 8, 1, 1), np.float32)
+    values[np.arange(4), np.arange(1, 5)] = 1
+    weight = s.qdq("c1_w", s.constant("c1_w", values), np.full(4, 1 / 127), 0)
+    y = s.node("Conv", [s.input("x", [1, 8, 4, 4]), weight], "c1_y", name="c1")
+    y = s.node("GlobalAveragePool", [y], "mean", name="mean")
+    s.output(s.node("Flatten", [y], "logits", name="flat"), [1, 4])
+    return s.model()
+
+
+def labelled(folder: Path, outlier: float) -> list[str]:
+    """Twenty samples with one channel that is `outlier` times as large as the others, and their classes."""
+    random = np.random.default_rng(0)
+    x = random.standard_normal((20, 8, 4, 4)).astype(np.float32)
+    classes = x[:, 1:5].mean(axis=(2, 3)).argmax(axis=1)
+    x[:, 0] *= outlier
+    np.savez(folder / "samples.npz", x=x)
+    np.save(folder / "labels.npy", classes)
+    labels = ["--labels", str(folder / "labels.npy"), "--set", "compare.task=classify"]
+    return ["--samples", str(folder / "samples.npz"), *labels]
+
+
+@pytest.mark.rtx
+@pytest.mark.usefixtures("rtx")
+@pytest.mark.parametrize(("outlier", "outcome"), [(1.0, "kept"), (3000.0, "rejected")])
+def test_with_labels_the_task_metric_decides(outlier: float, outcome: str, tmp_path: Path, capsys):
+    model = models.save(classifier(), tmp_path)
+    report = fixed(capsys, model, *labelled(tmp_path, outlier), "--max-drop", "5")
+    assert (report["metric"], report["before"]["accuracy"]) == ("top1", 100.0)
+    assert of(report, "c1")[0][0] == outcome
+    assert report["after"]["accuracy"] >= 95
+    if outcome == "rejected":
+        assert of(report, "c1")[0][1].startswith("top1 would fall from 100 to")
+
+
+class Picky:
+    """TensorRT for RTX, but without an INT8 kernel for some nodes, as other targets are."""
+
+    def __init__(self, *nodes: str) -> None:
+        self.nodes = nodes
+        self.builds = 0
+        self.rtx = BUILDERS.load("rtx")
+
+    def load(self, _name: str) -> Picky:
+        return self
+
+    def version(self) -> str:
+        return str(self.rtx.version())
+
+    def build(self, request, on_progress=None):
+        self.builds += 1
+        view = load(request.model).view
+        for name in self.nodes:
+            makers = [view.producer(tensor) for tensor in view.by_name[name].inputs]
+            if any(maker is not None and maker.op == "DequantizeLinear" for maker in makers):
+                raise NoKernelError("Could not find any implementation", fix="keep it float", node=name)
+        return self.rtx.build(request, on_progress)
+
+
+def picky(monkeypatch: pytest.MonkeyPatch, *nodes: str) -> Picky:
+    builder = Picky(*nodes)
+    monkeypatch.setattr(candidate_builder, "BUILDERS", builder)
+    return builder
+
+
+@pytest.mark.rtx
+@pytest.mark.usefixtures("rtx")
+def test_a_node_without_a_kernel_loses_its_pairs_and_the_search_goes_on(tmp_path: Path, capsys, monkeypatch):
+    """c2 has no kernel; c3 is a fallback that can be mended, which is found although the first build was refused."""
+    s = Quantized()
+    x = s.relu("r1", s.qconv("c1", s.input("x", [1, 8, 16, 16])))
+    x = s.relu("r2", s.qconv("c2", x))
+    s.output(s.relu("r3", s.qconv("c3", x, weight=False)), [1, 8, 16, 16])
+    builder = picky(monkeypatch, "c2")
+    report = fixed(capsys, models.save(s.model(), tmp_path), "--samples", "none")
+    outcome, why = of(report, "c2")[0]
+    assert outcome == "kept"
+    assert "could not find any implementation" in why
+    assert of(report, "c3")[0][0] == "kept"
+    assert (report["before"]["int8"], report["after"]["int8"]) == (1, 2)
+    # The first engine is the one that was asked about; its second attempt and the trial of c3 count.
+    assert report["builds"] == builder.builds - 1 == 2
+    view = load(tmp_path / "out" / "model.qdq.onnx").view
+    assert view.by_name["c2"].inputs[0] == "r1_y"
+
+
+@pytest.mark.rtx
+@pytest.mark.usefixtures("rtx")
+def test_engines_without_a_kernel_count_against_the_budget(tmp_path: Path, capsys, monkeypatch):
+    builder = picky(monkeypatch, "c1", "c2", "c3")
+    model = models.save(GRAPHS["fine"](), tmp_path)
+    line = ["audit", str(model), "--fix", "--samples", "none", "--out", str(tmp_path / "out")]
+    assert run([*line, "--budget", "2"]) == 4
+    assert builder.builds == 3
+    assert "Could not find any implementation" in capsys.readouterr().err
+
+
+def joined(small: float) -> onnx.ModelProto:
+    """Two convolutions of which one gives values `small` times as large; a Concat gives both one scale."""
+    s = Quantized()
+    x = s.input("x", [1, 8, 8, 8])
+    values = (small * s.random.standard_normal((8, 8, 1, 1))).astype(np.float32)
+    weight = s.qdq("c2_w", s.constant("c2_w", values), small / 40)
+    large = s.relu("r1", s.qconv("c1", x, kernel=1))
+    little = s.relu("r2", s.node("Conv", [s.qdq("c2_x", x), weight], "c2_y", name="c2"))
+    parts = [s.qdq("large", large, 0.05), s.qdq("little", little, 0.05)]
+    s.node("Concat", parts, "cat_y", name="cat", axis=1)
+    s.output("cat_y", [1, 16, 8, 8])
+    return s.model()
+
+
+@pytest.mark.rtx
+@pytest.mark.usefixtures("rtx")
+def test_no_trial_begins_when_the_time_is_used_up(tmp_path: Path, capsys):
+    model = models.save(GRAPHS["float_weight"](), tmp_path)
+    report = fixed(capsys, model, "--samples", "none", "--time-budget", "0")
+    assert report["builds"] == 0
+    assert of(report, "c2")[0] == ("not tried", "the 0 seconds of --time-budget are used up")
+
+
+class Killed(BaseException):
+    """Ends the process in the test, as a kill does: nobody catches it."""
+
+
+@pytest.mark.rtx
+@pytest.mark.usefixtures("rtx")
+def test_a_killed_search_goes_on_with_what_it_had_built(tmp_path: Path, capsys, monkeypatch):
+    model = models.save(GRAPHS["float_weight"](), tmp_path)
+    before, out = model.read_bytes(), tmp_path / "out"
+    line = ["audit", str(model), "--fix", "--samples", "none", "--out", str(out)]
+
+    def die(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as context:
+        context.setattr("qdqtool.pipeline.autofix.run._deliver", die)
+        with pytest.raises(Killed):
+            run(line)
+    built = {entry.name: entry.stat().st_mtime_ns for entry in (out / ".builds").iterdir()}
+    assert len(built) == 2
+    with monkeypatch.context() as context:
+        context.setattr("qdqtool.pipeline.autofix.run.FIXES", SimpleNamespace(write=die))
+        with pytest.raises(Killed):
+            run(line)
+    assert {entry.name: entry.stat().st_mtime_ns for entry in (out / ".builds").iterdir()} == built
+    assert run(line) == 0
+    assert "goes on in" in capsys.readouterr().err
+    assert not (out / ".builds").exists()
+    assert model.read_bytes() == before
+    assert run(["audit", str(out), "--fail-on", "warning", "--ignore", "fp16_off"]) == 0
+    assert run(line) == 2
+
+
+@pytest.mark.rtx
+@pytest.mark.usefixtures("rtx")
+@pytest.mark.parametrize(("small", "outcomes"), [(0.05, ["kept"]), (1.0, [])])
+def test_branches_of_very_different_size_get_scales_of_their_own(
+    small: float, outcomes: list[str], tmp_path: Path, capsys
+):
+    proto = joined(small)
+    model = models.save(proto, tmp_path)
+    np.savez(tmp_path / "samples.npz", **models.feeds(proto, seed=0, batch=1))
+    report = fixed(capsys, model, "--samples", str(tmp_path / "samples.npz"))
+    assert [outcome for outcome, _ in of(report, "cat")] == outcomes
+    if outcomes:
+        assert report["after"]["accuracy"] > report["before"]["accuracy"]
+        assert report["after"]["kernels"] <= report["before"]["kernels"]
+
+
+@pytest.mark.rtx
+@pytest.mark.usefixtures("rtx")
+def test_values_that_overflow_fp16_are_named_after_a_fix_too(tmp_path: Path, capsys):
+    s = models.Sketch()
+    x = s.relu("r1", s.conv("c1", s.input("x", [1, 8, 8, 8]), (8, 8)))
+    x = s.node("Mul", [x, s.constant("huge", np.float32(1e6))], "large", name="scaling")
+    x = s.node("Mul", [x, s.constant("tiny", np.float32(1e-6))], "small", name="back")
+    proto = models_with(s, s.relu("r2", s.conv("c2", x, (8, 8))))
+    model, samples = models.save(proto, tmp_path), tmp_path / "samples.npz"
+    np.savez(samples, **models.feeds(proto, seed=0, batch=1))
+    old, new = tmp_path / "run", tmp_path / "run-fixed"
+    assert (
+        run(
+            [
+                "run",
+                str(model),
+                "--samples",
+                str(samples),
+                "--out",
+                str(old),
+                "--set",
+                "insert.types=fp16",
+                "--set",
+                "insert.overflow=keep",
+            ]
+        )
+        == 0
+    )
+    assert run(["audit", str(old), "--fix", "--samples", str(samples)]) == 0
+    notes = [json.loads((folder / "insertion.json").read_text())["data"]["notes"] for folder in (old, new)]
+    assert any("large" in note for note in notes[0])
+    assert notes[0] == notes[1]
+
+
+def models_with(sketch: models.Sketch, result: str) -> onnx.ModelProto:
+    sketch.output(result, [1, 8, 8, 8])
+    return sketch.model()
+
+
+def test_an_edit_that_gives_a_branch_its_own_range_unties_it(tmp_path: Path):
+    s = models.Sketch()
+    x = s.input("x", [1, 4, 8, 8])
+    parts = [s.relu(f"r{number}", x) for number in range(3)]
+    s.output(s.node("Concat", parts, "y", name="cat", axis=1), [1, 12, 8, 8])
+    decisions = tuple(
+        Decision(
+            slot=Slot(node="cat", index=index),
+            tensor=name,
+            op="Concat",
+            kind=SlotKind.ACTIVATION,
+            quantize=True,
+            spec=QuantSpec(),
+            opinions=(),
+        )
+        for index, name in enumerate(parts)
+    )
+    placement = Placement(
+        decisions=decisions, ties=(Tie(tensors=tuple(parts), rule="concat", reason="one scale"),)
+    )
+    table = CalibrationTable(ranges=tuple(TensorRange(tensor=name, amax=(2.0,)) for name in parts))
+    draft = Placed(load(models.save(s.model(), tmp_path)), placement, table, InsertOptions())
+    own = SlotEdit(slot=Slot(node="cat", index=1), scales=(0.5 / 127,))
+    assert [tie.tensors for tie in draft.plan({}).placement.ties] == [("r0_y", "r1_y", "r2_y")]
+    assert [tie.tensors for tie in draft.plan({own.slot: own}).placement.ties] == [("r0_y", "r2_y")]

@@ -1,0 +1,149 @@
+"""Bias correction: the mean of every layer's output stays what it was in the float model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+
+from qdqtool.backends.ort import open_runner
+from qdqtool.calibration.collect import collect
+from qdqtool.calibration.samples import open_samples
+from qdqtool.calibration.table import make_table
+from qdqtool.core.calibration import CalibrationTable, NodeShift
+from qdqtool.core.placement import Placement
+from qdqtool.core.recipe import CalibrationOptions, InsertOptions, PlacementOptions, Preprocess
+from qdqtool.errors import InputFileError
+from qdqtool.graph.bias import shift_biases, shiftable
+from qdqtool.graph.insert import insert
+from qdqtool.graph.load import load
+from qdqtool.graph.model import Model
+from qdqtool.graph.probe import probe
+from qdqtool.graph.segment import boundary, segment
+from qdqtool.pipeline.bias import believed, correct_biases
+from qdqtool.placement.decide import decide
+from tests.models import Sketch
+
+
+def skewed(folder: Path, *, bias: bool = True) -> Model:
+    """Inputs that are all positive and a depthwise layer: rounding errors of weights add up instead of cancelling."""
+    sketch = Sketch(seed=3)
+    x = sketch.input("x", ["batch", 8, 6, 6])
+    first = sketch.node("Relu", [sketch.conv("first", x, (8, 16))], "first_relu")
+    depth = sketch.conv("depth", first, (16, 16), group=16)
+    if not bias:
+        sketch.nodes[-1].input.pop()
+    second = sketch.node("Add", [sketch.node("Relu", [depth], "depth_relu"), first], "sum")
+    sketch.conv("last", second, (16, 8), kernel=1)
+    sketch.output("last_y", ["batch", 8, 6, 6])
+    path = folder / "skewed.onnx"
+    graph = onnx.helper.make_graph(sketch.nodes, "skewed", sketch.inputs, sketch.outputs, sketch.initializers)
+    onnx.save(
+        onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), path
+    )
+    return load(path)
+
+
+def calibrated(
+    model: Model, folder: Path, count: int = 32
+) -> tuple[Placement, CalibrationTable, CalibrationTable]:
+    """Placement, the plain table, and the table with corrected biases."""
+    values = np.random.default_rng(1).uniform(0.5, 3.0, (count, 8, 6, 6)).astype(np.float32)
+    np.savez(folder / "x.npz", x=values)
+    samples = open_samples(str(folder / "x.npz"), model.view.inputs, Preprocess())
+    placement = decide(model.view, PlacementOptions())
+    table = make_table(
+        collect(model, placement, samples), placement, model.view, CalibrationOptions(method="max")
+    )
+    return placement, table, correct_biases(model, placement, table, samples)
+
+
+def means(model: Model, folder: Path, tensor: str) -> NDArray[np.float64]:
+    """Mean of every channel over all samples."""
+    runner = open_runner(probe(model, [tensor]).source, description="test")
+    with np.load(folder / "x.npz") as archive:
+        return runner.run({"x": archive["x"]})[tensor].astype(np.float64).mean(axis=(0, 2, 3))
+
+
+@pytest.mark.parametrize("count", [1], ids=["one sample"])
+def test_too_few_samples_change_nothing(count: int, tmp_path: Path) -> None:
+    _, plain, corrected = calibrated(skewed(tmp_path), tmp_path, count)
+    assert corrected == plain
+
+
+def test_identical_means_need_no_shift() -> None:
+    assert not believed(np.zeros((8, 3), np.float32)).any()
+
+
+def test_a_shift_within_its_own_uncertainty_is_not_believed() -> None:
+    noise = np.array([[1.0], [-1.0], [1.0], [-0.9]], np.float32)
+    steady = np.array([[1.0], [1.01], [0.99], [1.0]], np.float32)
+    assert believed(noise) == 0
+    assert believed(steady) == pytest.approx(1.0, abs=0.01)
+
+
+@pytest.mark.parametrize("bias", [True, False], ids=["with a bias", "without a bias"])
+@pytest.mark.parametrize("tensor", ["first_y", "depth_y", "last_y"])
+def test_mean_output_of_every_layer_is_that_of_the_float_model(
+    tensor: str, bias: bool, tmp_path: Path
+) -> None:
+    model = skewed(tmp_path, bias=bias)
+    placement, plain, corrected = calibrated(model, tmp_path)
+    wanted = means(model, tmp_path, tensor)
+    before = np.abs(means(insert(model, placement, plain, InsertOptions()), tmp_path, tensor) - wanted).max()
+    after = np.abs(
+        means(insert(model, placement, corrected, InsertOptions()), tmp_path, tensor) - wanted
+    ).max()
+    assert after < before / 4
+
+
+def test_float_model_and_ranges_stay_as_they_were(tmp_path: Path) -> None:
+    model = skewed(tmp_path)
+    bytes_before = model.proto.SerializeToString()
+    _, plain, corrected = calibrated(model, tmp_path)
+    assert model.proto.SerializeToString() == bytes_before
+    assert corrected.ranges == plain.ranges
+    assert [entry.node for entry in corrected.shifts] == ["first", "depth", "last"]
+
+
+def test_a_bias_that_two_layers_share_is_shifted_for_one_of_them_only(tmp_path: Path) -> None:
+    model = skewed(tmp_path)
+    shared = Model(proto=onnx.ModelProto.FromString(model.proto.SerializeToString()), path=model.path)
+    by_name = {node.name: node for node in shared.proto.graph.node}
+    by_name["depth"].input[2] = by_name["first"].input[2]
+    view = shift_biases(shared, [NodeShift(node="depth", shift=(1.0,) * 16)]).view
+    first, depth = (view.constant(view.by_name[name].inputs[2]) for name in ("first", "depth"))
+    assert first is not None
+    assert depth is not None
+    np.testing.assert_allclose(depth, first + 1, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "shift",
+    [NodeShift(node="nobody", shift=(1.0,)), NodeShift(node="depth", shift=(1.0, 2.0))],
+    ids=["name", "count"],
+)
+def test_shifts_of_another_model_are_refused(shift: NodeShift, tmp_path: Path) -> None:
+    with pytest.raises(InputFileError):
+        shift_biases(skewed(tmp_path), [shift])
+
+
+def test_only_layers_with_a_constant_bias_or_none_can_be_shifted(tmp_path: Path) -> None:
+    assert [node.name for node in shiftable(skewed(tmp_path).view)] == ["first", "depth", "last"]
+
+
+def test_a_segment_is_fed_the_nearest_known_tensors_and_computes_the_same(tmp_path: Path) -> None:
+    model = skewed(tmp_path)
+    known = ["x", "first_y", "depth_y"]
+    assert boundary(model, known, "last_y") == {"first_y", "depth_y"}
+    feeds = {"x": np.random.default_rng(0).standard_normal((2, 8, 6, 6)).astype(np.float32)}
+    whole = open_runner(probe(model, ["first_y", "depth_y", "last_y"]).source, description="whole").run(feeds)
+    piece = segment(model, known, "last_y")
+    assert [info.name for info in piece.inputs] == ["first_y", "depth_y"]
+    assert isinstance(piece.source, bytes)
+    runner = open_runner(piece.source, description="piece")
+    result = runner.run({name: whole[name] for name in ("first_y", "depth_y")})
+    np.testing.assert_allclose(result["last_y"], whole["last_y"], rtol=1e-5, atol=1e-5)

@@ -1,0 +1,67 @@
+"""Depthwise convolutions that one scale cannot serve are found, and only those."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from qdqtool.calibration.samples import open_samples
+from qdqtool.core.calibration import CalibrationTable, TensorRange
+from qdqtool.core.findings import Severity
+from qdqtool.graph.model import Model
+from qdqtool.pipeline.channels import lost_channels
+from tests import models
+from tests.calibration.material import opened, placed
+
+EVEN = np.ones(16, np.float32)
+UNEVEN = np.where(np.arange(16) < 4, 0.01, 1.0).astype(np.float32)
+LONELY = np.where(np.arange(16) < 1, 0.01, 1.0).astype(np.float32)
+
+
+def depthwise(folder: Path, groups: int = 16) -> Model:
+    sketch = models.Sketch()
+    x = sketch.input("x", ["N", 16, 6, 6])
+    weight = sketch.weight("w", 16, 16 // groups, 3, 3)
+    sketch.output(sketch.node("Conv", [x, weight], "y", name="conv", group=groups), ["N", 16, 4, 4])
+    return opened(sketch.model(), folder)
+
+
+def found(model: Model, sizes: np.ndarray, folder: Path, amax: float = 1.0) -> list[str]:
+    random = np.random.default_rng(0)
+    rows = random.uniform(-1, 1, (3, 16, 6, 6)).astype(np.float32) * sizes.reshape(1, 16, 1, 1)
+    np.savez(folder / "s.npz", x=rows)
+    table = CalibrationTable(ranges=(TensorRange(tensor="x", amax=(amax,)),))
+    samples = open_samples(str(folder / "s.npz"), model.view.inputs)
+    findings = lost_channels(model, placed(model), table, samples)
+    assert all(finding.severity is Severity.WARNING for finding in findings)
+    return [f"{finding.subject}: {finding.reason}; {finding.fix}" for finding in findings]
+
+
+def test_a_model_without_depthwise_convolutions_is_not_even_run(tmp_path: Path) -> None:
+    model = opened(models.conv_chain(), tmp_path)
+    assert lost_channels(model, placed(model), CalibrationTable(ranges=()), iter(())) == ()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "groups"),
+    [(EVEN, 16), (UNEVEN, 1), (UNEVEN, 4), (0 * EVEN, 16)],
+    ids=["channels of one size", "an ordinary convolution", "groups of several channels", "zeros only"],
+)
+def test_nothing_is_found_where_no_channel_is_lost(sizes: np.ndarray, groups: int, tmp_path: Path) -> None:
+    assert found(depthwise(tmp_path, groups), sizes, tmp_path) == []
+
+
+def test_lost_channels_are_counted_and_the_fix_names_the_node(tmp_path: Path) -> None:
+    (words,) = found(depthwise(tmp_path), UNEVEN, tmp_path)
+    assert words.startswith("conv: depthwise, and 4 of the 16 channels of 'x' stay below 2 steps")
+    assert words.endswith("place.exclude=[conv]'")
+
+
+def test_a_single_small_channel_among_many_is_no_finding(tmp_path: Path) -> None:
+    assert found(depthwise(tmp_path), LONELY, tmp_path) == []
+
+
+def test_a_clipped_range_saves_the_small_channels(tmp_path: Path) -> None:
+    assert found(depthwise(tmp_path), UNEVEN, tmp_path, amax=0.1) == []

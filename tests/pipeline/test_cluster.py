@@ -1,0 +1,102 @@
+"""What a client of a Dask cluster says when a worker or the scheduler is not what it should be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from qdqtool.calibration.pool import CollectOptions
+from qdqtool.calibration.shards import releases
+from qdqtool.calibration.span import Span
+from qdqtool.core.recipe import Recipe
+from qdqtool.errors import InputFileError, MissingPackage
+from qdqtool.pipeline.calibration import CalibrationOrder
+from qdqtool.pipeline.cluster import absolute, collect_shard
+from tests import models
+
+FIRST = Span(shard=0, shards=2)
+
+
+@pytest.fixture
+def order(tmp_path: Path) -> CalibrationOrder:
+    np.savez(tmp_path / "s.npz", x=np.ones((3, 3, 16, 16), np.float32))
+    model = models.save(models.residual_cnn(), tmp_path)
+    return CalibrationOrder(model=model, recipe=Recipe(), samples=str(tmp_path / "s.npz"))
+
+
+def test_a_worker_runs_its_shard(order: CalibrationOrder) -> None:
+    found = collect_shard(order, CollectOptions(), FIRST, releases())
+    assert (found.samples, found.span) == (2, Span(shard=0, shards=2, total=3, done=2))
+    assert found.identity
+
+
+def test_a_worker_with_another_release_is_refused(order: CalibrationOrder) -> None:
+    wanted = releases() | {"onnxruntime": "1.0.0"}
+    with pytest.raises(MissingPackage, match=r"has onnxruntime .*would differ in some bits") as caught:
+        collect_shard(order, CollectOptions(), FIRST, wanted)
+    assert "onnxruntime 1.0.0" in caught.value.fix
+    assert "worker on " in str(caught.value.where)
+
+
+@pytest.mark.parametrize("lost", ["model.onnx", "s.npz", "feeds.py"])
+def test_a_worker_that_does_not_see_a_file_is_told_from_a_missing_file(
+    lost: str, order: CalibrationOrder, tmp_path: Path
+) -> None:
+    samples = order.samples if lost != "feeds.py" else f"{tmp_path}/feeds.py:feeds"
+    (tmp_path / lost).unlink(missing_ok=True)
+    asked = CalibrationOrder(model=order.model, recipe=order.recipe, samples=samples)
+    with pytest.raises(MissingPackage, match=f"does not see .*{lost}"):
+        collect_shard(asked, CollectOptions(), FIRST, releases())
+
+
+def test_samples_are_the_same_in_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("s.npz", "feeds.py"):
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    assert absolute("s.npz[:4]") == f"{tmp_path}/s.npz[:4]"
+    assert absolute("feeds.py:feeds[2:]") == f"{tmp_path}/feeds.py:feeds[2:]"
+    assert absolute("random:4") == "random:4"
+    assert absolute("package.module:feeds") == "package.module:feeds"
+
+
+def ended(status: str, outcome: Any = None) -> Any:
+    return SimpleNamespace(status=status, result=lambda: outcome, exception=lambda: outcome)
+
+
+@pytest.mark.parametrize(
+    ("future", "error", "words"),
+    [
+        pytest.param(ended("cancelled"), MissingPackage, "scheduler is gone", id="the scheduler is gone"),
+        pytest.param(
+            ended("error", InputFileError("is torn", fix="mend it")),
+            InputFileError,
+            "is torn",
+            id="a wrong sample",
+        ),
+        pytest.param(
+            ended("error", TypeError("unexpected keyword")),
+            MissingPackage,
+            "cannot run shards: TypeError: unexpected keyword",
+            id="a release that knows no shards",
+        ),
+    ],
+)
+def test_what_ends_a_shard_is_told_in_words(future: Any, error: type[Exception], words: str) -> None:
+    pytest.importorskip("distributed", reason="needs the extra cluster")
+    from qdqtool.pipeline.cluster import _result
+
+    with pytest.raises(error, match=words):
+        _result(future)
+
+
+def test_workers_that_keep_dying_are_named() -> None:
+    distributed = pytest.importorskip("distributed", reason="needs the extra cluster")
+    from qdqtool.pipeline.cluster import _result
+
+    worker = SimpleNamespace(address="tcp://host:1")
+    with pytest.raises(MissingPackage, match="died again and again"):
+        _result(ended("error", distributed.KilledWorker("shard", worker, 3)))
