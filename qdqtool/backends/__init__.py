@@ -7,7 +7,7 @@ _SHARED = (
     "flags",
     "gpu",
     "inventory",
-    "making",
+    "building",
     "migration",
     "native",
     "ort",

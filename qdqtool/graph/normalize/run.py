@@ -19,7 +19,7 @@ from qdqtool.plugins import Registry
 
 REPAIRS = Registry(
     package="qdqtool.graph.normalize",
-    besides=frozenset({"bench", "values", "run", "ranges", "half_quantized"}),
+    besides=frozenset({"context", "values", "run", "ranges", "half_quantized"}),
 )
 ORDER = (
     "operators",
