@@ -35,7 +35,7 @@ from families import FAMILIES
 from ruamel.yaml import YAML
 
 from qdqtool.accuracy.compare import compare
-from qdqtool.audit.run import audit
+from qdqtool.auditing.run import audit
 from qdqtool.backends.ort import open_runner
 from qdqtool.backends.rtx import PLUGIN as RTX
 from qdqtool.calibration.collect import collect

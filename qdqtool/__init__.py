@@ -14,8 +14,6 @@ __all__ = ["audit", "build", "compare", "convert", "parse_log", "place", "quanti
 
 def __getattr__(name: str) -> Any:
     """Open the rooms behind a call only when the call is used, so that `import qdqtool` stays quick."""
-    if name == "audit":  # a call and a package at once: the package can be called
-        return import_module("qdqtool.audit")
     if name in __all__:
         return getattr(import_module("qdqtool.api"), name)
     raise AttributeError(f"module 'qdqtool' has no attribute {name!r}")

@@ -28,8 +28,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
 
-from qdqtool.audit.context import AuditContext, stage
-from qdqtool.audit.run import examine
+from qdqtool.auditing.context import AuditContext, stage
+from qdqtool.auditing.run import examine
 from qdqtool.backends import BUILDERS
 from qdqtool.backends.building.retry import build_with_retries
 from qdqtool.backends.flags import split_flags

@@ -2,7 +2,7 @@
 
 A shelf is a package. Whoever adds a file to it has added a plug-in; nothing is registered. Other distributions
 put theirs on the same shelf through a Python entry point in the group named like the package
-(`[project.entry-points."qdqtool.audit.checks"]`).
+(`[project.entry-points."qdqtool.auditing.checks"]`).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from qdqtool.audit.context import AuditContext, stage
+from qdqtool.auditing.context import AuditContext, stage
 from qdqtool.backends import BUILDERS
 from qdqtool.backends.shapes import profiles
 from qdqtool.cli.engine_files import log_of

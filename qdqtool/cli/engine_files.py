@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from qdqtool.audit.noop import ExtraEvidence
+from qdqtool.auditing.noop import ExtraEvidence
 from qdqtool.buildlog import read as read_log
 from qdqtool.core.buildlog import LogRun
 from qdqtool.core.files import unreadable, write_text

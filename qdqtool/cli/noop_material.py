@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from qdqtool.audit.noop import ExtraEvidence, really_int8
+from qdqtool.auditing.noop import ExtraEvidence, really_int8
 from qdqtool.backends.ort import open_runner
 from qdqtool.calibration.samples import open_samples
 from qdqtool.cli.audit_material import build

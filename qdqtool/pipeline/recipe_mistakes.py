@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 
 import calibrators
 from qdqtool.accuracy.metric import METRICS
-from qdqtool.audit.run import CHECKS
+from qdqtool.auditing.run import CHECKS
 from qdqtool.backends import BUILDERS
 from qdqtool.backends.shapes import parse_shapes
 from qdqtool.backends.torch_qat.fake_quant import ENGINES

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from qdqtool.accuracy.compare import compare as compare_runners
-from qdqtool.audit.context import stage
-from qdqtool.audit.run import examine, with_findings
+from qdqtool.auditing.context import stage
+from qdqtool.auditing.run import examine, with_findings
 from qdqtool.backends import BUILDERS
 from qdqtool.backends.building.retry import build_with_retries
 from qdqtool.backends.flags import split_flags

@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from qdqtool.audit.check import Check
-from qdqtool.audit.counts import counts
-from qdqtool.audit.run import CHECKS
+from qdqtool.auditing.check import Check
+from qdqtool.auditing.counts import counts
+from qdqtool.auditing.run import CHECKS
 from qdqtool.core.dtypes import DType
 from qdqtool.engine import read_text
 from tests.audit.scenes import engine, kernel

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from qdqtool.audit.counts import counts
+from qdqtool.auditing.counts import counts
 from tests.audit.scenes import engine, kernel
 
 

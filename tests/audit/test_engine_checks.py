@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from qdqtool.audit import audit, examine, stage
+from qdqtool.auditing import audit, examine, stage
 from qdqtool.core.difference import EngineDiff, EngineTotals, LayerPair, Side
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Engine, Role

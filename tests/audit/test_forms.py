@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qdqtool.audit.baseline import fingerprint, fresh
-from qdqtool.audit.forms import github, junit, markdown, sarif
-from qdqtool.audit.run import CHECKS
+from qdqtool.auditing.baseline import fingerprint, fresh
+from qdqtool.auditing.forms import github, junit, markdown, sarif
+from qdqtool.auditing.run import CHECKS
 from qdqtool.core.audit import Audit, KernelCounts
 from qdqtool.core.findings import Evidence, Finding, Severity
 

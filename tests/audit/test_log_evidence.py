@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from qdqtool.audit import examine, stage
+from qdqtool.auditing import examine, stage
 from qdqtool.core.buildlog import LogRun
 from qdqtool.core.events import ComputeNode, End, EventKind, LedgerRow, OptimizerEvent
 from qdqtool.core.findings import Evidence

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from qdqtool.audit.noop import ExtraEvidence, really_int8
+from qdqtool.auditing.noop import ExtraEvidence, really_int8
 from qdqtool.cli.app import run
 from qdqtool.core.dtypes import DType
 from qdqtool.core.noop import NoOpReport, NoOpVerdict, Vote

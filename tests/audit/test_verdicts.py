@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from qdqtool.audit import audit, verdicts
+from qdqtool.auditing import audit, verdicts
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty, Role
 from qdqtool.core.findings import Severity, Verdict

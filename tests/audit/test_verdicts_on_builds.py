@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qdqtool.audit import audit
+from qdqtool.auditing import audit
 from qdqtool.core.build import BuildRequest
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import NodeVerdict, Verdict

@@ -14,7 +14,7 @@ SHELVES = (
     "qdqtool.placement.rules",
     "qdqtool.placement.lints",
     "qdqtool.buildlog.patterns",
-    "qdqtool.audit.checks",
+    "qdqtool.auditing.checks",
     "qdqtool.accuracy.metrics",
     "qdqtool.cli.commands",
 )

@@ -86,8 +86,8 @@ def audit(
     ] = None,
 ) -> int:
     """Say what became of every compute node in an engine: INT8 or not, why, and what to do."""
-    from qdqtool.audit.baseline import fresh
-    from qdqtool.audit.run import examine
+    from qdqtool.auditing.baseline import fresh
+    from qdqtool.auditing.run import examine
     from qdqtool.cli.audit_material import Wanted, gather
     from qdqtool.cli.verdict import findings_missed, tell
     from qdqtool.core.kinds import AUDIT
@@ -139,7 +139,7 @@ def _written(found: Audit, form: str, source: str) -> str:
         return AUDIT.dump(found)
     if form == "text":
         return "\n".join(_lines(found)) + "\n"
-    text: str = import_module(f"qdqtool.audit.forms.{form}").write(found, source)
+    text: str = import_module(f"qdqtool.auditing.forms.{form}").write(found, source)
     return text
 
 

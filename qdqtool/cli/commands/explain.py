@@ -25,7 +25,7 @@ _SHELVES = (
     "calibrators",
     "qdqtool.placement.rules",
     "qdqtool.placement.lints",
-    "qdqtool.audit.checks",
+    "qdqtool.auditing.checks",
     "qdqtool.accuracy.metrics",
     "qdqtool.backends",
     "qdqtool.buildlog.patterns",
@@ -125,7 +125,7 @@ def _rule_of(name: str) -> str:
     """The lint rule or audit check that a code such as QDQ120 stands for; other words stay."""
     if not re.fullmatch(r"(?i:qdq)[0-9]+", name):
         return name
-    from qdqtool.audit.run import CHECKS
+    from qdqtool.auditing.run import CHECKS
     from qdqtool.placement.lint import codes
 
     checks = {CHECKS.load(check).code: check for check in CHECKS.names()}

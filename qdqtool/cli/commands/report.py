@@ -140,8 +140,8 @@ def _open(run: Path, profile: Path | None, log: Path | None) -> Opened:
 
 def _alone(file: Path, times: Profile | None, log: Path | None) -> Opened:
     """An engine of which there is nothing but layer information: audited, with its log where there is one."""
-    from qdqtool.audit.context import stage
-    from qdqtool.audit.run import examine
+    from qdqtool.auditing.context import stage
+    from qdqtool.auditing.run import examine
     from qdqtool.cli.engine_files import log_of
     from qdqtool.core.buildlog import BuildLog
     from qdqtool.engine.diff import Explored

@@ -8,8 +8,8 @@ from math import inf
 from pathlib import Path
 
 from qdqtool.accuracy.compare import compare
-from qdqtool.audit.context import AuditContext, stage
-from qdqtool.audit.run import examine
+from qdqtool.auditing.context import AuditContext, stage
+from qdqtool.auditing.run import examine
 from qdqtool.backends import BUILDERS
 from qdqtool.backends.building.retry import build_with_retries
 from qdqtool.backends.ort import open_runner

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qdqtool.audit.attention import unquantized_results
-from qdqtool.audit.context import AuditContext
-from qdqtool.audit.evidence import NodeEvidence
-from qdqtool.audit.operands import RECURRENT_OPS, Operand
+from qdqtool.auditing.attention import unquantized_results
+from qdqtool.auditing.context import AuditContext
+from qdqtool.auditing.evidence import NodeEvidence
+from qdqtool.auditing.operands import RECURRENT_OPS, Operand
 from qdqtool.core.audit import Audit
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qdqtool.audit.operands import Operands
+from qdqtool.auditing.operands import Operands
 from qdqtool.backends.ort import open_runner
 from qdqtool.core.calibration import INT8_LEVELS
 from qdqtool.core.fixes import SlotEdit

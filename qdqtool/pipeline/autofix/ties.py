@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from qdqtool.audit.context import AuditContext
+from qdqtool.auditing.context import AuditContext
 from qdqtool.core.placement import Placement, Slot
 from qdqtool.graph.find import DEQUANTIZE
 from qdqtool.graph.view import GraphView, Node

@@ -6,10 +6,10 @@ import re
 from collections import Counter, defaultdict
 from dataclasses import replace
 
-from qdqtool.audit.causes import causes
-from qdqtool.audit.evidence import NodeEvidence
-from qdqtool.audit.operands import COMPUTE_OPS, Operands
-from qdqtool.audit.regions import is_opaque, region_around
+from qdqtool.auditing.causes import causes
+from qdqtool.auditing.evidence import NodeEvidence
+from qdqtool.auditing.operands import COMPUTE_OPS, Operands
+from qdqtool.auditing.regions import is_opaque, region_around
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty, Engine, EngineLayer
 from qdqtool.core.findings import NodeVerdict, Verdict

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from qdqtool.audit.check import Check, Draft
-from qdqtool.audit.context import AuditContext, bytes_of
+from qdqtool.auditing.check import Check, Draft
+from qdqtool.auditing.context import AuditContext, bytes_of
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Role
 from qdqtool.core.findings import NodeVerdict, Severity

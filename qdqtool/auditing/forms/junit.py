@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as ET
 
-from qdqtool.audit.run import CHECKS
+from qdqtool.auditing.run import CHECKS
 from qdqtool.core.audit import Audit
 from qdqtool.core.findings import Finding, Severity
 

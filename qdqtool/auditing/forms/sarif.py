@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import qdqtool
-from qdqtool.audit.baseline import fingerprint
-from qdqtool.audit.run import CHECKS
+from qdqtool.auditing.baseline import fingerprint
+from qdqtool.auditing.run import CHECKS
 from qdqtool.core.artefacts import canonical
 from qdqtool.core.audit import Audit
 from qdqtool.core.findings import Finding, Severity

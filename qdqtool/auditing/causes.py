@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from qdqtool.audit.evidence import NodeEvidence
-from qdqtool.audit.operands import RECURRENT_OPS, Operand
+from qdqtool.auditing.evidence import NodeEvidence
+from qdqtool.auditing.operands import RECURRENT_OPS, Operand
 from qdqtool.core.placement import Stance
 from qdqtool.graph.view import Node
 

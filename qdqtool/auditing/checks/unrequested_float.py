@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qdqtool.audit.check import Check, Draft
-from qdqtool.audit.context import AuditContext
+from qdqtool.auditing.check import Check, Draft
+from qdqtool.auditing.context import AuditContext
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity, Verdict
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qdqtool.audit.check import Check, Draft
-from qdqtool.audit.context import AuditContext, bytes_of
-from qdqtool.audit.kernels import inside, origin
-from qdqtool.audit.operands import MOVES
+from qdqtool.auditing.check import Check, Draft
+from qdqtool.auditing.context import AuditContext, bytes_of
+from qdqtool.auditing.kernels import inside, origin
+from qdqtool.auditing.operands import MOVES
 from qdqtool.core.engine import EngineLayer
 from qdqtool.core.findings import Severity
 from qdqtool.core.wiring import dequantizes, quantizes, rounds

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from qdqtool.audit.evidence import NodeEvidence
-from qdqtool.audit.verdicts import cases, verdict
+from qdqtool.auditing.evidence import NodeEvidence
+from qdqtool.auditing.verdicts import cases, verdict
 from qdqtool.core.buildlog import LogRun
 from qdqtool.core.difference import EngineDiff
 from qdqtool.core.engine import Engine, EngineLayer, Role

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qdqtool.audit.check import Check, Draft
-from qdqtool.audit.context import AuditContext, bytes_of
+from qdqtool.auditing.check import Check, Draft
+from qdqtool.auditing.context import AuditContext, bytes_of
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import Severity
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qdqtool.audit.check import Check, Draft
-from qdqtool.audit.context import AuditContext, bytes_of
-from qdqtool.audit.regions import is_opaque
+from qdqtool.auditing.check import Check, Draft
+from qdqtool.auditing.context import AuditContext, bytes_of
+from qdqtool.auditing.regions import is_opaque
 from qdqtool.core.findings import Severity
 
 

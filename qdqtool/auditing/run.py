@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from qdqtool.audit.check import Check, Draft
-from qdqtool.audit.context import AuditContext, stage
-from qdqtool.audit.counts import counts
+from qdqtool.auditing.check import Check, Draft
+from qdqtool.auditing.context import AuditContext, stage
+from qdqtool.auditing.counts import counts
 from qdqtool.core.audit import Audit
 from qdqtool.core.engine import Engine
 from qdqtool.core.findings import Finding, Verdict
@@ -15,7 +15,7 @@ from qdqtool.core.placement import Placement
 from qdqtool.graph.view import GraphView
 from qdqtool.plugins import Registry
 
-CHECKS = Registry(package="qdqtool.audit.checks")
+CHECKS = Registry(package="qdqtool.auditing.checks")
 
 
 def audit(

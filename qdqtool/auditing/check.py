@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from qdqtool.audit.context import AuditContext
+from qdqtool.auditing.context import AuditContext
 from qdqtool.core.findings import Evidence, Severity
 
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from qdqtool.audit.attention import unquantized_results
-from qdqtool.audit.check import Check, Draft
-from qdqtool.audit.context import AuditContext
+from qdqtool.auditing.attention import unquantized_results
+from qdqtool.auditing.check import Check, Draft
+from qdqtool.auditing.context import AuditContext
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import Severity

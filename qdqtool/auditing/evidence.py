@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from qdqtool.audit.operands import Operand
+from qdqtool.auditing.operands import Operand
 from qdqtool.core.engine import EngineLayer
 from qdqtool.core.join import LayerMatch
 from qdqtool.core.placement import Decision, SlotKind

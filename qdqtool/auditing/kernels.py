@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qdqtool.audit.context import AuditContext
+from qdqtool.auditing.context import AuditContext
 from qdqtool.core.engine import Certainty, EngineLayer, Role
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qdqtool.audit.context import AuditContext
-from qdqtool.audit.operands import MOVES
+from qdqtool.auditing.context import AuditContext
+from qdqtool.auditing.operands import MOVES
 from qdqtool.core.engine import EngineLayer
 from qdqtool.graph.find import QUANTIZE
 from qdqtool.graph.view import GraphView, Node
