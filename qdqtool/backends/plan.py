@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qdqtool.backends.releases import Release
-from qdqtool.core.files import unreadable
 from qdqtool.errors import InputFileError
+from qdqtool.io.files import unreadable
 
 _HEADER = 32
 _MAKERS = {b"ftrt": "TensorRT", b"vtrt": "TensorRT for RTX"}

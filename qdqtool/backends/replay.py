@@ -18,13 +18,13 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from qdqtool.backends.building.drafts import ENGINE, LAYERS, LOG
+from qdqtool.backends.building.products import ENGINE, LAYERS, LOG
 from qdqtool.backends.flags import parse_flags
 from qdqtool.backends.releases import banner_release, spell
 from qdqtool.core.build import BuildCost, BuildRequest, BuildResult, OnProgress
-from qdqtool.core.files import replacing
 from qdqtool.core.kinds import BUILD
 from qdqtool.errors import InputFileError, UsageError
+from qdqtool.io.files import replacing
 
 _HEAD = 1 << 16
 """Bytes at the start of a log in which trtexec's banner is looked for."""

@@ -10,9 +10,9 @@ from typing import Any
 
 from qdqtool.core.buildlog import BuildLog, LogRun
 from qdqtool.core.engine import EngineTensor
-from qdqtool.core.files import replacing, write_text
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import MissingPackage
+from qdqtool.io.files import replacing, write_text
 
 Cell = str | int | float | None
 Rows = Iterator[tuple[Cell, ...]]

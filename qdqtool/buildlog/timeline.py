@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from qdqtool.core.artefacts import canonical
 from qdqtool.core.buildlog import BuildLog, LogRun
+from qdqtool.io.json_files import canonical
 
 _PHASES, _TUNING = 1, 2
 

@@ -20,10 +20,10 @@ from qdqtool.calibration.samples.batches import Batch, batches
 from qdqtool.calibration.samples.conform import fixed_batch
 from qdqtool.calibration.samples.opening import Samples
 from qdqtool.calibration.span import Span
-from qdqtool.core.artefacts import canonical
 from qdqtool.core.placement import Placement, SlotKind
 from qdqtool.core.protocols import Sample, SampleSource
 from qdqtool.errors import InputFileError
+from qdqtool.io.json_files import canonical
 
 if TYPE_CHECKING:
     from qdqtool.graph.model import Model

@@ -19,9 +19,9 @@ from calibrators.histogram import Histogram, merge
 from calibrators.kernels import BINS
 from qdqtool.calibration.samples.arrays import members
 from qdqtool.calibration.span import NOTHING, Span
-from qdqtool.core.artefacts import canonical
-from qdqtool.core.files import write_bytes
 from qdqtool.errors import InputFileError
+from qdqtool.io.files import write_bytes
+from qdqtool.io.json_files import canonical
 
 KIND: Final = "histograms"
 SCHEMA: Final = 1

@@ -7,7 +7,6 @@ from pathlib import Path
 from qdqtool.auditing.noop import ExtraEvidence
 from qdqtool.buildlog import read as read_log
 from qdqtool.core.buildlog import LogRun
-from qdqtool.core.files import unreadable, write_text
 from qdqtool.core.noop import NoOpReport, NoOpVerdict
 from qdqtool.engine.diff import Explored
 from qdqtool.engine.dot import dot
@@ -19,6 +18,7 @@ from qdqtool.graph.annotate import annotate
 from qdqtool.graph.load import load
 from qdqtool.graph.picture import picture
 from qdqtool.graph.save import save
+from qdqtool.io.files import unreadable, write_text
 from qdqtool.report import palette
 from qdqtool.report.graph import LARGEST, draw, network
 from qdqtool.report.layers import layer_rows

@@ -6,20 +6,18 @@ so the same inputs give the same bytes.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 import qdqtool
-from qdqtool.core.files import unreadable, write_text
 from qdqtool.errors import InputFileError
+from qdqtool.io.files import write_text
+from qdqtool.io.json_files import canonical, read_json
 
 T = TypeVar("T")
-_LARGEST = 1 << 30
-"""Bytes; a JSON artefact beyond this is not one of ours."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,24 +77,3 @@ class Artefact(Generic[T]):
                 where=str(path),
             ) from error
         return data
-
-
-def canonical(value: object) -> str:
-    """JSON text with sorted keys that is the same for equal values, with a newline at its end."""
-    return json.dumps(value, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def read_json(path: Path) -> Any:
-    """The JSON value in a file.
-
-    Raises:
-        InputFileError: unreadable, too large, too deeply nested, or not JSON.
-    """
-    try:
-        if path.stat().st_size > _LARGEST:
-            raise InputFileError("is larger than 1 GiB", fix="pass a qdqtool artefact", where=str(path))
-        return json.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise unreadable(path, error) from error
-    except (ValueError, RecursionError) as error:
-        raise InputFileError(f"is not JSON: {error}", fix="write the file again", where=str(path)) from error

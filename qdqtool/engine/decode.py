@@ -13,8 +13,8 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from qdqtool.core.files import unreadable
 from qdqtool.errors import InputFileError
+from qdqtool.io.files import unreadable
 
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8-sig"),

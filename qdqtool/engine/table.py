@@ -11,8 +11,8 @@ from pathlib import Path
 from qdqtool.core.buildlog import LayerTuning
 from qdqtool.core.engine import EngineTensor
 from qdqtool.core.explore import EngineView, LayerView
-from qdqtool.core.files import replacing
 from qdqtool.errors import MissingPackage, UsageError
+from qdqtool.io.files import replacing
 
 Cell = str | int | float | bool | None
 _COLUMNS: dict[str, Callable[[LayerView], Cell]] = {

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import onnx
 
-from qdqtool.core.files import write_bytes
 from qdqtool.graph.view import GraphView
+from qdqtool.io.files import write_bytes
 
 DOMAIN: Final = "com.microsoft.nchwc"
 _SAME_CHANNELS: Final = frozenset(

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from qdqtool.core.files import write_bytes
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import UsageError
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
 from qdqtool.graph.save import SINGLE_FILE_LIMIT, serialize, store_weights, weight_bytes
 from qdqtool.graph.skeleton import declaration, is_heavy
+from qdqtool.io.files import write_bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,12 +10,12 @@ from typing import BinaryIO
 import onnx
 from google.protobuf.message import DecodeError
 
-from qdqtool.core.files import unreadable
 from qdqtool.errors import InputFileError
 from qdqtool.graph.external import attach
 from qdqtool.graph.pieces import parse_in_pieces
 from qdqtool.graph.walk import misspelt, tensors
 from qdqtool.graph.weight import flaw
+from qdqtool.io.files import unreadable
 
 _PROTOBUF_LIMIT = (1 << 31) - 1
 _HEAD = 512

@@ -9,11 +9,11 @@ from pathlib import Path
 import onnx
 from onnx import numpy_helper
 
-from qdqtool.core.files import replacing, write_bytes
 from qdqtool.errors import UsageError
 from qdqtool.graph.model import Model
 from qdqtool.graph.skeleton import skeleton
 from qdqtool.graph.weight import byte_size
+from qdqtool.io.files import replacing, write_bytes
 
 SINGLE_FILE_LIMIT = (1 << 31) - (64 << 20)
 """Bytes of weights up to which a model is one file; protobuf ends at 2 GiB."""

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 
 from qdqtool.core.buildlog import BuildLog
 from qdqtool.core.events import OptimizerEvent
-from qdqtool.core.files import replacing
+from qdqtool.io.files import replacing
 
 _EVENT = TypeAdapter(OptimizerEvent)
 

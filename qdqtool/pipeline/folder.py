@@ -11,9 +11,10 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from qdqtool.core.artefacts import Artefact, canonical
-from qdqtool.core.files import digest_file, sweep
+from qdqtool.core.artefacts import Artefact
 from qdqtool.errors import InputFileError, UsageError
+from qdqtool.io.files import digest_file, sweep
+from qdqtool.io.json_files import canonical
 
 log = logging.getLogger(__name__)
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 import qdqtool
-from qdqtool.core.artefacts import canonical
-from qdqtool.core.files import digest_file, write_text
 from qdqtool.core.kinds import REPORT
 from qdqtool.core.report import Report
+from qdqtool.io.files import digest_file, write_text
+from qdqtool.io.json_files import canonical
 from qdqtool.pipeline import recipes, steps
 from qdqtool.pipeline.context import RunContext
 from qdqtool.pipeline.dynamic_range import wants_samples

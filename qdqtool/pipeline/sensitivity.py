@@ -12,7 +12,6 @@ from qdqtool.accuracy.sensitivity import Subject, Wish, sensitivity
 from qdqtool.accuracy.trials import TrialRunner, inputs_without
 from qdqtool.backends.ort import open_runner
 from qdqtool.calibration.samples import open_samples
-from qdqtool.core.artefacts import canonical
 from qdqtool.core.calibration import NodeShift
 from qdqtool.core.kinds import CALIBRATION, SENSITIVITY
 from qdqtool.core.operators import COMPUTE
@@ -25,6 +24,7 @@ from qdqtool.graph.load import load
 from qdqtool.graph.model import Model
 from qdqtool.graph.save import serialize
 from qdqtool.graph.toggles import switchboard
+from qdqtool.io.json_files import canonical
 from qdqtool.pipeline.calibration import Calibration, CalibrationOrder
 
 OnStep = Callable[[str, int, "int | None"], None]

@@ -19,7 +19,6 @@ from qdqtool.calibration.histograms import Histograms, load_histograms, save_his
 from qdqtool.calibration.span import Span
 from qdqtool.calibration.table import make_table
 from qdqtool.core.build import BuildProgress, BuildRequest, InputProfile
-from qdqtool.core.files import digest_file, write_text
 from qdqtool.core.kinds import (
     ACCURACY,
     AUDIT,
@@ -43,6 +42,7 @@ from qdqtool.graph.insert import refuse_quantized
 from qdqtool.graph.load import load
 from qdqtool.graph.prepare import prepare as prepare_model
 from qdqtool.graph.save import save
+from qdqtool.io.files import digest_file, write_text
 from qdqtool.pipeline.bias import correct_biases
 from qdqtool.pipeline.channels import lost_channels
 from qdqtool.pipeline.comparing import noise_inside

@@ -11,9 +11,9 @@ from urllib.parse import quote
 from xml.etree import ElementTree as ET
 
 import qdqtool
-from qdqtool.core.artefacts import canonical
 from qdqtool.core.findings import Severity
 from qdqtool.core.lint import LintFinding, LintReport
+from qdqtool.io.json_files import canonical
 from qdqtool.placement.lint import LINTS, codes
 
 _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}

@@ -6,8 +6,8 @@ import math
 from importlib.util import find_spec
 from pathlib import Path
 
-from qdqtool.core.files import write_bytes, write_text
 from qdqtool.errors import MissingPackage, UsageError
+from qdqtool.io.files import write_bytes, write_text
 from qdqtool.report.svg import Element, standalone
 
 _ZOOM = 2.0

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qdqtool.core.artefacts import read_json
 from qdqtool.errors import InputFileError
+from qdqtool.io.json_files import read_json
 
 _FIX = "write it with `polygraphy run --save-outputs` or trtexec --exportOutput"
 Outputs = dict[str, NDArray[Any]]

@@ -7,9 +7,9 @@ from typing import Any
 import qdqtool
 from qdqtool.auditing.baseline import fingerprint
 from qdqtool.auditing.run import CHECKS
-from qdqtool.core.artefacts import canonical
 from qdqtool.core.audit import Audit
 from qdqtool.core.findings import Finding, Severity
+from qdqtool.io.json_files import canonical
 
 _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
 

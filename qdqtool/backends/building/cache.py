@@ -15,11 +15,11 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from qdqtool.backends.building.drafts import drafting
 from qdqtool.core.build import BuildRequest, BuildResult
-from qdqtool.core.files import digest_file, replacing, write_text
 from qdqtool.core.kinds import BUILD
 from qdqtool.errors import InputFileError
+from qdqtool.io.files import digest_file, replacing, write_text
+from qdqtool.io.folders import drafting
 
 _LOCATION = re.compile(rb"\x0a\x08location\x12(?:([\x01-\x7f])|([\x80-\xff])([\x01-\x1f]))", re.DOTALL)
 """The protobuf bytes before the name of an external data file: key "location", then the length of the value."""

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qdqtool.backends.building import cache
-from qdqtool.backends.building.drafts import ENGINE, LAYERS, LOG, drafting, publish, withdraw
+from qdqtool.backends.building.products import ENGINE, LAYERS, LOG
 from qdqtool.core.build import BuildCost, BuildRequest, BuildResult
 from qdqtool.errors import InputFileError, QdqError
+from qdqtool.io.folders import drafting, publish, withdraw
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

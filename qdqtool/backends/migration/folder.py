@@ -11,8 +11,8 @@ from qdqtool.backends.migration.command_line import migrate_command
 from qdqtool.backends.migration.script import migrate_script
 from qdqtool.backends.plan import read_plan
 from qdqtool.backends.releases import banner_release, spell
-from qdqtool.core.files import unreadable
 from qdqtool.errors import InputFileError, UsageError
+from qdqtool.io.files import unreadable
 
 _CACHE = re.compile(rb"TRT-(?P<release>\d+)-(?P<kind>\w+)\r?\n")
 _BANNER = re.compile(r"^&&&& RUNNING TensorRT\.trtexec(?: \[[^\]]*\])* # (?P<command>.*)$", re.MULTILINE)

@@ -10,8 +10,8 @@ from pathlib import Path
 from qdqtool.backends.migration.advice import Advice, Migration
 from qdqtool.backends.migration.api_facts import ASSIGNED, MEMBERS, NAMES, ApiFate
 from qdqtool.backends.migration.command_line import gone_flag
-from qdqtool.core.files import unreadable
 from qdqtool.errors import InputFileError
+from qdqtool.io.files import unreadable
 
 _LARGEST = 16 << 20
 """Bytes; no script is larger."""

@@ -12,14 +12,15 @@ from typing import Any
 
 from qdqtool.backends import child
 from qdqtool.backends.building.crashes import crash
-from qdqtool.backends.building.drafts import ENGINE, LAYERS, LOG, unwritable
 from qdqtool.backends.building.facts import facts_of
 from qdqtool.backends.building.procedure import Made, go_through
+from qdqtool.backends.building.products import ENGINE, LAYERS, LOG
 from qdqtool.backends.building.refusals import Mistake, clean, is_noise, refusal
 from qdqtool.backends.flags import absolute, parse_flags
 from qdqtool.backends.targets import target_of
 from qdqtool.core.build import BuildCost, BuildProgress, BuildRequest, BuildResult, OnProgress
 from qdqtool.errors import MissingPackage, QdqError, UsageError
+from qdqtool.io.files import unwritable
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -27,8 +27,8 @@ from qdqtool.backends.native.settings import (
     read_timing_cache,
     strong_of,
 )
-from qdqtool.core.files import write_bytes
 from qdqtool.errors import InputFileError
+from qdqtool.io.files import write_bytes
 
 Tell = Callable[[dict[str, Any]], object]
 

@@ -20,9 +20,9 @@ from qdqtool.backends.timing.verdict import TimingVerdict, judge
 from qdqtool.backends.trtexec.program import Program, ask, find_trtexec
 from qdqtool.core.artefacts import Artefact
 from qdqtool.core.build import Shape
-from qdqtool.core.files import write_text
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import InputFileError, MissingPackage, UsageError
+from qdqtool.io.files import write_text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -14,8 +14,8 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from qdqtool.core.artefacts import read_json
 from qdqtool.errors import InputFileError
+from qdqtool.io.json_files import read_json
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,8 +10,8 @@ from zipfile import BadZipFile
 
 import torch
 
-from qdqtool.core.files import write_bytes
 from qdqtool.errors import InputFileError
+from qdqtool.io.files import write_bytes
 
 
 def write(path: Path, key: str, state: dict[str, Any]) -> None:

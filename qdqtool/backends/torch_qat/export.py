@@ -18,10 +18,10 @@ from torch import fx
 
 from qdqtool.backends.torch_qat.flat import placeholders
 from qdqtool.backends.torch_qat.presence import need
-from qdqtool.core.files import replacing
 from qdqtool.errors import UsageError
 from qdqtool.graph.load import load
 from qdqtool.graph.save import SINGLE_FILE_LIMIT, save
+from qdqtool.io.files import replacing
 
 Inputs = tuple[torch.Tensor, ...]
 

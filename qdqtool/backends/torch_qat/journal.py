@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Any
 
 from qdqtool.backends.torch_qat.presence import need
-from qdqtool.core.files import write_text
 from qdqtool.core.qat import Epoch
+from qdqtool.io.files import write_text
 
 FILE = "training.jsonl"
 

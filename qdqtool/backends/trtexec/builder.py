@@ -6,10 +6,10 @@ from pathlib import Path
 
 from qdqtool.backends import child
 from qdqtool.backends.building.crashes import crash
-from qdqtool.backends.building.drafts import ENGINE, LAYERS, LOG, unwritable
 from qdqtool.backends.building.facts import facts_of
 from qdqtool.backends.building.guards import Abilities, choose_typing, guards
 from qdqtool.backends.building.procedure import Made, go_through
+from qdqtool.backends.building.products import ENGINE, LAYERS, LOG
 from qdqtool.backends.building.refusals import clean, is_noise, refusal
 from qdqtool.backends.flags import parse_flags
 from qdqtool.backends.releases import spell
@@ -18,6 +18,7 @@ from qdqtool.backends.trtexec.listener import Listener
 from qdqtool.backends.trtexec.program import Program, ask, find_trtexec
 from qdqtool.core.build import BuildCost, BuildRequest, BuildResult, OnProgress
 from qdqtool.errors import QdqError, UsageError
+from qdqtool.io.files import unwritable
 
 
 class TrtexecBuilder:
@@ -67,7 +68,7 @@ def _make(
 
             ended = child.run(command, on_line=hear, timeout_s=request.timeout_s)
     except OSError as error:
-        raise unwritable(request.folder, error.strerror or str(error)) from error
+        raise unwritable(request.folder, error) from error
     if ended.code != 0 or ended.timed_out or not _size(drafts / ENGINE):
         return _failure(ended, request, listener, drafts / LOG)
     return Made(result=_result(program, request, drafts, listener, warnings))

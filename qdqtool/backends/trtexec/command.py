@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from qdqtool.backends.building.drafts import ENGINE, LAYERS
+from qdqtool.backends.building.products import ENGINE, LAYERS
 from qdqtool.backends.flags import Flag
 from qdqtool.backends.trtexec.program import Program
 from qdqtool.core.build import BuildRequest, InputProfile, Shape

@@ -15,8 +15,8 @@ from qdqtool.calibration.caches.cache import (
 )
 from qdqtool.calibration.caches.flatbuffer import write_pairs
 from qdqtool.core.calibration import CalibrationTable, TensorRange
-from qdqtool.core.files import write_bytes
 from qdqtool.core.kinds import CALIBRATION
+from qdqtool.io.files import write_bytes
 
 
 def write_cache(path: Path, cache: Cache) -> None:

@@ -16,10 +16,10 @@ import numpy as np
 from qdqtool.calibration.samples.arrays import Member, members
 from qdqtool.calibration.samples.conform import fits
 from qdqtool.calibration.samples.raw import RawSample
-from qdqtool.core.files import digest_file
 from qdqtool.core.recipe import Preprocess
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import InputFileError
+from qdqtool.io.files import digest_file
 
 LABEL_KEYS = ("y", "label", "labels")
 _DATA_KEYS = ("x", "data", "images", "image", "input", "inputs")

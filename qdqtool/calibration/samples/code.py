@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from qdqtool.calibration.samples.raw import RawSample
-from qdqtool.core.files import digest_file
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import InputFileError, UsageError
+from qdqtool.io.files import digest_file
 
 
 class Code:

@@ -11,9 +11,9 @@ import numpy as np
 
 from qdqtool.calibration.samples.raw import RawSample
 from qdqtool.calibration.samples.transform import shape_image
-from qdqtool.core.files import digest_file
 from qdqtool.core.recipe import Preprocess
 from qdqtool.errors import InputFileError, UsageError
+from qdqtool.io.files import digest_file
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

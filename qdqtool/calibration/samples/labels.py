@@ -12,8 +12,8 @@ from pathlib import Path
 
 from qdqtool.calibration.samples.array_files import LABEL_KEYS
 from qdqtool.calibration.samples.arrays import members
-from qdqtool.core.artefacts import read_json
 from qdqtool.errors import InputFileError
+from qdqtool.io.json_files import read_json
 
 Labels = Mapping[str, int] | Sequence[int]
 _FILE = ("file", "filename", "name", "path", "image")

@@ -16,11 +16,11 @@ from qdqtool.calibration.samples.polygraphy import PolygraphyInputs
 from qdqtool.calibration.samples.raw import RawSource
 from qdqtool.calibration.samples.spec import NanPolicy, SampleSpec
 from qdqtool.calibration.samples.synthetic import Random
-from qdqtool.core.artefacts import canonical
 from qdqtool.core.protocols import Sample
 from qdqtool.core.recipe import Preprocess
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import InputFileError, UsageError
+from qdqtool.io.json_files import canonical
 
 _ARRAY_SUFFIXES = {".npy", ".npz"}
 _KINDS = "a folder, an .npz, .npy or .json file, module:function, or random:16"

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qdqtool.calibration.samples.raw import RawSample
-from qdqtool.core.artefacts import read_json
-from qdqtool.core.files import digest_file
 from qdqtool.errors import InputFileError
+from qdqtool.io.files import digest_file
+from qdqtool.io.json_files import read_json
 
 
 class PolygraphyInputs:

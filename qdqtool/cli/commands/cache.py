@@ -289,11 +289,9 @@ def _notes(notes: Sequence[str]) -> None:
 
 
 def _print_json(value: object) -> None:
-    from qdqtool.core.artefacts import canonical
+    from qdqtool.io.json_files import canonical
 
-    # Names need not be UTF-8, output must be: JSON has an escape for the bytes that are not.
-    odd = (f"\\u{ord(char):04x}" if "\ud800" <= char <= "\udfff" else char for char in canonical(value))
-    sys.stdout.write("".join(odd))
+    sys.stdout.write(canonical(value))
 
 
 def _number(value: float | None) -> float | str | None:

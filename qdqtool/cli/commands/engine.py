@@ -93,8 +93,8 @@ def layers(
     out: Annotated[Path | None, typer.Option("--out", "-o", help=".csv or .parquet file to write.")] = None,
 ) -> None:
     """Write the layers as a table: CSV on standard output, or a .csv or .parquet file."""
-    from qdqtool.core.files import write_text
     from qdqtool.engine.table import COLUMNS, select, write_csv, write_parquet
+    from qdqtool.io.files import write_text
 
     view = _explore(file, profile, cost_model, device, log).view
     chosen = select(view, where=tuple(where or ()), sort=sort)

@@ -38,10 +38,10 @@ def lint(
     rules: Annotated[bool, typer.Option("--rules", help="List all rules and exit.")] = False,
 ) -> int:
     """Find what is wrong with a Q/DQ model before any build: what, where, what TensorRT will do, and the fix."""
-    from qdqtool.core.files import write_text
     from qdqtool.core.kinds import LINT
     from qdqtool.errors import UsageError
     from qdqtool.graph.load import load
+    from qdqtool.io.files import write_text
     from qdqtool.placement import lint_forms
     from qdqtool.placement.lint import lint as ask
     from qdqtool.placement.lintrule import builder

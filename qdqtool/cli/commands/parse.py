@@ -149,7 +149,7 @@ def _exported(source: LogSource, display: _Display, exports: _Exports, *, as_jso
 def _write(log: BuildLog, exports: _Exports) -> None:
     from qdqtool.buildlog.tables import write_tables
     from qdqtool.buildlog.timeline import trace_of
-    from qdqtool.core.files import write_text
+    from qdqtool.io.files import write_text
     from qdqtool.pipeline.events import write_events
 
     if exports.events:
@@ -162,7 +162,7 @@ def _write(log: BuildLog, exports: _Exports) -> None:
 
 @contextmanager
 def _copy(path: Path) -> Iterator[BinaryIO]:
-    from qdqtool.core.files import replacing
+    from qdqtool.io.files import replacing
 
     with replacing(path) as draft, draft.open("wb") as stream:
         yield stream

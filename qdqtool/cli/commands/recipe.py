@@ -58,8 +58,8 @@ def new(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="File to write; default: print.")] = None,
 ) -> None:
     """Look at a model and write the recipe that fits it, with comments."""
-    from qdqtool.core.files import write_text
     from qdqtool.errors import UsageError
+    from qdqtool.io.files import write_text
     from qdqtool.pipeline.suggest import suggest
 
     text = suggest(model)
@@ -74,7 +74,7 @@ def new(
 @PLUGIN.command()
 def schema() -> None:
     """Print the JSON schema of recipes, for editors and scripts."""
-    from qdqtool.core.artefacts import canonical
+    from qdqtool.io.json_files import canonical
     from qdqtool.pipeline import recipes
 
     sys.stdout.write(canonical(recipes.schema()))

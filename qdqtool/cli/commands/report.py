@@ -60,8 +60,8 @@ def report(
 ) -> None:
     """Show the report of a run, and write it as a page or as pictures."""
     from qdqtool.cli.screen import stderr, stdout
-    from qdqtool.core.files import write_text
     from qdqtool.core.kinds import REPORT
+    from qdqtool.io.files import write_text
     from qdqtool.report import terminal
     from qdqtool.report.figures import write_figures
     from qdqtool.report.html import render

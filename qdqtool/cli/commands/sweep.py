@@ -49,7 +49,7 @@ def sweep(
     """Search over configurations for the best accuracy at the best speed."""
     from qdqtool.cli.progress import Bars
     from qdqtool.cli.screen import stdout
-    from qdqtool.core.files import write_text
+    from qdqtool.io.files import write_text
     from qdqtool.pipeline import recipes
     from qdqtool.pipeline.request import RunRequest
     from qdqtool.pipeline.sweep import SweepOrder

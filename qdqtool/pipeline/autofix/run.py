@@ -16,7 +16,6 @@ from qdqtool.buildlog import read as read_log
 from qdqtool.calibration.samples import open_samples
 from qdqtool.core.build import BuildRequest, InputProfile
 from qdqtool.core.conversion import DynamicRangeReport
-from qdqtool.core.files import replacing
 from qdqtool.core.findings import Finding
 from qdqtool.core.fixes import FixReport, Outcome
 from qdqtool.core.kinds import (
@@ -37,6 +36,7 @@ from qdqtool.errors import BuildError, InputFileError, QdqError, UsageError
 from qdqtool.graph.find import quantized_ops
 from qdqtool.graph.load import load
 from qdqtool.graph.save import save
+from qdqtool.io.files import replacing
 from qdqtool.pipeline import steps
 from qdqtool.pipeline.autofix.builder import MODEL, CandidateBuilder
 from qdqtool.pipeline.autofix.drafts import Draft, Foreign, Placed

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qdqtool.backends.torch_qat.presence import need_torch
-from qdqtool.core.files import digest_file, write_bytes
 from qdqtool.core.kinds import CALIBRATION, PLACEMENT, QAT
 from qdqtool.core.qat import QatResult, UntrainedSlot
 from qdqtool.core.recipe import Recipe
 from qdqtool.core.report import Report
 from qdqtool.errors import UsageError
 from qdqtool.graph.load import load
+from qdqtool.io.files import digest_file, write_bytes
 from qdqtool.pipeline import runner
 from qdqtool.pipeline.folder import RunFolder, key_of
 from qdqtool.pipeline.qat.request import QatOrder

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from qdqtool.accuracy.compare import compare
 from qdqtool.backends.ort import open_runner
-from qdqtool.core.files import digest_file
 from qdqtool.core.kinds import ACCURACY, CALIBRATION
+from qdqtool.io.files import digest_file
 from qdqtool.pipeline import steps
 from qdqtool.pipeline.comparing import noise_inside
 from qdqtool.pipeline.context import RunContext

@@ -12,8 +12,6 @@ from typing import Any
 from qdqtool.accuracy.compare import compare
 from qdqtool.accuracy.sensitivity import Wish
 from qdqtool.backends.ort import open_runner
-from qdqtool.core.artefacts import canonical
-from qdqtool.core.files import digest_file, write_text
 from qdqtool.core.kinds import PLACEMENT
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.protocols import Feeds
@@ -21,6 +19,8 @@ from qdqtool.core.recipe import CompareOptions
 from qdqtool.core.report import AccuracySummary
 from qdqtool.core.sweep import Outcome, Value
 from qdqtool.errors import BuildError
+from qdqtool.io.files import digest_file, write_text
+from qdqtool.io.json_files import canonical
 from qdqtool.pipeline import recipes, runner
 from qdqtool.pipeline.request import RunRequest
 from qdqtool.pipeline.sensitivity import SensitivityOrder, study

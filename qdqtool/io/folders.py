@@ -1,4 +1,4 @@
-"""A folder inside the folder: files are made there and moved out when they are whole."""
+"""Drafts in a folder of their own: files are made there and moved out when they are whole."""
 
 from __future__ import annotations
 
@@ -11,14 +11,9 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from qdqtool.errors import InputFileError
-
-ENGINE, LOG, LAYERS = "engine.plan", "build.log", "layers.txt"
-"""The products of every builder; the layer information is kept as the builder gives it, dump or JSON."""
+from qdqtool.io.files import FORGOTTEN_S, unwritable
 
 _PREFIX, _LOCK = ".build-", ".lock"
-_FORGOTTEN_S = 3600.0
-"""Age of drafts that were never locked and belong to nobody."""
 
 
 @contextmanager
@@ -37,7 +32,7 @@ def drafting(folder: Path) -> Iterator[Path]:
         lock = FileLock(Path(place.name) / _LOCK)
         lock.acquire()
     except OSError as error:
-        raise unwritable(folder, error.strerror or str(error)) from error
+        raise unwritable(folder, error) from error
     with place as name:
         try:
             yield Path(name)
@@ -54,7 +49,7 @@ def _sweep(folder: Path) -> None:
                     shutil.rmtree(left, ignore_errors=True)
             except (Timeout, OSError):
                 continue  # somebody builds there now, or it is not ours to remove
-        elif time.time() - left.stat().st_mtime > _FORGOTTEN_S:
+        elif time.time() - left.stat().st_mtime > FORGOTTEN_S:
             shutil.rmtree(left, ignore_errors=True)
 
 
@@ -68,19 +63,10 @@ def publish(drafts: Path, folder: Path, names: Iterable[str]) -> None:
         for name in names:
             (drafts / name).replace(folder / name)
     except OSError as error:
-        raise unwritable(folder, error.strerror or str(error)) from error
+        raise unwritable(folder, error) from error
 
 
 def withdraw(folder: Path, names: Iterable[str]) -> None:
     """Remove files of an earlier build, which no longer belong to the log beside them."""
     for name in names:
         (folder / name).unlink(missing_ok=True)
-
-
-def unwritable(folder: Path, why: str) -> InputFileError:
-    """The error for a folder that takes no files."""
-    return InputFileError(
-        f"cannot be written: {why}",
-        fix="check the folder's permissions and the free space",
-        where=str(folder),
-    )

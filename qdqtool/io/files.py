@@ -13,8 +13,8 @@ from pathlib import Path
 from qdqtool.errors import InputFileError
 
 _DRAFT = ".draft-"
-_FORGOTTEN_S = 3600.0
-"""Age of drafts that belong to nobody any more."""
+FORGOTTEN_S = 3600.0
+"""Age of drafts that no process holds any more."""
 
 
 @contextmanager
@@ -28,7 +28,7 @@ def replacing(path: Path) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{path.name}{_DRAFT}", dir=path.parent)
     except OSError as error:
-        raise _unwritable(path, error) from error
+        raise unwritable(path, error) from error
     os.close(handle)
     draft = Path(name)
     try:
@@ -36,7 +36,7 @@ def replacing(path: Path) -> Iterator[Path]:
         draft.chmod(0o666 & ~_umask())
         draft.replace(path)
     except OSError as error:
-        raise _unwritable(path, error) from error
+        raise unwritable(path, error) from error
     finally:
         draft.unlink(missing_ok=True)
 
@@ -45,7 +45,7 @@ def sweep(folder: Path) -> None:
     """Remove the drafts that processes left in `folder` when they were killed, more than an hour ago."""
     for left in folder.glob(f".*{_DRAFT}*"):
         with suppress(OSError):  # somebody else has removed it, or it is not ours to remove
-            if time.time() - left.stat().st_mtime > _FORGOTTEN_S:
+            if time.time() - left.stat().st_mtime > FORGOTTEN_S:
                 left.unlink()
 
 
@@ -95,9 +95,11 @@ def _umask() -> int:
     return mask
 
 
-def _unwritable(path: Path, error: OSError) -> InputFileError:
+def unwritable(path: Path, error: OSError | str) -> InputFileError:
+    """The error for a file or a folder that the operating system does not let us write."""
+    why = error if isinstance(error, str) else error.strerror or str(error)
     return InputFileError(
-        f"cannot be written: {error.strerror or error}",
+        f"cannot be written: {why}",
         fix="check the folder's permissions and the free space; nothing was changed",
         where=str(path),
     )

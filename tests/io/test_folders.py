@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from qdqtool.backends.building.drafts import drafting, publish, withdraw
 from qdqtool.errors import InputFileError
+from qdqtool.io.folders import drafting, publish, withdraw
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from qdqtool.backends.building.drafts import drafting
+from qdqtool.io.folders import drafting
 with drafting(Path(sys.argv[1])) as drafts:
     (drafts / "engine.plan").write_bytes(b"half of an eng")
     print("ready", flush=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from qdqtool.core.files import replacing, sweep, write_text
+from qdqtool.io.files import replacing, sweep, write_text
 from qdqtool.pipeline.folder import RunFolder
 
 

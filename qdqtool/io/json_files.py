@@ -1,0 +1,40 @@
+"""JSON text that is the same for equal values, and JSON values out of files."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from qdqtool.errors import InputFileError
+from qdqtool.io.files import unreadable
+
+_LARGEST = 1 << 30
+"""Bytes; a larger JSON file is not one of ours."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def canonical(value: object) -> str:
+    """JSON text with sorted keys that is the same for equal values, with a newline at its end.
+
+    Half surrogate pairs, which names out of damaged models may hold, are written as escapes: UTF-8 has no bytes for them.
+    """
+    text = json.dumps(value, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False)
+    return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n"
+
+
+def read_json(path: Path) -> Any:
+    """The JSON value in a file.
+
+    Raises:
+        InputFileError: unreadable, too large, too deeply nested, or not JSON.
+    """
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise InputFileError("is larger than 1 GiB", fix="pass a qdqtool artefact", where=str(path))
+        return json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except (ValueError, RecursionError) as error:
+        raise InputFileError(f"is not JSON: {error}", fix="write the file again", where=str(path)) from error
