@@ -26,6 +26,7 @@ _BY_TYPE = {
     DType.BFLOAT16: Verdict.BF16,
     DType.FLOAT32: Verdict.FP32,
     DType.FLOAT8: Verdict.FP8,
+    DType.FLOAT8_E5M2: Verdict.FP8,
 }
 
 

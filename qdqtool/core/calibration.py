@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
 
 from qdqtool.core.findings import Finding
+from qdqtool.core.quant_format import INT8, NamedFormat, QuantFormat
 from qdqtool.core.showing import Shown
 
-INT8_LEVELS = 127.0
+INT8_LEVELS = float(INT8.qmax)
 """Largest magnitude of symmetric INT8: scale = amax / 127."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TensorRange:
-    """The magnitude that becomes 127, for a whole tensor or per channel.
+    """The magnitude that becomes the largest number of a format, for a whole tensor or per channel.
 
     Attributes:
         tensor: the tensor's name in the float model.
@@ -23,6 +27,9 @@ class TensorRange:
         high: largest value seen; None where nobody looked.
         method: the calibrator that chose it ("max", "entropy", "cache", ...).
         note: anything a reader must know ("never fired", "tied to x").
+        format: what the range was chosen for; the same range serves other formats, each with its own largest number.
+        block: values along `axis` that share one scale, which is made from the values when they are written; None
+            without blocks. `amax` is then that of the whole tensor.
     """
 
     tensor: str
@@ -32,11 +39,17 @@ class TensorRange:
     high: float | None = None
     method: str = "max"
     note: str = ""
+    format: Annotated[NamedFormat, Field(exclude_if=lambda value: value == INT8)] = INT8
+    block: Annotated[int | None, Field(exclude_if=lambda value: value is None)] = None
 
     @property
     def scales(self) -> tuple[float, ...]:
-        """Quantization steps, amax / 127, in the order of `amax`."""
-        return tuple(amax / INT8_LEVELS for amax in self.amax)
+        """Quantization steps of `format`, in the order of `amax`."""
+        return self.scales_in(self.format)
+
+    def scales_in(self, format_: QuantFormat) -> tuple[float, ...]:
+        """Quantization steps of any format, amax / its largest number, in the order of `amax`."""
+        return tuple(amax / format_.qmax for amax in self.amax)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,6 +12,10 @@ class DType(str, Enum):
     FLOAT16 = "fp16"
     BFLOAT16 = "bf16"
     FLOAT8 = "fp8"
+    """E4M3 without infinities (largest value 448): what "FP8" means in TensorRT."""
+    FLOAT8_E5M2 = "fp8_e5m2"
+    FLOAT8_E8M0 = "fp8_e8m0"
+    """Powers of two only: the type of MX block scales."""
     FLOAT4 = "fp4"
     FLOAT64 = "fp64"
     INT4 = "int4"
@@ -53,6 +57,8 @@ _BITS = {
     DType.BFLOAT16: 16,
     DType.INT16: 16,
     DType.FLOAT8: 8,
+    DType.FLOAT8_E5M2: 8,
+    DType.FLOAT8_E8M0: 8,
     DType.INT8: 8,
     DType.UINT8: 8,
     DType.BOOL: 8,
@@ -63,8 +69,10 @@ _SPELLINGS = {
     DType.FLOAT32: "float float32 fp32 f32",
     DType.FLOAT16: "half float16 fp16 f16",
     DType.BFLOAT16: "bfloat16 bf16",
-    DType.FLOAT8: "fp8 float8 fp8_e4m3 float8e4m3fn float8_e4m3fn float8e5m2",
-    DType.FLOAT4: "fp4 float4e2m1 fp4_e2m1",
+    DType.FLOAT8: "fp8 float8 fp8_e4m3 float8e4m3fn float8_e4m3fn e4m3",
+    DType.FLOAT8_E5M2: "fp8_e5m2 float8e5m2 float8_e5m2 e5m2",
+    DType.FLOAT8_E8M0: "fp8_e8m0 fp8ue8m0 fp8_ue8m0 float8e8m0 float8_e8m0fnu e8m0",
+    DType.FLOAT4: "fp4 fp4e2m1 fp4_e2m1 float4e2m1 float4_e2m1fn",
     DType.FLOAT64: "double float64 fp64",
     DType.INT4: "int4",
     DType.INT8: "int8 i8",

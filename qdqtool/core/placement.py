@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Annotated
 
-from qdqtool.core.dtypes import DType
+from pydantic import Field
+
+from qdqtool.core.quant_format import INT8, NamedFormat
 from qdqtool.core.showing import Shown
 
 
@@ -25,15 +28,17 @@ class Slot:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuantSpec:
-    """How the values of a slot become integers.
+    """How the values of a slot are stored.
 
     Attributes:
-        dtype: the integer type.
-        axis: the channel axis of per-channel scales; None for one scale per tensor.
+        format: the number format; artefacts call it "dtype".
+        axis: the channel axis of per-channel scales, or the axis that blocks divide; None for one scale per tensor.
+        block: values along `axis` that share one scale; None without blocks.
     """
 
-    dtype: DType = DType.INT8
+    format: Annotated[NamedFormat, Field(alias="dtype")] = INT8
     axis: int | None = None
+    block: Annotated[int | None, Field(exclude_if=lambda value: value is None)] = None
 
 
 class Stance(str, Enum):

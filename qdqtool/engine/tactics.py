@@ -22,7 +22,7 @@ _MATH = {
     "tf32": DType.FLOAT32,
     "f32": DType.FLOAT32,
     "e4m3": DType.FLOAT8,
-    "e5m2": DType.FLOAT8,
+    "e5m2": DType.FLOAT8_E5M2,
 }
 _HINTS = (
     (DType.INT8, re.compile(r"i8816|imma|int8|icudnn|i8i8_|_s8_", re.IGNORECASE)),

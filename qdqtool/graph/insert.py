@@ -12,6 +12,7 @@ from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.conversion import DynamicRangeReport
 from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import Decision, Placement, SlotKind
+from qdqtool.core.quant_format import INT8
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.bias import shift_biases
@@ -114,8 +115,8 @@ class _Writer:
         if node is None or index >= len(node.input) or node.input[index] != decision.tensor:
             what = f"slot {decision.slot} does not read {decision.tensor!r} in this model"
             raise InputFileError(what, fix="run `qdqtool place` on this model", where=str(self._model.path))
-        if decision.spec is None or decision.spec.dtype is not DType.INT8:
-            wish = decision.spec.dtype if decision.spec else "no type"
+        if decision.spec is None or decision.spec.format != INT8:
+            wish = decision.spec.format if decision.spec else "no type"
             raise UsageError(f"{decision.slot} asks for {wish}", fix="ask for int8: nothing else is inserted")
         key = (decision.tensor, decision.spec.axis)
         if key not in self._stored:

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import Placement, QuantSpec
+from qdqtool.core.quant_format import FP8
 from qdqtool.core.recipe import InsertOptions, PrepareOptions
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.find import find
@@ -330,7 +331,7 @@ def test_a_scalar_constant_is_refused_because_tensorrt_refuses_it(tmp_path: Path
 
 def test_types_other_than_int8_are_refused(tmp_path: Path) -> None:
     model = opened(models.conv_chain(), tmp_path)
-    slot = replace(decision("conv1", 0, "x"), spec=QuantSpec(dtype=DType.FLOAT8))
+    slot = replace(decision("conv1", 0, "x"), spec=QuantSpec(format=FP8))
     table = CalibrationTable(ranges=(TensorRange(tensor="x", amax=(1.0,)),))
     with pytest.raises(UsageError, match="asks for fp8"):
         insert(model, Placement(decisions=(slot,), ties=()), table, FP32)

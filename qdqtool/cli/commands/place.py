@@ -83,7 +83,7 @@ def _decisions(placement: Placement) -> Table:
 
 def _becomes(decision: Decision) -> str:
     axis = None if decision.spec is None else decision.spec.axis
-    kind = "" if decision.spec is None else str(decision.spec.dtype)
+    kind = "" if decision.spec is None else str(decision.spec.format)
     return f"{decision.slot.index}: {kind}" + ("" if axis is None else f" axis {axis}")
 
 

@@ -23,7 +23,7 @@ def find(flow: Flow, asked: LintTarget) -> Iterator[Violation]:
     if asked.sm and not old:
         return
     for pair in flow.pairs:
-        if pair.dtype is DType.FLOAT8:
+        if pair.dtype in {DType.FLOAT8, DType.FLOAT8_E5M2}:
             yield Violation(
                 node=pair.quantize or pair.dequantize or "",
                 reason="the values between Q and DQ are FP8",

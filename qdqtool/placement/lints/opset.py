@@ -20,7 +20,7 @@ from qdqtool.placement.flow import Flow
 from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
 
 _SCALES = {DType.FLOAT16: 19, DType.BFLOAT16: 19}
-_VALUES = {DType.FLOAT8: 19, DType.INT16: 21, DType.INT4: 21, DType.FLOAT4: 23}
+_VALUES = {DType.FLOAT8: 19, DType.FLOAT8_E5M2: 19, DType.INT16: 21, DType.INT4: 21, DType.FLOAT4: 23}
 
 
 def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:

@@ -1,0 +1,221 @@
+"""Number formats that Q/DQ nodes write, and the schemes that name a format for weights and one for activations.
+
+A format is data: whoever needs its largest value, its zero point, its block or the first ONNX opset that can hold it
+reads it here. Sources: ONNX operator specification (QuantizeLinear-13 to -23), OCP "8-bit Floating Point" and
+"Microscaling Formats (MX)" specifications, release notes of TensorRT 9.0, 10.0, 10.8 and 10.12; the architectures that
+TensorRT for RTX accepts were measured with builds of release 1.7.1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from types import MappingProxyType
+from typing import Annotated, Any, Final
+
+from pydantic import GetPydanticSchema
+from pydantic_core import core_schema
+
+from qdqtool.core.dtypes import DType
+
+
+class Granularity(str, Enum):
+    """How many values of a weight share one scale."""
+
+    TENSOR = "tensor"
+    CHANNEL = "channel"
+    BLOCK = "block"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QuantFormat:
+    """One way to write numbers with few bits: `value = scale * (stored - zero_point)`, always symmetric here.
+
+    Attributes:
+        name: what recipes, placements and reports call it.
+        dtype: element type of the stored values.
+        qmin: smallest stored value.
+        qmax: the stored value that a range's magnitude becomes: scale = amax / qmax.
+        zero_point: the stored value that stands for zero.
+        granularity: the finest sharing of weight scales that TensorRT computes with.
+        block: values along the reduction axis that share a scale unless a recipe says otherwise; None without blocks.
+        blocks: the block lengths that TensorRT takes; () without blocks.
+        scale_dtype: type of block scales that are themselves stored in few bits; None where scales have the model's
+            float type.
+        scale_limit: the largest stored block scale; 0 where scales are plain floats. Scales of two levels are
+            `stored scale * global scale`, with global scale = amax / (qmax * scale_limit).
+        opset: first ONNX opset whose Q/DQ nodes hold the values in the form that `lower` writes.
+        ir_version: first ONNX IR version that has the element type.
+        sm: first GPU architecture with a builder that accepts it.
+        release: first release of TensorRT that imports it.
+    """
+
+    name: str
+    dtype: DType
+    qmin: float
+    qmax: float
+    zero_point: float = 0.0
+    granularity: Granularity = Granularity.CHANNEL
+    block: int | None = None
+    blocks: tuple[int, ...] = ()
+    scale_dtype: DType | None = None
+    scale_limit: float = 0.0
+    opset: int
+    ir_version: int
+    sm: int
+    release: tuple[int, int]
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether stored values are integers, so that steps are even and histograms of steps apply."""
+        return self.dtype in {DType.INT8, DType.INT4}
+
+    @property
+    def two_level(self) -> bool:
+        """Whether block scales are stored in few bits behind one global scale."""
+        return self.scale_limit > 0
+
+    @property
+    def bits_per_value(self) -> float:
+        """Bits of storage per value with the default block, scales of one or two levels included."""
+        bits = float(self.dtype.bits or 0)
+        if self.block is None:
+            return bits
+        scale = DType.FLOAT16 if self.scale_dtype is None else self.scale_dtype
+        return bits + (scale.bits or 0) / self.block
+
+    def __str__(self) -> str:
+        return self.name
+
+
+INT8: Final = QuantFormat(
+    name="int8", dtype=DType.INT8, qmin=-128, qmax=127, opset=13, ir_version=4, sm=75, release=(8, 0)
+)
+FP8: Final = QuantFormat(
+    name="fp8", dtype=DType.FLOAT8, qmin=-448, qmax=448, opset=19, ir_version=9, sm=89, release=(9, 0)
+)
+FP8_E5M2: Final = QuantFormat(
+    name="fp8_e5m2",
+    dtype=DType.FLOAT8_E5M2,
+    qmin=-57344,
+    qmax=57344,
+    opset=19,
+    ir_version=9,
+    sm=0,
+    release=(0, 0),
+)
+"""ONNX has it and TensorRT's parser refuses it (`Failed to import initializer`), so `sm` names no architecture."""
+INT4: Final = QuantFormat(
+    name="int4",
+    dtype=DType.INT4,
+    qmin=-8,
+    qmax=7,
+    granularity=Granularity.BLOCK,
+    block=128,
+    blocks=(16, 32, 64, 128),
+    opset=21,
+    ir_version=10,
+    sm=80,
+    release=(10, 0),
+)
+NVFP4: Final = QuantFormat(
+    name="nvfp4",
+    dtype=DType.FLOAT4,
+    qmin=-6,
+    qmax=6,
+    granularity=Granularity.BLOCK,
+    block=16,
+    blocks=(16,),
+    scale_dtype=DType.FLOAT8,
+    scale_limit=448,
+    opset=23,
+    ir_version=11,
+    sm=100,
+    release=(10, 8),
+)
+MXFP8: Final = QuantFormat(
+    name="mxfp8",
+    dtype=DType.FLOAT8,
+    qmin=-448,
+    qmax=448,
+    granularity=Granularity.BLOCK,
+    block=32,
+    blocks=(32,),
+    scale_dtype=DType.FLOAT8_E8M0,
+    opset=19,
+    ir_version=9,
+    sm=100,
+    release=(10, 12),
+)
+FORMATS: Final = MappingProxyType({entry.name: entry for entry in (INT8, FP8, FP8_E5M2, INT4, NVFP4, MXFP8)})
+"""All formats by name."""
+
+
+def by_name(name: str) -> QuantFormat:
+    """The format called so.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if name not in FORMATS:
+        raise ValueError(f"{name!r} is no number format; there are {', '.join(FORMATS)}")
+    return FORMATS[name]
+
+
+def of_dtype(dtype: DType, scale_dtype: DType | None = None) -> QuantFormat | None:
+    """The format whose values have this element type and whose block scales have that one; None without one."""
+    same = [entry for entry in FORMATS.values() if entry.dtype is dtype]
+    exact = [entry for entry in same if entry.scale_dtype is scale_dtype]
+    return next(iter(exact or (same if scale_dtype is None else [])), None)
+
+
+def _schema(_source: Any, _handler: Any) -> core_schema.CoreSchema:
+    def read(value: object) -> QuantFormat:
+        return value if isinstance(value, QuantFormat) else by_name(str(value))
+
+    write = core_schema.plain_serializer_function_ser_schema(str, return_schema=core_schema.str_schema())
+    return core_schema.no_info_plain_validator_function(read, serialization=write)
+
+
+NamedFormat = Annotated[QuantFormat, GetPydanticSchema(_schema)]
+"""A format that artefacts hold by its name."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scheme:
+    """What a recipe asks for a layer: a format for its weights, and one for what it reads at run time.
+
+    Attributes:
+        name: what recipes call it.
+        weights: the format of constant factors; None leaves the layer float.
+        activations: the format of run-time factors; None leaves them float, and the arithmetic with them.
+        ops: operators whose kernels or importers take it; () means whatever the placement rules say.
+    """
+
+    name: str
+    weights: QuantFormat | None
+    activations: QuantFormat | None
+    ops: tuple[str, ...] = ()
+
+    @property
+    def weight_only(self) -> bool:
+        """Whether only weights are stored with few bits, and the arithmetic is float."""
+        return self.weights is not None and self.activations is None
+
+
+_MATRIX: Final = ("MatMul", "Gemm")
+SCHEMES: Final = MappingProxyType(
+    {
+        entry.name: entry
+        for entry in (
+            Scheme(name="float", weights=None, activations=None),
+            Scheme(name="int8", weights=INT8, activations=INT8),
+            Scheme(name="fp8", weights=FP8, activations=FP8, ops=("Conv", *_MATRIX)),
+            Scheme(name="int8-weights", weights=INT8, activations=None, ops=(*_MATRIX, "Gather")),
+            Scheme(name="int4-weights", weights=INT4, activations=None, ops=(*_MATRIX, "Gather")),
+            Scheme(name="nvfp4", weights=NVFP4, activations=NVFP4, ops=_MATRIX),
+            Scheme(name="mxfp8", weights=MXFP8, activations=MXFP8, ops=_MATRIX),
+        )
+    }
+)
+"""All schemes by name."""
