@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import io
 import json
+import os
 import sys
+import tracemalloc
 import zipfile
 from pathlib import Path
 
@@ -572,3 +574,117 @@ def test_real_data_sets_are_read_with_their_labels(
 def test_random_samples_fill_a_batch_of_fixed_size() -> None:
     samples = list(open_samples("random:3", (info("x", 4, 8),)))
     assert [sample.feeds["x"].shape for sample in samples] == [(4, 8)] * 3
+
+
+def npy(shape: str, dtype: str = "<f4", data: bytes = b"\0" * 64) -> bytes:
+    """An .npy file with any header."""
+    header = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}".encode()
+    header += b" " * (-(len(header) + 11) % 64) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + data
+
+
+LIES = {
+    "a negative dimension": npy("(-4, 1, 8, 8)"),
+    "more elements than a pointer counts": npy("(1180591620717411303424, 0)"),
+    "256 TiB": npy("(281474976710656,)"),
+    "elements of no bytes": npy("(4, 3, 4, 5)", "<V0"),
+    "text of no letters": npy("(4, 3, 4, 5)", "<U0"),
+    "a type that is none": npy("(4,)", "<q9"),
+    "a shape that is none": npy("{}"),
+    "a header that is code": npy("__import__('os').abort()"),
+    "a header of brackets": npy("(" * 2000),
+}
+
+
+@pytest.mark.parametrize("content", LIES.values(), ids=LIES)
+@pytest.mark.parametrize("form", ["npy", "npz", "polygraphy", "labels"])
+def test_a_header_that_lies_is_refused_in_every_form(content: bytes, form: str, tmp_path: Path) -> None:
+    path = tmp_path / f"s.{'npy' if form == 'labels' else form}"
+    if form == "npz":
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("x.npy", content)
+    elif form == "polygraphy":
+        path = Path(polygraphy(tmp_path, {"x": {"array": base64.b64encode(content).decode()}}))
+    else:
+        path.write_bytes(content)
+    with pytest.raises(InputFileError):
+        read_labels(path) if form == "labels" else values(str(path))
+
+
+def test_a_bomb_of_zeros_is_refused_by_its_header_alone(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "s.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x.npy", npy("(1, 3, 4096, 4096)", data=bytes(3 << 26)))
+    tracemalloc.start()
+    with pytest.raises(InputFileError, match="1x3x4096x4096, the model wants Nx3x4x5"):
+        open_samples(str(tmp_path / "s.npz"), X)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
+
+
+def test_a_row_that_is_too_large_for_any_memory_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qdqtool.io.npy.LARGEST", 100)
+    with pytest.raises(InputFileError, match="at once"):
+        values(saved(tmp_path, x=ROWS))
+
+
+def test_an_archive_of_very_many_arrays_is_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "s.npz", "w") as archive:
+        for number in range((1 << 14) + 1):
+            archive.writestr(f"{number}.npy", b"")
+    with pytest.raises(InputFileError, match="16385 arrays"):
+        open_samples(str(tmp_path / "s.npz"), X)
+
+
+def test_rows_without_values_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputFileError, match="no values"):
+        open_samples(saved(tmp_path, x=np.zeros((1 << 40, 0), np.float32)), (info("x", "N", "F"),))
+
+
+@pytest.mark.parametrize(
+    ("size", "preprocess", "words"),
+    [
+        ((12000, 12000), Preprocess(), "12000 x 12000 pixels"),
+        ((1000, 900), Preprocess(), "3x900x1000, the model wants Nx3x4x5"),
+        ((1, 9000), Preprocess(resize=224), "224 x 2016000 when prepared"),
+    ],
+    ids=["more pixels than any camera", "another size than the model's", "a strip that resizing makes huge"],
+)
+def test_a_picture_that_would_eat_memory_is_refused_before_it_is_decoded(
+    size: tuple[int, int], preprocess: Preprocess, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Image.new("1", size).save(tmp_path / "a.png")
+    monkeypatch.setattr(Image.Image, "convert", lambda *_: pytest.fail("it was decoded"))
+    with pytest.raises(InputFileError, match=words):
+        values(str(tmp_path), preprocess=preprocess)
+
+
+def test_a_folder_whose_entries_may_not_be_read_is_walked_around(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Image.new("RGB", (5, 4)).save(tmp_path / "a.png")
+    (tmp_path / "gone").mkdir()
+    real = os.scandir
+
+    def scandir(place: str) -> object:
+        if str(place).endswith("gone"):
+            raise FileNotFoundError(place)
+        return real(place)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert len(values(str(tmp_path))) == 1
+
+
+def test_a_pipe_in_a_folder_of_arrays_is_left_alone(tmp_path: Path) -> None:
+    saved(tmp_path, x=ROWS)
+    os.mkfifo(tmp_path / "t.npz")
+    assert len(values(str(tmp_path))) == 6
+
+
+@pytest.mark.parametrize(
+    "text", ["random:99999999999", "random:9999999999999999999999", "random:1,x:1x3x4x5x9"]
+)
+def test_more_random_samples_than_anybody_wants_are_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        open_samples(text, (info("x", "N", 3, 1 << 20, 1 << 20),) if "x" in text else X)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from qdqtool.errors import InputFileError
 from qdqtool.io.json_files import read_json
+from qdqtool.io.npy import decode_array
 
 _FIX = "write it with `polygraphy run --save-outputs` or trtexec --exportOutput"
 Outputs = dict[str, NDArray[Any]]
@@ -62,7 +62,7 @@ def _polygraphy(content: Mapping[str, Any]) -> list[Outputs]:
 
 def _array(value: Any) -> NDArray[Any]:
     text = value["values"]["array"] if "values" in value else value["array"]
-    return np.asarray(np.load(io.BytesIO(base64.b64decode(text, validate=True)), allow_pickle=False))
+    return decode_array(base64.b64decode(text, validate=True))
 
 
 def _trtexec(content: list[Any]) -> Outputs:

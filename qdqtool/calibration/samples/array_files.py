@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from qdqtool.calibration.samples.arrays import Member, members
-from qdqtool.calibration.samples.conform import fits
+from qdqtool.calibration.samples.conform import fits, fitted_shape, single
 from qdqtool.calibration.samples.raw import RawSample
 from qdqtool.core.recipe import Preprocess
 from qdqtool.core.tensors import TensorInfo
@@ -110,9 +110,29 @@ def open_file(path: Path, inputs: tuple[TensorInfo, ...], preprocess: Preprocess
             )
         numbers = {None}
     rows = numbers.pop()
+    if rows and all(math.prod(member.shape) == 0 for member in arrays.values()):
+        raise InputFileError("its arrays hold no values", fix="save samples with values", where=str(path))
+    _check_shapes(path, arrays, inputs, preprocess, rows)
     if labels is not None and labels.shape[0] != rows:
         labels = None
     return ArrayFile(path=path, arrays=arrays, labels=labels, rows=rows)
+
+
+def _check_shapes(
+    path: Path,
+    arrays: Mapping[str, Member],
+    inputs: tuple[TensorInfo, ...],
+    preprocess: Preprocess,
+    rows: int | None,
+) -> None:
+    """Refuse samples of a wrong shape by the header alone: a small file can unpack to any size."""
+    if preprocess.arrays:
+        return
+    for info in single(inputs):
+        shape = arrays[info.name].shape
+        if shape:
+            row = shape if rows is None else (1, *shape[1:])
+            fitted_shape(row, info.shape, f"{path}{'' if rows is None else '[0]'}, input {info.name!r}")
 
 
 def _assigned(

@@ -5,22 +5,33 @@ Rows are streamed, so that a file of any size needs the memory of one sample. Pi
 
 from __future__ import annotations
 
-import math
 import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Final
 
 import numpy as np
-from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from qdqtool.errors import InputFileError
+from qdqtool.io.npy import ArrayHeader, read_elements, read_exactly, read_header
 
-_HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+_MOST_MEMBERS: Final = 1 << 14
+"""Arrays in one file; a model has a few inputs."""
+_DAMAGED: Final = (
+    OSError,
+    ValueError,
+    KeyError,
+    EOFError,
+    RuntimeError,
+    NotImplementedError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""What reading a damaged, encrypted or strangely packed archive raises."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,125 +41,109 @@ class Member:
     Attributes:
         path: the .npy or .npz file.
         key: the array's name inside an .npz; "" for an .npy.
-        shape: its shape.
-        dtype: its type.
-        fortran: whether the columns lie together instead of the rows.
+        header: its shape and type, which fit the size of the file.
     """
 
     path: Path
     key: str
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    fortran: bool
+    header: ArrayHeader
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Dimensions of the array."""
+        return self.header.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of its elements."""
+        return self.header.dtype
 
     def whole(self) -> NDArray[Any]:
-        """All of it."""
+        """All of it.
+
+        Raises:
+            InputFileError: damaged, or more than 2 GiB.
+        """
         with ExitStack() as stack:
-            stream, _ = _opened(stack, self.path, self.key)
-            values = np.frombuffer(
-                _exactly(stream, self, math.prod(self.shape) * self.dtype.itemsize), self.dtype
-            )
-        return values.reshape(self.shape, order="F" if self.fortran else "C")
+            stream = self._opened(stack)
+            try:
+                return read_elements(stream, self.header)
+            except _DAMAGED as error:
+                raise unreadable(self.path, self.key, error) from error
 
     def rows(self, numbers: range) -> Iterator[NDArray[Any]]:
-        """The rows along the first dimension with these ascending numbers, one at a time."""
-        if self.fortran:
+        """The rows along the first dimension with these ascending numbers, one at a time.
+
+        Raises:
+            InputFileError: damaged, or a row of more than 2 GiB.
+        """
+        if self.header.fortran:
             values = self.whole()
             yield from (values[number] for number in numbers)
             return
-        size = math.prod(self.shape[1:]) * self.dtype.itemsize
+        row = ArrayHeader(shape=self.shape[1:], dtype=self.dtype, fortran=False)
         with ExitStack() as stack:
-            stream, _ = _opened(stack, self.path, self.key)
+            stream = self._opened(stack)
             position = 0
             for number in numbers:
-                while position < number:
-                    _exactly(stream, self, size)
-                    position += 1
+                try:
+                    while position < number:
+                        read_exactly(stream, row.size)
+                        position += 1
+                    values = read_elements(stream, row)
+                except _DAMAGED as error:
+                    raise unreadable(self.path, self.key, error) from error
                 position += 1
-                yield np.frombuffer(_exactly(stream, self, size), self.dtype).reshape(self.shape[1:])
+                yield values
+
+    def _opened(self, stack: ExitStack) -> IO[bytes]:
+        """A stream that stands behind the header."""
+        try:
+            if self.key:
+                archive = stack.enter_context(zipfile.ZipFile(self.path))
+                stream = stack.enter_context(archive.open(f"{self.key}.npy"))
+                available = archive.getinfo(f"{self.key}.npy").file_size
+            else:
+                stream = stack.enter_context(self.path.open("rb"))
+                available = self.path.stat().st_size
+            read_header(stream, available)
+        except _DAMAGED as error:
+            raise unreadable(self.path, self.key, error) from error
+        return stream
 
 
 def members(path: Path) -> tuple[Member, ...]:
-    """The arrays of an .npy or .npz file, in the order of their names.
+    """The arrays of an .npy or .npz file, in the order of their names; reads headers only.
 
     Raises:
         InputFileError: unreadable, damaged, or holding Python objects.
     """
-    if path.suffix.lower() == ".npy":
-        return (_member(path, ""),)
+    if not path.is_file():
+        raise InputFileError("is not a file", fix="name an .npy or .npz file", where=str(path))
+    key = ""
     try:
+        if path.suffix.lower() == ".npy":
+            with path.open("rb") as stream:
+                return (Member(path=path, key=key, header=read_header(stream, path.stat().st_size)),)
+        found = []
         with zipfile.ZipFile(path) as archive:
-            keys = sorted(name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy"))
-    except (OSError, zipfile.BadZipFile) as error:
-        raise _unreadable(path, error) from error
-    if not keys:
+            entries = [entry for entry in archive.infolist() if entry.filename.endswith(".npy")]
+            if len(entries) > _MOST_MEMBERS:
+                raise ValueError(f"it holds {len(entries)} arrays; {_MOST_MEMBERS} is the limit")
+            for entry in sorted(entries, key=lambda entry: entry.filename):
+                key = entry.filename.removesuffix(".npy")
+                with archive.open(entry) as stream:
+                    found.append(Member(path=path, key=key, header=read_header(stream, entry.file_size)))
+    except _DAMAGED as error:
+        raise unreadable(path, key, error) from error
+    if not found:
         raise InputFileError("holds no arrays", fix="save it with numpy.savez", where=str(path))
-    return tuple(_member(path, key) for key in keys)
+    return tuple(found)
 
 
-def _member(path: Path, key: str) -> Member:
-    with ExitStack() as stack:
-        _, (shape, fortran, dtype) = _opened(stack, path, key)
-    return Member(path=path, key=key, shape=shape, dtype=dtype, fortran=fortran)
-
-
-def _opened(
-    stack: ExitStack, path: Path, key: str
-) -> tuple[IO[bytes], tuple[tuple[int, ...], bool, np.dtype[Any]]]:
-    """A stream that stands behind the header, and what the header says."""
-    try:
-        if key:
-            archive = stack.enter_context(zipfile.ZipFile(path))
-            stream = stack.enter_context(archive.open(f"{key}.npy"))
-            available = archive.getinfo(f"{key}.npy").file_size
-        else:
-            stream = stack.enter_context(path.open("rb"))
-            available = path.stat().st_size
-        version = npy.read_magic(stream)
-        if version not in _HEADERS:
-            raise InputFileError(
-                f"is .npy version {version}", fix="save it again with numpy.save", where=str(path)
-            )
-        shape, fortran, dtype = _HEADERS[version](stream)
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        zipfile.BadZipFile,
-        zlib.error,
-        EOFError,
-        SyntaxError,
-        RuntimeError,
-    ) as error:
-        raise _unreadable(path, error) from error
-    if dtype.hasobject:
-        raise InputFileError(
-            f"array {key!r} holds pickled Python objects, which are never loaded",
-            fix="save plain numbers with numpy.savez",
-            where=str(path),
-        )
-    if math.prod(shape) * dtype.itemsize > available:
-        raise _ends_early(path, key)
-    return stream, (shape, fortran, dtype)
-
-
-def _exactly(stream: IO[bytes], member: Member, size: int) -> bytes:
-    try:
-        content = stream.read(size)
-    except (OSError, zipfile.BadZipFile, EOFError, zlib.error) as error:
-        raise _unreadable(member.path, error) from error
-    if len(content) < size:
-        raise _ends_early(member.path, member.key)
-    return content
-
-
-def _ends_early(path: Path, key: str) -> InputFileError:
-    return InputFileError(f"array {key!r} ends early", fix="copy or write the file again", where=str(path))
-
-
-def _unreadable(path: Path, error: Exception) -> InputFileError:
+def unreadable(path: Path, key: str, error: Exception) -> InputFileError:
+    """The error of a file, or of the array `key` in it, that cannot be read."""
+    which = f"array {key!r} cannot be read" if key else "cannot be read as a numpy file"
     return InputFileError(
-        f"cannot be read as a numpy file: {error}",
-        fix="write it with numpy.save or numpy.savez",
-        where=str(path),
+        f"{which}: {error}", fix="write plain numbers with numpy.save or numpy.savez", where=str(path)
     )

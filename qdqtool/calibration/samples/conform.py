@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -43,12 +44,15 @@ def conform(raw: RawSample, inputs: tuple[TensorInfo, ...], preprocess: Preproce
             fix=f"name the arrays like the model's inputs: {', '.join(sorted(wanted))}",
             where=raw.name,
         )
-    if fixed_batch(inputs) is not None:
-        inputs = tuple(
-            replace(info, shape=(1, *info.shape[1:]) if info.shape else info.shape) for info in inputs
-        )
-    feeds = {info.name: _fitted(raw, info, preprocess) for info in inputs}
+    feeds = {info.name: _fitted(raw, info, preprocess) for info in single(inputs)}
     return Sample(name=raw.name, feeds=feeds, label=raw.label)
+
+
+def single(inputs: tuple[TensorInfo, ...]) -> tuple[TensorInfo, ...]:
+    """The inputs as one sample feeds them: with a batch of 1 where the model insists on a larger one."""
+    if fixed_batch(inputs) is None:
+        return inputs
+    return tuple(replace(info, shape=(1, *info.shape[1:]) if info.shape else info.shape) for info in inputs)
 
 
 def nonfinite(sample: Sample) -> dict[str, int]:
@@ -85,7 +89,8 @@ def _fitted(raw: RawSample, info: TensorInfo, preprocess: Preprocess) -> NDArray
     if raw.is_image or (preprocess.arrays and not raw.is_ready):
         rows = array if raw.is_image else shape_array(_without_batch(array, info, preprocess), preprocess)
         array = scale_values(rows, preprocess)
-    return np.asarray(_shaped(_typed(array, info, where), info, where), order="C")
+    typed = _typed(array, info, where)
+    return np.asarray(typed.reshape(fitted_shape(typed.shape, info.shape, where)), order="C")
 
 
 def _without_batch(array: NDArray[Any], info: TensorInfo, preprocess: Preprocess) -> NDArray[Any]:
@@ -117,20 +122,23 @@ def _typed(array: NDArray[Any], info: TensorInfo, where: str) -> NDArray[Any]:
     )
 
 
-def _shaped(array: NDArray[Any], info: TensorInfo, where: str) -> NDArray[Any]:
-    """The array with the model's rank: a missing batch dimension and dimensions of 1 are added."""
-    shape = info.shape
-    if shape is None or fits(array.shape, shape):
-        return array
-    if fits((1, *array.shape), shape):
-        return array[np.newaxis]
-    dims = tuple(1 if isinstance(dim, str) else dim for dim in shape)
-    is_same = tuple(dim for dim in array.shape if dim != 1) == tuple(dim for dim in dims if dim != 1)
-    if is_same and array.size == int(np.prod(dims)):
-        return array.reshape(dims)
-    turned = array.ndim >= 3 and fits(np.moveaxis(array, -1, -3).shape, shape[-array.ndim :])
+def fitted_shape(have: tuple[int, ...], wanted: tuple[int | str, ...] | None, where: str) -> tuple[int, ...]:
+    """The shape in which an array of the shape `have` is fed: a missing batch dimension and ones are added.
+
+    Raises:
+        InputFileError: no such shape fits what the model wants.
+    """
+    if wanted is None or fits(have, wanted):
+        return have
+    if fits((1, *have), wanted):
+        return (1, *have)
+    dims = tuple(1 if isinstance(dim, str) else dim for dim in wanted)
+    is_same = tuple(dim for dim in have if dim != 1) == tuple(dim for dim in dims if dim != 1)
+    if is_same and math.prod(have) == math.prod(dims):
+        return dims
+    turned = len(have) >= 3 and fits((*have[:-3], have[-1], *have[-3:-1]), wanted[-len(have) :])
     raise InputFileError(
-        f"has shape {_text(array.shape)}, the model wants {_text(shape)}",
+        f"has shape {_text(have)}, the model wants {_text(wanted)}",
         fix="the channels come last: set samples.preprocess.arrays=true, or transpose the array"
         if turned
         else "resize, crop or reshape the samples (samples.preprocess), or choose others",

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import math
+import os
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from qdqtool.calibration.samples.conform import fitted_shape, single
 from qdqtool.calibration.samples.raw import RawSample
-from qdqtool.calibration.samples.transform import shape_image
+from qdqtool.calibration.samples.transform import MOST_FED, shape_image, shaped_size
 from qdqtool.core.recipe import Preprocess
+from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.io.files import digest_file
 
@@ -21,14 +26,18 @@ if TYPE_CHECKING:
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"})
 
 
+MOST_PIXELS: Final = 1 << 26
+"""Pixels of a picture as it is stored: 64 megapixels, which take 256 MiB once decoded."""
+
+
 class Images:
     """Decoded pictures."""
 
     meaningful = True
 
-    def __init__(self, folder: Path, input_name: str, preprocess: Preprocess) -> None:
+    def __init__(self, folder: Path, wanted: TensorInfo, preprocess: Preprocess) -> None:
         self.description = f"images in {folder.name}"
-        self._input = input_name
+        self._wanted = wanted
         self._preprocess = preprocess
         self.files = pictures(folder)
 
@@ -46,7 +55,7 @@ class Images:
             path = self.files[number]
             yield RawSample(
                 name=str(path),
-                arrays={self._input: self._decoded(path)},
+                arrays={self._wanted.name: self._decoded(path)},
                 is_image=True,
             )
 
@@ -54,13 +63,19 @@ class Images:
         from PIL import Image, UnidentifiedImageError
 
         try:
-            with Image.open(path) as image:
-                return shape_image(image, self._preprocess)
+            with warnings.catch_warnings():
+                # Our own limit is lower than the one Pillow warns of.
+                warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+                with Image.open(path) as image:
+                    self._check_size(path, image.size)
+                    return shape_image(image, self._preprocess)
         except (
             OSError,
             UnidentifiedImageError,
             SyntaxError,
             ValueError,
+            OverflowError,
+            MemoryError,
             Image.DecompressionBombError,
         ) as error:
             raise InputFileError(
@@ -71,8 +86,44 @@ class Images:
         except UsageError as error:
             raise UsageError(error.what, fix=error.fix, where=str(path)) from error
 
+    def _check_size(self, path: Path, size: tuple[int, int]) -> None:
+        """Refuse a picture by its header: what it unpacks to has nothing to do with the size of the file.
+
+        Raises:
+            InputFileError: more pixels than a camera has, or not the size that the model is fed.
+        """
+        width, height = shaped_size(size, self._preprocess)
+        if size[0] * size[1] > MOST_PIXELS or width * height > MOST_FED:
+            raise InputFileError(
+                f"has {size[0]} x {size[1]} pixels, {width} x {height} when prepared; "
+                f"the limits are {MOST_PIXELS >> 20} and {MOST_FED >> 20} megapixels",
+                fix="scale the picture down before",
+                where=str(path),
+            )
+        options = self._preprocess
+        shape = (height, width, 1 if options.colour == "gray" else 3)
+        if options.layout == "nchw":
+            shape = (shape[2], *shape[:2])
+        if options.reshape is not None:
+            if -1 in options.reshape or math.prod(options.reshape) != math.prod(shape):
+                return
+            shape = options.reshape
+        fitted_shape(shape, single((self._wanted,))[0].shape, f"{path}, input {self._wanted.name!r}")
+
 
 def pictures(folder: Path) -> tuple[Path, ...]:
-    """The pictures in a folder and below it, sorted."""
-    found = (path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
-    return tuple(sorted(found, key=lambda path: path.relative_to(folder).as_posix()))
+    """The pictures in a folder and below it, sorted; links to folders are not followed.
+
+    Entries that vanish meanwhile or may not be read are left out, as a folder of running processes has them.
+    """
+    found = (
+        Path(place, name)
+        for place, _, names in os.walk(folder)
+        for name in names
+        if os.path.splitext(name)[1].lower() in SUFFIXES  # noqa: PTH122 -- a Path for every file of a tree is slow
+    )
+    return tuple(
+        sorted(
+            (path for path in found if path.is_file()), key=lambda path: path.relative_to(folder).as_posix()
+        )
+    )

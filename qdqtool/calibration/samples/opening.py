@@ -168,7 +168,9 @@ def _file(path: Path, spec: SampleSpec, inputs: tuple[TensorInfo, ...]) -> RawSo
 
 
 def _folder(path: Path, spec: SampleSpec, inputs: tuple[TensorInfo, ...]) -> RawSource:
-    arrays = sorted(entry for entry in path.iterdir() if entry.suffix.lower() in _ARRAY_SUFFIXES)
+    arrays = sorted(
+        entry for entry in path.iterdir() if entry.suffix.lower() in _ARRAY_SUFFIXES and entry.is_file()
+    )
     has_images = bool(pictures(path))
     if arrays and has_images:
         raise UsageError(
@@ -185,7 +187,7 @@ def _folder(path: Path, spec: SampleSpec, inputs: tuple[TensorInfo, ...]) -> Raw
             fix="save one .npz per sample with an array for each input",
             where=str(path),
         )
-    return Images(path, inputs[0].name, spec.preprocess)
+    return Images(path, inputs[0], spec.preprocess)
 
 
 def _not_finite(sample: Sample, bad: dict[str, int]) -> InputFileError:

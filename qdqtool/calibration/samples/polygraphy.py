@@ -6,18 +6,17 @@ A file is a list of feeds; each maps input names to {"array": base64 of an .npy 
 from __future__ import annotations
 
 import base64
-import io
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from qdqtool.calibration.samples.raw import RawSample
 from qdqtool.errors import InputFileError
 from qdqtool.io.files import digest_file
 from qdqtool.io.json_files import read_json
+from qdqtool.io.npy import decode_array
 
 
 class PolygraphyInputs:
@@ -55,8 +54,8 @@ def _array(value: object, where: str) -> NDArray[Any]:
     if not isinstance(text, str):
         raise _not_an_array("no base64 text under 'array'", where)
     try:
-        return np.asarray(np.load(io.BytesIO(base64.b64decode(text, validate=True)), allow_pickle=False))
-    except (ValueError, EOFError, OSError, SyntaxError) as error:
+        return decode_array(base64.b64decode(text, validate=True))
+    except ValueError as error:
         raise _not_an_array(str(error), where) from error
 
 

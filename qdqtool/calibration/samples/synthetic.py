@@ -6,6 +6,7 @@ free, their lengths follow a comma: "random:16,image:1x3x224x224".
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +20,10 @@ from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import UsageError
 
 _COUNT = 16
+_MOST = 1 << 20
+"""Random samples; what they measure means nothing, so that more of them are a slip of the finger."""
+_MOST_ELEMENTS = 1 << 28
+"""Elements of one input: 1 GiB in FP32."""
 
 
 class Random:
@@ -37,12 +42,24 @@ class Random:
                 where=text,
             )
         words = head.split(":")[1:]
-        if len(words) > 2 or not all(word.isdecimal() for word in words):
+        if len(words) > 2 or not all(word.isdecimal() and len(word) < 20 for word in words):
             raise UsageError(f"{head!r} is not random[:count[:seed]]", fix="write it like random:16")
         self._text = text
         self._count = int(words[0]) if words else _COUNT
+        if self._count > _MOST:
+            raise UsageError(
+                f"{self._count} random samples are too many",
+                fix=f"take at most {_MOST}; 16 do for trying out",
+            )
         self._seed = int(words[1]) if len(words) > 1 else 0
         self._inputs = tuple((info, _shape(info, usual.get(info.name))) for info in inputs)
+        for info, shape in self._inputs:
+            if math.prod(shape) > _MOST_ELEMENTS:
+                raise UsageError(
+                    f"a random {info.name!r} of {'x'.join(map(str, shape))} has {math.prod(shape)} elements",
+                    fix=f"give a smaller shape; {_MOST_ELEMENTS} elements are the limit",
+                    where=text,
+                )
         self._is_batched = fixed_batch(inputs) is not None
         self.description = f"{self._count} random samples: accuracy is meaningless"
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,10 @@ from qdqtool.errors import UsageError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+
+MOST_FED: Final = 1 << 24
+"""Pixels of a picture as the model is fed it: 4096 x 4096, which take 192 MiB in FP32."""
 
 
 def shape_image(image: Image, preprocess: Preprocess) -> NDArray[np.uint8]:
@@ -30,6 +35,22 @@ def shape_image(image: Image, preprocess: Preprocess) -> NDArray[np.uint8]:
     pixels = np.asarray(image)
     pixels = pixels[:, :, np.newaxis] if pixels.ndim == 2 else pixels
     return pixels[:, :, ::-1] if preprocess.colour == "bgr" else pixels
+
+
+def shaped_size(size: tuple[int, int], preprocess: Preprocess) -> tuple[int, int]:
+    """(width, height) of what `shape_image` makes of a picture of that size, or of its largest intermediate.
+
+    Nothing is decoded for it: a strip of 1 x 100000 pixels that is resized to 224 at its shorter side is 22 400 000
+    high before anything is cropped.
+    """
+    if preprocess.resize is not None:
+        size = _resized_size(size, preprocess.resize)
+        if math.prod(size) > MOST_FED:
+            return size
+    if preprocess.crop is not None:
+        left, top, right, bottom = _crop_box(size, preprocess.crop)
+        size = (right - left, bottom - top)
+    return size if preprocess.letterbox is None else (preprocess.letterbox[1], preprocess.letterbox[0])
 
 
 def shape_array(pixels: NDArray[Any], preprocess: Preprocess) -> NDArray[Any]:
@@ -95,23 +116,32 @@ def _reshaped(values: NDArray[np.float32], shape: tuple[int, ...]) -> NDArray[np
 def _resized(image: Image, wanted: int | tuple[int, int]) -> Image:
     from PIL.Image import Resampling
 
-    if isinstance(wanted, int):
-        ratio = wanted / min(image.size)
-        size = (max(wanted, round(image.width * ratio)), max(wanted, round(image.height * ratio)))
-    else:
-        size = (wanted[1], wanted[0])
+    size = _resized_size(image.size, wanted)
     return image if size == image.size else image.resize(size, Resampling.BILINEAR)
 
 
+def _resized_size(size: tuple[int, int], wanted: int | tuple[int, int]) -> tuple[int, int]:
+    """(width, height) after resizing; a single number is the length of the shorter side."""
+    if isinstance(wanted, int):
+        ratio = wanted / min(size)
+        return (max(wanted, round(size[0] * ratio)), max(wanted, round(size[1] * ratio)))
+    return (wanted[1], wanted[0])
+
+
 def _cropped(image: Image, wanted: int | tuple[int, int]) -> Image:
+    return image.crop(_crop_box(image.size, wanted))
+
+
+def _crop_box(size: tuple[int, int], wanted: int | tuple[int, int]) -> tuple[int, int, int, int]:
+    """Left, top, right and bottom of the middle part of a picture of (width, height)."""
     height, width = (wanted, wanted) if isinstance(wanted, int) else wanted
-    left, top = (image.width - width) // 2, (image.height - height) // 2
+    left, top = (size[0] - width) // 2, (size[1] - height) // 2
     if left < 0 or top < 0:
         raise UsageError(
-            f"a crop of {height} x {width} does not fit into a picture of {image.height} x {image.width}",
+            f"a crop of {height} x {width} does not fit into a picture of {size[1]} x {size[0]}",
             fix="set samples.preprocess.resize to at least the crop",
         )
-    return image.crop((left, top, left + width, top + height))
+    return left, top, left + width, top + height
 
 
 def _letterboxed(image: Image, wanted: tuple[int, int], preprocess: Preprocess) -> Image:
