@@ -101,9 +101,9 @@ class Images:
                 where=str(path),
             )
         options = self._preprocess
-        shape = (height, width, 1 if options.colour == "gray" else 3)
+        shape: tuple[int, ...] = (height, width, 1 if options.colour == "gray" else 3)
         if options.layout == "nchw":
-            shape = (shape[2], *shape[:2])
+            shape = (shape[-1], height, width)
         if options.reshape is not None:
             if -1 in options.reshape or math.prod(options.reshape) != math.prod(shape):
                 return
