@@ -5,10 +5,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from qdqtool._version import __version__ as __version__
+
 if TYPE_CHECKING:
     from qdqtool.api import audit, build, compare, convert, parse_log, place, quantize, run
 
-__version__ = "0.1.0"
+
 __all__ = ["audit", "build", "compare", "convert", "parse_log", "place", "quantize", "run"]
 
 

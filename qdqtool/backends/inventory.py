@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
-import qdqtool
+from qdqtool._version import __version__
 from qdqtool.backends import BUILDERS
 from qdqtool.backends.gpu import Gpu, gpus
 from qdqtool.core.artefacts import Artefact
@@ -66,7 +66,7 @@ def take_inventory() -> Inventory:
         Item(
             name="qdqtool",
             state="works",
-            detail=f"{qdqtool.__version__}, Python {platform.python_version()}, {platform.platform()}",
+            detail=f"{__version__}, Python {platform.python_version()}, {platform.platform()}",
             enables="everything below",
         ),
         *(_package(name, "the core", "pip install --force-reinstall qdqtool") for name in _NEEDED),

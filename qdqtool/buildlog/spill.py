@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 from pydantic import TypeAdapter
 
-import qdqtool
+from qdqtool._version import __version__
 from qdqtool.buildlog.source import LogSource
 from qdqtool.core.buildlog import LogRun
 from qdqtool.core.kinds import LOG
@@ -36,7 +36,7 @@ def write_json(source: LogSource, runs: Any, out: TextIO) -> int:
         out.write('{\n "data": {\n  "notes": ' + notes.replace("\n", "\n  ") + ',\n  "runs": [')
         shutil.copyfileobj(waiting, out)
         out.write("\n  ]\n },\n")
-    version = json.dumps(qdqtool.__version__)
+    version = json.dumps(__version__)
     out.write(
         f' "kind": "{LOG.kind}",\n "provenance": {{\n  "qdqtool": {version}\n }},\n "schema": {LOG.schema}\n}}\n'
     )

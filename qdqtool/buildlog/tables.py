@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from qdqtool.core.buildlog import BuildLog, LogRun
 from qdqtool.core.engine import EngineTensor
 from qdqtool.core.tensors import TensorInfo
-from qdqtool.errors import MissingPackage
-from qdqtool.io.files import replacing, write_text
+from qdqtool.io.tables import Cell, Table, write_table
 
-Cell = str | int | float | None
 Rows = Iterator[tuple[Cell, ...]]
 
 
@@ -134,61 +129,29 @@ _TABLES: dict[str, tuple[tuple[str, ...], Callable[[LogRun], Rows]]] = {
 TABLES = tuple(_TABLES)
 
 
-def rows_of(log: BuildLog, table: str) -> tuple[tuple[str, ...], list[tuple[Cell, ...]]]:
-    """Columns and rows of a table; the first column is the number of the run."""
-    columns, rows = _TABLES[table]
-    return ("run", *columns), [(run.number, *row) for run in log.runs for row in rows(run)]
-
-
-def csv_of(log: BuildLog, table: str) -> str:
-    """A table as CSV with a header line."""
-    columns, rows = rows_of(log, table)
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows([_plain(cell) for cell in row] for row in rows)
-    return stream.getvalue()
+def table_of(log: BuildLog, name: str) -> Table:
+    """One table; its first column is the number of the run."""
+    columns, rows = _TABLES[name]
+    return Table(
+        columns=("run", *columns), rows=[(run.number, *row) for run in log.runs for row in rows(run)]
+    )
 
 
 def write_tables(log: BuildLog, folder: Path, *, parquet: bool = False) -> tuple[Path, ...]:
     """Write every table that has rows as `<table>.csv`, or `<table>.parquet`, into a folder.
 
     Raises:
-        MissingPackage: Parquet is wanted and pyarrow is not installed.
+        MissingPackage: Parquet is asked for and pyarrow is not installed.
         InputFileError: the folder cannot be written.
     """
     written = []
-    for table in TABLES:
-        columns, rows = rows_of(log, table)
-        if not rows:
-            continue
-        path = folder / f"{table}.{'parquet' if parquet else 'csv'}"
-        if parquet:
-            _write_parquet(path, columns, rows)
-        else:
-            write_text(path, csv_of(log, table))
-        written.append(path)
+    for name in TABLES:
+        table = table_of(log, name)
+        if table.rows:
+            path = folder / f"{name}.{'parquet' if parquet else 'csv'}"
+            write_table(path, table)
+            written.append(path)
     return tuple(written)
-
-
-def _write_parquet(path: Path, columns: tuple[str, ...], rows: list[tuple[Cell, ...]]) -> None:
-    try:
-        import pyarrow as pa
-        from pyarrow import parquet
-    except ImportError as error:
-        raise MissingPackage(
-            "Parquet files need pyarrow", fix="pip install 'qdqtool[parquet]', or write CSV", where=str(path)
-        ) from error
-    data: dict[str, list[Any]] = {name: [row[at] for row in rows] for at, name in enumerate(columns)}
-    with replacing(path) as draft:
-        parquet.write_table(pa.table(data), draft)
-
-
-def _plain(cell: Cell) -> str:
-    """A cell of a CSV file: control characters as escapes, so that a row stays one line of plain text."""
-    if cell is None:
-        return ""
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in str(cell))
 
 
 def _infos(tensors: tuple[TensorInfo, ...]) -> str:

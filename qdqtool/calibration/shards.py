@@ -67,10 +67,10 @@ def releases() -> dict[str, str]:
     import numpy as np
     import onnxruntime
 
-    import qdqtool
+    from qdqtool._version import __version__
 
     return {
-        "qdqtool": qdqtool.__version__,
+        "qdqtool": __version__,
         "onnxruntime": onnxruntime.__version__,
         "numpy": np.__version__,
     }

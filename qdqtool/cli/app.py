@@ -12,7 +12,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-import qdqtool
+from qdqtool._version import __version__
 from qdqtool.cli.bare_cluster import BareCluster
 from qdqtool.cli.screen import readable, stderr
 from qdqtool.errors import Bug, Interrupted, QdqError
@@ -80,7 +80,7 @@ def show(error: QdqError) -> None:
 
 def _version(wanted: bool) -> None:
     if wanted:
-        sys.stdout.write(f"qdqtool {qdqtool.__version__}\n")
+        sys.stdout.write(f"qdqtool {__version__}\n")
         raise typer.Exit
 
 
@@ -105,7 +105,7 @@ def _bug(error: Exception, arguments: list[str]) -> int:
     """Write a report that can be attached to an issue, and say where it is."""
     text = "".join(traceback.format_exception(error))
     path = Path(f"qdqtool-bug-{os.getpid()}.txt")
-    versions = f"qdqtool {qdqtool.__version__}, Python {platform.python_version()}, {platform.platform()}"
+    versions = f"qdqtool {__version__}, Python {platform.python_version()}, {platform.platform()}"
     try:
         path.write_text(f"{versions}\narguments: {arguments}\n\n{text}", "utf-8")
         where = str(path)

@@ -8,6 +8,7 @@ from qdqtool.buildlog import Progress
 from qdqtool.core.buildlog import LayerTuning, Memory, Performance, RunDigest, Unread
 from qdqtool.core.events import LogRecord
 from qdqtool.core.logdiff import LogDiff, TimeChange
+from qdqtool.io.escaping import printable
 
 _WIDTH = 12
 _SHOWN = 5
@@ -70,7 +71,7 @@ def progress_words(seen: Progress) -> str:
 
 def clean(text: str, longest: int = _LONGEST) -> str:
     """Text for a terminal: control characters as escapes, cut at a width."""
-    plain = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text[: longest + 1])
+    plain = printable(text[: longest + 1])
     return plain if len(plain) <= longest else plain[: longest - 3] + "..."
 
 

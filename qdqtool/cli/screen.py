@@ -35,7 +35,9 @@ def tables() -> Console:
 
 def readable(text: str) -> str:
     """The text with control characters shown, so that a name cannot steer the terminal; line breaks stay."""
-    return "".join(char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in text)
+    from qdqtool.io.escaping import printable
+
+    return printable(text, lines=True)
 
 
 def escaped(text: str) -> str:

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-import qdqtool
+from qdqtool._version import __version__
 from qdqtool.errors import InputFileError
 from qdqtool.io.files import write_text
 from qdqtool.io.json_files import canonical, read_json
@@ -33,7 +33,7 @@ class Artefact(Generic[T]):
         envelope = {
             "kind": self.kind,
             "schema": self.schema,
-            "provenance": {"qdqtool": qdqtool.__version__, **(provenance or {})},
+            "provenance": {"qdqtool": __version__, **(provenance or {})},
             "data": TypeAdapter(self.type).dump_python(data, mode="json", by_alias=True),
         }
         return canonical(envelope)

@@ -8,6 +8,7 @@ from qdqtool.core.engine import EngineTensor, Role
 from qdqtool.core.explore import EngineView, LayerView
 from qdqtool.core.formats import short
 from qdqtool.engine.table import brief
+from qdqtool.io.escaping import dot_string
 
 
 def dot(view: EngineView, colours: Mapping[str, str]) -> str:
@@ -26,7 +27,7 @@ def dot(view: EngineView, colours: Mapping[str, str]) -> str:
     for index, layer in layers:
         colour = colours.get(layer.precision.value, "#b0b0b0")
         lines.append(
-            f'  n{index} [label={_quoted(_label(layer))}, fillcolor="{colour}40", color="{colour}"];'
+            f'  n{index} [label={dot_string(_label(layer))}, fillcolor="{colour}40", color="{colour}"];'
         )
         makers.update({tensor.name: index for tensor in layer.outputs})
     through = _passed(view)
@@ -35,7 +36,7 @@ def dot(view: EngineView, colours: Mapping[str, str]) -> str:
             maker = _maker(tensor.name, makers, through)
             if maker is not None:
                 label = f"{brief(tensor)} {short(tensor.format)}".strip()
-                lines.append(f"  n{maker} -> n{index} [label={_quoted(label)}, fontsize=8];")
+                lines.append(f"  n{maker} -> n{index} [label={dot_string(label)}, fontsize=8];")
     lines += [*_ports(view.bindings, makers, layers), "}"]
     return "\n".join(lines) + "\n"
 
@@ -65,7 +66,7 @@ def _ports(
     """The engine's own inputs and outputs."""
     lines = []
     for number, binding in enumerate(bindings):
-        lines.append(f"  io{number} [label={_quoted(binding.name)}, shape=ellipse, fillcolor=white];")
+        lines.append(f"  io{number} [label={dot_string(binding.name)}, shape=ellipse, fillcolor=white];")
         if binding.name in makers:
             lines.append(f"  n{makers[binding.name]} -> io{number};")
         readers = [
@@ -80,9 +81,3 @@ def _label(layer: LayerView) -> str:
     size = [f"{layer.bytes:,} B"] if layer.bytes is not None else []
     name = layer.name if len(layer.name) <= 48 else f"{layer.name[:24]}...{layer.name[-20:]}"
     return "\n".join([name, " ".join([layer.kind, str(layer.precision), *measured, *size])])
-
-
-def _quoted(text: str) -> str:
-    """A DOT string: quotes, backslashes and line breaks escaped, other control characters visible."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return '"' + "".join(char if char >= " " else chr(0x2400 + ord(char)) for char in escaped) + '"'

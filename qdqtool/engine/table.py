@@ -1,20 +1,16 @@
-"""Layers as a table: filtered, sorted, as text cells, CSV or Parquet."""
+"""Layers as a table: filtered, sorted, as cells or as a table for a file."""
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable
 from fnmatch import fnmatchcase
-from pathlib import Path
 
 from qdqtool.core.buildlog import LayerTuning
 from qdqtool.core.engine import EngineTensor
 from qdqtool.core.explore import EngineView, LayerView
-from qdqtool.errors import MissingPackage, UsageError
-from qdqtool.io.files import replacing
+from qdqtool.errors import UsageError
+from qdqtool.io.tables import Cell, Table
 
-Cell = str | int | float | bool | None
 _COLUMNS: dict[str, Callable[[LayerView], Cell]] = {
     "name": lambda layer: layer.name,
     "kind": lambda layer: layer.kind,
@@ -76,32 +72,13 @@ def cells(layers: tuple[LayerView, ...], columns: tuple[str, ...] = COLUMNS) -> 
     return [[getter(layer) for getter in getters] for layer in layers]
 
 
-def write_csv(layers: tuple[LayerView, ...], columns: tuple[str, ...] = COLUMNS) -> str:
-    """The table as CSV with a header line."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows([_plain(cell) for cell in row] for row in cells(layers, columns))
-    return stream.getvalue()
-
-
-def write_parquet(path: Path, layers: tuple[LayerView, ...], columns: tuple[str, ...] = COLUMNS) -> None:
-    """The table as a Parquet file.
+def table_of(layers: tuple[LayerView, ...], columns: tuple[str, ...] = COLUMNS) -> Table:
+    """The layers as a table for a file.
 
     Raises:
-        MissingPackage: pyarrow is not installed.
+        UsageError: no such column.
     """
-    try:
-        import pyarrow as pa
-        from pyarrow import parquet
-    except ImportError as error:
-        raise MissingPackage(
-            "Parquet files need pyarrow", fix="pip install 'qdqtool[parquet]', or write .csv", where=str(path)
-        ) from error
-    rows = cells(layers, columns)
-    table = pa.table({name: [row[index] for row in rows] for index, name in enumerate(columns)})
-    with replacing(path) as draft:
-        parquet.write_table(table, draft)
+    return Table(columns=columns, rows=cells(layers, columns))
 
 
 def _condition(text: str) -> Callable[[LayerView], bool]:
@@ -144,11 +121,3 @@ def brief(tensor: EngineTensor) -> str:
     """Type and shape in a few characters: `int8[1x64x56x56]`."""
     shape = "?" if tensor.shape is None else "x".join(str(dim) for dim in tensor.shape)
     return f"{tensor.dtype}[{shape}]"
-
-
-def _plain(cell: Cell) -> str:
-    if cell is None:
-        return ""
-    if isinstance(cell, bool):
-        return str(cell).lower()
-    return f"{cell:.6g}" if isinstance(cell, float) else str(cell)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-import qdqtool
+from qdqtool._version import __version__
 from qdqtool.core.kinds import REPORT
 from qdqtool.core.report import Report
 from qdqtool.io.files import digest_file, write_text
@@ -217,7 +217,7 @@ def provenance(work: RunContext) -> str:
         {
             "kind": "provenance",
             "schema": 1,
-            "provenance": {"qdqtool": qdqtool.__version__},
+            "provenance": {"qdqtool": __version__},
             "data": {
                 "libraries": {name: _version(name) for name in libraries},
                 "model": digest_file(work.order.model),
@@ -258,7 +258,7 @@ def _key(step: Step, work: RunContext) -> str:
     return key_of(
         {
             "step": step.name,
-            "qdqtool": qdqtool.__version__,
+            "qdqtool": __version__,
             "reads": {name: digest_file(work.path(name)) for name in step.reads},
             "obeys": {name: getattr(work.recipe, name).model_dump(mode="json") for name in step.obeys},
             "outside": dict(step.outside(work)),

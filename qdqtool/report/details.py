@@ -10,9 +10,9 @@ from qdqtool.core.events import LedgerRow
 from qdqtool.core.findings import Finding, NodeVerdict
 from qdqtool.core.history import LayerHistory, event_words, fate_words, myelin_words, tuning_words
 from qdqtool.core.report import LayerRow, Report
+from qdqtool.io.escaping import xml_line
 from qdqtool.report import words
 from qdqtool.report.graph import Mark, describe
-from qdqtool.report.svg import clean
 
 
 class Told(TypedDict):
@@ -86,17 +86,21 @@ def _detail(
         ("Search for the kernel", [*searched, *map(myelin_words, history.myelin)]),
     ]
     return Detail(
-        name=clean(layer.name),
-        find=clean("\n".join((layer.kind, layer.tactic, layer.precision.value, *_subjects(layer))).lower()),
-        facts=[(name, clean(value)) for name, value in _facts(layer) if value],
+        name=xml_line(layer.name),
+        find=xml_line(
+            "\n".join((layer.kind, layer.tactic, layer.precision.value, *_subjects(layer))).lower()
+        ),
+        facts=[(name, xml_line(value)) for name, value in _facts(layer) if value],
         findings=[_told(entry) for entry in findings],
-        lists=[(title, [clean(line) for line in lines]) for title, lines in lists if lines],
+        lists=[(title, [xml_line(line) for line in lines]) for title, lines in lists if lines],
     )
 
 
 def _told(entry: Finding) -> Told:
     about = f"{entry.severity.value} {entry.code}: {entry.check.replace('_', ' ')}"
-    return Told(severity=entry.severity.value, title=about, reason=clean(entry.reason), fix=clean(entry.fix))
+    return Told(
+        severity=entry.severity.value, title=about, reason=xml_line(entry.reason), fix=xml_line(entry.fix)
+    )
 
 
 def _facts(layer: LayerRow) -> list[tuple[str, str]]:

@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from qdqtool.core.difference import EngineDiff
 from qdqtool.core.report import Report
+from qdqtool.io.escaping import xml_line
 from qdqtool.report import palette, svg, words
 from qdqtool.report.assemble import runs_int8
 from qdqtool.report.details import Detail, details, marks
@@ -39,7 +40,7 @@ def render(report: Report, against: Report | None = None, diff: EngineDiff | Non
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["clean"] = svg.clean
+    environment.filters["clean"] = xml_line
     environment.filters["metric_name"] = words.metric
     environment.filters["places"] = places
     environment.filters["brief"] = _brief

@@ -6,6 +6,7 @@ from xml.etree import ElementTree as ET
 
 from markupsafe import Markup
 
+from qdqtool.io.escaping import xml_line
 from qdqtool.report.palette import STYLE
 
 _NAMESPACE = "http://www.w3.org/2000/svg"
@@ -26,18 +27,13 @@ def canvas(width: float, height: float, **attributes: object) -> Element:
 def write(parent: Element, words: str, x: float, y: float, **attributes: object) -> Element:
     """One line of text."""
     node = element("text", parent, x=x, y=y, **attributes)
-    node.text = clean(words)
+    node.text = xml_line(words)
     return node
 
 
 def hint(parent: Element, words: str) -> None:
     """What a pointer resting on `parent` shows, and a screen reader says."""
-    element("title", parent).text = clean(words)
-
-
-def clean(words: str) -> str:
-    """The words with control characters made visible, so that XML can hold them and people can see them."""
-    return "".join(_visible(char) for char in words)
+    element("title", parent).text = xml_line(words)
 
 
 def shorten(words: str, most: int) -> str:
@@ -62,15 +58,4 @@ def standalone(drawing: Element) -> str:
 
 
 def _text(value: object) -> str:
-    return f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else clean(str(value))
-
-
-def _visible(char: str) -> str:
-    code = ord(char)
-    if code < 0x20:
-        return " " if char in "\t\n\r" else chr(0x2400 + code)
-    return (
-        "\N{REPLACEMENT CHARACTER}"
-        if 0x7F <= code < 0xA0 or 0xD800 <= code < 0xE000 or code >= 0xFFFE
-        else char
-    )
+    return f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else xml_line(str(value))

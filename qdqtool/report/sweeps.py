@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from qdqtool.core.sweep import Outcome, Sweep, Trial
+from qdqtool.io.escaping import xml_line
 from qdqtool.report import palette, svg
 from qdqtool.report.charts.axis import axis_over
 from qdqtool.report.charts.scatter import Level, Point, scatter
@@ -33,7 +34,7 @@ def table(sweep: Sweep, console: Console) -> None:
             time(outcome, sweep.spread),
             f"{outcome.nodes_int8} of {outcome.nodes_total}",
             "" if outcome.kernels is None else str(outcome.kernels),
-            Text(svg.clean("  ".join(words(outcome)))),
+            Text(xml_line("  ".join(words(outcome)))),
         )
     console.print(head)
     states = [trial.state for trial in sweep.trials]
@@ -75,7 +76,7 @@ def page(sweep: Sweep) -> str:
     environment = Environment(
         loader=PackageLoader("qdqtool.report", "page"), autoescape=True, undefined=StrictUndefined
     )
-    environment.filters["clean"] = svg.clean
+    environment.filters["clean"] = xml_line
     style = palette.CLASSES + (files("qdqtool.report") / "page" / "page.css").read_text("utf-8")
     return environment.get_template("sweep.html").render(
         sweep=sweep,

@@ -9,6 +9,7 @@ from qdqtool.core.comparison import Comparison
 from qdqtool.core.findings import Finding, Severity
 from qdqtool.core.report import Fallback, Report, Summary
 from qdqtool.core.sensitivity import Sensitivity
+from qdqtool.io.escaping import printable
 from qdqtool.report import sensitivity, words
 
 if TYPE_CHECKING:
@@ -176,5 +177,4 @@ def _costs(console: Console, measured: Measured) -> None:
 
 def _say(console: Console, text: str, style: str | None = None) -> None:
     """One line; control characters from names are shown, not sent to the terminal."""
-    plain = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
-    console.print(plain, style=style, markup=False, highlight=False, emoji=False)
+    console.print(printable(text), style=style, markup=False, highlight=False, emoji=False)

@@ -14,13 +14,14 @@ from qdqtool.core.timing import Profile, ProfileRow
 from qdqtool.engine import read_text
 from qdqtool.engine.dot import dot
 from qdqtool.engine.nodes import node_facts
-from qdqtool.engine.table import cells, select, write_csv
+from qdqtool.engine.table import cells, select, table_of
 from qdqtool.engine.view import view
 from qdqtool.errors import UsageError
 from qdqtool.graph.annotate import annotate
 from qdqtool.graph.load import load
 from qdqtool.graph.picture import picture
 from qdqtool.graph.save import save
+from qdqtool.io.tables import csv_of
 from tests import models
 from tests.engine.records import CONV, EPILOGUE, QUANTIZE, dump
 
@@ -64,7 +65,7 @@ def test_unknown_columns_and_conditions_are_refused_with_a_fix(bad: dict):
 
 
 def test_the_csv_can_be_read_back():
-    rows = list(csv.DictReader(io.StringIO(write_csv(select(seen(0.5, 2.0))))))
+    rows = list(csv.DictReader(io.StringIO(csv_of(table_of(select(seen(0.5, 2.0)))))))
     assert [row["name"] for row in rows] == NAMES
     assert rows[1]["ms"] == "2"
     assert rows[1]["onnx_nodes"] == "c1 | c1/DQ"

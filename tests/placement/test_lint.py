@@ -259,7 +259,7 @@ class TestCommand:
         onnx.save(proto, path)
         out = tmp_path / "lint.xml"
         run(["lint", str(path), "--junit", str(out)])
-        assert "]]>&" in (ET.parse(out).getroot().find("testcase/failure").text or "")
+        assert "]]>&" in ET.parse(out).getroot().find("testsuite/testcase[failure]").get("name")
 
     def test_codes_may_be_listed_with_commas_and_in_any_case(self, tmp_path):
         path = models.save(GRAPHS["weight_bare"](), tmp_path)
@@ -300,11 +300,9 @@ class TestCommand:
         path = models.save(GRAPHS["weight_bare"](), tmp_path)
         out = tmp_path / "lint.xml"
         run(["lint", str(path), "--junit", str(out)])
-        suite = ET.parse(out).getroot()
-        assert suite.get("failures") == "1"
-        assert int(suite.get("tests")) == len(codes())
-        failed = [case.get("name") for case in suite if case.find("failure") is not None]
-        assert failed == ["QDQ120 half_quantized"]
+        suites = list(ET.parse(out).getroot())
+        assert len(suites) == len(codes())
+        assert [suite.get("name") for suite in suites if suite.get("failures") != "0"] == ["half_quantized"]
 
     def test_the_list_of_rules_needs_no_model(self, capfd):
         assert run(["lint", "--rules"]) == 0

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from calibrators.histogram import histogram_of
 from qdqtool.core.buildlog import FunnelStep
 from qdqtool.core.comparison import Measure, OutputComparison
+from qdqtool.io.escaping import xml_line
 from qdqtool.report.assemble import Material, assemble
 from qdqtool.report.charts.axis import Axis, axis_over, short
 from qdqtool.report.charts.bars import Bar, bars
 from qdqtool.report.charts.histogram import Mark, histogram
 from qdqtool.report.charts.scatter import Point, scatter
 from qdqtool.report.figures import figures
-from qdqtool.report.svg import clean, shorten, standalone
+from qdqtool.report.svg import shorten, standalone
 from tests.report.material import COMPARISON, EVIL, FULL, chain_material
 
 POSITIVE = st.floats(1e-6, 1e12)
@@ -105,7 +106,7 @@ def test_shortened_words_fit_and_keep_both_ends(words: str, most: int) -> None:
 
 @given(st.text())
 def test_clean_words_can_stand_in_xml(words: str) -> None:
-    ET.fromstring(f"<a>{clean(words).replace('&', '').replace('<', '')}</a>")
+    ET.fromstring(f"<a>{xml_line(words).replace('&', '').replace('<', '')}</a>")
 
 
 def names(material: Material) -> set[str]:

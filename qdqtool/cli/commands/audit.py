@@ -128,10 +128,10 @@ def audit(
 
 def _written(found: Audit, form: str, source: str) -> str:
     """The audit in the form the user asked for."""
-    from importlib import import_module
-
+    from qdqtool.auditing.ci import ci_report
     from qdqtool.core.kinds import AUDIT
     from qdqtool.errors import UsageError
+    from qdqtool.io import ci
 
     if form not in _FORMS:
         raise UsageError(f"no format is called {form!r}", fix=f"choose {', '.join(_FORMS)}", where="--format")
@@ -139,8 +139,7 @@ def _written(found: Audit, form: str, source: str) -> str:
         return AUDIT.dump(found)
     if form == "text":
         return "\n".join(_lines(found)) + "\n"
-    text: str = import_module(f"qdqtool.auditing.forms.{form}").write(found, source)
-    return text
+    return ci.write(ci_report(found, source), form)
 
 
 def _lines(found: Audit) -> Iterator[str]:

@@ -93,18 +93,17 @@ def layers(
     out: Annotated[Path | None, typer.Option("--out", "-o", help=".csv or .parquet file to write.")] = None,
 ) -> None:
     """Write the layers as a table: CSV on standard output, or a .csv or .parquet file."""
-    from qdqtool.engine.table import COLUMNS, select, write_csv, write_parquet
-    from qdqtool.io.files import write_text
+    from qdqtool.engine.table import COLUMNS, select, table_of
+    from qdqtool.io.tables import csv_of, write_table
 
     view = _explore(file, profile, cost_model, device, log).view
     chosen = select(view, where=tuple(where or ()), sort=sort)
     names = tuple(name.strip() for name in columns.split(",")) if columns else COLUMNS
+    table = table_of(chosen, names)
     if out is None:
-        sys.stdout.write(write_csv(chosen, names))
-    elif out.suffix == ".parquet":
-        write_parquet(out, chosen, names)
+        sys.stdout.write(csv_of(table))
     else:
-        write_text(out, write_csv(chosen, names))
+        write_table(out, table)
 
 
 @PLUGIN.command()

@@ -41,9 +41,10 @@ def lint(
     from qdqtool.core.kinds import LINT
     from qdqtool.errors import UsageError
     from qdqtool.graph.load import load
+    from qdqtool.io import ci
     from qdqtool.io.files import write_text
-    from qdqtool.placement import lint_forms
     from qdqtool.placement.lint import lint as ask
+    from qdqtool.placement.lint_ci import ci_report
     from qdqtool.placement.lintrule import builder
 
     if rules:
@@ -56,9 +57,9 @@ def lint(
     waivers = _waivers(ignore or [])
     report = ask(load(model), asked, select=chosen, waivers=waivers)
     if sarif is not None:
-        write_text(sarif, lint_forms.sarif(report, model.as_posix()))
+        write_text(sarif, ci.write(ci_report(report, model.as_posix()), "sarif"))
     if junit is not None:
-        write_text(junit, lint_forms.junit(report, model.as_posix()))
+        write_text(junit, ci.write(ci_report(report, model.as_posix()), "junit"))
     if json:
         sys.stdout.write(LINT.dump(report))
     else:

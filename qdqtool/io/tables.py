@@ -1,0 +1,66 @@
+"""Tables in files: CSV, which spreadsheets open safely, and Parquet."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qdqtool.errors import MissingPackage
+from qdqtool.io.escaping import csv_cell
+from qdqtool.io.files import replacing, write_text
+
+Cell = str | int | float | bool | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Table:
+    """Rows under column names; None is a cell that says nothing."""
+
+    columns: tuple[str, ...]
+    rows: Sequence[Sequence[Cell]]
+
+
+def csv_of(table: Table) -> str:
+    """The table as CSV with a header line; see `escaping.csv_cell` for its cells."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(table.columns)
+    writer.writerows(_texts(row) for row in table.rows)
+    return stream.getvalue()
+
+
+def write_table(path: Path, table: Table) -> None:
+    """Write the table at `path`, as Parquet where it ends with `.parquet`, else as CSV; all or nothing.
+
+    Raises:
+        MissingPackage: Parquet is asked for and pyarrow is not installed.
+        InputFileError: the folder cannot be written.
+    """
+    if path.suffix.lower() != ".parquet":
+        write_text(path, csv_of(table))
+        return
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError as error:
+        raise MissingPackage(
+            "Parquet files need pyarrow", fix="pip install 'qdqtool[parquet]', or write CSV", where=str(path)
+        ) from error
+    columns: dict[str, list[Any]] = {
+        name: [_storable(row[at]) for row in table.rows] for at, name in enumerate(table.columns)
+    }
+    with replacing(path) as draft:
+        parquet.write_table(pa.table(columns), draft)
+
+
+def _texts(row: Iterable[Cell]) -> list[str]:
+    return [csv_cell(cell) for cell in row]
+
+
+def _storable(cell: Cell) -> Cell:
+    """Parquet holds UTF-8: half surrogate pairs become U+FFFD."""
+    return cell.encode("utf-8", "replace").decode() if isinstance(cell, str) else cell

@@ -1,0 +1,39 @@
+"""A lint report as a report for continuous integration."""
+
+from __future__ import annotations
+
+import hashlib
+
+from qdqtool.core.lint import LintFinding, LintReport
+from qdqtool.io.ci import CiReport, CiResult, CiRule
+from qdqtool.placement.lint import LINTS, codes
+
+
+def ci_report(report: LintReport, model: str) -> CiReport:
+    """Every rule and what it found; `model` is the path as seen from the repository's root, or an absolute one."""
+    return CiReport(
+        tool="lint",
+        source=model,
+        headline=f"{report.pairs} Q/DQ pairs looked at for {report.target}.",
+        rules=tuple(
+            CiRule(code=code, name=name, level=LINTS.load(name).severity.value, page=LINTS.manual(name))
+            for code, name in codes().items()
+        ),
+        results=tuple(_result(finding, model) for finding in (*report.findings, *report.waived)),
+        notes=report.notes,
+        category=report.target,
+    )
+
+
+def _result(finding: LintFinding, model: str) -> CiResult:
+    """With a fingerprint that survives a change elsewhere in the model."""
+    key = f"{finding.code}\0{finding.node}\0{model}".encode("utf-8", "surrogatepass")
+    return CiResult(
+        code=finding.code,
+        level=finding.severity.value,
+        subject=finding.node,
+        reason=f"{finding.reason}: {finding.effect}",
+        fix=finding.fix,
+        waiver=finding.waiver,
+        fingerprint=hashlib.sha256(key).hexdigest()[:16],
+    )
