@@ -71,6 +71,7 @@ def run(
     *,
     recipe: str = "conv-int8",
     settings: Sequence[str] = (),
+    trust: bool = False,
     evaluation: tuple[str, str | None] | None = None,
 ) -> Report:
     """The whole line: a float model and samples in, an audited INT8 engine and a report out.
@@ -81,12 +82,13 @@ def run(
         out: run folder; finished steps in it are not repeated.
         recipe: a shipped recipe or a .yaml file.
         settings: changes of the recipe ("place.first_layer=float").
+        trust: whether a recipe file may name Python functions, which are imported and run.
         evaluation: evaluation samples and their labels file (or None); default: compare on `samples`.
     """
     on, labels = evaluation or (None, None)
     order = RunRequest(
         model=Path(model),
-        recipe=recipes.load(recipe, settings),
+        recipe=recipes.load(recipe, settings, trust=trust),
         samples=samples,
         eval_samples=on,
         labels=labels,
@@ -95,17 +97,25 @@ def run(
     return runner.run(order)
 
 
-def place(model: AnyPath, *, recipe: str = "conv-int8", settings: Sequence[str] = ()) -> Placement:
+def place(
+    model: AnyPath, *, recipe: str = "conv-int8", settings: Sequence[str] = (), trust: bool = False
+) -> Placement:
     """Which inputs of which nodes would be quantized, with every reason; nothing is changed."""
-    chosen = recipes.load(recipe, settings)
+    chosen = recipes.load(recipe, settings, trust=trust)
     return decide(prepare(load(Path(model)), chosen.prepare).view, chosen.placing)
 
 
 def quantize(
-    model: AnyPath, samples: str, out: AnyPath, *, recipe: str = "conv-int8", settings: Sequence[str] = ()
+    model: AnyPath,
+    samples: str,
+    out: AnyPath,
+    *,
+    recipe: str = "conv-int8",
+    settings: Sequence[str] = (),
+    trust: bool = False,
 ) -> CalibrationTable:
     """Write the Q/DQ model of `model` to the file `out` and return the ranges that were chosen."""
-    chosen = recipes.load(recipe, settings)
+    chosen = recipes.load(recipe, settings, trust=trust)
     original = load(Path(model))
     refuse_quantized(original)
     ready = prepare(original, chosen.prepare)
@@ -220,6 +230,7 @@ def compare(
     labels: str | None = None,
     recipe: str = "conv-int8",
     settings: Sequence[str] = (),
+    trust: bool = False,
 ) -> Comparison:
     """How far two models are apart on the same samples: ONNX files, run by onnxruntime, or stored outputs."""
     return compare_match(
@@ -228,6 +239,6 @@ def compare(
             candidate=str(candidate),
             samples=samples,
             labels=labels,
-            recipe=recipes.load(recipe, settings),
+            recipe=recipes.load(recipe, settings, trust=trust),
         )
     )

@@ -1,32 +1,36 @@
 """Every error a person can meet, one class per exit code.
 
     QdqError
-    ├── LimitMissed        1   a finding at or above --fail-on, or a limit missed
+    ├── ThresholdExceeded  1   a finding at or above --fail-on, or accuracy worse than its threshold
     ├── UsageError         2   the recipe or the arguments are wrong
     ├── MissingPackage     3   a package or a device is missing
     ├── BuildError         4   the builder refused, crashed or ran out of time
     ├── InputFileError     5   a file cannot be read, or its content does not fit
     ├── Bug               70   qdqtool itself is wrong
-    └── Interrupted      130   the user pressed Ctrl-C
+    ├── Interrupted      130   the user pressed Ctrl-C
+    └── Terminated       143   the system asked the process to end (SIGTERM)
 
-Each carries what is wrong, where, and how to mend it; the command line prints the three and exits with the code.
+Each carries what is wrong, where, and how to fix it; the command line prints the three and exits with the code.
 """
 
 from __future__ import annotations
 
+import errno
 from typing import ClassVar
+
+from qdqtool.redact import redacted
 
 
 class QdqError(Exception):
-    """Something is wrong at a named place, and this is how to mend it."""
+    """Something is wrong at a named place, and this is how to fix it."""
 
     exit_code: ClassVar[int]
 
     def __init__(self, what: str, *, fix: str, where: str | None = None) -> None:
-        super().__init__(what)
-        self.what = what
-        self.fix = fix
-        self.where = where
+        super().__init__(redacted(what))
+        self.what = redacted(what)
+        self.fix = redacted(fix)
+        self.where = None if where is None else redacted(where)
 
     def __str__(self) -> str:
         place = f"{self.where}: " if self.where else ""
@@ -37,8 +41,8 @@ class QdqError(Exception):
         return _rebuild, (type(self), self.what, self.fix, self.where)
 
 
-class LimitMissed(QdqError):  # noqa: N818 -- a verdict, not a malfunction
-    """The answer is there, and it is worse than the limit the user set."""
+class ThresholdExceeded(QdqError):  # noqa: N818 -- a verdict, not a malfunction
+    """The answer is there, and it is worse than the threshold the user set."""
 
     exit_code = 1
 
@@ -77,6 +81,43 @@ class Interrupted(QdqError):  # noqa: N818 -- what the user did
     """The user stopped the work; finished steps are kept."""
 
     exit_code = 130
+
+
+class Terminated(QdqError):  # noqa: N818 -- what the system did
+    """A batch scheduler, a container or `timeout` ended the work with SIGTERM; finished steps are kept."""
+
+    exit_code = 143
+
+
+_BY_ERRNO: dict[str, tuple[str, str]] = {
+    "ENOSPC": ("no space is left on the disk", "free some space, then run the same command again"),
+    "EDQUOT": ("the disk quota is used up", "free some space, then run the same command again"),
+    "EROFS": ("the file system is read-only", "choose a folder that can be written"),
+    "EMFILE": ("too many files are open in this process", "raise the limit with `ulimit -n 1024`"),
+    "ENFILE": ("too many files are open on this machine", "close other programs, then run the command again"),
+    "EIO": ("the device reports an input/output error", "check the disk or the network share"),
+    "EACCES": ("permission denied", "check the permissions of the path"),
+    "EPERM": ("operation not permitted", "check the permissions of the path"),
+    "ENAMETOOLONG": ("the file name is too long", "choose a shorter path"),
+    "EFBIG": ("the file is larger than the file system or `ulimit -f` allows", "raise the limit"),
+    "ENOMEM": ("no memory is left", "close other programs, or use a machine with more memory"),
+    "EAGAIN": ("the system cannot start another process", "raise `ulimit -u`, or close other programs"),
+    "ESTALE": ("the network share lost the file", "mount the share again, then run the command again"),
+    "ETIMEDOUT": (
+        "the device or network share does not answer",
+        "check the share, then run the command again",
+    ),
+}
+"""What disks, permissions and limits do to a program: none of it is a mistake of the program. Windows lacks some."""
+
+
+def of_system(error: OSError) -> InputFileError | None:
+    """The error to show for a full disk, a limit or a permission; None for what may be a mistake of ours."""
+    known = _BY_ERRNO.get(errno.errorcode.get(error.errno or 0, ""))
+    if known is None:
+        return None
+    where = error.filename if isinstance(error.filename, str) else None
+    return InputFileError(known[0], fix=known[1], where=where)
 
 
 def _rebuild(kind: type[QdqError], what: str, fix: str, where: str | None) -> QdqError:

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-import qdqtool
-
 _LONGEST_LINE = 1 << 20
 """Bytes; a longer line is handed on in pieces."""
 _LAST_WORDS_S = 2.0
@@ -111,7 +109,7 @@ def conversation(arguments: Sequence[str], errors: Path) -> Iterator[subprocess.
 
 def _import_path() -> str:
     """Lets a child find this very package, however it was found here."""
-    here = str(Path(qdqtool.__file__).parent.parent)
+    here = str(Path(__file__).parent.parent.parent)
     return os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
 
 

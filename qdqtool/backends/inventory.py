@@ -24,6 +24,8 @@ _EXTRAS = {
 }
 """Packages of the extras that are not builders."""
 _USES = {
+    "qat": "qdqtool qat run",
+    "cluster": "qdqtool calibrate --cluster, qdqtool sweep --cluster",
     "png": "charts and graphs as PNG; SVG needs nothing",
     "parquet": "tables of layers and events as Parquet; CSV needs nothing",
 }

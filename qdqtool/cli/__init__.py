@@ -1,5 +1,29 @@
-"""The door: arguments, progress, output, exit codes."""
+"""The command line: arguments, progress, output, exit codes."""
 
-from qdqtool.cli.app import main
+from __future__ import annotations
+
+import sys
+from typing import NoReturn
+
+from qdqtool.cli import process
 
 __all__ = ["main"]
+
+
+def main() -> NoReturn:
+    """Run the command line and exit with the documented code."""
+    process.watch_signals()
+    process.hide_arguments()
+    process.write_any_text()
+    try:
+        from qdqtool.cli.app import run
+
+        code = run(sys.argv[1:])
+    except BaseException:
+        ended = process.stopped()
+        if ended is None:
+            raise
+        # Rich may not be there yet: the signal arrived while it was imported.
+        sys.stderr.write(f"error: {ended.what}\n  fix: {ended.fix}\n")
+        code = ended.exit_code
+    sys.exit(code)

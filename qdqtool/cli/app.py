@@ -1,57 +1,93 @@
-"""Puts the commands of the shelf on one command line and turns errors into exit codes."""
+"""Puts every file of the package `commands` on one command line and turns errors into exit codes."""
 
 from __future__ import annotations
 
-import logging
 import os
 import platform
 import sys
+import tempfile
 import traceback
+from contextlib import suppress
+from contextvars import copy_context
+from copy import copy
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 
 from qdqtool._version import __version__
+from qdqtool.cli import process
 from qdqtool.cli.bare_cluster import BareCluster
+from qdqtool.cli.options import log_to_stderr, with_common
 from qdqtool.cli.screen import readable, stderr
-from qdqtool.errors import Bug, Interrupted, QdqError
+from qdqtool.errors import Bug, InputFileError, Interrupted, QdqError, of_system
 from qdqtool.plugins import Registry
+from qdqtool.redact import redacted
 
 COMMANDS = Registry(package="qdqtool.cli.commands")
-
-
-def main() -> NoReturn:
-    """Run the command line and exit with the documented code."""
-    sys.exit(run(sys.argv[1:]))
 
 
 def run(arguments: list[str]) -> int:
     """Run the command line with these arguments and return the exit code."""
     try:
+        code = copy_context().run(_run, arguments)  # what options said does not outlive the command
+        sys.stdout.flush()  # a full disk is told by us, not by the interpreter on its way out
+    except BrokenPipeError:
+        # The reader of our answer went away: nothing is left to say to it.
+        _close_stdout()
+        return 0
+    except OSError as error:
+        _close_stdout()
+        return _failed(of_system(error), error, arguments)
+    except MemoryError as error:
+        wanted = InputFileError(
+            f"the memory of this machine, or the limit set for this process, is used up: {error}",
+            fix="raise the limit (ulimit -v), or use a machine with more memory",
+        )
+        return _failed(wanted, error, arguments)
+    except Exception as error:  # noqa: BLE001 -- the outermost handler: a bug becomes a report, not a traceback
+        return _failed(None, error, arguments)
+    return code
+
+
+def _run(arguments: list[str]) -> int:
+    """The exit code of a command; only what is no user error of any kind is raised."""
+    try:
         code = application()(arguments, standalone_mode=False)
     except QdqError as error:
-        show(error)
-        return error.exit_code
-    except typer.Abort:
-        return _interrupted()
-    except KeyboardInterrupt:
-        return _interrupted()
+        return _shown(process.stopped() or error)
+    except (typer.Abort, KeyboardInterrupt):
+        return _shown(process.stopped() or process.interrupted())
     except typer.TyperException as error:
         wrong_usage: Any = error  # each one that the parser raises can show itself; the stated base cannot
         wrong_usage.show()
         return 2
-    except BrokenPipeError:
-        # The reader of our answer went away: nothing is left to say to it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except Exception as error:  # noqa: BLE001 -- the last door: a bug becomes a report, not a traceback
-        return _bug(error, arguments)
+    except SystemExit:  # how typer answers when the reader of our answer went away
+        raise BrokenPipeError from None
+    if code == Interrupted.exit_code:  # how typer answers to a KeyboardInterrupt
+        return _shown(process.stopped() or process.interrupted())
     return code if isinstance(code, int) else 0
 
 
+def _failed(known: QdqError | None, error: Exception, arguments: list[str]) -> int:
+    """Show what stopped us: a signal, the system, or else a bug."""
+    told = process.stopped() or known
+    return _shown(told) if told is not None else _bug(error, arguments)
+
+
+def _shown(error: QdqError) -> int:
+    show(error)
+    return error.exit_code
+
+
+def _close_stdout() -> None:
+    """Let what is still buffered go nowhere: the interpreter would fail on it at exit."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def application() -> typer.main.Typer | Any:
-    """The command made of every file on the shelf of commands."""
+    """The command made of every file in the package `commands`."""
     app = typer.Typer(
         name="qdqtool",
         help="INT8 for NVIDIA TensorRT by explicit Q/DQ: place, calibrate, insert, build, audit, compare, report.",
@@ -64,14 +100,25 @@ def application() -> typer.main.Typer | Any:
     for name in COMMANDS.names():
         plugin = COMMANDS.load(name)
         if isinstance(plugin, typer.Typer):
-            app.add_typer(plugin, name=name)
+            app.add_typer(_of_group(plugin), name=name)
         else:
-            app.command(name=name, cls=BareCluster)(plugin)
+            app.command(name=name, cls=BareCluster)(with_common(plugin))
     return typer.main.get_command(app)
 
 
+def _of_group(group: typer.Typer) -> typer.Typer:
+    """The same group, whose commands have the options that all commands have."""
+    ours = copy(group)
+    ours.registered_commands = [copy(command) for command in group.registered_commands]
+    for command in ours.registered_commands:
+        assert command.callback is not None
+        # typer names a command after its function where no name was given; the wrapper keeps that name
+        command.callback = with_common(command.callback)
+    return ours
+
+
 def show(error: QdqError) -> None:
-    """Print what is wrong, where, and how to mend it, on standard error."""
+    """Print what is wrong, where, and how to fix it, on standard error."""
     console = stderr()
     place = f"{error.where}: " if error.where else ""
     console.print(readable(f"error: {place}{error.what}"), style="bold red", markup=False, highlight=False)
@@ -91,31 +138,24 @@ def _options(
     ] = False,
 ) -> None:
     """INT8 for NVIDIA TensorRT by explicit Q/DQ: place, calibrate, insert, build, audit, compare, report."""
-    logging.basicConfig(
-        level=logging.INFO if verbose else logging.WARNING, format="%(levelname)s %(name)s: %(message)s"
-    )
-
-
-def _interrupted() -> int:
-    show(Interrupted("stopped by Ctrl-C", fix="run the same command again to go on; finished steps are kept"))
-    return Interrupted.exit_code
+    log_to_stderr(verbose=verbose)
 
 
 def _bug(error: Exception, arguments: list[str]) -> int:
     """Write a report that can be attached to an issue, and say where it is."""
-    text = "".join(traceback.format_exception(error))
-    path = Path(f"qdqtool-bug-{os.getpid()}.txt")
+    trace = "".join(traceback.format_exception(error))
     versions = f"qdqtool {__version__}, Python {platform.python_version()}, {platform.platform()}"
+    text = redacted(f"{versions}\narguments: {arguments}\n\n{trace}")
     try:
-        path.write_text(f"{versions}\narguments: {arguments}\n\n{text}", "utf-8")
-        where = str(path)
+        # a new file with a name nobody can guess, mode 0600: links planted in a shared folder are not followed
+        handle, where = tempfile.mkstemp(prefix="qdqtool-bug-", suffix=".txt", dir=".")
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as stream:
+            stream.write(text)
     except OSError:
         sys.stderr.write(text)
         where = "the lines above"
-    show(
-        Bug(
-            f"{type(error).__name__}: {error}",
-            fix=f"this is a mistake in qdqtool; please report it with {where}",
-        )
+    bug = Bug(
+        f"{type(error).__name__}: {error}",
+        fix=f"this is a mistake in qdqtool; please report it with {Path(where).name}",
     )
-    return Bug.exit_code
+    return _shown(bug)

@@ -51,11 +51,11 @@ class Wish:
 
 def mend(wish: Wish, fail_on: str, *, as_json: bool) -> int:
     """Try the fixes, print the table, and return the exit code."""
+    from qdqtool.cli.options import load_recipe
     from qdqtool.cli.progress import Bars
     from qdqtool.cli.screen import stderr
     from qdqtool.cli.verdict import findings_missed, tell
     from qdqtool.core.kinds import FIXES
-    from qdqtool.pipeline import recipes
     from qdqtool.pipeline.autofix.run import FixRequest, fix, is_unfinished, recipe_of
     from qdqtool.pipeline.autofix.search import Bounds
 
@@ -66,7 +66,7 @@ def mend(wish: Wish, fail_on: str, *, as_json: bool) -> int:
     order = FixRequest(
         subject=wish.subject,
         out=out,
-        recipe=recipes.load(None if method is None else str(method), [*wish.changes, *typed]),
+        recipe=load_recipe(None if method is None else str(method), [*wish.changes, *typed]),
         samples="" if wish.samples == "none" else wish.samples or "random:8",
         labels=wish.labels,
         bounds=Bounds(builds=wish.budget, seconds=wish.seconds, max_drop=wish.max_drop),

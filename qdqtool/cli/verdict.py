@@ -7,7 +7,7 @@ from qdqtool.core.comparison import Comparison
 from qdqtool.core.findings import Finding, Severity
 from qdqtool.core.recipe import Recipe
 from qdqtool.core.report import Report
-from qdqtool.errors import LimitMissed, UsageError
+from qdqtool.errors import ThresholdExceeded, UsageError
 
 
 def exit_code(report: Report, recipe: Recipe) -> int:
@@ -20,7 +20,7 @@ def tell(missed: list[str]) -> int:
     """Say on standard error which limits were missed; 1 where there are any, else 0."""
     for line in missed:
         stderr().print(f"limit missed: {line}", style="bold red", markup=False, highlight=False)
-    return LimitMissed.exit_code if missed else 0
+    return ThresholdExceeded.exit_code if missed else 0
 
 
 def accuracy_missed(comparison: Comparison | None, limit: float | None) -> list[str]:

@@ -131,7 +131,7 @@ def _figure(value: Any) -> float | None:
     return float(found.group()) if found else number(value)
 
 
-def _device(  # noqa: PLR0913 -- one argument per column of the table
+def _device(
     name: str, sm: str, sms: int, clock: float, bandwidth: float, *, geforce: bool, source: str
 ) -> Device:
     int8, fp16, fp32 = _RATES[sm]

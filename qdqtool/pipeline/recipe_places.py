@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
@@ -18,9 +17,8 @@ class Places:
     def __init__(self) -> None:
         self._known: dict[Path, str] = {}
 
-    def add_file(self, text: str, name: str = "") -> None:
+    def add_file(self, root: Node | None, name: str = "") -> None:
         """Remember the lines of a YAML document; `name` tells an inherited file from the recipe itself."""
-        root = YAML(typ="safe", pure=True).compose(text)
         if root is not None:
             before = f"{name}, " if name else ""
             self._known |= {path: f"{before}line {line}" for path, line in _lines(root, ())}

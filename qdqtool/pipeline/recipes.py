@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from difflib import get_close_matches
 from io import StringIO
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.events import AliasEvent
+from ruamel.yaml.nodes import Node
 
 from qdqtool.core.recipe import Recipe
 from qdqtool.errors import InputFileError, UsageError
@@ -19,6 +21,10 @@ from qdqtool.pipeline.recipe_places import Places, yaml_trouble
 
 _LARGEST = 1 << 20
 """Bytes; a recipe is a page, not a book."""
+_MOST_ENTRIES = 5_000
+"""Names, values and brackets of one file. The YAML reader takes 0.1 ms for each: 60,000 took more than a minute."""
+_MOST_SHOWN = 40
+"""Mistakes that are printed; a file that is no recipe has one in every line."""
 
 
 def folder() -> Path:
@@ -55,27 +61,44 @@ def locate(recipe: str) -> Path:
     raise UsageError(f"no recipe is called {recipe!r}", fix=hint)
 
 
-def load(recipe: str | None, changes: Iterable[str] = ()) -> Recipe:
+def load(recipe: str | None, changes: Iterable[str] = (), *, trust: bool = False) -> Recipe:
     """The recipe of this name or path with `--set key=value` changes applied; None is all defaults.
 
+    Args:
+        recipe: name of a shipped recipe, or a path.
+        changes: "key=value", applied over it.
+        trust: whether a file that is not shipped may name functions, which are imported and run.
+
     Raises:
-        UsageError: mistakes in the recipe or the changes, all of them in one message.
+        UsageError: mistakes in the recipe or the changes, all of them in one message; or functions without `trust`.
         InputFileError: the file cannot be read.
     """
     path = None if recipe is None else locate(recipe)
     places = Places()
-    document = {} if path is None else _inherited(path, places)
+    files = [] if path is None else _chain(path)
+    document: dict[str, Any] = {}
+    for file in reversed(files):
+        _merge(document, file.document)
+        places.add_file(file.root, file.path.name if file is not files[0] else "")
     for change in changes:
         places.add_change(_apply(document, change), f"--set {change}")
     found, wrong = checked(document, places)
     if found is None or wrong:
         count = f"{len(wrong)} mistake{'s' if len(wrong) > 1 else ''}"
+        more = [f"and {len(wrong) - _MOST_SHOWN} more"] if len(wrong) > _MOST_SHOWN else []
         raise UsageError(
-            f"the recipe has {count}:\n  " + "\n  ".join(wrong),
-            fix="mend these; `qdqtool recipe schema` prints everything a recipe can say",
+            f"the recipe has {count}:\n  " + "\n  ".join([*wrong[:_MOST_SHOWN], *more]),
+            fix="correct these; `qdqtool recipe schema` prints everything a recipe can say",
             where=str(path) if path else "--set",
         )
+    if not trust:
+        _refuse_code(files)
     return found
+
+
+def functions(recipe: str) -> tuple[str, ...]:
+    """Functions that files of the user name in a recipe, as "compare.metrics: module:function"."""
+    return tuple(words for file in _chain(locate(recipe)) for words in _named_code(file))
 
 
 def dump(recipe: Recipe) -> str:
@@ -97,31 +120,78 @@ def schema() -> dict[str, Any]:
     return found
 
 
-def _inherited(path: Path, places: Places) -> dict[str, Any]:
-    """The document over what it extends: sections are merged value by value, everything else is replaced.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _File:
+    """One file of a recipe: where it is, what it says, and the YAML nodes that know their lines."""
+
+    path: Path
+    document: dict[str, Any]
+    root: Node | None
+
+
+def _chain(path: Path) -> list[_File]:
+    """The file, the one that it extends, and so on: sections are merged value by value, everything else is replaced.
 
     `extends:` names a shipped recipe or a file beside this one.
     """
-    found: list[tuple[dict[str, Any], str, str]] = []
+    found: list[_File] = []
     seen: list[Path] = []
     here: Path | None = path
     while here is not None:
         if here.resolve() in seen:
             chain = " -> ".join(entry.name for entry in [*seen, here])
-            raise UsageError(f"extends itself: {chain}", fix="break the circle", where=str(path))
+            raise UsageError(f"extends itself: {chain}", fix="break the cycle", where=str(path))
         seen.append(here.resolve())
-        text = _text(here)
-        document = _document(text, here)
+        document, root = _document(_text(here), here)
         parent = document.pop("extends", None)
         if here != path:
             _anchor(document, here.parent)
-        found.append((document, text, here.name if here != path else ""))
+        found.append(_File(path=here, document=document, root=root))
         here = None if parent is None else _parent(parent, here)
-    result: dict[str, Any] = {}
-    for document, text, name in reversed(found):
-        _merge(result, document)
-        places.add_file(text, name)
-    return result
+    return found
+
+
+_FUNCTIONS = ("compare.metrics", "qat.model", "qat.data", "qat.loss", "qat.metric")
+"""Keys whose values may name a Python function as "module:function" or "file.py:function"."""
+
+
+def _named_code(file: _File) -> Iterator[str]:
+    """Functions that a file names, unless it is shipped with qdqtool."""
+    if folder() in file.path.resolve().parents:
+        return
+    given: dict[str, Any] = {}
+    for key in _FUNCTIONS:
+        section, _, name = key.partition(".")
+        options = file.document.get(section)
+        given[key] = options.get(name) if isinstance(options, dict) else None
+    sweep = file.document.get("sweep")
+    space = sweep.get("space") if isinstance(sweep, dict) else None
+    given |= {
+        f"sweep.space.{key}": space[key] for key in _FUNCTIONS if isinstance(space, dict) and key in space
+    }
+    for key, value in given.items():
+        yield from (f"{key}: {text}" for text in _texts(value) if ":" in text)
+
+
+def _texts(value: object) -> Iterator[str]:
+    """All texts in a value, however deep in lists."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for entry in value:
+            yield from _texts(entry)
+
+
+def _refuse_code(files: list[_File]) -> None:
+    for file in files:
+        code = tuple(_named_code(file))
+        if code:
+            raise UsageError(
+                f"names functions that would be imported and run: {'; '.join(code)}",
+                fix="read them; if you trust them, pass --trust (in Python: trust=True), or write `trust: true` into "
+                "your own configuration (`qdqtool doctor` says where)",
+                where=str(file.path),
+            )
 
 
 def _anchor(document: dict[str, Any], folder: Path) -> None:
@@ -153,22 +223,34 @@ def _merge(under: dict[str, Any], over: dict[str, Any]) -> None:
             under[key] = value
 
 
-def _document(text: str, path: Path) -> dict[str, Any]:
+def _document(text: str, path: Path) -> tuple[dict[str, Any], Node | None]:
+    """What a YAML text says, and its nodes; the text is refused before anything large is made of it."""
     try:
-        if any(isinstance(event, AliasEvent) for event in YAML(typ="safe", pure=True).parse(text)):
-            raise UsageError("anchors and aliases are not read", fix="write the value out", where=str(path))
-        document = YAML(typ="safe", pure=True).load(text)
+        for number, event in enumerate(YAML(typ="safe", pure=True).parse(text)):
+            if isinstance(event, AliasEvent):
+                raise UsageError(
+                    "anchors and aliases are not read", fix="write the value out", where=str(path)
+                )
+            if number > _MOST_ENTRIES:
+                raise UsageError(
+                    f"has more than {_MOST_ENTRIES} names and values",
+                    fix="name nodes by glob patterns instead of one by one",
+                    where=str(path),
+                )
+        reader = YAML(typ="safe", pure=True)
+        root = reader.compose(text)
+        document = None if root is None else reader.constructor.construct_document(root)
     except (YAMLError, ValueError, RecursionError) as error:
         raise UsageError(
-            f"is not YAML: {yaml_trouble(error)}", fix="mend the line named", where=str(path)
+            f"is not YAML: {yaml_trouble(error)}", fix="correct the line named", where=str(path)
         ) from error
     if document is None:
-        return {}
+        return {}, root
     if not isinstance(document, dict):
         raise UsageError(
             "a recipe is a mapping of names to values", fix="start with `place:`", where=str(path)
         )
-    return document
+    return document, root
 
 
 def _text(path: Path) -> str:

@@ -27,7 +27,7 @@ def test_a_recipe_survives_a_round_trip(name: str, tmp_path: Path) -> None:
     recipe = recipes.load(name)
     path = tmp_path / "again.yaml"
     path.write_text(recipes.dump(recipe), "utf-8")
-    assert recipes.load(str(path)) == recipe
+    assert recipes.load(str(path), trust=True) == recipe
 
 
 def test_five_mistakes_are_reported_together_with_path_and_nearest_name(tmp_path: Path) -> None:
@@ -177,3 +177,48 @@ def test_a_mistake_is_told_where_it_was_made(tmp_path: Path) -> None:
     assert "got 'fp8' (line 3)" in said
     assert "(--set place.exlude=[a])" in said
     assert "(line" not in said_about("extends: team.yaml\n", tmp_path, "calibrate.percentile=300")
+
+
+CODE = {
+    "a metric": ("compare:\n  metrics: [cosine, 'evil:f']\n", "compare.metrics: evil:f"),
+    "a loss": ("qat:\n  loss: evil.py:f\n", "qat.loss: evil.py:f"),
+    "a metric that a sweep tries": (
+        "sweep:\n  space:\n    compare.metrics: ['evil:f', cosine]\n",
+        "sweep.space.compare.metrics: evil:f",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "says"), CODE.values(), ids=CODE)
+def test_a_file_that_names_functions_needs_trust(text: str, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(text, "utf-8")
+    heir = tmp_path / "heir.yaml"
+    heir.write_text("extends: mine.yaml\n", "utf-8")
+    for recipe in (path, heir):
+        with pytest.raises(UsageError, match="would be imported and run") as caught:
+            recipes.load(str(recipe))
+        assert says in caught.value.what
+        assert caught.value.where == str(path)
+    recipes.load(str(heir), trust=True)
+
+
+def test_what_the_user_types_and_what_is_shipped_needs_no_trust() -> None:
+    assert recipes.load(None, ["compare.metrics=['mine:f']"]).compare.metrics == ("mine:f",)
+    assert ":" in recipes.load("qat-digits").qat.model
+
+
+def test_a_file_with_too_many_values_is_refused_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "large.yaml"
+    path.write_text("place:\n" + "".join(f"  key{number}: 1\n" for number in range(60_000)), "utf-8")
+    with pytest.raises(UsageError, match="more than 5000 names and values"):
+        recipes.load(str(path))
+
+
+def test_a_file_full_of_mistakes_names_the_first_ones(tmp_path: Path) -> None:
+    path = tmp_path / "wrong.yaml"
+    path.write_text("place:\n" + "".join(f"  key{number}: 1\n" for number in range(500)), "utf-8")
+    with pytest.raises(UsageError, match="500 mistakes") as caught:
+        recipes.load(str(path))
+    assert "and 460 more" in caught.value.what
+    assert len(caught.value.what.splitlines()) == 42

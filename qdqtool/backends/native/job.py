@@ -162,4 +162,4 @@ def _write(path: Path, content: bytes) -> None:
     try:
         write_bytes(path, content)
     except InputFileError as error:
-        raise BuildFailure("unwritable", why=error.what) from error
+        raise BuildFailure("unwritable", why=error.what.removeprefix("cannot be written: ")) from error

@@ -206,10 +206,11 @@ def to_qdq(
 ) -> None:
     """Turn a float model and its calibration cache into a Q/DQ model for TensorRT 10, 11 and RTX."""
     from qdqtool.calibration.caches import read_cache
+    from qdqtool.cli.options import load_recipe
     from qdqtool.graph.save import save
-    from qdqtool.pipeline import caches, recipes
+    from qdqtool.pipeline import caches
 
-    made, notes = caches.to_qdq(model, read_cache(cache), recipes.load(recipe, changes or []), samples)
+    made, notes = caches.to_qdq(model, read_cache(cache), load_recipe(recipe, changes), samples)
     save(made, out)
     _notes(notes)
     _say(f"wrote {out}")

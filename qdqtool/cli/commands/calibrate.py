@@ -65,14 +65,15 @@ def calibrate(
     """Choose a range for every tensor that placement wants quantized."""
     from qdqtool.calibration.histograms import save_histograms
     from qdqtool.calibration.span import parse_shard
+    from qdqtool.cli.options import load_recipe
     from qdqtool.cli.screen import readable, stderr
     from qdqtool.errors import UsageError
-    from qdqtool.pipeline import calibration, recipes
+    from qdqtool.pipeline import calibration
 
     if nan not in {"error", "skip"}:
         raise UsageError(f"--nan {nan} is neither error nor skip", fix="take one of the two")
     _check_ways(samples, shard, merge, cluster)
-    chosen = recipes.load(recipe, changes or [])
+    chosen = load_recipe(recipe, changes)
     order = calibration.CalibrationOrder(
         model=model,
         recipe=chosen,

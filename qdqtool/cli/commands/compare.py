@@ -53,10 +53,10 @@ def compare(
     ] = False,
 ) -> int:
     """Measure how far two models are apart on the same samples."""
+    from qdqtool.cli.options import load_recipe
     from qdqtool.cli.screen import progress, stdout
     from qdqtool.cli.verdict import accuracy_missed, tell
     from qdqtool.core.kinds import ACCURACY
-    from qdqtool.pipeline import recipes
     from qdqtool.pipeline.comparing import Match, compare_match
     from qdqtool.report import terminal
 
@@ -65,7 +65,7 @@ def compare(
         candidate=candidate,
         samples=samples,
         labels=labels,
-        recipe=recipes.load(recipe, changes or []),
+        recipe=load_recipe(recipe, changes),
         inside=inside,
         explain=explain,
         layers=layers,

@@ -53,20 +53,20 @@ def convert(
     """Give the float part of a model the type FP16 or BF16, around Q/DQ if there are any."""
     import json
 
+    from qdqtool.cli.options import load_recipe
     from qdqtool.cli.screen import progress, stdout
     from qdqtool.core.kinds import CONVERSION
-    from qdqtool.pipeline import recipes
     from qdqtool.pipeline.conversion import convert_file
 
     settings = list(changes or [])
     if types is not None:
         settings.append(f"insert.types={types}")
-    elif recipes.load(recipe, settings).insert.types == "fp32":
+    elif load_recipe(recipe, settings).insert.types == "fp32":
         settings.append("insert.types=fp16")
     settings += [f"insert.keep_nodes={json.dumps(keep)}"] if keep else []
     settings += [f"insert.keep_ops={json.dumps(keep_op)}"] if keep_op else []
     settings += ["insert.keep_io=false"] if half_io else []
-    chosen = recipes.load(recipe, settings)
+    chosen = load_recipe(recipe, settings)
     with progress() as bars:
         bar = bars.add_task("samples", total=None, visible=bool(samples))
         found = convert_file(

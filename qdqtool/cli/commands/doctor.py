@@ -20,6 +20,7 @@ def doctor(
     from rich.table import Table
 
     from qdqtool.backends.inventory import INVENTORY, take_inventory
+    from qdqtool.cli.options import configuration, is_trusted
     from qdqtool.cli.screen import stdout
 
     found = take_inventory()
@@ -33,6 +34,8 @@ def doctor(
     for item in found.items:
         table.add_row(marks[item.state], *map(escape, (item.name, item.detail, item.enables)))
     stdout().print(table)
+    state = "trusts functions in recipes" if is_trusted() else "functions in recipes need --trust"
+    stdout().print(f"configuration: {configuration()}: {state}", markup=False, highlight=False)
     for item in found.items:
         if item.fix:
             stdout().print(f"{item.name}: {item.fix}", markup=False, highlight=False)

@@ -32,6 +32,7 @@ def insert(
 ) -> None:
     """Write the Q/DQ model that a placement and a calibration table describe."""
     from qdqtool.calibration.samples import open_samples
+    from qdqtool.cli.options import load_recipe
     from qdqtool.cli.screen import stderr
     from qdqtool.core.kinds import CALIBRATION, PLACEMENT
     from qdqtool.errors import UsageError
@@ -39,11 +40,10 @@ def insert(
     from qdqtool.graph.load import load
     from qdqtool.graph.prepare import prepare
     from qdqtool.graph.save import save
-    from qdqtool.pipeline import recipes
     from qdqtool.pipeline.dynamic_range import reach_for, wants_samples
 
     typed = {"insert.types": types, "insert.weights": weights}
-    chosen = recipes.load(
+    chosen = load_recipe(
         recipe, [*(changes or []), *(f"{key}={value}" for key, value in typed.items() if value)]
     )
     ready = prepare(load(model), chosen.prepare)

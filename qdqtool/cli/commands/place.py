@@ -32,14 +32,14 @@ def place(
     json: Annotated[bool, typer.Option("--json", help="Print placement.json instead of the table.")] = False,
 ) -> None:
     """Say where Q/DQ would go, and why; the model is not changed."""
+    from qdqtool.cli.options import load_recipe
     from qdqtool.cli.screen import stderr
     from qdqtool.core.kinds import PLACEMENT
     from qdqtool.graph.load import load
     from qdqtool.graph.prepare import prepare
-    from qdqtool.pipeline import recipes
     from qdqtool.placement.decide import decide
 
-    chosen = recipes.load(recipe, changes or [])
+    chosen = load_recipe(recipe, changes)
     ready = prepare(load(model), chosen.prepare)
     placement = decide(ready.view, chosen.place)
     for note in (*ready.notes, *placement.notes):

@@ -38,6 +38,7 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Print qat.json instead of the table.")] = False,
 ) -> None:
     """Fine-tune with quantizers where placement wants them, then export, build, audit and compare."""
+    from qdqtool.cli.options import load_recipe
     from qdqtool.cli.progress import RichProgress
     from qdqtool.cli.screen import stdout
     from qdqtool.pipeline import recipes
@@ -46,7 +47,7 @@ def run(
     from qdqtool.report import training
 
     order = QatOrder(
-        recipe=recipes.load(recipe, changes or []),
+        recipe=load_recipe(recipe, changes),
         beside=recipes.locate(recipe).parent,
         out=out,
         cache=build_cache,

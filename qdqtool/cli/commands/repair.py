@@ -47,13 +47,13 @@ def repair(
     ] = False,
 ) -> int:
     """Make somebody else's Q/DQ model legal and fast for TensorRT."""
+    from qdqtool.cli.options import load_recipe
     from qdqtool.cli.screen import progress, stderr
     from qdqtool.cli.verdict import accuracy_missed, tell
     from qdqtool.core.kinds import REPAIR
-    from qdqtool.pipeline import recipes
     from qdqtool.pipeline.repair import RepairRequest, mend
 
-    chosen = recipes.load(recipe, changes or [])
+    chosen = load_recipe(recipe, changes)
     source = "" if samples == "none" else samples
     order = RepairRequest(model=model, out=out, samples=source, labels=labels, recipe=chosen)
     with progress() as bars:

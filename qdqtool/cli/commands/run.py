@@ -41,10 +41,11 @@ def run(
     ] = False,
 ) -> int:
     """Do the whole line: float ONNX model and samples in, audited INT8 engine and report out."""
+    from qdqtool.cli.options import load_recipe
     from qdqtool.cli.progress import RichProgress
     from qdqtool.cli.screen import stdout
     from qdqtool.cli.verdict import exit_code
-    from qdqtool.pipeline import recipes, runner
+    from qdqtool.pipeline import runner
     from qdqtool.pipeline.request import RunRequest
     from qdqtool.report import terminal
 
@@ -54,7 +55,7 @@ def run(
     typed += [f"audit.fail_on={fail_on}"] if fail_on else []
     order = RunRequest(
         model=model,
-        recipe=recipes.load(recipe, [*(changes or []), *typed]),
+        recipe=load_recipe(recipe, [*(changes or ()), *typed]),
         samples=samples,
         eval_samples=eval_samples,
         labels=labels,

@@ -51,16 +51,16 @@ def sensitivity(
 ) -> int:
     """Find the nodes whose quantization costs most accuracy, and say which ones to keep float."""
     from qdqtool.accuracy.sensitivity import Wish
+    from qdqtool.cli.options import load_recipe
     from qdqtool.cli.screen import progress, stdout
     from qdqtool.cli.verdict import tell
     from qdqtool.core.kinds import SENSITIVITY
-    from qdqtool.pipeline import recipes
     from qdqtool.pipeline.sensitivity import SensitivityOrder, study
     from qdqtool.report import terminal
 
     order = SensitivityOrder(
         model=model,
-        recipe=recipes.load(recipe, changes or []),
+        recipe=load_recipe(recipe, changes),
         samples=samples,
         eval_samples=eval_samples,
         labels=labels,

@@ -47,10 +47,10 @@ def sweep(
     as_json: Annotated[bool, typer.Option("--json", help="Print sweep.json instead of the table.")] = False,
 ) -> None:
     """Search over configurations for the best accuracy at the best speed."""
+    from qdqtool.cli.options import load_recipe
     from qdqtool.cli.progress import Bars
     from qdqtool.cli.screen import stdout
     from qdqtool.io.files import write_text
-    from qdqtool.pipeline import recipes
     from qdqtool.pipeline.request import RunRequest
     from qdqtool.pipeline.sweep import SweepOrder
     from qdqtool.pipeline.sweep import sweep as search
@@ -61,7 +61,7 @@ def sweep(
         check_picture(chart)
     order = RunRequest(
         model=model,
-        recipe=recipes.load(recipe, changes or []),
+        recipe=load_recipe(recipe, changes),
         samples=samples,
         eval_samples=eval_samples,
         labels=labels,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ class SweepOrder:
     recipe: str | None = None
     settings: tuple[str, ...] = ()
     trials: int | None = None
-    storage: str = ""
+    storage: str = field(default="", repr=False)  # Dask workers log what they are called with
     study: str = ""
     cluster: str = ""
 
@@ -185,7 +185,8 @@ class SweepContext:
     def _order(self, settings: tuple[str, ...], out: Path) -> RunRequest:
         return replace(
             self.order,
-            recipe=recipes.load(self.wish.recipe, [*self.wish.settings, *settings]),
+            # the same recipe was loaded before, under the trust that the user gave
+            recipe=recipes.load(self.wish.recipe, [*self.wish.settings, *settings], trust=True),
             out=out,
             cache=self.order.cache or self.order.out / "builds",
             histograms=self._base.path("histograms.npz"),

@@ -43,15 +43,8 @@ def speaking_plainly(url: str) -> Iterator[None]:
             fix="free some space; finished trials are kept"
             if _is_full(cause)
             else "check the address and the server; finished trials are kept",
-            where=hidden(url),
+            where=url,
         ) from error
-
-
-def hidden(url: str) -> str:
-    """The address without its password."""
-    head, at, tail = url.rpartition("@")
-    scheme, slashes, user = head.partition("://")
-    return f"{scheme}{slashes}{user.partition(':')[0]}{at}{tail}" if at else url
 
 
 class Storage:
@@ -80,13 +73,13 @@ class Storage:
                 )
         except ImportError as error:
             raise MissingPackage(
-                f"the storage needs a package: {error}", fix="pip install 'qdqtool[sweep]'", where=hidden(url)
+                f"the storage needs a package: {error}", fix="pip install 'qdqtool[sweep]'", where=url
             ) from error
         except (sqlalchemy.exc.ArgumentError, sqlalchemy.exc.NoSuchModuleError, ValueError) as error:
             raise UsageError(
                 f"is no address of a storage: {str(error).splitlines()[0]}",
                 fix="write sqlite:///file.db or postgresql://user:password@host/database",
-                where=hidden(url),
+                where=url,
             ) from error
 
     def close(self) -> None:

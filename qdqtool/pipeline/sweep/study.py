@@ -22,7 +22,7 @@ from typing import Any
 from qdqtool.core.sweep import Value
 from qdqtool.errors import BuildError, UsageError
 from qdqtool.pipeline.sweep.space import Choice, Space
-from qdqtool.pipeline.sweep.storage import Storage, StorageLost, hidden, speaking_plainly
+from qdqtool.pipeline.sweep.storage import Storage, StorageLost, speaking_plainly
 
 BEAT_S = 5.0
 GRACE_S = 60.0
@@ -110,7 +110,7 @@ class Study:
                     raise UsageError(
                         f"the study {name!r} was made with another {key}",
                         fix="choose another --out or --study, or go on with the inputs it was made for",
-                        where=hidden(self.url),
+                        where=self.url,
                     )
 
     def agreed(self, key: str, make: Callable[[], list[str]]) -> list[str]:

@@ -1,0 +1,130 @@
+"""Options that every command has, wherever on the line they stand, and what they said.
+
+Each command is wrapped once, so that no command repeats them: `--verbose` and `--wide` on all, `--trust` on those that
+take a recipe.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+from collections.abc import Callable, Iterable
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from qdqtool.redact import redacted
+
+if TYPE_CHECKING:
+    from qdqtool.core.recipe import Recipe
+
+_wide: ContextVar[bool] = ContextVar("wide", default=False)
+_trust: ContextVar[bool] = ContextVar("trust", default=False)
+
+_VERBOSE = Annotated[bool, typer.Option("--verbose", "-v", help="Say more on standard error.")]
+_WIDE = Annotated[bool, typer.Option("--wide", help="Print tables as wide as their content.")]
+_TRUST = Annotated[
+    bool, typer.Option("--trust", help="The recipe may name Python functions, which are imported and run.")
+]
+_OF_RECIPES = frozenset({"recipe", "changes"})
+"""Parameters of the commands that load a recipe."""
+
+
+def is_wide() -> bool:
+    """Whether --wide was given."""
+    return _wide.get()
+
+
+def is_trusted() -> bool:
+    """Whether functions that a recipe names may be run: --trust, or `trust: true` in the user's configuration."""
+    return _trust.get() or _configured()
+
+
+def load_recipe(recipe: str | None, changes: Iterable[str] | None = None) -> Recipe:
+    """The recipe of this name or path with `--set` changes, under the trust that the user gave.
+
+    Raises:
+        UsageError: mistakes in the recipe or the changes, or functions without trust.
+        InputFileError: the recipe or the configuration cannot be read.
+    """
+    from qdqtool.pipeline import recipes
+
+    return recipes.load(recipe, changes or (), trust=is_trusted())
+
+
+def configuration() -> Path:
+    """The user's own configuration; it need not exist."""
+    return Path(typer.get_app_dir("qdqtool")) / "config.yaml"
+
+
+def log_to_stderr(*, verbose: bool) -> None:
+    """Send log records to standard error, without passwords."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Redacting("%(levelname)s %(name)s: %(message)s"))
+    root = logging.getLogger()
+    if not root.handlers:
+        root.addHandler(handler)
+    root.setLevel(logging.INFO if verbose else logging.WARNING)
+
+
+class _Redacting(logging.Formatter):
+    """Formats a record, its traceback included, and hides passwords."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return redacted(super().format(record))
+
+
+def with_common(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The command with the options that all commands have."""
+    signature = inspect.signature(command, eval_str=True)
+    has = signature.parameters.keys()
+    extra: dict[str, Any] = {"verbose": _VERBOSE, "wide": _WIDE}
+    if has & _OF_RECIPES and "trust" not in has:
+        extra["trust"] = _TRUST
+    extra = {name: annotation for name, annotation in extra.items() if name not in has}
+
+    @functools.wraps(command)
+    def run(*args: Any, **values: Any) -> Any:
+        common = {name: values.pop(name) for name in extra}
+        if common.get("verbose"):
+            log_to_stderr(verbose=True)
+        _wide.set(common.get("wide", False))
+        _trust.set(bool(common.get("trust", values.get("trust", False))))
+        return command(*args, **values)
+
+    parameters = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
+        for name, annotation in extra.items()
+    ]
+    described: Any = run
+    described.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *parameters])
+    described.__annotations__ = {
+        name: entry.annotation for name, entry in described.__signature__.parameters.items()
+    }
+    return run
+
+
+def _configured() -> bool:
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    from qdqtool.errors import UsageError
+
+    path = configuration()
+    try:
+        found = YAML(typ="safe", pure=True).load(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return False
+    except (YAMLError, UnicodeDecodeError) as error:
+        raise UsageError(
+            "is not YAML", fix="write `trust: true` or delete the file", where=str(path)
+        ) from error
+    known = found if isinstance(found, dict) else {"": found}
+    if not set(known) <= {"trust"} or not isinstance(known.get("trust", False), bool):
+        raise UsageError(
+            "says something else than `trust`", fix="write `trust: true` or delete the file", where=str(path)
+        )
+    return bool(known.get("trust", False))

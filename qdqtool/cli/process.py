@@ -1,0 +1,85 @@
+"""The process around a command: what signals mean, what the streams can write, what `ps` may show.
+
+Imports nothing but the standard library's smallest modules, so that a signal that arrives while everything else is
+imported is answered as later ones are.
+"""
+
+from __future__ import annotations
+
+import codecs
+import signal
+import sys
+from types import FrameType
+
+from qdqtool.errors import Interrupted, QdqError, Terminated
+from qdqtool.platform import overwrite_arguments
+from qdqtool.redact import redacted
+
+_RESUMES = "run the same command again to go on; finished steps are kept"
+_received: list[int] = []
+
+
+def watch_signals() -> None:
+    """Let SIGTERM end the work as Ctrl-C does: every `finally` runs, so that drafts and child processes go.
+
+    A signal that the caller ignores, as a shell does for jobs in the background, stays ignored.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _stop)
+
+
+def stopped() -> QdqError | None:
+    """What to say where a signal has asked this process to stop; None where none has.
+
+    Asked after any exception: C extensions turn a KeyboardInterrupt during their import into an ImportError.
+    """
+    if not _received:
+        return None
+    if _received[0] == signal.SIGTERM:
+        return Terminated("stopped by SIGTERM", fix=_RESUMES)
+    return interrupted()
+
+
+def interrupted() -> QdqError:
+    """What to say after Ctrl-C."""
+    return Interrupted("stopped by Ctrl-C", fix=_RESUMES)
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal arrived.
+
+    The interpreter ends itself by SIGINT after any plain KeyboardInterrupt that passed through its own `exec` (dataclasses
+    use it), handled or not; it compares the class exactly, so a subclass keeps the documented exit code.
+    """
+
+
+def _stop(number: int, _frame: FrameType | None) -> None:
+    _received.append(number)
+    raise Stopped
+
+
+def write_any_text() -> None:
+    r"""Let standard output and error take every character, whatever their encoding: others become \uXXXX.
+
+    JSON stays JSON that way; a pipe on Windows has cp1252, and the name of a tensor may hold anything.
+    """
+    codecs.register_error("qdqtool-escape", _escape)
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None and hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="qdqtool-escape")
+
+
+def _escape(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass")
+    pairs = zip(units[::2], units[1::2], strict=True)
+    return "".join(f"\\u{high:02x}{low:02x}" for high, low in pairs), error.end
+
+
+def hide_arguments() -> None:
+    """Take passwords out of the argument list that other users of the machine can read."""
+    shown = [redacted(word) for word in sys.orig_argv]
+    if shown != sys.orig_argv:
+        overwrite_arguments(shown)
