@@ -10,7 +10,6 @@ from qdqtool._version import __version__ as __version__
 if TYPE_CHECKING:
     from qdqtool.api import audit, build, compare, convert, parse_log, place, quantize, run
 
-
 __all__ = ["audit", "build", "compare", "convert", "parse_log", "place", "quantize", "run"]
 
 
