@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from qdqtool.buildlog.reader import Progress, Reader, Watch
 from qdqtool.buildlog.run import Run
-from qdqtool.buildlog.source import LogSource, Source
 from qdqtool.core.buildlog import BuildLog, LogRun, RunDigest
+from qdqtool.io.text import Source, TextSource
 
-__all__ = ["LogSource", "Progress", "Run", "Source", "Watch", "digests", "open_runs", "read", "runs"]
+__all__ = ["Progress", "Run", "Source", "TextSource", "Watch", "digests", "open_runs", "read", "runs"]
 
 
 def read(source: Source, watch: Watch | None = None) -> BuildLog:
@@ -22,12 +22,12 @@ def read(source: Source, watch: Watch | None = None) -> BuildLog:
     Raises:
         InputFileError: the file cannot be opened or read. Its content never raises.
     """
-    opened = LogSource(source)
+    opened = TextSource(source)
     found = tuple(runs(opened, watch))
     return BuildLog(runs=found, notes=tuple(opened.notes))
 
 
-def runs(source: LogSource, watch: Watch | None = None) -> Iterator[LogRun]:
+def runs(source: TextSource, watch: Watch | None = None) -> Iterator[LogRun]:
     """The runs of a log one after the other, so that a log of any size takes the memory of one run.
 
     Raises:
@@ -36,7 +36,7 @@ def runs(source: LogSource, watch: Watch | None = None) -> Iterator[LogRun]:
     return (run.value() for run in Reader(source, watch).runs())
 
 
-def open_runs(source: LogSource, watch: Watch | None = None) -> Iterator[Run]:
+def open_runs(source: TextSource, watch: Watch | None = None) -> Iterator[Run]:
     """The runs of a log while they are books still: ask each for its digest, its value, or both.
 
     Raises:
@@ -45,7 +45,7 @@ def open_runs(source: LogSource, watch: Watch | None = None) -> Iterator[Run]:
     return Reader(source, watch).runs()
 
 
-def digests(source: LogSource, watch: Watch | None = None) -> Iterator[RunDigest]:
+def digests(source: TextSource, watch: Watch | None = None) -> Iterator[RunDigest]:
     """As `runs`, but only what a person wants to know of each run: several times faster.
 
     Raises:

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from qdqtool.buildlog.reader import Reader
-from qdqtool.buildlog.source import LogSource, is_plain
 from qdqtool.core.buildlog import RunDigest
+from qdqtool.io.text import TextSource, is_plain
 
 BIG = 32 << 20
 """Bytes from which a file is worth a second process."""
@@ -60,7 +60,7 @@ def digests_of(path: Path) -> Iterator[RunDigest]:
     """The digests of a file's runs in order; of a big file, a second process reads every other part."""
     if _size(path) <= BIG or (os.cpu_count() or 1) < 2:
         with _without_collection():
-            yield from (run.digest() for run in Reader(LogSource(path)).runs())
+            yield from (run.digest() for run in Reader(TextSource(path)).runs())
         return
     number = 0
     for digests in _by_two(parts_of(path)):
@@ -88,7 +88,7 @@ def _by_two(parts: Iterator[Part]) -> Iterator[list[RunDigest]]:
 
 def digests_of_part(part: Part) -> list[RunDigest]:
     """The digests of the runs in one part, numbered from 1."""
-    source = LogSource(part.path, begin=part.begin, end=part.end)
+    source = TextSource(part.path, begin=part.begin, end=part.end)
     with _without_collection():
         return [run.digest() for run in Reader(source, first_line=part.first_line).runs()]
 

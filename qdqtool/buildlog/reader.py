@@ -19,7 +19,7 @@ from qdqtool.buildlog.prefix import NO_PREFIX, SOME_PREFIX, Prefix, peel, withou
 from qdqtool.buildlog.run import Run, Verdict
 from qdqtool.buildlog.sentence import Fields, Section
 from qdqtool.buildlog.skim import NOTED, Skimmed, Skimmer
-from qdqtool.buildlog.source import LogSource
+from qdqtool.io.text import TextSource
 
 _JOINT = re.compile(
     # A class of first characters lets the search pass over all others at once.
@@ -58,7 +58,7 @@ Watch = Callable[[Progress], None]
 class Reader:
     """Reads one log, or a part of one that begins with a run at `first_line`."""
 
-    def __init__(self, source: LogSource, watch: Watch | None = None, first_line: int = 1) -> None:
+    def __init__(self, source: TextSource, watch: Watch | None = None, first_line: int = 1) -> None:
         self._source = source
         self._watch = watch
         self._grammar: Grammar = grammar()

@@ -10,14 +10,14 @@ from typing import Any, TextIO
 from pydantic import TypeAdapter
 
 from qdqtool._version import __version__
-from qdqtool.buildlog.source import LogSource
 from qdqtool.core.buildlog import LogRun
 from qdqtool.core.kinds import LOG
+from qdqtool.io.text import TextSource
 
 _RUN = TypeAdapter(LogRun)
 
 
-def write_json(source: LogSource, runs: Any, out: TextIO) -> int:
+def write_json(source: TextSource, runs: Any, out: TextIO) -> int:
     """Write the artefact of a log, byte for byte as `LOG.dump` would; returns how many runs it has.
 
     Args:

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qdqtool.engine.decode import read_file
 from qdqtool.engine.outputs import outputs_of
 from qdqtool.engine.times import spans_of
 from qdqtool.errors import InputFileError
+from qdqtool.io.text import text_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +49,7 @@ def about(path: Path) -> About:
         InputFileError: unreadable, or in none of the known forms.
     """
     try:
-        value = json.loads(read_file(path))
+        value = json.loads(text_of(path))
     except (ValueError, RecursionError) as error:
         raise _unknown(path) from error
     for form, read in _FORMS.items():

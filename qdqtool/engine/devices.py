@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from qdqtool.core.explore import Device
-from qdqtool.engine.decode import read_file
 from qdqtool.engine.profiles.numbers import number
 from qdqtool.errors import InputFileError, UsageError
+from qdqtool.io.text import text_of
 
 _RATES = {
     # architecture: operations per multiprocessor and clock: INT8 tensor, FP16 tensor, FP32
@@ -85,7 +85,7 @@ def device_of_metadata(path: Path) -> Device:
         InputFileError: unreadable, or without the figures that are needed.
     """
     try:
-        value = json.loads(read_file(path))
+        value = json.loads(text_of(path))
     except (ValueError, RecursionError) as error:
         raise _no_device(path) from error
     fields = value.get("device_information") if isinstance(value, Mapping) else _as_trtexec(value)

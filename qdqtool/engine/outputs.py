@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from qdqtool.engine.decode import read_file
 from qdqtool.errors import InputFileError
+from qdqtool.io.text import text_of
 
 Values = dict[str, list[object]]
 
@@ -32,7 +32,7 @@ def read_outputs(path: Path) -> Values:
         InputFileError: unreadable, or no list of outputs.
     """
     try:
-        entries = json.loads(read_file(path))
+        entries = json.loads(text_of(path))
     except (ValueError, RecursionError) as error:
         raise _not_outputs(path) from error
     found = outputs_of(entries)

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from qdqtool.core.engine import Engine, EngineTensor
 from qdqtool.core.kinds import ENGINE
-from qdqtool.engine.decode import pieces
 from qdqtool.engine.optimization_profiles import with_profiles
 from qdqtool.engine.readers import Reader, dump, inspector, lines, names, replay
 from qdqtool.engine.readers.lean import lean
 from qdqtool.engine.roles import settled
 from qdqtool.engine.unknowns import unknown_formats
 from qdqtool.errors import InputFileError
+from qdqtool.io.text import TextSource
 
 _ARTEFACT = re.compile(r'"kind": *"engine"')
 _EDGE = 4096
@@ -32,7 +32,7 @@ def read(path: Path) -> Engine:
     Raises:
         InputFileError: unreadable, or in no known form of layer information.
     """
-    head = next(pieces(path), "")
+    head = next(TextSource(path).pieces(), "")
     if head.startswith("{") and (_ARTEFACT.search(head, 0, _EDGE) or _ARTEFACT.search(_tail(path))):
         return ENGINE.read(path)
     if head.startswith(_PLAN) or path.suffix in _PLANS:
@@ -41,8 +41,8 @@ def read(path: Path) -> Engine:
             fix="let trtexec describe it: --loadEngine=FILE --profilingVerbosity=detailed --exportLayerInfo=layers.json",
             where=str(path),
         )
-    engine = inspector.read(pieces(path))
-    return _finished(engine or _text(lean(pieces(path), path), where=str(path)))
+    engine = inspector.read(TextSource(path).pieces())
+    return _finished(engine or _text(lean(TextSource(path).pieces(), path), where=str(path)))
 
 
 def _tail(path: Path) -> str:

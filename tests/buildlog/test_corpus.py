@@ -27,7 +27,7 @@ def _digests() -> dict[str, tuple[RunDigest, ...]]:
         for kind in ("verbose_log", "trtexec_log")
         for path in sorted((SHARED / "corpus" / kind).iterdir())
     ]
-    return {f"{path.parent.name}/{path.name}": tuple(room.digests(room.LogSource(path))) for path in files}
+    return {f"{path.parent.name}/{path.name}": tuple(room.digests(room.TextSource(path))) for path in files}
 
 
 def _versions() -> dict[str, str]:

@@ -11,10 +11,11 @@ from dataclasses import replace
 import pytest
 
 import qdqtool.buildlog as room
-from qdqtool.buildlog import parts, source
+from qdqtool.buildlog import parts
 from qdqtool.core.buildlog import LogRun
 from qdqtool.core.events import End
 from qdqtool.errors import InputFileError
+from qdqtool.io import text as source
 from tests.buildlog import small
 from tests.buildlog.logs import read_text, run_of
 
@@ -270,7 +271,7 @@ def test_parts_of_a_file_give_the_digests_of_the_whole(tmp_path, monkeypatch):
     pieces = tuple(parts.parts_of(path))
     assert len(pieces) > 3
     assert (pieces[0].begin, pieces[-1].end) == (0, path.stat().st_size)
-    whole = list(room.digests(room.LogSource(path)))
+    whole = list(room.digests(room.TextSource(path)))
     in_parts = [digest for piece in pieces for digest in parts.digests_of_part(piece)]
     assert [replace(digest, number=0) for digest in in_parts] == [
         replace(digest, number=0) for digest in whole
@@ -284,7 +285,7 @@ def test_what_stands_before_the_first_banner_stays_with_its_run(tmp_path, monkey
     monkeypatch.setattr(parts, "PIECE", 1000)
     in_parts = [digest for piece in parts.parts_of(path) for digest in parts.digests_of_part(piece)]
     assert [digest.lines for digest in in_parts] == [
-        digest.lines for digest in room.digests(room.LogSource(path))
+        digest.lines for digest in room.digests(room.TextSource(path))
     ]
 
 
@@ -312,4 +313,4 @@ def test_a_big_file_is_digested_by_several_processes_in_order(tmp_path, monkeypa
     monkeypatch.setattr(parts, "PART", 3000)
     monkeypatch.setattr(parts, "PIECE", 1000)
     monkeypatch.setattr(parts, "BIG", 1000)
-    assert list(parts.digests_of(path)) == list(room.digests(room.LogSource(path)))
+    assert list(parts.digests_of(path)) == list(room.digests(room.TextSource(path)))

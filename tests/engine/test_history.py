@@ -15,10 +15,10 @@ from qdqtool.core.events import End, EventKind, LedgerRow, OptimizerEvent
 from qdqtool.core.history import histories
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.engine import read
-from qdqtool.engine.decode import read_file
 from qdqtool.engine.logged import with_weights
 from qdqtool.engine.readers import lines
 from qdqtool.engine.view import view
+from qdqtool.io.text import text_of
 from tests.buildlog.logs import BEVFUSION, BEVFUSION_JSON, shared_run
 from tests.shared import shared
 
@@ -189,7 +189,7 @@ def test_every_q_and_dq_of_bevfusion_ends_in_a_layer_or_met_its_opposite():
 @pytest.mark.shared
 def test_lines_with_their_log_cost_exactly_what_the_inspectors_json_says():
     told = shared_run(BEVFUSION)
-    bare = lines.read(read_file(shared(BEVFUSION)))
+    bare = lines.read(text_of(shared(BEVFUSION)))
     stated = {
         layer.name: layer for layer in view(read(shared(BEVFUSION_JSON))).layers if layer.role is Role.COMPUTE
     }

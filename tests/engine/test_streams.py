@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from qdqtool.core.kinds import ENGINE
 from qdqtool.engine import read, read_text
-from qdqtool.engine.decode import pieces, read_file
 from qdqtool.engine.readers import inspector, lean
 from qdqtool.engine.window import DAMAGED, Window
 from qdqtool.errors import InputFileError
+from qdqtool.io.text import TextSource, text_of
 from tests.engine.records import CONV, QUANTIZE, dump
 
 LAYER = {"Name": 'conv "1" + relu', "LayerType": "CaskConvolution", "Inputs": [], "Outputs": [], "Groups": 1}
@@ -58,15 +58,14 @@ def test_a_packed_file_that_is_cut_gives_its_whole_layers(tmp_path: Path):
 def test_windows_line_ends_and_nul_bytes_are_cleaned_wherever_pieces_are_cut(tmp_path: Path, monkeypatch):
     path = tmp_path / "log.txt"
     path.write_bytes("a\r\nb\0c\r\n\r".encode("utf-16"))
-    monkeypatch.setattr("qdqtool.engine.decode.PIECE", 3)
-    assert "".join(pieces(path)) == read_file(path) == "a\nbc\n\r"
+    monkeypatch.setattr("qdqtool.io.text.BLOCK", 3)
+    assert "".join(TextSource(path).pieces()) == text_of(path) == "a\nbc\n\r"
 
 
 def test_a_text_that_would_fill_the_memory_is_refused(tmp_path: Path, monkeypatch):
     path = tmp_path / "log.txt"
     path.write_text("hello\n" * 100)
-    for module in ("decode", "readers.lean"):
-        monkeypatch.setattr(f"qdqtool.engine.{module}.LARGEST", 99)
+    monkeypatch.setattr("qdqtool.engine.readers.lean.LARGEST", 99)
     with pytest.raises(InputFileError, match="piece by piece"):
         read(path)
 

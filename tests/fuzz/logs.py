@@ -112,7 +112,7 @@ def mutants(logs: list[bytes], seed: int) -> Iterator[bytes]:
 
 def survive(data: bytes, *, dump: bool = False) -> None:
     """Do with a log everything that commands do; whatever is wrong raises."""
-    source = room.LogSource(io.BytesIO(data))
+    source = room.TextSource(io.BytesIO(data))
     pairs = [(run.digest(), run.value()) for run in room.open_runs(source)]
     for digest, value in pairs:
         words = digest_words(digest)

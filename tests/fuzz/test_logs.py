@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import qdqtool.buildlog as room
 from qdqtool.buildlog import run as run_module
-from qdqtool.buildlog.source import LINE_LIMIT
+from qdqtool.io.text import LINE_LIMIT
 from tests.buildlog import small
 from tests.fuzz import logs
 

@@ -24,7 +24,7 @@ from qdqtool.errors import BuildError
 if TYPE_CHECKING:
     from rich.live import Live
 
-    from qdqtool.buildlog import LogSource, Progress, Watch
+    from qdqtool.buildlog import Progress, TextSource, Watch
     from qdqtool.core.buildlog import BuildLog, LogRun, RunDigest
 
 _Run = TypeVar("_Run")
@@ -83,10 +83,10 @@ class _Exports:
         return bool(self.events or self.tables or self.trace)
 
 
-def _opened(log: str, copy: BinaryIO | None) -> LogSource:
-    from qdqtool.buildlog import LogSource
+def _opened(log: str, copy: BinaryIO | None) -> TextSource:
+    from qdqtool.buildlog import TextSource
 
-    return LogSource(sys.stdin.buffer if log == "-" else Path(log), copy)
+    return TextSource(sys.stdin.buffer if log == "-" else Path(log), copy)
 
 
 def _digests(log: str, copy: BinaryIO | None, watch: Watch | None) -> Iterable[RunDigest]:
@@ -115,7 +115,7 @@ def _told(digests: Iterable[RunDigest], *, unread: bool) -> bool:
     return failed
 
 
-def _as_json(source: LogSource, display: _Display) -> bool:
+def _as_json(source: TextSource, display: _Display) -> bool:
     """Print the artefact, one run in memory at a time; whether the last run failed."""
     from qdqtool.buildlog import runs
     from qdqtool.buildlog.spill import write_json
@@ -131,7 +131,7 @@ def _as_json(source: LogSource, display: _Display) -> bool:
     return failed[0]
 
 
-def _exported(source: LogSource, display: _Display, exports: _Exports, *, as_json: bool) -> bool:
+def _exported(source: TextSource, display: _Display, exports: _Exports, *, as_json: bool) -> bool:
     """Write the files that are wanted, and print the digest or the artefact."""
     from qdqtool.buildlog import open_runs
     from qdqtool.core.buildlog import BuildLog

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Protocol
 
 from qdqtool.core.timing import Profile
-from qdqtool.engine.decode import read_file
 from qdqtool.engine.profiles import exported, listed, printed, table
 from qdqtool.errors import InputFileError
+from qdqtool.io.text import text_of
 
 
 class ProfileReader(Protocol):
@@ -32,7 +32,7 @@ def read_profile(path: Path) -> Profile:
     Raises:
         InputFileError: unreadable, or in no known form of profile.
     """
-    return read_profile_text(read_file(path), where=str(path))
+    return read_profile_text(text_of(path), where=str(path))
 
 
 def read_profile_text(text: str, *, where: str) -> Profile:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from qdqtool.engine.decode import LARGEST, too_large
+from qdqtool.io.text import LARGEST, too_large
 
 _FULL = 1 << 26
 """Characters up to which a text is kept as it is."""

@@ -1,0 +1,358 @@
+"""Bytes to clean text: files, streams and pipes, compressed or not, in any encoding.
+
+Builder logs and layer dumps come from PowerShell (UTF-16), Windows (CR LF), docker (terminal escapes), CI artefacts
+(zip) and cut downloads (half an xz file). Everything that reads such text reads it through `TextSource`, in pieces, so
+that a reader that forgets what it has read needs little memory for a file of any size. What had to be done to the bytes
+is kept as notes.
+"""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import gzip
+import io
+import lzma
+import re
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any, BinaryIO, TextIO
+
+from qdqtool.errors import InputFileError, MissingPackage
+from qdqtool.io.files import unreadable
+
+Source = str | Path | BinaryIO | TextIO
+
+BLOCK = 1 << 20
+"""Bytes read at once."""
+LINE_LIMIT = 4 << 20
+"""Bytes of a line that are kept; the rest of a longer line is dropped and noted."""
+
+LARGEST = 1 << 28
+"""Characters that are held at once; a larger text is refused where it cannot be read piece by piece."""
+_LONGEST_ESCAPE = 256
+
+_ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[ -/]*[0-~]|)")
+_PACKED = (
+    (b"\xfd7zXZ\x00", "xz"),
+    (b"\x1f\x8b", "gzip"),
+    (b"BZh", "bzip2"),
+    (b"PK\x03\x04", "zip"),
+    (b"\x28\xb5\x2f\xfd", "zstd"),
+)
+_LONGEST_MAGIC = 6
+_OPENING: dict[str, Callable[[Any], Any]] = {
+    "xz": lzma.LZMAFile,
+    "gzip": lambda packed: gzip.GzipFile(fileobj=packed),
+    "bzip2": bz2.BZ2File,
+}
+_DAMAGE: tuple[type[Exception], ...] = (
+    EOFError,
+    lzma.LZMAError,
+    zlib.error,
+    zipfile.BadZipFile,
+    OSError,
+    ValueError,
+    RuntimeError,
+    NotImplementedError,
+)
+"""What decompressors raise at damaged, cut or encrypted data; `zstandard` raises a class of its own."""
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+_TELLING = 64
+"""Bytes that tell an encoding without a mark."""
+
+
+class TextSource:
+    """The text of one source, read once.
+
+    Args:
+        source: a path or a stream.
+        copy_to: gets every byte as it was read.
+        begin, end: which bytes of a file to read.
+
+    Attributes:
+        notes: what had to be done to its bytes, each thing once.
+        taken: bytes read so far, before unpacking.
+    """
+
+    def __init__(
+        self, source: Source, copy_to: BinaryIO | None = None, *, begin: int = 0, end: int | None = None
+    ) -> None:
+        self.notes: list[str] = []
+        self.taken = 0
+        self._source = source
+        self._copy = copy_to
+        self._begin = begin
+        self._end = end
+
+    def blocks(self) -> Iterator[bytes]:
+        """Clean UTF-8 blocks that end with a newline, never much longer than `LINE_LIMIT`.
+
+        Raises:
+            InputFileError: the source cannot be opened or read.
+            MissingPackage: it is packed with zstd, and no decompressor is installed.
+        """
+        with self._named():
+            yield from self._lines(self._utf8(self._unpacked()))
+
+    def pieces(self) -> Iterator[str]:
+        """Clean text in pieces that may end anywhere; lines of any length stay whole. Errors as of `blocks`."""
+        decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        left = b""
+        with self._named():
+            for block in self._utf8(self._unpacked()):
+                held = left + block
+                cut = _cut(held)
+                left = held[cut:]
+                yield decode(self._clean(held[:cut]))
+            yield decode(self._clean(left), final=True)
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Errors of the operating system name the source."""
+        try:
+            yield
+        except OSError as error:
+            where = self._source if isinstance(self._source, (str, Path)) else "the log"
+            raise unreadable(Path(where), error) from error
+
+    def _note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def _raw(self) -> Iterator[bytes]:
+        source = self._source
+        if isinstance(source, (str, Path)):
+            with Path(source).open("rb", buffering=0) as stream:
+                stream.seek(self._begin)
+                yield from self._pieces(stream)
+        else:
+            yield from self._pieces(source)
+
+    def _pieces(self, stream: BinaryIO | TextIO | io.RawIOBase) -> Iterator[bytes]:
+        # read1 hands out what a pipe holds now; read would wait for a full block.
+        read = getattr(stream, "read1", None) or stream.read
+        left = None if self._end is None else self._end - self._begin
+        while left is None or self.taken < left:
+            piece = read(BLOCK if left is None else min(BLOCK, left - self.taken))
+            if not piece:
+                return
+            data = piece.encode("utf-8", "replace") if isinstance(piece, str) else bytes(piece)
+            self.taken += len(data)
+            if self._copy is not None:
+                self._copy.write(data)
+            yield data
+
+    def _unpacked(self) -> Iterator[bytes]:
+        raw = self._raw()
+        first = _at_least(_LONGEST_MAGIC, raw)
+        name = _packing(first)
+        if name is not None:
+            self._note(name)
+            yield from self._unpack(name, io.BufferedReader(_Joined(first, raw), BLOCK))
+            return
+        if first:
+            yield first
+        yield from raw
+
+    def _unpack(self, name: str, packed: io.BufferedReader) -> Iterator[bytes]:
+        """What can be unpacked, up to the end or to the first damage: readers count what is cut as unread."""
+        damage = _DAMAGE
+        try:
+            if name == "zip":
+                streams = _members(packed)
+            else:
+                opening, broken = _decompressor(name)
+                damage = (*_DAMAGE, broken)
+                streams = iter((opening(packed),))
+            for stream in streams:
+                with stream:
+                    while piece := stream.read1(BLOCK):
+                        yield piece
+        except damage as error:
+            self._note(f"packed data damaged: {error}")
+
+    def _utf8(self, raw: Iterator[bytes]) -> Iterator[bytes]:
+        first = _at_least(_TELLING, raw)
+        encoding, skip = _encoding(first)
+        first = first[skip:]
+        if encoding == "utf-8":
+            yield first
+            yield from raw
+            return
+        self._note(encoding)
+        decoder = codecs.getincrementaldecoder(encoding)("replace")
+        yield decoder.decode(first).encode("utf-8", "replace")
+        for piece in raw:
+            yield decoder.decode(piece).encode("utf-8", "replace")
+        yield decoder.decode(b"", final=True).encode("utf-8", "replace")
+
+    def _lines(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        """Cut at line ends; clean; keep at most `LINE_LIMIT` bytes of a line."""
+        waiting: list[bytes] = []
+        held = 0
+        for piece in pieces:
+            cut = piece.rfind(b"\n") + 1
+            if not cut:
+                cut = piece.rfind(b"\r") + 1 if held > BLOCK else 0
+            if not cut:
+                if held < LINE_LIMIT:
+                    waiting.append(piece)
+                    held += len(piece)
+                else:
+                    self._note("lines longer than 4 MiB were cut")
+                continue
+            waiting.append(piece[:cut])
+            yield _ended(self._clean(b"".join(waiting)))
+            waiting = [piece[cut:]]
+            held = len(piece) - cut
+        rest = b"".join(waiting)
+        if rest:
+            yield _ended(self._clean(rest + b"\n"))
+
+    def _clean(self, block: bytes) -> bytes:
+        if b"\0" in block:
+            self._note("NUL bytes")
+            block = block.replace(b"\0", b"")
+        if b"\x1b" in block:
+            self._note("terminal escapes")
+            block = _ESCAPES.sub(b"", block)
+        if b"\r" in block:
+            self._note("carriage returns")
+            block = block.replace(b"\r\n", b"\n")
+        return block
+
+
+class _Joined(io.RawIOBase):
+    """Pieces of bytes as a stream that decompressors can read."""
+
+    def __init__(self, first: bytes, rest: Iterator[bytes]) -> None:
+        self._held = first
+        self._rest = rest
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, target: object) -> int:
+        view = memoryview(target)  # type: ignore[arg-type]
+        if not self._held:
+            self._held = next(self._rest, b"")
+        count = min(len(view), len(self._held))
+        view[:count] = self._held[:count]
+        self._held = self._held[count:]
+        return count
+
+
+def is_plain(first: bytes) -> bool:
+    """Whether a file that begins so is uncompressed UTF-8, so that it can be read from its middle."""
+    return _packing(first) is None and _encoding(first)[0] == "utf-8"
+
+
+def text_of(path: Path) -> str:
+    """The text of a file with Unix line ends and without NUL; undecodable bytes become U+FFFD.
+
+    Raises:
+        InputFileError: it cannot be read, or its text is larger than 256 MiB.
+    """
+    held: list[str] = []
+    size = 0
+    for piece in TextSource(path).pieces():
+        held.append(piece)
+        size += len(piece)
+        if size > LARGEST:
+            raise too_large(path)
+    return "".join(held)
+
+
+def decode(content: bytes) -> str:
+    """Bytes as such text."""
+    return "".join(TextSource(io.BytesIO(content)).pieces())
+
+
+def too_large(path: Path) -> InputFileError:
+    """The error for a text that would fill the memory."""
+    return InputFileError(
+        f"holds more than {LARGEST >> 20} MiB of text that cannot be read piece by piece",
+        fix="cut out the layer information and pass that",
+        where=str(path),
+    )
+
+
+def _packing(first: bytes) -> str | None:
+    return next((name for magic, name in _PACKED if first.startswith(magic)), None)
+
+
+def _at_least(count: int, raw: Iterator[bytes]) -> bytes:
+    """The first bytes: a pipe may hand them out one by one."""
+    first = next(raw, b"")
+    while 0 < len(first) < count:
+        more = next(raw, b"")
+        if not more:
+            break
+        first += more
+    return first
+
+
+def _ended(block: bytes) -> bytes:
+    return block if block.endswith(b"\n") else block + b"\n"
+
+
+def _cut(held: bytes) -> int:
+    """Where a piece may end: not inside a line end, and not inside a terminal escape that began a little ago."""
+    end = len(held) - held.endswith(b"\r")
+    escape = held.rfind(b"\x1b", max(0, end - _LONGEST_ESCAPE), end)
+    return end if escape < 0 else escape
+
+
+def _members(packed: io.BufferedReader) -> Iterator[Any]:
+    """The files of a zip archive, one after the other; its table stands at its end, so a pipe is kept on disk first."""
+    with tempfile.TemporaryFile() as kept:
+        for piece in iter(lambda: packed.read(BLOCK), b""):
+            kept.write(piece)
+        with zipfile.ZipFile(kept) as archive:
+            for member in archive.infolist():
+                if not member.is_dir():
+                    yield archive.open(member)
+
+
+def _decompressor(name: str) -> tuple[Callable[[Any], Any], type[Exception]]:
+    """How to open a packed stream, and what it raises at damage; zstd is Python's own from 3.14 on."""
+    if name != "zstd":
+        return _OPENING[name], lzma.LZMAError
+    try:
+        own = import_module("compression.zstd")
+    except ImportError:
+        pass
+    else:
+        return own.ZstdFile, own.ZstdError
+    try:
+        package = import_module("zstandard")
+    except ImportError as error:
+        raise MissingPackage("zstd files need zstandard", fix="pip install 'qdqtool[zstd]'") from error
+    return package.ZstdDecompressor().stream_reader, package.ZstdError
+
+
+def _encoding(first: bytes) -> tuple[str, int]:
+    """The encoding and the length of its mark; without a mark, NULs in every other byte tell UTF-16."""
+    for mark, name in _MARKS:
+        if first.startswith(mark):
+            return name, len(mark)
+    sample = first[:4096]
+    half = len(sample) // 2
+    if half > 8:
+        if sample[1::2].count(0) > 0.7 * half > sample[0::2].count(0) * 10:
+            return "utf-16-le", 0
+        if sample[0::2].count(0) > 0.7 * half > sample[1::2].count(0) * 10:
+            return "utf-16-be", 0
+    return "utf-8", 0
