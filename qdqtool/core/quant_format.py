@@ -164,9 +164,8 @@ def by_name(name: str) -> QuantFormat:
 
 def of_dtype(dtype: DType, scale_dtype: DType | None = None) -> QuantFormat | None:
     """The format whose values have this element type and whose block scales have that one; None without one."""
-    same = [entry for entry in FORMATS.values() if entry.dtype is dtype]
-    exact = [entry for entry in same if entry.scale_dtype is scale_dtype]
-    return next(iter(exact or (same if scale_dtype is None else [])), None)
+    same = (entry for entry in FORMATS.values() if entry.dtype is dtype and entry.scale_dtype is scale_dtype)
+    return next(same, None)
 
 
 def _schema(_source: Any, _handler: Any) -> core_schema.CoreSchema:

@@ -18,7 +18,7 @@ QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 _FARTHEST = 16
 """Casts and Identities between a stored scale and its reader that are looked through."""
 _DOMAINS = frozenset({"", "ai.onnx", "com.microsoft"})
-_INTEGER_OPS = frozenset(
+INTEGER_OPS = frozenset(
     {
         QUANTIZE,
         DEQUANTIZE,
@@ -40,6 +40,7 @@ _INTEGER_OPS = frozenset(
         "MatMulIntegerToFloat",
     }
 )
+"""Operators that make, read or compute with integers that stand for real numbers."""
 
 
 def find(model: Model) -> tuple[QdqPair, ...]:
@@ -60,7 +61,7 @@ def find(model: Model) -> tuple[QdqPair, ...]:
 
 def quantized_ops(model: Model) -> tuple[str, ...]:
     """Operator types of the main graph that already compute with integers, sorted; empty for a float model."""
-    return tuple(sorted({node.op for node in model.view.nodes if node.op in _INTEGER_OPS}))
+    return tuple(sorted({node.op for node in model.view.nodes if node.op in INTEGER_OPS}))
 
 
 def _is(node: Node, op: str) -> bool:

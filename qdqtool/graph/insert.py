@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from math import isfinite
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.conversion import DynamicRangeReport
 from qdqtool.core.dtypes import DType
-from qdqtool.core.placement import Decision, Placement, SlotKind
-from qdqtool.core.quant_format import INT8
+from qdqtool.core.placement import Decision, Placement, QuantSpec, Slot, SlotKind
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.bias import shift_biases
-from qdqtool.graph.edit import Edit
-from qdqtool.graph.find import DEQUANTIZE, QUANTIZE, quantized_ops
+from qdqtool.graph.encode import block_scales
+from qdqtool.graph.find import quantized_ops
+from qdqtool.graph.lower import lower
 from qdqtool.graph.model import Model
+from qdqtool.graph.opset import raise_opset
+from qdqtool.graph.quantized import Quantization, QuantizedGraph
 from qdqtool.graph.scales import a_step_above, storable_as
 from qdqtool.graph.typed.convert import convert, with_opset
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from qdqtool.graph.view import GraphView
 
 _RECALIBRATE = "run `qdqtool calibrate` with this model and placement"
 
@@ -37,15 +36,16 @@ def insert(
 ) -> Model:
     """The model with a Q/DQ pair of its own for every quantized slot.
 
-    Symmetric INT8: zero point int8 0, activations with one scalar scale, weights with a scale per channel along the
+    Symmetric: zero point 0, activations with one scalar scale, weights with a scale per channel or block along the
     placement's axis; tensors that a tie wants apart get the next larger scale. Biases stay float, shifted where the
-    table says so. `options.weights == "int8"` stores quantized weights behind a DequantizeLinear alone;
+    table says so. `options.weights` other than "qdq" stores quantized weights behind a DequantizeLinear alone, which
+    formats with blocks always do; the opset is raised where a format needs a newer one;
     `options.types` other than "fp32" turns the float rest into that type as `convert` does, with the overflows that
     `reach` found on samples.
     Nodes are named `<tensor>_<node>_<input>_QuantizeLinear` and `..._DequantizeLinear`.
 
     Raises:
-        UsageError: the model has Q/DQ nodes already, or the placement asks for anything but INT8.
+        UsageError: the model has Q/DQ nodes already, or blocks do not divide the axis of their weight.
         InputFileError: placement or table belong to another model, or a range is missing or not a positive number.
     """
     refuse_quantized(model)
@@ -55,10 +55,8 @@ def insert(
         model = with_opset(model, options.types, quantized=True)
     elif any(model.view.info(decision.tensor).dtype is DType.FLOAT16 for decision in placement.quantized):
         model = with_opset(model, "fp16", quantized=True)
-    writer = _Writer(model, placement, table, options)
-    for decision in placement.quantized:
-        writer.write(decision)
-    written = writer.finish()
+    model = _with_opset_of_formats(model, placement)
+    written = lower(QuantizedGraph(model=model, assignment=_assignment(model, placement, table, options)))
     return written if options.types == "fp32" else convert(written, options, reach)[0]
 
 
@@ -77,117 +75,109 @@ def refuse_quantized(model: Model) -> None:
         )
 
 
-def quantize(value: NDArray[Any], scale: NDArray[Any], axis: int | None) -> NDArray[np.int8]:
-    """What QuantizeLinear makes of `value`: round half to even, saturate to [-128, 127]."""
-    if axis is not None:
-        scale = scale.reshape([-1 if dim == axis else 1 for dim in range(value.ndim)])
-    steps = np.rint(value.astype(np.float32) / scale.astype(np.float32))
-    return np.clip(steps, -128, 127).astype(np.int8)
+def _with_opset_of_formats(model: Model, placement: Placement) -> Model:
+    """The model at an opset that holds all formats of the placement.
+
+    Raises:
+        InputFileError: the converter does not know how.
+    """
+    formats = [decision.spec.format for decision in placement.quantized if decision.spec is not None]
+    needed = max((entry.opset for entry in formats), default=0)
+    proto, note = raise_opset(model.proto, needed, model.path)
+    if note is None:
+        return model
+    name = max(formats, key=lambda entry: entry.opset)
+    return Model(proto=proto, path=model.path, notes=(*model.notes, f"{note}, the first that holds {name}"))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Stored:
-    """Names of the constants that say how one tensor becomes integers."""
+def _assignment(
+    model: Model, placement: Placement, table: CalibrationTable, options: InsertOptions
+) -> dict[Slot, Quantization]:
+    """The quantization of every slot that the placement quantizes, in its order."""
+    view = model.view
+    ranges = table.by_tensor()
+    apart = {name for tie in placement.ties for name in tie.apart if name in tie.tensors}
+    known: dict[tuple[str, QuantSpec], Quantization] = {}
+    found: dict[Slot, Quantization] = {}
+    for decision in placement.quantized:
+        slot, spec = decision.slot, decision.spec
+        node = view.by_name.get(slot.node)
+        if node is None or slot.index >= len(node.inputs) or node.inputs[slot.index] != decision.tensor:
+            what = f"slot {slot} does not read {decision.tensor!r} in this model"
+            raise InputFileError(what, fix="run `qdqtool place` on this model", where=str(model.path))
+        if spec is None:
+            raise UsageError(f"{slot} asks for no format", fix="run `qdqtool place` on this model")
+        key = (decision.tensor, spec)
+        if key not in known:
+            known[key] = _quantization(view, decision, spec, ranges, options, apart=decision.tensor in apart)
+        found[slot] = known[key]
+    return found
 
-    scale: str
-    zero_point: str
-    integers: str | None
 
-
-class _Writer:
-    """Adds pairs to one model, storing the constants of each tensor once."""
-
-    def __init__(
-        self, model: Model, placement: Placement, table: CalibrationTable, options: InsertOptions
-    ) -> None:
-        self._model = model
-        self._edit = Edit(model)
-        self._nodes = {node.name: node for node in self._edit.nodes}
-        self._slots = {(decision.slot.node, decision.slot.index) for decision in placement.quantized}
-        self._ranges = table.by_tensor()
-        self._apart = {name for tie in placement.ties for name in tie.apart if name in tie.tensors}
-        self._options = options
-        self._stored: dict[tuple[str, int | None], _Stored] = {}
-
-    def write(self, decision: Decision) -> None:
-        """Put a pair in front of one slot."""
-        node, index = self._nodes.get(decision.slot.node), decision.slot.index
-        if node is None or index >= len(node.input) or node.input[index] != decision.tensor:
-            what = f"slot {decision.slot} does not read {decision.tensor!r} in this model"
-            raise InputFileError(what, fix="run `qdqtool place` on this model", where=str(self._model.path))
-        if decision.spec is None or decision.spec.format != INT8:
-            wish = decision.spec.format if decision.spec else "no type"
-            raise UsageError(f"{decision.slot} asks for {wish}", fix="ask for int8: nothing else is inserted")
-        key = (decision.tensor, decision.spec.axis)
-        if key not in self._stored:
-            self._stored[key] = self._store(decision, decision.spec.axis)
-        node.input[index] = self._pair(decision, self._stored[key], decision.spec.axis)
-
-    def finish(self) -> Model:
-        """The model with all pairs; float weights that nobody reads any more are gone."""
-        self._edit.prune()
-        return self._edit.finish()
-
-    def _pair(self, decision: Decision, stored: _Stored, axis: int | None) -> str:
-        """Add the nodes for one slot and return the tensor that the slot reads from now on."""
-        edit, slot = self._edit, decision.slot
-        stem = f"{decision.tensor}_{slot.node}_{slot.index}"
-        along = {} if axis is None else {"axis": axis}
-        integers = stored.integers
-        if integers is None:
-            integers = edit.fresh(f"{stem}_quantized")
-            inputs = [decision.tensor, stored.scale, stored.zero_point]
-            edit.node(QUANTIZE, inputs, [integers], name=f"{stem}_{QUANTIZE}", **along)
-        result = edit.fresh(f"{stem}_dequantized")
-        inputs = [integers, stored.scale, stored.zero_point]
-        edit.node(DEQUANTIZE, inputs, [result], name=f"{stem}_{DEQUANTIZE}", **along)
-        return result
-
-    def _store(self, decision: Decision, axis: int | None) -> _Stored:
-        """Store scale and zero point, and the integers where these replace a float weight."""
-        edit, tensor = self._edit, decision.tensor
-        here = self._model.view.info(tensor).dtype
-        if here not in {DType.FLOAT32, DType.FLOAT16, DType.UNKNOWN}:
-            what = f"{tensor!r} has type {here}; only fp32 and fp16 can be quantized"
-            raise UsageError(
-                what, fix="exclude the node, or export the model in fp32", where=str(decision.slot)
-            )
-        half = here is DType.FLOAT16
-        stored_as = here if half else DType(self._options.types)
-        scale = storable_as(self._scale(decision, axis), stored_as)
-        if tensor in self._apart:
-            scale = a_step_above(scale, stored_as)
-        integers = None
-        if self._options.weights == "int8" and decision.kind is SlotKind.WEIGHT:
-            value = self._model.view.constant(tensor)
-            if value is None:
-                what = f"{tensor!r} is called a weight but is not constant"
-                raise InputFileError(what, fix="run `qdqtool place` on this model", where=str(decision.slot))
-            integers = tensor if self._replaceable(tensor) else edit.fresh(f"{tensor}_int8")
-            edit.put(integers, quantize(value, scale, axis))
-        return _Stored(
-            scale=edit.constant(f"{tensor}_scale", scale.astype(np.float16) if half else scale),
-            zero_point=edit.constant(f"{tensor}_zero_point", np.zeros(scale.shape, np.int8)),
-            integers=integers,
-        )
-
-    def _replaceable(self, tensor: str) -> bool:
-        """Whether nobody needs the float form of a constant any more, so that its integers may take its name."""
-        uses = self._model.view.uses(tensor)
-        return tensor not in self._edit.pinned and all(
-            (use.node.name, use.index) in self._slots for use in uses
-        )
-
-    def _scale(self, decision: Decision, axis: int | None) -> NDArray[np.float32]:
-        """The scale as the table has it, in the shape that the node needs: scalar, or one value per channel."""
-        tensor, where = decision.tensor, str(decision.slot)
-        found = self._ranges.get(tensor)
-        if found is None:
-            raise InputFileError(f"the table has no range for {tensor!r}", fix=_RECALIBRATE, where=where)
-        trouble = _misfit(found, axis, self._model.view.constant_shape(tensor))
+def _quantization(
+    view: GraphView,
+    decision: Decision,
+    spec: QuantSpec,
+    ranges: Mapping[str, TensorRange],
+    options: InsertOptions,
+    *,
+    apart: bool,
+) -> Quantization:
+    tensor, where, format_ = decision.tensor, str(decision.slot), spec.format
+    here = view.info(tensor).dtype
+    if here not in {DType.FLOAT32, DType.FLOAT16, DType.UNKNOWN}:
+        what = f"{tensor!r} has type {here}; only fp32 and fp16 can be quantized"
+        raise UsageError(what, fix="exclude the node, or export the model in fp32", where=where)
+    stored_as = here if here is DType.FLOAT16 else DType(options.types)
+    entry = ranges.get(tensor)
+    if entry is None:
+        raise InputFileError(f"the table has no range for {tensor!r}", fix=_RECALIBRATE, where=where)
+    constant = decision.kind is SlotKind.WEIGHT
+    if constant and view.constant_shape(tensor) is None:
+        what = f"{tensor!r} is called a weight but is not constant"
+        raise InputFileError(what, fix="run `qdqtool place` on this model", where=where)
+    axis, block = spec.axis, spec.block
+    if block is None or axis is None:
+        trouble = _misfit(entry, axis, view.constant_shape(tensor))
         if trouble:
             raise InputFileError(f"the range of {tensor!r} {trouble}", fix=_RECALIBRATE, where=where)
-        return np.asarray(found.scales if axis is not None else found.scales[0], np.float32)
+        steps = entry.scales_in(format_)
+        scale = storable_as(np.asarray(steps if axis is not None else steps[0], np.float32), stored_as)
+        scale = a_step_above(scale, stored_as) if apart else scale
+        stored = constant and options.weights != "qdq"
+        return Quantization(format=format_, scale=scale, axis=axis, stored=stored)
+    if constant:
+        return _in_blocks(view, decision, spec, entry, stored_as)
+    level = None
+    if format_.two_level:
+        limit = entry.amax[0] / (format_.qmax * format_.scale_limit)
+        level = float(storable_as(np.asarray(limit), stored_as))
+    return Quantization(format=format_, scale=None, axis=axis, block=block, global_scale=level)
+
+
+def _in_blocks(
+    view: GraphView, decision: Decision, spec: QuantSpec, entry: TensorRange, stored_as: DType
+) -> Quantization:
+    """The quantization of a constant whose blocks have scales of their own, made from its values."""
+    value, axis, block = view.constant(decision.tensor), spec.axis, spec.block
+    assert value is not None
+    assert axis is not None
+    assert block is not None
+    length = value.shape[axis]
+    if length % block:
+        raise UsageError(
+            f"blocks of {block} do not divide axis {axis} of {decision.tensor!r}, which has {length} values",
+            fix=f"choose a block that divides {length} with place.block, or exclude the node",
+            where=str(decision.slot),
+        )
+    scale, level = block_scales(value, spec.format, axis, block, search=entry.method == "mse")
+    if spec.format.scale_dtype is None:
+        scale = storable_as(scale, stored_as)
+    if level is not None:
+        level = float(storable_as(np.asarray(level), stored_as))
+    return Quantization(
+        format=spec.format, scale=scale, axis=axis, block=block, global_scale=level, stored=True
+    )
 
 
 def _misfit(found: TensorRange, axis: int | None, shape: tuple[int, ...] | None) -> str | None:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import onnx
 
+from qdqtool.core.quant_format import INT8
 from qdqtool.graph.edit import Edit
+from qdqtool.graph.encode import encode
 from qdqtool.graph.find import DEQUANTIZE, QUANTIZE
-from qdqtool.graph.insert import quantize
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -65,7 +66,7 @@ class Operands:
                 return None
             axis %= known.ndim
         if integers is None and floats is not None:
-            integers = quantize(floats, flat, axis)
+            integers = encode(floats, flat, INT8, axis)
         if integers is not None and integers.dtype != np.int8:
             return None
         return Operand(source=node.input[0], scale=flat, axis=axis, value=integers)

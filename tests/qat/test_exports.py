@@ -15,10 +15,12 @@ from qdqtool.backends.torch_qat import export as exporting  # noqa: E402
 from qdqtool.backends.torch_qat.flat import run  # noqa: E402
 from qdqtool.core.dtypes import DType  # noqa: E402
 from qdqtool.core.placement import SlotKind  # noqa: E402
+from qdqtool.core.quant_format import INT8  # noqa: E402
 from qdqtool.errors import UsageError  # noqa: E402
 from qdqtool.graph import save as saving  # noqa: E402
+from qdqtool.graph.encode import encode  # noqa: E402
 from qdqtool.graph.find import find  # noqa: E402
-from qdqtool.graph.insert import quantize, refuse_quantized  # noqa: E402
+from qdqtool.graph.insert import refuse_quantized  # noqa: E402
 from qdqtool.graph.load import load  # noqa: E402
 from qdqtool.graph.prepare import prepare  # noqa: E402
 from tests.qat.material import NodeEvidence, make, network_of, written  # noqa: E402
@@ -125,7 +127,9 @@ def test_any_number_of_samples_can_be_run(tmp_path: Path, exporter: str) -> None
 def test_rounding_is_that_of_torchs_own_fake_quantization() -> None:
     values = torch.cat([torch.linspace(-14, 14, 1001), torch.tensor([0.05, 0.15, 0.25, -0.05, -0.15])])
     known = torch.fake_quantize_per_tensor_affine(values, 0.1, 0, -128, 127)
-    ours = quantize(values.numpy(), np.float32(0.1), None).astype(np.float32) * np.float32(0.1)
+    ours = encode(values.numpy(), np.asarray(0.1, np.float32), INT8, None).astype(np.float32) * np.float32(
+        0.1
+    )
     assert np.array_equal(ours, known.numpy())
 
 

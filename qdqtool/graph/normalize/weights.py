@@ -16,9 +16,10 @@ import numpy as np
 
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
+from qdqtool.core.quant_format import INT8
 from qdqtool.core.repair import Change
 from qdqtool.graph.compute import compute
-from qdqtool.graph.insert import quantize
+from qdqtool.graph.encode import encode
 from qdqtool.graph.normalize.context import MOVES, WEIGHTED, RepairContext
 from qdqtool.graph.normalize.values import steps_and_scale
 from qdqtool.graph.scales import storable
@@ -183,7 +184,7 @@ def requantized(value: NDArray[Any], axis: int | None, *, half: bool) -> Requant
     others = None if axis is None else tuple(place for place in range(value.ndim) if place != axis)
     largest = np.abs(value).max(axis=others)
     scale = storable(np.where(largest > 0, largest / 127, 1.0), half=half)
-    integers = quantize(value, scale, axis)
+    integers = encode(value, scale, INT8, axis)
     grid = (
         scale if axis is None else scale.reshape([-1 if place == axis else 1 for place in range(value.ndim)])
     )

@@ -1,0 +1,141 @@
+"""The arithmetic of number formats on arrays: scales of channels and blocks, values to stored values and back.
+
+Rounding is that of ONNX QuantizeLinear: to the nearest, ties to even, saturating. Source: ONNX operator QuantizeLinear
+(opset 23); for block scales the OCP Microscaling specification 1.0 and NVIDIA's description of NVFP4.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import ml_dtypes
+import numpy as np
+
+from qdqtool.core.dtypes import DType
+from qdqtool.core.quant_format import QuantFormat
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+STORED_AS: Final = {
+    DType.INT8: np.dtype(np.int8),
+    DType.INT4: np.dtype(ml_dtypes.int4),
+    DType.FLOAT8: np.dtype(ml_dtypes.float8_e4m3fn),
+    DType.FLOAT8_E5M2: np.dtype(ml_dtypes.float8_e5m2),
+    DType.FLOAT8_E8M0: np.dtype(ml_dtypes.float8_e8m0fnu),
+    DType.FLOAT4: np.dtype(ml_dtypes.float4_e2m1fn),
+}
+"""The NumPy type of every element type that a format stores."""
+_SMALLEST_BLOCK_SCALE: Final = 2.0**-9
+"""The smallest positive E4M3 number: a block scale of zero is refused by TensorRT, also for blocks of zeros."""
+_FRACTIONS: Final = tuple(float(fraction) for fraction in np.linspace(1.0, 0.5, 21))
+"""Shares of a block's largest magnitude that the search for the smallest squared error tries."""
+
+
+def encode(
+    value: NDArray[Any], scale: NDArray[Any], format_: QuantFormat, axis: int | None, block: int | None = None
+) -> NDArray[Any]:
+    """What QuantizeLinear stores of `value`, in the format's NumPy type and the shape of `value`.
+
+    Args:
+        value: any float array.
+        scale: a scalar, one value per channel along `axis`, or the shape of `value` divided by `block` along `axis`.
+        format_: how values are stored.
+        axis: as above; None for a scalar.
+        block: values along `axis` that share a scale; None without blocks.
+    """
+    folded = _folded(value.astype(np.float32), axis, block)
+    steps = folded / _facing(scale.astype(np.float32), folded.ndim, axis, block)
+    if format_.is_integer:
+        steps = np.rint(steps)
+    kind = STORED_AS[format_.dtype]
+    return np.clip(steps, format_.qmin, format_.qmax).astype(kind).reshape(value.shape)
+
+
+def decode(
+    stored: NDArray[Any], scale: NDArray[Any], axis: int | None, block: int | None = None
+) -> NDArray[np.float32]:
+    """The FP32 values that stored ones stand for; the reverse of `encode` with zero point 0."""
+    folded = _folded(stored.astype(np.float32), axis, block)
+    facing = _facing(scale.astype(np.float32), folded.ndim, axis, block)
+    values: NDArray[np.float32] = (folded * facing).reshape(stored.shape)
+    return values
+
+
+def block_scales(
+    value: NDArray[Any], format_: QuantFormat, axis: int, block: int, *, search: bool = False
+) -> tuple[NDArray[np.float32], float | None]:
+    """The scale of every block of a constant, and the global scale of formats with two levels.
+
+    Args:
+        value: the constant; `block` divides its length along `axis`.
+        format_: a format with blocks.
+        axis: the axis that blocks divide.
+        block: values that share a scale.
+        search: whether to clip each block where that makes its squared error smaller.
+    """
+    folded = _folded(np.asarray(value, np.float32), axis, block)
+    amax = np.abs(folded).max(axis=axis + 1)
+    global_scale = None
+    if format_.two_level:
+        global_scale = float(np.float32((float(amax.max()) or 1.0) / (format_.qmax * format_.scale_limit)))
+    best = _storable(amax, format_, global_scale)
+    if search:
+        least = _errors(folded, best, format_, axis, global_scale)
+        for fraction in _FRACTIONS[1:]:
+            tried = _storable(amax * np.float32(fraction), format_, global_scale)
+            errors = _errors(folded, tried, format_, axis, global_scale)
+            best = np.where(errors < least, tried, best)
+            least = np.minimum(errors, least)
+    return best.astype(np.float32), global_scale
+
+
+def effective(scale: NDArray[Any], global_scale: float | None) -> NDArray[np.float32]:
+    """Scales of one level that mean the same as block scales and a global scale."""
+    return scale.astype(np.float32) * np.float32(1.0 if global_scale is None else global_scale)
+
+
+def _storable(amax: NDArray[Any], format_: QuantFormat, global_scale: float | None) -> NDArray[np.float32]:
+    """Block scales for these magnitudes, exact in the type that holds them."""
+    wanted = amax / np.float32(format_.qmax)
+    if format_.scale_dtype is DType.FLOAT8_E8M0:
+        # A power of two, rounded up, so that no value of the block is clipped.
+        tiny = np.float32(2.0**-126)
+        return np.exp2(np.ceil(np.log2(np.maximum(wanted, tiny)))).astype(np.float32)
+    if global_scale is not None:
+        low = np.clip(wanted / np.float32(global_scale), _SMALLEST_BLOCK_SCALE, format_.scale_limit)
+        return low.astype(STORED_AS[DType.FLOAT8]).astype(np.float32)
+    filler = wanted.max() or np.float32(1.0)
+    return np.where(wanted > 0, wanted, filler).astype(np.float32)
+
+
+def _errors(
+    folded: NDArray[Any], scale: NDArray[Any], format_: QuantFormat, axis: int, global_scale: float | None
+) -> NDArray[np.float32]:
+    """The squared error of every block."""
+    facing = np.expand_dims(effective(scale, global_scale), axis + 1)
+    steps = folded / facing
+    if format_.is_integer:
+        steps = np.rint(steps)
+    kept = np.clip(steps, format_.qmin, format_.qmax)
+    if not format_.is_integer:
+        kept = kept.astype(STORED_AS[format_.dtype]).astype(np.float32)
+    missed: NDArray[np.float32] = np.square(kept * facing - folded).sum(axis=axis + 1)
+    return missed
+
+
+def _folded(value: NDArray[Any], axis: int | None, block: int | None) -> NDArray[Any]:
+    """`value` with blocks on an axis of their own behind `axis`."""
+    if block is None or axis is None:
+        return value
+    shape = value.shape
+    return value.reshape(*shape[:axis], shape[axis] // block, block, *shape[axis + 1 :])
+
+
+def _facing(scale: NDArray[Any], rank: int, axis: int | None, block: int | None) -> NDArray[Any]:
+    """Scales in a shape that meets folded values."""
+    if axis is None or scale.ndim == 0:
+        return scale.reshape(())
+    if block is not None:
+        return np.expand_dims(scale, axis + 1)
+    return scale.reshape([-1 if dim == axis else 1 for dim in range(rank)])

@@ -1,0 +1,196 @@
+"""A Q/DQ model is a float graph and an assignment: reading and writing them are each other's reverse."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+
+from qdqtool.core.placement import Slot
+from qdqtool.core.quant_format import FP8, FP8_E5M2, INT4, INT8, MXFP8, NVFP4, QuantFormat
+from qdqtool.errors import UsageError
+from qdqtool.graph.encode import block_scales
+from qdqtool.graph.lift import NORMAL_FORMS, Kind, lift
+from qdqtool.graph.lower import lower
+from qdqtool.graph.model import Model
+from qdqtool.graph.opset import raise_opset
+from qdqtool.graph.quantized import Quantization, QuantizedGraph
+from tests import models
+from tests.graph.placing import opened, placement_for
+from tests.placement.qdq import GRAPHS
+
+_BLOCK = 16
+
+
+def at_opset(model: Model, opset: int) -> Model:
+    return Model(proto=raise_opset(model.proto, opset, model.path)[0], path=model.path)
+
+
+def quantized(model: Model, format_: QuantFormat, *, stored: bool) -> QuantizedGraph:
+    """Every factor of every product, weights per channel or in blocks of 16 where these fit."""
+    model = at_opset(model, format_.opset)
+    assignment = {}
+    for decision in placement_for(model).decisions:
+        value = model.view.constant(decision.tensor)
+        axis = decision.spec.axis if decision.spec else None
+        if format_.block is None:
+            scale = np.asarray(0.05 if axis is None or value is None else _steps(value, axis), np.float32)
+            used = axis if scale.ndim else None
+            here = stored and value is not None
+            assignment[decision.slot] = Quantization(format=format_, scale=scale, axis=used, stored=here)
+            continue
+        block = format_.block if format_ != INT4 else _BLOCK
+        if value is None:
+            shape = model.view.info(decision.tensor).shape or ()
+            if format_ != INT4 and shape and shape[-1] % block == 0:
+                level = 2.0**-7 if format_.two_level else None
+                assignment[decision.slot] = Quantization(
+                    format=format_, scale=None, axis=len(shape) - 1, block=block, global_scale=level
+                )
+        elif value.ndim >= 2 and value.shape[0] % block == 0:
+            found, level = block_scales(value, format_, 0, block)
+            level = None if level is None else float(np.float32(level))
+            assignment[decision.slot] = Quantization(
+                format=format_, scale=found, axis=0, block=block, global_scale=level, stored=True
+            )
+    return QuantizedGraph(model=model, assignment=assignment)
+
+
+def _steps(value: np.ndarray, axis: int) -> np.ndarray:
+    others = tuple(dim for dim in range(value.ndim) if dim != axis)
+    return np.maximum(np.abs(value).max(axis=others), 0.01) / 100
+
+
+def run(model: Model, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    session = ort.InferenceSession(model.proto.SerializeToString(), options)
+    return session.run(None, feeds)
+
+
+def feeds_of(model: Model) -> dict[str, np.ndarray]:
+    random, found = np.random.default_rng(0), {}
+    kinds = {"fp32": np.float32, "fp16": np.float16, "int64": np.int64, "int8": np.int8, "bool": np.bool_}
+    for info in model.view.inputs:
+        shape = [size if isinstance(size, int) else 2 for size in info.shape or ()]
+        found[info.name] = np.asarray(random.standard_normal(shape), kinds[str(info.dtype)])
+    return found
+
+
+@pytest.mark.parametrize("format_", [INT8, FP8, FP8_E5M2, INT4, NVFP4, MXFP8], ids=str)
+@pytest.mark.parametrize("stored", [False, True], ids=["float weights", "stored weights"])
+@pytest.mark.parametrize("name", models.ALL)
+def test_lifting_what_was_lowered_gives_it_back(name, stored, format_, tmp_path):
+    graph = quantized(opened(models.ALL[name](), tmp_path), format_, stored=stored)
+    lifted, irregular = lift(lower(graph))
+    assert not irregular
+    assert dict(lifted.assignment) == dict(graph.assignment)
+    again, _ = lift(lower(lifted))
+    assert again == lifted
+    if not any(entry.stored for entry in graph.assignment.values()):
+        assert lifted == graph
+
+
+@pytest.mark.parametrize("name", models.ALL)
+def test_a_float_model_is_lifted_as_it_is(name, tmp_path):
+    model = opened(models.ALL[name](), tmp_path)
+    assert lift(model) == (QuantizedGraph(model=model), ())
+    assert QuantizedGraph(model=lower(QuantizedGraph(model=model))) == QuantizedGraph(model=model)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_lowering_what_was_lifted_computes_the_same(name, tmp_path):
+    model = opened(GRAPHS[name](), tmp_path)
+    lifted, irregular = lift(model)
+    written = lower(lifted)
+    again, _ = lift(written)
+    assert dict(again.assignment) == dict(lifted.assignment)
+    try:
+        before = run(model, feeds_of(model))
+    except Exception as error:
+        if type(error).__module__.startswith("onnxruntime"):
+            pytest.skip(f"onnxruntime does not run it: {str(error)[:60]}")
+        raise
+    for one, other in zip(before, run(written, feeds_of(model)), strict=True):
+        np.testing.assert_array_equal(one, other, err_msg=str(irregular))
+
+
+def pair(*, source: str = "x", **changes: object) -> onnx.ModelProto:
+    """x [2,8] -> Q -> DQ -> MatMul with constant weights behind a DQ, one thing changed."""
+    take = changes.get
+    s = models.Sketch()
+    s.input("x", (2, 8))
+    s.constant("s", np.asarray(take("scale", 0.1), np.float32))
+    s.constant("t", np.asarray(take("other", take("scale", 0.1)), np.float32))
+    s.constant("z", np.asarray(take("zero", 0), take("kind", np.int8)))
+    s.node("QuantizeLinear", [source, "s", "z"], "q", **take("more", {}))
+    s.node("DequantizeLinear", ["q", "t", "z"], "d", **take("more", {}))
+    s.weight("w", 8, 4)
+    s.node("MatMul", ["d", "w"], "y")
+    s.output("y", (2, 4))
+    return s.model(opset=19)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "is_lifted"),
+    [
+        (Kind.ZERO_POINT, {"zero": 3}, False),
+        (Kind.TYPE, {"zero": 0, "kind": np.uint8}, False),
+        (Kind.SCALE_RANK, {"scale": [0.1]}, True),
+        (Kind.CHANNELS, {"scale": [0.1] * 8, "zero": [0] * 8}, True),
+        (Kind.SCALE_VALUE, {"scale": 0.0}, False),
+        (Kind.TWO_SCALES, {"other": 0.2}, False),
+    ],
+    ids=lambda value: value.name if isinstance(value, Kind) else "",
+)
+def test_an_irregular_pair_is_named_with_its_normal_form(kind, changes, is_lifted, tmp_path):
+    model = opened(pair(**changes), tmp_path)
+    lifted, irregular = lift(model)
+    assert [(entry.kind, entry.lifted) for entry in irregular if entry.kind is kind] == [(kind, is_lifted)]
+    assert irregular[0].normal_form == NORMAL_FORMS[kind]
+    assert (Slot(node="y", index=0) in lifted.assignment) is is_lifted
+
+
+def test_every_kind_of_irregularity_has_a_normal_form():
+    assert set(NORMAL_FORMS) == set(Kind)
+
+
+def test_a_pair_that_two_nodes_read_stays_one_pair(tmp_path):
+    s = models.Sketch()
+    s.input("x", (2, 8))
+    s.constant("s", np.asarray(0.1, np.float32))
+    s.constant("z", np.asarray(0, np.int8))
+    s.node("QuantizeLinear", ["x", "s", "z"], "q")
+    s.node("DequantizeLinear", ["q", "s", "z"], "d")
+    s.node("Relu", ["d"], "a")
+    s.node("Abs", ["d"], "b")
+    s.output("a", (2, 8))
+    s.output("b", (2, 8))
+    lifted, irregular = lift(opened(s.model(opset=17), tmp_path))
+    first = Slot(node="a", index=0)
+    assert not irregular
+    assert [entry.pair for entry in lifted.assignment.values()] == [first, first]
+    written = lower(lifted)
+    assert sum(node.op == "QuantizeLinear" for node in written.view.nodes) == 1
+    assert lift(written)[0] == lifted
+
+
+def test_an_opset_below_that_of_the_format_is_refused(tmp_path):
+    model = opened(models.gemms(), tmp_path)
+    graph = quantized(model, FP8, stored=False)
+    with pytest.raises(UsageError, match="opset 17 cannot hold fp8, which needs 19"):
+        lower(replace(graph, model=model))
+
+
+def test_blocks_that_do_not_divide_their_axis_are_refused(tmp_path):
+    model = at_opset(opened(models.gemms(), tmp_path), INT4.opset)
+    slot = next(
+        entry.slot for entry in placement_for(model).decisions if model.view.is_constant(entry.tensor)
+    )
+    odd = Quantization(format=INT4, scale=np.ones((1, 1), np.float32), axis=0, block=7, stored=True)
+    with pytest.raises(UsageError, match="blocks of 7 do not divide axis 0"):
+        lower(QuantizedGraph(model=model, assignment={slot: odd}))
