@@ -49,7 +49,8 @@ def encode(
     if format_.is_integer:
         steps = np.rint(steps)
     kind = STORED_AS[format_.dtype]
-    return np.clip(steps, format_.qmin, format_.qmax).astype(kind).reshape(value.shape)
+    stored: NDArray[Any] = np.clip(steps, format_.qmin, format_.qmax).astype(kind).reshape(value.shape)
+    return stored
 
 
 def decode(

@@ -329,9 +329,11 @@ def test_a_scalar_constant_is_refused_because_tensorrt_refuses_it(tmp_path: Path
         insert(model, placement, table, FP32)
 
 
-def test_types_other_than_int8_are_refused(tmp_path: Path) -> None:
+def test_an_eight_bit_float_is_written_with_its_own_largest_number(tmp_path: Path) -> None:
     model = opened(models.conv_chain(), tmp_path)
     slot = replace(decision("conv1", 0, "x"), spec=QuantSpec(format=FP8))
-    table = CalibrationTable(ranges=(TensorRange(tensor="x", amax=(1.0,)),))
-    with pytest.raises(UsageError, match="asks for fp8"):
-        insert(model, Placement(decisions=(slot,), ties=()), table, FP32)
+    table = CalibrationTable(ranges=(TensorRange(tensor="x", amax=(896.0,)),))
+    written = insert(model, Placement(decisions=(slot,), ties=()), table, FP32)
+    assert [(found.dtype, found.scale) for found in find(written)] == [(DType.FLOAT8, (2.0,))]
+    assert written.view.opset == 19
+    assert "opset raised from 17 to 19, the first that holds fp8" in written.notes
