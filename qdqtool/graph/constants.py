@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from qdqtool.core.memory import budget
 from qdqtool.errors import InputFileError
 
 _LARGEST = 1 << 30
@@ -42,20 +43,20 @@ def constant_tensor(node: onnx.NodeProto) -> onnx.TensorProto | None:
     if node.op_type != "Constant" or node.domain not in {"", "ai.onnx"} or len(node.attribute) != 1:
         return None
     attribute = node.attribute[0]
-    values: dict[str, Any] = {
-        "value_float": np.float32(attribute.f),
-        "value_floats": np.asarray(attribute.floats, np.float32),
-        "value_int": np.int64(attribute.i),
-        "value_ints": np.asarray(attribute.ints, np.int64),
-    }
-    if attribute.name == "value":
+    kinds = onnx.AttributeProto
+    if attribute.name == "value" and attribute.type == kinds.TENSOR:
         tensor = onnx.TensorProto()
         tensor.CopyFrom(attribute.t)
         tensor.name = node.output[0]
         return tensor
-    if attribute.name in values:
-        return numpy_helper.from_array(np.asarray(values[attribute.name]), node.output[0])
-    return None
+    values: dict[tuple[str, int], Any] = {
+        ("value_float", kinds.FLOAT): np.float32(attribute.f),
+        ("value_floats", kinds.FLOATS): np.asarray(attribute.floats, np.float32),
+        ("value_int", kinds.INT): np.int64(attribute.i),
+        ("value_ints", kinds.INTS): np.asarray(attribute.ints, np.int64),
+    }
+    value = values.get((attribute.name, attribute.type))
+    return None if value is None else numpy_helper.from_array(np.asarray(value), node.output[0])
 
 
 def drop_default_inputs(graph: onnx.GraphProto) -> int:
@@ -99,7 +100,11 @@ def _dense(sparse: onnx.SparseTensorProto, path: Path) -> onnx.TensorProto:
         fix="export the model again with plain initializers",
         where=str(path),
     )
-    if min(dims, default=1) < 0 or math.prod(dims) * values.itemsize > _LARGEST or indices.dtype.kind != "i":
+    if (
+        min(dims, default=1) < 0
+        or math.prod(dims) * values.itemsize > min(_LARGEST, budget())
+        or indices.dtype.kind != "i"
+    ):
         raise wrong
     places = indices
     if indices.ndim == 2:

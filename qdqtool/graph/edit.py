@@ -165,7 +165,7 @@ class Edit:
         if not retyped:
             made = {name for node in self.nodes for name in node.output}
             proto.graph.value_info.extend(value for value in old.graph.value_info if value.name in made)
-        note = infer(proto, keep=not retyped)
+        note = infer(proto, self._model.path, keep=not retyped)
         if note and note not in self.notes:
             self.notes.append(note)
         return Model(proto=proto, path=self._model.path, notes=tuple(self.notes))

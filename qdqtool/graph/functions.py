@@ -8,9 +8,9 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import onnx
-from onnx.inliner import inline_local_functions
 
 from qdqtool.errors import InputFileError
+from qdqtool.graph.onnx_io.passes import PassExceeded, PassRefused, run_pass
 from qdqtool.graph.skeleton import restore, skeleton
 from qdqtool.graph.walk import bodies
 
@@ -34,8 +34,8 @@ def inlined(proto: onnx.ModelProto, path: Path) -> onnx.ModelProto:
         raise _refused(trouble, path)
     try:
         light, heavy = skeleton(proto)
-        return restore(inline_local_functions(light), heavy)
-    except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
+        return restore(onnx.ModelProto.FromString(run_pass("inline", light)), heavy)
+    except (PassRefused, PassExceeded) as error:
         raise _refused(str(error), path) from error
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import onnx
-from onnx.shape_inference import InferenceError
-from onnx.version_converter import ConvertError, convert_version
 
 from qdqtool.errors import InputFileError
+from qdqtool.graph.onnx_io.passes import PassExceeded, PassRefused, run_pass
 from qdqtool.graph.read import default_opset
 from qdqtool.graph.skeleton import restore, skeleton
 
@@ -16,7 +15,6 @@ LOWEST = 13
 """First opset whose QuantizeLinear and DequantizeLinear have a channel axis."""
 HALF_SCALES = 19
 """First opset whose QuantizeLinear and DequantizeLinear take FP16 scales."""
-_FAILURES = (ConvertError, InferenceError, RuntimeError, ValueError, onnx.checker.ValidationError)
 
 
 def raise_opset(proto: onnx.ModelProto, target: int, path: Path) -> tuple[onnx.ModelProto, str | None]:
@@ -31,8 +29,8 @@ def raise_opset(proto: onnx.ModelProto, target: int, path: Path) -> tuple[onnx.M
     light, heavy = skeleton(proto)
     light.ir_version = max(light.ir_version, 4)
     try:
-        raised = convert_version(light, target)
-    except _FAILURES as error:
+        raised = onnx.ModelProto.FromString(run_pass("convert", light, target=target))
+    except (PassRefused, PassExceeded) as error:
         reason = str(error).strip().splitlines()[0].rpartition("failed: ")[2]
         raise InputFileError(
             f"has opset {opset} and cannot be converted to {target}: {reason}",

@@ -12,8 +12,9 @@ from google.protobuf.message import DecodeError
 
 from qdqtool.errors import InputFileError
 from qdqtool.graph.external import attach
+from qdqtool.graph.onnx_io.guard import guarded
 from qdqtool.graph.pieces import parse_in_pieces
-from qdqtool.graph.walk import misspelt, tensors
+from qdqtool.graph.walk import misspelt, parts
 from qdqtool.graph.weight import flaw
 from qdqtool.io.files import unreadable
 
@@ -28,6 +29,11 @@ def read(path: Path) -> onnx.ModelProto:
     Raises:
         InputFileError: not a file, not ONNX, without nodes, or with tensors whose bytes do not fit.
     """
+    with guarded(path):
+        return _checked(path)
+
+
+def _checked(path: Path) -> onnx.ModelProto:
     proto = _parse(path, _head(path))
     if not proto.graph.node:
         raise InputFileError(
@@ -42,12 +48,21 @@ def read(path: Path) -> onnx.ModelProto:
             fix=_AGAIN + " with a known opset",
             where=str(path),
         )
-    for tensor in tensors(proto.graph):
-        trouble = flaw(tensor)
-        if trouble:
-            raise InputFileError(f"tensor {tensor.name!r} {trouble}", fix=_AGAIN, where=str(path))
+    _check_parts(proto, path)
     attach(proto, path)
     return proto
+
+
+def _check_parts(proto: onnx.ModelProto, path: Path) -> None:
+    """Look at every tensor and attribute of the model, wherever it stands, once."""
+    for part in parts(proto):
+        trouble = flaw(part) if isinstance(part, onnx.TensorProto) else None
+        if trouble:
+            raise InputFileError(f"tensor {part.name!r} {trouble}", fix=_AGAIN, where=str(path))
+    for part in parts(proto.graph):
+        if isinstance(part, onnx.AttributeProto) and part.ref_attr_name:
+            what = f"attribute {part.name!r} refers to {part.ref_attr_name!r} of a function, but is in no function"
+            raise InputFileError(what, fix=_AGAIN, where=str(path))
 
 
 def default_opset(proto: onnx.ModelProto) -> int:
@@ -92,7 +107,7 @@ def _parse(path: Path, head: bytes) -> onnx.ModelProto:
         proto = parse_in_pieces(path)
     except DecodeError as error:
         raise InputFileError(f"is {kind}", fix=_AGAIN, where=str(path)) from error
-    if misspelt(proto):
+    if any(map(misspelt, parts(proto))):
         raise InputFileError(f"is {kind}: it holds broken names", fix=_AGAIN, where=str(path))
     return proto
 

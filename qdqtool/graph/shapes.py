@@ -3,35 +3,48 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import onnx
-from onnx.shape_inference import InferenceError, infer_shapes
 
+from qdqtool.errors import InputFileError
+from qdqtool.graph.onnx_io.passes import PassExceeded, PassRefused, run_pass
 from qdqtool.graph.read import default_opset
 from qdqtool.graph.skeleton import skeleton
-from qdqtool.graph.symbols import resolve
 
 _log = logging.getLogger(__name__)
-_FAILURES = (InferenceError, RuntimeError, ValueError)
+_MOST_DIMENSIONS = 64
+"""Dimensions of a tensor that NumPy and every runtime end at; a shape with more is that of a hostile model."""
 
 
-def infer(proto: onnx.ModelProto, *, keep: bool = True) -> str | None:
+def infer(proto: onnx.ModelProto, path: Path, *, keep: bool = True) -> str | None:
     """Write the type and shape of every tensor that inference can know into the model.
 
-    `keep=False` forgets what was noted before, for when types have changed. Returns a note when inference gave up.
+    `keep=False` forgets what was noted before, for when types have changed; `path` is named in errors. Returns a note
+    when inference gave up.
     Source of the rules: the shape functions of the onnx operator schemas, with data propagation for shape arithmetic.
+
+    Raises:
+        InputFileError: inference takes more memory or time than a model of this size may take.
     """
     light, _ = skeleton(proto)
     if not keep:
         del light.graph.value_info[:]
-    known, note = _plain(light)
-    if known is None:
-        return note
-    values = {value.name: value for value in known.graph.value_info}
-    made = {name for node in proto.graph.node for name in node.output if name}
-    outputs = {value.name: value for value in known.graph.output}
-    blank = {name for name in made if _is_vague(values.get(name) or outputs.get(name))}
-    found = resolve(light, default_opset(light)) if blank else {}
+    try:
+        known, note = _plain(light)
+        if known is None:
+            return note
+        values = {value.name: value for value in known.graph.value_info if _is_possible(value)}
+        made = {name for node in proto.graph.node for name in node.output if name}
+        outputs = {value.name: value for value in known.graph.output}
+        blank = {name for name in made if _is_vague(values.get(name) or outputs.get(name))}
+        found = _resolved(light) if blank else {}
+    except PassExceeded as error:
+        raise InputFileError(
+            f"asks shape inference for the absurd: it {error}",
+            fix="export the model again; a constant that gives a size, a range or a repetition is far too large",
+            where=str(path),
+        ) from error
     values |= {name: value for name, value in found.items() if name in blank}
     del proto.graph.value_info[:]
     proto.graph.value_info.extend(values[name] for name in sorted(values) if name not in outputs)
@@ -45,14 +58,26 @@ def infer(proto: onnx.ModelProto, *, keep: bool = True) -> str | None:
 def _plain(light: onnx.ModelProto) -> tuple[onnx.ModelProto | None, str | None]:
     """What onnx infers, at the second try without the shapes that were stored; None and a note when both fail."""
     try:
-        return infer_shapes(light, data_prop=True), None
-    except _FAILURES as error:
+        return onnx.ModelProto.FromString(run_pass("infer", light)), None
+    except PassRefused as error:
         _log.info("shape inference with the stored shapes failed: %s", error)
     del light.graph.value_info[:]
     try:
-        return infer_shapes(light, data_prop=True), None
-    except _FAILURES as error:
-        return None, f"shape inference failed: {str(error).strip().splitlines()[0]}"
+        return onnx.ModelProto.FromString(run_pass("infer", light)), None
+    except PassRefused as error:
+        return None, f"shape inference failed: {str(error).splitlines()[0]}"
+
+
+def _resolved(light: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
+    """What is known with numbers in the place of symbols; see `symbols`."""
+    content = run_pass("resolve", light, opset=default_opset(light))
+    found = onnx.GraphProto.FromString(content).value_info
+    return {value.name: value for value in found if _is_possible(value)}
+
+
+def _is_possible(value: onnx.ValueInfoProto) -> bool:
+    """Whether a tensor can have this shape."""
+    return len(value.type.tensor_type.shape.dim) <= _MOST_DIMENSIONS
 
 
 def _has_shape(value: onnx.ValueInfoProto | None) -> bool:

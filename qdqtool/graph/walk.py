@@ -33,35 +33,36 @@ def reads(node: onnx.NodeProto) -> Iterator[str]:
     yield from captured(node)
 
 
-def tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    """Every tensor stored in a graph: initializers, attributes, and those of all bodies."""
-    yield from graph.initializer
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.TENSOR:
-                yield attribute.t
-            yield from attribute.tensors
-        for body in bodies(node):
-            yield from tensors(body)
-
-
-def misspelt(message: Message) -> bool:
-    """Whether any name inside is not UTF-8: protobuf lets damaged ones pass and hands them out as bytes."""
+def parts(message: Message) -> Iterator[Any]:
+    """A message and all messages inside it, in the order of the file; what a tensor holds is not looked into."""
     waiting: list[Any] = [message]
     while waiting:
         part = waiting.pop()
+        yield part
         if isinstance(part, onnx.TensorProto):
-            # Listing all fields would copy the values.
-            waiting.extend((*part.external_data, *part.metadata_props))
-            words: tuple[Any, ...] = (part.name, part.doc_string)
+            continue  # listing its fields would copy the values
+        inner = [
+            (value,) if isinstance(value, Message) else value
+            for field, value in part.ListFields()
+            if field.message_type is not None
+        ]
+        waiting.extend(reversed([entry for values in inner for entry in values]))
+
+
+def tensors(message: Message) -> Iterator[onnx.TensorProto]:
+    """Every tensor stored anywhere in a model, a graph or a node: bodies, functions and sparse tensors included."""
+    yield from (part for part in parts(message) if isinstance(part, onnx.TensorProto))
+
+
+def misspelt(part: Message) -> bool:
+    """Whether a text field of this very message is not UTF-8: protobuf lets damaged ones pass and hands out bytes."""
+    if isinstance(part, onnx.TensorProto):
+        entries = (*part.external_data, *part.metadata_props)
+        words: tuple[Any, ...] = (part.name, part.doc_string, *(w for e in entries for w in (e.key, e.value)))
+        return not all(isinstance(word, str) for word in words)
+    for field, value in part.ListFields():
+        if field.message_type is None and field.type == field.TYPE_STRING:
+            words = (value,) if isinstance(value, (str, bytes)) else tuple(value)
             if not all(isinstance(word, str) for word in words):
                 return True
-            continue
-        for field, value in part.ListFields():
-            if field.message_type is not None:
-                waiting.extend((value,) if isinstance(value, Message) else value)
-            elif field.type == field.TYPE_STRING:
-                words = (value,) if isinstance(value, (str, bytes)) else tuple(value)
-                if not all(isinstance(word, str) for word in words):
-                    return True
     return False

@@ -58,8 +58,12 @@ def flaw(tensor: onnx.TensorProto) -> str | None:
         return f"has element type number {tensor.data_type}, which ONNX does not know"
     if any(dim < 0 for dim in tensor.dims) or prod(tensor.dims) > _LARGEST:
         return f"has the impossible shape {list(tensor.dims)}"
+    if tensor.HasField("segment"):
+        return "is stored in segments, which no release of onnx reads"
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
-        return None
+        return "holds strings in a file of its own, which ONNX forbids" if name == "STRING" else None
+    if any(not _is_text(entry) for entry in tensor.string_data):
+        return "holds strings that are not UTF-8"
     if tensor.HasField("raw_data"):
         wanted, found = byte_size(tensor), len(tensor.raw_data)
     else:
@@ -69,6 +73,14 @@ def flaw(tensor: onnx.TensorProto) -> str | None:
         if wanted == found
         else f"has shape {list(tensor.dims)} but holds {found} of {wanted} values or bytes"
     )
+
+
+def _is_text(content: bytes) -> bool:
+    try:
+        content.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _stored(tensor: onnx.TensorProto, name: str) -> tuple[int, int]:

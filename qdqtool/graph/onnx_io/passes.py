@@ -1,0 +1,174 @@
+"""Runs onnx's native passes in a child process, under a limit of memory and of processor time.
+
+A model of a hundred bytes can ask shape inference for terabytes: a Range of constants in front of a Cast is computed
+value by value, a Concat of a shape with itself doubles it, a ConstantOfShape has as many dimensions as its input has
+elements. Such a pass ends in `std::bad_alloc`, in the kernel's out-of-memory killer or in a segmentation fault, and
+none of these can be caught in the process that they hit. So the passes run where they can be ended.
+
+One child serves all requests of a process, so that its start (0.2 s, while the parent reads the file) is paid once.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import IO, Any, Final
+
+import onnx
+
+import qdqtool
+from qdqtool.core.memory import budget
+
+_START: Final = (
+    "import sys; sys.path[:] = sys.argv[1:]; from qdqtool.graph.onnx_io.passes_worker import main; main()"
+)
+"""Nothing is imported before the search path is ours: the current directory may hold a planted module."""
+_MEMORY: Final = 512 << 20
+_MEMORY_PER_BYTE: Final = 32
+"""Bytes that a pass may take, and that it may take more per byte of its model; real models stay below a tenth."""
+_SECONDS: Final = 8
+_SECONDS_PER_MIB: Final = 20
+"""Processor time that a pass may take, and that it may take more per MiB of its model without heavy weights."""
+_PATIENCE: Final = 10
+"""Wall-clock time per processor time, for machines that are busy or cannot limit processor time."""
+_TIME_IS_UP: Final = {getattr(signal, name) for name in ("SIGKILL", "SIGXCPU") if hasattr(signal, name)}
+"""What ends the child when its time is up: our timer, or the system."""
+
+
+class PassRefused(Exception):  # noqa: N818 -- a verdict of onnx, which callers turn into their own error
+    """The pass does not accept the model; the message is onnx's."""
+
+
+class PassExceeded(Exception):  # noqa: N818 -- the same
+    """The pass was ended: it took too much memory or time, or crashed."""
+
+
+class _Worker:
+    """A child process that serves one request after the other."""
+
+    def __init__(self) -> None:
+        self.owner = os.getpid()
+        home = str(Path(qdqtool.__file__).resolve().parent.parent)
+        search = list(dict.fromkeys((home, *filter(None, sys.path))))
+        self._process = subprocess.Popen(  # noqa: S603 -- our own interpreter and our own module
+            [sys.executable, "-c", _START, *search],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+            start_new_session=os.name == "posix",
+        )
+
+    def ask(self, name: str, content: bytes, arguments: dict[str, Any]) -> bytes:
+        """The answer of the pass called `name`.
+
+        Raises:
+            PassRefused: the pass does not accept the model.
+            PassExceeded: the pass was ended; this worker serves no more.
+        """
+        seconds = _SECONDS + _SECONDS_PER_MIB * len(content) // (1 << 20)
+        limits = {"memory": min(_MEMORY + _MEMORY_PER_BYTE * len(content), budget()), "seconds": seconds}
+        head = {"pass": name, "size": len(content), "arguments": arguments, **limits}
+        timer = threading.Timer(_PATIENCE * seconds, self._process.kill)
+        timer.daemon = True
+        timer.start()
+        try:
+            answer, body = self._talk(json.dumps(head).encode() + b"\n" + content)
+        except BaseException:  # whatever interrupted us: the answer that is still to come belongs to nobody
+            self.end()
+            raise
+        finally:
+            timer.cancel()
+        if answer.get("refused"):
+            raise PassRefused(answer["refused"])
+        if answer.get("exceeded"):
+            raise PassExceeded(answer["exceeded"])
+        return body
+
+    def end(self) -> None:
+        """End the child."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None and not pipe.closed:
+                try:
+                    pipe.close()
+                except BrokenPipeError:
+                    continue  # what was not sent yet is not wanted any more
+
+    def _talk(self, question: bytes) -> tuple[dict[str, Any], bytes]:
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        try:
+            stdin.write(question)
+            stdin.flush()
+        except BrokenPipeError:
+            raise PassExceeded(self._death()) from None
+        line = stdout.readline()
+        if not line:
+            raise PassExceeded(self._death())
+        answer: dict[str, Any] = json.loads(line)
+        return answer, _exactly(stdout, answer["size"])
+
+    def _death(self) -> str:
+        code = self._process.wait()
+        if code in {-number for number in _TIME_IS_UP}:
+            return "took more time than a model of its size may take"
+        return f"crashed (exit code {code})"
+
+
+def _exactly(stream: IO[bytes], size: int) -> bytes:
+    content = stream.read(size)
+    if len(content) != size:
+        raise PassExceeded("crashed in the middle of its answer")
+    return content
+
+
+_lock = threading.Lock()
+_worker: _Worker | None = None
+
+
+def warm_up() -> None:
+    """Start the child, so that it is there when the first pass is wanted."""
+    with _lock:
+        _ready()
+
+
+def run_pass(name: str, proto: onnx.ModelProto, **arguments: Any) -> bytes:
+    """What the pass of `passes_worker` called `name` makes of a model whose heavy weights are left out.
+
+    Raises:
+        PassRefused: the pass does not accept the model.
+        PassExceeded: it took more memory or time than a model of its size may take, or crashed.
+    """
+    content = proto.SerializeToString()
+    with _lock:
+        try:
+            return _ready().ask(name, content, arguments)
+        except PassExceeded:
+            _end()
+            raise
+
+
+def _ready() -> _Worker:
+    global _worker  # noqa: PLW0603 -- one child per process, and none of a parent that forked
+    if _worker is None or _worker.owner != os.getpid():
+        _worker = _Worker()
+    return _worker
+
+
+def _end() -> None:
+    global _worker  # noqa: PLW0603 -- the same
+    if _worker is not None and _worker.owner == os.getpid():
+        _worker.end()
+    _worker = None
+
+
+atexit.register(_end)

@@ -1,0 +1,108 @@
+"""The process in which onnx's native passes run; `qdqtool.graph.onnx_io.passes` starts it and talks to it.
+
+Requests come on standard input, answers go to standard output: a line of JSON with the size of what follows it. The
+process ends when its standard input does. Native code may print: descriptor 1 is turned away before it is loaded.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+
+def main() -> None:
+    """Serve requests until there are no more."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    requests = os.fdopen(os.dup(0), "rb")
+    passes = _passes()
+    while line := requests.readline():
+        request = json.loads(line)
+        content = requests.read(request["size"])
+        limits = _Limits(memory=request["memory"], seconds=request["seconds"])
+        limits.set()
+        try:
+            body, head = passes[request["pass"]](content, **request["arguments"]), {}
+        except MemoryError:
+            body, head = b"", {"exceeded": "took more memory than a model of its size may take"}
+        except Exception as error:  # noqa: BLE001 -- onnx raises a dozen classes; each is a verdict on the model
+            body, head = b"", {"refused": str(error).strip() or type(error).__name__}
+        limits.lift()
+        _answer(answers, head, body)
+        if "exceeded" in head:
+            return
+
+
+def _answer(answers: IO[bytes], head: dict[str, Any], body: bytes) -> None:
+    answers.write(json.dumps({**head, "size": len(body)}).encode() + b"\n" + body)
+    answers.flush()
+
+
+def _passes() -> dict[str, Callable[..., bytes]]:
+    import onnx
+    from onnx import checker, inliner, shape_inference, version_converter
+
+    def infer(content: bytes) -> bytes:
+        return bytes(shape_inference.infer_shapes(content, data_prop=True).SerializeToString())
+
+    def resolve(content: bytes, opset: int) -> bytes:
+        from qdqtool.graph.symbols import resolve
+
+        found = resolve(onnx.ModelProto.FromString(content), opset)
+        return bytes(onnx.GraphProto(value_info=found.values()).SerializeToString())
+
+    def convert(content: bytes, target: int) -> bytes:
+        converted = version_converter.convert_version(onnx.ModelProto.FromString(content), target)
+        return bytes(converted.SerializeToString())
+
+    def inline(content: bytes) -> bytes:
+        inlined = inliner.inline_local_functions(onnx.ModelProto.FromString(content))
+        return bytes(inlined.SerializeToString())
+
+    def check(content: bytes) -> bytes:
+        checker.check_model(content)
+        return b""
+
+    return {"infer": infer, "resolve": resolve, "convert": convert, "inline": inline, "check": check}
+
+
+class _Limits:
+    """Limits of memory and processor time for one request; where the system has none, the parent's timer is left."""
+
+    def __init__(self, *, memory: int, seconds: int) -> None:
+        self._memory = memory
+        self._seconds = seconds
+
+    def set(self) -> None:
+        """Limit what comes now, on top of what is there."""
+        if sys.platform == "win32":
+            return
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        self._limit(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + 1 + self._seconds)
+        pages = Path("/proc/self/statm")
+        if pages.exists():
+            size = int(pages.read_text("ascii").split()[0]) * resource.getpagesize()
+            self._limit(resource.RLIMIT_AS, size + self._memory)
+
+    def lift(self) -> None:
+        """Take the limits off again."""
+        if sys.platform == "win32":
+            return
+        import resource
+
+        for kind in (resource.RLIMIT_CPU, resource.RLIMIT_AS):
+            self._limit(kind, resource.RLIM_INFINITY)
+
+    def _limit(self, kind: int, wanted: int) -> None:
+        import resource
+
+        hard = resource.getrlimit(kind)[1]
+        limited = [limit for limit in (wanted, hard) if limit != resource.RLIM_INFINITY]
+        resource.setrlimit(kind, (min(limited, default=resource.RLIM_INFINITY), hard))
