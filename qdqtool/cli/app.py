@@ -20,7 +20,6 @@ from qdqtool.cli import process
 from qdqtool.cli.bare_cluster import BareCluster
 from qdqtool.cli.options import log_to_stderr, with_common
 from qdqtool.cli.screen import readable, stderr
-from qdqtool.core.memory import VARIABLE, parse_size
 from qdqtool.errors import Bug, InputFileError, Interrupted, QdqError, of_system
 from qdqtool.plugins import Registry
 from qdqtool.redact import redacted
@@ -132,23 +131,8 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-def _memory(size: str | None) -> str | None:
-    if size is not None:
-        parse_size(size)
-        os.environ[VARIABLE] = size  # child processes inherit it
-    return size
-
-
 def _options(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more on standard error.")] = False,
-    max_memory: Annotated[  # noqa: ARG001 -- its callback does the work
-        str | None,
-        typer.Option(
-            callback=_memory,
-            metavar="SIZE",
-            help="Memory that the content of input files may take, such as 8GiB; all of the machine's otherwise.",
-        ),
-    ] = None,
     version: Annotated[  # noqa: ARG001 -- its callback does the work
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,

@@ -1,6 +1,6 @@
 """Options that every command has, wherever on the line they stand, and what they said.
 
-Each command is wrapped once, so that no command repeats them: `--verbose` and `--wide` on all, `--trust` on those that
+Each command is wrapped once, so that no command repeats them: `--verbose`, `--wide` and `--max-memory` on all, `--trust` on those that
 take a recipe.
 """
 
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from qdqtool.core.memory import allowed
 from qdqtool.redact import redacted
 
 if TYPE_CHECKING:
@@ -28,6 +29,13 @@ _VERBOSE = Annotated[bool, typer.Option("--verbose", "-v", help="Say more on sta
 _WIDE = Annotated[bool, typer.Option("--wide", help="Print tables as wide as their content.")]
 _TRUST = Annotated[
     bool, typer.Option("--trust", help="The recipe may name Python functions, which are imported and run.")
+]
+_MAX_MEMORY = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE",
+        help="Memory that the content of input files may take, such as 8GiB; otherwise all of the machine's.",
+    ),
 ]
 _OF_RECIPES = frozenset({"recipe", "changes"})
 """Parameters of the commands that load a recipe."""
@@ -81,7 +89,7 @@ def with_common(command: Callable[..., Any]) -> Callable[..., Any]:
     """The command with the options that all commands have."""
     signature = inspect.signature(command, eval_str=True)
     has = signature.parameters.keys()
-    extra: dict[str, Any] = {"verbose": _VERBOSE, "wide": _WIDE}
+    extra: dict[str, Any] = {"verbose": _VERBOSE, "wide": _WIDE, "max_memory": _MAX_MEMORY}
     if has & _OF_RECIPES and "trust" not in has:
         extra["trust"] = _TRUST
     extra = {name: annotation for name, annotation in extra.items() if name not in has}
@@ -93,10 +101,16 @@ def with_common(command: Callable[..., Any]) -> Callable[..., Any]:
             log_to_stderr(verbose=True)
         _wide.set(common.get("wide", False))
         _trust.set(bool(common.get("trust", values.get("trust", False))))
-        return command(*args, **values)
+        with allowed(common.get("max_memory")):
+            return command(*args, **values)
 
     parameters = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None if name == "max_memory" else False,
+            annotation=annotation,
+        )
         for name, annotation in extra.items()
     ]
     described: Any = run

@@ -6,6 +6,8 @@ import ctypes
 import os
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -29,6 +31,26 @@ def budget() -> int:
     """
     given = os.environ.get(VARIABLE)
     return parse_size(given) if given else _installed()
+
+
+@contextmanager
+def allowed(size: str | None) -> Iterator[None]:
+    """Make `size` the budget inside the block, of child processes too; None changes nothing.
+
+    Raises:
+        UsageError: it is no size.
+    """
+    before = os.environ.get(VARIABLE)
+    if size is not None:
+        parse_size(size)
+        os.environ[VARIABLE] = size
+    try:
+        yield
+    finally:
+        if size is not None and before is None:
+            del os.environ[VARIABLE]
+        elif before is not None:
+            os.environ[VARIABLE] = before
 
 
 def parse_size(text: str) -> int:

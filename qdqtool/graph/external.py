@@ -34,7 +34,7 @@ def attach(proto: onnx.ModelProto, path: Path) -> int:
             raise _bad(path, tensor, "is external and has a type without a size", "export the model again")
         total += size
         if total > budget():
-            what = f"brings the weights to {total / 2**30:.3g} GiB, more than the {budget() / 2**30:.3g} GiB allowed"
+            what = f"brings the weights to {total:,} bytes, more than the {budget():,} allowed"
             raise _bad(
                 path, tensor, what, f"allow more with --max-memory or {VARIABLE}, or use a smaller model"
             )
