@@ -1,0 +1,605 @@
+"""What a user may believe: precisions, reasons, fixes and kernels, put to the test on networks that nobody tuned for.
+
+    python benchmarks/truth.py [--quick] [--seed N] [--models N] [--only WORD ...] [--cache DIR] [--jobs N]
+
+Every network is exported with random weights (timm, torchvision, transformers and hand-written modules; both
+exporters, several opsets, free dimensions, no node names, NHWC and dims of -1 as other frameworks write them). A third
+of them is drawn from the libraries' own lists by `--seed`, so that "unseen" can be drawn again. Each one goes through
+`qdqtool recipe new`, `run` and `predict` as a stranger would type them. Then
+
+- the layer dump of the engine is read by a parser of this file's own, and every compute node's precision is compared
+  with what the audit and the prediction say;
+- every reason why a node is not INT8 is put to an experiment: the rule that refuses is skipped, or the named setting
+  is applied, the engine is built again, and kernels, bytes and the node's precision are compared with the sentence;
+- every printed fix is followed as it is written, and works if the node then runs INT8 or the finding is gone.
+
+Exports and results are cached in DIR, results by the code that made them; a stopped run goes on. The last line is
+one JSON object; `first_contact` holds the same figures over the drawn networks alone.
+
+Needs torch==2.13.0 (CPU), timm, torchvision and transformers, which it installs into an environment of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from checkout import ROOT
+from environment import environment
+from onnx import TensorProto, helper
+
+PACKAGES = (
+    "torch==2.13.0", "onnx", "onnxscript", "transformers", "numpy", "pyyaml", "huggingface_hub", "safetensors",
+)  # fmt: skip
+WITHOUT_THEIR_NEEDS = ("torchvision==0.28.0", "timm")
+"""Installed by themselves: what they ask for would replace the CPU build of torch."""
+COMPUTE = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+RUN_S, EXPORT_S = 420, 300
+BUILD_TIME = ("constant-folded", "merged", "fused-weight")
+"""Ends of Q nodes that leave no kernel behind."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One network and how it is written."""
+
+    source: str
+    exporter: str = "legacy"
+    opset: int = 17
+    dynamic: str = "none"
+    variant: str = ""
+    drawn: bool = False
+
+    @property
+    def key(self) -> str:
+        words = (self.source, self.exporter, f"o{self.opset}", self.dynamic, self.variant or "plain")
+        return re.sub(r"[^\w.-]+", "_", "-".join(words))
+
+
+HAND = (
+    Spec("hand:gru", opset=14), Spec("hand:gru-bidirectional"), Spec("hand:lstm", dynamic="batch"),
+    Spec("hand:rnn", opset=18), Spec("hand:upsampler"), Spec("hand:upsampler", "dynamo", 18),
+    Spec("hand:attention"), Spec("hand:attention", "dynamo", 20, "batch"), Spec("hand:attention-bias"),
+    Spec("hand:attention-grouped"), Spec("hand:attention-rotary", "dynamo", 18), Spec("hand:attention-einsum"),
+    Spec("hand:attention-einsum", "dynamo", 21), Spec("hand:sampler", opset=16), Spec("hand:branches", opset=16),
+    Spec("hand:volume"), Spec("hand:volume", variant="nameless"), Spec("hand:waves", dynamic="batch"),
+    Spec("hand:waves", "dynamo", 18), Spec("hand:recommender"), Spec("hand:recommender", dynamic="batch"),
+)  # fmt: skip
+CHOSEN = (
+    Spec("timm:resnet18", opset=11), Spec("timm:resnet18", "dynamo", 18, "batch"),
+    Spec("timm:mobilenetv3_small_100"), Spec("timm:mobilenetv3_small_100", variant="paddle", dynamic="batch"),
+    Spec("timm:efficientnet_b0", opset=13, variant="nameless"), Spec("timm:efficientnet_lite0", variant="nhwc"),
+    Spec("timm:mobilevit_xxs"), Spec("timm:edgenext_xx_small"), Spec("timm:levit_128s"), Spec("timm:convnext_atto"),
+    Spec("timm:deit_tiny_patch16_224", "dynamo", 18), Spec("timm:vit_tiny_patch16_224", dynamic="batch"),
+    Spec("timm:poolformer_s12"), Spec("timm:ghostnet_100", opset=12), Spec("timm:regnety_002"),
+    Spec("timm:repvgg_a0", variant="nhwc"), Spec("timm:fastvit_t8"), Spec("timm:tiny_vit_5m_224"),
+    Spec("timm:swin_tiny_patch4_window7_224"), Spec("timm:coat_tiny"), Spec("timm:xcit_nano_12_p16_224"),
+    Spec("timm:mixer_s32_224"), Spec("timm:densenet121", variant="paddle"), Spec("timm:hardcorenas_a"),
+    Spec("timm:tf_efficientnet_lite1"), Spec("timm:rexnet_100"), Spec("timm:starnet_s1"),
+    Spec("torchvision:mobilenet_v2", dynamic="all"), Spec("torchvision:squeezenet1_1", variant="nameless"),
+    Spec("torchvision:shufflenet_v2_x0_5"), Spec("torchvision:mnasnet0_5", opset=20, exporter="dynamo"),
+    Spec("torchvision:lraspp_mobilenet_v3_large"), Spec("torchvision:googlenet", opset=15),
+    Spec("torchvision:r3d_18"),
+    Spec("transformers:bert", dynamic="all"), Spec("transformers:distilbert", "dynamo", 18),
+    Spec("transformers:gpt2", opset=14), Spec("transformers:llama"), Spec("transformers:deberta-v2"),
+    Spec("transformers:albert"), Spec("transformers:t5"), Spec("transformers:wav2vec2"),
+    Spec("transformers:whisper"), Spec("transformers:segformer"), Spec("transformers:vit", variant="nameless"),
+    Spec("transformers:swin"), Spec("transformers:mobilevit"), Spec("transformers:qwen3"),
+)  # fmt: skip
+QUICK = (0, 4, 6, 8, 11, 17, 19, 22, 27, 32, 48, 55)
+SHARES = {"timm": 0.5, "torchvision": 0.15, "transformers": 0.35}
+
+
+@dataclass
+class Figures:
+    """Counts over one network or many."""
+
+    models: int = 0
+    crashes: int = 0
+    refused: int = 0
+    nodes: int = 0
+    nodes_told: int = 0
+    precision_right: int = 0
+    predicted: int = 0
+    predicted_right: int = 0
+    reasons: int = 0
+    reasons_true: int = 0
+    fixes: int = 0
+    fixes_work: int = 0
+    kernel_sets: int = 0
+    kernel_sets_exact: int = 0
+    misses: list[str] = field(default_factory=list)
+
+    def add(self, other: Figures) -> None:
+        for name, value in asdict(other).items():
+            setattr(self, name, getattr(self, name) + value)
+
+    def summary(self) -> dict[str, int]:
+        return {name: value for name, value in asdict(self).items() if name != "misses"}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Put precisions, reasons, fixes and kernels to the test.")
+    parser.add_argument("--quick", action="store_true", help="twelve networks, no draw")
+    parser.add_argument("--seed", type=int, default=1, help="which networks are drawn")
+    parser.add_argument("--models", type=int, default=105, help="how many networks")
+    parser.add_argument("--only", nargs="*", default=(), help="parts of names")
+    parser.add_argument("--cache", type=Path, default=ROOT / "runs" / "truth")
+    parser.add_argument("--venv", type=Path, default=ROOT / "runs" / "truth" / "venv")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--experiments", type=int, default=6, help="rebuilt engines a network, at most")
+    options = parser.parse_args()
+    options.cache.mkdir(parents=True, exist_ok=True)
+    bench = Bench(python=torch_python(options.venv), cache=options.cache, experiments=options.experiments)
+    specs = [
+        spec for spec in bench.specs(options) if not options.only or any(w in spec.key for w in options.only)
+    ]
+    total, drawn, skipped = Figures(), Figures(), []
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for spec, figures in zip(specs, pool.map(bench.measure, specs), strict=True):
+            if figures is None:
+                skipped.append(spec.key)
+                continue
+            total.add(figures)
+            if spec.drawn:
+                drawn.add(figures)
+            print(f"{spec.key}: {line(figures)}", file=sys.stderr, flush=True)
+    print("".join(f"missed {miss}\n" for miss in total.misses), end="")
+    print("".join(f"not exported: {name}\n" for name in skipped), end="")
+    print(json.dumps({**total.summary(), "not_exported": len(skipped), "first_contact": drawn.summary()}))
+    return 0
+
+
+def line(figures: Figures) -> str:
+    pairs = (
+        ("told", figures.nodes_told, figures.nodes), ("right", figures.precision_right, figures.nodes_told),
+        ("predicted", figures.predicted_right, figures.predicted), ("reasons", figures.reasons_true, figures.reasons),
+        ("fixes", figures.fixes_work, figures.fixes), ("kernels", figures.kernel_sets_exact, figures.kernel_sets),
+    )  # fmt: skip
+    return ", ".join(f"{word} {part}/{whole}" for word, part, whole in pairs) + ", CRASH" * figures.crashes
+
+
+def torch_python(folder: Path) -> Path:
+    made = (folder / "bin" / "python").exists()
+    python = environment(folder, PACKAGES)
+    if not made:
+        subprocess.run([python, "-m", "pip", "install", "-q", "--no-deps", *WITHOUT_THEIR_NEEDS], check=True)
+    return python
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where things are, and how one network is measured."""
+
+    python: Path
+    cache: Path
+    experiments: int
+
+    def specs(self, options: argparse.Namespace) -> list[Spec]:
+        fixed = [*HAND, *CHOSEN]
+        if options.quick:
+            return [fixed[index] for index in QUICK]
+        return [*fixed, *self.draw(options.seed, max(0, options.models - len(fixed)))]
+
+    def draw(self, seed: int, count: int) -> Iterator[Spec]:
+        """Networks of the libraries' lists and how each is written, all by one seed."""
+        chance = random.Random(seed)
+        for library, share in SHARES.items():
+            names = self.names(library)
+            for name in chance.sample(names, min(len(names), round(share * count))):
+                exporter = chance.choice(("legacy", "legacy", "dynamo"))
+                opset = chance.choice((18, 20, 21) if exporter == "dynamo" else (13, 14, 16, 17, 19))
+                dynamic = chance.choice(("none", "none", "batch", "all"))
+                variant = chance.choice(("", "", "", "nameless", "paddle"))
+                yield Spec(f"{library}:{name}", exporter, opset, dynamic, variant, drawn=True)
+
+    def names(self, library: str) -> list[str]:
+        path = self.cache / f"names-{library}.txt"
+        if not path.exists():
+            done = self.torch(["--list", library], timeout=1800)
+            path.write_text(done.stdout)
+        return path.read_text().split()
+
+    def torch(self, arguments: Sequence[str], timeout: int) -> subprocess.CompletedProcess[str]:
+        script = ROOT / "benchmarks" / "truth_export.py"
+        return run([str(self.python), str(script), *arguments], timeout)
+
+    def measure(self, spec: Spec) -> Figures | None:
+        """Figures of one network, from the cache where this very code made them; None where torch cannot export it."""
+        folder = self.cache / spec.key
+        folder.mkdir(exist_ok=True)
+        model, result = folder / "model.onnx", folder / f"figures-{code_digest()}-{self.experiments}.json"
+        if result.exists():
+            return Figures(**json.loads(result.read_text()))
+        if not model.exists() and not self.export(spec, model):
+            return None
+        figures = Trial(spec=spec, folder=folder, model=model, experiments=self.experiments).figures()
+        result.write_text(json.dumps(asdict(figures)))
+        return figures
+
+    def export(self, spec: Spec, model: Path) -> bool:
+        failed = model.with_name("not-exported.txt")
+        if failed.exists():
+            return False
+        draft = model.with_name("draft.onnx")
+        settings = ["--exporter", spec.exporter, "--opset", str(spec.opset), "--dynamic", spec.dynamic]
+        done = self.torch([spec.source, str(draft), *settings], EXPORT_S)
+        if done.returncode or not draft.exists():
+            failed.write_text(done.stderr[-2000:])
+            return False
+        proto = onnx.load(draft)
+        VARIANTS[spec.variant](proto)
+        onnx.save(proto, model)
+        draft.unlink()
+        Path(f"{draft}.data").unlink(missing_ok=True)
+        if floats(model) is None:
+            model.unlink()
+            failed.write_text("the float model itself does not run on onnxruntime")
+            return False
+        return True
+
+
+def floats(model: Path) -> bool | None:
+    """Whether onnxruntime loads the exported model at all; None where it does not."""
+    import onnxruntime
+
+    try:
+        onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    except Exception as error:  # noqa: BLE001 -- onnxruntime raises many kinds; the reason is printed
+        print(f"{model.parent.name}: {str(error)[:200]}", file=sys.stderr)
+        return None
+    return True
+
+
+def run(command: Sequence[str], timeout: int, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """A command with a time limit for it and all its children; 124 where the limit was reached."""
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    threads = {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+    child = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cwd, env={**os.environ, **threads},
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        out, err = child.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        os.killpg(child.pid, signal.SIGKILL)
+        out, err = child.communicate()
+        return subprocess.CompletedProcess(command, 124, out, err)
+    return subprocess.CompletedProcess(command, child.returncode, out, err)
+
+
+_DIGEST: list[str] = []
+
+
+def code_digest() -> str:
+    """Of the sources that make the figures."""
+    if not _DIGEST:
+        digest = hashlib.sha256()
+        sources = [*(ROOT / "qdqtool").rglob("*.py"), *(ROOT / "calibrators").rglob("*.py"), Path(__file__)]
+        for path in sorted((*sources, *(ROOT / "recipes").glob("*.yaml"))):
+            digest.update(path.read_bytes())
+        _DIGEST.append(digest.hexdigest()[:12])
+    return _DIGEST[0]
+
+
+# ---- how other frameworks write models ----
+
+
+def nameless(proto: onnx.ModelProto) -> None:
+    for node in proto.graph.node:
+        node.name = ""
+
+
+def paddle(proto: onnx.ModelProto) -> None:
+    """Free dimensions are -1, and the names are those of another framework."""
+    values = (*proto.graph.input, *proto.graph.output, *proto.graph.value_info)
+    for value in values:
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param:
+                dim.ClearField("dim_param")
+                dim.dim_value = -1
+    for index, node in enumerate(proto.graph.node):
+        node.name = f"p2o.{node.op_type}.{index}"
+
+
+def nhwc(proto: onnx.ModelProto) -> None:
+    """Every convolution between two Transposes, as converters from NHWC leave them."""
+    nodes = []
+    for index, node in enumerate(proto.graph.node):
+        if node.op_type != "Conv":
+            nodes.append(node)
+            continue
+        inner, outer = f"nhwc_in_{index}", f"nhwc_out_{index}"
+        first, last = f"{inner}_back", f"{outer}_forth"
+        nodes += [
+            helper.make_node("Transpose", [node.input[0]], [inner], name=f"{inner}_t", perm=[0, 2, 3, 1]),
+            helper.make_node("Transpose", [inner], [first], name=f"{first}_t", perm=[0, 3, 1, 2]),
+        ]
+        result = node.output[0]
+        node.input[0], node.output[0] = first, last
+        nodes += [
+            node,
+            helper.make_node("Transpose", [last], [outer], name=f"{outer}_t", perm=[0, 2, 3, 1]),
+            helper.make_node("Transpose", [outer], [result], name=f"{result}_t", perm=[0, 3, 1, 2]),
+        ]
+    del proto.graph.node[:]
+    proto.graph.node.extend(nodes)
+
+
+VARIANTS = {"": lambda proto: None, "nameless": nameless, "paddle": paddle, "nhwc": nhwc}
+
+
+# ---- the engine, read without the tool's help ----
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One record of the layer dump: its type, its nodes, and the types of its operands of two dimensions or more."""
+
+    name: str
+    kind: str
+    nodes: frozenset[str]
+    operands: tuple[str, ...]
+    bytes: int
+
+
+RECORD = re.compile(
+    r"^Name: (.*?), LayerType: ([\w ]+), Inputs: (.*?), Outputs: (.*?), TacticName: (.*?), StreamId"
+)
+TENSOR = re.compile(r"Dimensions: \[([-\d,]*)\].*?Datatype: ([\w ]+?), Format")
+ONNX_NODE = re.compile(r"\[ONNX Layer: (.*?)\](?=\[ONNX Layer: |\x1f|$|\s*$)")
+SIZES = {"Float": 4, "Half": 2, "BFloat16": 2, "Int8": 1, "FP8": 1, "Int32": 4, "Int64": 8, "Bool": 1}
+
+
+def kernels(dump: str) -> list[Kernel]:
+    found = []
+    for record in dump.splitlines():
+        match = RECORD.match(record)
+        if match is None or match[2] in {"signal", "wait", "shape_call"}:
+            continue
+        read = [(shape_of(dims), kind) for dims, kind in TENSOR.findall(match[3])]
+        moved = [(shape_of(dims), kind) for dims, kind in TENSOR.findall(match[3].split("Constants:")[0])]
+        moved += [(shape_of(dims), kind) for dims, kind in TENSOR.findall(match[4])]
+        size = sum(int(np.prod([abs(d) for d in shape])) * SIZES.get(kind, 0) for shape, kind in moved)
+        operands = tuple(kind for shape, kind in read if len(shape) >= 2)
+        nodes = frozenset(ONNX_NODE.findall(record.partition("Metadata: ")[2]))
+        found.append(Kernel(match[1], match[2], nodes, operands, size))
+    return found
+
+
+def shape_of(dims: str) -> tuple[int, ...]:
+    return tuple(int(dim) for dim in dims.split(",") if dim)
+
+
+def is_core(kernel: Kernel) -> bool:
+    """Whether a record multiplies matrices, by the kinds that the builder uses for them."""
+    if kernel.kind in {"correlation", "gemm", "deconv"} or "_gemm_mha" in kernel.name:
+        return True
+    fused = kernel.kind == "runtime_fusion" and re.search("Fc|Corr", kernel.name) is not None
+    return fused or (kernel.kind == "kgen" and re.search(r"MulSum(?:Etc|_|$)", kernel.name) is not None)
+
+
+def precisions(dump: Sequence[Kernel]) -> dict[str, str]:
+    """Node -> "int8" or "float", for nodes that stand in exactly one kind of core kernel."""
+    said: dict[str, set[str]] = defaultdict(set)
+    for kernel in dump:
+        if is_core(kernel) and len(kernel.operands) >= 1:
+            low = sum(kind == "Int8" for kind in kernel.operands)
+            fused = "CastMul" in kernel.name and kernel.kind == "runtime_fusion"
+            word = (
+                "int8" if low >= 2 and not fused or (low == len(kernel.operands) and not fused) else "float"
+            )
+            for node in kernel.nodes:
+                said[node].add(word)
+    return {node: words.pop() for node, words in said.items() if len(words) == 1}
+
+
+# ---- one network ----
+
+
+@dataclass
+class Trial:
+    """One network on its way through the commands."""
+
+    spec: Spec
+    folder: Path
+    model: Path
+    experiments: int
+
+    def figures(self) -> Figures:
+        result = Figures(models=1)
+        out = self.folder / "run"
+        shutil.rmtree(out, ignore_errors=True)
+        recipe = self.folder / "recipe.yaml"
+        recipe.unlink(missing_ok=True)
+        made = self.tool("recipe", "new", self.model, "-o", recipe)
+        if self.failed(result, made, "recipe new"):
+            return result
+        done = self.tool("run", self.model, "--recipe", recipe, "--samples", "random:2", "--out", out)
+        if self.failed(result, done, "run"):
+            return result
+        report = json.loads((out / "report.json").read_text())["data"]
+        dump = kernels((out / "layers.txt").read_text())
+        self.judge_nodes(result, report, precisions(dump))
+        self.judge_prediction(result, out, dump)
+        self.judge_reasons(result, report, out, recipe, dump)
+        for heavy in ("engine.plan", "histograms.npz", "model.prepared.onnx"):
+            (out / heavy).unlink(missing_ok=True)
+        return result
+
+    def tool(self, *arguments: object, limit: int = RUN_S) -> subprocess.CompletedProcess[str]:
+        return run([sys.executable, "-m", "qdqtool", *map(str, arguments)], limit, cwd=self.folder)
+
+    def failed(self, result: Figures, done: subprocess.CompletedProcess[str], what: str) -> bool:
+        """Whether the command gave no result; a refusal in words is counted beside crashes, not among them."""
+        if done.returncode in {0, 1}:
+            return False
+        words = (done.stderr.strip().splitlines() or [""])[-1]
+        reason = next((text for text in done.stderr.splitlines() if text.startswith("error")), words)
+        crash = done.returncode in {70, 124} or done.returncode < 0
+        result.crashes += crash
+        result.refused += not crash
+        result.misses.append(f"{self.spec.key}: {what} ended with {done.returncode}: {reason[:300]}")
+        return True
+
+    def miss(self, result: Figures, text: str) -> None:
+        result.misses.append(f"{self.spec.key}: {text}")
+
+    def judge_nodes(self, result: Figures, report: Mapping[str, Any], real: Mapping[str, str]) -> None:
+        for verdict in report["verdicts"]:
+            result.nodes += 1
+            said, truth = word(verdict["precision"]), real.get(verdict["node"], "")
+            if not said:
+                self.miss(result, f"{verdict['op']} {verdict['node']} is not told: {verdict['reason'][:120]}")
+                continue
+            result.nodes_told += 1
+            if truth and truth != said:
+                self.miss(result, f"{verdict['node']} is said to be {said}, the dump shows {truth}")
+            else:
+                result.precision_right += 1
+
+    def judge_prediction(self, result: Figures, out: Path, dump: Sequence[Kernel]) -> None:
+        done = self.tool("predict", out / "model.qdq.onnx", "--json")
+        if self.failed(result, done, "predict"):
+            return
+        made = json.loads(done.stdout)["data"]
+        real = precisions(dump)
+        for node in made["nodes"]:
+            truth = real.get(node["node"], "") if node["compute"] else ""
+            if truth:
+                result.predicted += 1
+                right = word(node["precision"]) == truth
+                result.predicted_right += right
+                if not right:
+                    self.miss(
+                        result, f"{node['node']} is predicted {node['precision']}, the dump shows {truth}"
+                    )
+        wanted, given = kernel_sets(made, dump)
+        result.kernel_sets += len(wanted)
+        result.kernel_sets_exact += len(wanted & given)
+
+    def judge_reasons(
+        self, result: Figures, report: Mapping[str, Any], out: Path, recipe: Path, dump: Sequence[Kernel]
+    ) -> None:
+        """One experiment for every distinct reason; nodes that share a reason share its experiment."""
+        rules = refusals(out)
+        groups: dict[tuple[str, str, tuple[str, ...]], list[str]] = defaultdict(list)
+        for verdict in report["verdicts"]:
+            if word(verdict["precision"]) == "int8" or not verdict["reason"]:
+                continue
+            groups[verdict["reason"], verdict["fix"], rules.get(verdict["node"], ())].append(verdict["node"])
+        for (reason, fix, refused), nodes in list(groups.items())[: self.experiments]:
+            if refused:
+                engine = self.rebuilt(recipe, [f"place.skip_rules=[{', '.join(refused)}]"], f"skip {refused}")
+                true = engine is None or agrees(reason, nodes, dump, engine)
+                result.reasons += len(nodes)
+                result.reasons_true += len(nodes) * true
+                if not true:
+                    self.miss(
+                        result, f"false reason for {nodes[0]} and {len(nodes) - 1} more: {reason[:200]}"
+                    )
+            settings = re.findall(r"--set\s+('[^']+'|\"[^\"]+\"|\S+)", fix)
+            if settings:
+                engine = self.rebuilt(recipe, [text.strip("'\"") for text in settings], fix)
+                works = engine is not None and all(precisions(engine).get(node) == "int8" for node in nodes)
+                result.fixes += 1
+                result.fixes_work += works
+                if not works:
+                    self.miss(result, f"the fix for {nodes[0]} does not work: {fix[:200]}")
+
+    def rebuilt(self, recipe: Path, settings: Sequence[str], what: str) -> list[Kernel] | None:
+        """The kernels after a change of settings; None where nothing can be built."""
+        out = self.folder / "experiments" / hashlib.sha256(what.encode()).hexdigest()[:10]
+        shutil.rmtree(out, ignore_errors=True)
+        sets = [part for text in settings for part in ("--set", text)]
+        done = self.tool("run", self.model, "--recipe", recipe, "--samples", "random:2", "--out", out, *sets)
+        found = kernels((out / "layers.txt").read_text()) if done.returncode in {0, 1} else None
+        shutil.rmtree(out, ignore_errors=True)
+        return found
+
+
+def word(precision: str) -> str:
+    """What a verdict says in this file's two words; "" for unknown."""
+    if precision in {"fp32", "fp16", "bf16", "tf32", "float"}:
+        return "float"
+    return "int8" if precision == "int8" else ""
+
+
+def refusals(out: Path) -> dict[str, tuple[str, ...]]:
+    """Node -> the rules that refuse one of its inputs."""
+    decisions = json.loads((out / "placement.json").read_text())["data"]["decisions"]
+    found: dict[str, set[str]] = defaultdict(set)
+    for decision in decisions:
+        for opinion in decision["opinions"]:
+            if opinion["stance"] == "veto" and opinion["rule"] != "bond":
+                found[decision["slot"]["node"]].add(opinion["rule"])
+    return {node: tuple(sorted(rules)) for node, rules in found.items()}
+
+
+NO_KERNEL = re.compile(
+    r"no INT8 kernel|computes? (?:it )?in float|stays float whatever|does not run INT8", re.I
+)
+COSTS = re.compile(
+    r"more bytes|moves less|moves more|more kernels|saves nothing|fewer bytes|not pay|cheaper|costs", re.I
+)
+
+
+def agrees(reason: str, nodes: Iterable[str], before: Sequence[Kernel], after: Sequence[Kernel]) -> bool:
+    """Whether the engine in which the refusal was skipped leaves the sentence standing.
+
+    A sentence that says there is no kernel falls when one of the nodes runs INT8; one that says that INT8 costs more
+    falls when the engine with it moves fewer bytes in no more kernels. Other sentences (accuracy, the user's own
+    choice) are no statement about the engine, and stand.
+    """
+    forced = precisions(after)
+    if NO_KERNEL.search(reason):
+        return not any(forced.get(node) == "int8" for node in nodes)
+    if COSTS.search(reason):
+        cheaper = sum(k.bytes for k in after) < 0.99 * sum(k.bytes for k in before)
+        return not (
+            cheaper and len(after) <= len(before) and any(forced.get(node) == "int8" for node in nodes)
+        )
+    return True
+
+
+def kernel_sets(
+    made: Mapping[str, Any], dump: Sequence[Kernel]
+) -> tuple[set[frozenset[str]], set[frozenset[str]]]:
+    """The sets of nodes that real kernels state, and those that were predicted, without nodes that no kernel states.
+
+    A product counts for its own kernel only: kernels that pad or scale for it state it too. DQ and what is folded at
+    build time leave no trace of their own.
+    """
+    products = {node["node"] for node in made["nodes"] if node["compute"]}
+    silent = {row["node"] for row in made["ledger"] if row["kind"] == "DQ" or row["end"] in BUILD_TIME}
+    stated = [(kernel, set(kernel.nodes) - silent) for kernel in dump]
+    generated = [kernel.kind == "kgen" and "_gemm_mha" not in kernel.name for kernel in dump]
+    held = [own for (_, own), loose in zip(stated, generated, strict=True) if not loose and own & products]
+    real = set()
+    for (_, nodes), loose in zip(stated, generated, strict=True):
+        others = [own for own in held if own & nodes & products] if loose else []
+        real.add(frozenset(nodes.difference(products if loose else (), *others)))
+    real.discard(frozenset())
+    named = frozenset().union(*real)
+    return real, {frozenset(set(layer["nodes"]) - silent) & named for layer in made["layers"]}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
