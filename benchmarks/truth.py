@@ -31,7 +31,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -43,7 +42,7 @@ import numpy as np
 import onnx
 from checkout import ROOT
 from environment import environment
-from onnx import TensorProto, helper
+from onnx import helper
 
 PACKAGES = (
     "torch==2.13.0", "onnx", "onnxscript", "transformers", "numpy", "pyyaml", "huggingface_hub", "safetensors",
@@ -343,7 +342,7 @@ def nhwc(proto: onnx.ModelProto) -> None:
     proto.graph.node.extend(nodes)
 
 
-VARIANTS = {"": lambda proto: None, "nameless": nameless, "paddle": paddle, "nhwc": nhwc}
+VARIANTS = {"": lambda _: None, "nameless": nameless, "paddle": paddle, "nhwc": nhwc}
 
 
 # ---- the engine, read without the tool's help ----
@@ -404,7 +403,7 @@ def precisions(dump: Sequence[Kernel]) -> dict[str, str]:
             low = sum(kind == "Int8" for kind in kernel.operands)
             fused = "CastMul" in kernel.name and kernel.kind == "runtime_fusion"
             word = (
-                "int8" if low >= 2 and not fused or (low == len(kernel.operands) and not fused) else "float"
+                "int8" if (low >= 2 and not fused) or (low == len(kernel.operands) and not fused) else "float"
             )
             for node in kernel.nodes:
                 said[node].add(word)
@@ -554,10 +553,11 @@ def refusals(out: Path) -> dict[str, tuple[str, ...]]:
 
 
 NO_KERNEL = re.compile(
-    r"no INT8 kernel|computes? (?:it )?in float|stays float whatever|does not run INT8", re.I
+    r"no INT8 kernel|computes? (?:it )?in float|stays float whatever|does not run INT8", re.IGNORECASE
 )
 COSTS = re.compile(
-    r"more bytes|moves less|moves more|more kernels|saves nothing|fewer bytes|not pay|cheaper|costs", re.I
+    r"more bytes|moves less|moves more|more kernels|saves nothing|fewer bytes|not pay|cheaper|costs",
+    re.IGNORECASE,
 )
 
 

@@ -23,6 +23,7 @@ from torch import nn
 from torch.nn import functional
 
 MOST_PARAMETERS = 16_000_000
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 SMALL = {
     "hidden_size": 64, "d_model": 64, "n_embd": 64, "dim": 64, "embed_dim": 64, "embedding_size": 64,
     "intermediate_size": 128, "encoder_ffn_dim": 128, "decoder_ffn_dim": 128, "d_ff": 128, "d_kv": 16,
@@ -65,16 +66,14 @@ def export(network: nn.Module, inputs: dict[str, torch.Tensor], options: argpars
     network = Flat(network.eval(), tuple(inputs)).eval()
     axes = {name: free_axes(name, value, options.dynamic) for name, value in inputs.items()}
     axes = {name: found for name, found in axes.items() if found}
-    arguments = dict(opset_version=options.opset, input_names=list(inputs), do_constant_folding=True)
+    arguments = {"opset_version": options.opset, "input_names": list(inputs), "do_constant_folding": True}
     values = tuple(inputs.values())
     if options.exporter == "legacy":
         torch.onnx.export(network, values, str(options.out), dynamo=False, dynamic_axes=axes, **arguments)
         return
     shapes = None
     if axes:
-        shapes = tuple(
-            {axis: torch.export.Dim.DYNAMIC for axis in axes.get(name, {})} or None for name in inputs
-        )
+        shapes = tuple(dict.fromkeys(axes.get(name, {}), torch.export.Dim.DYNAMIC) or None for name in inputs)
         shapes = (shapes,)
     torch.onnx.export(network, values, str(options.out), dynamo=True, dynamic_shapes=shapes, **arguments)
 
@@ -112,7 +111,7 @@ def tensors(made: Any) -> list[torch.Tensor]:
 
 def warm_up(network: nn.Module, inputs: dict[str, torch.Tensor]) -> None:
     """Random weights of a trained network's kind: norms see one batch, so that nothing fades or explodes."""
-    norms = [part for part in network.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
+    norms = [part for part in network.modules() if isinstance(part, _BATCH_NORMS)]
     for norm in norms:
         norm.momentum = None
         norm.train()
@@ -155,7 +154,7 @@ def from_transformers(name: str) -> tuple[nn.Module, dict[str, torch.Tensor]]:
 
     config = AutoConfig.for_model(name)
     shrink(config)
-    config._attn_implementation = "eager"
+    config._attn_implementation = "eager"  # noqa: SLF001 -- the products stand in the graph as MatMul
     if hasattr(config, "use_cache"):
         config.use_cache = False
     network = AutoModel.from_config(config)
@@ -188,7 +187,7 @@ def shrink(config: Any) -> None:
 
 
 def vision() -> Any:
-    """torchvision without its compiled operators, which need CUDA libraries in the wheels of the index."""
+    """Torchvision without its compiled operators, which need CUDA libraries in the wheels of the index."""
     real = torch.library.register_fake
 
     def lenient(operator: Any, *arguments: Any, **settings: Any) -> Any:
@@ -239,6 +238,8 @@ def transformers_names() -> list[str]:
 
 
 class Recurrent(nn.Module):
+    """A recurrent layer between two dense ones."""
+
     def __init__(self, kind: type[nn.RNNBase], **settings: Any) -> None:
         super().__init__()
         self.front = nn.Linear(20, 32)
@@ -338,7 +339,7 @@ class Branches(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = torch.relu(self.first(x))
-        if bool(y.mean() > 0.1):
+        if bool(y.mean() > 0.1):  # noqa: SIM108 -- a ternary is scripted as Where
             y = y * 2.0
         else:
             y = y + 1.0
@@ -348,6 +349,8 @@ class Branches(nn.Module):
 
 
 class Volume(nn.Module):
+    """3-D convolutions down and up again."""
+
     def __init__(self) -> None:
         super().__init__()
         self.parts = nn.Sequential(
