@@ -87,7 +87,9 @@ def _constants_only(case: NodeEvidence) -> Iterator[Cause]:
     if not case.activations:
         yield Cause(
             reason="it multiplies constants, the same in every inference, because nobody folded them",
-            fix="fold constants before the build (prepare.fold_constants: true)",
+            fix="nothing to do: `prepare` folds what is small enough, and the builder computes the rest once"
+            if case.decisions
+            else "fold constants before the build: `qdqtool repair` does it",
         )
 
 

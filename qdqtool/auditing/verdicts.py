@@ -10,6 +10,7 @@ from qdqtool.auditing.causes import causes
 from qdqtool.auditing.evidence import NodeEvidence
 from qdqtool.auditing.operands import COMPUTE_OPS, Operands
 from qdqtool.auditing.regions import is_opaque, region_around
+from qdqtool.core.advice import joined
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty, Engine, EngineLayer
 from qdqtool.core.findings import NodeVerdict, Verdict
@@ -143,7 +144,7 @@ def _why(case: NodeEvidence, kind: Verdict, precision: DType) -> tuple[str, str]
         reason = "; ".join(cause.reason for cause in found)
         if kind is Verdict.ATTENTION and not case.decisions:
             return reason, _FUSED
-        return reason, "; ".join(dict.fromkeys(cause.fix for cause in found))
+        return reason, joined(cause.fix for cause in found)
     if precision is DType.UNKNOWN:
         return (
             "the layer information does not show the type of its arithmetic",
@@ -181,7 +182,7 @@ def _absorbed(case: NodeEvidence, others: tuple[EngineLayer, ...]) -> NodeVerdic
     found = causes(case)
     reasons = [*(cause.reason for cause in found), f"no convolution or matrix kernel names it, only {names}"]
     verdict = _absent(case, Verdict.ABSORBED, "; ".join(reasons), others)
-    fix = "; ".join(dict.fromkeys(cause.fix for cause in found))
+    fix = joined(cause.fix for cause in found)
     return replace(verdict, fix=fix) if fix else verdict
 
 

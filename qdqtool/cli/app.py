@@ -53,7 +53,7 @@ def run(arguments: list[str]) -> int:
 def _run(arguments: list[str]) -> int:
     """The exit code of a command; only what is no user error of any kind is raised."""
     try:
-        code = application()(arguments, standalone_mode=False)
+        code = application()(_current(arguments), standalone_mode=False)
     except QdqError as error:
         return _shown(process.stopped() or error)
     except (typer.Abort, KeyboardInterrupt):
@@ -67,6 +67,17 @@ def _run(arguments: list[str]) -> int:
     if code == Interrupted.exit_code:  # how typer answers to a KeyboardInterrupt
         return _shown(process.stopped() or process.interrupted())
     return code if isinstance(code, int) else 0
+
+
+def _current(arguments: list[str]) -> list[str]:
+    """The arguments in today's words: `audit --fix` became the command `fix`."""
+    commands = [place for place, word in enumerate(arguments) if not word.startswith("-")]
+    if not commands or arguments[commands[0]] != "audit" or "--fix" not in arguments:
+        return arguments
+    stderr().print("note: `audit --fix` is now the command `fix`", markup=False, highlight=False)
+    words = [word for word in arguments if word != "--fix"]
+    words[commands[0]] = "fix"
+    return words
 
 
 def _failed(known: QdqError | None, error: Exception, arguments: list[str]) -> int:

@@ -17,9 +17,9 @@ def exit_code(report: Report, recipe: Recipe) -> int:
 
 
 def tell(missed: list[str]) -> int:
-    """Say on standard error which limits were missed; 1 where there are any, else 0."""
+    """Say on standard error which thresholds were exceeded; 1 where there are any, else 0."""
     for line in missed:
-        stderr().print(f"limit missed: {line}", style="bold red", markup=False, highlight=False)
+        stderr().print(f"threshold exceeded: {line}", style="bold red", markup=False, highlight=False)
     return ThresholdExceeded.exit_code if missed else 0
 
 
@@ -32,17 +32,27 @@ def accuracy_missed(comparison: Comparison | None, limit: float | None) -> list[
     return [f"{task.metric} fell by {drop:.2f} points, allowed are {limit:g}"] if drop > limit else []
 
 
+def check_severity(limit: str) -> None:
+    """Refuse a --fail-on that means nothing, before any work starts.
+
+    Raises:
+        UsageError: `limit` is no severity.
+    """
+    words = [severity.value for severity in Severity]
+    if limit not in {*words, "never"}:
+        raise UsageError(
+            f"{limit!r} is no severity", fix="choose error, warning, info or never", where="--fail-on"
+        )
+
+
 def findings_missed(findings: tuple[Finding, ...], limit: str) -> list[str]:
     """What to say when findings are at least as severe as `limit`: error, warning, info or never.
 
     Raises:
         UsageError: `limit` is another word.
     """
+    check_severity(limit)
     if limit == "never":
         return []
-    if limit not in {severity.value for severity in Severity}:
-        raise UsageError(
-            f"{limit!r} is no severity", fix="choose error, warning, info or never", where="--fail-on"
-        )
     count = sum(finding.severity.rank >= Severity(limit).rank for finding in findings)
     return [f"{count} findings at or above {limit!r}"] if count else []

@@ -27,7 +27,7 @@ class Outcome(str, Enum):
     """What became of a trial."""
 
     KEPT = "kept"
-    REJECTED = "rejected"
+    UNDONE = "undone"
     NOT_TRIED = "not tried"
 
 
@@ -77,7 +77,7 @@ class FixReport:
 
     Attributes:
         model: file name of the model.
-        trials: what was tried, kept and rejected, and what was left for want of budget or of an edit.
+        trials: what was tried, kept and undone, and what was left for want of budget or of an edit.
         before: the engine as it was.
         after: the engine as it is in the new run folder.
         builds: engines that were built for trials.
@@ -96,3 +96,7 @@ class FixReport:
     metric: str
     max_drop: float
     notes: tuple[str, ...] = ()
+
+    def count(self, outcome: Outcome) -> int:
+        """How many trials ended so."""
+        return sum(trial.outcome is outcome for trial in self.trials)

@@ -1,4 +1,4 @@
-"""audit --fix within limits: labels, a builder without kernels, the budget, and ties that an edit breaks."""
+"""fix within limits: labels, a builder without kernels, the budget, and ties that an edit breaks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def rtx():
 
 def fixed(capsys, model: Path, *more: str) -> dict:
     capsys.readouterr()
-    line = ["audit", str(model), "--fix", "--json", "--out", str(model.with_name("out")), *more]
+    line = ["fix", str(model), "--json", "--out", str(model.with_name("out")), *more]
     assert run(line) == 0
     data: dict = json.loads(capsys.readouterr().out)["data"]
     return data
@@ -68,14 +68,14 @@ def labelled(folder: Path, outlier: float) -> list[str]:
 
 @pytest.mark.rtx
 @pytest.mark.usefixtures("rtx")
-@pytest.mark.parametrize(("outlier", "outcome"), [(1.0, "kept"), (3000.0, "rejected")])
+@pytest.mark.parametrize(("outlier", "outcome"), [(1.0, "kept"), (3000.0, "undone")])
 def test_with_labels_the_task_metric_decides(outlier: float, outcome: str, tmp_path: Path, capsys):
     model = models.save(classifier(), tmp_path)
     report = fixed(capsys, model, *labelled(tmp_path, outlier), "--max-drop", "5")
     assert (report["metric"], report["before"]["accuracy"]) == ("top1", 100.0)
     assert of(report, "c1")[0][0] == outcome
     assert report["after"]["accuracy"] >= 95
-    if outcome == "rejected":
+    if outcome == "undone":
         assert of(report, "c1")[0][1].startswith("top1 would fall from 100 to")
 
 
@@ -135,7 +135,7 @@ def test_a_node_without_a_kernel_loses_its_pairs_and_the_search_goes_on(tmp_path
 def test_engines_without_a_kernel_count_against_the_budget(tmp_path: Path, capsys, monkeypatch):
     builder = picky(monkeypatch, "c1", "c2", "c3")
     model = models.save(GRAPHS["fine"](), tmp_path)
-    line = ["audit", str(model), "--fix", "--samples", "none", "--out", str(tmp_path / "out")]
+    line = ["fix", str(model), "--samples", "none", "--out", str(tmp_path / "out")]
     assert run([*line, "--budget", "2"]) == 4
     assert builder.builds == 3
     assert "Could not find any implementation" in capsys.readouterr().err
@@ -173,7 +173,7 @@ class Killed(BaseException):
 def test_a_killed_search_goes_on_with_what_it_had_built(tmp_path: Path, capsys, monkeypatch):
     model = models.save(GRAPHS["float_weight"](), tmp_path)
     before, out = model.read_bytes(), tmp_path / "out"
-    line = ["audit", str(model), "--fix", "--samples", "none", "--out", str(out)]
+    line = ["fix", str(model), "--samples", "none", "--out", str(out)]
 
     def die(*_: object) -> None:
         raise Killed
@@ -241,7 +241,7 @@ def test_values_that_overflow_fp16_are_named_after_a_fix_too(tmp_path: Path, cap
         )
         == 0
     )
-    assert run(["audit", str(old), "--fix", "--samples", str(samples)]) == 0
+    assert run(["fix", str(old), "--samples", str(samples)]) == 0
     notes = [json.loads((folder / "insertion.json").read_text())["data"]["notes"] for folder in (old, new)]
     assert any("large" in note for note in notes[0])
     assert notes[0] == notes[1]

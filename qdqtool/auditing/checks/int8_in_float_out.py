@@ -36,12 +36,35 @@ def find(scene: AuditContext) -> Iterator[Draft]:
         yield Draft(
             subject=layer.name,
             reason=f"computes in INT8 and writes {result.dtype} for {_named(readers)}",
-            fix=f"put Q/DQ on the input of {readers[0].name} that reads it, if that operation can run in INT8"
-            if readers
-            else "nothing where this is an output of the engine; else put Q/DQ on the input that reads it",
+            fix=_fix(scene, readers),
             bytes=None if result.bytes is None or smaller is None else 2 * (result.bytes - smaller),
             evidence=(scene.at_layer(layer.name),),
         )
+
+
+def _fix(scene: AuditContext, readers: list[EngineLayer]) -> str:
+    """The ONNX node that could take INT8; kernels that only convert are looked through, for no edit reaches them."""
+    if not readers:
+        return "nothing to do where this is an output of the engine; else put Q/DQ on the input that reads it"
+    waiting, seen = list(readers), set()
+    while waiting:
+        reader = waiting.pop(0)
+        if reader.name in seen:
+            continue
+        seen.add(reader.name)
+        nodes = sorted(name for name in reader.onnx_nodes if _computes(scene, name))
+        if nodes:
+            return (
+                f"put Q/DQ on the input of node {nodes[0]!r} that reads it, if that operation can run in INT8"
+            )
+        waiting += scene.wiring.readers(reader)
+    return "nothing to do: only conversions read it, and what they make leaves the engine"
+
+
+def _computes(scene: AuditContext, name: str) -> bool:
+    """Whether an ONNX node does more than quantize; without a model every node that a layer names counts."""
+    node = scene.view.by_name.get(name) if scene.view is not None else None
+    return scene.view is None or (node is not None and node.op not in {"QuantizeLinear", "DequantizeLinear"})
 
 
 def _named(readers: list[EngineLayer]) -> str:

@@ -18,9 +18,8 @@ from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import NodeVerdict, Severity
 from qdqtool.graph.view import GraphView, Node
 
-_FOLD = (
-    "fold constants before the build (prepare.fold_constants: true; in a Q/DQ model `qdqtool repair` does it)"
-)
+_FOLD = "fold constants before the build: `qdqtool repair` does it"
+_FOLDED = "nothing to do: `prepare` folded what it could, and this is left"
 _QUANTIZE = "quantize the activation of the operation that uses this weight, or take the Q/DQ off the weight"
 _TWICE = "keep one of the Q/DQ pairs that stand one behind the other on this weight (`qdqtool repair` takes the other away)"
 _LEAVE = "leave Conv out of place.ops: only matrix products dequantize their weights inside their own kernel"
@@ -39,15 +38,16 @@ def find(scene: AuditContext) -> Iterator[Draft]:
         yield Draft(
             subject=layer.name,
             reason=f"{_does(layer, folds=folds)} in every inference ({origin}){'' if folds else _because(readers)}",
-            fix=_folded(readers) if folds else _LEAVE if asked else _fix(layer, readers),
+            fix=_folded(scene, readers) if folds else _LEAVE if asked else _fix(layer, readers),
             bytes=sum(size for size in sizes if size is not None) if None not in sizes else None,
             evidence=(scene.at_layer(layer.name),),
         )
 
 
-def _folded(readers: list[NodeVerdict]) -> str:
-    recurrent = any(told.op in RECURRENT_OPS for told in readers)
-    return "nothing to do: a recurrence begins with a constant state" if recurrent else _FOLD
+def _folded(scene: AuditContext, readers: list[NodeVerdict]) -> str:
+    if any(told.op in RECURRENT_OPS for told in readers):
+        return "nothing to do: a recurrence begins with a constant state"
+    return _FOLD if scene.placement is None else _FOLDED
 
 
 def _does(layer: EngineLayer, *, folds: bool) -> str:

@@ -4,9 +4,7 @@ Give a run folder; or a Q/DQ model, which is built with TensorRT for RTX for the
 dump, the file of `--exportLayerInfo`, or a whole build log; or such layer information alone, which tells less. Every Conv, ConvTranspose, Gemm, MatMul and attention node
 gets a verdict; every check adds findings with reason, fix and evidence. No GPU and no TensorRT is needed.
 
---fix goes on where the audit ends: for every fallback and every needless kernel the suggested edit is applied, built
-with the real builder, and kept only if the node runs INT8 or the kernel vanished, while accuracy stays within --max-drop.
-The result is a new run folder with the table of all trials; the old one is not touched.
+`qdqtool fix` goes on where the audit ends: it tries the suggested edits with the real builder.
 
 For continuous integration choose a `--format`, and keep the JSON of an accepted audit as `--baseline`: then only new
 findings count for `--fail-on`.
@@ -55,60 +53,16 @@ def audit(
         str, typer.Option(help="Exit with 1 from this severity on: error, warning, info, never.")
     ] = "never",
     form: Annotated[str, typer.Option("--format", help=f"One of {', '.join(_FORMS)}.")] = "text",
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print findings.json, or with --fix fixes.json.")
-    ] = False,
-    fix: Annotated[
-        bool, typer.Option("--fix", help="Try the suggested edits and keep those that a build proves.")
-    ] = False,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="With --fix: new run folder; default: SUBJECT-fixed.")
-    ] = None,
-    samples: Annotated[
-        str | None,
-        typer.Option(help="With --fix: samples for accuracy and missing ranges; default: random:8."),
-    ] = None,
-    labels: Annotated[str | None, typer.Option(help="With --fix: class indices of the samples.")] = None,
-    max_drop: Annotated[
-        float,
-        typer.Option(help="With --fix: points (with --labels), else dB of SQNR, that may be lost.", min=0.0),
-    ] = 1.0,
-    budget: Annotated[int, typer.Option(help="With --fix: engines built at most.", min=0)] = 20,
-    time_budget: Annotated[
-        float | None,
-        typer.Option(help="With --fix: seconds after which nothing more is tried.", min=0.0),
-    ] = None,
-    build_cache: Annotated[
-        Path | None, typer.Option(help="With --fix: folder of finished builds to share.")
-    ] = None,
-    changes: Annotated[
-        list[str] | None, typer.Option("--set", help="With --fix: change one value of the recipe.")
-    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print findings.json.")] = False,
 ) -> int:
     """Say what became of every compute node in an engine: INT8 or not, why, and what to do."""
     from qdqtool.auditing.baseline import fresh
     from qdqtool.auditing.run import examine
     from qdqtool.cli.audit_material import Wanted, gather
-    from qdqtool.cli.verdict import findings_missed, tell
+    from qdqtool.cli.verdict import check_severity, findings_missed, tell
     from qdqtool.core.kinds import AUDIT
 
-    if fix:
-        from qdqtool.cli import fixing
-
-        wish = fixing.Wish(
-            subject=subject,
-            out=out,
-            samples=samples,
-            labels=labels,
-            max_drop=max_drop,
-            budget=budget,
-            seconds=time_budget,
-            cache=build_cache,
-            changes=tuple(changes or ()),
-            sm=sm,
-            ignore=tuple(ignore or ()),
-        )
-        return fixing.mend(wish, fail_on, as_json=as_json)
+    check_severity(fail_on)
     wanted = Wanted(
         subject=subject,
         layers=layers,

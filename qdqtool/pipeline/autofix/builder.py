@@ -32,14 +32,14 @@ MODEL = "model.qdq.onnx"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Piece:
+class BuiltModel:
     """An engine of an edited model and what was seen in it.
 
     Attributes:
         edits: all edits of the model, those included that the builder forced.
         folder: where it was built.
         build: what the builder said.
-        scene: the engine beside its model.
+        context: the engine beside its model.
         audit: verdicts and findings.
         given_up: inputs that lost their Q/DQ because the builder has no kernel for their node.
         notes: what happened when its Q/DQ were inserted.
@@ -48,7 +48,7 @@ class Piece:
     edits: Edits
     folder: Path
     build: BuildResult
-    scene: AuditContext
+    context: AuditContext
     audit: Audit
     given_up: tuple[SlotEdit, ...] = ()
     notes: tuple[str, ...] = ()
@@ -69,11 +69,18 @@ class Piece:
         size = self.audit.counts.activation_bytes_dumped
         return f"{self.audit.counts.kernels} kernels, {'unknown' if size is None else f'{size:,}'} activation bytes"
 
-    def costs_no_more_than(self, other: Piece) -> bool:
+    def costs_no_more_than(self, other: BuiltModel) -> bool:
         """Whether it has no more kernels, and moves no more bytes as far as both are known."""
         ours, theirs = self.audit.counts, other.audit.counts
         sizes = ours.activation_bytes_dumped, theirs.activation_bytes_dumped
         return ours.kernels <= theirs.kernels and (None in sizes or (sizes[0] or 0) <= (sizes[1] or 0))
+
+    def costs_less_than(self, other: BuiltModel) -> bool:
+        """Whether kernels or bytes are fewer, and neither is more."""
+        ours, theirs = self.audit.counts, other.audit.counts
+        sizes = ours.activation_bytes_dumped, theirs.activation_bytes_dumped
+        fewer_bytes = None not in sizes and (sizes[0] or 0) < (sizes[1] or 0)
+        return self.costs_no_more_than(other) and (ours.kernels < theirs.kernels or fewer_bytes)
 
     def standing(self, accuracy: float | None) -> Metrics:
         """The engine in figures."""
@@ -113,7 +120,7 @@ class CandidateBuilder:
         """Engines that the builder was asked for so far."""
         return self._builder.builds
 
-    def make(self, edits: Edits, folder: Path, most: int) -> Piece:
+    def make(self, edits: Edits, folder: Path, most: int) -> BuiltModel:
         """Build the edited model in `folder` and audit the engine, with at most `most` engines.
 
         Where the builder has no kernel for a node, that node's Q/DQ goes, as often as the recipe and `most` allow.
@@ -137,18 +144,18 @@ class CandidateBuilder:
         given_up = _lost(model, made) if built.model else ()
         edits = merged(edits, given_up)
         plan = self.draft.plan(edits)
-        scene = stage(
+        context = stage(
             read(folder / built.layers),
             made.view,
             plan.placement if plan else None,
             targets=built.targets,
         )
-        audit = examine(scene, ignore=self.recipe.audit.ignore)
-        return Piece(
+        audit = examine(context, ignore=self.recipe.audit.ignore)
+        return BuiltModel(
             edits=edits,
             folder=folder,
             build=built,
-            scene=scene,
+            context=context,
             audit=audit,
             given_up=given_up,
             notes=model.notes,

@@ -1,4 +1,4 @@
-"""What might mend a finding: which inputs to quantize, to quantize otherwise, or to leave float."""
+"""What might fix a finding: which inputs to quantize, to quantize otherwise, or to leave float."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qdqtool.core.audit import Audit
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer
 from qdqtool.core.findings import Finding, Verdict
-from qdqtool.core.placement import Slot
+from qdqtool.core.placement import Slot, Stance
 from qdqtool.graph.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.pipeline.autofix.edits import Candidate, EditRequest, Goal, Granularity, scale_of
@@ -20,83 +20,103 @@ from qdqtool.pipeline.autofix.ties import untied
 
 _LEFT_ALONE = frozenset({Verdict.NOT_FOUND, Verdict.UNKNOWN})
 _KERNEL_CHECKS = frozenset({"runtime_weights", "unfused_qdq", "needless_conversion", "conversion_chain"})
+_OF_USER = frozenset({"user", "first_last", "min_channels"})
+"""Placement rules that say what the recipe asks for; all others say what TensorRT does, which a build can refute."""
 
 
-def ideas(scene: AuditContext, found: Audit) -> Iterator[Candidate]:
-    """Every idea for the findings of an audit, the better one of a node first; cheap to make, to be proven."""
-    assert scene.view is not None
+def candidates(context: AuditContext, found: Audit) -> Iterator[Candidate]:
+    """Every candidate for the findings of an audit, the better one of a node first; cheap to make, to be proven."""
+    assert context.view is not None
     islands = {finding.subject for finding in found.findings if finding.check == "float_island"}
-    for case, verdict in zip(scene.cases, scene.verdicts, strict=True):
+    for evidence, verdict in zip(context.cases, context.verdicts, strict=True):
         if verdict.precision is DType.INT8 or verdict.verdict in _LEFT_ALONE:
             continue
-        if verdict.verdict is Verdict.ABSORBED and not _half_quantized(case):
+        if verdict.verdict is Verdict.ABSORBED and not _half_quantized(evidence):
             continue
         # What a placement keeps float on purpose is not called a fallback.
-        meant = bool(case.decisions) and not case.requested
-        quantized = any(operand.quantized for operand in case.operands)
-        if not meant and (quantized or case.node.name in islands) and _has_kernel(case):
-            yield from _to_int8(case)
+        meant = bool(evidence.decisions) and not evidence.requested
+        quantized = any(operand.quantized for operand in evidence.operands)
+        if _has_kernel(evidence):
+            if not meant and (quantized or evidence.node.name in islands):
+                yield from _to_int8(evidence, Goal.INT8)
+            elif not _is_users_choice(evidence):
+                yield from _to_int8(evidence, Goal.CHEAPER)
         if quantized:
-            yield from _to_float(case)
+            yield from _to_float(evidence)
     for finding in found.findings:
-        yield from _leaner(scene, scene.view, finding)
-    yield from untied(scene)
+        yield from _leaner(context, context.view, finding)
+    yield from untied(context)
 
 
-def _half_quantized(case: NodeEvidence) -> bool:
-    return len({operand.quantized for operand in case.operands}) > 1
+def _half_quantized(evidence: NodeEvidence) -> bool:
+    return len({operand.quantized for operand in evidence.operands}) > 1
 
 
-def _has_kernel(case: NodeEvidence) -> bool:
+def _has_kernel(evidence: NodeEvidence) -> bool:
     """Whether the builder has an INT8 kernel for this operator at all."""
-    if case.node.op in RECURRENT_OPS or (case.rtx and case.node.op == "ConvTranspose"):
+    if evidence.node.op in RECURRENT_OPS or (evidence.rtx and evidence.node.op == "ConvTranspose"):
         return False
-    return not (case.rtx and case.node.op == "Conv" and "sm75" in case.targets)
+    return not (evidence.rtx and evidence.node.op == "Conv" and "sm75" in evidence.targets)
 
 
-def _to_int8(case: NodeEvidence) -> Iterator[Candidate]:
-    wants = tuple(want for operand in case.operands if (want := _wanted(case, operand)) is not None)
-    if wants:
-        inputs = ", ".join(f"{want.slot.index} ({want.how.value})" for want in wants)
-        yield Candidate(subject=case.node.name, aim=Goal.INT8, text=f"quantize input {inputs}", wants=wants)
-    for operand in case.activations:
-        tie = _tied(case, operand)
+def _is_users_choice(evidence: NodeEvidence) -> bool:
+    """Whether the recipe says that this node, or everything that nodes read at run time, stays float."""
+    return evidence.weights_alone or any(
+        opinion.stance is Stance.VETO and opinion.rule in _OF_USER
+        for decision in evidence.decisions
+        for opinion in decision.opinions
+    )
+
+
+def _to_int8(evidence: NodeEvidence, goal: Goal) -> Iterator[Candidate]:
+    requests = tuple(
+        request for operand in evidence.operands if (request := _wanted(evidence, operand)) is not None
+    )
+    if requests:
+        inputs = ", ".join(f"{request.slot.index} ({request.how.value})" for request in requests)
+        yield Candidate(
+            subject=evidence.node.name, goal=goal, text=f"quantize input {inputs}", requests=requests
+        )
+    for operand in evidence.activations:
+        tie = _tied(evidence, operand)
         if tie:
             yield Candidate(
-                subject=case.node.name, aim=Goal.INT8, text="give all branches one scale", wants=tie
+                subject=evidence.node.name, goal=goal, text="give all branches one scale", requests=tie
             )
 
 
-def _wanted(case: NodeEvidence, operand: Operand) -> EditRequest | None:
+def _wanted(evidence: NodeEvidence, operand: Operand) -> EditRequest | None:
     """What an operand lacks for INT8; None where it is as it should be."""
-    slot = Slot(node=case.node.name, index=operand.index)
+    slot = Slot(node=evidence.node.name, index=operand.index)
     if operand.fixed:
         axis = output_axis(
-            case.node, operand.index, len(case.view.info(case.node.inputs[operand.index]).shape or ())
+            evidence.node,
+            operand.index,
+            len(evidence.view.info(evidence.node.inputs[operand.index]).shape or ()),
         )
         right = operand.quantized and "Cast" not in operand.moves
         crossed = None not in {operand.seen_axis, axis} and operand.seen_axis != axis
         return None if right and not crossed else EditRequest(slot=slot, how=Granularity.CHANNEL, axis=axis)
     if not operand.quantized:
-        return EditRequest(slot=slot, how=Granularity.TENSOR, scale=_largest_branch(case, operand))
+        return EditRequest(slot=slot, how=Granularity.TENSOR, scale=_largest_branch(evidence, operand))
     odd = operand.axis is not None or operand.scale_shape == (1,) or "Cast" in operand.moves
     return (
-        EditRequest(slot=slot, how=Granularity.TENSOR, scale=scale_of(case.view, operand.dequantize))
+        EditRequest(slot=slot, how=Granularity.TENSOR, scale=scale_of(evidence.view, operand.dequantize))
         if odd
         else None
     )
 
 
-def _to_float(case: NodeEvidence) -> Iterator[Candidate]:
+def _to_float(evidence: NodeEvidence) -> Iterator[Candidate]:
     """Take Q/DQ off a node that does not run INT8 anyhow."""
-    direct = [operand for operand in case.operands if operand.quantized and not operand.moves]
+    direct = [operand for operand in evidence.operands if operand.quantized and not operand.moves]
     if direct:
         yield Candidate(
-            subject=case.node.name,
-            aim=Goal.LEANER,
+            subject=evidence.node.name,
+            goal=Goal.LEANER,
             text="take Q/DQ off its inputs",
-            wants=tuple(
-                EditRequest(slot=Slot(node=case.node.name, index=operand.index), how=Granularity.FLOAT)
+            requests=tuple(
+                EditRequest(slot=Slot(node=evidence.node.name, index=operand.index), how=Granularity.FLOAT)
                 for operand in direct
             ),
         )
@@ -113,25 +133,25 @@ def output_axis(node: Node, index: int, rank: int) -> int | None:
     return rank - 1 if index else rank - 2
 
 
-def _branches(case: NodeEvidence, operand: Operand) -> tuple[Node, tuple[Node, ...]] | None:
+def _branches(evidence: NodeEvidence, operand: Operand) -> tuple[Node, tuple[Node, ...]] | None:
     """The Concat that feeds an operand and the DequantizeLinear of each branch; None where a branch has none."""
-    concat = case.view.producer(case.node.inputs[operand.index])
+    concat = evidence.view.producer(evidence.node.inputs[operand.index])
     if operand.quantized or concat is None or concat.op != "Concat":
         return None
-    makers = [case.view.producer(name) for name in concat.inputs]
+    makers = [evidence.view.producer(name) for name in concat.inputs]
     found = tuple(maker for maker in makers if maker is not None and maker.op == DEQUANTIZE)
     return (concat, found) if len(found) == len(makers) else None
 
 
-def _largest_branch(case: NodeEvidence, operand: Operand) -> float | None:
-    found = _branches(case, operand)
-    scales = [scale_of(case.view, node) for node in found[1]] if found else []
+def _largest_branch(evidence: NodeEvidence, operand: Operand) -> float | None:
+    found = _branches(evidence, operand)
+    scales = [scale_of(evidence.view, node) for node in found[1]] if found else []
     known = [scale for scale in scales if scale is not None]
     return max(known) if known and len(known) == len(scales) else None
 
 
-def _tied(case: NodeEvidence, operand: Operand) -> tuple[EditRequest, ...]:
-    found, scale = _branches(case, operand), _largest_branch(case, operand)
+def _tied(evidence: NodeEvidence, operand: Operand) -> tuple[EditRequest, ...]:
+    found, scale = _branches(evidence, operand), _largest_branch(evidence, operand)
     if found is None or scale is None:
         return ()
     concat = found[0]
@@ -141,42 +161,56 @@ def _tied(case: NodeEvidence, operand: Operand) -> tuple[EditRequest, ...]:
     )
 
 
-def _leaner(scene: AuditContext, view: GraphView, finding: Finding) -> Iterator[Candidate]:
+def _leaner(context: AuditContext, view: GraphView, finding: Finding) -> Iterator[Candidate]:
     """Take away the pairs that became a kernel of their own, or add the one that would spare the kernel."""
-    if finding.check not in _KERNEL_CHECKS | {"float_round_trip", "attention_not_fused"}:
+    if finding.check not in _KERNEL_CHECKS | {"float_round_trip", "attention_not_fused", "int8_in_float_out"}:
         return
-    layer = next((layer for layer in scene.kernels if layer.name == finding.subject), None)
+    layer = next((layer for layer in context.kernels if layer.name == finding.subject), None)
     if layer is None:
         return
-    if finding.check == "float_round_trip":
-        wants = tuple(_shortcuts(scene, view, layer))
+    goal = Goal.LEANER
+    if finding.check == "int8_in_float_out":
+        requests, text = tuple(_handed_over(view, layer)), "quantize its result for its reader"
+        goal = Goal.CHEAPER
+    elif finding.check == "float_round_trip":
+        requests = tuple(_shortcuts(context, view, layer))
         text = "quantize the shortcut"
     elif finding.check == "attention_not_fused":
-        wants = (*_products(scene, layer), *_scores(scene, layer), *_results(scene, layer))
-        text = (
-            "Q/DQ as the fused INT8 kernel wants it: both inputs of both products, the result, not the scores"
-        )
+        requests = (*_products(context, layer), *_scores(context, layer), *_results(context, layer))
+        text = "Q/DQ as the fused INT8 kernel requests it: both inputs of both products, the result, not the scores"
     else:
         # A node that runs INT8 needs its pairs, whatever kernel they cost.
-        running = {verdict.node for verdict in scene.verdicts if verdict.precision is DType.INT8}
-        wants = tuple(want for want in _pairs_of(view, layer) if want.slot.node not in running)
+        running = {verdict.node for verdict in context.verdicts if verdict.precision is DType.INT8}
+        requests = tuple(request for request in _pairs_of(view, layer) if request.slot.node not in running)
         text = "take away the Q/DQ that became a kernel"
-        if not wants and finding.check == "runtime_weights":
-            wants, text = tuple(_once(scene, layer)), "keep one pair on its weight"
-    if wants:
-        yield Candidate(subject=_anchor(layer), aim=Goal.LEANER, text=text, wants=wants)
+        if not requests and finding.check == "runtime_weights":
+            requests, text = tuple(_once(context, layer)), "keep one pair on its weight"
+    if requests:
+        yield Candidate(subject=_anchor(layer), goal=goal, text=text, requests=requests)
 
 
-def _once(scene: AuditContext, layer: EngineLayer) -> Iterator[EditRequest]:
+def _handed_over(view: GraphView, layer: EngineLayer) -> Iterator[EditRequest]:
+    """Inputs of other kernels' nodes that read what nodes of this kernel made, as floats."""
+    for name in sorted(layer.onnx_nodes):
+        node = view.by_name.get(name)
+        for output in node.outputs if node is not None else ():
+            for use in view.uses(output):
+                if use.node.name not in layer.onnx_nodes and use.node.op not in {QUANTIZE, DEQUANTIZE}:
+                    yield EditRequest(slot=Slot(node=use.node.name, index=use.index), how=Granularity.TENSOR)
+
+
+def _once(context: AuditContext, layer: EngineLayer) -> Iterator[EditRequest]:
     """Weights behind two pairs of which a layer holds one."""
     held = set(layer.onnx_nodes)
-    for case in scene.cases:
-        for operand in case.weights:
-            if operand.dequantize is not None and _stacked(case.view, operand.dequantize) & held:
-                rank = len(case.view.info(case.node.inputs[operand.index]).shape or ())
-                axis = output_axis(case.node, operand.index, rank)
+    for evidence in context.cases:
+        for operand in evidence.weights:
+            if operand.dequantize is not None and _stacked(evidence.view, operand.dequantize) & held:
+                rank = len(evidence.view.info(evidence.node.inputs[operand.index]).shape or ())
+                axis = output_axis(evidence.node, operand.index, rank)
                 yield EditRequest(
-                    slot=Slot(node=case.node.name, index=operand.index), how=Granularity.CHANNEL, axis=axis
+                    slot=Slot(node=evidence.node.name, index=operand.index),
+                    how=Granularity.CHANNEL,
+                    axis=axis,
                 )
 
 
@@ -209,39 +243,41 @@ def _pairs_of(view: GraphView, layer: EngineLayer) -> Iterator[EditRequest]:
                     yield EditRequest(slot=slot, how=Granularity.FLOAT)
 
 
-def _products(scene: AuditContext, layer: EngineLayer) -> Iterator[EditRequest]:
+def _products(context: AuditContext, layer: EngineLayer) -> Iterator[EditRequest]:
     """Float inputs of the two matrix products beside a softmax, where no placement meant them to be float."""
-    beside = (*scene.wiring.compute_before(layer), *scene.wiring.compute_after(layer))
+    beside = (*context.wiring.compute_before(layer), *context.wiring.compute_after(layer))
     names = {name for other in beside for name in other.onnx_nodes}
-    for case in scene.cases:
-        meant = bool(case.decisions) and not case.requested
-        if case.node.name in names and len(case.activations) > 1 and not meant:
-            for operand in case.activations:
+    for evidence in context.cases:
+        meant = bool(evidence.decisions) and not evidence.requested
+        if evidence.node.name in names and len(evidence.activations) > 1 and not meant:
+            for operand in evidence.activations:
                 if not operand.quantized:
                     yield EditRequest(
-                        slot=Slot(node=case.node.name, index=operand.index), how=Granularity.TENSOR
+                        slot=Slot(node=evidence.node.name, index=operand.index), how=Granularity.TENSOR
                     )
 
 
-def _scores(scene: AuditContext, layer: EngineLayer) -> Iterator[EditRequest]:
+def _scores(context: AuditContext, layer: EngineLayer) -> Iterator[EditRequest]:
     """Pairs between the first product and the softmax."""
-    products = {case.node.name for case in scene.cases}
-    if layer.inputs[0].dtype is DType.INT8 and scene.view is not None:
-        yield from (want for want in _pairs_of(scene.view, layer) if want.slot.node not in products)
+    products = {evidence.node.name for evidence in context.cases}
+    if layer.inputs[0].dtype is DType.INT8 and context.view is not None:
+        yield from (
+            request for request in _pairs_of(context.view, layer) if request.slot.node not in products
+        )
 
 
-def _results(scene: AuditContext, layer: EngineLayer) -> Iterator[EditRequest]:
+def _results(context: AuditContext, layer: EngineLayer) -> Iterator[EditRequest]:
     """Who reads the second product's result in float."""
-    for _, tensor in unquantized_results(scene, layer):
-        for use in scene.view.uses(tensor) if scene.view is not None else ():
+    for _, tensor in unquantized_results(context, layer):
+        for use in context.view.uses(tensor) if context.view is not None else ():
             if use.node.op != QUANTIZE:
                 yield EditRequest(slot=Slot(node=use.node.name, index=use.index), how=Granularity.TENSOR)
 
 
-def _shortcuts(scene: AuditContext, view: GraphView, layer: EngineLayer) -> Iterator[EditRequest]:
+def _shortcuts(context: AuditContext, view: GraphView, layer: EngineLayer) -> Iterator[EditRequest]:
     """Float inputs of Adds beside the kernel that only brings a result back to INT8."""
-    source = scene.wiring.round_trip_of(layer)
-    readers = scene.wiring.readers(source) if source is not None else []
+    source = context.wiring.round_trip_of(layer)
+    readers = context.wiring.readers(source) if source is not None else []
     for reader in readers:
         for name in reader.onnx_nodes if reader.name != layer.name else ():
             node = view.by_name.get(name)

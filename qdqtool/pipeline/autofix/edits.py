@@ -10,10 +10,11 @@ from qdqtool.graph.view import GraphView, Node
 
 
 class Goal(str, Enum):
-    """What an idea must reach to be kept."""
+    """What an candidate must reach to be kept."""
 
     INT8 = "the node runs INT8"
     LEANER = "a kernel vanishes"
+    CHEAPER = "kernels or bytes go, and none are added"
     CLOSER = "the result comes closer to the float model, at no cost"
 
 
@@ -46,16 +47,16 @@ class EditRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Candidate:
-    """One way to mend one finding; `subject` is a node where the aim is INT8, else a node, a layer or tensors."""
+    """One way to fix one finding; `subject` is a node where the goal is INT8, else a node, a layer or tensors."""
 
     subject: str
-    aim: Goal
+    goal: Goal
     text: str
-    wants: tuple[EditRequest, ...]
+    requests: tuple[EditRequest, ...]
 
     @property
     def key(self) -> tuple[str, str]:
-        """What tells it from other ideas, also after the graph has changed."""
+        """What tells it from other candidates, also after the graph has changed."""
         return self.subject, self.text
 
 

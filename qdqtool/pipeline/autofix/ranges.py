@@ -36,33 +36,35 @@ class Ranges:
         self._fixed = Operands(reference.view).fixed
         self._known: dict[_Key, NDArray[Any]] = {}
 
-    def resolve(self, wants: Iterable[EditRequest]) -> tuple[SlotEdit, ...] | str:
+    def resolve(self, requests: Iterable[EditRequest]) -> tuple[SlotEdit, ...] | str:
         """The edits that fulfil all wishes, or why there is no scale for one of them.
 
         A wish with a limit is left out where the tensor fills most of the range it has.
         """
         edits = []
-        for want in wants:
-            if want.how is Granularity.FLOAT:
-                edits.append(SlotEdit(slot=want.slot))
+        for request in requests:
+            if request.how is Granularity.FLOAT:
+                edits.append(SlotEdit(slot=request.slot))
                 continue
-            scales = (want.scale,) if want.scale is not None else self._scales(want)
+            scales = (request.scale,) if request.scale is not None else self._scales(request)
             if isinstance(scales, str):
                 return scales
-            if want.most is not None:
-                if scales[0] >= _FILLED * want.most:
+            if request.most is not None:
+                if scales[0] >= _FILLED * request.most:
                     continue
                 scales = scales[:1]
             if not all(isfinite(scale) and scale > 0 for scale in scales):
-                return f"the range of {want.slot} is not a positive number"
-            edits.append(SlotEdit(slot=want.slot, scales=scales, axis=want.axis if len(scales) > 1 else None))
+                return f"the range of {request.slot} is not a positive number"
+            edits.append(
+                SlotEdit(slot=request.slot, scales=scales, axis=request.axis if len(scales) > 1 else None)
+            )
         return tuple(edits)
 
-    def _scales(self, want: EditRequest) -> tuple[float, ...] | str:
-        node = self._model.view.by_name.get(want.slot.node)
-        if node is None or want.slot.index >= len(node.inputs):
-            return f"the float model has no input {want.slot}"
-        key = node.inputs[want.slot.index], want.axis if want.how is Granularity.CHANNEL else None
+    def _scales(self, request: EditRequest) -> tuple[float, ...] | str:
+        node = self._model.view.by_name.get(request.slot.node)
+        if node is None or request.slot.index >= len(node.inputs):
+            return f"the float model has no input {request.slot}"
+        key = node.inputs[request.slot.index], request.axis if request.how is Granularity.CHANNEL else None
         if key not in self._known:
             trouble = self._look(key)
             if trouble:

@@ -1,4 +1,4 @@
-"""Mends an engine's fallbacks and needless kernels, and writes the result as a run folder of its own."""
+"""Fixes an engine's fallbacks and needless kernels, and writes the result as a run folder of its own."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _BUILT = ("engine.plan", "build.log", "layers.txt", "model.retried.onnx")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FixRequest:
-    """What to mend.
+    """What to fix.
 
     Attributes:
         subject: a finished run folder, or a Q/DQ model.
@@ -90,23 +90,23 @@ def fix(order: FixRequest, on_build: OnBuild) -> tuple[FixReport, tuple[Finding,
     folder = RunFolder(order.out)
     with folder.locked(), _cache(order) as cache, tempfile.TemporaryDirectory(prefix="qdqtool-fix-") as bench:
         shapes, notes = _profiles(order.recipe, draft, samples)
-        workshop = CandidateBuilder(draft, order.recipe, samples, _request(order.recipe, shapes, cache))
-        search = _opened(order, workshop, Path(bench))
+        builder = CandidateBuilder(draft, order.recipe, samples, _request(order.recipe, shapes, cache))
+        search = _opened(order, builder, Path(bench))
         search.run(on_build)
-        _deliver(order, workshop, search, notes)
-        report = _report(order, search, workshop)
+        _deliver(order, builder, search, notes)
+        report = _report(order, search, builder)
         FIXES.write(folder / "fixes.json", report)
         return report, search.best.audit.findings
 
 
-def _opened(order: FixRequest, workshop: CandidateBuilder, bench: Path) -> Search:
+def _opened(order: FixRequest, builder: CandidateBuilder, bench: Path) -> Search:
     """The search with its first engine.
 
     Raises:
         BuildError: the subject itself is refused.
     """
     try:
-        return Search(workshop, bench, order.bounds)
+        return Search(builder, bench, order.bounds)
     except BuildError as error:
         raise BuildError(
             f"cannot be built as it is: {error.what}",
@@ -206,7 +206,7 @@ def _request(recipe: Recipe, shapes: tuple[InputProfile, ...], cache: Path) -> B
     )
 
 
-def _deliver(order: FixRequest, workshop: CandidateBuilder, search: Search, notes: tuple[str, ...]) -> None:
+def _deliver(order: FixRequest, builder: CandidateBuilder, search: Search, notes: tuple[str, ...]) -> None:
     """The files of a run folder for the best piece; with a placement also the report."""
     out, best = order.out, search.best
     made = best.folder
@@ -219,15 +219,15 @@ def _deliver(order: FixRequest, workshop: CandidateBuilder, search: Search, note
     log = read_log(out / "build.log")
     LOG.write(out / "log.json", log)
     write_events(log, out / "events.jsonl")
-    ENGINE.write(out / "layers.json", best.scene.engine)
+    ENGINE.write(out / "layers.json", best.context.engine)
     AUDIT.write(out / "findings.json", best.audit)
-    found = workshop.compare(out / (build.model or MODEL))
+    found = builder.compare(out / (build.model or MODEL))
     if found is not None:
         ACCURACY.write(out / "accuracy.json", found)
-    plan = workshop.draft.plan(best.edits)
+    plan = builder.draft.plan(best.edits)
     if plan is None:
         return
-    save(workshop.draft.reference, out / "model.prepared.onnx")
+    save(builder.draft.reference, out / "model.prepared.onnx")
     PLACEMENT.write(out / "placement.json", plan.placement)
     CALIBRATION.write(out / "calibration.json", plan.table)
     INSERTION.write(out / "insertion.json", Insertion(notes=best.notes))
@@ -251,9 +251,9 @@ def _tell(order: FixRequest) -> None:
     steps.report(RunContext(asked, RunFolder(order.out), NullProgress()))
 
 
-def _report(order: FixRequest, search: Search, workshop: CandidateBuilder) -> FixReport:
+def _report(order: FixRequest, search: Search, builder: CandidateBuilder) -> FixReport:
     notes: list[str] = []
-    samples, draft = workshop.samples, workshop.draft
+    samples, draft = builder.samples, builder.draft
     if samples is None:
         notes.append("accuracy was not measured: there were no samples")
     elif not samples.meaningful:

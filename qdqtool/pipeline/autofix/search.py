@@ -1,4 +1,4 @@
-"""Tries ideas in groups: a group that helps is kept with one build, one that does not is taken apart."""
+"""Tries candidates in groups: a group that helps is kept with one build, one that does not is taken apart."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from qdqtool.core.findings import Finding
 from qdqtool.core.fixes import Outcome, SlotEdit, Trial
 from qdqtool.core.placement import Slot
 from qdqtool.errors import BuildError, QdqError
-from qdqtool.pipeline.autofix.builder import CandidateBuilder, Piece, score
-from qdqtool.pipeline.autofix.candidates import ideas
+from qdqtool.pipeline.autofix.builder import BuiltModel, CandidateBuilder, score
+from qdqtool.pipeline.autofix.candidates import candidates
 from qdqtool.pipeline.autofix.drafts import merged
 from qdqtool.pipeline.autofix.edits import Candidate, Goal
 from qdqtool.pipeline.autofix.ranges import Ranges
@@ -56,7 +56,7 @@ class Bounds:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Attempt:
-    idea: Candidate
+    candidate: Candidate
     edits: tuple[SlotEdit, ...]
 
 
@@ -70,26 +70,26 @@ class Search:
         trials: what was tried.
     """
 
-    def __init__(self, workshop: CandidateBuilder, folder: Path, bounds: Bounds) -> None:
-        self._workshop = workshop
+    def __init__(self, builder: CandidateBuilder, folder: Path, bounds: Bounds) -> None:
+        self._builder = builder
         self._folder = folder
         self._bounds = bounds
         self._began = monotonic()
-        self._ranges = Ranges(workshop.draft.reference, workshop.samples)
+        self._ranges = Ranges(builder.draft.reference, builder.samples)
         self._answered: set[tuple[str, str]] = set()
         self._on_build: OnBuild = lambda _done, _total: None
         self.trials: list[Trial] = []
         # The first engine is what the search starts from; only what is built beyond it is a trial.
-        self.first = self.best = workshop.make({}, folder / "first", bounds.builds + 1)
+        self.first = self.best = builder.make({}, folder / "first", bounds.builds + 1)
         self._attempts = 0
         self._tell_given_up(self.best)
-        self.metric, self.accuracy = score(workshop.compare(self.first.model))
+        self.metric, self.accuracy = score(builder.compare(self.first.model))
         self.first_accuracy = self.accuracy
 
     @property
     def builds(self) -> int:
         """Engines built for trials so far."""
-        return self._workshop.builds - 1
+        return self._builder.builds - 1
 
     def run(self, on_build: OnBuild) -> None:
         """Try until nothing is left to try or the budget is used up."""
@@ -101,41 +101,45 @@ class Search:
     @property
     def _measures(self) -> bool:
         """Whether accuracy is measured and means something."""
-        samples = self._workshop.samples
+        samples = self._builder.samples
         return samples is not None and samples.meaningful and bool(self.metric)
 
     def _next(self) -> list[_Attempt]:
-        """The first unanswered idea of every subject; what makes nodes INT8 comes before what saves kernels."""
-        aims = set(Goal) if self._measures else set(Goal) - {Goal.CLOSER}
+        """The first unanswered candidate of every subject; what makes nodes INT8 comes before what saves kernels."""
+        goals = set(Goal) if self._measures else set(Goal) - {Goal.CLOSER}
         waiting = [
-            idea
-            for idea in ideas(self.best.scene, self.best.audit)
-            if idea.aim in aims and idea.key not in self._answered
+            candidate
+            for candidate in candidates(self.best.context, self.best.audit)
+            if candidate.goal in goals and candidate.key not in self._answered
         ]
-        return next(filter(None, (self._group(waiting, aim) for aim in Goal)), [])
+        return next(filter(None, (self._group(waiting, goal) for goal in Goal)), [])
 
-    def _group(self, waiting: Sequence[Candidate], aim: Goal) -> list[_Attempt]:
-        """Ideas of one aim and of different subjects that touch different inputs."""
+    def _group(self, waiting: Sequence[Candidate], goal: Goal) -> list[_Attempt]:
+        """Ideas of one goal and of different subjects that touch different inputs."""
         group: list[_Attempt] = []
         subjects: set[str] = set()
         slots: set[Slot] = set()
-        for idea in waiting:
-            if idea.aim is not aim or idea.subject in subjects:
+        for candidate in waiting:
+            if candidate.goal is not goal or candidate.subject in subjects:
                 continue
-            edits = self._ranges.resolve(idea.wants)
+            edits = self._ranges.resolve(candidate.requests)
             if isinstance(edits, str):
-                self._answer(Trial(subject=idea.subject, edit=idea.text, outcome=Outcome.REJECTED, why=edits))
-                self._answered.add(idea.key)
+                self._answer(
+                    Trial(
+                        subject=candidate.subject, edit=candidate.text, outcome=Outcome.NOT_TRIED, why=edits
+                    )
+                )
+                self._answered.add(candidate.key)
                 continue
             if not edits:
-                self._answered.add(idea.key)
+                self._answered.add(candidate.key)
                 continue
             touched = {edit.slot for edit in edits}
             if touched & slots:
                 continue
-            subjects.add(idea.subject)
+            subjects.add(candidate.subject)
             slots |= touched
-            group.append(_Attempt(idea=idea, edits=edits))
+            group.append(_Attempt(candidate=candidate, edits=edits))
         return group
 
     def _try(self, group: Sequence[_Attempt]) -> None:
@@ -162,24 +166,24 @@ class Search:
             return f"the {bounds.seconds:g} seconds of --time-budget are used up"
         return ""
 
-    def _judge(self, group: Sequence[_Attempt], made: Piece) -> None:
+    def _judge(self, group: Sequence[_Attempt], made: BuiltModel) -> None:
         missed = [attempt for attempt in group if not self._reached(attempt, made, group)]
         lost = sorted(self.best.int8 - made.int8)
         if missed and len(missed) < len(group):
             self._keep_apart(group, missed, made)
         elif missed:
-            self._split(group, self._shortfall(missed[0].idea, made))
+            self._split(group, self._shortfall(missed[0].candidate, made))
         elif lost:
             self._split(group, f"{', '.join(lost[:3])} ran INT8 before and does not any more")
         else:
             self._weigh(group, made)
 
-    def _make(self, group: Sequence[_Attempt]) -> Piece | str:
+    def _make(self, group: Sequence[_Attempt]) -> BuiltModel | str:
         """The engine with the edits of a group, or why there is none."""
         self._attempts += 1
         edits = merged(self.best.edits, (edit for attempt in group for edit in attempt.edits))
         try:
-            return self._workshop.make(
+            return self._builder.make(
                 edits, self._folder / str(self._attempts), self._bounds.builds - self.builds
             )
         except QdqError as error:
@@ -189,49 +193,52 @@ class Search:
         finally:
             self._on_build(self.builds, self._bounds.builds)
 
-    def _reached(self, attempt: _Attempt, made: Piece, group: Sequence[_Attempt]) -> bool:
-        if attempt.idea.aim is Goal.INT8:
-            return attempt.idea.subject in made.int8
-        if attempt.idea.aim is Goal.CLOSER:
+    def _reached(self, attempt: _Attempt, made: BuiltModel, group: Sequence[_Attempt]) -> bool:
+        if attempt.candidate.goal is Goal.INT8:
+            return attempt.candidate.subject in made.int8
+        if attempt.candidate.goal is Goal.CLOSER:
             return made.costs_no_more_than(self.best)
+        if attempt.candidate.goal is Goal.CHEAPER:
+            return made.costs_less_than(self.best)
         return made.audit.counts.kernels <= self.best.audit.counts.kernels - len(group)
 
-    def _shortfall(self, idea: Candidate, made: Piece) -> str:
-        if idea.aim is Goal.INT8:
-            verdict = next((one for one in made.audit.verdicts if one.node == idea.subject), None)
+    def _shortfall(self, candidate: Candidate, made: BuiltModel) -> str:
+        if candidate.goal is Goal.INT8:
+            verdict = next((one for one in made.audit.verdicts if one.node == candidate.subject), None)
             return "not INT8 either" if verdict is None else f"still {verdict.precision}: {verdict.reason}"
-        if idea.aim is Goal.CLOSER:
-            return f"{made.cost} instead of {self.best.cost}: it costs more"
+        if candidate.goal in {Goal.CLOSER, Goal.CHEAPER}:
+            gain = "it costs more" if candidate.goal is Goal.CLOSER else "nothing is saved"
+            return f"{made.cost} instead of {self.best.cost}: {gain}"
         return (
             f"{made.audit.counts.kernels} kernels instead of {self.best.audit.counts.kernels}: none vanished"
         )
 
-    def _keep_apart(self, group: Sequence[_Attempt], missed: list[_Attempt], made: Piece) -> None:
-        """Those that reached their aim again without the others; the others one by one."""
+    def _keep_apart(self, group: Sequence[_Attempt], missed: list[_Attempt], made: BuiltModel) -> None:
+        """Those that reached their goal again without the others; the others one by one."""
         self._try([attempt for attempt in group if attempt not in missed])
         for attempt in missed:
-            if attempt.idea.aim is Goal.INT8:
-                self._close(attempt, Outcome.REJECTED, self._shortfall(attempt.idea, made))
+            if attempt.candidate.goal is Goal.INT8:
+                self._close(attempt, Outcome.UNDONE, self._shortfall(attempt.candidate, made))
             else:
                 self._try([attempt])
 
     def _split(self, group: Sequence[_Attempt], why: str) -> None:
         if len(group) == 1:
-            self._close(group[0], Outcome.REJECTED, why)
+            self._close(group[0], Outcome.UNDONE, why)
             return
         middle = len(group) // 2
         self._try(group[:middle])
         self._try(group[middle:])
 
-    def _weigh(self, group: Sequence[_Attempt], made: Piece) -> None:
-        """Keep a group that reached its aims if accuracy stays."""
-        _, value = score(self._workshop.compare(made.model))
+    def _weigh(self, group: Sequence[_Attempt], made: BuiltModel) -> None:
+        """Keep a group that reached its goals if accuracy stays."""
+        _, value = score(self._builder.compare(made.model))
         drop = 0.0 if isinf(value) else self.first_accuracy - value
         if drop > self._bounds.max_drop:
             told = f"{self.metric} would fall from {self.first_accuracy:.4g} to {value:.4g}"
             self._split(group, f"{told}, allowed are {self._bounds.max_drop:g}")
             return
-        if group[0].idea.aim is Goal.CLOSER and not self._closer(value, made):
+        if group[0].candidate.goal is Goal.CLOSER and not self._closer(value, made):
             self._split(group, f"{self.metric} {value:.4g} instead of {self.accuracy:.4g}: hardly closer")
             return
         gained = f"{self.metric} {value:.4g} instead of {self.accuracy:.4g}"
@@ -239,35 +246,34 @@ class Search:
         self._tell_given_up(made)
         shutil.rmtree(before.folder, ignore_errors=True)
         for attempt in group:
-            closer = attempt.idea.aim is Goal.CLOSER
-            why = f"{gained}; {made.cost}" if closer else self._success(attempt.idea, before, made)
+            closer = attempt.candidate.goal is Goal.CLOSER
+            why = f"{gained}; {made.cost}" if closer else self._success(attempt.candidate, before, made)
             self._close(attempt, Outcome.KEPT, why)
 
-    def _closer(self, value: float, made: Piece) -> bool:
-        """Whether a result is worth an edit that mends no finding: it is closer, or a kernel has gone."""
+    def _closer(self, value: float, made: BuiltModel) -> bool:
+        """Whether a result is worth an edit that answers no finding: it is closer, or a kernel has gone."""
         least = _CLOSER_DB if self.metric == "sqnr_db" else 0.0
         return value > self.accuracy + least or made.audit.counts.kernels < self.best.audit.counts.kernels
 
-    def _success(self, idea: Candidate, before: Piece, made: Piece) -> str:
+    def _success(self, candidate: Candidate, before: BuiltModel, made: BuiltModel) -> str:
         accuracy = "accuracy not measured" if not self.metric else f"{self.metric} {self.accuracy:.4g}"
-        if idea.aim is Goal.INT8:
-            return f"runs INT8 in the new engine; {accuracy}"
-        kernels = before.audit.counts.kernels, made.audit.counts.kernels
-        return f"{kernels[1]} kernels instead of {kernels[0]}; {accuracy}"
+        if candidate.goal is Goal.INT8:
+            return f"runs INT8 in the new engine; {made.cost} instead of {before.cost}; {accuracy}"
+        return f"{made.cost} instead of {before.cost}; {accuracy}"
 
     def _close(self, attempt: _Attempt, outcome: Outcome, why: str) -> None:
-        self._answered.add(attempt.idea.key)
+        self._answered.add(attempt.candidate.key)
         self._answer(
             Trial(
-                subject=attempt.idea.subject,
-                edit=attempt.idea.text,
+                subject=attempt.candidate.subject,
+                edit=attempt.candidate.text,
                 outcome=outcome,
                 why=why,
                 edits=attempt.edits,
             )
         )
 
-    def _tell_given_up(self, piece: Piece) -> None:
+    def _tell_given_up(self, piece: BuiltModel) -> None:
         """Nodes that the builder itself had to be spared: each is a trial that a build has proven."""
         by_node: dict[str, list[SlotEdit]] = {}
         for edit in piece.given_up:
@@ -300,8 +306,8 @@ class Search:
         ]
 
 
-def _unanswered(findings: Iterable[Finding], told: set[str], piece: Piece) -> list[Finding]:
-    nodes = {layer.name: ", ".join(sorted(layer.onnx_nodes)) for layer in piece.scene.kernels}
+def _unanswered(findings: Iterable[Finding], told: set[str], piece: BuiltModel) -> list[Finding]:
+    nodes = {layer.name: ", ".join(sorted(layer.onnx_nodes)) for layer in piece.context.kernels}
     return [
         finding
         for finding in findings

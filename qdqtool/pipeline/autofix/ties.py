@@ -15,16 +15,16 @@ _NAMED = 3
 """Tensors of a tie that are spelled out."""
 
 
-def untied(scene: AuditContext) -> Iterator[Candidate]:
-    """One idea per tie of the placement; without a placement one per Concat whose branches share a scale."""
-    if scene.view is None:
+def untied(context: AuditContext) -> Iterator[Candidate]:
+    """One candidate per tie of the placement; without a placement one per Concat whose branches share a scale."""
+    if context.view is None:
         return
-    groups = _planned(scene.placement) if scene.placement else _concats(scene.view)
+    groups = _planned(context.placement) if context.placement else _concats(context.view)
     for subject, slots in groups:
-        wants = tuple(want for slot in slots if (want := _own(scene.view, slot)) is not None)
-        if len(wants) > 1:
+        requests = tuple(request for slot in slots if (request := _own(context.view, slot)) is not None)
+        if len(requests) > 1:
             yield Candidate(
-                subject=subject, aim=Goal.CLOSER, text="give each branch its own scale", wants=wants
+                subject=subject, goal=Goal.CLOSER, text="give each branch its own scale", requests=requests
             )
 
 

@@ -1,0 +1,159 @@
+"""Try the fixes of an audit with the real builder, and keep those that help.
+
+For every fallback, every node that placement left float and every needless kernel, the suggested edit is applied and
+built. It stays only if the node runs INT8, or kernels or bytes go, while accuracy stays within --max-drop. Edits are
+tried in groups, so that a group that helps costs one build. The result is a new run folder with the table of all
+trials; the old one is not touched.
+
+Stopped at any time, the same command goes on with the engines it has built.
+
+    qdqtool fix runs/mine --samples calibration/
+    qdqtool fix model.qdq.onnx --samples random:8 --budget 10 --out runs/fixed
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.table import Table
+
+    from qdqtool.core.fixes import FixReport, Metrics, Trial
+
+_ROOM = 140
+"""Columns from which a terminal has room for a table of four."""
+
+
+def fix(
+    subject: Annotated[Path, typer.Argument(help="Run folder or Q/DQ model.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="New run folder; default: SUBJECT-fixed.")
+    ] = None,
+    samples: Annotated[
+        str,
+        typer.Option(help="Samples for accuracy and missing ranges; 'none' measures nothing."),
+    ] = "random:8",
+    labels: Annotated[str | None, typer.Option(help="Class indices of the samples.")] = None,
+    max_drop: Annotated[
+        float, typer.Option(help="Points (with --labels), else dB of SQNR, that may be lost.", min=0.0)
+    ] = 1.0,
+    budget: Annotated[int, typer.Option(help="Engines built at most.", min=0)] = 20,
+    time_budget: Annotated[
+        float | None, typer.Option(help="Seconds after which nothing more is tried.", min=0.0)
+    ] = None,
+    build_cache: Annotated[Path | None, typer.Option(help="Folder of finished builds to share.")] = None,
+    sm: Annotated[
+        str, typer.Option(help="Architectures to build for, as 86,89; default: the recipe's.")
+    ] = "",
+    ignore: Annotated[list[str] | None, typer.Option(help="Code or name of a check to leave out.")] = None,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", help="Change one value of the recipe.")
+    ] = None,
+    fail_on: Annotated[
+        str, typer.Option(help="Exit with 1 from this severity on: error, warning, info, never.")
+    ] = "never",
+    as_json: Annotated[bool, typer.Option("--json", help="Print fixes.json instead of the table.")] = False,
+) -> int:
+    """Try the fixes of an audit with the real builder, and keep those that help."""
+    from qdqtool.cli.options import load_recipe
+    from qdqtool.cli.progress import Bars
+    from qdqtool.cli.screen import stderr
+    from qdqtool.cli.verdict import check_severity, findings_missed, tell
+    from qdqtool.core.kinds import FIXES
+    from qdqtool.pipeline.autofix.run import FixRequest, is_unfinished, recipe_of
+    from qdqtool.pipeline.autofix.run import fix as search
+    from qdqtool.pipeline.autofix.search import Bounds
+
+    check_severity(fail_on)
+    typed = [f"build.sm=[{sm}]"] if sm else []
+    typed += [f"audit.ignore=[{','.join(ignore)}]"] if ignore else []
+    method = recipe_of(subject)
+    folder = out or subject.with_name(f"{subject.name.removesuffix('.onnx')}-fixed")
+    request = FixRequest(
+        subject=subject,
+        out=folder,
+        recipe=load_recipe(None if method is None else str(method), [*(changes or ()), *typed]),
+        samples="" if samples == "none" else samples,
+        labels=labels,
+        bounds=Bounds(builds=budget, seconds=time_budget, max_drop=max_drop),
+        cache=build_cache,
+    )
+    if is_unfinished(folder):
+        note = f"goes on in {folder}, where an earlier search was stopped"
+        stderr().print(note, markup=False, highlight=False)
+    with Bars() as bars:
+        report, findings = search(request, lambda done, total: bars.show("build", done, total))
+    stderr().print(f"wrote {folder}", markup=False, highlight=False)
+    if as_json:
+        sys.stdout.write(FIXES.dump(report))
+    else:
+        _show(report)
+    return tell(findings_missed(findings, fail_on))
+
+
+def _show(report: FixReport) -> None:
+    from qdqtool.cli.screen import stdout, tables
+
+    if stdout().is_terminal and stdout().width < _ROOM:
+        lines: list[str] = [line for trial in report.trials for line in _told(trial)]
+    else:
+        lines = []
+        if report.trials:
+            tables().print(_table(report))
+    lines += (
+        "" if report.trials else "nothing to fix",
+        f"before: {_measured(report.before, report.metric)}",
+        f"after:  {_measured(report.after, report.metric)}",
+        _counted(report),
+        *(f"note: {note}" for note in report.notes),
+    )
+    for line in filter(None, lines):
+        stdout().print(line, markup=False, highlight=False)
+
+
+def _counted(report: FixReport) -> str:
+    from qdqtool.core.fixes import Outcome
+
+    kept, undone, left = (report.count(outcome) for outcome in Outcome)
+    return (
+        f"{kept + undone} tried: {kept} kept, {undone} undone; {left} not tried; "
+        f"{report.builds} of {report.budget} builds used"
+    )
+
+
+def _told(trial: Trial) -> Iterator[str]:
+    """A trial in lines, for a terminal too narrow for the table."""
+    yield f"{trial.outcome.value}: {trial.subject}"
+    if trial.edit:
+        yield f"    edit: {trial.edit}"
+    yield f"    why: {trial.why}"
+
+
+def _table(report: FixReport) -> Table:
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for title in ("outcome", "finding", "edit", "why"):
+        table.add_column(title, overflow="fold")
+    for trial in report.trials:
+        table.add_row(*map(escape, (trial.outcome.value, trial.subject, trial.edit or "-", trial.why)))
+    return table
+
+
+def _measured(standing: Metrics, metric: str) -> str:
+    size = "unknown" if standing.activation_bytes is None else f"{standing.activation_bytes:,}"
+    accuracy = "" if standing.accuracy is None else f", {metric} {standing.accuracy:.4g}"
+    return (
+        f"{standing.int8} of {standing.compute} compute nodes INT8, {standing.kernels} kernels, "
+        f"{standing.conversions} of them conversions, {size} activation bytes{accuracy}"
+    )
+
+
+PLUGIN = fix
