@@ -31,7 +31,6 @@ from checkout import ROOT
 from environment import environment
 
 from qdqtool.backends.ort import open_runner
-from qdqtool.core.operators import COMPUTE
 from qdqtool.core.recipe import Recipe
 from qdqtool.errors import QdqError
 from qdqtool.graph.insert import insert
@@ -42,6 +41,7 @@ from qdqtool.pipeline import recipes
 from qdqtool.pipeline.calibration import Calibration, CalibrationOrder
 from qdqtool.pipeline.request import RunRequest
 from qdqtool.pipeline.sweep import SweepOrder, sweep
+from qdqtool.trt.ops import PRODUCTS
 
 PACKAGES = ("onnxruntime==1.31.*", "nvidia-modelopt[onnx]==0.47.*")
 RIVALS = {"onnxruntime": ("minmax", "entropy", "percentile"), "modelopt": ("max", "entropy")}
@@ -304,7 +304,7 @@ def _left_float(model: Path, path: Path) -> tuple[str, ...]:
 
 
 def _compute(view: GraphView) -> list[Node]:
-    return [node for node in view.nodes if node.op in COMPUTE]
+    return [node for node in view.nodes if node.op in PRODUCTS]
 
 
 def _is_int8(node: Node, view: GraphView) -> bool:

@@ -45,11 +45,12 @@ from qdqtool.core.engine import EngineLayer
 from qdqtool.core.events import End
 from qdqtool.core.layer_names import parts
 from qdqtool.core.prediction import Prediction
+from qdqtool.core.target import Target
 from qdqtool.engine import read
 from qdqtool.graph.load import load
 from qdqtool.graph.model import Model
 from qdqtool.placement.predict.run import predict
-from qdqtool.placement.weighted import COMPUTE
+from qdqtool.trt.ops import PRODUCTS
 from tests.placement.building import Built, build, quantized
 
 TREX = "NVIDIA__TensorRT__tools__experimental__trt-engine-explorer__"
@@ -169,7 +170,7 @@ def held_out_graphs(
         yield f"{name} fp32", quantized(make())[0].proto
         if quick:
             continue
-        products = [node.name for node in make().graph.node if node.op_type in COMPUTE]
+        products = [node.name for node in make().graph.node if node.op_type in PRODUCTS]
         yield f"{name} fp16", quantized(make(), "fp16")[0].proto
         yield f"{name} third excluded", quantized(make(), exclude=tuple(products[1::3]))[0].proto
         yield f"{name} unrefused", quantized(make(), skip_rules=REFUSALS)[0].proto
@@ -186,8 +187,8 @@ def measure_rtx(graphs: Iterable[tuple[str, onnx.ModelProto]]) -> tuple[Score, S
             path = Path(folder) / "model.onnx"
             onnx.save(proto, path)
             model = load(path)
-        one = compare(name, model, dict(built.precision), "rtx")
-        two = _kernels(name, predict(model, "rtx"), built)
+        one = compare(name, model, dict(built.precision), Target())
+        two = _kernels(name, predict(model), built)
         precision.add(one)
         kernels.add(two)
         print(
@@ -224,10 +225,10 @@ def _kernels(name: str, prediction: Prediction, built: Built) -> Score:
     return score
 
 
-def compare(name: str, model: Model, actual: dict[str, str], profile: str) -> Score:
+def compare(name: str, model: Model, actual: dict[str, str], target: Target) -> Score:
     """Predicted against real precisions ("int8" or "float"; other words count as untold)."""
     score = Score()
-    for node in predict(model, profile).nodes:
+    for node in predict(model, target).nodes:
         if node.compute:
             _count(score, name, node.node, _word(node.precision), actual.get(node.node, ""))
     return score
@@ -318,9 +319,9 @@ def _judge(
         for node in parts(layer.name):
             if layer.inputs and not layer.name.startswith("Reformatting"):
                 actual[node] = "int8" if layer.inputs[0].dtype is DType.INT8 else "float"
-    one = compare(name, model, actual, "classic")
+    one = compare(name, model, actual, Target.parse("10"))
     precision.add(one)
-    two = _partition(name, model, predict(model, "classic"), layers)
+    two = _partition(name, model, predict(model, Target.parse("10")), layers)
     partition.add(two)
     print(f"{name}: precision {one.right} of {one.total}, layers {two.right} of {two.total}", file=sys.stderr)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.auditing.context import AuditContext
-from qdqtool.auditing.operands import MOVES
+from qdqtool.auditing.operands import reads_through
 from qdqtool.core.engine import EngineLayer
 from qdqtool.graph.find import QUANTIZE
 from qdqtool.graph.view import GraphView, Node
@@ -29,7 +29,7 @@ def _quantized(view: GraphView, tensor: str) -> bool:
         if not uses or view.is_output(name):
             return False
         for use in uses:
-            if use.node.op in MOVES:
+            if reads_through(view, use.node):
                 fresh = use.node.outputs[0]
                 if fresh not in seen:
                     seen.add(fresh)

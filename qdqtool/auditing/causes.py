@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from qdqtool.auditing.evidence import NodeEvidence
-from qdqtool.auditing.operands import RECURRENT_OPS, Operand
+from qdqtool.auditing.operands import Operand
 from qdqtool.core.placement import Stance
 from qdqtool.graph.view import Node
+from qdqtool.trt.ops import CASTS, RECURRENT, weight_axis
 
 _DQ = "DequantizeLinear"
-_HINDERING = frozenset({"Cast", "Pad"})
+_HINDERING = CASTS | {"Pad"}
 """What TensorRT for RTX does not look through on a weight, and Pad with another value than 0 nowhere."""
 
 
@@ -70,7 +71,7 @@ def _never(case: NodeEvidence) -> Iterator[Cause]:
             reason="classic TensorRT quantizes MatMul, not Einsum",
             fix="write it as MatMul with Transpose and Reshape around it (prepare.einsum does, where one MatMul suffices)",
         )
-    elif case.node.op in RECURRENT_OPS and not case.decisions:
+    elif case.node.op in RECURRENT and not case.decisions:
         yield Cause(
             reason=f"TensorRT has no INT8 kernel for {case.node.op}",
             fix=f"{_bare(case)}; FP16 (`qdqtool convert`) is the fastest it runs in",
@@ -215,8 +216,8 @@ def _weight_axis(case: NodeEvidence) -> Iterator[Cause]:
     """Per-channel weight scales on the wrong axis."""
     for operand in case.weights:
         rank = len(case.view.constant_shape(operand.source) or ())
-        wanted = _output_axis(case, operand, rank)
-        if operand.seen_axis is None or not rank or operand.seen_axis == wanted % rank:
+        wanted = weight_axis(case.node, operand.index, rank)
+        if None in {operand.seen_axis, wanted} or operand.seen_axis == wanted:
             continue
         behind = f" (axis {operand.seen_axis} behind {' and '.join(operand.moves)})" if operand.moves else ""
         yield Cause(
@@ -240,19 +241,6 @@ def _moved(case: NodeEvidence) -> Iterator[Cause]:
                 reason=f"{' and '.join(hindering)} between DequantizeLinear and input {operand.index}{hinders}",
                 fix="move Q/DQ behind it, so that DequantizeLinear feeds this node directly",
             )
-
-
-def _output_axis(case: NodeEvidence, operand: Operand, rank: int) -> int:
-    """The axis of the output channels of a weight."""
-    if case.node.op == "Conv":
-        return 0
-    if case.node.op == "ConvTranspose":
-        return 1
-    transposed = "transA" if operand.index == 0 else "transB"
-    last = rank - 1 if operand.index else rank - 2
-    if case.node.op == "Gemm" and case.node.attribute(transposed, 0):
-        last = 0 if operand.index else 1
-    return last
 
 
 _SEEN_IN_GRAPH: tuple[Callable[[NodeEvidence], Iterator[Cause]], ...] = (

@@ -6,38 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from qdqtool.graph.view import GraphView, Node
+from qdqtool.trt.ops import DEQUANTIZE, KEEPS_AXES, QUANTIZE, RECURRENT, value_preserving
 
-RECURRENT_OPS = frozenset({"GRU", "LSTM", "RNN"})
-COMPUTE_OPS = RECURRENT_OPS | {
-    "Attention",
-    "Conv",
-    "ConvTranspose",
-    "Einsum",
-    "Gemm",
-    "MatMul",
-    "MultiHeadAttention",
-}
-"""Operator types that get a verdict."""
-_Q, _DQ = "QuantizeLinear", "DequantizeLinear"
-MOVES = frozenset(
-    {
-        "Cast",
-        "DepthToSpace",
-        "Expand",
-        "Flatten",
-        "Identity",
-        "MaxPool",
-        "Pad",
-        "Reshape",
-        "Slice",
-        "SpaceToDepth",
-        "Split",
-        "Squeeze",
-        "Transpose",
-        "Unsqueeze",
-    }
-)
-"""Operators that give values they got: what a node reads through them is still what the DequantizeLinear gave."""
+_Q, _DQ = QUANTIZE, DEQUANTIZE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,6 +41,12 @@ class Operand:
         return self.dequantize is not None
 
 
+def reads_through(view: GraphView, node: Node) -> bool:
+    """Whether what is read behind `node` is still what a DequantizeLinear in front of it gave; any Pad counts."""
+    alone = node.op != "Concat" and value_preserving(view, node)
+    return alone or node.op in KEEPS_AXES or node.op == "Pad"
+
+
 class Operands:
     """Operands of the nodes of one graph."""
 
@@ -78,7 +55,7 @@ class Operands:
 
     def of(self, node: Node) -> tuple[Operand, ...]:
         """The inputs that take part in the products: two, or three for attention and recurrence (both weights)."""
-        wanted = 3 if "Attention" in node.op or node.op in RECURRENT_OPS else 2
+        wanted = 3 if "Attention" in node.op or node.op in RECURRENT else 2
         return tuple(
             self._operand(tensor, index) for index, tensor in enumerate(node.inputs[:wanted]) if tensor
         )
@@ -120,7 +97,7 @@ class Operands:
     def _through_moves(self, tensor: str) -> tuple[str, tuple[Node, ...]]:
         moves: list[Node] = []
         producer = self._view.producer(tensor)
-        while producer is not None and producer.op in MOVES:
+        while producer is not None and reads_through(self._view, producer):
             moves.append(producer)
             tensor = producer.inputs[0]
             producer = self._view.producer(tensor)
@@ -136,6 +113,6 @@ def _seen(axis: int | None, moves: tuple[Node, ...], rank: int) -> int | None:
         if move.op == "Transpose":
             order = move.attribute("perm", tuple(range(rank))[::-1])
             axis = list(order).index(axis) if axis in order else rank
-        elif move.op not in {"Cast", "Identity", "Pad"}:
+        elif move.op not in KEEPS_AXES | {"Pad"}:
             return None
     return axis

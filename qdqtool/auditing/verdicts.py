@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from qdqtool.auditing.causes import causes
 from qdqtool.auditing.evidence import NodeEvidence
-from qdqtool.auditing.operands import COMPUTE_OPS, Operands
+from qdqtool.auditing.operands import Operands
 from qdqtool.auditing.regions import is_opaque, region_around
 from qdqtool.core.advice import joined
 from qdqtool.core.dtypes import DType
@@ -17,6 +17,7 @@ from qdqtool.core.findings import NodeVerdict, Verdict
 from qdqtool.core.join import LayerMatch, join
 from qdqtool.core.placement import Decision, Placement
 from qdqtool.graph.view import GraphView
+from qdqtool.trt.ops import COMPUTE
 
 _RTX_KINDS = frozenset({"correlation", "deconv", "runtime_fusion"})
 """Kinds of layers that only TensorRT for RTX prints."""
@@ -49,7 +50,7 @@ def cases(
     view: GraphView, engine: Engine, placement: Placement | None, *, targets: tuple[str, ...] = ()
 ) -> tuple[NodeEvidence, ...]:
     """Every compute node with its evidence, in graph order."""
-    nodes = [node for node in view.nodes if node.op in COMPUTE_OPS]
+    nodes = [node for node in view.nodes if node.op in COMPUTE]
     holders = join(engine, frozenset(node.name for node in nodes))
     operands = Operands(view)
     shared = Counter(layer.name for found in holders.values() for layer in found.compute)

@@ -10,7 +10,7 @@ from qdqtool.buildlog.names import Names
 from qdqtool.buildlog.records import Layer
 from qdqtool.core.dtypes import DType
 from qdqtool.core.events import ComputeNode, End
-from qdqtool.core.operators import COMPUTE
+from qdqtool.trt.ops import PRODUCTS
 
 
 class Precisions:
@@ -33,7 +33,7 @@ class Precisions:
 
     def all(self) -> tuple[ComputeNode, ...]:
         """A verdict for every compute node of the model, in its order."""
-        return tuple(self._judge(node) for node in self._graph.nodes if node.op in COMPUTE)
+        return tuple(self._judge(node) for node in self._graph.nodes if node.op in PRODUCTS)
 
     def _judge(self, node: Node) -> ComputeNode:
         rows = self._fused.get(node.name, [])

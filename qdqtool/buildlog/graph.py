@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 
-_QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+from qdqtool.trt.ops import CASTS, MAY_MOVE, MOVING, QDQ, QUANTIZE
 
 
 class Node:
@@ -37,7 +37,7 @@ class Graph:
 
     def __init__(self, blocks: Sequence[Block], inputs: Iterable[str]) -> None:
         self._blocks = blocks
-        self.qdq = tuple((name, op) for name, op, _, _ in blocks if op in (_QUANTIZE, _DEQUANTIZE))
+        self.qdq = tuple((name, op) for name, op, _, _ in blocks if op in QDQ)
         self._inputs = frozenset(inputs)
 
     @cached_property
@@ -99,15 +99,15 @@ class Graph:
             if not waiting:
                 break
             for reader in self.readers(waiting.pop()):
-                if reader.op == _QUANTIZE:
+                if reader.op == QUANTIZE:
                     found.append(reader.name)
-                elif reader.op in _COMMUTING:
+                elif reader.op in MAY_MOVE:
                     waiting.append(reader.name)
         return tuple(found)
 
     def quantizer_behind(self, name: str) -> str:
         """The Q that directly reads what a DQ makes, or "" where there is none."""
-        return next((reader.name for reader in self.readers(name) if reader.op == _QUANTIZE), "")
+        return next((reader.name for reader in self.readers(name) if reader.op == QUANTIZE), "")
 
     def producers_of_inputs(self, name: str) -> tuple[str, ...]:
         """For each input of a node, the name of the node that makes it ("" for inputs and initializers)."""
@@ -116,23 +116,8 @@ class Graph:
         return tuple(maker.name if maker else "" for maker in makers)
 
 
-_PASSING = frozenset({_QUANTIZE, "Cast", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Identity"})
+_PASSING = MOVING | CASTS | {QUANTIZE}
 """Operators that carry a constant without making it another one."""
-_COMMUTING = frozenset(
-    {
-        "MaxPool",
-        "Reshape",
-        "Transpose",
-        "Squeeze",
-        "Unsqueeze",
-        "Slice",
-        "Resize",
-        "Flatten",
-        "Split",
-        "Concat",
-    }
-)
-"""Operators that a Q can move across."""
 _FAR = 64
 """Nodes looked at behind one node."""
 

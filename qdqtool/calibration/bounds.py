@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from qdqtool.trt.ops import carried_inputs, carried_outputs, hard_bound
+
 if TYPE_CHECKING:
     from qdqtool.graph.view import GraphView, Node
 
@@ -24,36 +26,26 @@ class Bound:
     saturates: bool
 
 
-_SATURATING = {"Sigmoid": 1.0, "HardSigmoid": 1.0, "Softmax": 1.0, "Tanh": 1.0}
-_CARRIERS = frozenset(
-    {"Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Slice", "MaxPool", "Identity"}
-)
-
-
 def bounds(view: GraphView) -> dict[str, Bound]:
-    """The bounded tensors of a graph; layout operators and MaxPool pass a bound on."""
-    found: dict[str, Bound] = {}
+    """The bounded tensors of a graph; operators that only move values pass a bound on, a Concat the largest."""
+    bounded: dict[str, Bound] = {}
     for node in view.nodes:
-        bound = found.get(node.inputs[0]) if node.op in _CARRIERS and node.inputs else _own(node, view)
+        bound = _passed_on(view, node, bounded) or _own(view, node)
         if bound is not None:
-            found[node.outputs[0]] = bound
-    return found
+            bounded |= dict.fromkeys(carried_outputs(node), bound)
+    return bounded
 
 
-def _own(node: Node, view: GraphView) -> Bound | None:
-    if node.op in _SATURATING:
-        return Bound(amax=_SATURATING[node.op], op=node.op, saturates=True)
-    if node.op == "Clip":
-        limits = [_limit(node, view, index, name) for index, name in ((1, "min"), (2, "max"))]
-        if limits[0] is not None and limits[1] is not None:
-            largest = max(abs(limits[0]), abs(limits[1]))
-            return Bound(amax=largest, op="Clip", saturates=False) if largest > 0 else None
-    return None
+def _passed_on(view: GraphView, node: Node, bounded: dict[str, Bound]) -> Bound | None:
+    """The bound of all inputs whose values `node` hands on; None where one of them has none."""
+    given = [bounded.get(node.inputs[index]) for index in carried_inputs(view, node)]
+    known = [bound for bound in given if bound is not None]
+    if not known or len(known) < len(given):
+        return None
+    largest = max(known, key=lambda bound: bound.amax)
+    return Bound(amax=largest.amax, op=largest.op, saturates=any(bound.saturates for bound in known))
 
 
-def _limit(node: Node, view: GraphView, index: int, name: str) -> float | None:
-    """A limit of Clip: an input from opset 11 on, an attribute before."""
-    if name in node.attributes:
-        return float(node.attributes[name])
-    value = view.constant(node.inputs[index]) if len(node.inputs) > index and node.inputs[index] else None
-    return None if value is None or value.size != 1 else float(value.reshape(-1)[0])
+def _own(view: GraphView, node: Node) -> Bound | None:
+    limit = hard_bound(view, node)
+    return None if limit is None else Bound(amax=limit[0], op=node.op, saturates=limit[1])

@@ -17,6 +17,7 @@ from qdqtool.calibration.histograms import Histograms
 from qdqtool.calibration.session import processors
 from qdqtool.calibration.weights import NEVER_FIRED, weight_range
 from qdqtool.core.calibration import CalibrationTable, TensorRange
+from qdqtool.core.equivalence import classes
 from qdqtool.core.placement import Placement, SlotKind
 from qdqtool.core.recipe import CalibrationOptions
 from qdqtool.errors import InputFileError, UsageError
@@ -122,16 +123,9 @@ def _shared_out(function: Callable[[Given], Made], work: Sequence[Given]) -> lis
 
 def groups(placement: Placement) -> tuple[tuple[str, ...], ...]:
     """The quantized activations, those that must share a range together; sorted."""
-    group_of: dict[str, set[str]] = {}
-    for decision in placement.quantized:
-        if decision.kind is SlotKind.ACTIVATION:
-            group_of.setdefault(decision.tensor, {decision.tensor})
-    for tie in placement.ties:
-        if not any(name in group_of for name in tie.tensors):
-            continue
-        joined = set(tie.tensors).union(*(group_of.get(name, set()) for name in tie.tensors))
-        group_of.update(dict.fromkeys(joined, joined))
-    return tuple(sorted({tuple(sorted(group)) for group in group_of.values()}))
+    activations = {entry.tensor for entry in placement.quantized if entry.kind is SlotKind.ACTIVATION}
+    shared = classes([*((name,) for name in activations), *(tie.tensors for tie in placement.ties)])
+    return tuple(sorted(tuple(sorted(group)) for group in shared if group & activations))
 
 
 @dataclass(frozen=True)

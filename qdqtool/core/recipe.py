@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from qdqtool.core.target import Target
+from qdqtool.errors import UsageError
 
 Pair = tuple[int, int]
 
@@ -22,6 +25,14 @@ def _words(value: object) -> object:
 
 def _word(value: object) -> object:
     return str(value) if isinstance(value, int) else value
+
+
+def _target(value: str) -> str:
+    """One spelling per builder."""
+    try:
+        return Target.parse(value).name
+    except UsageError as error:
+        raise ValueError(f"{error.what}; {error.fix}") from error
 
 
 Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
@@ -113,10 +124,15 @@ class PlacementOptions(Section):
     """What weighted nodes read at run time; float quantizes weights alone, and the arithmetic stays float."""
     skip_rules: Words = ()
     """Rules that are not asked."""
-    target: Annotated[Literal["rtx", "8", "10", "11"], BeforeValidator(_word)] = "rtx"
-    """The builder whose abilities count: TensorRT for RTX, or a TensorRT release."""
+    target: Annotated[str, BeforeValidator(_word), AfterValidator(_target)] = "rtx"
+    """The builder whose abilities count: rtx, a family of TensorRT (8, 10, 11) or a release (8.6.1, 10.13)."""
     sm: Words = ()
     """GPU architectures whose abilities count, as "75"; empty means SM80 and newer."""
+
+    @property
+    def builder(self) -> Target:
+        """Target and architectures together."""
+        return Target.parse(self.target, self.sm, where="place.sm")
 
 
 class CalibrationOptions(Section):

@@ -12,16 +12,16 @@ from dataclasses import replace
 from qdqtool.core.buildlog import LogNetwork, LogNode
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Engine, EngineLayer, EngineTensor, Role
-from qdqtool.core.operators import COMPUTE
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.engine.weights import RESULT
+from qdqtool.trt.ops import PRODUCTS
 
 FORMAT = "as the log shows it"
 
 
 def with_weights(engine: Engine, network: LogNetwork) -> Engine:
     """`engine` whose compute layers have the weight and bias of the one node they hold, where they state none."""
-    nodes = {node.name: node for node in network.nodes if node.op in COMPUTE and len(node.inputs) > 1}
+    nodes = {node.name: node for node in network.nodes if node.op in PRODUCTS and len(node.inputs) > 1}
     running = _running(network)
     return replace(engine, layers=tuple(_completed(layer, nodes, running) for layer in engine.layers))
 

@@ -8,11 +8,11 @@ import numpy as np
 import onnx
 
 from qdqtool.graph.edit import Edit
+from qdqtool.trt.ops import BIASED
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm"})
 _EPSILON = 1e-5
 
 
@@ -29,7 +29,7 @@ def fold_batchnorm(edit: Edit) -> int:
         if norm.op_type != "BatchNormalization" or norm.domain:
             continue
         before = makers.get(norm.input[0])
-        if before is None or before.op_type not in _WEIGHTED or before.domain:
+        if before is None or before.op_type not in BIASED or before.domain:
             continue
         alone = len(readers[norm.input[0]]) == 1 and norm.input[0] not in pinned
         affine = _affine(norm, edit) if alone else None

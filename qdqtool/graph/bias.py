@@ -13,9 +13,8 @@ from qdqtool.errors import InputFileError
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView, Node
+from qdqtool.trt.ops import BIASED
 
-CHANNEL_AXIS = {"Conv": 1, "ConvTranspose": 1, "Gemm": -1}
-"""Where the output channels of each operator lie."""
 BIAS = 2
 """Number of the bias input."""
 
@@ -25,7 +24,7 @@ def shiftable(view: GraphView) -> tuple[Node, ...]:
     return tuple(
         node
         for node in view.nodes
-        if node.op in CHANNEL_AXIS and node.attribute("beta", 1.0) == 1.0 and _has_plain_bias(view, node)
+        if node.op in BIASED and node.attribute("beta", 1.0) == 1.0 and _has_plain_bias(view, node)
     )
 
 
@@ -39,7 +38,7 @@ def shift_biases(model: Model, shifts: Iterable[NodeShift]) -> Model:
     nodes = {node.name: node for node in edit.nodes}
     for entry in shifts:
         node = nodes.get(entry.node)
-        if node is None or node.op_type not in CHANNEL_AXIS:
+        if node is None or node.op_type not in BIASED:
             raise InputFileError(
                 f"has no layer called {entry.node!r} whose bias could be shifted",
                 fix="measure the shifts on this model again",

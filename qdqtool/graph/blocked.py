@@ -16,24 +16,9 @@ import onnx
 
 from qdqtool.graph.view import GraphView
 from qdqtool.io.files import write_bytes
+from qdqtool.trt.ops import BLOCKED, BLOCKED_ELEMENTWISE
 
 DOMAIN: Final = "com.microsoft.nchwc"
-_SAME_CHANNELS: Final = frozenset(
-    {"MaxPool", "AveragePool", "Upsample", "Add", "Sum", "Mul", "Relu", "Clip", "Sigmoid", "Tanh"}
-)
-"""Operators between blocked tensors that hand on the channels of their first input."""
-_UNTOUCHED: Final = _SAME_CHANNELS | {
-    "BatchNormalization",
-    "Concat",
-    "GlobalAveragePool",
-    "GlobalMaxPool",
-    "HardSigmoid",
-    "HardSwish",
-    "Identity",
-    "LeakyRelu",
-    "Resize",
-}
-"""Operators that onnxruntime runs on blocks, or fuses into what does."""
 
 
 def may_be_blocked(view: GraphView, tensors: Iterable[str]) -> bool:
@@ -50,7 +35,7 @@ def may_be_blocked(view: GraphView, tensors: Iterable[str]) -> bool:
         seen.add(name)
         if node.op == "Conv":
             return True
-        if node.op in _UNTOUCHED:
+        if node.op in BLOCKED:
             waiting.extend(node.inputs)
     return False
 
@@ -90,7 +75,7 @@ def _channels(node: Any, makers: dict[str, Any], channels: dict[str, int]) -> in
     while node is not None:
         if node.domain == DOMAIN and node.op_type == "Conv":
             return channels.get(node.input[1])
-        if node.op_type not in _SAME_CHANNELS or not node.input:
+        if node.op_type not in BLOCKED_ELEMENTWISE or not node.input:
             return None
         node = makers.get(node.input[0])
     return None

@@ -11,25 +11,12 @@ import onnx
 from onnx.reference import ReferenceEvaluator
 
 from qdqtool.graph.walk import bodies
+from qdqtool.trt.ops import NOT_FOLDED
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _log = logging.getLogger(__name__)
-_KEPT = frozenset(
-    {
-        "QuantizeLinear",
-        "DequantizeLinear",
-        "DynamicQuantizeLinear",
-        "RandomNormal",
-        "RandomNormalLike",
-        "RandomUniform",
-        "RandomUniformLike",
-        "Multinomial",
-        "Bernoulli",
-        "Dropout",
-    }
-)
 
 
 def computable(node: onnx.NodeProto) -> bool:
@@ -38,7 +25,7 @@ def computable(node: onnx.NodeProto) -> bool:
     Q/DQ nodes do too, but must be there for TensorRT to see.
     """
     foreign = node.domain not in {"", "ai.onnx"}
-    return not foreign and node.op_type not in _KEPT and not any(True for _ in bodies(node))
+    return not foreign and node.op_type not in NOT_FOLDED and not any(True for _ in bodies(node))
 
 
 def compute(

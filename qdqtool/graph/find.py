@@ -10,37 +10,15 @@ from qdqtool.core.placement import Slot, SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView, Node
+from qdqtool.trt.ops import DEQUANTIZE, KEEPS_AXES, QDQ, QUANTIZE, computes_integers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+__all__ = ["DEQUANTIZE", "QUANTIZE", "find", "quantized_ops"]
 _FARTHEST = 16
 """Casts and Identities between a stored scale and its reader that are looked through."""
 _DOMAINS = frozenset({"", "ai.onnx", "com.microsoft"})
-INTEGER_OPS = frozenset(
-    {
-        QUANTIZE,
-        DEQUANTIZE,
-        "DynamicQuantizeLinear",
-        "ConvInteger",
-        "MatMulInteger",
-        "QLinearConv",
-        "QLinearMatMul",
-        "QLinearAdd",
-        "QLinearMul",
-        "QLinearConcat",
-        "QLinearGlobalAveragePool",
-        "QLinearAveragePool",
-        "QLinearLeakyRelu",
-        "QLinearSigmoid",
-        "QLinearSoftmax",
-        "QGemm",
-        "DynamicQuantizeMatMul",
-        "MatMulIntegerToFloat",
-    }
-)
-"""Operators that make, read or compute with integers that stand for real numbers."""
 
 
 def find(model: Model) -> tuple[QdqPair, ...]:
@@ -61,7 +39,9 @@ def find(model: Model) -> tuple[QdqPair, ...]:
 
 def quantized_ops(model: Model) -> tuple[str, ...]:
     """Operator types of the main graph that already compute with integers, sorted; empty for a float model."""
-    return tuple(sorted({node.op for node in model.view.nodes if node.op in INTEGER_OPS}))
+    return tuple(
+        sorted({node.op for node in model.view.nodes if computes_integers(node.op) or node.op in QDQ})
+    )
 
 
 def _is(node: Node, op: str) -> bool:
@@ -109,7 +89,7 @@ def _constant(tensor: str, view: GraphView) -> NDArray[Any] | None:
     """A constant, also one behind an Identity or a Cast, which parsers fold; None for a computed value."""
     for _ in range(_FARTHEST):
         value, node = view.constant(tensor), view.producer(tensor)
-        if value is not None or node is None or node.op not in {"Cast", "Identity"} or not node.inputs:
+        if value is not None or node is None or node.op not in KEEPS_AXES or not node.inputs:
             return value
         tensor = node.inputs[0]
     return None

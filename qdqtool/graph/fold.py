@@ -11,6 +11,7 @@ from qdqtool.graph.compute import computable, compute
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
 from qdqtool.graph.weight import byte_size
+from qdqtool.trt.ops import SHAPE_READERS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -62,7 +63,7 @@ def _sweep(edit: Edit, model: Model) -> int:
 
 def _known_shape(node: onnx.NodeProto, model: Model) -> dict[str, NDArray[Any]] | None:
     """The value of Shape or Size when every dimension is a number."""
-    if node.op_type not in {"Shape", "Size"}:
+    if node.op_type not in SHAPE_READERS:
         return None
     info = model.view.info(node.input[0])
     if info.shape is None or not info.is_static:

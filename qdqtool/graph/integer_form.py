@@ -23,13 +23,13 @@ import numpy as np
 import onnx
 
 from qdqtool.core.dtypes import DType
-from qdqtool.core.operators import COMPUTE
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.find import QUANTIZE
 from qdqtool.graph.integer_operands import Operand, Operands, attribute
 from qdqtool.graph.integer_sums import axes, cut, is_exact, windows
 from qdqtool.graph.model import Model
 from qdqtool.graph.wide_regions import Regions, Wide, widen
+from qdqtool.trt.ops import CONVOLUTIONS, PRODUCTS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -71,7 +71,7 @@ def integer_form(model: Model, regions: Regions | None = None, *, reciprocal: bo
     """
     writer = _Writer(model)
     found: dict[str, list[str]] = {"exact": [], "rounded": [], "left": []}
-    for node in [node for node in writer.edit.nodes if node.op_type in COMPUTE]:
+    for node in [node for node in writer.edit.nodes if node.op_type in PRODUCTS]:
         found[writer.rewrite(node)].append(node.name)
     widen(writer.edit, writer.wide, regions, model.path)
     if reciprocal:
@@ -208,7 +208,7 @@ class _Writer:
             )
             edit.node("Mul", [tensor, factor], [scaled], name=f"{name}_beta")
             tensor = scaled
-        if node.op_type not in {"Conv", "ConvTranspose"}:
+        if node.op_type not in CONVOLUTIONS:
             return tensor
         shape = np.array([1, -1, *[1] * (self._rank(node.output[0]) - 2)], np.int64)
         shaped = edit.fresh(f"{name}_shaped")
@@ -247,7 +247,7 @@ def _output_scale(node: onnx.NodeProto, weights: Operand, rank: int) -> NDArray[
         return scale
     if weights.value is None or weights.axis != axes(node, weights.value.ndim).output:
         return None
-    if node.op_type not in {"Conv", "ConvTranspose"}:
+    if node.op_type not in CONVOLUTIONS:
         return scale
     if rank < 3:
         return None

@@ -9,6 +9,8 @@ import numpy as np
 import onnx
 
 from qdqtool.graph.integer_operands import attribute
+from qdqtool.graph.view import node_of
+from qdqtool.trt.ops import CONVOLUTIONS, weight_axis
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,17 +40,13 @@ class Axes:
 
 def axes(node: onnx.NodeProto, rank: int) -> Axes:
     """The axes of a Conv, ConvTranspose, Gemm or MatMul whose weights have `rank` dimensions."""
-    if node.op_type == "Conv":
-        return Axes(output=0, summed=1, source=1, cuttable=attribute(node, "group", 1) == 1)
-    if node.op_type == "ConvTranspose":
-        return Axes(output=1, summed=0, source=1, cuttable=attribute(node, "group", 1) == 1)
-    if node.op_type == "Gemm":
-        turned = attribute(node, "transB", 0)
-        return Axes(
-            output=0 if turned else 1,
-            summed=1 if turned else 0,
-            source=0 if attribute(node, "transA", 0) else 1,
-        )
+    known = node_of(node)
+    output = weight_axis(known, 1, rank)
+    if node.op_type in CONVOLUTIONS:
+        first = int(node.op_type == "ConvTranspose")
+        return Axes(output=first, summed=1 - first, source=1, cuttable=attribute(node, "group", 1) == 1)
+    if node.op_type == "Gemm" and output is not None:
+        return Axes(output=output, summed=1 - output, source=0 if attribute(node, "transA", 0) else 1)
     return Axes(output=max(0, rank - 1), summed=max(0, rank - 2), source=-1)
 
 

@@ -18,7 +18,7 @@ from qdqtool.core.placement import Slot
 from qdqtool.core.quant_format import MXFP8, NVFP4, of_dtype
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.encode import STORED_AS, decode, effective
-from qdqtool.graph.find import DEQUANTIZE, INTEGER_OPS, QUANTIZE
+from qdqtool.graph.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.lower import (
     FLOAT_TYPES,
     FP4_DYNAMIC,
@@ -30,6 +30,7 @@ from qdqtool.graph.lower import (
 from qdqtool.graph.model import Model
 from qdqtool.graph.quantized import Quantization, QuantizedGraph
 from qdqtool.graph.view import Node
+from qdqtool.trt.ops import computes_integers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -174,7 +175,7 @@ class _Reader:
                 self._note(Kind.LONE_QUANTIZE, node)
         elif node.op in {QUANTIZE, DEQUANTIZE}:
             self._note(Kind.DOMAIN, node)
-        elif node.op in INTEGER_OPS:
+        elif computes_integers(node.op):
             self._note(Kind.INTEGER_OPERATOR, node)
         elif {QUANTIZE, DEQUANTIZE}.intersection(self._view.body_ops(node)):
             self._note(Kind.BODY, node)

@@ -15,12 +15,13 @@ from collections.abc import Iterable
 import onnx
 
 from qdqtool.graph.model import Model
+from qdqtool.trt.ops import LAYOUT, QDQ
 
 _SCOPES = "pkg.torch.onnx.name_scopes"
 _QUANTIZER = re.compile(r"^(_?(input|weight|output|\w+_bmm)_quantizer|weight_fake_quant|quant)(_\d+)*$")
 _KERAS = re.compile(r"^(?:StatefulPartitionedCall/)?(?:[\w.-]+/)?quant_([\w.-]+)/")
 _WEIGHT = re.compile(r"^([A-Za-z_][\w.]*)\.(?:weight|bias)(?:_fake_quant\.scale|_\w+)?$")
-_BETWEEN = frozenset({"QuantizeLinear", "DequantizeLinear", "Transpose"})
+_BETWEEN = QDQ | LAYOUT
 """Operators between a weight and the node that computes with it."""
 _MOST = 10_000
 """Characters of metadata that are looked at."""

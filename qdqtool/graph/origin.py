@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from qdqtool.graph.model import Model
+from qdqtool.trt.ops import QDQ
 
 _NAMES = (
     ("pytorch-quantization", re.compile(r"(^|/)_(input|weight)_quantizer(_\d+)?/")),
@@ -18,7 +19,7 @@ _PRODUCERS = (("quark", "quark"), ("tf2onnx", "tf2onnx"), ("onnx.quantize", "onn
 
 def origin(model: Model) -> str:
     """The tool's name; "" where neither names nor producer tell."""
-    quantizers = [node.name for node in model.view.nodes if node.op in {"QuantizeLinear", "DequantizeLinear"}]
+    quantizers = [node.name for node in model.view.nodes if node.op in QDQ]
     for tool, pattern in _NAMES:
         if any(pattern.search(name) for name in quantizers):
             return tool

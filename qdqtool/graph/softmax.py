@@ -12,8 +12,7 @@ import onnx
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView, Node
-
-_OPS = frozenset({"Softmax", "LogSoftmax", "Hardmax"})
+from qdqtool.trt.ops import SOFTMAXES
 
 
 def unflatten(model: Model) -> Model:
@@ -22,7 +21,7 @@ def unflatten(model: Model) -> Model:
     nodes = {node.name: node for node in edit.nodes}
     gone: list[onnx.NodeProto] = []
     for node in model.view.nodes:
-        found = _flattened(node, model.view) if node.op in _OPS else None
+        found = _flattened(node, model.view) if node.op in SOFTMAXES else None
         if found is None:
             continue
         flatten, reshape, axis = found

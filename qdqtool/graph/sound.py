@@ -9,22 +9,10 @@ import onnx
 from onnx import numpy_helper
 
 from qdqtool.errors import InputFileError
+from qdqtool.trt.ops import WEIGHTED
 
 _FLOATS = frozenset(
     {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE, onnx.TensorProto.BFLOAT16}
-)
-_WEIGHTED = frozenset(
-    {
-        "Conv",
-        "ConvTranspose",
-        "Gemm",
-        "MatMul",
-        "BatchNormalization",
-        "LayerNormalization",
-        "LSTM",
-        "GRU",
-        "RNN",
-    }
 )
 
 
@@ -37,7 +25,7 @@ def check_values(graph: onnx.GraphProto, path: Path) -> tuple[str, ...]:
     readers: dict[str, str] = {
         name: f"{node.op_type} {node.name!r}"
         for node in reversed(graph.node)
-        if node.op_type in _WEIGHTED
+        if node.op_type in WEIGHTED
         for name in node.input
     }
     notes = []

@@ -56,7 +56,7 @@ class GraphView:
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
         """All nodes in topological order."""
-        return tuple(_node(proto, position) for position, proto in enumerate(self._graph.node))
+        return tuple(node_of(proto, position) for position, proto in enumerate(self._graph.node))
 
     @cached_property
     def by_name(self) -> dict[str, Node]:
@@ -158,7 +158,8 @@ class GraphView:
         return frozenset(value.name for value in self._graph.output)
 
 
-def _node(proto: onnx.NodeProto, position: int) -> Node:
+def node_of(proto: onnx.NodeProto, position: int = 0) -> Node:
+    """A node as plain values."""
     return Node(
         name=proto.name,
         op=proto.op_type,

@@ -12,14 +12,13 @@ import onnx
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.order import sort
+from qdqtool.trt.ops import ELEMENTWISE_SUMS, EPILOGUE_ACTIVATIONS
 
 Regions = tuple[frozenset[str], ...]
 """Sets of ONNX node names; each set is one kernel."""
 
 _FLOAT, _HALF = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16
-_EPILOGUE = frozenset(
-    {"Add", "Clip", "Elu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mul", "PRelu", "Relu", "Sigmoid", "Tanh"}
-)
+_EPILOGUE = EPILOGUE_ACTIVATIONS | ELEMENTWISE_SUMS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -30,12 +30,13 @@ from qdqtool.core.placement import Placement
 from qdqtool.core.protocols import Feeds, Sample
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.errors import UsageError
-from qdqtool.graph.bias import CHANNEL_AXIS, shiftable
+from qdqtool.graph.bias import shiftable
 from qdqtool.graph.insert import insert
 from qdqtool.graph.model import Model
 from qdqtool.graph.probe import probe
 from qdqtool.graph.segment import boundary, segment
 from qdqtool.graph.view import Node
+from qdqtool.trt.ops import result_axis
 
 SAMPLES = 32
 """More samples change the shifts less than their uncertainty."""
@@ -102,7 +103,7 @@ class _Walk:
         output = node.outputs[0]
         values = self._values[output]
         rank = values[0].ndim
-        axis = CHANNEL_AXIS[node.op] % rank
+        axis = result_axis(node.op) % rank
         spread = shift.reshape([-1 if dim == axis else 1 for dim in range(rank)])
         self._values[output] = [(value + spread).astype(value.dtype) for value in values]
         self._known.append(output)
@@ -143,7 +144,7 @@ def _in_memory(source: bytes | Path) -> bytes:
 
 
 def _channel_means(node: Node, value: NDArray[Any]) -> Floats:
-    axis = CHANNEL_AXIS[node.op] % value.ndim
+    axis = result_axis(node.op) % value.ndim
     others = tuple(dim for dim in range(value.ndim) if dim != axis)
     means: Floats = value.astype(np.float64).mean(axis=others).astype(np.float32)
     return means

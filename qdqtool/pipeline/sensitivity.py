@@ -14,7 +14,6 @@ from qdqtool.backends.ort import open_runner
 from qdqtool.calibration.samples import open_samples
 from qdqtool.core.calibration import NodeShift
 from qdqtool.core.kinds import CALIBRATION, SENSITIVITY
-from qdqtool.core.operators import COMPUTE
 from qdqtool.core.recipe import Recipe
 from qdqtool.core.sensitivity import Sensitivity
 from qdqtool.errors import UsageError
@@ -26,6 +25,7 @@ from qdqtool.graph.save import serialize
 from qdqtool.graph.toggles import switchboard
 from qdqtool.io.json_files import canonical
 from qdqtool.pipeline.calibration import Calibration, CalibrationOrder
+from qdqtool.trt.ops import PRODUCTS
 
 OnStep = Callable[[str, int, "int | None"], None]
 """Called with what is being done, and how many pieces of how many are done."""
@@ -88,7 +88,7 @@ def study(order: SensitivityOrder, on_step: OnStep) -> Sensitivity:
         Subject(
             name=order.model.name,
             ops={node: ops[node] for node in board.switches},
-            compute=frozenset(name for name, op in ops.items() if op in COMPUTE),
+            compute=frozenset(name for name, op in ops.items() if op in PRODUCTS),
         ),
         samples,
         order.wish,

@@ -11,10 +11,9 @@ from pathlib import Path
 from qdqtool.graph.find import quantized_ops
 from qdqtool.graph.load import load
 from qdqtool.graph.view import GraphView, Node
+from qdqtool.trt.ops import BOXES, PRODUCTS, RECURRENT, SPECTRAL, UPSCALING
 
-_RECURRENT = frozenset({"LSTM", "GRU", "RNN", "STFT", "DFT", "MelWeightMatrix"})
-_BOXES = frozenset({"NonMaxSuppression", "RoiAlign", "TopK"})
-_UPWARDS = frozenset({"ConvTranspose", "Resize", "Upsample", "DepthToSpace"})
+_RECURRENT = RECURRENT | SPECTRAL
 _COLOURS = frozenset({1, 3})
 _SMALLEST_PICTURE = 16
 """Pixels; what is narrower is a table of something else."""
@@ -64,9 +63,7 @@ def suggest(path: Path) -> str:
     look = _Look(view=view, counts=Counter(node.op for node in view.nodes), quantized=quantized_ops(model))
     name, reason = next((name, why) for name, test in _FAMILIES if (why := test(look)))
     weighted = ", ".join(
-        f"{look.counts[op]} {op}"
-        for op in ("Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU")
-        if look.counts[op]
+        f"{look.counts[op]} {op}" for op in (*sorted(PRODUCTS), *sorted(RECURRENT)) if look.counts[op]
     )
     title = _title(path)
     lines = [
@@ -152,7 +149,7 @@ def _attention(look: _Look) -> str:
 
 
 def _boxes(look: _Look) -> str:
-    found = sorted(_BOXES & set(look.counts))
+    found = sorted(BOXES & set(look.counts))
     if found:
         return f"it has {', '.join(found)}"
     several = len(look.view.outputs) > 1 and look.counts["Conv"] > 5
@@ -163,7 +160,7 @@ def _boxes(look: _Look) -> str:
 
 
 def _picture(look: _Look) -> str:
-    found = sorted(_UPWARDS & set(look.counts))
+    found = sorted(UPSCALING & set(look.counts))
     if look.rank() != 4 or look.is_flat():
         return ""
     if found:
@@ -183,7 +180,7 @@ def _channels(look: _Look) -> str:
 def _rest(look: _Look) -> str:
     if look.counts["Conv"]:
         return "it is a convolutional network"
-    weighted = any(look.counts[op] for op in ("ConvTranspose", "Gemm", "MatMul"))
+    weighted = any(look.counts[op] for op in PRODUCTS)
     return "no other recipe fits better" if weighted else "every recipe will do: there is nothing to quantize"
 
 

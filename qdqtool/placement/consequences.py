@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from qdqtool.core.placement import Bond, Opinion, Slot, Stance, Tie
 from qdqtool.graph.view import GraphView
-from qdqtool.placement.commuting import upstream
 from qdqtool.placement.ties import carriers
 from qdqtool.placement.weighted import compute_nodes, factors
+from qdqtool.trt.ops import upstream
 
 Opinions = Mapping[Slot, list[Opinion]]
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from qdqtool.core.placement import Slot
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.placement.commuting import commutes, moved
-from qdqtool.placement.weighted import COMPUTE
+from qdqtool.trt.ops import PRODUCTS, carried_outputs, quantization_commutes
 
 
 def wanted_slots(view: GraphView) -> frozenset[Slot]:
     """Slots of weighted nodes, and of commuting nodes and Concats in front of them."""
     wanted: set[Slot] = set()
     for node in reversed(view.nodes):
-        if node.op in COMPUTE:
+        if node.op in PRODUCTS:
             wanted.update(Slot(node=node.name, index=index) for index in (0, 1))
         elif any(_leads_on(view, output, wanted) for output in _carried(view, node)):
             count = len(node.inputs) if node.op == "Concat" else 1
@@ -23,7 +22,7 @@ def wanted_slots(view: GraphView) -> frozenset[Slot]:
 def _carried(view: GraphView, node: Node) -> tuple[str, ...]:
     if node.op == "Concat":
         return node.outputs
-    return moved(node) if commutes(view, node) else ()
+    return carried_outputs(node) if quantization_commutes(view, node) else ()
 
 
 def _leads_on(view: GraphView, tensor: str, wanted: set[Slot]) -> bool:

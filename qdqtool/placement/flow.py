@@ -8,8 +8,13 @@ from functools import cached_property
 from qdqtool.core.dtypes import DType
 from qdqtool.core.qdq import QdqPair
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.placement.commuting import commutes, holds_back, moved
-from qdqtool.placement.weighted import COMPUTE
+from qdqtool.trt.ops import (
+    KEEPS_AXES,
+    PRODUCTS,
+    carried_inputs,
+    carried_outputs,
+    holds_dequantize_back,
+)
 
 
 class Flow:
@@ -43,7 +48,7 @@ class Flow:
         for node in self.view.nodes:
             pair = self._origin(node, found)
             if pair is not None:
-                for output in moved(node):
+                for output in carried_outputs(node):
                     found[output] = pair
         return found
 
@@ -59,8 +64,8 @@ class Flow:
         for node in self.view.nodes:
             if node.name in self.by_dequantize or not any(output in self.origins for output in node.outputs):
                 continue
-            if holds_back(self.view, node) or not found.isdisjoint(node.inputs):
-                found.update(moved(node))
+            if holds_dequantize_back(self.view, node) or not found.isdisjoint(node.inputs):
+                found.update(carried_outputs(node))
         return frozenset(found)
 
     @cached_property
@@ -79,7 +84,7 @@ class Flow:
             rank = len(self.view.info(node.inputs[0]).shape or ())
             order = node.attribute("perm", tuple(reversed(range(rank))))
             return order.index(axis) if axis in order else None
-        return axis if node.op in {"Cast", "Identity"} else None
+        return axis if node.op in KEEPS_AXES else None
 
     def origin(self, node: Node, index: int) -> QdqPair | None:
         """The pair whose values input `index` of `node` holds."""
@@ -88,7 +93,7 @@ class Flow:
     def products(self) -> Iterator[Node]:
         """Nodes that multiply their first two inputs."""
         for node in self.view.nodes:
-            if node.op in COMPUTE and len(node.inputs) >= 2:
+            if node.op in PRODUCTS and len(node.inputs) >= 2:
                 yield node
 
     def readers(self, tensor: str) -> tuple[Node, ...]:
@@ -105,9 +110,7 @@ class Flow:
                 branch is not None and branch.scale == first.scale for branch in branches
             )
             return first if same else None
-        if node.op == "Cast" or commutes(self.view, node):
-            return found.get(node.inputs[0]) if node.inputs else None
-        return None
+        return found.get(node.inputs[0]) if carried_inputs(self.view, node) else None
 
 
 def is_int8(pair: QdqPair | None) -> bool:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 
 from qdqtool.core.lint import LintFinding, LintReport
+from qdqtool.core.target import Target
 from qdqtool.errors import UsageError
 from qdqtool.graph.find import find
 from qdqtool.graph.model import Model
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import TARGETS, LintRule, LintTarget
+from qdqtool.placement.lintrule import LintRule
 from qdqtool.plugins import Registry
 
 LINTS = Registry(package="qdqtool.placement.lints")
@@ -20,7 +20,7 @@ LINTS = Registry(package="qdqtool.placement.lints")
 
 def lint(
     model: Model,
-    asked: LintTarget | None = None,
+    asked: Target | None = None,
     *,
     select: tuple[str, ...] = (),
     waivers: Mapping[str, str] | None = None,
@@ -34,17 +34,17 @@ def lint(
         waivers: codes whose findings are accepted, and why.
 
     Raises:
-        UsageError: an unknown builder or code.
+        UsageError: an unknown code.
     """
-    asked = asked or LintTarget()
+    asked = asked or Target()
     waivers = waivers or {}
     rules = {name: _rule(name) for name in LINTS.names()}
-    _check(asked, {rule.code for rule in rules.values()}, (*select, *waivers))
+    _check({rule.code for rule in rules.values()}, (*select, *waivers))
     flow = Flow(model.view, find(model))
     findings = [
         replace(finding, waiver=waivers.get(finding.code, ""))
         for name, rule in rules.items()
-        if asked.target in rule.targets and (not select or rule.code in select)
+        if asked.family in rule.targets and (not select or rule.code in select)
         for finding in _findings(name, rule, flow, asked)
     ]
     position = {node.name: node.position for node in model.view.nodes}
@@ -68,7 +68,7 @@ def _rule(name: str) -> LintRule:
     return rule
 
 
-def _findings(name: str, rule: LintRule, flow: Flow, asked: LintTarget) -> Iterator[LintFinding]:
+def _findings(name: str, rule: LintRule, flow: Flow, asked: Target) -> Iterator[LintFinding]:
     for wrong in rule.find(flow, asked):
         yield LintFinding(
             code=rule.code,
@@ -81,17 +81,7 @@ def _findings(name: str, rule: LintRule, flow: Flow, asked: LintTarget) -> Itera
         )
 
 
-def _check(asked: LintTarget, known: set[str], named: tuple[str, ...]) -> None:
-    if asked.target not in TARGETS:
-        raise UsageError(
-            f"lint knows no builder {asked.target!r}",
-            fix=f"choose one of {', '.join(TARGETS)}",
-            where="--for",
-        )
-    if not all(re.fullmatch(r"[0-9]{2,3}", sm) for sm in asked.sm):
-        raise UsageError(
-            f"{', '.join(asked.sm)!r} are no GPU architectures", fix="write them as 86 or 120", where="--sm"
-        )
+def _check(known: set[str], named: tuple[str, ...]) -> None:
     unknown = sorted(set(named) - known)
     if unknown:
         begun = sorted(code for code in known if code.startswith(unknown[0]))

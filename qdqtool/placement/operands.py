@@ -8,8 +8,10 @@ from enum import Enum
 from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
+from qdqtool.core.target import Target
 from qdqtool.graph.view import Node
 from qdqtool.placement.flow import Flow, is_int8
+from qdqtool.trt.ops import weight_axis
 
 
 class State(str, Enum):
@@ -35,34 +37,21 @@ class Factor:
     state: State
 
 
-def factor(flow: Flow, node: Node, index: int, target: str) -> Factor:
-    """The state of one factor for a builder ("rtx" is pickier about scales of rank 1)."""
+def factor(flow: Flow, node: Node, index: int, target: Target) -> Factor:
+    """The state of one factor for a builder (TensorRT for RTX is pickier about scales of rank 1)."""
     pair = flow.origin(node, index)
     return Factor(index=index, pair=pair, state=_state(flow, node, index, target, pair))
 
 
-def both(flow: Flow, node: Node, target: str) -> tuple[Factor, Factor]:
+def both(flow: Flow, node: Node, target: Target) -> tuple[Factor, Factor]:
     """Both factors of a product."""
     return factor(flow, node, 0, target), factor(flow, node, 1, target)
 
 
-def channel_axis(node: Node, index: int, rank: int) -> int | None:
-    """The output-channel axis of factor `index` with this rank; None where there is no such axis."""
-    if node.op == "Conv":
-        return 0 if index == 1 else None
-    if node.op == "ConvTranspose":
-        return None
-    if rank < 2:
-        return None
-    if node.op == "Gemm":
-        return index ^ bool(node.attribute("transB" if index else "transA", 0))
-    return rank - (1 if index else 2)
-
-
-def _state(flow: Flow, node: Node, index: int, target: str, pair: QdqPair | None) -> State:
+def _state(flow: Flow, node: Node, index: int, target: Target, pair: QdqPair | None) -> State:
     if pair is None:
         return State.BARE
-    if not is_int8(pair) and not (target == "rtx" and _is_int4_activation(pair)):
+    if not is_int8(pair) and not (target.is_rtx and _is_int4_activation(pair)):
         return State.OTHER_TYPE
     shape = pair.scale_shape
     if shape is None:
@@ -70,12 +59,12 @@ def _state(flow: Flow, node: Node, index: int, target: str, pair: QdqPair | None
     if len(shape) > 1:
         return State.BLOCKS
     if pair.kind is SlotKind.ACTIVATION:
-        if target == "rtx" and node.inputs[index] in flow.held_back:
+        if target.is_rtx and node.inputs[index] in flow.held_back:
             return State.HELD_BACK
         return _activation(node, shape, target)
     axis = flow.channel_axes.get(node.inputs[index])
     rank = len(flow.view.info(node.inputs[index]).shape or ())
-    expected = channel_axis(node, index, rank)
+    expected = weight_axis(node, index, rank)
     if shape in {(), (1,)} or node.op == "ConvTranspose" or axis is None or not rank:
         return State.READY
     return State.READY if axis == expected else State.WRONG_AXIS
@@ -86,9 +75,9 @@ def _is_int4_activation(pair: QdqPair) -> bool:
     return pair.kind is SlotKind.ACTIVATION and pair.dtype is DType.INT4
 
 
-def _activation(node: Node, shape: tuple[int, ...], target: str) -> State:
+def _activation(node: Node, shape: tuple[int, ...], target: Target) -> State:
     if shape == ():
         return State.READY
     if shape == (1,):
-        return State.RANK_ONE if target == "rtx" and node.op.startswith("Conv") else State.READY
+        return State.RANK_ONE if target.is_rtx and node.op.startswith("Conv") else State.READY
     return State.PER_CHANNEL

@@ -4,31 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from qdqtool.core.target import Target
 from qdqtool.graph.view import GraphView, Node, Use
-from qdqtool.placement.commuting import commutes, moved
+from qdqtool.trt.ops import (
+    CONVOLUTIONS,
+    GATES,
+    GLOBAL_AVERAGES,
+    KEPT_IN_EPILOGUE,
+    PASSES_PROBABILITIES,
+    QDQ,
+    SCALING,
+    SWISHES,
+    carried_outputs,
+    quantization_commutes,
+)
 
 _FARTHEST = 12
 """Operators between a product and the softmax: scale, mask, casts, reshapes."""
 _FUSED_HEADS = (16, 32, 64)
 _MOST_TOKENS = 512
 _WIDEST = 16
-_GATES = frozenset({"HardSigmoid", "Sigmoid"})
-_SWISHES = frozenset({"HardSwish", "Swish"})
-_PAIR = frozenset({"QuantizeLinear", "DequantizeLinear"})
-_KEPT_IN_EPILOGUE = frozenset(
-    {
-        "Add",
-        "BatchNormalization",
-        "Clip",
-        "GlobalAveragePool",
-        "HardSwish",
-        "LeakyRelu",
-        "Mul",
-        "ReduceMean",
-        "Relu",
-    }
-)
-_SCALING = frozenset({"Add", "Cast", "Div", "Mul", "Sub", "Where"})
 
 
 def depthwise_swish(view: GraphView, node: Node) -> str | None:
@@ -37,9 +32,9 @@ def depthwise_swish(view: GraphView, node: Node) -> str | None:
     if not (node.op == "Conv" and len(shape) > 1 and shape[1] == 1 and int(node.attribute("group", 1)) > 1):
         return None
     users = [use.node for use in view.uses(node.outputs[0])]
-    gates = {user.outputs[0] for user in users if user.op in _GATES}
+    gates = {user.outputs[0] for user in users if user.op in GATES}
     for user in users:
-        if user.op in _SWISHES or (user.op == "Mul" and gates & set(user.inputs)):
+        if user.op in SWISHES or (user.op == "Mul" and gates & set(user.inputs)):
             return user.outputs[0]
     return None
 
@@ -70,7 +65,7 @@ def between(view: GraphView, scores: Node, values: Node) -> tuple[Node, ...]:
 def gates(view: GraphView) -> Iterator[tuple[Node, ...]]:
     """The nodes of each squeeze-and-excite gate: from the pooling to the Mul with what was pooled, both excluded."""
     for pool in view.nodes:
-        if pool.op not in {"GlobalAveragePool", "ReduceMean"}:
+        if pool.op not in GLOBAL_AVERAGES:
             continue
         chain: list[Node] = []
         tensor = pool.outputs[0]
@@ -87,7 +82,7 @@ def gates(view: GraphView) -> Iterator[tuple[Node, ...]]:
             tensor = node.outputs[0]
 
 
-def int8_obstacle(view: GraphView, scores: Node, target: str) -> str:
+def int8_obstacle(view: GraphView, scores: Node, target: Target) -> str:
     """Why a builder has no fused INT8 kernel for an attention; "" where it has one or shapes are not known.
 
     Found by building with RTX 1.7.1: heads of 16, 32 and 64 with up to 512 tokens are fused, no others from 8 to 288;
@@ -95,7 +90,7 @@ def int8_obstacle(view: GraphView, scores: Node, target: str) -> str:
     """
     query, result = view.info(scores.inputs[0]).shape, view.info(scores.outputs[0]).shape
     size = query[-1] if query else None
-    if target == "rtx" and isinstance(size, int) and size not in _FUSED_HEADS:
+    if target.is_rtx and isinstance(size, int) and size not in _FUSED_HEADS:
         return f"its heads have size {size}, and only sizes {', '.join(map(str, _FUSED_HEADS))} are fused in INT8"
     tokens = [dim for dim in (result or ())[-2:] if isinstance(dim, int)]
     if tokens and max(tokens) > _MOST_TOKENS:
@@ -110,10 +105,10 @@ def is_pooled(view: GraphView, tensor: str) -> bool:
         node = view.producer(tensor)
         if node is None:
             return False
-        if node.op in {"Conv", "ConvTranspose"}:
+        if node.op in CONVOLUTIONS:
             return pools == 1
-        pools += node.op in {"GlobalAveragePool", "ReduceMean"}
-        if not (node.op in _KEPT_IN_EPILOGUE | _PAIR or commutes(view, node)):
+        pools += node.op in GLOBAL_AVERAGES
+        if not (node.op in KEPT_IN_EPILOGUE | QDQ or quantization_commutes(view, node)):
             return False
         tensor = node.inputs[0]
     return False
@@ -126,8 +121,8 @@ def readers(view: GraphView, tensor: str) -> Iterator[Use]:
         uses = [use for name in frontier[:_WIDEST] for use in view.uses(name)]
         frontier = []
         for use in uses:
-            if use.index == 0 and commutes(view, use.node):
-                frontier.extend(moved(use.node))
+            if use.index == 0 and quantization_commutes(view, use.node):
+                frontier.extend(carried_outputs(use.node))
             else:
                 yield use
         if not frontier:
@@ -147,10 +142,10 @@ def _product_before(view: GraphView, tensor: str) -> Node | None:
 
 
 def _carried(view: GraphView, node: Node) -> tuple[str, ...]:
-    if node.op in _SCALING:
+    if node.op in SCALING:
         values = node.inputs[1:] if node.op == "Where" else node.inputs
         return tuple(name for name in values if not view.is_constant(name))[:2]
-    return node.inputs[:1] if node.op in _PAIR or commutes(view, node) else ()
+    return node.inputs[:1] if node.op in QDQ or quantization_commutes(view, node) else ()
 
 
 def _product_after(view: GraphView, tensor: str) -> Node | None:
@@ -161,7 +156,7 @@ def _product_after(view: GraphView, tensor: str) -> Node | None:
         node = uses[0].node
         if node.op == "MatMul":
             return node
-        if not (node.op in {"Cast", "Where"} | _PAIR or commutes(view, node)):
+        if not (node.op in PASSES_PROBABILITIES | QDQ or quantization_commutes(view, node)):
             return None
         tensor = node.outputs[0]
     return None

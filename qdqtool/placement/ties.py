@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
+from qdqtool.core.equivalence import classes
 from qdqtool.core.placement import Tie
-from qdqtool.placement.equivalence import classes
 
 _MOST_REASONS = 4
 """Reasons spelled out for one merged tie."""

@@ -8,14 +8,12 @@ from collections.abc import Iterator
 from qdqtool.core.placement import Opinion, QuantSpec, Slot, Stance
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.graph.view import GraphView, Node
-
-COMPUTE = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
-"""Operator types whose first two inputs are multiplied with each other."""
+from qdqtool.trt.ops import PRODUCTS, weight_axis
 
 
 def compute_nodes(view: GraphView, *ops: str) -> Iterator[Node]:
     """Nodes that multiply their first two inputs, of these types or of all."""
-    wanted = frozenset(ops) or COMPUTE
+    wanted = frozenset(ops) or PRODUCTS
     for node in view.nodes:
         if node.op in wanted and node.domain in {"", "ai.onnx"} and len(node.inputs) >= 2:
             yield node
@@ -44,7 +42,9 @@ def weight_specs(view: GraphView, options: PlacementOptions) -> dict[str, QuantS
             tensor = node.inputs[slot.index]
             if view.is_constant(tensor):
                 axes[tensor].add(
-                    _channel_axis(view, node, slot.index, options) if options.per_channel else None
+                    weight_axis(node, slot.index, len(view.constant_shape(tensor) or ()), options.builder)
+                    if options.per_channel
+                    else None
                 )
     return {
         tensor: QuantSpec(axis=found.pop() if len(found) == 1 else None) for tensor, found in axes.items()
@@ -65,18 +65,3 @@ def channels(view: GraphView, node: Node) -> tuple[int, int] | None:
     flipped = bool(node.attribute("transA" if index == 0 else "transB", 0)) != (index == 0)
     rows, columns = shape[-2], shape[-1]
     return (columns, rows) if flipped else (rows, columns)
-
-
-def _channel_axis(view: GraphView, node: Node, index: int, options: PlacementOptions) -> int | None:
-    shape = view.constant_shape(node.inputs[index])
-    if shape is None or len(shape) < 2:
-        return None
-    if node.op == "Conv":
-        return 0
-    if node.op == "ConvTranspose":
-        axis = 0 if options.target == "8" else 1
-        return axis if node.attribute("group", 1) == 1 else None
-    if node.op == "Gemm":
-        flipped = bool(node.attribute("transB" if index else "transA", 0))
-        return index ^ flipped
-    return len(shape) - (1 if index else 2)

@@ -17,18 +17,18 @@ def name_of(path: Path) -> str:
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_a_file_stays_under_400_lines(path: Path) -> None:
-    assert len(path.read_text("utf-8").splitlines()) < 400
+def test_a_file_stays_under_700_lines(path: Path) -> None:
+    assert len(path.read_text("utf-8").splitlines()) < 700
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_a_function_takes_at_most_6_parameters_and_40_statements(path: Path) -> None:
+def test_a_function_takes_at_most_7_parameters_and_50_statements(path: Path) -> None:
     tree = ast.parse(path.read_text("utf-8"))
     is_command = path.parent.name == "commands"
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             statements = sum(isinstance(inner, ast.stmt) for inner in ast.walk(node)) - 1
-            assert statements <= 40, f"{node.name} has {statements} statements"
+            assert statements <= 50, f"{node.name} has {statements} statements"
             parameters = len(node.args.args) + len(node.args.kwonlyargs)
             # A command's parameters are the options a user types.
             assert is_command or parameters <= 7, f"{node.name} has {parameters} parameters"

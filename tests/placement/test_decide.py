@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from qdqtool.core.equivalence import classes
 from qdqtool.core.kinds import PLACEMENT
 from qdqtool.core.placement import Bond, Opinion, Placement, QuantSpec, Slot, SlotKind, Stance, Tie
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.errors import UsageError
 from qdqtool.placement.decide import RULES, decide
-from qdqtool.placement.equivalence import classes
-from qdqtool.placement.weighted import COMPUTE
+from qdqtool.trt.ops import PRODUCTS
 from tests import models
 from tests.placement import graphs
 
@@ -59,7 +59,7 @@ def test_every_factor_of_every_weighted_node_gets_a_decision_with_a_reason(make)
     view = graphs.view(make())
     decided = {str(d.slot): d for d in decide(view, PlacementOptions(ops=("Conv",))).decisions}
     for node in view.nodes:
-        if node.op in COMPUTE:
+        if node.op in PRODUCTS:
             for index in (0, 1):
                 assert decided[f"{node.name}[{index}]"].opinions
 
@@ -74,7 +74,7 @@ def test_no_node_is_ever_half_quantized(make, data):
     placement = decide(view, PlacementOptions(exclude=excluded))
     slots = quantized(placement)
     for node in view.nodes:
-        if node.op in COMPUTE:
+        if node.op in PRODUCTS:
             assert (f"{node.name}[0]" in slots) == (f"{node.name}[1]" in slots)
             assert not (node.name in excluded and f"{node.name}[0]" in slots)
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from qdqtool.core.target import Target
 from qdqtool.graph.load import load
 from qdqtool.graph.model import Model
 from qdqtool.placement.lint import LINTS, codes, lint
-from qdqtool.placement.lintrule import builder
 from tests import models
 from tests.placement.facts import FACTS, PAINS, PLACEMENT_CASES, PROPAGATION, SEMANTICS, Fact
 from tests.placement.qdq import GRAPHS
@@ -39,7 +39,7 @@ def _spoken(fact: Fact, graph: str) -> str:
 
 @pytest.mark.parametrize(("fact", "graph"), SHOWN, ids=[_spoken(*shown) for shown in SHOWN])
 def test_lint_says_of_the_graph_what_the_fact_says(fact, graph, folder):
-    report = lint(_opened(graph, folder), builder(fact.builder, fact.sm))
+    report = lint(_opened(graph, folder), Target.parse(fact.builder, fact.sm))
     found = {finding.code for finding in report.findings}
     assert set(fact.codes) <= found
     if not fact.codes:

@@ -237,7 +237,7 @@ def test_the_builder_does_what_lint_says_and_predict_foresees(name, tmp_path):
     assert all(claim(result) for claim in claims), result
     if not result.error:
         assert not any(finding.severity.value == "error" for finding in report.findings)
-        foreseen = (node for node in predict(model, "rtx").nodes if node.compute)
+        foreseen = (node for node in predict(model).nodes if node.compute)
         known = {(node, word) for node, word in result.precision if word != "unknown"}
         judged = {node for node, _ in known}
         assert {(n.node, _word(n.precision)) for n in foreseen if n.node in judged} == known

@@ -10,11 +10,11 @@ import onnx
 import pytest
 
 from qdqtool.cli.app import application
+from qdqtool.core.target import FAMILIES, Target
 from qdqtool.errors import InputFileError
 from qdqtool.graph.load import load
 from qdqtool.graph.normalize.run import normalize
 from qdqtool.placement.lint import LINTS, lint
-from qdqtool.placement.lintrule import TARGETS, builder
 from tests import models
 from tests.placement.qdq import GRAPHS, Quantized
 
@@ -161,8 +161,8 @@ def test_every_rule_has_its_fix_tried():
 
 @pytest.mark.parametrize(("rule", "graph", "target", "mend"), MENDED, ids=IDS)
 def test_the_finding_is_gone_when_its_fix_is_followed(rule, graph, target, mend, tmp_path):
-    before = lint(opened(GRAPHS[graph](), tmp_path / "before"), builder(target))
-    after = lint(opened(mended(graph, mend, tmp_path), tmp_path / "after"), builder(target))
+    before = lint(opened(GRAPHS[graph](), tmp_path / "before"), Target.parse(target))
+    after = lint(opened(mended(graph, mend, tmp_path), tmp_path / "after"), Target.parse(target))
     assert rule in {finding.rule for finding in before.findings}
     assert rule not in {finding.rule for finding in after.findings}
     if mend == REPAIR:
@@ -200,13 +200,13 @@ def test_the_engine_is_better_when_the_fix_is_followed(rule, graph, target, mend
         assert any(now > then for now, then in zip(after, before, strict=True)), (before, after)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", FAMILIES)
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_what_repair_is_said_to_do_it_does(graph, target, tmp_path):
     model = load(models.save(GRAPHS[graph](), tmp_path))
     said = {
         f.rule
-        for f in lint(model, builder(target)).findings
+        for f in lint(model, Target.parse(target)).findings
         if re.search("`qdqtool repair` (does|takes)", f.fix)
     }
     if not said:
@@ -216,15 +216,15 @@ def test_what_repair_is_said_to_do_it_does(graph, target, tmp_path):
     except InputFileError as refusal:
         assert "scales" in refusal.what  # noqa: PT017 -- a model that contradicts itself
         return
-    assert not said & {finding.rule for finding in lint(after, builder(target)).findings}
+    assert not said & {finding.rule for finding in lint(after, Target.parse(target)).findings}
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_commands_and_options_in_fixes_exist(graph, tmp_path):
     commands = application().commands
     model = load(models.save(GRAPHS[graph](), tmp_path))
-    for target in TARGETS:
-        for finding in lint(model, builder(target)).findings:
+    for target in FAMILIES:
+        for finding in lint(model, Target.parse(target)).findings:
             for command, options in re.findall(r"`qdqtool (\w+)([^`]*)`", finding.fix):
                 known = {name for option in commands[command].params for name in option.opts}
                 assert set(re.findall(r"--[\w-]+", options)) <= known

@@ -48,7 +48,7 @@ def convolved(s: Quantized, x: str) -> str:
 
 def agree(proto: onnx.ModelProto, product: str, folder: Path) -> frozenset[str]:
     """The nodes that the kernel of `product` holds, foreseen and built alike."""
-    told = predict(load(models.save(proto, folder)), "rtx")
+    told = predict(load(models.save(proto, folder)))
     foreseen = next(layer.nodes for layer in told.layers if product in layer.nodes)
     built = build(proto)
     assert not built.error
@@ -131,7 +131,7 @@ def test_a_matrix_product_quantizes_with_this_many_weight_scales(
 
 
 def layers(proto: onnx.ModelProto, folder: Path) -> set[tuple[str, ...]]:
-    return {layer.nodes for layer in predict(load(models.save(proto, folder)), "rtx").layers}
+    return {layer.nodes for layer in predict(load(models.save(proto, folder))).layers}
 
 
 def kernels(proto: onnx.ModelProto) -> list[set[str]]:

@@ -16,7 +16,7 @@ from tests.placement.qdq import GRAPHS, Quantized
 
 
 def notes(proto: onnx.ModelProto, folder: Path) -> str:
-    return " ".join(predict(load(models.save(proto, folder)), "rtx").notes)
+    return " ".join(predict(load(models.save(proto, folder))).notes)
 
 
 def with_scales(name: str, change: Callable[[np.ndarray], np.ndarray]) -> onnx.ModelProto:

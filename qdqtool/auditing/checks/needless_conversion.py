@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext, bytes_of
 from qdqtool.auditing.kernels import inside, origin
-from qdqtool.auditing.operands import MOVES
 from qdqtool.core.engine import EngineLayer
 from qdqtool.core.findings import Severity
 from qdqtool.core.wiring import dequantizes, quantizes, rounds
+from qdqtool.trt.ops import CASTS, MAY_MOVE
 
 _AGREE = "look at its neighbours: both in one type and layout need no such kernel"
 _IN_PLACE = "nothing in the model is wrong; a producer that writes in place would save it"
@@ -48,7 +48,7 @@ def _told(scene: AuditContext, layer: EngineLayer) -> tuple[str, str]:
         return f"casts {source.dtype} to {target.dtype}", fix
     if scene.wiring.in_parts(target):
         return f"copies its part of a {target.dtype} concatenation", _IN_PLACE
-    mover = next((name for op, name in asked.items() if op in MOVES), "")
+    mover = next((name for op, name in asked.items() if op in MAY_MOVE | CASTS), "")
     fix = f"nothing to do: the model itself asks for it with {mover}" if mover else _AGREE
     return f"reorders {source.dtype} in memory", fix
 

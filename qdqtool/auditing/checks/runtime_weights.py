@@ -12,11 +12,11 @@ from collections.abc import Iterator
 
 from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext
-from qdqtool.auditing.operands import RECURRENT_OPS
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import NodeVerdict, Severity
 from qdqtool.graph.view import GraphView, Node
+from qdqtool.trt.ops import RECURRENT
 
 _FOLD = "fold constants before the build: `qdqtool repair` does it"
 _FOLDED = "nothing to do: `prepare` folded what it could, and this is left"
@@ -45,7 +45,7 @@ def find(scene: AuditContext) -> Iterator[Draft]:
 
 
 def _folded(scene: AuditContext, readers: list[NodeVerdict]) -> str:
-    if any(told.op in RECURRENT_OPS for told in readers):
+    if any(told.op in RECURRENT for told in readers):
         return "nothing to do: a recurrence begins with a constant state"
     return _FOLD if scene.placement is None else _FOLDED
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from qdqtool.backends.child import Ended
 from qdqtool.core.build import BuildRequest
 from qdqtool.errors import BuildError, InputFileError
+from qdqtool.trt.ops import INTEGER_DIVISIONS, QDQ
 
 if TYPE_CHECKING:
     from qdqtool.graph.view import GraphView, Node
@@ -89,7 +90,7 @@ def _suspect(number: int, request: BuildRequest, log: Path) -> Suspect:
 
 def _zero_divisor(view: GraphView) -> Suspect | None:
     for node in view.nodes:
-        if node.op not in {"Div", "Mod"} or len(node.inputs) < 2:
+        if node.op not in INTEGER_DIVISIONS or len(node.inputs) < 2:
             continue
         divisor = view.constant(node.inputs[1])
         if divisor is not None and divisor.dtype.kind in "iu" and not divisor.all():
@@ -102,7 +103,7 @@ def _zero_divisor(view: GraphView) -> Suspect | None:
 
 def _computed_scale(view: GraphView) -> Suspect | None:
     for node in view.nodes:
-        if node.op in {"QuantizeLinear", "DequantizeLinear"} and len(node.inputs) > 1:
+        if node.op in QDQ and len(node.inputs) > 1:
             scale = node.inputs[1]
             if not view.is_constant(scale):
                 return (

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qdqtool.core.dtypes import DType
+from qdqtool.trt.ops import QDQ
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,7 +38,7 @@ def facts_of(model: Path) -> ModelFacts:
     tensors = {name for node in view.nodes for name in node.inputs if name}
     types = {view.info(name).dtype for name in tensors}
     return ModelFacts(
-        quantized=bool(ops & {"QuantizeLinear", "DequantizeLinear"}),
+        quantized=bool(ops & QDQ),
         half=bool(types & {DType.FLOAT16, DType.BFLOAT16}),
         dynamic=tuple(info.name for info in view.inputs if not info.is_static),
     )

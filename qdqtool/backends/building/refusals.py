@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from qdqtool.errors import BuildError, InputFileError, MissingPackage, QdqError
+from qdqtool.trt.ops import NOT_IMPORTED
 
 _NOISE = re.compile(r"cudaError 35|CUDA driver version is insufficient|catchCudaError")
 """Said by builders on machines without a driver, about nothing that concerns the model."""
@@ -146,17 +147,6 @@ KNOWN = (
 )
 """Sentences in the order they are tried."""
 
-_CANNOT_BUILD = {
-    "NonZero": "cut the detector head: end the model before it, and compute the rest outside the engine",
-    "NonMaxSuppression": "cut the detector head: end the model before it, and compute the rest outside the engine",
-    "Unique": "cut the model before it: the number of results depends on the data",
-    "DynamicQuantizeLinear": "quantize statically: remove it and calibrate scales",
-    "QLinearConv": "use the Q/DQ format instead of the QOperator format (onnxruntime: QuantFormat.QDQ)",
-    "QLinearMatMul": "use the Q/DQ format instead of the QOperator format (onnxruntime: QuantFormat.QDQ)",
-    "ConvInteger": "quantize statically in the Q/DQ format",
-    "MatMulInteger": "quantize statically in the Q/DQ format",
-}
-
 
 def refusal(mistakes: Sequence[Mistake], messages: Sequence[str], *, where: str, log: str) -> QdqError:
     """The error for a model that was refused.
@@ -198,9 +188,9 @@ def _parse_error(mistakes: Sequence[Mistake], *, where: str, log: str) -> QdqErr
     first = mistakes[0]
     more = f" (and {len(mistakes) - 1} more, see {log})" if len(mistakes) > 1 else ""
     place = f"node {first.node!r} ({first.op}): " if first.node or first.op else ""
-    if first.op in _CANNOT_BUILD or _unsupported(first):
+    if first.op in NOT_IMPORTED or _unsupported(first):
         what = f"{place}the operator {first.op} is not supported by the builder{more}"
-        fix = _CANNOT_BUILD.get(first.op, "replace the operator, or cut the model before it")
+        fix = NOT_IMPORTED.get(first.op, "replace the operator, or cut the model before it")
         return BuildError(what, fix=fix, where=where)
     known = _understand(f"{first.code}: {first.text}")
     if known is None:

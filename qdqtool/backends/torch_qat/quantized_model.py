@@ -14,6 +14,7 @@ from torch.func import functional_call
 from qdqtool.backends.torch_qat.fake_quant.engine import FakeQuantBackend, Start
 from qdqtool.backends.torch_qat.sites import Site
 from qdqtool.core.calibration import CalibrationTable, NodeShift, TensorRange
+from qdqtool.core.equivalence import classes
 from qdqtool.core.placement import Placement
 from qdqtool.errors import InputFileError
 
@@ -133,13 +134,8 @@ def _start(entry: TensorRange, site: Site, flat: fx.GraphModule, *, learn: bool)
 
 def _groups(placement: Placement) -> dict[str, str]:
     """The first tensor of every set of tied tensors, by each of its members."""
-    leader: dict[str, str] = {}
-    for tie in placement.ties:
-        heads = {leader.get(name, name) for name in tie.tensors} | set(tie.tensors)
-        head = min(heads)
-        members = {name for name, known in leader.items() if known in heads} | heads
-        leader.update(dict.fromkeys(members, head))
-    return leader
+    shared = classes(tie.tensors for tie in placement.ties)
+    return {name: min(group) for group in shared for name in group}
 
 
 def _place(network: fx.GraphModule, site: Site, name: str, flat: fx.GraphModule) -> None:

@@ -19,25 +19,10 @@ from qdqtool.core.qdq import QdqPair
 from qdqtool.core.recipe import CalibrationOptions
 from qdqtool.errors import UsageError
 from qdqtool.graph.scales import a_step_above
+from qdqtool.trt.ops import carried_inputs, carried_outputs, gives_all
 
 if TYPE_CHECKING:
-    from qdqtool.graph.view import GraphView, Node
-
-CARRIERS = frozenset(
-    {
-        "MaxPool",
-        "Reshape",
-        "Transpose",
-        "Flatten",
-        "Squeeze",
-        "Unsqueeze",
-        "Slice",
-        "Gather",
-        "Identity",
-        "Split",
-    }
-)
-"""Operators whose outputs hold nothing but values of their first input."""
+    from qdqtool.graph.view import GraphView
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -187,26 +172,18 @@ def _together(scales: dict[str, float], view: GraphView) -> dict[str, float]:
 
 
 def _carried(scales: dict[str, float], view: GraphView) -> dict[str, float]:
-    found = dict(scales)
+    """`scales`, and those of tensors that hold nothing but values with one scale, or all values of one that has it."""
+    passed_on = dict(scales)
     for node in view.nodes:
-        if _carries(node, view) and node.inputs[0] in found:
-            for output in node.outputs:
-                found.setdefault(output, found[node.inputs[0]])
+        given = {passed_on.get(node.inputs[index]) for index in carried_inputs(view, node)}
+        scale = given.pop() if len(given) == 1 else None
+        if scale is not None:
+            for output in carried_outputs(node):
+                passed_on.setdefault(output, scale)
     for node in reversed(view.nodes):
-        if (
-            _carries(node, view)
-            and node.op != "Gather"
-            and len(node.outputs) == 1
-            and node.outputs[0] in scales
-        ):
-            is_all = node.op not in {"Slice", "MaxPool"}
-            if is_all and not view.is_constant(node.inputs[0]):
-                found.setdefault(node.inputs[0], scales[node.outputs[0]])
-    return found
-
-
-def _carries(node: Node, view: GraphView) -> bool:
-    """Whether the outputs hold nothing but values of the first input, as near as a float type can."""
-    if node.op == "Cast":
-        return all(view.info(name).dtype.is_float for name in (*node.inputs, *node.outputs))
-    return node.op in CARRIERS
+        inputs = carried_inputs(view, node)
+        if len(inputs) == 1 and gives_all(node) and node.outputs[0] in scales:
+            source = node.inputs[inputs[0]]
+            if not view.is_constant(source):
+                passed_on.setdefault(source, scales[node.outputs[0]])
+    return passed_on

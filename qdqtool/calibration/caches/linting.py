@@ -10,6 +10,7 @@ from qdqtool.calibration.caches.cache import TENSORRT, Cache
 from qdqtool.calibration.caches.header import ALGORITHMS, LAST_WITH_CALIBRATORS, MARK
 from qdqtool.calibration.caches.renaming import is_shifted, named_entries
 from qdqtool.core.findings import Finding, Severity
+from qdqtool.trt.ops import PRODUCTS
 
 if TYPE_CHECKING:
     from qdqtool.graph.view import GraphView
@@ -22,7 +23,6 @@ SHOWN = 20
 """Lines that are shown one by one."""
 CRUSHED, CLIPPED, WASTED = 0.25, 0.75, 1.1
 """Shares: of another cache's range; of a bounded tensor's bound, below; and above."""
-WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
 
 def lint_cache(
@@ -220,7 +220,7 @@ def _needed(view: GraphView) -> Mapping[str, list[str]]:
     """Run-time float tensors next to weighted nodes, and those nodes."""
     needed: dict[str, list[str]] = {}
     for node in view.nodes:
-        if node.op in WEIGHTED:
+        if node.op in PRODUCTS:
             for tensor in (*node.inputs[:2], *node.outputs):
                 if tensor and not view.is_constant(tensor):
                     needed.setdefault(tensor, []).append(node.name)

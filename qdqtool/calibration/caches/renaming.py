@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from qdqtool.calibration.caches.cache import Cache
 from qdqtool.errors import UsageError
+from qdqtool.trt.ops import SHAPE_MAKERS
 
 if TYPE_CHECKING:
     from qdqtool.graph.view import GraphView
 
 OWN_NAMES = ("(Unnamed Layer*", "(Unnamed ITensor*")
 """How TensorRT calls tensors that it invents; no ONNX model has them."""
-_SHAPE_OPS = frozenset({"Shape", "Size", "NonZero"})
 
 
 def running_order(view: GraphView) -> tuple[str, ...]:
@@ -21,7 +21,7 @@ def running_order(view: GraphView) -> tuple[str, ...]:
     data = [info.name for info in view.inputs if info.dtype.is_float]
     known = set(data)
     for node in view.nodes:
-        if node.op in _SHAPE_OPS or not known.intersection(node.inputs):
+        if node.op in SHAPE_MAKERS or not known.intersection(node.inputs):
             continue
         made = [name for name in node.outputs if name and view.info(name).dtype.is_float]
         data += made

@@ -2,7 +2,7 @@
 
 Works on every Q/DQ model, whoever made it. Each rule has a code; `--rules` lists them, `qdqtool explain CODE` says more,
 `--select QDQ120,QDQ125` looks for some only, and `--ignore CODE=reason` accepts a rule's findings for a reason that is
-kept in every report. `--for` takes a family (8.6, 10, 11, rtx) or a release (8.2, 10.13).
+kept in every report. `--target` takes rtx, a family (8, 10, 11) or a release (8.2, 10.13).
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qdqtool.cli.targets import TARGET_HELP, asked_target
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -21,9 +23,8 @@ if TYPE_CHECKING:
 
 def lint(
     model: Annotated[Path | None, typer.Argument(help="ONNX model with Q/DQ nodes.")] = None,
-    target: Annotated[
-        str, typer.Option("--for", help="Builder: 8.6, 10, 11, rtx, or a release such as 10.13.")
-    ] = "rtx",
+    target: Annotated[str, typer.Option(help=TARGET_HELP)] = "rtx",
+    old_target: Annotated[str | None, typer.Option("--for", hidden=True)] = None,
     sm: Annotated[list[str] | None, typer.Option(help="GPU architecture, as 86 or 86,120.")] = None,
     select: Annotated[
         list[str] | None, typer.Option(help="Look for these codes only: QDQ120,QDQ125.")
@@ -45,14 +46,13 @@ def lint(
     from qdqtool.io.files import write_text
     from qdqtool.placement.lint import lint as ask
     from qdqtool.placement.lint_ci import ci_report
-    from qdqtool.placement.lintrule import builder
 
     if rules:
         return _list_rules()
     if model is None:
         raise UsageError("no model is given", fix="pass an ONNX file, or --rules")
     _check_limit(fail_on)
-    asked = builder(target, _architectures(sm or []))
+    asked = asked_target(target, old_target, "--for", _words(sm or []))
     chosen = tuple(word.upper() for word in _words(select or []))
     waivers = _waivers(ignore or [])
     report = ask(load(model), asked, select=chosen, waivers=waivers)
@@ -88,12 +88,6 @@ def _waivers(given: list[str]) -> dict[str, str]:
 def _words(given: list[str]) -> list[str]:
     """Words out of options that may be repeated and hold commas."""
     return [word.strip() for entry in given for word in entry.split(",") if word.strip()]
-
-
-def _architectures(given: list[str]) -> tuple[str, ...]:
-    from qdqtool.backends.targets import target_of
-
-    return tuple(target_of(word).removeprefix("sm") for word in _words(given))
 
 
 def _check_limit(limit: str) -> None:

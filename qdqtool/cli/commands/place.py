@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qdqtool.cli.targets import TARGET_HELP
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -28,6 +30,7 @@ def place(
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="Change one value of the recipe.")
     ] = None,
+    target: Annotated[str | None, typer.Option(help=f"{TARGET_HELP} The recipe's without.")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write placement.json here.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print placement.json instead of the table.")] = False,
 ) -> None:
@@ -39,7 +42,7 @@ def place(
     from qdqtool.graph.prepare import prepare
     from qdqtool.placement.decide import decide
 
-    chosen = load_recipe(recipe, changes)
+    chosen = load_recipe(recipe, [*(changes or []), *([f"place.target={target}"] if target else [])])
     ready = prepare(load(model), chosen.prepare)
     placement = decide(ready.view, chosen.place)
     for note in (*ready.notes, *placement.notes):

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qdqtool.cli.targets import TARGET_HELP, asked_target
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -22,9 +24,8 @@ if TYPE_CHECKING:
 
 def predict(
     model: Annotated[Path, typer.Argument(help="ONNX model with Q/DQ nodes.")],
-    profile: Annotated[
-        str, typer.Option(help="rtx: TensorRT for RTX; classic: TensorRT 8.x to 10.x.")
-    ] = "rtx",
+    target: Annotated[str, typer.Option(help=TARGET_HELP)] = "rtx",
+    old_target: Annotated[str | None, typer.Option("--profile", hidden=True)] = None,
     everything: Annotated[
         bool, typer.Option("--all", help="Show every compute node, and the fate of every Q and DQ.")
     ] = False,
@@ -36,7 +37,7 @@ def predict(
     from qdqtool.graph.load import load
     from qdqtool.placement.predict.run import predict as foresee
 
-    prediction = foresee(load(model), profile)
+    prediction = foresee(load(model), asked_target(target, old_target, "--profile"))
     if json:
         sys.stdout.write(PREDICTION.dump(prediction))
         return

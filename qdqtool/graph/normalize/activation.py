@@ -12,28 +12,9 @@ from collections.abc import Iterator
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.repair import Change
-from qdqtool.graph.normalize.context import WEIGHTED, RepairContext
+from qdqtool.graph.normalize.context import RepairContext
 from qdqtool.graph.view import Node
-
-_ACTIVATIONS = frozenset(
-    {
-        "Relu",
-        "Clip",
-        "LeakyRelu",
-        "PRelu",
-        "Sigmoid",
-        "HardSigmoid",
-        "HardSwish",
-        "Elu",
-        "Tanh",
-        "Mish",
-        "Gelu",
-        "BatchNormalization",
-        "Erf",
-        "Softplus",
-        "Swish",
-    }
-)
+from qdqtool.trt.ops import FUSES_ACTIVATION, FUSES_BEHIND_PRODUCT, GATES, PRODUCTS, QDQ
 
 
 def repair(bench: RepairContext) -> Iterator[Change]:
@@ -42,7 +23,7 @@ def repair(bench: RepairContext) -> Iterator[Change]:
         reader, maker = bench.consumer(pair), bench.maker(pair.tensor)
         if reader is None or pair.quantize is None or pair.kind is SlotKind.WEIGHT:
             continue
-        behind = maker in WEIGHTED | {"BatchNormalization", "Add"} and reader.op in _ACTIVATIONS
+        behind = maker in FUSES_ACTIVATION and reader.op in FUSES_BEHIND_PRODUCT
         if behind or _inside_silu(bench, pair, reader):
             bench.dissolve(pair)
             yield Change(
@@ -66,7 +47,7 @@ def _feeds_compute(bench: RepairContext, relu: Node) -> bool:
     """Whether a Relu feeds data inputs of compute nodes only."""
     uses = bench.view.uses(relu.outputs[0])
     pinned = relu.outputs[0] in bench.pinned
-    return bool(uses) and not pinned and all(use.node.op in WEIGHTED and use.index < 2 for use in uses)
+    return bool(uses) and not pinned and all(use.node.op in PRODUCTS and use.index < 2 for use in uses)
 
 
 def _move_behind(bench: RepairContext, pair: QdqPair, relu: Node) -> None:
@@ -83,11 +64,7 @@ def _inside_silu(bench: RepairContext, pair: QdqPair, reader: Node) -> bool:
     sources = [_source(bench, name) for name in reader.inputs]
     for gate, value in (sources, sources[::-1]):
         node = bench.view.producer(gate)
-        if (
-            node is not None
-            and node.op in {"Sigmoid", "HardSigmoid"}
-            and _source(bench, node.inputs[0]) == value
-        ):
+        if node is not None and node.op in GATES and _source(bench, node.inputs[0]) == value:
             return pair.tensor in {gate, value}
     return False
 
@@ -95,7 +72,7 @@ def _inside_silu(bench: RepairContext, pair: QdqPair, reader: Node) -> bool:
 def _source(bench: RepairContext, tensor: str) -> str:
     """The float tensor behind Q/DQ nodes."""
     node = bench.view.producer(tensor)
-    while node is not None and node.op in {"DequantizeLinear", "QuantizeLinear"}:
+    while node is not None and node.op in QDQ:
         tensor = node.inputs[0]
         node = bench.view.producer(tensor)
     return tensor

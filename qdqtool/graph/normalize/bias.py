@@ -12,8 +12,9 @@ import numpy as np
 
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.repair import Change
-from qdqtool.graph.normalize.context import WEIGHTED, RepairContext
+from qdqtool.graph.normalize.context import RepairContext
 from qdqtool.graph.normalize.values import dequantized
+from qdqtool.trt.ops import PRODUCTS
 
 
 def repair(bench: RepairContext) -> Iterator[Change]:
@@ -40,7 +41,7 @@ def _is_bias(bench: RepairContext, pair: QdqPair) -> bool:
         return True
     slots = pair.slots
     return bool(slots) and all(
-        slot.index == 2 and bench.nodes[slot.node].op_type in WEIGHTED for slot in slots
+        slot.index == 2 and bench.nodes[slot.node].op_type in PRODUCTS for slot in slots
     )
 
 

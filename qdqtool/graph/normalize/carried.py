@@ -16,17 +16,17 @@ from collections.abc import Iterator
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.repair import Change
 from qdqtool.graph.find import DEQUANTIZE, QUANTIZE
-from qdqtool.graph.normalize.context import WEIGHTED, RepairContext
-from qdqtool.graph.normalize.half_quantized import PASSED, is_own_pad
+from qdqtool.graph.normalize.context import RepairContext
 from qdqtool.graph.view import GraphView, Node
+from qdqtool.trt.ops import PRODUCTS, holds_dequantize_back, quantization_commutes
 
 
 def repair(bench: RepairContext) -> Iterator[Change]:
     """Put a pair in front of each factor that INT8 values reach through a Resize or Pad."""
     by_result = {bench.result(pair): pair for pair in bench.pairs if pair.dequantize is not None}
     for node in bench.view.nodes:
-        for index in range(min(2, len(node.inputs))) if node.op in WEIGHTED else ():
-            source, barrier = _source(bench.view, node, node.inputs[index])
+        for index in range(min(2, len(node.inputs))) if node.op in PRODUCTS else ():
+            source, barrier = _source(bench.view, node.inputs[index])
             pair = by_result.get(source)
             if barrier is None or pair is None or pair.scale_shape != () or not bench.symmetric(pair):
                 continue
@@ -40,31 +40,16 @@ def repair(bench: RepairContext) -> Iterator[Change]:
             )
 
 
-def _source(view: GraphView, reader: Node, tensor: str) -> tuple[str, Node | None]:
-    """The tensor whose values reach `reader` by movement alone, and the first barrier on the way back."""
+def _source(view: GraphView, tensor: str) -> tuple[str, Node | None]:
+    """The tensor whose values arrive in `tensor` by movement alone, and the first barrier on the way back."""
     barrier = None
     maker = view.producer(tensor)
-    while maker is not None and maker.op != DEQUANTIZE:
-        stops = _stops(view, maker)
-        if not stops and maker.op not in PASSED | {"Pad"}:
-            break
-        if barrier is None and stops and not is_own_pad(view, maker, reader):
+    while maker is not None and quantization_commutes(view, maker):
+        if barrier is None and holds_dequantize_back(view, maker):
             barrier = maker
         tensor = maker.inputs[0]
         maker = view.producer(tensor)
     return tensor, barrier
-
-
-def _stops(view: GraphView, node: Node) -> bool:
-    """Whether a node keeps a DequantizeLinear back although every value of its result is on the grid."""
-    if node.op in {"Resize", "Upsample"}:
-        return bool(node.attribute("mode", "nearest") == "nearest")
-    if node.op != "Pad" or node.attribute("mode", "constant") != "constant":
-        return False
-    if len(node.inputs) > 2 and node.inputs[2]:
-        value = view.constant(node.inputs[2])
-        return value is not None and not value.any()
-    return float(node.attribute("value", 0.0)) == 0.0
 
 
 def _twin(bench: RepairContext, pair: QdqPair, tensor: str) -> str:

@@ -42,7 +42,7 @@ def _families(bench: RepairContext) -> list[list[QdqPair]]:
             behind.setdefault(pair.tensor, []).append(pair)
     family: dict[str, list[QdqPair]] = {}
     for node in bench.view.nodes:
-        count = {"Concat": len(node.inputs), "MaxPool": 1}.get(node.op, 0)
+        count = len(node.inputs) if node.op == "Concat" else int(node.op == "MaxPool")
         inputs = [before[node.name, index] for index in range(count) if (node.name, index) in before]
         if not count or len(inputs) < count:
             continue

@@ -24,23 +24,7 @@ if TYPE_CHECKING:
 Repair = Callable[["RepairContext"], Iterator[Change]]
 """Changes what lies on the bench and tells each change; telling none means that nothing was touched."""
 
-WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 _INTEGERS = frozenset(np.dtype(kind) for kind in (np.int8, np.uint8, np.int16, np.uint16, np.int32))
-MOVES = frozenset(
-    {
-        "Transpose",
-        "Reshape",
-        "Squeeze",
-        "Unsqueeze",
-        "Flatten",
-        "Slice",
-        "Gather",
-        "Identity",
-        "DepthToSpace",
-        "Expand",
-    }
-)
-"""Operators that move values and compute nothing, so that Q and DQ may pass them."""
 
 
 class RepairContext:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from qdqtool.core.repair import Change
 from qdqtool.graph.normalize.context import RepairContext, is_pair_op
+from qdqtool.trt.ops import DEQUANTIZE, QUANTIZE
 
 if TYPE_CHECKING:
     import onnx
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 def repair(bench: RepairContext) -> Iterator[Change]:
     """Copy shared nodes, DequantizeLinear first, then QuantizeLinear."""
-    for op in ("DequantizeLinear", "QuantizeLinear"):
+    for op in (DEQUANTIZE, QUANTIZE):
         consumers = bench.edit.consumers()
         for node in [node for node in bench.edit.nodes if is_pair_op(node) and node.op_type == op]:
             readers = consumers.get(node.output[0], [])

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from qdqtool.core.repair import Change
 from qdqtool.graph.normalize.context import RepairContext
 from qdqtool.graph.view import Node
-
-_FLOAT = {"ConvInteger": "Conv", "MatMulInteger": "MatMul"}
+from qdqtool.trt.ops import FLOAT_FORM
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,7 +78,7 @@ def _pattern(bench: RepairContext, node: Node) -> _Pattern | None:
         return _whole(node) if len(node.inputs) < 5 or not node.inputs[4] else None
     if node.domain == "com.microsoft" and node.op == "MatMulIntegerToFloat":
         return _scaled(bench, node) if len(node.inputs) < 7 or not node.inputs[6] else None
-    return _parts(bench, node) if node.op in _FLOAT and not node.domain and len(node.inputs) > 2 else None
+    return _parts(bench, node) if node.op in FLOAT_FORM and not node.domain and len(node.inputs) > 2 else None
 
 
 def _whole(node: Node) -> _Pattern:
@@ -148,7 +147,7 @@ def _only_reader(bench: RepairContext, tensor: str) -> Node | None:
 
 def _rewrite(bench: RepairContext, found: _Pattern) -> None:
     edit, node = bench.edit, bench.nodes[found.core.name]
-    op = _FLOAT.get(found.core.op, "MatMul")
+    op = FLOAT_FORM.get(found.core.op, "MatMul")
     scale = edit.value(found.scale)
     rank = len(bench.view.constant_shape(found.weight) or ())
     axis: dict[str, int] = {}

@@ -18,10 +18,11 @@ import onnx
 
 from qdqtool.core.repair import Change
 from qdqtool.graph.find import DEQUANTIZE
-from qdqtool.graph.normalize.context import MOVES, WEIGHTED, RepairContext
+from qdqtool.graph.normalize.context import RepairContext
 from qdqtool.graph.normalize.half_quantized import is_quantized
-from qdqtool.graph.normalize.weights import channel_axis, requantized
+from qdqtool.graph.normalize.weights import requantized
 from qdqtool.graph.view import GraphView, Use
+from qdqtool.trt.ops import PRODUCTS, quantization_commutes, weight_axis
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -41,7 +42,7 @@ def repair(bench: RepairContext) -> Iterator[Change]:
         if uses and all(_multiplies_floats(bench.view, use) for use in uses):
             yield from _signed(bench, node)
             continue
-        axis = channel_axis(uses[0].node, uses[0].index, len(stored.dims)) if len(uses) == 1 else None
+        axis = weight_axis(uses[0].node, uses[0].index, len(stored.dims)) if len(uses) == 1 else None
         error = _widened(bench, node, axis)
         if error is not None:
             yield Change(
@@ -56,7 +57,7 @@ def repair(bench: RepairContext) -> Iterator[Change]:
 def _uses(view: GraphView, tensor: str) -> Iterator[Use]:
     """Who reads the values of `tensor`, past operators that only move them."""
     for use in view.uses(tensor):
-        if use.node.op in MOVES and use.index == 0 and use.node.outputs:
+        if use.index == 0 and quantization_commutes(view, use.node):
             yield from _uses(view, use.node.outputs[0])
         else:
             yield use
@@ -64,9 +65,9 @@ def _uses(view: GraphView, tensor: str) -> Iterator[Use]:
 
 def _multiplies_floats(view: GraphView, use: Use) -> bool:
     return (
-        use.node.op in WEIGHTED
+        use.node.op in PRODUCTS
         and use.index < _FACTORS
-        and not is_quantized(view, use.node.inputs[1 - use.index], use.node)
+        and not is_quantized(view, use.node.inputs[1 - use.index])
     )
 
 

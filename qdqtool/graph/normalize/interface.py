@@ -16,8 +16,9 @@ import onnx
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.repair import Change
-from qdqtool.graph.normalize.context import MOVES, WEIGHTED, RepairContext
+from qdqtool.graph.normalize.context import RepairContext
 from qdqtool.graph.view import GraphView
+from qdqtool.trt.ops import PRODUCTS, carried_inputs, carried_outputs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -103,10 +104,10 @@ def _feeds_compute(view: GraphView, tensor: str) -> bool:
     waiting = [tensor]
     while waiting:
         for use in view.uses(waiting.pop()):
-            if use.node.op in WEIGHTED and use.index < 2:
+            if use.node.op in PRODUCTS and use.index < 2:
                 return True
-            if use.node.op in MOVES | {"MaxPool", "Pad"} and use.index == 0:
-                waiting += use.node.outputs[:1]
+            if use.index in carried_inputs(view, use.node):
+                waiting += carried_outputs(use.node)
     return False
 
 

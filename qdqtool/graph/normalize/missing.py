@@ -13,7 +13,8 @@ import numpy as np
 from qdqtool.core.repair import Change
 from qdqtool.graph.normalize.context import RepairContext
 from qdqtool.graph.normalize.half_quantized import half_quantized
-from qdqtool.graph.normalize.weights import channel_axis, requantized
+from qdqtool.graph.normalize.weights import requantized
+from qdqtool.trt.ops import weight_axis
 
 
 def repair(bench: RepairContext) -> Iterator[Change]:
@@ -33,7 +34,7 @@ def _quantized(bench: RepairContext, name: str, index: int) -> Change | None:
     value = edit.value(tensor)
     if value is None or value.dtype not in (np.float32, np.float16) or value.ndim < 2 or not value.size:
         return None
-    axis = channel_axis(reader, index, value.ndim)
+    axis = weight_axis(reader, index, value.ndim)
     integers, scale, error = requantized(value.astype(np.float64), axis, half=value.dtype == np.float16)
     inputs = [
         edit.constant(f"{tensor}_int8", integers),

@@ -15,15 +15,14 @@ import numpy as np
 import onnx
 
 from qdqtool.core.repair import Change
-from qdqtool.graph.normalize.context import MOVES, RepairContext
+from qdqtool.graph.normalize.context import RepairContext
+from qdqtool.trt.ops import MAY_MOVE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _Key = tuple[str, tuple[str, ...]]
 """An integer tensor, and the names of the scale and zero point it is read with."""
-_ALSO = frozenset({"MaxPool", "Split", "Concat", "Tile", "Pad", "Resize"})
-"""More operators whose results hold nothing but values of their inputs, or values between those."""
 _PAD_VALUE = 2
 """Position of a Pad's constant."""
 
@@ -71,7 +70,7 @@ class _Floats:
             return None
         if maker.op_type == "Pad" and self._padding(maker) is None:
             return None
-        return maker if maker.op_type in MOVES | _ALSO else None
+        return maker if maker.op_type in MAY_MOVE else None
 
     def of(self, key: _Key) -> str:
         """The float tensor that `key` stands for, made of floats as far back as integers are only moved."""

@@ -16,7 +16,7 @@ import onnx
 from qdqtool.core.dtypes import DType
 from qdqtool.core.repair import Change
 from qdqtool.graph.normalize.context import RepairContext
-from qdqtool.graph.normalize.weights import channel_axis
+from qdqtool.trt.ops import weight_axis
 
 _MICROSOFT = "com.microsoft"
 
@@ -135,7 +135,7 @@ def _axis(bench: RepairContext, names: list[str], operand: tuple[onnx.NodeProto,
     node, op, number = operand
     twin = replace(bench.view.by_name[node.name], op=op)
     rank = len(bench.view.info(names[0]).shape or ())
-    return {"axis": channel_axis(twin, number, rank) or 0}
+    return {"axis": weight_axis(twin, number, rank) or 0}
 
 
 def _bias(bench: RepairContext, node: onnx.NodeProto, form: _Form) -> str:

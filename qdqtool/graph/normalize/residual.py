@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.repair import Change
-from qdqtool.graph.normalize.context import WEIGHTED, RepairContext
+from qdqtool.graph.normalize.context import RepairContext
+from qdqtool.trt.ops import PRODUCTS
 
 
 def repair(bench: RepairContext) -> Iterator[Change]:
@@ -37,7 +38,7 @@ def _fuses(bench: RepairContext, pair: QdqPair) -> bool:
     """Whether a compute node makes the tensor for this Add alone."""
     whole = pair.quantize is not None and bench.consumer(pair) is not None
     alone = len(bench.view.uses(pair.tensor)) == 1 and pair.tensor not in bench.pinned
-    return whole and alone and bench.maker(pair.tensor) in WEIGHTED
+    return whole and alone and bench.maker(pair.tensor) in PRODUCTS
 
 
 def _position(bench: RepairContext, pair: QdqPair) -> int:

@@ -20,10 +20,11 @@ from qdqtool.core.quant_format import INT8
 from qdqtool.core.repair import Change
 from qdqtool.graph.compute import compute
 from qdqtool.graph.encode import encode
-from qdqtool.graph.normalize.context import MOVES, WEIGHTED, RepairContext
+from qdqtool.graph.normalize.context import RepairContext
 from qdqtool.graph.normalize.values import steps_and_scale
 from qdqtool.graph.scales import storable
 from qdqtool.graph.view import Node
+from qdqtool.trt.ops import PRODUCTS, quantization_commutes, weight_axis
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -73,20 +74,6 @@ def repair(bench: RepairContext) -> Iterator[Change]:
         )
 
 
-def channel_axis(node: Node, index: int, rank: int) -> int | None:
-    """The output channels of a weight: the axis whose scales TensorRT fuses; None for other inputs."""
-    if node.op == "Conv" and index == 1:
-        return 0
-    if node.op == "ConvTranspose" and index == 1:
-        return 1
-    if node.op == "Gemm" and index in {0, 1}:
-        transposed = bool(node.attribute("transA" if index == 0 else "transB", 0))
-        return int(transposed) if index == 0 else int(not transposed)
-    if node.op == "MatMul":
-        return None if rank < 2 else rank - 1 if index == 1 else rank - 2
-    return None
-
-
 def _route(bench: RepairContext, pair: QdqPair) -> _Route | None:
     """Where the constant goes; None where it forks, is returned, or ends in nothing that computes."""
     moves: list[Node] = []
@@ -97,7 +84,7 @@ def _route(bench: RepairContext, pair: QdqPair) -> _Route | None:
             return None
         node, index = uses[0].node, uses[0].index
         if (
-            node.op not in MOVES
+            not quantization_commutes(bench.view, node)
             or index != 0
             or not all(bench.view.is_constant(name) for name in node.inputs[1:] if name)
         ):
@@ -119,12 +106,12 @@ def _troubles(bench: RepairContext, pair: QdqPair, route: _Route | None) -> list
         told.append("TensorRT cannot quantize a single number")
     if pair.scale_shape == (1,) and (pair.axis is None or pair.axis >= len(shape) or shape[pair.axis] != 1):
         told.append("a scale of shape [1] is neither per tensor nor per channel, which fails in FP16")
-    if route is None or route.reader.op not in WEIGHTED:
+    if route is None or route.reader.op not in PRODUCTS:
         return told
     if route.moves:
         names = ", ".join(move.op for move in route.moves)
         told.append(f"{names} between DequantizeLinear and {route.reader.op} keeps it in float")
-    axis = channel_axis(route.reader, route.index, len(shape))
+    axis = weight_axis(route.reader, route.index, len(shape))
     astray = len(pair.scale) > 1 and axis is not None and pair.axis != axis
     if astray and not route.moves and route.reader.op != "ConvTranspose":
         told.append(f"scales along axis {pair.axis} keep {route.reader.op} in float, it needs axis {axis}")
@@ -153,7 +140,7 @@ def _replace(
     if not steps.ndim:
         bench.redirect(end, edit.constant(f"{pair.tensor}_float", (steps * scale).astype(kind)))
         return 0.0
-    axis = channel_axis(route.reader, route.index, steps.ndim) if route else None
+    axis = weight_axis(route.reader, route.index, steps.ndim) if route else None
     values, new_scale, error = _exact(steps, scale, axis, pair) or requantized(
         steps * scale, axis, half=kind is np.float16
     )

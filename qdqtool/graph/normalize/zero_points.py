@@ -15,13 +15,8 @@ from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.repair import Change
 from qdqtool.graph.normalize.context import RepairContext
-
-_POSITIVE = frozenset({"Relu", "Sigmoid", "Softmax", "HardSigmoid", "Abs", "Exp", "ReduceL2", "Sqrt"})
-"""Operators whose results are never negative."""
-_PASSING = frozenset(
-    {"MaxPool", "AveragePool", "GlobalAveragePool", "Reshape", "Transpose", "Flatten", "Identity"}
-)
-"""Operators that make nothing negative out of nothing negative."""
+from qdqtool.graph.view import Node
+from qdqtool.trt.ops import AVERAGE_POOLS, NEVER_NEGATIVE, QDQ, carried_inputs
 
 
 def repair(bench: RepairContext) -> Iterator[Change]:
@@ -88,15 +83,26 @@ def cut_below(bench: RepairContext, tensor: str, cut: dict[str, str]) -> str:
 
 
 def _never_negative(bench: RepairContext, tensor: str) -> bool:
-    node = bench.view.producer(tensor)
-    while node is not None and node.op in _PASSING | {"QuantizeLinear", "DequantizeLinear"}:
-        node = bench.view.producer(node.inputs[0])
-    if node is None:
-        return False
-    if node.op == "Clip":
-        bound = bench.edit.value(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] else None
-        return bound is not None and float(bound) >= 0
-    return node.op in _POSITIVE
+    """Whether everything that the values of `tensor` come from is never negative."""
+    waiting, seen = [tensor], {tensor}
+    while waiting:
+        node = bench.view.producer(waiting.pop())
+        if node is None:
+            return False
+        carried = (0,) if node.op in QDQ | AVERAGE_POOLS else carried_inputs(bench.view, node)
+        if not carried and not _is_positive(bench, node):
+            return False
+        fresh = {node.inputs[index] for index in carried} - seen
+        seen |= fresh
+        waiting += fresh
+    return True
+
+
+def _is_positive(bench: RepairContext, node: Node) -> bool:
+    if node.op != "Clip":
+        return node.op in NEVER_NEGATIVE
+    bound = bench.edit.value(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] else None
+    return bound is not None and float(bound) >= 0
 
 
 PLUGIN = repair

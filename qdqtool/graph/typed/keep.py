@@ -10,29 +10,7 @@ from qdqtool.core.dtypes import DType
 from qdqtool.graph.typed.narrow import Narrow
 from qdqtool.graph.typed.scales import PAIRS
 from qdqtool.graph.view import GraphView, Node
-
-_GO_ON = frozenset(
-    {
-        "Abs",
-        "Add",
-        "Expand",
-        "Identity",
-        "Max",
-        "Min",
-        "Mul",
-        "Neg",
-        "ReduceMax",
-        "ReduceMean",
-        "Reshape",
-        "Squeeze",
-        "Sub",
-        "Transpose",
-        "Unsqueeze",
-    }
-)
-"""Operators whose result is as large as what they read."""
-_END = frozenset({"Clip", "Div", "Log", "Reciprocal", "Sigmoid", "Sqrt", "Tanh"})
-"""Operators that bring large values back."""
+from qdqtool.trt.ops import MAGNITUDE_KEPT, MAGNITUDE_LOWERED
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,7 +40,7 @@ def kept(view: GraphView, wish: Wish, narrow: Narrow) -> dict[str, str]:
             continue
         reason, rises = _reason(view, node, wish, narrow, large), node.op in wish.ops
         if reason is None and _follows(view, node, risen):
-            reason, rises = "computes on with large values of kept nodes", node.op not in _END
+            reason, rises = "computes on with large values of kept nodes", node.op not in MAGNITUDE_LOWERED
         if reason is not None:
             reasons[node.name] = reason
         if rises:
@@ -100,7 +78,7 @@ def _is_unknown(view: GraphView, tensor: str) -> bool:
 
 def _follows(view: GraphView, node: Node, risen: set[str]) -> bool:
     """Whether the node reads large values of kept nodes and, constants aside, nothing else."""
-    if node.op not in _GO_ON | _END:
+    if node.op not in MAGNITUDE_KEPT | MAGNITUDE_LOWERED:
         return False
     read = [name for name in node.inputs if name and not view.is_constant(name)]
     floats = [name for name in read if view.info(name).dtype is DType.FLOAT32]

@@ -16,9 +16,9 @@ from qdqtool.graph.typed.forms import NARROW, WIDE, Form, Forms
 from qdqtool.graph.typed.narrow import Narrow, fits, is_faint, stored
 from qdqtool.graph.typed.scales import PAIRS, rounded_scales
 from qdqtool.graph.view import GraphView
+from qdqtool.trt.ops import TYPE_ATTRIBUTES
 
 _FLOAT = onnx.TensorProto.FLOAT
-_TYPED = {"Cast": "to", "EyeLike": "dtype", "RandomNormal": "dtype", "RandomUniform": "dtype"}
 
 
 class Rewrite:
@@ -214,7 +214,7 @@ def _choose(node: onnx.NodeProto, narrow: Narrow) -> None:
     """Make operators that choose their type by an attribute choose the narrow one instead of FP32."""
     if node.op_type == "ConstantOfShape":
         _refill(node, narrow)
-    wanted = _TYPED.get(node.op_type)
+    wanted = TYPE_ATTRIBUTES.get(node.op_type)
     there = [attribute for attribute in node.attribute if attribute.name == wanted]
     if there and there[0].i == _FLOAT:
         there[0].i = narrow.element

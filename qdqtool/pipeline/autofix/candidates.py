@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from qdqtool.auditing.attention import unquantized_results
 from qdqtool.auditing.context import AuditContext
 from qdqtool.auditing.evidence import NodeEvidence
-from qdqtool.auditing.operands import RECURRENT_OPS, Operand
+from qdqtool.auditing.operands import Operand
 from qdqtool.core.audit import Audit
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer
@@ -17,6 +17,7 @@ from qdqtool.graph.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.pipeline.autofix.edits import Candidate, EditRequest, Goal, Granularity, scale_of
 from qdqtool.pipeline.autofix.ties import untied
+from qdqtool.trt.ops import RECURRENT, weight_axis
 
 _LEFT_ALONE = frozenset({Verdict.NOT_FOUND, Verdict.UNKNOWN})
 _KERNEL_CHECKS = frozenset({"runtime_weights", "unfused_qdq", "needless_conversion", "conversion_chain"})
@@ -54,7 +55,7 @@ def _half_quantized(evidence: NodeEvidence) -> bool:
 
 def _has_kernel(evidence: NodeEvidence) -> bool:
     """Whether the builder has an INT8 kernel for this operator at all."""
-    if evidence.node.op in RECURRENT_OPS or (evidence.rtx and evidence.node.op == "ConvTranspose"):
+    if evidence.node.op in RECURRENT or (evidence.rtx and evidence.node.op == "ConvTranspose"):
         return False
     return not (evidence.rtx and evidence.node.op == "Conv" and "sm75" in evidence.targets)
 
@@ -89,7 +90,7 @@ def _wanted(evidence: NodeEvidence, operand: Operand) -> EditRequest | None:
     """What an operand lacks for INT8; None where it is as it should be."""
     slot = Slot(node=evidence.node.name, index=operand.index)
     if operand.fixed:
-        axis = output_axis(
+        axis = weight_axis(
             evidence.node,
             operand.index,
             len(evidence.view.info(evidence.node.inputs[operand.index]).shape or ()),
@@ -120,17 +121,6 @@ def _to_float(evidence: NodeEvidence) -> Iterator[Candidate]:
                 for operand in direct
             ),
         )
-
-
-def output_axis(node: Node, index: int, rank: int) -> int | None:
-    """The axis of a weight's output channels; None where there is no such axis."""
-    if node.op in {"Conv", "ConvTranspose"}:
-        return 0 if node.op == "Conv" else 1
-    if rank < 2:
-        return None
-    if node.op == "Gemm":
-        return int(bool(node.attribute("transA", 0))) if index == 0 else int(not node.attribute("transB", 0))
-    return rank - 1 if index else rank - 2
 
 
 def _branches(evidence: NodeEvidence, operand: Operand) -> tuple[Node, tuple[Node, ...]] | None:
@@ -206,7 +196,7 @@ def _once(context: AuditContext, layer: EngineLayer) -> Iterator[EditRequest]:
         for operand in evidence.weights:
             if operand.dequantize is not None and _stacked(evidence.view, operand.dequantize) & held:
                 rank = len(evidence.view.info(evidence.node.inputs[operand.index]).shape or ())
-                axis = output_axis(evidence.node, operand.index, rank)
+                axis = weight_axis(evidence.node, operand.index, rank)
                 yield EditRequest(
                     slot=Slot(node=evidence.node.name, index=operand.index),
                     how=Granularity.CHANNEL,

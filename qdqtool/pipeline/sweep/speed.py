@@ -25,7 +25,6 @@ from qdqtool.backends.timing.ort import OrtClock
 from qdqtool.backends.timing.rounds import Effort, take_turns
 from qdqtool.backends.timing.verdict import TimingVerdict, judge
 from qdqtool.core.kinds import ENGINE
-from qdqtool.core.operators import COMPUTE
 from qdqtool.core.placement import Placement
 from qdqtool.core.report import Summary
 from qdqtool.engine.devices import find_device
@@ -33,6 +32,7 @@ from qdqtool.engine.estimate import SPREAD, estimate
 from qdqtool.engine.view import view
 from qdqtool.errors import MissingPackage
 from qdqtool.graph.model import Model
+from qdqtool.trt.ops import PRODUCTS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -171,7 +171,7 @@ def in_engine(summary: Summary, times: tuple[float, float | None, float | None])
 
 def placed(model: Model, placement: Placement) -> tuple[int, int]:
     """How many compute nodes placement wants in INT8, and how many there are."""
-    compute = {node.name for node in model.view.nodes if node.op in COMPUTE}
+    compute = {node.name for node in model.view.nodes if node.op in PRODUCTS}
     wanted = {decision.slot.node for decision in placement.quantized}
     return len(compute & wanted), len(compute)
 

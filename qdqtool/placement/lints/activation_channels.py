@@ -15,20 +15,19 @@ from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
+from qdqtool.core.target import Target
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
+from qdqtool.placement.lintrule import LintRule, Violation
 
 
-def find(flow: Flow, asked: LintTarget) -> Iterator[Violation]:
+def find(flow: Flow, asked: Target) -> Iterator[Violation]:
     """Activation pairs with more than one scale."""
     for pair in flow.pairs:
         if pair.kind is SlotKind.ACTIVATION and len(pair.scale) > 1:
             yield Violation(
                 node=pair.quantize or pair.dequantize or "",
                 reason=f"the activation {pair.tensor} has {len(pair.scale)} scales",
-                effect="the layer behind it runs in float"
-                if asked.target == "rtx"
-                else "the builder refuses it",
+                effect="the layer behind it runs in float" if asked.is_rtx else "the builder refuses it",
                 fix="use one scale for the whole tensor; `qdqtool repair` does",
             )
 

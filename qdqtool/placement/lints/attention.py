@@ -18,12 +18,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
+from qdqtool.core.target import Target
 from qdqtool.placement.flow import Flow, is_int8
-from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
+from qdqtool.placement.lintrule import LintRule, Violation
 from qdqtool.placement.patterns import attentions, int8_obstacle, readers
 
 
-def find(flow: Flow, asked: LintTarget) -> Iterator[Violation]:
+def find(flow: Flow, asked: Target) -> Iterator[Violation]:
     """Attentions that are neither whole nor float."""
     for scores, values in attentions(flow.view):
         inputs = [(node, index) for node in (scores, values) for index in (0, 1)]
@@ -44,7 +45,7 @@ def find(flow: Flow, asked: LintTarget) -> Iterator[Violation]:
                 effect="the attention is not fused into one kernel",
                 fix="quantize the layer behind it, or take Q/DQ off all four",
             )
-        elif not bare and (obstacle := int8_obstacle(flow.view, scores, asked.target)):
+        elif not bare and (obstacle := int8_obstacle(flow.view, scores, asked)):
             yield Violation(
                 node=scores.name,
                 reason=f"its attention is INT8, but {obstacle}",

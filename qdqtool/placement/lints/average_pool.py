@@ -15,19 +15,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
+from qdqtool.core.target import Target
 from qdqtool.graph.view import Node
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
+from qdqtool.placement.lintrule import LintRule, Violation
+from qdqtool.trt.ops import AVERAGES
 
-_POOLS = frozenset({"AveragePool", "GlobalAveragePool", "ReduceMean"})
 
-
-def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:
+def find(flow: Flow, _asked: Target) -> Iterator[Violation]:
     """Average pools that read a DequantizeLinear."""
     for pair in flow.pairs:
         for slot in pair.slots:
             node = flow.view.by_name[slot.node]
-            if node.op in _POOLS and slot.index == 0 and not _saves_a_copy(flow, node):
+            if node.op in AVERAGES and slot.index == 0 and not _saves_a_copy(flow, node):
                 yield Violation(
                     node=node.name,
                     reason=f"{node.op} has Q/DQ on its input",
@@ -42,7 +42,7 @@ def _saves_a_copy(flow: Flow, pool: Node) -> bool:
     if pool.op != "AveragePool" or pair is None:
         return False
     slots = (slot for other in flow.by_tensor.get(pair.tensor, (pair,)) for slot in other.slots)
-    return any(flow.view.by_name[slot.node].op not in _POOLS for slot in slots)
+    return any(flow.view.by_name[slot.node].op not in AVERAGES for slot in slots)
 
 
 PLUGIN = LintRule(code="QDQ131", severity=Severity.INFO, find=find, targets=frozenset({"rtx"}))

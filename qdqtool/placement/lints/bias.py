@@ -14,11 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
+from qdqtool.core.target import Target
 from qdqtool.placement.flow import Flow, is_int8
-from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
+from qdqtool.placement.lintrule import LintRule, Violation
 
 
-def find(flow: Flow, asked: LintTarget) -> Iterator[Violation]:
+def find(flow: Flow, asked: Target) -> Iterator[Violation]:
     """Products with an INT8 third input."""
     for node in flow.products():
         if len(node.inputs) > 2 and is_int8(flow.origins.get(node.inputs[2])):
@@ -26,7 +27,7 @@ def find(flow: Flow, asked: LintTarget) -> Iterator[Violation]:
                 node=node.name,
                 reason="its bias has Q/DQ",
                 effect="the bias is rounded to 255 steps and added in float"
-                if asked.target == "rtx"
+                if asked.is_rtx
                 else "the bias is rounded to 255 steps, and parsers that want constant biases refuse it",
                 fix="store the bias as a float constant without Q/DQ",
             )

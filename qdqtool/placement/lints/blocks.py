@@ -15,11 +15,12 @@ from collections.abc import Iterator
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
+from qdqtool.core.target import Target
 from qdqtool.placement.flow import Flow, is_int8
-from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
+from qdqtool.placement.lintrule import LintRule, Violation
 
 
-def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:
+def find(flow: Flow, _asked: Target) -> Iterator[Violation]:
     """INT8 pairs whose scale has two dimensions or more."""
     for pair in flow.pairs:
         if pair.dtype is not DType.INT8 or pair.scale_shape is None or len(pair.scale_shape) < 2:

@@ -16,13 +16,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
+from qdqtool.core.target import Target
 from qdqtool.graph.view import Node
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
-from qdqtool.placement.weighted import COMPUTE
+from qdqtool.placement.lintrule import LintRule, Violation
+from qdqtool.trt.ops import PRODUCTS
 
 
-def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:
+def find(flow: Flow, _asked: Target) -> Iterator[Violation]:
     """Concats of INT8 branches with more than one scale."""
     for node in flow.view.nodes:
         if node.op != "Concat":
@@ -43,7 +44,7 @@ def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:
 
 def _products(flow: Flow, concat: Node) -> list[Node]:
     """Products that read the Concat without Q/DQ between."""
-    return [reader for reader in flow.readers(concat.outputs[0]) if reader.op in COMPUTE]
+    return [reader for reader in flow.readers(concat.outputs[0]) if reader.op in PRODUCTS]
 
 
 PLUGIN = LintRule(code="QDQ125", severity=Severity.WARNING, find=find)

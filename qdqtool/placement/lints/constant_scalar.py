@@ -15,11 +15,12 @@ from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
+from qdqtool.core.target import Target
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
+from qdqtool.placement.lintrule import LintRule, Violation
 
 
-def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:
+def find(flow: Flow, _asked: Target) -> Iterator[Violation]:
     """Integer constants of rank 0 behind which only a DequantizeLinear stands."""
     for pair in flow.pairs:
         if (

@@ -13,11 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
+from qdqtool.core.target import Target
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
+from qdqtool.placement.lintrule import LintRule, Violation
 
 
-def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:
+def find(flow: Flow, _asked: Target) -> Iterator[Violation]:
     """Halves without effect."""
     for pair in flow.pairs:
         name = pair.dequantize or pair.quantize or ""

@@ -13,11 +13,12 @@ from collections.abc import Iterator
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
+from qdqtool.core.target import Target
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
+from qdqtool.placement.lintrule import LintRule, Violation
 
 
-def find(flow: Flow, asked: LintTarget) -> Iterator[Violation]:
+def find(flow: Flow, asked: Target) -> Iterator[Violation]:
     """FP8 pairs, where a GPU that was named is too old or none was named."""
     old = sorted((sm for sm in asked.sm if int(sm) < 89), key=int)
     if asked.sm and not old:

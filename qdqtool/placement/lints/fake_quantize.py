@@ -17,34 +17,22 @@ from collections.abc import Iterator
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
+from qdqtool.core.target import Target
 from qdqtool.graph.view import Node
-from qdqtool.placement.commuting import commutes
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
+from qdqtool.placement.lintrule import LintRule, Violation
 from qdqtool.placement.lints.plugin import is_foreign
-from qdqtool.placement.weighted import COMPUTE
-
-_ELSEWHERE = COMPUTE | {
-    "Add",
-    "AveragePool",
-    "Concat",
-    "GlobalAveragePool",
-    "ReduceMean",
-    "QuantizeLinear",
-    "Cast",
-    "Shape",
-    "Size",
-}
+from qdqtool.trt.ops import FUSES_DEQUANTIZE, INT8_READERS, PRODUCTS, quantization_commutes
 
 
-def find(flow: Flow, asked: LintTarget) -> Iterator[Violation]:
+def find(flow: Flow, asked: Target) -> Iterator[Violation]:
     """Pairs whose readers are all float operators."""
     for pair in flow.pairs:
         readers = [flow.view.by_name[slot.node] for slot in pair.slots]
         if pair.kind is not SlotKind.ACTIVATION or not pair.dequantize or not readers or pair.returned:
             continue
         producer = flow.view.producer(pair.tensor)
-        if producer is not None and producer.op in COMPUTE:
+        if producer is not None and producer.op in PRODUCTS:
             continue  # the rule inside_fusion speaks of these
         if any(is_foreign(reader) for reader in readers):
             continue  # the rule plugin speaks of these
@@ -60,15 +48,15 @@ def find(flow: Flow, asked: LintTarget) -> Iterator[Violation]:
             )
 
 
-def _can_use(flow: Flow, node: Node, asked: LintTarget) -> bool:
-    fused = asked.target != "rtx" and node.op in {"Mul", "Relu", "Clip"}
-    return node.op in _ELSEWHERE or commutes(flow.view, node) or fused
+def _can_use(flow: Flow, node: Node, asked: Target) -> bool:
+    fused = not asked.is_rtx and node.op in FUSES_DEQUANTIZE
+    return node.op in INT8_READERS or quantization_commutes(flow.view, node) or fused
 
 
 def _is_gated(flow: Flow, pair: QdqPair, readers: list[Node]) -> bool:
     """Whether a Mul reads as INT8 what a product does too, which saves a float copy (see the rule gated_shortcut)."""
     slots = (slot for other in flow.by_tensor.get(pair.tensor, ()) for slot in other.slots)
-    products = any(flow.view.by_name[slot.node].op in COMPUTE for slot in slots)
+    products = any(flow.view.by_name[slot.node].op in PRODUCTS for slot in slots)
     return products and all(reader.op == "Mul" for reader in readers)
 
 

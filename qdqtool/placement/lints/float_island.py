@@ -14,21 +14,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
+from qdqtool.core.target import Target
 from qdqtool.graph.view import Node
 from qdqtool.placement.flow import Flow, is_int8
-from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
-from qdqtool.placement.weighted import COMPUTE
+from qdqtool.placement.lintrule import LintRule, Violation
+from qdqtool.trt.ops import ISLAND_BORDER, PRODUCTS
 
-_POINTWISE = frozenset(
-    {"Add", "BatchNormalization", "Clip", "HardSwish", "LeakyRelu", "Mul", "Relu", "Sigmoid"}
-)
 _FARTHEST = 6
 
 
-def find(flow: Flow, asked: LintTarget) -> Iterator[Violation]:
+def find(flow: Flow, asked: Target) -> Iterator[Violation]:
     """Products without Q/DQ whose neighbours on both sides have it."""
     for node in flow.products():
-        if node.op == "ConvTranspose" and asked.target == "rtx":
+        if node.op == "ConvTranspose" and asked.is_rtx:
             continue
         bare = all(flow.origin(node, index) is None for index in (0, 1))
         if bare and _int8_before(flow, node) and _int8_behind(flow, node):
@@ -46,9 +44,9 @@ def _int8_before(flow: Flow, node: Node) -> bool:
         producer = flow.view.producer(tensor)
         if producer is None:
             return False
-        if producer.op in COMPUTE:
+        if producer.op in PRODUCTS:
             return all(is_int8(flow.origin(producer, index)) for index in (0, 1))
-        if producer.op not in _POINTWISE:
+        if producer.op not in ISLAND_BORDER:
             return False
         tensor = producer.inputs[0]
     return False
@@ -62,7 +60,7 @@ def _int8_behind(flow: Flow, node: Node) -> bool:
             return False
         if all(reader.op == "QuantizeLinear" for reader in readers):
             return True
-        if readers[-1].op not in _POINTWISE:
+        if readers[-1].op not in ISLAND_BORDER:
             return False
         tensor = readers[-1].outputs[0]
     return False

@@ -14,22 +14,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
-from qdqtool.placement.commuting import commutes
+from qdqtool.core.target import Target
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
-from qdqtool.placement.weighted import COMPUTE
-
-_INTEGER = COMPUTE | {"Add", "Concat", "QuantizeLinear", "Shape", "Size"}
+from qdqtool.placement.lintrule import LintRule, Violation
+from qdqtool.trt.ops import INTEGER_READERS, PRODUCTS, quantization_commutes
 
 
-def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:
+def find(flow: Flow, _asked: Target) -> Iterator[Violation]:
     """Pairs with readers of both kinds."""
     for pair in flow.pairs:
         readers = [flow.view.by_name[slot.node] for slot in pair.slots]
         exact = [
-            reader for reader in readers if reader.op not in _INTEGER and not commutes(flow.view, reader)
+            reader
+            for reader in readers
+            if reader.op not in INTEGER_READERS and not quantization_commutes(flow.view, reader)
         ]
-        if exact and any(reader.op in COMPUTE for reader in readers):
+        if exact and any(reader.op in PRODUCTS for reader in readers):
             yield Violation(
                 node=exact[0].name,
                 reason=f"it reads the rounded {pair.tensor} although it computes in float",

@@ -16,15 +16,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
+from qdqtool.core.target import Target
 from qdqtool.graph.view import Node
 from qdqtool.placement.flow import Flow, is_int8
-from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
-from qdqtool.placement.weighted import COMPUTE
-
-_CARRIES = frozenset({"Clip", "Relu"})
+from qdqtool.placement.lintrule import LintRule, Violation
+from qdqtool.trt.ops import CLAMPS, PRODUCTS
 
 
-def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:
+def find(flow: Flow, _asked: Target) -> Iterator[Violation]:
     """Adds with a pair of its own on every input and a float reader of the sum."""
     for node in flow.view.nodes:
         if node.op != "Add":
@@ -45,13 +44,13 @@ def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:
 def _is_product(flow: Flow, tensor: str) -> bool:
     """Whether the Add would fuse with what makes `tensor`; the rule residual speaks of these."""
     producer = flow.view.producer(tensor)
-    return producer is not None and producer.op in COMPUTE
+    return producer is not None and producer.op in PRODUCTS
 
 
 def _is_quantized(flow: Flow, node: Node) -> bool:
     """Whether the sum, or what an activation makes of it, meets a QuantizeLinear."""
     readers = flow.readers(node.outputs[0])
-    while len(readers) == 1 and readers[0].op in _CARRIES:
+    while len(readers) == 1 and readers[0].op in CLAMPS:
         readers = flow.readers(readers[0].outputs[0])
     return any(reader.op == "QuantizeLinear" for reader in readers)
 

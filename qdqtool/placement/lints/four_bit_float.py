@@ -14,14 +14,15 @@ from collections.abc import Iterator
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
+from qdqtool.core.target import Target
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
+from qdqtool.placement.lintrule import LintRule, Violation
 
 _FIRST_GPU = 100
 _FIRST_RELEASE = (10, 8)
 
 
-def find(flow: Flow, asked: LintTarget) -> Iterator[Violation]:
+def find(flow: Flow, asked: Target) -> Iterator[Violation]:
     """FP4 pairs, where the release or a GPU that was named has none, or no GPU was named."""
     old = sorted((sm for sm in asked.sm if int(sm) < _FIRST_GPU), key=int)
     early = asked.is_before(*_FIRST_RELEASE)

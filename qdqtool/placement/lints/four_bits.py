@@ -19,17 +19,18 @@ from collections.abc import Iterator
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
+from qdqtool.core.target import Target
 from qdqtool.placement.flow import Flow, is_int8
-from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
+from qdqtool.placement.lintrule import LintRule, Violation
 
 
-def find(flow: Flow, asked: LintTarget) -> Iterator[Violation]:
+def find(flow: Flow, asked: Target) -> Iterator[Violation]:
     """INT4 pairs in a place where they do not build."""
     for pair in flow.pairs:
         if pair.dtype is not DType.INT4:
             continue
         node = pair.dequantize or pair.quantize or ""
-        if asked.target == "8.6":
+        if asked.family == "8":
             yield Violation(
                 node=node,
                 reason="the integers are INT4",
@@ -41,10 +42,10 @@ def find(flow: Flow, asked: LintTarget) -> Iterator[Violation]:
                 node=node,
                 reason="an activation is INT4",
                 effect="it is rounded to 16 steps, and the arithmetic is INT8 all the same"
-                if asked.target == "rtx"
+                if asked.is_rtx
                 else "the builder refuses it: INT4 is for weights only",
                 fix="use INT8 for activations",
-                severity=Severity.WARNING if asked.target == "rtx" else None,
+                severity=Severity.WARNING if asked.is_rtx else None,
             )
         else:
             for slot in pair.slots:

@@ -18,15 +18,16 @@ from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
+from qdqtool.core.target import Target
 from qdqtool.placement.flow import Flow, is_int8
-from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
+from qdqtool.placement.lintrule import LintRule, Violation
 from qdqtool.placement.operands import State, both
 
 
-def find(flow: Flow, asked: LintTarget) -> Iterator[Violation]:
+def find(flow: Flow, asked: Target) -> Iterator[Violation]:
     """Products with one INT8 factor and one without any Q/DQ."""
     for node in flow.products():
-        for ready, bare in (pair := both(flow, node, asked.target), pair[::-1]):
+        for ready, bare in (pair := both(flow, node, asked), pair[::-1]):
             if bare.state is not State.BARE or not is_int8(ready.pair):
                 continue
             constant = flow.view.is_constant(node.inputs[bare.index])

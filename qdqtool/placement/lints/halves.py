@@ -17,11 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qdqtool.core.findings import Severity
+from qdqtool.core.target import Target
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
+from qdqtool.placement.lintrule import LintRule, Violation
 
 
-def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:
+def find(flow: Flow, _asked: Target) -> Iterator[Violation]:
     """Whole pairs whose halves name different constants with different values."""
     view = flow.view
     for pair in flow.pairs:

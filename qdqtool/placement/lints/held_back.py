@@ -18,15 +18,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
+from qdqtool.core.target import Target
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
+from qdqtool.placement.lintrule import LintRule, Violation
 from qdqtool.placement.operands import State, both
 
 
-def find(flow: Flow, asked: LintTarget) -> Iterator[Violation]:
+def find(flow: Flow, asked: Target) -> Iterator[Violation]:
     """Products that read INT8 values through a Resize or a Pad."""
     for node in flow.products():
-        for factor in both(flow, node, asked.target):
+        for factor in both(flow, node, asked):
             if factor.state is State.HELD_BACK and factor.pair is not None:
                 yield Violation(
                     node=node.name,

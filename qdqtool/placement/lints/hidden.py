@@ -16,23 +16,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
+from qdqtool.core.target import Target
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
+from qdqtool.placement.lintrule import LintRule, Violation
+from qdqtool.trt.ops import QDQ
 
-_PAIR = frozenset({"QuantizeLinear", "DequantizeLinear"})
 
-
-def find(flow: Flow, asked: LintTarget) -> Iterator[Violation]:
+def find(flow: Flow, asked: Target) -> Iterator[Violation]:
     """Control-flow nodes that hold Q/DQ."""
     for node in flow.view.nodes:
-        count = sum(op in _PAIR for op in flow.view.body_ops(node))
+        count = sum(op in QDQ for op in flow.view.body_ops(node))
         if count:
             yield Violation(
                 node=node.name,
                 reason=f"{count} Q/DQ nodes are inside its bodies",
                 effect="nothing fuses across the border of a body, and what is inside is not checked here",
                 fix="export without control flow, or leave these layers float",
-                severity=Severity.INFO if asked.target == "rtx" else None,
+                severity=Severity.INFO if asked.is_rtx else None,
             )
 
 

@@ -15,46 +15,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
+from qdqtool.core.target import Target
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
-from qdqtool.placement.weighted import COMPUTE
-
-_FUSED = frozenset(
-    {
-        "BatchNormalization",
-        "Clip",
-        "Elu",
-        "Erf",
-        "Gelu",
-        "HardSigmoid",
-        "HardSwish",
-        "LeakyRelu",
-        "Mish",
-        "PRelu",
-        "Relu",
-        "Sigmoid",
-        "Softplus",
-        "Swish",
-        "Tanh",
-    }
-)
+from qdqtool.placement.lintrule import LintRule, Violation
+from qdqtool.trt.ops import FUSES_BEHIND_PRODUCT, PRODUCTS
 
 
-def find(flow: Flow, asked: LintTarget) -> Iterator[Violation]:
+def find(flow: Flow, asked: Target) -> Iterator[Violation]:
     """Pairs on the result of a product whose reader would have fused with it."""
     for pair in flow.pairs:
         producer = flow.view.producer(pair.tensor)
-        if producer is None or producer.op not in COMPUTE:
+        if producer is None or producer.op not in PRODUCTS:
             continue
         for slot in pair.slots:
             reader = flow.view.by_name[slot.node]
             bias = reader.op == "Add" and any(flow.view.is_constant(tensor) for tensor in reader.inputs)
-            if reader.op in _FUSED or bias:
+            if reader.op in FUSES_BEHIND_PRODUCT or bias:
                 yield Violation(
                     node=reader.name,
                     reason=f"Q/DQ stands between {producer.op} {producer.name} and its {reader.op}",
                     effect="the values are rounded twice"
-                    + ("" if asked.target == "rtx" else f", and {reader.op} is a float kernel of its own"),
+                    + ("" if asked.is_rtx else f", and {reader.op} is a float kernel of its own"),
                     fix=f"move the pair behind {reader.name}" + ("" if bias else "; `qdqtool repair` does"),
                 )
 

@@ -16,8 +16,9 @@ from collections.abc import Iterator
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
+from qdqtool.core.target import Target
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
+from qdqtool.placement.lintrule import LintRule, Violation
 
 _FIX = {
     DType.INT32: "store the bias as float; onnxruntime: extra option QuantizeBias=False; or `qdqtool repair`",
@@ -25,7 +26,7 @@ _FIX = {
 }
 
 
-def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:
+def find(flow: Flow, _asked: Target) -> Iterator[Violation]:
     """Pairs of INT16 and INT32."""
     for pair in flow.pairs:
         if pair.dtype in _FIX:

@@ -17,11 +17,12 @@ from collections.abc import Iterator
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
+from qdqtool.core.target import Target
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
+from qdqtool.placement.lintrule import LintRule, Violation
 
 
-def find(flow: Flow, asked: LintTarget) -> Iterator[Violation]:
+def find(flow: Flow, asked: Target) -> Iterator[Violation]:
     """Products whose factors have different float types, and FP16 scales for TensorRT 8."""
     for node in flow.products():
         types = [flow.view.info(tensor).dtype for tensor in node.inputs[:2]]
@@ -33,7 +34,7 @@ def find(flow: Flow, asked: LintTarget) -> Iterator[Violation]:
                 effect="the parser refuses it: both must be of the same type",
                 fix="give the scales of both pairs the type of the float part",
             )
-    if asked.target == "8.6":
+    if asked.family == "8":
         for pair in flow.pairs:
             name = pair.dequantize or pair.quantize or ""
             step = flow.view.by_name[name].inputs[1]

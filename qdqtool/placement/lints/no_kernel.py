@@ -15,12 +15,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
+from qdqtool.core.target import Target
 from qdqtool.placement.flow import Flow, is_int8
-from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
+from qdqtool.placement.lintrule import LintRule, Violation
 from qdqtool.placement.patterns import depthwise_swish
 
 
-def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:
+def find(flow: Flow, _asked: Target) -> Iterator[Violation]:
     """INT8 depthwise convolutions whose Swish is quantized."""
     for node in flow.products():
         result = depthwise_swish(flow.view, node)
@@ -35,4 +36,4 @@ def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:
             )
 
 
-PLUGIN = LintRule(code="QDQ150", severity=Severity.WARNING, find=find, targets=frozenset({"8.6"}))
+PLUGIN = LintRule(code="QDQ150", severity=Severity.WARNING, find=find, targets=frozenset({"8"}))

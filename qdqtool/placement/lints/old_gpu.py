@@ -14,34 +14,35 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
+from qdqtool.core.target import Target
 from qdqtool.placement.flow import Flow, is_int8
-from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
+from qdqtool.placement.lintrule import LintRule, Violation
 
 
-def find(flow: Flow, asked: LintTarget) -> Iterator[Violation]:
+def find(flow: Flow, asked: Target) -> Iterator[Violation]:
     """Quantized products, when a GPU was named that has no kernels for them."""
-    old = ", ".join(f"SM{sm}" for sm in sorted(asked.sm, key=int) if _is_old(sm, asked.target))
+    old = ", ".join(f"SM{sm}" for sm in sorted(asked.sm, key=int) if _is_old(sm, asked))
     if not old:
         return
     for node in flow.products():
-        meant = node.op == "Conv" or asked.target != "rtx"
+        meant = node.op == "Conv" or not asked.is_rtx
         if meant and all(is_int8(flow.origin(node, index)) for index in (0, 1)):
             yield Violation(
                 node=node.name,
                 reason=f"{old} has no INT8 convolution in TensorRT for RTX"
-                if asked.target == "rtx"
+                if asked.is_rtx
                 else f"{old} has no INT8 tensor cores",
                 effect="it runs in Half or Float"
-                if asked.target == "rtx"
+                if asked.is_rtx
                 else "it does not fuse with what is around it, and may find no implementation",
                 fix="build for SM80 or newer, or leave convolutions float"
-                if asked.target == "rtx"
+                if asked.is_rtx
                 else "build for SM75 or newer, or leave the model float",
             )
 
 
-def _is_old(sm: str, target: str) -> bool:
-    return int(sm) <= 75 if target == "rtx" else int(sm) < 75 and sm != "72"
+def _is_old(sm: str, target: Target) -> bool:
+    return int(sm) <= 75 if target.is_rtx else int(sm) < 75 and sm != "72"
 
 
 PLUGIN = LintRule(code="QDQ135", severity=Severity.WARNING, find=find)

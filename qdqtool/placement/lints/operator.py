@@ -14,27 +14,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
+from qdqtool.core.target import Target
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
-
-_OTHERS = frozenset(
-    {
-        "ConvInteger",
-        "DynamicQuantizeLinear",
-        "DynamicQuantizeMatMul",
-        "MatMulInteger",
-        "MatMulIntegerToFloat",
-        "QAttention",
-        "QGemm",
-        "QMoE",
-    }
-)
+from qdqtool.placement.lintrule import LintRule, Violation
+from qdqtool.trt.ops import computes_integers
 
 
-def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:
+def find(flow: Flow, _asked: Target) -> Iterator[Violation]:
     """Nodes of integer operators."""
     for node in flow.view.nodes:
-        if node.op in _OTHERS or node.op.startswith("QLinear"):
+        if computes_integers(node.op):
             yield Violation(
                 node=node.name,
                 reason=f"{node.op} computes with integers itself",

@@ -16,14 +16,15 @@ from collections.abc import Iterator
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.qdq import QdqPair
+from qdqtool.core.target import Target
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
+from qdqtool.placement.lintrule import LintRule, Violation
 
 _SCALES = {DType.FLOAT16: 19, DType.BFLOAT16: 19}
 _VALUES = {DType.FLOAT8: 19, DType.FLOAT8_E5M2: 19, DType.INT16: 21, DType.INT4: 21, DType.FLOAT4: 23}
 
 
-def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:
+def find(flow: Flow, _asked: Target) -> Iterator[Violation]:
     """ONNX's own Q/DQ with a scale or integers of a type newer than the opset."""
     for pair in flow.pairs:
         name = pair.dequantize or pair.quantize or ""

@@ -15,22 +15,24 @@ from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
+from qdqtool.core.target import Target
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
-from qdqtool.placement.operands import State, both, channel_axis
+from qdqtool.placement.lintrule import LintRule, Violation
+from qdqtool.placement.operands import State, both
+from qdqtool.trt.ops import weight_axis
 
 
-def find(flow: Flow, asked: LintTarget) -> Iterator[Violation]:
+def find(flow: Flow, asked: Target) -> Iterator[Violation]:
     """INT8 products whose weights have several channels and one scale."""
     for node in flow.products():
         if node.op == "ConvTranspose":
             continue
-        for factor in both(flow, node, asked.target):
+        for factor in both(flow, node, asked):
             pair = factor.pair
             if factor.state is not State.READY or pair is None or pair.kind is not SlotKind.WEIGHT:
                 continue
             shape = flow.view.info(node.inputs[factor.index]).shape or ()
-            axis = channel_axis(node, factor.index, len(shape))
+            axis = weight_axis(node, factor.index, len(shape))
             if len(pair.scale) == 1 and axis is not None and shape[axis] != 1:
                 yield Violation(
                     node=node.name,

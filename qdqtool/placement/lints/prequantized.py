@@ -15,11 +15,12 @@ from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
+from qdqtool.core.target import Target
 from qdqtool.placement.flow import Flow, is_int8
-from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
+from qdqtool.placement.lintrule import LintRule, Violation
 
 
-def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:
+def find(flow: Flow, _asked: Target) -> Iterator[Violation]:
     """Constants without a QuantizeLinear."""
     for pair in flow.pairs:
         if pair.kind is SlotKind.WEIGHT and pair.quantize is None and is_int8(pair) and pair.slots:
@@ -31,4 +32,4 @@ def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:
             )
 
 
-PLUGIN = LintRule(code="QDQ145", severity=Severity.WARNING, find=find, targets=frozenset({"8.6"}))
+PLUGIN = LintRule(code="QDQ145", severity=Severity.WARNING, find=find, targets=frozenset({"8"}))

@@ -16,14 +16,15 @@ from collections.abc import Iterator
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
+from qdqtool.core.target import Target
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
+from qdqtool.placement.lintrule import LintRule, Violation
 
 _LARGEST = {DType.INT8: 127, DType.FLOAT8: 448}
 _TOLERANCE = 1.05
 
 
-def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:
+def find(flow: Flow, _asked: Target) -> Iterator[Violation]:
     """Pairs right behind a Softmax with one scale above the largest that probabilities can use."""
     for pair in flow.pairs:
         producer = flow.view.producer(pair.tensor)

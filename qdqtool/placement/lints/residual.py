@@ -17,13 +17,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
+from qdqtool.core.target import Target
 from qdqtool.graph.view import Node
 from qdqtool.placement.flow import Flow, is_int8
-from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
-from qdqtool.placement.weighted import COMPUTE
+from qdqtool.placement.lintrule import LintRule, Violation
+from qdqtool.trt.ops import PRODUCTS
 
 
-def find(flow: Flow, asked: LintTarget) -> Iterator[Violation]:
+def find(flow: Flow, asked: Target) -> Iterator[Violation]:
     """Adds of two activations with Q/DQ on the product's branch, or none on a shortcut that is INT8 elsewhere."""
     for node in flow.view.nodes:
         if node.op != "Add" or any(map(flow.view.is_constant, node.inputs)):
@@ -38,7 +39,7 @@ def find(flow: Flow, asked: LintTarget) -> Iterator[Violation]:
                     node=node.name,
                     reason=f"input {index}, the convolution's branch, has Q/DQ",
                     effect="the sum rounds it once more"
-                    if asked.target == "rtx"
+                    if asked.is_rtx
                     else "the Add does not fuse with the convolution",
                     fix="take the pair off this branch",
                 )
@@ -58,7 +59,7 @@ def _is_branch(flow: Flow, node: Node, index: int) -> bool:
     pair = flow.origins.get(node.inputs[index])
     tensor = node.inputs[index] if pair is None else pair.tensor
     producer = flow.view.producer(tensor)
-    return producer is not None and producer.op in COMPUTE and len(flow.view.uses(tensor)) == 1
+    return producer is not None and producer.op in PRODUCTS and len(flow.view.uses(tensor)) == 1
 
 
 def _is_int8_elsewhere(flow: Flow, tensor: str) -> bool:

@@ -16,15 +16,16 @@ from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
 from qdqtool.core.qdq import QdqPair
+from qdqtool.core.target import Target
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
+from qdqtool.placement.lintrule import LintRule, Violation
 
 _CRASHES = "the builder process crashes"
 _REFUSED = "the parser refuses it"
 _FLOAT = "it is not fused: the layer behind it runs in float"
 
 
-def find(flow: Flow, asked: LintTarget) -> Iterator[Violation]:
+def find(flow: Flow, asked: Target) -> Iterator[Violation]:
     """Pairs without a constant scale."""
     for pair in flow.pairs:
         if pair.scale_shape is None and not _is_dynamic(flow, pair):
@@ -38,11 +39,11 @@ def find(flow: Flow, asked: LintTarget) -> Iterator[Violation]:
             )
 
 
-def _effect(flow: Flow, pair: QdqPair, asked: LintTarget) -> str:
-    if asked.target == "rtx":
+def _effect(flow: Flow, pair: QdqPair, asked: Target) -> str:
+    if asked.is_rtx:
         ops = {flow.view.by_name[slot.node].op for slot in pair.slots}
         return _CRASHES if "Conv" in ops else _FLOAT
-    if asked.target == "10" and not asked.release[1:]:
+    if asked.release == (10,):
         return f"10.0 refuses it; in later releases {_FLOAT}"
     return _REFUSED if asked.is_before(10, 1) else _FLOAT
 

@@ -16,18 +16,20 @@ from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
+from qdqtool.core.target import Target
 from qdqtool.placement.flow import Flow, is_int8
-from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
+from qdqtool.placement.lintrule import LintRule, Violation
+from qdqtool.trt.ops import SCALAR_SCALE_READERS
 
 
-def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:
+def find(flow: Flow, _asked: Target) -> Iterator[Violation]:
     """Activation pairs of rank 1 that a Conv or an Add reads."""
     for pair in flow.pairs:
         if pair.kind is not SlotKind.ACTIVATION or pair.scale_shape != (1,) or not is_int8(pair):
             continue
         for slot in pair.slots:
             op = flow.view.by_name[slot.node].op
-            if op in {"Conv", "ConvTranspose", "Add"}:
+            if op in SCALAR_SCALE_READERS:
                 yield Violation(
                     node=slot.node,
                     reason=f"the scale on its input {slot.index} has shape [1]",

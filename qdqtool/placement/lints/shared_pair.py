@@ -15,15 +15,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
+from qdqtool.core.target import Target
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
-from qdqtool.placement.weighted import COMPUTE
+from qdqtool.placement.lintrule import LintRule, Violation
+from qdqtool.trt.ops import PRODUCTS
 
 
-def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:
+def find(flow: Flow, _asked: Target) -> Iterator[Violation]:
     """Pairs that several products or Adds read."""
     for pair in flow.pairs:
-        readers = {slot.node for slot in pair.slots if flow.view.by_name[slot.node].op in COMPUTE | {"Add"}}
+        readers = {slot.node for slot in pair.slots if flow.view.by_name[slot.node].op in PRODUCTS | {"Add"}}
         if len(readers) > 1:
             yield Violation(
                 node=pair.dequantize or "",
@@ -33,4 +34,4 @@ def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:
             )
 
 
-PLUGIN = LintRule(code="QDQ143", severity=Severity.INFO, find=find, targets=frozenset({"8.6"}))
+PLUGIN = LintRule(code="QDQ143", severity=Severity.INFO, find=find, targets=frozenset({"8"}))

@@ -17,16 +17,18 @@ from math import prod
 
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
+from qdqtool.core.target import Target
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.placement.flow import Flow, is_int8
-from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
+from qdqtool.placement.lintrule import LintRule, Violation
 from qdqtool.placement.patterns import is_pooled
+from qdqtool.trt.ops import MATRIX_PRODUCTS
 
 _TILE = 16
 _LARGE = 1 << 18
 
 
-def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:
+def find(flow: Flow, _asked: Target) -> Iterator[Violation]:
     """INT8 products with constant weights that placement would leave float for their size."""
     for node in flow.products():
         activation, weight = flow.origin(node, 0), flow.origin(node, 1)
@@ -48,7 +50,7 @@ def _smallness(view: GraphView, node: Node) -> str:
     if weights is None or len(weights) < 2:
         return ""
     shown = " x ".join(map(str, weights))
-    if node.op in {"Gemm", "MatMul"} and min(weights[-2:]) < _TILE:
+    if node.op in MATRIX_PRODUCTS and min(weights[-2:]) < _TILE:
         return f"its weights are {shown}, less than a tile of {_TILE}"
     if vectors is None or node.op == "ConvTranspose" or prod(weights) >= _LARGE:
         return ""

@@ -15,13 +15,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
+from qdqtool.core.target import Target
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import CLASSIC, LintRule, LintTarget, Violation
+from qdqtool.placement.lintrule import CLASSIC, LintRule, Violation
 
 
-def find(flow: Flow, asked: LintTarget) -> Iterator[Violation]:
+def find(flow: Flow, asked: Target) -> Iterator[Violation]:
     """Per-channel ConvTranspose weights off the release's axis."""
-    expected = _axis(asked)
+    expected = 0 if asked.scales_transposed_inputs else 1
     for node in flow.products():
         pair = flow.origin(node, 1) if node.op == "ConvTranspose" else None
         if pair is not None and len(pair.scale) > 1 and pair.axis != expected:
@@ -31,12 +32,6 @@ def find(flow: Flow, asked: LintTarget) -> Iterator[Violation]:
                 effect=f"TensorRT {asked.name} wants axis {expected}: the layer may run in float",
                 fix=f"scale along axis {expected}, or use one scale for the whole tensor",
             )
-
-
-def _axis(asked: LintTarget) -> int:
-    if asked.is_before(8, 4) or (asked.target == "8.6" and not asked.is_before(9)):
-        return 1
-    return 0 if asked.is_before(10, 1) else 1
 
 
 PLUGIN = LintRule(code="QDQ137", severity=Severity.WARNING, find=find, targets=CLASSIC)

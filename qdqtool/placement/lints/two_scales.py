@@ -14,11 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
+from qdqtool.core.target import Target
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
+from qdqtool.placement.lintrule import LintRule, Violation
 
 
-def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:
+def find(flow: Flow, _asked: Target) -> Iterator[Violation]:
     """Tensors with pairs of several scales."""
     for tensor, pairs in flow.by_tensor.items():
         scales = {pair.scale for pair in pairs if pair.scale}

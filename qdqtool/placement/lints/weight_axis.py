@@ -15,22 +15,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
+from qdqtool.core.target import Target
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import LintRule, LintTarget, Violation
-from qdqtool.placement.operands import State, both, channel_axis
+from qdqtool.placement.lintrule import LintRule, Violation
+from qdqtool.placement.operands import State, both
+from qdqtool.trt.ops import weight_axis
 
 
-def find(flow: Flow, asked: LintTarget) -> Iterator[Violation]:
+def find(flow: Flow, asked: Target) -> Iterator[Violation]:
     """Products whose weight scales are not along the output channels."""
     for node in flow.products():
-        for factor in both(flow, node, asked.target):
+        for factor in both(flow, node, asked):
             if factor.state is State.WRONG_AXIS and factor.pair is not None:
                 rank = len(flow.view.info(node.inputs[factor.index]).shape or ())
                 yield Violation(
                     node=node.name,
                     reason=f"the scales of its weights go along axis {factor.pair.axis}",
                     effect=f"{node.op} runs in float",
-                    fix=f"scale along the output channels, axis {channel_axis(node, factor.index, rank)}; `qdqtool repair` does",
+                    fix=f"scale along the output channels, axis {weight_axis(node, factor.index, rank)}; `qdqtool repair` does",
                 )
 
 

@@ -15,11 +15,12 @@ from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
+from qdqtool.core.target import Target
 from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import CLASSIC, LintRule, LintTarget, Violation
+from qdqtool.placement.lintrule import CLASSIC, LintRule, Violation
 
 
-def find(flow: Flow, _asked: LintTarget) -> Iterator[Violation]:
+def find(flow: Flow, _asked: Target) -> Iterator[Violation]:
     """Products that read quantized weights through another operator."""
     for node in flow.products():
         for index in (0, 1):

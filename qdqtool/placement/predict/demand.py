@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from qdqtool.graph.view import Node
-from qdqtool.placement.commuting import commutes, moved
 from qdqtool.placement.flow import Flow
+from qdqtool.trt.ops import carried_outputs, quantization_commutes
 
 Scale = tuple[float, ...]
 
@@ -45,9 +45,9 @@ class Demands:
         """Whether the Q behind `node` moves in front of it."""
         if node.op == "Concat":
             return self.of(node.outputs[0]).closed
-        if not commutes(self._flow.view, node):
+        if not quantization_commutes(self._flow.view, node):
             return False
-        wanted = [self.of(output) for output in moved(node) if self._flow.view.uses(output)]
+        wanted = [self.of(output) for output in carried_outputs(node) if self._flow.view.uses(output)]
         scales = {scale for demand in wanted for scale in demand.scales}
         return bool(wanted) and len(scales) == 1 and all(demand.closed for demand in wanted)
 
@@ -55,7 +55,7 @@ class Demands:
         if node.name in self._scales:
             self.of(node.inputs[0]).scales.add(self._scales[node.name])
         elif self.passes(node):
-            scale = next(scale for output in moved(node) for scale in self.of(output).scales)
+            scale = next(scale for output in carried_outputs(node) for scale in self.of(output).scales)
             count = len(node.inputs) if node.op == "Concat" else 1
             for tensor in node.inputs[:count]:
                 self.of(tensor).scales.add(scale)

@@ -9,8 +9,7 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.qdq import QdqPair
 from qdqtool.graph.model import Model
 from qdqtool.placement.flow import Flow
-
-_PAIR_OPS = frozenset({"DequantizeLinear", "QuantizeLinear"})
+from qdqtool.trt.ops import QDQ
 
 
 def doubts(model: Model, flow: Flow) -> Iterator[str]:
@@ -26,7 +25,7 @@ def doubts(model: Model, flow: Flow) -> Iterator[str]:
                 "said here holds once they are mended; `qdqtool lint` tells each"
             )
     for node in model.view.nodes:
-        if _PAIR_OPS & set(model.view.body_ops(node)):
+        if QDQ & set(model.view.body_ops(node)):
             yield f"{node.op} {node.name!r} has Q/DQ inside its body, which is not looked into"
 
 

@@ -12,14 +12,8 @@ from qdqtool.core.dtypes import DType
 from qdqtool.graph.view import Node
 from qdqtool.placement.flow import Flow
 from qdqtool.placement.predict.layers import is_swish
-from qdqtool.placement.weighted import COMPUTE
+from qdqtool.trt.ops import CONV_ACTIVATIONS, LONGER_ACTIVATIONS, NOT_TOUCHING, PRODUCTS
 
-ALONE = frozenset({"AveragePool", "GRU", "LSTM", "MaxPool", "RNN"})
-"""Operators that are kernels of their own."""
-_ACTIVATIONS = frozenset({"Clip", "Relu", "Sigmoid", "Tanh"})
-"""What a convolution always does itself."""
-_LONGER = frozenset({"HardSigmoid", "HardSwish", "LeakyRelu"})
-"""What it does where no kernel behind it has to touch every value anyway; x * sigmoid(x) is another."""
 _FACTORS = 2
 _LOOKED_AT = 24
 """Nodes in front of the other input of a sum that are looked at."""
@@ -50,9 +44,9 @@ class Epilogues:
             len(readers) == 1 and readers[0].op == "Add" and self._is_last_branch((node, *taken), readers[0])
         ):
             taken, readers = (*taken, *readers), self._flow.readers(readers[0].outputs[0])
-        if len(readers) == 1 and readers[0].op in _ACTIVATIONS:
+        if len(readers) == 1 and readers[0].op in CONV_ACTIVATIONS:
             taken += readers
-        elif (swish := is_swish(readers)) or (len(readers) == 1 and readers[0].op in _LONGER):
+        elif (swish := is_swish(readers)) or (len(readers) == 1 and readers[0].op in LONGER_ACTIVATIONS):
             last = next(reader for reader in readers if reader.op == "Mul") if swish else readers[0]
             taken += () if self._is_touched(last.outputs[0]) else readers
         return taken
@@ -74,7 +68,7 @@ class Epilogues:
     def _is_touched(self, tensor: str) -> bool:
         """Whether something behind a tensor makes a kernel that can do its activation too."""
         readers = self._flow.readers(tensor)
-        touching = any(reader.op not in COMPUTE | ALONE | {"Add", "Concat"} for reader in readers)
+        touching = any(reader.op not in NOT_TOUCHING for reader in readers)
         return touching or self._flow.view.is_output(tensor)
 
     def _is_scaled_apart(self, node: Node) -> bool:
@@ -92,8 +86,8 @@ class Epilogues:
             if not waiting:
                 break
             node = waiting.pop()
-            if node.op in COMPUTE and node.position > branch[0].position:
+            if node.op in PRODUCTS and node.position > branch[0].position:
                 return False
-            if node.op not in COMPUTE and node.position > branch[0].position:
+            if node.op not in PRODUCTS and node.position > branch[0].position:
                 waiting += filter(None, map(self._flow.view.producer, node.inputs))
         return True

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from qdqtool.placement.flow import Flow
 from qdqtool.placement.predict.demand import Demands
-
-_PAIR = frozenset({"DequantizeLinear", "QuantizeLinear"})
+from qdqtool.trt.ops import QDQ
 
 
 def why_quantized_apart(flow: Flow, demands: Demands, tensor: str) -> str:
@@ -15,7 +14,7 @@ def why_quantized_apart(flow: Flow, demands: Demands, tensor: str) -> str:
         return f"{tensor} is an input of the model and arrives as float"
     if flow.view.is_output(tensor):
         return f"{tensor} is an output of the model too"
-    others = [node.name for node in flow.readers(tensor) if node.op not in _PAIR]
+    others = [node.name for node in flow.readers(tensor) if node.op not in QDQ]
     wanted = demands.of(tensor)
     if wanted.float and others:
         return f"{others[0]} reads {tensor} as float"

@@ -14,41 +14,7 @@ from qdqtool.core.dtypes import DType
 from qdqtool.graph.view import Node
 from qdqtool.placement.flow import Flow
 from qdqtool.placement.predict.demand import Demands
-from qdqtool.placement.weighted import COMPUTE
-
-POINTWISE = frozenset(
-    {
-        "Add",
-        "BatchNormalization",
-        "Ceil",
-        "Clip",
-        "Div",
-        "Elu",
-        "Erf",
-        "Exp",
-        "Floor",
-        "HardSigmoid",
-        "HardSwish",
-        "LeakyRelu",
-        "Log",
-        "Max",
-        "Min",
-        "Mul",
-        "Neg",
-        "PRelu",
-        "Pow",
-        "Relu",
-        "Sigmoid",
-        "Softplus",
-        "Sqrt",
-        "Sub",
-        "Tanh",
-    }
-)
-_ACTIVATIONS = frozenset(
-    {"Clip", "HardSigmoid", "HardSwish", "LeakyRelu", "PRelu", "Relu", "Sigmoid", "Tanh", "Elu"}
-)
-_PAIR = frozenset({"QuantizeLinear", "DequantizeLinear"})
+from qdqtool.trt.ops import AFFINE, EPILOGUE_ACTIVATIONS, GATES, POINTWISE, PRODUCTS, QDQ
 
 
 class Group:
@@ -95,7 +61,7 @@ class Groups:
             self._grow(node)
         prepared = []
         for node in flow.view.nodes:
-            if node.name in self.of or node.op in _PAIR | {"Constant"}:
+            if node.name in self.of or node.op in QDQ | {"Constant"}:
                 continue
             if (
                 node.inputs
@@ -123,7 +89,7 @@ class Groups:
             node = self._flow.view.producer(tensor)
             if node is None or len(self._flow.view.uses(tensor)) != 1 or self._flow.view.is_output(tensor):
                 return None
-            if node.op in COMPUTE:
+            if node.op in PRODUCTS:
                 return node
             if not self._is_affine(node):
                 return None
@@ -145,7 +111,7 @@ class Groups:
         if len(readers) != 1 or readers[0].name in self.of:
             return ()
         reader = readers[0]
-        if reader.op in _ACTIVATIONS or self._is_affine(reader):
+        if reader.op in EPILOGUE_ACTIVATIONS or self._is_affine(reader):
             return (reader,)
         if reader.op == "Add" and group.host is not None and self._hosts.get(reader.name) == group.host.name:
             return (reader,)
@@ -153,7 +119,7 @@ class Groups:
 
     def _is_affine(self, node: Node) -> bool:
         """A BatchNormalization, bias or factor whose parameters are constants."""
-        if node.op not in {"Add", "BatchNormalization", "Mul", "Sub"}:
+        if node.op not in AFFINE:
             return False
         return all(map(self._flow.view.is_constant, node.inputs[1:]))
 
@@ -197,4 +163,4 @@ def is_swish(readers: tuple[Node, ...]) -> bool:
     if len(readers) != 2:
         return False
     gate, product = sorted(readers, key=lambda node: node.op == "Mul")
-    return gate.op in {"Sigmoid", "HardSigmoid"} and product.op == "Mul" and gate.outputs[0] in product.inputs
+    return gate.op in GATES and product.op == "Mul" and gate.outputs[0] in product.inputs

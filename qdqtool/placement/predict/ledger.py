@@ -13,7 +13,7 @@ from qdqtool.placement.flow import Flow
 from qdqtool.placement.predict.demand import Demands
 from qdqtool.placement.predict.kernels import why_dequantized_apart, why_quantized_apart
 from qdqtool.placement.predict.layers import Group, Groups
-from qdqtool.placement.weighted import COMPUTE
+from qdqtool.trt.ops import PRODUCTS
 
 
 class Fates:
@@ -114,7 +114,7 @@ class Fates:
     def _dequantized(self, pair: QdqPair) -> tuple[End, str]:
         name = pair.dequantize or ""
         for node, index in self._final_readers(pair):
-            if node.op in COMPUTE and index < 2 and self._is_int8(node.name):
+            if node.op in PRODUCTS and index < 2 and self._is_int8(node.name):
                 return End.INPUT, node.name
             group = self._groups.of.get(node.name)
             if node.op == "Add" and group is not None and group.host is not None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import SlotKind
+from qdqtool.core.target import Target
 from qdqtool.graph.view import Node
 from qdqtool.placement.flow import Flow
 from qdqtool.placement.operands import Factor, State, both
@@ -31,14 +32,14 @@ _BECAUSE = {
 }
 
 
-def judge(flow: Flow, node: Node, target: str) -> Judgement:
-    """What `node` computes in for a builder ("rtx" or a TensorRT release)."""
+def judge(flow: Flow, node: Node, target: Target) -> Judgement:
+    """What `node` computes in for a builder."""
     floating = float_type(flow, node)
     factors = both(flow, node, target)
     for factor in factors:
         if factor.state is not State.READY:
             return Judgement(precision=floating, reason=f"its input {factor.index} {_BECAUSE[factor.state]}")
-    objection = _rtx_objection(flow, node) if target == "rtx" else _classic_objection(flow, node, factors)
+    objection = _rtx_objection(flow, node) if target.is_rtx else _classic_objection(flow, node, factors)
     if objection:
         return Judgement(precision=floating, reason=objection)
     return Judgement(precision=DType.INT8, reason="both of its factors are INT8")

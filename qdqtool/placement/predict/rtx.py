@@ -12,22 +12,22 @@ from __future__ import annotations
 from collections import defaultdict
 
 from qdqtool.core.dtypes import DType
+from qdqtool.core.equivalence import classes
 from qdqtool.core.events import End, LedgerRow, LedgerStep
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.prediction import PredictedLayer
 from qdqtool.core.qdq import QdqPair
+from qdqtool.core.target import Target
 from qdqtool.graph.view import Node
-from qdqtool.placement.equivalence import classes
 from qdqtool.placement.flow import Flow
 from qdqtool.placement.patterns import attentions, between, int8_obstacle, readers
 from qdqtool.placement.predict.demand import Demands
-from qdqtool.placement.predict.epilogues import ALONE, Epilogues
+from qdqtool.placement.predict.epilogues import Epilogues
 from qdqtool.placement.predict.kernels import why_alone, why_dequantized_apart
 from qdqtool.placement.predict.naming import layer_name
 from qdqtool.placement.predict.sums import Axes, axes, shrinks
-from qdqtool.placement.weighted import COMPUTE
+from qdqtool.trt.ops import CONVOLUTIONS, OWN_KERNELS, PRODUCTS, QDQ
 
-_PAIR = frozenset({"DequantizeLinear", "QuantizeLinear"})
 _CHAIN = 4
 """Q and DQ that are looked through in front of a sum."""
 
@@ -64,7 +64,7 @@ class RtxPlan:
         for scores, values in attentions(self._flow.view):
             behind = [use.node for use in readers(self._flow.view, values.outputs[0])]
             whole = all(self._precision.get(node.name) is DType.INT8 for node in (scores, values))
-            fused = whole and not int8_obstacle(self._flow.view, scores, "rtx")
+            fused = whole and not int8_obstacle(self._flow.view, scores, Target())
             if fused and all(node.op == "QuantizeLinear" for node in behind):
                 inside = (scores, *between(self._flow.view, scores, values), values, *behind)
                 self._put(list(dict.fromkeys(n.name for n in inside if self._is_run_time(n))))
@@ -80,7 +80,7 @@ class RtxPlan:
     def _merge_key(self, node: Node, own: tuple[str, ...]) -> tuple[str, str, tuple[float, ...]]:
         """Matrix products of one input and one scale are merged; what takes more along is alone."""
         pair = self._flow.origin(node, 0)
-        convolves = node.op in {"Conv", "ConvTranspose"}
+        convolves = node.op in CONVOLUTIONS
         if convolves or own or self._is_weight(node, 0) or not self._is_weight(node, 1):
             return node.name, "", ()
         return (node.inputs[0], node.op, ()) if pair is None else (pair.tensor, node.op, pair.scale)
@@ -97,17 +97,21 @@ class RtxPlan:
         kept = {name for node in self._flow.view.nodes for name in self._kept(node)}
         links: list[tuple[str, ...]] = []
         for node in self._flow.view.nodes:
-            if node.name not in level or node.op in ALONE or node.name in kept:
+            if node.name not in level or node.op in OWN_KERNELS or node.name in kept:
                 continue
             links.append((node.name,))
             for tensor in node.inputs:
                 maker = self._maker(node, tensor)
-                if maker is not None and maker.op not in ALONE and level.get(maker.name) == level[node.name]:
+                if (
+                    maker is not None
+                    and maker.op not in OWN_KERNELS
+                    and level.get(maker.name) == level[node.name]
+                ):
                     links.append((maker.name, node.name))
         for names in classes(links):
             self._put(sorted(names))
         for node in self._flow.view.nodes:
-            if node.name in level and node.op in ALONE:
+            if node.name in level and node.op in OWN_KERNELS:
                 self._put([node.name, *self._kept(node)])
 
     def _kept(self, pool: Node) -> tuple[str, ...]:
@@ -137,7 +141,7 @@ class RtxPlan:
             own = axes(self._flow.view, node)
             if own and before - {own}:
                 start, before = start + 1, set()
-            barrier = node.name in self._home or node.op in ALONE or node.name in ending
+            barrier = node.name in self._home or node.op in OWN_KERNELS or node.name in ending
             depth[node.name] = start + barrier
             summed[node.name] = () if barrier else own or next(iter(sorted(before)), ())
             if node.name not in self._home and self._is_run_time(node):
@@ -156,7 +160,7 @@ class RtxPlan:
                 return False  # another kernel wrote it
             if self._leaves(tensor, here, level):
                 return True
-            if maker.op not in _PAIR:
+            if maker.op not in QDQ:
                 return False
             tensor = maker.inputs[0]
         return False
@@ -172,11 +176,11 @@ class RtxPlan:
 
     def _delay(self, node: Node, level: dict[str, int]) -> None:
         """What only one later stretch reads is made there, from the result of the product in front of it."""
-        if node.name not in level or node.op in ALONE or not self._may_wait(node):
+        if node.name not in level or node.op in OWN_KERNELS or not self._may_wait(node):
             return
         uses = [use.node for output in node.outputs for use in self._flow.view.uses(output)]
-        wanted = {level.get(use.name, -1) for use in uses if use.op not in ALONE}
-        if len(wanted) == 1 and all(use.op not in ALONE for use in uses):
+        wanted = {level.get(use.name, -1) for use in uses if use.op not in OWN_KERNELS}
+        if len(wanted) == 1 and all(use.op not in OWN_KERNELS for use in uses):
             level[node.name] = max(level[node.name], *wanted)
 
     def _may_wait(self, node: Node) -> bool:
@@ -184,7 +188,7 @@ class RtxPlan:
         if node.op != "QuantizeLinear":
             return not axes(self._flow.view, node)
         maker = self._flow.view.producer(node.inputs[0])
-        return maker is not None and maker.op in COMPUTE and len(self._flow.view.uses(node.inputs[0])) == 1
+        return maker is not None and maker.op in PRODUCTS and len(self._flow.view.uses(node.inputs[0])) == 1
 
     def _maker(self, node: Node, tensor: str) -> Node | None:
         """The producer of a tensor; a Q that moves in front of a pool is made there."""
@@ -194,7 +198,7 @@ class RtxPlan:
         while maker is not None and maker.op != "Concat" and self._demands.passes(maker):
             if self._keeps(maker):
                 return maker
-            pooled = maker.op in ALONE
+            pooled = maker.op in OWN_KERNELS
             maker = self._flow.view.producer(maker.inputs[0])
             found = maker if pooled else found
         return found
@@ -214,7 +218,7 @@ class RtxPlan:
             return (
                 pair is not None
                 and pair.kind is SlotKind.ACTIVATION
-                and any(use.node.op not in COMPUTE for use in consumers)
+                and any(use.node.op not in PRODUCTS for use in consumers)
             )
         return node.op != "Constant" and not all(map(self._flow.view.is_constant, node.inputs))
 
@@ -255,7 +259,7 @@ class RtxPlan:
         if pair.kind is SlotKind.WEIGHT:
             return self._weight(pair)
         for use in readers(self._flow.view, self._flow.view.by_name[name].outputs[0]):
-            if use.node.op in COMPUTE and self._precision.get(use.node.name) is DType.INT8:
+            if use.node.op in PRODUCTS and self._precision.get(use.node.name) is DType.INT8:
                 return End.INPUT, use.node.name
         return self._kernel(name)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.prediction import PredictedNode, Prediction
-from qdqtool.errors import UsageError
+from qdqtool.core.target import Target
 from qdqtool.graph.find import find
 from qdqtool.graph.model import Model
 from qdqtool.graph.view import Node
@@ -14,32 +14,25 @@ from qdqtool.placement.predict.demand import Demands
 from qdqtool.placement.predict.doubts import doubts
 from qdqtool.placement.predict.precision import float_type, judge
 from qdqtool.placement.predict.rtx import RtxPlan
+from qdqtool.trt.ops import QDQ
 
-PROFILES = ("classic", "rtx")
-_SILENT = frozenset({"Constant", "DequantizeLinear", "QuantizeLinear"})
+_SILENT = QDQ | {"Constant"}
 
 
-def predict(model: Model, profile: str = "rtx") -> Prediction:
+def predict(model: Model, target: Target | None = None) -> Prediction:
     """What the optimizer will do with every Q/DQ pair, which nodes share a layer, and each node's precision.
 
     Linear in nodes. Estimated from rules; `benchmarks/prediction.py` measures how often they are right.
 
     Args:
         model: a Q/DQ model (a float model gives float layers and an empty ledger).
-        profile: "classic" for TensorRT 8.x to 10.x, "rtx" for TensorRT for RTX.
-
-    Raises:
-        UsageError: an unknown profile.
+        target: the builder; TensorRT for RTX without. All releases of TensorRT are predicted alike.
     """
-    if profile not in PROFILES:
-        raise UsageError(
-            f"there is no profile {profile!r}", fix=f"choose one of {', '.join(PROFILES)}", where="--profile"
-        )
+    target = target or Target()
     flow = Flow(model.view, find(model))
-    target = "rtx" if profile == "rtx" else "10"
     judged = {node.name: judge(flow, node, target) for node in flow.products()}
     precision = {name: judgement.precision for name, judgement in judged.items()}
-    plan = RtxPlan(flow, precision) if profile == "rtx" else ClassicPlan(flow, precision)
+    plan = RtxPlan(flow, precision) if target.is_rtx else ClassicPlan(flow, precision)
     holder = {node: layer.name for layer in plan.layers for node in layer.nodes}
     demands = Demands(flow)
     nodes = tuple(
@@ -55,7 +48,7 @@ def predict(model: Model, profile: str = "rtx") -> Prediction:
         if node.op not in _SILENT
     )
     return Prediction(
-        profile=profile,
+        profile="rtx" if target.is_rtx else "classic",
         nodes=nodes,
         layers=plan.layers,
         ledger=plan.ledger,

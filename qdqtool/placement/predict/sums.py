@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from qdqtool.graph.view import GraphView, Node
+from qdqtool.trt.ops import REDUCTIONS
 
 Axes = tuple[int, ...]
-_REDUCTIONS = frozenset({"ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"})
 
 
 def shrinks(node: Node) -> bool:
     """Whether a node makes fewer values than it reads."""
-    return node.op in _REDUCTIONS or node.op == "GlobalAveragePool"
+    return node.op in REDUCTIONS or node.op == "GlobalAveragePool"
 
 
 def axes(view: GraphView, node: Node) -> Axes:
@@ -25,7 +25,7 @@ def axes(view: GraphView, node: Node) -> Axes:
         return (int(node.attribute("axis", -1)) % rank,)
     if node.op == "LayerNormalization":
         return tuple(range(int(node.attribute("axis", -1)) % rank, rank))
-    if node.op not in _REDUCTIONS:
+    if node.op not in REDUCTIONS:
         return ()
     given = node.attribute("axes", ())
     if not given and len(node.inputs) > 1:

@@ -24,14 +24,15 @@ from qdqtool.core.placement import Bond, Opinion, Slot
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.placement.patterns import attentions, int8_obstacle, readers
-from qdqtool.placement.weighted import COMPUTE, factors, veto
+from qdqtool.placement.weighted import factors, veto
+from qdqtool.trt.ops import PRODUCTS
 
 
 def PLUGIN(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Bond]:  # noqa: N802 -- the plug
     """Bind the two matrix products of every attention to each other and to the layer behind them."""
     for scores, values in attentions(view):
         behind = _products_behind(view, values)
-        objection, fix = int8_obstacle(view, scores, options.target), "quantize the two products"
+        objection, fix = int8_obstacle(view, scores, options.builder), "quantize the two products"
         if objection:
             objection += ": the float attention is fused, and moves less"
         elif not behind:
@@ -52,6 +53,6 @@ def PLUGIN(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Bon
 def _products_behind(view: GraphView, values: Node) -> tuple[Slot, ...]:
     """The slots that read the attention's result; none where anything but a product reads it."""
     uses = tuple(readers(view, values.outputs[0]))
-    if not all(use.node.op in COMPUTE and use.index < 2 for use in uses):
+    if not all(use.node.op in PRODUCTS and use.index < 2 for use in uses):
         return ()
     return tuple(Slot(node=use.node.name, index=use.index) for use in uses)

@@ -21,19 +21,19 @@ from collections.abc import Iterator
 from qdqtool.core.placement import Tie
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.graph.view import GraphView
-from qdqtool.placement.commuting import commutes, is_partial, moved
+from qdqtool.trt.ops import carried_inputs, carried_outputs, picks_part
 
 
 def PLUGIN(view: GraphView, options: PlacementOptions) -> Iterator[Tie]:  # noqa: N802 -- the plug
     """One tie per moved output: the result first, then the input; for picked parts the input first."""
     for node in view.nodes:
-        if not commutes(view, node) or view.is_constant(node.inputs[0]):
+        if carried_inputs(view, node) != (0,) or node.op == "Concat" or view.is_constant(node.inputs[0]):
             continue
         if node.op == "MaxPool" and "MaxPool" not in options.ops:
             continue
-        for output in moved(node):
+        for output in carried_outputs(node):
             yield Tie(
-                tensors=(node.inputs[0], output) if is_partial(node) else (output, node.inputs[0]),
+                tensors=(node.inputs[0], output) if picks_part(node) else (output, node.inputs[0]),
                 rule="commuting",
                 reason=f"{node.op} {node.name} moves values without changing them",
             )

@@ -39,7 +39,7 @@ def PLUGIN(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Bon
             rule="conv_transpose",
             reason="with only one of input and weights quantized it computes in float",
         )
-        if options.target == "rtx":
+        if options.builder.is_rtx:
             yield from veto(
                 node,
                 "conv_transpose",

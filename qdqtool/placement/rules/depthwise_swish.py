@@ -23,7 +23,7 @@ from qdqtool.placement.weighted import compute_nodes, veto
 
 def PLUGIN(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:  # noqa: N802 -- the plug
     """Veto such convolutions."""
-    if options.target != "8":
+    if options.builder.family != "8":
         return
     for node in compute_nodes(view):
         if depthwise_swish(view, node) is not None:

@@ -22,9 +22,8 @@ from collections.abc import Iterator
 from qdqtool.core.placement import Opinion, QuantSpec, Slot, Stance
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.placement.commuting import commutes, is_partial
 from qdqtool.placement.demand import wanted_slots
-from qdqtool.placement.weighted import COMPUTE
+from qdqtool.trt.ops import ASKED_FOR, PRODUCTS, picks_part, quantization_commutes
 
 
 def PLUGIN(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:  # noqa: N802 -- the plug
@@ -46,7 +45,7 @@ def _slots(view: GraphView, options: PlacementOptions) -> dict[Slot, str]:
     found: dict[Slot, str] = {}
     for tensor in (tensor for node in view.nodes for tensor in node.outputs):
         uses = [use for use in view.uses(tensor) if Slot(node=use.node.name, index=use.index) in wanted]
-        if len(uses) < 2 or any(use.node.op in COMPUTE for use in uses):
+        if len(uses) < 2 or any(use.node.op in PRODUCTS for use in uses):
             continue
         for use in uses:
             if _moves(view, use.node, options):
@@ -58,6 +57,6 @@ def _slots(view: GraphView, options: PlacementOptions) -> dict[Slot, str]:
 
 
 def _moves(view: GraphView, node: Node, options: PlacementOptions) -> bool:
-    if node.op in {"Concat", "MaxPool"}:
+    if node.op in ASKED_FOR:
         return node.op in options.ops
-    return commutes(view, node) and not is_partial(node)
+    return quantization_commutes(view, node) and not picks_part(node)

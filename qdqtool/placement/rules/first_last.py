@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from qdqtool.core.placement import Opinion
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.placement.weighted import COMPUTE, compute_nodes, veto
+from qdqtool.placement.weighted import compute_nodes, veto
+from qdqtool.trt.ops import PRODUCTS
 
 
 def PLUGIN(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:  # noqa: N802 -- the plug
@@ -49,6 +50,6 @@ def _reached(nodes: tuple[Node, ...], *, backward: bool) -> frozenset[str]:
         sources, results = (node.outputs, node.inputs) if backward else (node.inputs, node.outputs)
         if not marked.isdisjoint(sources):
             reached.add(node.name)
-        if node.name in reached or node.op in COMPUTE:
+        if node.name in reached or node.op in PRODUCTS:
             marked.update(name for name in results if name)
     return frozenset(reached)

@@ -20,11 +20,9 @@ from collections.abc import Iterator
 from qdqtool.core.placement import Opinion, QuantSpec, Slot, Stance
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.graph.view import GraphView
-from qdqtool.placement.commuting import upstream
 from qdqtool.placement.demand import wanted_slots
-from qdqtool.placement.weighted import COMPUTE
+from qdqtool.trt.ops import POINTWISE_ACTIVATIONS, PRODUCTS, upstream
 
-_ACTIVATIONS = frozenset({"Clip", "HardSigmoid", "HardSwish", "LeakyRelu", "Relu", "Sigmoid", "Tanh"})
 _FARTHEST = 3
 
 
@@ -53,11 +51,11 @@ def _is_gate(view: GraphView, tensor: str) -> bool:
     """Whether a product makes it, and an activation or more follow."""
     for _ in range(_FARTHEST):
         node = view.producer(tensor)
-        if node is None or node.op not in _ACTIVATIONS:
+        if node is None or node.op not in POINTWISE_ACTIVATIONS:
             return False
         tensor = node.inputs[0]
         maker = view.producer(tensor)
-        if maker is not None and maker.op in COMPUTE:
+        if maker is not None and maker.op in PRODUCTS:
             return len(view.uses(tensor)) == 1
     return False
 

@@ -26,12 +26,12 @@ from collections.abc import Iterator
 from qdqtool.core.placement import Opinion, QuantSpec, Slot, Stance, Tie
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.placement.weighted import COMPUTE
+from qdqtool.trt.ops import ASKED_FOR, PRODUCTS
 
 
 def PLUGIN(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Tie]:  # noqa: N802 -- the plug
     """Pairs on all branches, and a scale apart for the result."""
-    if options.target != "rtx" or not {"Concat", "MaxPool"} <= set(options.ops):
+    if not options.builder.is_rtx or not set(options.ops) >= ASKED_FOR:
         return
     for node in view.nodes:
         if node.op != "Concat" or not _is_of_pools(view, node) or not _feeds_layers(view, node):
@@ -65,4 +65,4 @@ def _feeds_layers(view: GraphView, concat: Node) -> bool:
     uses = view.uses(concat.outputs[0])
     if not uses or view.is_output(concat.outputs[0]):
         return False
-    return all(use.node.op in COMPUTE and use.index == 0 for use in uses)
+    return all(use.node.op in PRODUCTS and use.index == 0 for use in uses)

@@ -26,16 +26,17 @@ from qdqtool.core.placement import Opinion, QuantSpec, Slot, Stance
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.placement.demand import wanted_slots
+from qdqtool.trt.ops import AVERAGE_POOLS
 
 
 def PLUGIN(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:  # noqa: N802 -- the plug
     """The input of average pools that lead to INT8 layers, or stand beside them."""
     wanted = wanted_slots(view)
     for node in view.nodes:
-        if node.op not in {"AveragePool", "GlobalAveragePool"} or "AveragePool" not in options.ops:
+        if node.op not in AVERAGE_POOLS or "AveragePool" not in options.ops:
             continue
         slot = Slot(node=node.name, index=0)
-        if options.target == "rtx":
+        if options.builder.is_rtx:
             yield _beside(view, node, slot)
         elif any(Slot(node=u.node.name, index=u.index) in wanted for u in view.uses(node.outputs[0])):
             yield Opinion(

@@ -13,12 +13,13 @@ from collections.abc import Iterator
 from qdqtool.core.placement import Opinion, Slot, Stance
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.graph.view import GraphView
+from qdqtool.trt.ops import RECURRENT
 
 
 def PLUGIN(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:  # noqa: N802, ARG001 -- the plug
     """Veto input, weights and recurrence weights."""
     for node in view.nodes:
-        if node.op in {"GRU", "LSTM", "RNN"}:
+        if node.op in RECURRENT:
             for index in range(3):
                 yield Opinion(
                     slot=Slot(node=node.name, index=index),

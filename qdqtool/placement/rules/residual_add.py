@@ -25,9 +25,8 @@ from collections.abc import Iterator
 from qdqtool.core.placement import Opinion, QuantSpec, Slot, Stance
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.placement.commuting import upstream
 from qdqtool.placement.demand import wanted_slots
-from qdqtool.placement.weighted import COMPUTE
+from qdqtool.trt.ops import PRODUCTS, upstream
 
 
 def PLUGIN(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:  # noqa: N802 -- the plug
@@ -39,7 +38,7 @@ def PLUGIN(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:  # 
         index = _shared(view, node, wanted)
         shared = index is not None
         reason = "the shortcut is quantized for another layer already, so INT8 here saves a float copy"
-        if index is None and options.target != "rtx":
+        if index is None and not options.builder.is_rtx:
             index = _second_conv(view, node)
             reason = "the Add fuses into one convolution and reads the result of the other as INT8"
         if index is not None:
@@ -76,7 +75,7 @@ def _second_conv(view: GraphView, node: Node) -> int | None:
 
 def _is_product(view: GraphView, tensor: str) -> bool:
     producer = view.producer(tensor)
-    return producer is not None and producer.op in COMPUTE and len(view.uses(tensor)) == 1
+    return producer is not None and producer.op in PRODUCTS and len(view.uses(tensor)) == 1
 
 
 def _position(view: GraphView, tensor: str) -> int:

@@ -17,14 +17,15 @@ from qdqtool.core.placement import Opinion
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.graph.view import GraphView
 from qdqtool.placement.patterns import gates
-from qdqtool.placement.weighted import COMPUTE, veto
+from qdqtool.placement.weighted import veto
+from qdqtool.trt.ops import PRODUCTS
 
 
 def PLUGIN(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:  # noqa: N802, ARG001 -- the plug
     """Veto the weighted nodes between the pooling and the gating Mul."""
     for gate in gates(view):
         for node in gate:
-            if node.op in COMPUTE:
+            if node.op in PRODUCTS:
                 yield from veto(
                     node,
                     "squeeze_excite",

@@ -46,12 +46,12 @@ def _obstacles(view: GraphView, node: Node, options: PlacementOptions) -> Iterat
             )
     if node.op != "Conv":
         return
-    if options.target == "rtx" and "75" in options.sm and options.activations == "int8":
+    if options.builder.is_rtx and "75" in options.builder.sm and options.activations == "int8":
         yield (
             "TensorRT for RTX has no INT8 convolution on SM75: it would run in Half",
             "build for SM80 or newer only",
         )
-    if options.target != "rtx" and not constant[1]:
+    if not options.builder.is_rtx and not constant[1]:
         yield (
             "its weights are computed at run time",
             "make the weights constant, or build with TensorRT for RTX",

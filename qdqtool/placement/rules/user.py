@@ -18,16 +18,13 @@ from fnmatch import fnmatchcase
 from qdqtool.core.placement import Opinion, Slot, Stance
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.placement.weighted import COMPUTE
-
-_LISTED_AS = {"GlobalAveragePool": "AveragePool", "Mul": "Add"}
-"""Operators that place.ops knows by the name of their like: a gate's Mul has a shortcut as a residual Add has."""
+from qdqtool.trt.ops import LISTED_AS, PRODUCTS
 
 
 def PLUGIN(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:  # noqa: N802 -- the plug
     """Veto every slot that could be quantized on the nodes that the user keeps float."""
     for node in view.nodes:
-        op = _LISTED_AS.get(node.op, node.op)
+        op = LISTED_AS.get(node.op, node.op)
         if not _quantizable(view, node, op):
             continue
         for reason, fix in _objections(node, op, options):
@@ -44,7 +41,7 @@ def PLUGIN(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:  # 
 def _quantizable(view: GraphView, node: Node, op: str) -> bool:
     if op == "Add":
         return not any(view.is_constant(tensor) for tensor in node.inputs)
-    return op in COMPUTE or op == "AveragePool"
+    return op in PRODUCTS or op == "AveragePool"
 
 
 def _objections(node: Node, op: str, options: PlacementOptions) -> Iterator[tuple[str, str]]:

@@ -1,0 +1,410 @@
+"""What operators do with values: families of ONNX operators, and facts about one node.
+
+This is the only place that lists ONNX operators by name. Placement, lint, repair, calibration, the audit and the cache
+conversion ask it the same questions, so that they cannot give different answers: a hard bound that is lost behind a
+Split gives a wrong range, a tie that is lost behind a Gather a second scale.
+
+The functions take a node and the graph it stands in; nothing here looks through Q/DQ pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Protocol
+
+from qdqtool.core.dtypes import DType
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from qdqtool.core.target import Target
+    from qdqtool.graph.view import GraphView, Node
+
+QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+QDQ = frozenset({QUANTIZE, DEQUANTIZE})
+STANDARD_DOMAINS = frozenset({"", "ai.onnx"})
+
+# --- what computes ---------------------------------------------------------------------------------------------------
+
+CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
+MATRIX_PRODUCTS = frozenset({"Gemm", "MatMul"})
+PRODUCTS = CONVOLUTIONS | MATRIX_PRODUCTS
+"""Operators whose first two inputs are multiplied with each other; their precision decides the speed of an engine."""
+BIASED = CONVOLUTIONS | {"Gemm"}
+"""Products that add a third input, so that BatchNormalization and bias shifts fold into them."""
+RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
+COMPUTE = PRODUCTS | RECURRENT | {"Attention", "Einsum", "MultiHeadAttention"}
+"""Operators that get a verdict in the audit."""
+FLOAT_FORM = {"ConvInteger": "Conv", "MatMulInteger": "MatMul"}
+"""Products of integers, and the product of floats that each of them is."""
+WEIGHTED = PRODUCTS | RECURRENT | {"BatchNormalization", "LayerNormalization"}
+"""Operators with trained constants."""
+
+# --- what only moves values ------------------------------------------------------------------------------------------
+
+LAYOUT = frozenset(
+    {
+        "DepthToSpace",
+        "Dropout",
+        "Flatten",
+        "Identity",
+        "Reshape",
+        "SpaceToDepth",
+        "Squeeze",
+        "Transpose",
+        "Unsqueeze",
+    }
+)
+"""Operators that give every value of their input exactly once."""
+PICKING = frozenset({"Gather", "Slice", "Split"})
+"""Operators that give some values of their input: parts may well have scales of their own."""
+REPEATING = frozenset({"Expand", "Tile"})
+MAXIMUM_POOLS = frozenset({"GlobalMaxPool", "MaxPool"})
+"""Pools that pick values; an average is a new value."""
+RESAMPLING = frozenset({"Resize", "Upsample"})
+"""Operators that repeat values in their mode "nearest" only."""
+MOVING = LAYOUT | PICKING | REPEATING | MAXIMUM_POOLS
+"""Operators whose outputs hold values of their first input and nothing else, whatever their attributes say."""
+MAY_MOVE = MOVING | RESAMPLING | {"Pad", "Concat"}
+"""Operators that do so with the right attributes; for readers of logs, which see operator types only."""
+KEEPS_AXES = frozenset({"Cast", "Identity"})
+"""Operators behind which every axis is where it was; Transpose tells where it went."""
+CASTS = frozenset({"Cast", "CastLike"})
+
+# --- activations -----------------------------------------------------------------------------------------------------
+
+GATES = frozenset({"HardSigmoid", "Sigmoid"})
+SWISHES = frozenset({"HardSwish", "Swish"})
+ACTIVATIONS = (
+    GATES
+    | SWISHES
+    | {
+        "Clip",
+        "Elu",
+        "Erf",
+        "Gelu",
+        "LeakyRelu",
+        "Mish",
+        "PRelu",
+        "Relu",
+        "Softplus",
+        "Tanh",
+    }
+)
+FUSES_ACTIVATION = PRODUCTS | {"Add", "BatchNormalization"}
+"""What takes an activation behind it along into its kernel."""
+FUSES_BEHIND_PRODUCT = ACTIVATIONS | {"BatchNormalization"}
+"""What TensorRT computes in the kernel of the product in front of it."""
+CLAMPS = frozenset({"Clip", "Relu"})
+"""Activations that cut values off and change none."""
+POINTWISE_ACTIVATIONS = GATES | {"Clip", "HardSwish", "LeakyRelu", "Relu", "Tanh"}
+"""Activations that RTX 1.7.1 was seen to compute in the kernel of an Add or a Mul."""
+EPILOGUE_ACTIVATIONS = POINTWISE_ACTIVATIONS | {"Elu", "PRelu"}
+CONV_ACTIVATIONS = CLAMPS | {"Sigmoid", "Tanh"}
+"""What a convolution of RTX 1.7.1 always does itself."""
+LONGER_ACTIVATIONS = frozenset({"HardSigmoid", "HardSwish", "LeakyRelu"})
+"""What it does where no kernel behind it has to touch every value anyway; x * sigmoid(x) is another."""
+
+# --- arithmetic and the rest -----------------------------------------------------------------------------------------
+
+AVERAGE_POOLS = frozenset({"AveragePool", "GlobalAveragePool"})
+GLOBAL_AVERAGES = frozenset({"GlobalAveragePool", "ReduceMean"})
+AVERAGES = AVERAGE_POOLS | GLOBAL_AVERAGES
+SHAPE_READERS = frozenset({"Shape", "Size"})
+SHAPE_MAKERS = SHAPE_READERS | {"NonZero"}
+SOFTMAXES = frozenset({"Hardmax", "LogSoftmax", "Softmax"})
+SCALING = frozenset({"Add", "Cast", "Div", "Mul", "Sub", "Where"})
+"""What stands between the scores of an attention and its softmax: scale, mask, casts."""
+ELEMENTWISE_SUMS = frozenset({"Add", "Mul"})
+AFFINE = frozenset({"Add", "BatchNormalization", "Mul", "Sub"})
+POINTWISE = (
+    AFFINE
+    | EPILOGUE_ACTIVATIONS
+    | {
+        "Ceil",
+        "Div",
+        "Erf",
+        "Exp",
+        "Floor",
+        "Log",
+        "Max",
+        "Min",
+        "Neg",
+        "Pow",
+        "Softplus",
+        "Sqrt",
+    }
+)
+"""Operators that compute each value from values at the same place."""
+KEPT_IN_EPILOGUE = GLOBAL_AVERAGES | {
+    "Add",
+    "BatchNormalization",
+    "Clip",
+    "HardSwish",
+    "LeakyRelu",
+    "Mul",
+    "Relu",
+}
+"""What stands between a convolution and the global average that RTX computes in its kernel."""
+REDUCTIONS = frozenset({"ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"})
+NEVER_NEGATIVE = GATES | {"Abs", "Exp", "ReduceL2", "Relu", "Softmax", "Sqrt"}
+INTEGER_READERS = PRODUCTS | SHAPE_READERS | {"Add", "Concat", QUANTIZE}
+"""Operators that read INT8 values as they are, or no values at all."""
+INT8_READERS = INTEGER_READERS | AVERAGES | {"Cast"}
+"""Operators in front of which a pair is not in vain, or of which other rules speak."""
+FUSES_DEQUANTIZE = CLAMPS | {"Mul"}
+"""What TensorRT, not the one for RTX, fuses with a DequantizeLinear in front of it."""
+ISLAND_BORDER = ELEMENTWISE_SUMS | CLAMPS | SWISHES | {"BatchNormalization", "LeakyRelu", "Sigmoid"}
+"""What stands between two products that hand INT8 values to each other."""
+SCALAR_SCALE_READERS = CONVOLUTIONS | {"Add"}
+"""What runs in float in RTX 1.7.1 where the scale of an activation has shape [1]."""
+PASSES_PROBABILITIES = frozenset({"Cast", "Where"})
+"""What stands between a softmax and the second product of an attention."""
+LISTED_AS = {"GlobalAveragePool": "AveragePool", "Mul": "Add"}
+"""Operators that place.ops knows by the name of their like: a gate's Mul has a shortcut as a residual Add has."""
+ASKED_FOR = frozenset({"Concat", "MaxPool"})
+"""Value-preserving operators that a recipe names in place.ops."""
+OWN_KERNELS = RECURRENT | {"AveragePool", "MaxPool"}
+"""Operators that are kernels of their own in RTX 1.7.1."""
+NOT_TOUCHING = PRODUCTS | OWN_KERNELS | {"Add", "Concat"}
+"""Readers that make no pointwise kernel which could do an activation in front of them."""
+MAGNITUDE_KEPT = MOVING | {"Abs", "Add", "Max", "Min", "Mul", "Neg", "ReduceMax", "ReduceMean", "Sub"}
+"""Operators whose result is as large as what they read."""
+MAGNITUDE_LOWERED = frozenset({"Clip", "Div", "Log", "Reciprocal", "Sigmoid", "Sqrt", "Tanh"})
+"""Operators that bring large values back."""
+INTEGER_DIVISIONS = frozenset({"Div", "Mod"})
+RANDOM = frozenset(
+    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
+)
+TYPE_ATTRIBUTES = {"Cast": "to", "EyeLike": "dtype", "RandomNormal": "dtype", "RandomUniform": "dtype"}
+"""Operators that state the type of their result, and the attribute that does."""
+NOT_FOLDED = RANDOM | QDQ | {"Dropout", "DynamicQuantizeLinear"}
+"""Operators whose result on constants must not be computed ahead."""
+INTEGER_OPERATORS = frozenset(FLOAT_FORM) | {
+    "DynamicQuantizeLinear",
+    "DynamicQuantizeMatMul",
+    "MatMulIntegerToFloat",
+    "QAttention",
+    "QGemm",
+    "QMoE",
+}
+"""Operators that quantize or compute with integers themselves; those of the operator format begin with QLinear."""
+NOT_IMPORTED = {
+    "NonZero": "cut the detector head: end the model before it, and compute the rest outside the engine",
+    "NonMaxSuppression": "cut the detector head: end the model before it, and compute the rest outside the engine",
+    "Unique": "cut the model before it: the number of results depends on the data",
+    "DynamicQuantizeLinear": "quantize statically: remove it and calibrate scales",
+    "QLinearConv": "use the Q/DQ format instead of the QOperator format (onnxruntime: QuantFormat.QDQ)",
+    "QLinearMatMul": "use the Q/DQ format instead of the QOperator format (onnxruntime: QuantFormat.QDQ)",
+    "ConvInteger": "quantize statically in the Q/DQ format",
+    "MatMulInteger": "quantize statically in the Q/DQ format",
+}
+"""Operators that no TensorRT builds, and what to do instead."""
+SPECTRAL = frozenset({"DFT", "MelWeightMatrix", "STFT"})
+BOXES = frozenset({"NonMaxSuppression", "RoiAlign", "TopK"})
+UPSCALING = RESAMPLING | {"ConvTranspose", "DepthToSpace"}
+BLOCKED_ELEMENTWISE = frozenset(
+    {"Add", "AveragePool", "Clip", "MaxPool", "Mul", "Relu", "Sigmoid", "Sum", "Tanh", "Upsample"}
+)
+"""What onnxruntime computes on channel blocks and what hands on the channels of its first input."""
+BLOCKED = BLOCKED_ELEMENTWISE | {
+    "BatchNormalization",
+    "Concat",
+    "GlobalAveragePool",
+    "GlobalMaxPool",
+    "HardSigmoid",
+    "HardSwish",
+    "Identity",
+    "LeakyRelu",
+    "Resize",
+}
+"""What onnxruntime runs on channel blocks, or fuses into what does."""
+
+_SATURATING = {"HardSigmoid": 1.0, "Sigmoid": 1.0, "Softmax": 1.0, "Tanh": 1.0}
+_MOST_PADS = 8
+"""Pads in a row that one Conv takes along; nobody writes more."""
+
+
+class _Attributed(Protocol):
+    @property
+    def op(self) -> str: ...
+    def attribute(self, name: str, default: Any = None) -> Any: ...
+
+
+def value_preserving(view: GraphView, node: Node) -> bool:
+    """Whether the outputs hold values of the inputs in `carried_inputs` and nothing else but zeros.
+
+    A bound, a tie and a scale of those inputs are then the outputs' too. A Cast between float types counts: it only
+    rounds.
+    """
+    return bool(carried_inputs(view, node))
+
+
+def carried_inputs(view: GraphView, node: Node) -> tuple[int, ...]:
+    """Numbers of the inputs whose values the outputs hold; empty for nodes that compute."""
+    if not node.inputs or node.domain not in STANDARD_DOMAINS:
+        return ()
+    if node.op == "Concat":
+        return tuple(index for index, tensor in enumerate(node.inputs) if tensor)
+    return (0,) if quantization_commutes(view, node) or casts_floats(view, node) else ()
+
+
+def carried_outputs(node: Node) -> tuple[str, ...]:
+    """The outputs of a value-preserving node that hold those values; MaxPool's indices and Dropout's mask do not."""
+    return node.outputs if node.op == "Split" else node.outputs[:1]
+
+
+def quantization_commutes(view: GraphView, node: Node) -> bool:
+    """Whether Q(op(x)) = op(Q(x)) for the first input of `node`, so that the builder moves Q and DQ across.
+
+    B3 of NVIDIA's placement rules names MaxPool, the verbose logs name Slice and Concat, and RTX builds show Split,
+    Reshape, Transpose, Pad and nearest Resize too.
+    """
+    if node.domain not in STANDARD_DOMAINS or not node.inputs:
+        return False
+    if node.op in RESAMPLING:
+        return bool(node.attribute("mode", "nearest") == "nearest")
+    if node.op == "Pad":
+        return _pads_with_zero(view, node)
+    return node.op in MOVING
+
+
+def casts_floats(view: GraphView, node: Node) -> bool:
+    """Whether `node` is a Cast from one float type to another."""
+    if node.op not in CASTS or not node.inputs:
+        return False
+    given = view.info(node.inputs[0]).dtype
+    return view.info(node.outputs[0]).dtype.is_float and (given.is_float or given is DType.UNKNOWN)
+
+
+def picks_part(node: Node) -> bool:
+    """Whether a value-preserving operator picks a part of its input."""
+    return node.op in PICKING
+
+
+def gives_all(node: Node) -> bool:
+    """Whether every value of a value-preserving node's input is in its output, so that their ranges are equal."""
+    return node.op not in PICKING | MAXIMUM_POOLS
+
+
+def holds_dequantize_back(view: GraphView, node: Node) -> bool:
+    """Whether TensorRT for RTX carries no DequantizeLinear forward through this commuting node.
+
+    It does not through a nearest Resize, nor through a Pad with zeros unless that is the own Pad of one Conv: height
+    and width only, right in front of it (RTX 1.7.1, by building; a QuantizeLinear moves backward through all of them).
+    """
+    if node.op != "Pad":
+        return node.op in RESAMPLING
+    if node.attribute("mode", "constant") != "constant":
+        return False
+    return not is_own_pad(view, node)
+
+
+def is_own_pad(view: GraphView, pad: Node) -> bool:
+    """Whether a Pad, or a chain of them, belongs to one Conv, which takes it along: height and width only."""
+    for _ in range(_MOST_PADS):
+        uses = view.uses(pad.outputs[0])
+        if len(uses) != 1 or view.is_output(pad.outputs[0]) or not _leaves_channels(view, pad):
+            return False
+        pad = uses[0].node
+        if pad.op != "Pad":
+            return pad.op == "Conv"
+    return False
+
+
+def upstream(view: GraphView, tensor: str) -> Iterator[str]:
+    """`tensor` and everything before it that differs only by commuting operators, nearest first."""
+    yield tensor
+    node = view.producer(tensor)
+    while node is not None and quantization_commutes(view, node) and tensor in carried_outputs(node):
+        tensor = node.inputs[0]
+        yield tensor
+        node = view.producer(tensor)
+
+
+def hard_bound(view: GraphView, node: Node) -> tuple[float, bool] | None:
+    """The largest magnitude that `node` can give, and whether values near it carry the meaning; None without a limit.
+
+    A probability of 1 is a value that matters: none may be clipped. The limit of a Clip is only a limit.
+    """
+    if node.domain not in STANDARD_DOMAINS:
+        return None
+    if node.op in _SATURATING:
+        return _SATURATING[node.op], True
+    if node.op != "Clip":
+        return None
+    limits = [_clip_limit(view, node, index, name) for index, name in ((1, "min"), (2, "max"))]
+    known = [abs(limit) for limit in limits if limit is not None]
+    largest = max(known) if len(known) == len(limits) else 0.0
+    return (largest, False) if largest > 0 else None
+
+
+def weight_axis(node: _Attributed, index: int, rank: int, target: Target | None = None) -> int | None:
+    """The axis of the output channels in factor `index` of a product, whose scales TensorRT applies behind the sum.
+
+    None where there is no such axis: an activation of a convolution, a vector, a transposed convolution with groups
+    (no axis that all releases agree on).
+
+    Args:
+        node: the product.
+        index: 0 or 1.
+        rank: dimensions of that factor.
+        target: the builder; ConvTranspose differs by release, in NVIDIA's own tools: axis 0 for 8.4 to 8.6 and 10.0,
+            1 for all others (pytorch-quantization of the releases 8.0 to 10.16; NVIDIA/TensorRT issue 2380).
+    """
+    if node.op in CONVOLUTIONS and (index != 1 or rank == 1):
+        return None
+    if node.op == "Conv":
+        return 0
+    if node.op == "ConvTranspose":
+        if node.attribute("group", 1) != 1:
+            return None
+        return 0 if target is not None and target.scales_transposed_inputs else 1
+    if rank < 2 or node.op not in MATRIX_PRODUCTS:
+        return None
+    if node.op == "Gemm":
+        return index ^ bool(node.attribute("transB" if index else "transA", 0))
+    return rank - (1 if index else 2)
+
+
+def computes_integers(op: str) -> bool:
+    """Whether an operator quantizes or computes with integers itself; Q and DQ do not."""
+    return op in INTEGER_OPERATORS or op.startswith("QLinear")
+
+
+def result_axis(op: str) -> int:
+    """The axis of the output channels in what a product with a bias gives."""
+    return -1 if op == "Gemm" else 1
+
+
+def is_depthwise(view: GraphView, node: Node) -> bool:
+    """Whether a Conv has groups of one input channel each."""
+    shape = view.info(node.inputs[1]).shape or () if node.op == "Conv" and len(node.inputs) > 1 else ()
+    return len(shape) > 1 and shape[1] == 1 and int(node.attribute("group", 1)) > 1
+
+
+def _pads_with_zero(view: GraphView, node: Node) -> bool:
+    if node.attribute("mode", "constant") != "constant":
+        return True
+    if len(node.inputs) > 2 and node.inputs[2]:
+        value = view.constant(node.inputs[2])
+        return value is not None and not value.any()
+    return float(node.attribute("value", 0.0)) == 0.0
+
+
+def _leaves_channels(view: GraphView, pad: Node) -> bool:
+    """Whether a Pad leaves batch and channels, the first two dimensions, as they are."""
+    given = pad.attribute("pads", ())
+    if len(pad.inputs) > 1:
+        constant = view.constant(pad.inputs[1])
+        given = () if constant is None or len(pad.inputs) > 3 else constant.reshape(-1).tolist()
+    half = len(given) // 2
+    return half > 2 and not any((*given[:2], *given[half : half + 2]))
+
+
+def _clip_limit(view: GraphView, node: Node, index: int, name: str) -> float | None:
+    """A limit of Clip: an input from opset 11 on, an attribute before."""
+    if name in node.attributes:
+        return float(node.attributes[name])
+    value = view.constant(node.inputs[index]) if len(node.inputs) > index and node.inputs[index] else None
+    return None if value is None or value.size != 1 else float(value.reshape(-1)[0])

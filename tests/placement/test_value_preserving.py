@@ -1,0 +1,235 @@
+"""A law: what holds of a tensor's values holds behind every operator that only moves them, whoever is asked.
+
+Bounds (calibration), ties (placement), INT8 values (lint and prediction, repair, audit) and scales of a calibration
+cache pass the same operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+
+from qdqtool.api import quantize
+from qdqtool.auditing.operands import Operands
+from qdqtool.calibration.bounds import bounds
+from qdqtool.calibration.caches.converting import scales_of
+from qdqtool.core.recipe import PlacementOptions
+from qdqtool.graph.find import find
+from qdqtool.graph.load import load
+from qdqtool.graph.normalize.half_quantized import is_quantized
+from qdqtool.placement.decide import decide
+from qdqtool.placement.flow import Flow
+from qdqtool.trt.ops import (
+    MAY_MOVE,
+    carried_inputs,
+    holds_dequantize_back,
+    picks_part,
+    quantization_commutes,
+    value_preserving,
+)
+from tests import models
+from tests.models import Sketch
+
+Move = Callable[[Sketch, str], str]
+
+
+def integers(*values: int) -> np.ndarray:
+    return np.array(values, np.int64)
+
+
+def slice_(s: Sketch, x: str) -> str:
+    ends = [s.constant(f"at{n}", integers(n)) for n in (0, 4, 1)]
+    return s.node("Slice", [x, *ends], "moved", name="move")
+
+
+def split(s: Sketch, x: str) -> str:
+    s.node("Split", [x, s.constant("parts", integers(4, 4))], "moved", name="move", axis=1)
+    s.nodes[-1].output.append("rest")
+    return "moved"
+
+
+def pad(s: Sketch, x: str) -> str:
+    return s.node("Pad", [x, s.constant("pads", integers(0, 0, 1, 1, 0, 0, 1, 1))], "moved", name="move")
+
+
+def channel_pad(s: Sketch, x: str) -> str:
+    return s.node("Pad", [x, s.constant("pads", integers(0, 1, 0, 0, 0, 1, 0, 0))], "moved", name="move")
+
+
+def reflect_pad(s: Sketch, x: str) -> str:
+    pads = s.constant("pads", integers(0, 0, 1, 1, 0, 0, 1, 1))
+    return s.node("Pad", [x, pads], "moved", name="move", mode="reflect")
+
+
+def resize(s: Sketch, x: str) -> str:
+    factors = s.constant("factors", np.array([1, 1, 2, 2], np.float32))
+    return s.node("Resize", [x, "", factors], "moved", name="move", mode="nearest")
+
+
+def with_constant(op: str, *values: int, **attributes: object) -> Move:
+    def make(s: Sketch, x: str) -> str:
+        return s.node(op, [x, s.constant("given", integers(*values))], "moved", name="move", **attributes)
+
+    return make
+
+
+def plain(op: str, **attributes: object) -> Move:
+    def make(s: Sketch, x: str) -> str:
+        return s.node(op, [x], "moved", name="move", **attributes)
+
+    return make
+
+
+MOVES: dict[str, Move] = {
+    "Cast": plain("Cast", to=TensorProto.FLOAT),
+    "DepthToSpace": plain("DepthToSpace", blocksize=2),
+    "Dropout": plain("Dropout"),
+    "Expand": with_constant("Expand", 1, 8, 8, 8),
+    "Flatten": plain("Flatten"),
+    "Gather": with_constant("Gather", 0, 2, 3, axis=1),
+    "GlobalMaxPool": plain("GlobalMaxPool"),
+    "Identity": plain("Identity"),
+    "MaxPool": plain("MaxPool", kernel_shape=[2, 2]),
+    "Pad": pad,
+    "Pad of channels": channel_pad,
+    "Pad by reflection": reflect_pad,
+    "Reshape": with_constant("Reshape", 1, 4, 16, 8),
+    "Resize": resize,
+    "Slice": slice_,
+    "SpaceToDepth": plain("SpaceToDepth", blocksize=2),
+    "Split": split,
+    "Squeeze": with_constant("Squeeze", 0),
+    "Tile": with_constant("Tile", 1, 2, 1, 1),
+    "Transpose": plain("Transpose", perm=[0, 2, 1, 3]),
+    "Unsqueeze": with_constant("Unsqueeze", 0),
+    "Upsample": resize,
+}
+WIDTHS = {
+    "DepthToSpace": 16,
+    "Flatten": 512,
+    "GlobalMaxPool": 1,
+    "MaxPool": 7,
+    "Pad": 10,
+    "Pad by reflection": 10,
+    "Resize": 16,
+    "SpaceToDepth": 4,
+}
+"""The last dimension behind a move, where it is not 8."""
+
+
+def graph(move: Move, tmp_path, *, pair: bool):
+    """x ─ Conv ─ Sigmoid ─ [Q ─ DQ] ─ move ─ MatMul, and without the pair a second reader of the Sigmoid."""
+    width = next((WIDTHS[name] for name, made in MOVES.items() if made is move and name in WIDTHS), 8)
+    s = Sketch()
+    x = s.conv("first", s.input("x", [1, 3, 8, 8]), (3, 8))
+    bounded = source = s.node("Sigmoid", [x], "bounded", name="gate")
+    if pair:
+        scale, zero = s.constant("scale", np.float32(0.01)), s.constant("zero", np.int8(0))
+        s.node("QuantizeLinear", [bounded, scale, zero], "q", name="q")
+        source = s.node("DequantizeLinear", ["q", scale, zero], "dq", name="dq")
+    moved = move(s, source)
+    s.output(s.node("MatMul", [moved, s.weight("w", width, 16)], "y", name="product"))
+    if not pair:
+        s.output(s.conv("second", bounded, (8, 8)))
+    proto = s.model()
+    return load(models.save(proto, tmp_path))
+
+
+def test_every_operator_that_may_move_values_is_asked_for() -> None:
+    assert {name.split()[0] for name in MOVES} | {"Concat"} >= MAY_MOVE
+
+
+@pytest.mark.parametrize("move", MOVES.values(), ids=MOVES)
+class TestBehindAMove:
+    def test_it_is_value_preserving(self, move, tmp_path) -> None:
+        view = graph(move, tmp_path, pair=False).view
+        assert value_preserving(view, view.by_name["move"])
+        assert carried_inputs(view, view.by_name["move"]) == (0,)
+
+    def test_a_bound_survives(self, move, tmp_path) -> None:
+        bound = bounds(graph(move, tmp_path, pair=False).view)["moved"]
+        assert (bound.amax, bound.op, bound.saturates) == (1.0, "Sigmoid", True)
+
+    def test_a_tie_survives(self, move, tmp_path) -> None:
+        view = graph(move, tmp_path, pair=False).view
+        ties = [tie.tensors for tie in decide(view, PlacementOptions(skip_rules=("gemv", "narrow"))).ties]
+        assert ties == [("bounded", "moved")]
+
+    def test_int8_values_survive_for_lint_and_prediction(self, move, tmp_path) -> None:
+        model = graph(move, tmp_path, pair=True)
+        flow = Flow(model.view, find(model))
+        pair = flow.origin(model.view.by_name["product"], 0)
+        assert pair is not None
+        assert pair.dequantize == "dq"
+
+    def test_int8_values_survive_for_the_audit(self, move, tmp_path) -> None:
+        view = graph(move, tmp_path, pair=True).view
+        (operand, _) = Operands(view).of(view.by_name["product"])
+        assert operand.quantized
+
+    def test_int8_values_survive_for_repair_as_far_as_the_builder_carries_them(self, move, tmp_path) -> None:
+        view = graph(move, tmp_path, pair=True).view
+        node = view.by_name["move"]
+        carried = quantization_commutes(view, node) and not holds_dequantize_back(view, node)
+        assert is_quantized(view, "moved") == carried
+
+    def test_a_scale_of_a_cache_survives(self, move, tmp_path) -> None:
+        pairs = find(graph(move, tmp_path, pair=True))
+        scales, _ = scales_of(pairs, graph(move, tmp_path, pair=False).view)
+        assert scales["moved"] == pytest.approx(0.01)
+
+
+def concat(tmp_path, first: str = "Sigmoid", second: str = "Sigmoid"):
+    s = Sketch()
+    x = s.input("x", [1, 3, 8, 8])
+    branches = [
+        s.node(op, [s.conv(f"c{n}", x, (3, 8))], f"b{n}", name=f"gate{n}")
+        for n, op in enumerate((first, second))
+    ]
+    joined = s.node("Concat", branches, "joined", name="join", axis=1)
+    s.output(s.conv("last", joined, (16, 8)))
+    return load(models.save(s.model(), tmp_path)).view
+
+
+def test_a_concat_of_bounded_branches_is_bounded(tmp_path) -> None:
+    assert bounds(concat(tmp_path))["joined"].amax == 1.0
+
+
+def test_a_concat_with_one_unbounded_branch_is_not(tmp_path) -> None:
+    assert "joined" not in bounds(concat(tmp_path, second="Relu"))
+
+
+def test_a_cast_to_integers_moves_no_values(tmp_path) -> None:
+    view = graph(plain("Cast", to=TensorProto.INT32), tmp_path, pair=False).view
+    assert not value_preserving(view, view.by_name["move"])
+
+
+def test_parts_of_a_tensor_are_told_from_the_whole(tmp_path) -> None:
+    parts = {
+        name
+        for name, move in MOVES.items()
+        if picks_part(graph(move, tmp_path, pair=False).view.by_name["move"])
+    }
+    assert parts == {"Gather", "Slice", "Split"}
+
+
+@pytest.mark.parametrize("name", ["Gather", "Slice", "Split", "Concat"])
+def test_no_range_is_clipped_below_what_a_hard_bound_was_seen_to_reach(name, tmp_path) -> None:
+    s = Sketch(seed=3)
+    x = s.input("x", [1, 3, 8, 8])
+    gates = [s.node("Sigmoid", [s.conv(f"c{n}", x, (3, 8))], f"b{n}", name=f"gate{n}") for n in (0, 1)]
+    joined = (
+        s.node("Concat", gates, "moved", name="move", axis=1)
+        if name == "Concat"
+        else MOVES[name](s, gates[0])
+    )
+    channels = {"Concat": 16, "Gather": 3, "Slice": 4, "Split": 4}[name]
+    s.output(s.conv("last", joined, (channels, 8)))
+    path, data = models.save(s.model(), tmp_path), tmp_path / "x.npy"
+    np.save(data, np.random.default_rng(0).standard_normal((4, 3, 8, 8), np.float32))
+    table = quantize(path, str(data), tmp_path / "q.onnx", settings=["calibrate.method=entropy"])
+    (entry,) = [entry for entry in table.ranges if entry.tensor == "moved"]
+    assert entry.amax[0] >= max(abs(entry.low), abs(entry.high))
