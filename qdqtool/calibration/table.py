@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import lru_cache, partial, reduce
 from typing import TYPE_CHECKING, TypeVar
@@ -18,7 +18,8 @@ from qdqtool.calibration.session import processors
 from qdqtool.calibration.weights import NEVER_FIRED, weight_range
 from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.equivalence import classes
-from qdqtool.core.placement import Placement, SlotKind
+from qdqtool.core.placement import Decision, Placement, SlotKind
+from qdqtool.core.quant_format import INT8, QuantFormat
 from qdqtool.core.recipe import CalibrationOptions
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.plugins import Registry
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 Given = TypeVar("Given")
 Made = TypeVar("Made")
 Calibrator = Callable[[Histogram], Range]
+_ANY_FORMAT = frozenset({"max", "percentile"})
+"""Calibrators that ask for no levels. The others weigh clipping against 127 even steps, and the steps of an eight-bit
+float grow with the value: with the largest magnitude it loses next to nothing, so that is what it gets."""
 CALIBRATORS = Registry(package="calibrators", besides=calibrators.NOT_PLUGINS)
 
 
@@ -66,7 +70,12 @@ def constants(placement: Placement, view: GraphView, method: str) -> Constants:
     Raises:
         InputFileError: weights hold NaN or Inf.
     """
-    wanted = {entry.tensor: entry for entry in placement.quantized if entry.kind is SlotKind.WEIGHT}
+    # Where one weight is read in two ways, ranges per channel serve both: scales of blocks need none.
+    wanted = {
+        entry.tensor: entry
+        for entry in sorted(placement.quantized, key=_has_blocks, reverse=True)
+        if entry.kind is SlotKind.WEIGHT
+    }
     weights = _shared_out(partial(weight_range, view=view, method=method), tuple(wanted.values()))
     return Constants(weights=tuple(weights), bounds=bounds(view))
 
@@ -89,7 +98,8 @@ def make_tables(
         raise InputFileError(
             "no sample was run: all of them were left out", fix="repair the samples that hold NaN or Inf"
         )
-    choosers = [Chooser(options, histograms.tensors, known.bounds) for options in wishes]
+    formats = formats_of(placement)
+    choosers = [Chooser(options, histograms.tensors, known.bounds, formats) for options in wishes]
 
     def chosen(group: tuple[str, ...]) -> list[list[TensorRange]]:
         return [chooser.choose(group) for chooser in choosers]
@@ -121,6 +131,21 @@ def _shared_out(function: Callable[[Given], Made], work: Sequence[Given]) -> lis
         ]
 
 
+def _has_blocks(decision: Decision) -> bool:
+    return decision.spec is not None and decision.spec.block is not None
+
+
+def formats_of(placement: Placement) -> dict[str, QuantFormat]:
+    """The format of every quantized activation; of one that is read in several, that with even steps."""
+    found: dict[str, QuantFormat] = {}
+    for decision in placement.quantized:
+        if decision.kind is SlotKind.ACTIVATION and decision.spec is not None:
+            known = found.get(decision.tensor)
+            if known is None or not known.is_integer:
+                found[decision.tensor] = decision.spec.format
+    return found
+
+
 def groups(placement: Placement) -> tuple[tuple[str, ...], ...]:
     """The quantized activations, those that must share a range together; sorted."""
     activations = {entry.tensor for entry in placement.quantized if entry.kind is SlotKind.ACTIVATION}
@@ -135,6 +160,7 @@ class Chooser:
     options: CalibrationOptions
     histograms: Mapping[str, Histogram]
     bounds: Mapping[str, Bound]
+    formats: Mapping[str, QuantFormat] = field(default_factory=dict)
 
     def choose(self, group: tuple[str, ...]) -> list[TensorRange]:
         """The range of tensors that share one.
@@ -150,7 +176,7 @@ class Chooser:
                 fix="collect again: the placement has changed since",
             )
         common = reduce(merge, (self.histograms[name] for name in group))
-        method = method_of(group, self.options)
+        method = self._method(group)
         if not common.has_bins and method != "max":
             raise InputFileError(
                 f"only the extremes of tensor {group[0]!r} were collected, and {method!r} needs a histogram",
@@ -162,6 +188,12 @@ class Chooser:
             found = Range(amax=found.amax * factor, method=found.method)
             note = "; ".join(word for word in (note, f"times {factor:g}") if word)
         return [self._entry(name, group, found, note) for name in group]
+
+    def _method(self, group: tuple[str, ...]) -> str:
+        """The calibrator: where no steps are even, those that weigh steps against each other do not apply."""
+        method = method_of(group, self.options)
+        even = any(self.formats.get(name, INT8).is_integer for name in group)
+        return method if even or method.partition(":")[0] in _ANY_FORMAT else "max"
 
     def _bounded(self, group: tuple[str, ...], common: Histogram, found: Range) -> tuple[Range, str]:
         limits = [self.bounds.get(name) for name in group]
@@ -190,6 +222,7 @@ class Chooser:
             high=seen.high,
             method=found.method,
             note="; ".join(words),
+            format=self.formats.get(name, INT8),
         )
 
 

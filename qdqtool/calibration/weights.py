@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from calibrators.error import CalibrationDataError
 from calibrators.weights import channel_max, channel_mse
 from qdqtool.core.calibration import TensorRange
-from qdqtool.core.placement import Decision
+from qdqtool.core.placement import Decision, QuantSpec
 from qdqtool.errors import InputFileError
 
 if TYPE_CHECKING:
@@ -28,9 +28,12 @@ def weight_range(decision: Decision, view: GraphView, method: str) -> TensorRang
         raise InputFileError(
             f"weight {decision.tensor!r} is not a constant", fix="fold constants first (prepare)"
         )
-    axis = decision.spec.axis if decision.spec else None
+    spec = decision.spec or QuantSpec()
+    # Blocks get their scales, and the search for them, from the values when they are written.
+    axis = spec.axis if spec.block is None else None
+    search = method == "mse" and spec.format.is_integer and spec.block is None
     try:
-        amax = (channel_mse if method == "mse" else channel_max)(values, axis)
+        amax = (channel_mse if search else channel_max)(values, axis)
     except CalibrationDataError as error:
         raise InputFileError(
             f"weight {decision.tensor!r}: {error}",
@@ -43,6 +46,8 @@ def weight_range(decision: Decision, view: GraphView, method: str) -> TensorRang
         tensor=decision.tensor,
         amax=tuple(float(value) or filler for value in amax),
         axis=axis,
+        format=spec.format,
+        block=spec.block,
         low=float(values.min()),
         high=float(values.max()),
         method=method,

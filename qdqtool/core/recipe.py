@@ -36,6 +36,8 @@ def _target(value: str) -> str:
 
 
 Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
+Format = Literal["int8", "fp8", "int8-weights", "int4-weights", "nvfp4", "mxfp8", "float"]
+"""The names of `qdqtool.core.quant_format.SCHEMES`; a test keeps the two alike."""
 
 
 class Section(BaseModel):
@@ -122,6 +124,13 @@ class PlacementOptions(Section):
     """One scale per output channel for weights."""
     activations: Literal["int8", "float"] = "int8"
     """What weighted nodes read at run time; float quantizes weights alone, and the arithmetic stays float."""
+    format: Format = "int8"
+    """Number format of products: int8 and fp8 for weights and activations, int8-weights and int4-weights for weights
+    alone, nvfp4 and mxfp8 in blocks of 16 and 32."""
+    formats: dict[str, Format] = {}
+    """Other formats by node-name glob, the first match wins; "float" leaves a node float."""
+    block: Literal[0, 16, 32, 64, 128] = 0
+    """Values along the reduction axis that share a scale of INT4 weights; 0 takes the largest up to 128 that fits."""
     skip_rules: Words = ()
     """Rules that are not asked."""
     target: Annotated[str, BeforeValidator(_word), AfterValidator(_target)] = "rtx"
@@ -157,8 +166,12 @@ class InsertOptions(Section):
 
     types: Literal["fp32", "fp16", "bf16"] = "fp32"
     """Type of everything that is not INT8."""
-    weights: Literal["qdq", "int8"] = "qdq"
-    """Float weights behind Q and DQ, or INT8 weights behind DQ only (about 4 times smaller)."""
+    weights: Literal["qdq", "int8", "stored"] = "qdq"
+    """Float weights behind Q and DQ, or weights stored in their format behind DQ only (FP8 and INT8: 4 times smaller;
+    formats with blocks are always stored). "int8" is the older word for "stored"."""
+    blocks: Literal["computed", "constant"] = "computed"
+    """NVFP4 activations: a scale per block of 16 computed in every inference, or the same constant scale for all blocks:
+    fewer kernels and no other operators than those of ONNX, but the accuracy of four bits per tensor."""
     keep_io: bool = True
     """With fp16 and bf16: model inputs and outputs stay FP32."""
     keep_nodes: Words = ()

@@ -31,6 +31,7 @@ class Edit:
         inputs: private copies of the declared inputs.
         outputs: private copies of the declared outputs.
         notes: sentences for the reader of the result.
+        imports: versions of operator domains that new nodes need.
     """
 
     def __init__(self, model: Model) -> None:
@@ -44,6 +45,7 @@ class Edit:
         self.inputs = [_copy(value) for value in graph.input]
         self.outputs = [_copy(value) for value in graph.output]
         self.notes = list(model.notes)
+        self.imports: dict[str, int] = {}
         tensors = {value.name for value in (*self.inputs, *self.outputs)} | set(self.constants)
         tensors |= {name for node in self._nodes for name in (*node.output, *reads(node))}
         self._tensors = Names(tensors)
@@ -155,6 +157,12 @@ class Edit:
         old = self._model.proto
         proto = onnx.ModelProto()
         copy_fields(old, proto, skip={"graph"})
+        known = {entry.domain for entry in proto.opset_import}
+        proto.opset_import.extend(
+            onnx.helper.make_opsetid(domain, version)
+            for domain, version in self.imports.items()
+            if domain not in known
+        )
         copy_fields(old.graph, proto.graph, skip={"node", "initializer", "input", "output", "value_info"})
         given = [value.name for value in self.inputs] + list(self.constants)
         given += [tensor.values.name for tensor in old.graph.sparse_initializer]

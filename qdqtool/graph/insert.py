@@ -11,6 +11,7 @@ from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.conversion import DynamicRangeReport
 from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import Decision, Placement, QuantSpec, Slot, SlotKind
+from qdqtool.core.quant_format import INT8
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.bias import shift_biases
@@ -56,7 +57,11 @@ def insert(
     elif any(model.view.info(decision.tensor).dtype is DType.FLOAT16 for decision in placement.quantized):
         model = with_opset(model, "fp16", quantized=True)
     model = _with_opset_of_formats(model, placement)
-    written = lower(QuantizedGraph(model=model, assignment=_assignment(model, placement, table, options)))
+    assignment = _assignment(model, placement, table, options)
+    if options.types != "fp32" and any(entry.format != INT8 for entry in assignment.values()):
+        # Operators of TensorRT's own have no types that conversion could follow, so it comes first here.
+        return lower(QuantizedGraph(model=convert(model, options, reach)[0], assignment=assignment))
+    written = lower(QuantizedGraph(model=model, assignment=assignment))
     return written if options.types == "fp32" else convert(written, options, reach)[0]
 
 
@@ -152,7 +157,18 @@ def _quantization(
     if format_.two_level:
         limit = entry.amax[0] / (format_.qmax * format_.scale_limit)
         level = float(storable_as(np.asarray(limit), stored_as))
-    return Quantization(format=format_, scale=None, axis=axis, block=block, global_scale=level)
+    scale = None
+    shape = view.info(tensor).shape
+    if format_.two_level and options.blocks == "constant":
+        if shape is None or not all(isinstance(size, int) for size in shape):
+            raise UsageError(
+                f"constant block scales need a fixed shape, and {tensor!r} has {shape}",
+                fix="--set insert.blocks=computed, or export the model with fixed shapes",
+                where=where,
+            )
+        counts = [int(size) // (block if dim == axis else 1) for dim, size in enumerate(shape)]
+        scale = np.full(counts, format_.scale_limit, np.float32)
+    return Quantization(format=format_, scale=scale, axis=axis, block=block, global_scale=level)
 
 
 def _in_blocks(

@@ -90,7 +90,6 @@ class _Writer:
         self._constants: dict[tuple[Any, ...], _Constants] = {}
         self._results: dict[tuple[str, Slot], str] = {}
         self._ir = 0
-        self._trt = False
 
     def write(self, slot: Slot, quantization: Quantization) -> None:
         """Let one slot read quantized values."""
@@ -111,8 +110,6 @@ class _Writer:
         self._edit.prune()
         model = self._edit.finish()
         model.proto.ir_version = max(model.proto.ir_version, self._ir)
-        if self._trt and all(entry.domain != TRT_DOMAIN for entry in model.proto.opset_import):
-            model.proto.opset_import.append(onnx.helper.make_opsetid(TRT_DOMAIN, 1))
         return model
 
     def _check(self, tensor: str, slot: Slot, quantization: Quantization) -> None:
@@ -173,7 +170,7 @@ class _Writer:
     def _computed(self, tensor: str, stem: str, quantization: Quantization, constants: _Constants) -> str:
         """NVFP4 with block scales that are computed at run time."""
         edit, level = self._edit, constants.level
-        self._trt = True
+        edit.imports[TRT_DOMAIN] = 1
         values, stored = edit.fresh(f"{stem}_quantized"), edit.fresh(f"{stem}_block_scales")
         edit.node(
             FP4_DYNAMIC,
@@ -195,7 +192,7 @@ class _Writer:
         self, tensor: str, stem: str, quantization: Quantization, constants: _Constants, kind: np.dtype[Any]
     ) -> str:
         edit, values, scale = self._edit, constants.values, constants.scale
-        self._trt = True
+        edit.imports[TRT_DOMAIN] = 1
         shared = {"domain": TRT_DOMAIN, "axis": quantization.axis, "block_size": quantization.block}
         if values is None:
             values, scale = edit.fresh(f"{stem}_quantized"), edit.fresh(f"{stem}_block_scales")

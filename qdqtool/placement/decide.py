@@ -24,6 +24,7 @@ from qdqtool.core.recipe import PlacementOptions
 from qdqtool.errors import UsageError
 from qdqtool.graph.view import GraphView
 from qdqtool.placement.consequences import broken, granted, unshared, weights_alone
+from qdqtool.placement.formats import notes, refuse, replace_opinions, schemes
 from qdqtool.placement.ties import effective
 from qdqtool.placement.weighted import compute_nodes, factors
 from qdqtool.plugins import Registry
@@ -61,6 +62,9 @@ def decide(
                     ties.append(statement)
                 case Bond():
                     bonds.append(statement)
+    asked = schemes(view, options)
+    refuse(view, options, asked)
+    replace_opinions(view, options, asked, opinions, bonds)
     if options.activations == "float":
         # Half a bond means float arithmetic, which is what is asked for here.
         _add(opinions, weights_alone(view, opinions))
@@ -74,7 +78,7 @@ def decide(
     return Placement(
         decisions=decisions,
         ties=effective(ties, frozenset(decision.tensor for decision in decisions if decision.quantize)),
-        notes=(*_unmatched(view, options), *_aim(options)),
+        notes=(*_unmatched(view, options), *_aim(options), *notes(options, asked)),
     )
 
 
@@ -130,7 +134,8 @@ def _aim(options: PlacementOptions) -> Iterator[str]:
 
 
 def _unmatched(view: GraphView, options: PlacementOptions) -> Iterator[str]:
-    for option, patterns in (("exclude", options.exclude), ("only", options.only)):
+    listed = (("exclude", options.exclude), ("only", options.only), ("formats", tuple(options.formats)))
+    for option, patterns in listed:
         for pattern in patterns:
             if not any(fnmatchcase(node.name, pattern) for node in view.nodes):
                 yield f"no node matches the pattern {pattern!r} of place.{option}"

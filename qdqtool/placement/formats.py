@@ -1,0 +1,328 @@
+"""Which number format each node is asked for, and what its builder and its GPU can do with it.
+
+    place:
+      format: fp8                      every product, unless a pattern says otherwise
+      formats: {"*/mlp/*": nvfp4}      by node name; the first pattern that matches wins
+      block: 64                        values along the reduction axis that share a scale (INT4)
+
+INT8 is what the placement rules know. For other formats they are not asked: where FP8, INT4 or FP4 arithmetic comes
+about is another question, answered here.
+
+Evidence: about 790 builds with TensorRT for RTX 1.7.1 for SM75 to SM121, read from their layer dumps. What is refused
+there: FP8 below SM89, INT4 below SM80, FP4 below SM120. What is accepted and computed in float: FP8 convolutions of
+more than 32 taps, ConvTranspose, weight-only convolutions, INT4 and INT8 weight-only products with an odd number of
+columns, INT4 weights with a single block, FP4 operands that are not blocks of 16 along the reduction axis. Classic
+TensorRT: release notes of 9.0, 10.0, 10.8 and 10.12; nothing of it was built here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+from math import prod
+from typing import Final
+
+from qdqtool.core.placement import Bond, Opinion, QuantSpec, Slot, Stance
+from qdqtool.core.quant_format import FP8, INT4, INT8, MXFP8, NVFP4, SCHEMES, QuantFormat, Scheme
+from qdqtool.core.recipe import PlacementOptions
+from qdqtool.errors import UsageError
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.placement.weighted import compute_nodes, factors, weight_specs
+
+RULE: Final = "format"
+"""What opinions of this module call themselves."""
+_KEPT: Final = frozenset({"user", "first_last", "min_channels"})
+"""Rules that say what the user wants, whatever the format."""
+_MOST_TAPS: Final = 32
+"""FP8 convolutions with more kernel taps run in float: 1x32, 4x8 and 3x3x3 are FP8; 1x33, 6x6 and 7x7 are not."""
+_RTX_FP4_SM: Final = 120
+"""TensorRT for RTX builds FP4 for SM120 and SM121; it offers no SM100."""
+_ROOM_FOR_BLOCKS: Final = 2
+"""With a single block TensorRT for RTX dequantizes INT4 weights in a kernel of their own."""
+
+
+def schemes(view: GraphView, options: PlacementOptions) -> dict[str, Scheme]:
+    """The scheme of every node that is not asked to be INT8, by node name."""
+    found = {}
+    for node in view.nodes:
+        name = next(
+            (word for glob, word in options.formats.items() if fnmatchcase(node.name, glob)), options.format
+        )
+        if name != "int8":
+            found[node.name] = SCHEMES[name]
+    return found
+
+
+def refuse(view: GraphView, options: PlacementOptions, asked: Mapping[str, Scheme]) -> None:
+    """Stop where the target cannot run what a node is asked for.
+
+    Raises:
+        UsageError: names the node, the rule, the target, and one that can.
+    """
+    for node in view.nodes:
+        scheme = asked.get(node.name)
+        if scheme is None or node.op not in scheme.ops:
+            continue
+        for format_ in (scheme.weights, scheme.activations):
+            if format_ is not None:
+                _check_target(node, format_, options)
+
+
+def _check_target(node: Node, format_: QuantFormat, options: PlacementOptions) -> None:
+    first = _RTX_FP4_SM if options.target == "rtx" and format_ == NVFP4 else format_.sm
+    if options.target == "rtx" and format_ == MXFP8:
+        first = FP8.sm  # builds, in float: noted, not refused
+    old = sorted((sm for sm in options.sm if sm.isdigit() and int(sm) < first), key=int)
+    if old:
+        what = f"the rule {RULE!r} wants {format_}, which SM{', SM'.join(old)} cannot run"
+        way = f"build for SM{first} or newer (--set build.sm={first}), or choose another place.format"
+        raise UsageError(what, fix=way, where=node.name)
+    if options.target != "rtx" and int(options.target) < format_.release[0]:
+        release = ".".join(map(str, format_.release))
+        raise UsageError(
+            f"the rule {RULE!r} wants {format_}, which TensorRT {options.target} does not import",
+            fix=f"build with TensorRT {release} or newer (--set place.target={format_.release[0]}), or choose another place.format",
+            where=node.name,
+        )
+
+
+def replace_opinions(
+    view: GraphView,
+    options: PlacementOptions,
+    asked: Mapping[str, Scheme],
+    opinions: dict[Slot, list[Opinion]],
+    bonds: list[Bond],
+) -> None:
+    """Put what the schemes want in the place of what the rules for INT8 said about their nodes; changes both lists.
+
+    Raises:
+        UsageError: the block that the recipe names does not divide the reduction axis of a weight.
+    """
+    if not asked:
+        return
+    for slot, said in opinions.items():
+        if slot.node in asked or _reads_other_format(view, slot, asked):
+            opinions[slot] = [opinion for opinion in said if opinion.rule in _KEPT]
+    bonds[:] = [
+        bond for bond in bonds if not any(slot.node in asked for slot in (*bond.slots, *bond.requires))
+    ]
+    specs = weight_specs(view, options)
+    products = {node.name for node in compute_nodes(view)}
+    for node in view.nodes:
+        scheme = asked.get(node.name)
+        if scheme is None or (node.name not in products and node.op != "Gather"):
+            continue
+        objection = _objection(view, node, scheme, options)
+        for opinion in _wishes(view, node, scheme, options, specs, objection):
+            opinions[opinion.slot].append(opinion)
+        if objection is None and not scheme.weight_only and node.name in products:
+            bonds.append(
+                Bond(slots=factors(node), rule=RULE, reason=f"{scheme.name} arithmetic takes both factors")
+            )
+
+
+def notes(options: PlacementOptions, asked: Mapping[str, Scheme]) -> Iterator[str]:
+    """What a reader of the placement must know about formats."""
+    if options.target == "rtx" and any(scheme.weights == MXFP8 for scheme in asked.values()):
+        yield (
+            "MXFP8: TensorRT for RTX 1.7.1 builds it from SM89 on and computes all of it in float (15 of 15 graphs); "
+            "the arithmetic is documented for classic TensorRT 10.12 on SM100"
+        )
+    if any(scheme.weight_only for scheme in asked.values()):
+        yield "only weights of some nodes are stored in few bits; their arithmetic is float, as place.format asks"
+
+
+def _reads_other_format(view: GraphView, slot: Slot, asked: Mapping[str, Scheme]) -> bool:
+    """Whether an INT8 wish was meant for the arithmetic of a product that computes in another format now."""
+    node = view.by_name[slot.node]
+    if slot.index >= len(node.inputs) or node.op in _PRODUCTS:
+        return False
+    producer = view.producer(node.inputs[slot.index])
+    return producer is not None and producer.op in _PRODUCTS and producer.name in asked
+
+
+_PRODUCTS: Final = frozenset(SCHEMES["fp8"].ops)
+
+
+def _wishes(
+    view: GraphView,
+    node: Node,
+    scheme: Scheme,
+    options: PlacementOptions,
+    specs: Mapping[str, QuantSpec],
+    objection: tuple[str, str] | None,
+) -> Iterator[Opinion]:
+    for slot in factors(node):
+        if slot.index >= len(node.inputs) or (node.op == "Gather" and slot.index):
+            continue
+        constant = view.is_constant(node.inputs[slot.index])
+        format_ = scheme.weights if constant else scheme.activations
+        if objection is not None or format_ is None:
+            reason, fix = objection or (
+                f"{scheme.name} leaves activations float",
+                "choose another place.format",
+            )
+            yield Opinion(slot=slot, rule=RULE, stance=Stance.VETO, reason=reason, fix=fix)
+            continue
+        yield Opinion(
+            slot=slot,
+            rule=RULE,
+            stance=Stance.REQUEST,
+            reason=f"place.format asks for {scheme.name}",
+            spec=_spec(view, node, slot.index, format_, options, specs),
+        )
+
+
+def _spec(
+    view: GraphView,
+    node: Node,
+    index: int,
+    format_: QuantFormat,
+    options: PlacementOptions,
+    specs: Mapping[str, QuantSpec],
+) -> QuantSpec:
+    tensor = node.inputs[index]
+    constant = view.is_constant(tensor)
+    if format_.block is None:
+        if constant and node.op == "Gather":
+            return QuantSpec(format=format_, axis=0)
+        axis = specs[tensor].axis if tensor in specs and constant else None
+        if constant and format_ == INT8 and _rows(view, node) == 1:
+            axis = (
+                None  # per channel, TensorRT for RTX dequantizes the weight of a matrix-vector product apart
+            )
+        return QuantSpec(format=format_, axis=axis)
+    shape = view.info(tensor).shape or ()
+    axis = _reduction_axis(node, index, len(shape))
+    length = shape[axis]
+    return QuantSpec(format=format_, axis=axis, block=_block(node, length, format_, options))
+
+
+def _block(node: Node, length: int | str, format_: QuantFormat, options: PlacementOptions) -> int:
+    """The block for an axis of this length.
+
+    Raises:
+        UsageError: the recipe names one that does not divide it.
+    """
+    assert format_.block is not None
+    if format_ != INT4 or not isinstance(length, int):
+        return format_.block
+    if options.block:
+        if length % options.block:
+            fitting = [str(block) for block in format_.blocks if length % block == 0]
+            raise UsageError(
+                f"the rule {RULE!r} wants blocks of {options.block}, which do not divide the {length} values that are summed",
+                fix=f"--set place.block={fitting[-1]}"
+                if fitting
+                else "exclude the node, or choose int8-weights",
+                where=node.name,
+            )
+        return options.block
+    return next(
+        block for block in reversed(format_.blocks) if _fits(length, block) and block <= format_.block
+    )
+
+
+def _fits(length: int, block: int) -> bool:
+    return length % block == 0 and length // block >= _ROOM_FOR_BLOCKS
+
+
+def _reduction_axis(node: Node, index: int, rank: int) -> int:
+    """The axis that is summed over; of a table, that of the values of one row."""
+    if node.op == "Gather":
+        return rank - 1
+    if node.op == "Gemm":
+        transposed = bool(node.attribute("transB" if index else "transA", 0))
+        return int(transposed) if index else 1 - transposed
+    return rank - 2 if index and rank > 1 else rank - 1
+
+
+def _rows(view: GraphView, node: Node) -> int | None:
+    """How many rows the activation of a product has, all leading dimensions together; None where that is open."""
+    shape = view.info(node.inputs[0]).shape
+    if node.op not in {"MatMul", "Gemm"} or shape is None:
+        return None
+    if node.op == "Gemm" and node.attribute("transA", 0):
+        shape = shape[::-1]
+    sizes = [size for size in shape[:-1] if isinstance(size, int)]
+    return prod(sizes) if len(sizes) == len(shape) - 1 else None
+
+
+def _objection(
+    view: GraphView, node: Node, scheme: Scheme, options: PlacementOptions
+) -> tuple[str, str] | None:
+    """Why a node stays float although a scheme was asked for, and what to do; None where nothing speaks against it."""
+    if scheme.weights is None:
+        return "place.format asks for float", "choose another place.format"
+    if node.op not in scheme.ops:
+        if scheme.weight_only:
+            return (
+                f"a {node.op} with {scheme.name} dequantizes them in a kernel of its own",
+                "quantize it to int8 or fp8",
+            )
+        return f"no kernel computes a {node.op} in {scheme.name}", "quantize it to int8"
+    if node.op == "Conv":
+        return _conv_objection(view, node)
+    weight = view.constant_shape(node.inputs[0 if node.op == "Gather" else 1])
+    if weight is None:
+        if scheme.activations == FP8:
+            return None
+        return "both factors are computed at run time", "quantize it to fp8 or int8"
+    if view.is_constant(node.inputs[0]) and node.op != "Gather":
+        return "its first factor is the constant one", "quantize it to fp8 or int8"
+    if scheme.activations == FP8:
+        return None
+    return _matrix_objection(view, node, scheme, weight, options)
+
+
+def _conv_objection(view: GraphView, node: Node) -> tuple[str, str] | None:
+    shape = view.constant_shape(node.inputs[1])
+    if shape is None:
+        return "its weights are computed at run time", "keep it float"
+    taps = prod(shape[2:])
+    if taps > _MOST_TAPS:
+        return (
+            f"FP8 convolutions of more than {_MOST_TAPS} taps run in float, this one has {taps}",
+            "quantize it to int8",
+        )
+    return None
+
+
+def _matrix_objection(
+    view: GraphView, node: Node, scheme: Scheme, weight: tuple[int, ...], options: PlacementOptions
+) -> tuple[str, str] | None:
+    assert scheme.weights is not None
+    index = 0 if node.op == "Gather" else 1
+    if len(weight) < 2:
+        return "its weight is a vector", "keep it float"
+    axis = _reduction_axis(node, index, len(weight))
+    length = weight[axis]
+    columns = prod(weight[-2:]) // length
+    if scheme.weight_only and node.op != "Gather" and columns % 2:
+        return (
+            f"with {columns} columns, an odd number, the weight is dequantized in a kernel of its own",
+            "pad the columns",
+        )
+    if scheme.weights == INT4:
+        if options.block:
+            return None
+        if not any(_fits(length, block) for block in INT4.blocks):
+            return (
+                f"no block of {INT4.blocks[0]} to {INT4.blocks[-1]} divides its {length} summed values at least twice",
+                "choose int8-weights for it",
+            )
+        return None
+    block = scheme.weights.block
+    if block is None:
+        return None
+    if length % block:
+        return f"blocks of {block} do not divide its {length} summed values", "quantize it to fp8 or int8"
+    rank = len(view.info(node.inputs[0]).shape or ())
+    if rank not in {2, 3}:
+        return (
+            f"the quantizer of blocks takes tensors of 2 or 3 dimensions, not {rank}",
+            "reshape its input to 3",
+        )
+    if node.op == "Gemm" and node.attribute("transA", 0):
+        return "its first factor is transposed", "export it without transA"
+    return None
