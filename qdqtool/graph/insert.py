@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import isfinite
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,6 +25,9 @@ from qdqtool.graph.quantized import Quantization, QuantizedGraph
 from qdqtool.graph.scales import a_step_above, storable_as
 from qdqtool.graph.typed.convert import convert, with_opset
 from qdqtool.graph.view import GraphView
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _RECALIBRATE = "run `qdqtool calibrate` with this model and placement"
 
@@ -157,7 +161,7 @@ def _quantization(
     if format_.two_level:
         limit = entry.amax[0] / (format_.qmax * format_.scale_limit)
         level = float(storable_as(np.asarray(limit), stored_as))
-    scale = None
+    blocks: NDArray[np.float32] | None = None
     shape = view.info(tensor).shape
     if format_.two_level and options.blocks == "constant":
         if shape is None or not all(isinstance(size, int) for size in shape):
@@ -167,8 +171,8 @@ def _quantization(
                 where=where,
             )
         counts = [int(size) // (block if dim == axis else 1) for dim, size in enumerate(shape)]
-        scale = np.full(counts, format_.scale_limit, np.float32)
-    return Quantization(format=format_, scale=scale, axis=axis, block=block, global_scale=level)
+        blocks = np.full(counts, format_.scale_limit, np.float32)
+    return Quantization(format=format_, scale=blocks, axis=axis, block=block, global_scale=level)
 
 
 def _in_blocks(
