@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from qdqtool.auditing.evidence import NodeEvidence
-from qdqtool.auditing.verdicts import cases, verdict
+from qdqtool.auditing.verdicts import cases, verdicts_of
 from qdqtool.core.buildlog import LogRun
 from qdqtool.core.difference import EngineDiff
 from qdqtool.core.engine import Engine, EngineLayer, Role
@@ -145,7 +145,7 @@ def stage(
         view=view,
         placement=placement,
         cases=found,
-        verdicts=tuple(verdict(case) for case in found),
+        verdicts=verdicts_of(found),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 
 from qdqtool.auditing.causes import causes
@@ -43,7 +44,18 @@ def verdicts(
         placement: the decisions that made the model; None for somebody else's Q/DQ.
         targets: architectures the engine was built for ("sm86"), as far as known.
     """
-    return tuple(verdict(case) for case in cases(view, engine, placement, targets=targets))
+    return verdicts_of(cases(view, engine, placement, targets=targets))
+
+
+def verdicts_of(found: Sequence[NodeEvidence]) -> tuple[NodeVerdict, ...]:
+    """The verdicts on all nodes of a model.
+
+    Only where the engine names none of them may the layer information belong to another model.
+    """
+    told = tuple(map(verdict, found))
+    if all(one.verdict is Verdict.NOT_FOUND for one in told):
+        return told
+    return tuple(replace(one, fix=_MERGED) if one.verdict is Verdict.NOT_FOUND else one for one in told)
 
 
 def cases(
@@ -191,6 +203,7 @@ _FUSED = (
     "leave it, for it is one kernel; or put Q/DQ on both inputs of both products and behind the second one: half of "
     "them takes the kernel apart"
 )
+_MERGED = "nothing to do: the engine holds other nodes of this model; the builder merged or renamed this one"
 _FIXES = {
     Verdict.ABSORBED: "nothing to do",
     Verdict.NOT_FOUND: "check that the layer information belongs to this model and is detailed",

@@ -11,6 +11,7 @@ from onnx import TensorProto, helper
 
 import qdqtool
 from qdqtool.cli.app import run as cli
+from tests import models
 
 DIGITS = Path(__file__).resolve().parents[2] / "recipes" / "examples" / "digits"
 
@@ -35,3 +36,17 @@ def test_free_dimensions_beyond_the_batch_need_shapes(
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), model)
     assert cli(["audit", str(model)]) == 2
     assert "--opt-shapes" in capsys.readouterr().err
+
+
+@pytest.mark.rtx
+def test_a_float_engine_is_told_as_one_and_never_called_another_models(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("tensorrt_rtx", reason="needs tensorrt-rtx (pip install 'qdqtool[rtx]')")
+    model = models.save(models.unet(), tmp_path)
+    assert cli(["audit", str(model)]) == 0
+    said = capsys.readouterr().out
+    assert "the model asks for no INT8" in said.splitlines()[0]
+    assert "0 of" not in said.splitlines()[0]
+    assert "not INT8" not in said
+    assert "belongs to this model" not in said

@@ -13,15 +13,19 @@ findings count for `--fail-on`.
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qdqtool.core.dtypes import DType
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from qdqtool.core.audit import Audit
+    from qdqtool.core.findings import NodeVerdict
 
 _FORMS = ("text", "json", "sarif", "junit", "markdown", "github")
 
@@ -97,25 +101,50 @@ def _written(found: Audit, form: str, source: str) -> str:
 
 
 def _lines(found: Audit) -> Iterator[str]:
-    from qdqtool.core.dtypes import DType
-
     counts = found.counts
     if found.verdicts:
-        int8 = sum(verdict.precision is DType.INT8 for verdict in found.verdicts)
-        yield f"{int8} of {len(found.verdicts)} compute nodes run INT8"
+        yield _headline(found)
     yield f"{counts.kernels} kernels: {counts.compute} compute, {counts.qdq} only quantize, dequantize, cast or reformat"
     fused = f"{_bytes(counts.activation_bytes_fused)} with epilogues fused (estimated)"
     yield f"activation bytes: {_bytes(counts.activation_bytes_dumped)} as dumped, {fused}"
-    for verdict in found.verdicts:
-        if verdict.precision is not DType.INT8:
-            asked = "" if verdict.requested else " (not asked for)"
-            yield f"not INT8{asked}: {verdict.op} {verdict.node} is {verdict.verdict.value}: {verdict.reason}"
-            yield f"    fix: {verdict.fix}"
+    yield from _fallbacks(found)
     for finding in found.findings:
         yield f"{finding.severity.value} {finding.code} {finding.subject}: {finding.reason}"
         yield f"    fix: {finding.fix}"
     for note in found.notes:
         yield f"note: {note}"
+
+
+def _is_float_model(found: Audit) -> bool:
+    """Whether no node was asked to run INT8, and none does: a float engine is judged as one."""
+    return not any(verdict.requested or verdict.precision is DType.INT8 for verdict in found.verdicts)
+
+
+def _headline(found: Audit) -> str:
+    total = len(found.verdicts)
+    if _is_float_model(found):
+        kinds = Counter(verdict.verdict.value for verdict in found.verdicts).most_common()
+        runs = ", ".join(f"{count} {kind}" for kind, count in kinds)
+        return f"{total} compute nodes: {runs}; the model asks for no INT8 (`qdqtool run` quantizes it)"
+    int8 = [verdict for verdict in found.verdicts if verdict.precision is DType.INT8]
+    implicit = (
+        "" if any(verdict.requested for verdict in found.verdicts) else " without any Q/DQ (implicit INT8)"
+    )
+    return f"{len(int8)} of {total} compute nodes run INT8{implicit}"
+
+
+def _fallbacks(found: Audit) -> Iterator[str]:
+    """Nodes that are not INT8, those of one reason and fix together."""
+    groups: dict[tuple[bool, str, str], list[NodeVerdict]] = {}
+    for verdict in found.verdicts if not _is_float_model(found) else ():
+        if verdict.precision is not DType.INT8:
+            groups.setdefault((verdict.requested, verdict.reason, verdict.fix), []).append(verdict)
+    for (requested, reason, fix), verdicts in groups.items():
+        asked = "" if requested else " (not asked for)"
+        for verdict in verdicts:
+            yield f"not INT8{asked}: {verdict.op} {verdict.node} is {verdict.verdict.value}"
+        yield f"    why: {reason}"
+        yield f"    fix: {fix}"
 
 
 def _bytes(size: int | None) -> str:

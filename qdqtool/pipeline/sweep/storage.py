@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -64,6 +65,7 @@ class Storage:
         except ImportError as error:
             raise MissingPackage("sweeps need optuna", fix="pip install 'qdqtool[sweep]'") from error
         optuna.logging.set_verbosity(optuna.logging.ERROR)
+        logging.getLogger("alembic").setLevel(logging.ERROR)  # how optuna makes its tables is not news
         self.url = url
         try:
             with speaking_plainly(url):
