@@ -1,20 +1,67 @@
-"""INT8 for NVIDIA TensorRT by explicit Q/DQ nodes: place, calibrate, insert, build, audit, compare, report."""
+"""Low precision for NVIDIA TensorRT by explicit Q/DQ nodes: place, calibrate, insert, build, audit, compare, report.
+
+`qdqtool.run` does everything; the other calls are its steps. `help(qdqtool.api)` shows how they fit together.
+"""
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from qdqtool._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from qdqtool.api import audit, build, compare, convert, parse_log, place, quantize, run
+    from qdqtool.api import (
+        audit,
+        build,
+        calibrate,
+        compare,
+        convert,
+        diff,
+        fix,
+        insert,
+        lint,
+        parse_log,
+        place,
+        predict,
+        quantize,
+        read_engine,
+        repair,
+        run,
+        sensitivity,
+        sweep,
+    )
 
-__all__ = ["audit", "build", "compare", "convert", "parse_log", "place", "quantize", "run"]
+__all__ = [
+    "audit",
+    "build",
+    "calibrate",
+    "compare",
+    "convert",
+    "diff",
+    "fix",
+    "insert",
+    "lint",
+    "parse_log",
+    "place",
+    "predict",
+    "quantize",
+    "read_engine",
+    "repair",
+    "run",
+    "sensitivity",
+    "sweep",
+]
 
 
-def __getattr__(name: str) -> Any:
-    """Open the rooms behind a call only when the call is used, so that `import qdqtool` stays quick."""
+def __getattr__(name: str) -> object:
+    """Import what is behind a call only when the call is used, so that `import qdqtool` stays quick."""
     if name in __all__:
+        from importlib import import_module
+
         return getattr(import_module("qdqtool.api"), name)
     raise AttributeError(f"module 'qdqtool' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The calls."""
+    return [*__all__, "__all__", "__doc__", "__file__", "__name__", "__path__", "__version__"]

@@ -16,6 +16,7 @@ Each carries what is wrong, where, and how to fix it; the command line prints th
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from typing import ClassVar
 
 from qdqtool.redact import redacted
@@ -35,6 +36,12 @@ class QdqError(Exception):
     def __str__(self) -> str:
         place = f"{self.where}: " if self.where else ""
         return f"{place}{self.what} ({self.fix})"
+
+    def say(self, rewrite: Callable[[str], str]) -> None:
+        """Put what is wrong, the fix and the place into other words: those of the caller's interface."""
+        self.what, self.fix = rewrite(self.what), rewrite(self.fix)
+        self.where = self.where and rewrite(self.where)
+        self.args = (self.what,)
 
     def __reduce__(self) -> tuple[object, ...]:
         """Survive the trip between processes, which calls the class with `args` only."""

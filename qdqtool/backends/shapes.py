@@ -78,6 +78,15 @@ def profiles(
     return tuple(made), tuple(notes)
 
 
+def free_as_one(inputs: tuple[TensorInfo, ...]) -> dict[str, Shape]:
+    """The shapes of dynamic inputs with every free dimension 1, for where nobody gives any."""
+    return {
+        info.name: tuple(dim if isinstance(dim, int) else 1 for dim in info.shape)
+        for info in inputs
+        if info.shape is not None and not info.is_static
+    }
+
+
 def several_profiles(
     inputs: tuple[TensorInfo, ...], low: Sequence[str], opt: Sequence[str], high: Sequence[str]
 ) -> tuple[tuple[InputProfile, ...], tuple[str, ...]]:

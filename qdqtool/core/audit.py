@@ -28,7 +28,7 @@ class KernelCounts:
     activation_bytes_fused: int | None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Audit(Shown):
     """Verdicts for every compute node, findings, and counts."""
 

@@ -48,7 +48,7 @@ class BuildRequest:
     flags: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class BuildResult(Shown):
     """An engine and what is known of its making.
 

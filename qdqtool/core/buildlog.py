@@ -326,7 +326,7 @@ class RunDigest(RunHeader):
     errors: tuple[LogRecord, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class BuildLog(Shown):
     """A log: its runs in order, and what had to be done to read its bytes ("utf-16", "xz", "cut short", ...)."""
 

@@ -60,7 +60,7 @@ class NodeShift:
     shift: tuple[float, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class CalibrationTable(Shown):
     """One range per tensor, sorted by name.
 

@@ -89,7 +89,7 @@ class Explanation:
     rounding_db: float | None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Comparison(Shown):
     """Reference against candidate.
 

@@ -56,7 +56,7 @@ class DynamicRangeReport:
         return frozenset(found.tensor for found in self.strayed if found.kind == "overflow")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Conversion(Shown):
     """A model with a narrower float type, in words.
 

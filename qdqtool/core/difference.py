@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty
+from qdqtool.core.showing import Shown
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,8 +99,8 @@ class Cause:
     layers: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EngineDiff:
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class EngineDiff(Shown):
     """Two engines side by side.
 
     Attributes:
@@ -118,9 +121,13 @@ class EngineDiff:
     causes: tuple[Cause, ...]
     notes: tuple[str, ...] = ()
 
+    def save(self, path: str | PathLike[str]) -> Path:
+        """Write the artefact of one comparison."""
+        return EngineDiffs(diffs=(self,)).save(path)
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EngineDiffs:
+
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class EngineDiffs(Shown):
     """One engine against several others: each is the second of its comparison."""
 
     diffs: tuple[EngineDiff, ...]

@@ -8,6 +8,7 @@ from math import prod
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.formats import channel_multiple
+from qdqtool.core.showing import Shown
 
 
 class Certainty(str, Enum):
@@ -106,8 +107,8 @@ class EngineLayer:
     profile: int = 0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Engine:
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class Engine(Shown):
     """All layers in launch order.
 
     Attributes:

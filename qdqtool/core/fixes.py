@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from qdqtool.core.placement import Slot
+from qdqtool.core.showing import Shown
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,8 +72,8 @@ class Metrics:
     accuracy: float | None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FixReport:
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class FixReport(Shown):
     """All trials in their order.
 
     Attributes:

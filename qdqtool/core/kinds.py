@@ -14,6 +14,7 @@ from qdqtool.core.engine import Engine
 from qdqtool.core.explore import EngineView
 from qdqtool.core.fixes import FixReport
 from qdqtool.core.lint import LintReport
+from qdqtool.core.logdiff import LogDiff
 from qdqtool.core.noop import NoOpReport
 from qdqtool.core.placement import Placement
 from qdqtool.core.prediction import Prediction
@@ -34,6 +35,7 @@ BUILD = Artefact(kind="build", schema=1, type=BuildResult)
 LOG = Artefact(kind="log", schema=1, type=BuildLog)
 ENGINE = Artefact(kind="engine", schema=1, type=Engine)
 ENGINE_DIFF = Artefact(kind="engine-diff", schema=1, type=EngineDiffs)
+LOG_DIFF = Artefact(kind="log-diff", schema=1, type=LogDiff)
 ENGINE_VIEW = Artefact(kind="engine-view", schema=1, type=EngineView)
 NOOP = Artefact(kind="noop", schema=1, type=NoOpReport)
 AUDIT = Artefact(kind="audit", schema=1, type=Audit)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from qdqtool.core.findings import Severity
+from qdqtool.core.showing import Shown
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,8 +33,8 @@ class LintFinding:
     waiver: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LintReport:
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class LintReport(Shown):
     """All findings of one model for one builder, in graph order.
 
     Attributes:

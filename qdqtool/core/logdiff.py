@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from qdqtool.core.events import OptimizerEvent
+from qdqtool.core.showing import Shown
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,8 +35,8 @@ class TimeChange:
     second: float | None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LogDiff:
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class LogDiff(Shown):
     """Two runs compared.
 
     Attributes:

@@ -131,7 +131,7 @@ class Decision:
     opinions: tuple[Opinion, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Placement(Shown):
     """All decisions for one model, in graph order, and the ties between tensors."""
 

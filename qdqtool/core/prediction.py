@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.events import LedgerRow
+from qdqtool.core.showing import Shown
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,8 +38,8 @@ class PredictedLayer:
     nodes: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Prediction:
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class Prediction(Shown):
     """A prediction for one profile: estimated from rules, never measured.
 
     Attributes:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from qdqtool.core.showing import Shown
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Epoch:
@@ -59,8 +61,8 @@ class UntrainedSlot:
     reason: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class QatResult:
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class QatResult(Shown):
     """The table, and how training went.
 
     Attributes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from qdqtool.core.comparison import Comparison
+from qdqtool.core.showing import Shown
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,8 +37,8 @@ class Remainder:
     fix: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RepairReport:
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class RepairReport(Shown):
     """All changes in the order they were made.
 
     Attributes:

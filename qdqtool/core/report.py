@@ -172,7 +172,7 @@ class LayerRow:
     history: LayerHistory | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Report(Shown):
     """Everything the report page shows; HTML is made from this and nothing else.
 

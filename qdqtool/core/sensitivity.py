@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from qdqtool.core.comparison import TaskAccuracy
+from qdqtool.core.showing import Shown
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,8 +56,8 @@ class FloatSet:
     total_nodes: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Sensitivity:
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class Sensitivity(Shown):
     """All of it.
 
     Attributes:

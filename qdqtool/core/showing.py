@@ -1,4 +1,4 @@
-"""How results show themselves in a notebook: small tables, everything escaped, long lists folded and cut."""
+"""What every result can do: be saved, become a dict or a data frame, and show itself shortly or in a notebook."""
 
 from __future__ import annotations
 
@@ -6,8 +6,15 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from html import escape
+from importlib import import_module
+from importlib.util import find_spec
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
+from qdqtool.errors import MissingPackage, UsageError
+
+_SHORT = 40
 _ROWS = 20
 _WORDS = 160
 _ITEMS = 8
@@ -15,12 +22,77 @@ _CELL = ' style="text-align:left"'
 
 
 class Shown:
-    """A result that a notebook shows as tables. It adds no field and no attribute."""
+    """A result that is a frozen dataclass. It adds no field and no attribute.
+
+    Subclasses are decorated with `repr=False`, because the representation that dataclasses write fills a screen.
+    """
 
     __slots__ = ()
 
+    def __repr__(self) -> str:
+        parts = (f"{field.name}={_short(getattr(self, field.name))}" for field in fields(self) if field.repr)  # type: ignore[arg-type]
+        return f"{type(self).__name__}({', '.join(parts)})"
+
     def _repr_html_(self) -> str:
         return html_of(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain lists, dicts, numbers and strings, named as in the JSON artefact."""
+        from pydantic import TypeAdapter
+
+        found: dict[str, Any] = TypeAdapter(type(self)).dump_python(self, mode="json", by_alias=True)
+        return found
+
+    def to_dataframe(self, table: str = "") -> Any:
+        """One of its lists as a pandas data frame, or a polars one where pandas is not installed.
+
+        Args:
+            table: the field to take; without it, the first list that is not empty.
+
+        Raises:
+            UsageError: no such list.
+            MissingPackage: neither pandas nor polars is installed.
+        """
+        lists = [field.name for field in fields(self) if isinstance(getattr(self, field.name), tuple)]  # type: ignore[arg-type]
+        if table and table not in lists:
+            raise UsageError(f"has no list {table!r}", fix=f"take one of {', '.join(lists)}", where="table")
+        filled = [name for name in lists if getattr(self, name)]
+        name = table or (filled or lists or [""])[0]
+        rows = self.to_dict().get(name, [])
+        return _frame([row if isinstance(row, dict) else {name: row} for row in rows])
+
+    def save(self, path: str | PathLike[str]) -> Path:
+        """Write the JSON artefact that the command of the same name writes, and return its path.
+
+        Raises:
+            InputFileError: it cannot be written.
+        """
+        from qdqtool.core import kinds
+        from qdqtool.core.artefacts import Artefact
+
+        known = [each for each in vars(kinds).values() if isinstance(each, Artefact)]
+        artefact = next(each for each in known if each.type is type(self))
+        artefact.write(Path(path), self)
+        return Path(path)
+
+
+def _frame(rows: list[dict[str, Any]]) -> Any:
+    here = next((name for name in ("pandas", "polars") if find_spec(name)), None)
+    if here is not None:
+        return import_module(here).DataFrame(rows)
+    raise MissingPackage(
+        "neither pandas nor polars is installed", fix="pip install pandas", where="to_dataframe"
+    )
+
+
+def _short(value: Any) -> str:
+    """A value in few characters; of lists only the length."""
+    if isinstance(value, (tuple, list, Mapping)):
+        return f"[{len(value)}]"
+    if is_dataclass(value):
+        return f"<{type(value).__name__}>"
+    text = repr(value.value if isinstance(value, Enum) else value)
+    return text if len(text) <= _SHORT else f"{text[:_SHORT]}..."
 
 
 def html_of(value: Any) -> str:
@@ -28,6 +100,8 @@ def html_of(value: Any) -> str:
     plain: list[tuple[str, str]] = []
     lists: list[str] = []
     for field in fields(value):
+        if not field.repr:
+            continue
         found = getattr(value, field.name)
         if isinstance(found, tuple) and found and is_dataclass(found[0]):
             lists.append(_folded(field.name, found))

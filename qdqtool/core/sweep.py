@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from qdqtool.core.showing import Shown
+
 Value = str | int | float | bool
 
 
@@ -51,8 +53,8 @@ class Trial:
     reason: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Sweep:
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class Sweep(Shown):
     """A whole study.
 
     Attributes:

@@ -33,7 +33,7 @@ def to_qdq(path: Path, cache: Cache, recipe: Recipe, samples: str = "") -> tuple
         UsageError: no slot of the model has a scale in the cache, or the model is quantized already.
     """
     model = prepare(load(path), recipe.prepare)
-    found = explicit(cache, decide(model.view, recipe.place), model.view, recipe.calibrate)
+    found = explicit(cache, decide(model.view, recipe.placing), model.view, recipe.calibrate)
     if not found.placement.quantized:
         raise UsageError(
             "the cache has no scale for any tensor that would be quantized",

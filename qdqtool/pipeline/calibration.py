@@ -11,7 +11,7 @@ from pathlib import Path
 from qdqtool.calibration.collect import Collection
 from qdqtool.calibration.histograms import Histograms
 from qdqtool.calibration.pool import CollectOptions, CollectorPool
-from qdqtool.calibration.samples import Samples, open_samples
+from qdqtool.calibration.samples import SampleInput, Samples, open_samples
 from qdqtool.calibration.samples.spec import NanPolicy
 from qdqtool.calibration.shards import merge_files
 from qdqtool.calibration.span import Span
@@ -50,7 +50,7 @@ class CalibrationOrder:
 
     model: Path
     recipe: Recipe
-    samples: str = ""
+    samples: SampleInput = ""
     placement: Path | None = None
     on_nan: NanPolicy = "error"
     threads: int | None = None
@@ -72,7 +72,7 @@ class Calibration:
         """Which tensors need a range."""
         if self.order.placement is not None:
             return PLACEMENT.read(self.order.placement)
-        return decide(self.model.view, self.order.recipe.place)
+        return decide(self.model.view, self.order.recipe.placing)
 
     @cached_property
     def constants(self) -> Constants:
@@ -90,6 +90,10 @@ class Calibration:
             limit=options.limit,
             on_nan=self.order.on_nan,
         )
+
+    def use(self, model: Model, placement: Placement) -> None:
+        """Take the prepared model and the placement as they are, instead of making them anew."""
+        self.__dict__.update(model=model, placement=placement)
 
     def manner(self, methods: Sequence[str]) -> CollectOptions:
         """Bins, unless every method does without."""
@@ -156,7 +160,7 @@ class Calibration:
             raise InputFileError(
                 "the histograms were collected from other samples",
                 fix="name the samples that the shards ran, or none",
-                where=self.order.samples,
+                where=self.samples.description,
             )
 
     def tables(self, histograms: Histograms, methods: Sequence[str]) -> dict[str, CalibrationTable]:

@@ -20,10 +20,11 @@ from typing import Any, Final
 from qdqtool.calibration.collect import Collection
 from qdqtool.calibration.histograms import Histograms, load_histograms, save_histograms
 from qdqtool.calibration.pool import CollectOptions
+from qdqtool.calibration.samples import SampleInput
 from qdqtool.calibration.session import processors
 from qdqtool.calibration.shards import merge_parts, releases
 from qdqtool.calibration.span import Span
-from qdqtool.errors import InputFileError, MissingPackage, QdqError
+from qdqtool.errors import InputFileError, MissingPackage, QdqError, UsageError
 from qdqtool.pipeline.calibration import Calibration, CalibrationOrder, OnProgress
 
 SHARDS: Final = 64
@@ -101,7 +102,7 @@ def _check_place(order: CalibrationOrder, wanted: Mapping[str, str]) -> None:
             where=where,
         )
     unseen = [path for path in (order.model, order.placement) if path is not None and not path.exists()]
-    heads = _heads(order.samples)
+    heads = _heads(absolute(order.samples))
     if heads[0].is_absolute() and not any(head.exists() for head in heads):
         unseen.append(heads[-1])
     if unseen:
@@ -244,8 +245,18 @@ def _absolute(order: CalibrationOrder) -> CalibrationOrder:
     return replace(order, model=order.model.resolve(), samples=absolute(order.samples), placement=placement)
 
 
-def absolute(samples: str) -> str:
-    """Samples as typed, with a path that means the same in any folder."""
+def absolute(samples: SampleInput) -> str:
+    """Samples as typed, with a path that means the same in any folder.
+
+    Raises:
+        UsageError: the samples are objects of this process.
+    """
+    if not isinstance(samples, str):
+        raise UsageError(
+            "samples in memory cannot be sent to the workers of a cluster",
+            fix="save them as an .npz file in a folder that all workers see",
+            where=samples.description,
+        )
     place = next((head for head in _heads(samples) if head.exists()), None)
     return samples if place is None else str(place.resolve()) + samples[len(str(place)) :]
 

@@ -15,7 +15,7 @@ from qdqtool.accuracy.inside import shared_tensors, watch_inside
 from qdqtool.accuracy.stored import Player, Unfed, open_stored
 from qdqtool.backends.ort import open_runner
 from qdqtool.backends.running.runner import SUFFIXES, open_engine
-from qdqtool.calibration.samples import open_samples
+from qdqtool.calibration.samples import SampleInput, open_samples
 from qdqtool.calibration.samples.labels import read_labels
 from qdqtool.core.comparison import Comparison, OutputComparison
 from qdqtool.core.protocols import Runner, SampleSource
@@ -51,7 +51,7 @@ class Match:
 
     reference: str
     candidate: str
-    samples: str | None
+    samples: SampleInput | None
     labels: str | None
     recipe: Recipe
     inside: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from pathlib import Path
 
-from qdqtool.calibration.samples import open_samples
+from qdqtool.calibration.samples import SampleInput, open_samples
 from qdqtool.core.kinds import PREPARATION
 from qdqtool.core.preparation import Preparation
 from qdqtool.core.protocols import SampleSource
@@ -69,8 +69,10 @@ class RunContext:
         """
         _ = self.samples, self.evaluation
 
-    def _shaped(self, samples: str) -> str:
+    def _shaped(self, samples: SampleInput) -> SampleInput:
         """Random samples of a dynamic model have the usual shapes of the engine, unless they bring their own."""
+        if not isinstance(samples, str):
+            return samples
         usual = self.recipe.build.opt_shapes
         is_shapeless = samples.startswith("random") and "," not in samples
         if not usual or not is_shapeless or Path(samples).exists():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from qdqtool.calibration.samples import open_samples
+from qdqtool.calibration.samples import SampleInput, open_samples
 from qdqtool.core.conversion import Conversion
 from qdqtool.core.recipe import Recipe
 from qdqtool.errors import UsageError
@@ -15,7 +15,7 @@ from qdqtool.pipeline.dynamic_range import OnProgress, measure_reach
 
 
 def convert_file(
-    model: Path, out: Path, recipe: Recipe, samples: str = "", on_progress: OnProgress | None = None
+    model: Path, out: Path, recipe: Recipe, samples: SampleInput = "", on_progress: OnProgress | None = None
 ) -> Conversion:
     """Write the model with `recipe.insert.types` to `out`; with `samples`, tensors that overflow are named or kept.
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from qdqtool.accuracy.compare import compare
 from qdqtool.backends.ort import open_runner
-from qdqtool.calibration.samples import Samples, open_samples
+from qdqtool.calibration.samples import SampleInput, Samples, open_samples
 from qdqtool.core.comparison import Comparison
 from qdqtool.core.recipe import Recipe
 from qdqtool.core.repair import Change, RepairReport
@@ -44,7 +44,7 @@ class RepairRequest:
 
     model: Path
     out: Path
-    samples: str
+    samples: SampleInput
     labels: str | None
     recipe: Recipe
 

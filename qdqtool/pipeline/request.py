@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from qdqtool.calibration.samples import SampleInput
 from qdqtool.core.recipe import Recipe
 
 
@@ -17,7 +18,7 @@ class RunRequest:
     Attributes:
         model: the float ONNX file.
         recipe: the method.
-        samples: where calibration samples come from, as typed on the command line.
+        samples: where calibration samples come from, as typed on the command line, or objects.
         eval_samples: where evaluation samples come from; None compares on the calibration samples.
         labels: file of class indices for the evaluation samples, or None.
         out: the run folder.
@@ -27,8 +28,8 @@ class RunRequest:
 
     model: Path
     recipe: Recipe
-    samples: str
-    eval_samples: str | None
+    samples: SampleInput
+    eval_samples: SampleInput | None
     labels: str | None
     out: Path
     cache: Path | None = None

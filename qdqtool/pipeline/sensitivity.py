@@ -11,7 +11,7 @@ from qdqtool.accuracy.run_store import Journal
 from qdqtool.accuracy.sensitivity import Subject, Wish, sensitivity
 from qdqtool.accuracy.trials import TrialRunner, inputs_without
 from qdqtool.backends.ort import open_runner
-from qdqtool.calibration.samples import open_samples
+from qdqtool.calibration.samples import SampleInput, open_samples
 from qdqtool.core.calibration import NodeShift
 from qdqtool.core.kinds import CALIBRATION, SENSITIVITY
 from qdqtool.core.recipe import Recipe
@@ -48,8 +48,8 @@ class SensitivityOrder:
 
     model: Path
     recipe: Recipe
-    samples: str
-    eval_samples: str | None
+    samples: SampleInput
+    eval_samples: SampleInput | None
     labels: str | None
     wish: Wish
     out: Path | None = None

@@ -24,13 +24,13 @@ def test_a_file_stays_under_700_lines(path: Path) -> None:
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_a_function_takes_at_most_7_parameters_and_50_statements(path: Path) -> None:
     tree = ast.parse(path.read_text("utf-8"))
-    is_command = path.parent.name == "commands"
+    is_command = path.parent.name == "commands" or path.parent == ROOT / "qdqtool" / "api"
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             statements = sum(isinstance(inner, ast.stmt) for inner in ast.walk(node)) - 1
             assert statements <= 50, f"{node.name} has {statements} statements"
             parameters = len(node.args.args) + len(node.args.kwonlyargs)
-            # A command's parameters are the options a user types.
+            # The parameters of a command or of a call of the API are what a user types.
             assert is_command or parameters <= 7, f"{node.name} has {parameters} parameters"
 
 

@@ -158,7 +158,7 @@ def test_insert_names_and_keeps_overflows_too(tmp_path: Path, capsys: pytest.Cap
 def test_a_bf16_model_is_compared_without_bf16_kernels(tmp_path: Path) -> None:
     model = models.save(models.residual_cnn(), tmp_path)
     out = tmp_path / "bf16.onnx"
-    found = api.convert(model, out, "bf16")
+    found = api.convert(model, out, "bf16").conversion
     assert found.dtype.value == "bf16"
     comparison = api.compare(model, out, "random:4")
     assert comparison.candidate.endswith("BF16 emulated")
@@ -167,7 +167,9 @@ def test_a_bf16_model_is_compared_without_bf16_kernels(tmp_path: Path) -> None:
 
 def test_the_call_keeps_what_it_is_told_to(tmp_path: Path) -> None:
     model = _hot_model(tmp_path)
-    found = api.convert(model, tmp_path / "out.onnx", keep=["gain_*"], settings=["insert.keep_io=false"])
+    found = api.convert(
+        model, tmp_path / "out.onnx", keep=["gain_*"], settings=["insert.keep_io=false"]
+    ).conversion
     assert [node.node for node in found.kept] == ["gain_up", "gain_down"]
     assert "gain_up" in found._repr_html_()
 
@@ -234,7 +236,7 @@ def test_a_written_out_norm_in_fp32_costs_no_kernel(tmp_path: Path) -> None:
     model = models.save(s.model(), tmp_path)
     engines = []
     for name, settings in (("kept", []), ("narrow", ["insert.keep_ops=[]"])):
-        found = api.convert(model, tmp_path / f"{name}.onnx", settings=settings)
+        found = api.convert(model, tmp_path / f"{name}.onnx", settings=settings).conversion
         assert len(found.kept) == (4 if name == "kept" else 0)
         engines.append(_engine(tmp_path / f"{name}.onnx", tmp_path / name))
     assert len(engines[0].layers) == len(engines[1].layers)

@@ -150,3 +150,38 @@ def _quiet() -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
+
+
+def export_example(module: Any, example: Any, path: Path) -> None:
+    """Write a plain `torch.nn.Module` to the ONNX file `path`, traced with its example inputs; batches of any size.
+
+    Raises:
+        UsageError: the module cannot be exported.
+    """
+    arguments = tuple(example) if isinstance(example, (tuple, list)) else (example,)
+    if not isinstance(module, torch.nn.Module):
+        raise UsageError(
+            f"a pair of {type(module).__name__} and example inputs is no model",
+            fix="pass (torch.nn.Module, example inputs)",
+            where="model",
+        )
+    names = [f"input{number}" for number in range(len(arguments))] if len(arguments) > 1 else ["input"]
+    was_training = module.training
+    try:
+        torch.onnx.export(
+            module.eval(),
+            arguments,
+            str(path),
+            input_names=names,
+            dynamic_axes={name: {0: "batch"} for name in names},
+            opset_version=17,
+            dynamo=False,
+        )
+    except Exception as error:
+        raise UsageError(
+            f"torch cannot export {type(module).__name__}: {error}",
+            fix="export it yourself and pass the ONNX file",
+            where="model",
+        ) from error
+    finally:
+        module.train(was_training)

@@ -1,6 +1,7 @@
 """Model inputs from wherever a person has them: arrays, images, Polygraphy files, Python code, or random numbers."""
 
 from qdqtool.calibration.samples.batches import batches
-from qdqtool.calibration.samples.opening import Samples, open_samples
+from qdqtool.calibration.samples.objects import SampleObjects, sample_objects
+from qdqtool.calibration.samples.opening import SampleInput, Samples, open_samples
 
-__all__ = ["Samples", "batches", "open_samples"]
+__all__ = ["SampleInput", "SampleObjects", "Samples", "batches", "open_samples", "sample_objects"]

@@ -12,6 +12,7 @@ from qdqtool.calibration.samples.code import Code
 from qdqtool.calibration.samples.conform import conform, fixed_batch, nonfinite, tiled
 from qdqtool.calibration.samples.images import Images, pictures
 from qdqtool.calibration.samples.labels import Labels, labels_beside, read_labels
+from qdqtool.calibration.samples.objects import SampleObjects
 from qdqtool.calibration.samples.polygraphy import PolygraphyInputs
 from qdqtool.calibration.samples.raw import RawSource
 from qdqtool.calibration.samples.spec import NanPolicy, SampleSpec
@@ -22,12 +23,15 @@ from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.io.json_files import canonical
 
+SampleInput = str | SampleObjects
+"""Samples as a person names them, or as a program holds them."""
+
 _ARRAY_SUFFIXES = {".npy", ".npz"}
 _KINDS = "a folder, an .npz, .npy or .json file, module:function, or random:16"
 
 
 def open_samples(
-    text: str,
+    given: SampleInput,
     inputs: tuple[TensorInfo, ...],
     preprocess: Preprocess = Preprocess(),  # noqa: B008 -- frozen
     *,
@@ -38,8 +42,8 @@ def open_samples(
     """The samples that a person names, made to fit a model.
 
     Args:
-        text: a folder, an .npz, .npy or .json file, "module:function", or "random:16"; each may be followed by
-            [start:stop:step], so that one data set gives disjoint calibration and evaluation samples.
+        given: a folder, an .npz, .npy or .json file, "module:function", or "random:16"; each may be followed by
+            [start:stop:step], so that one data set gives disjoint calibration and evaluation samples. Or objects.
         inputs: what the model is fed.
         preprocess: how raw images and arrays become model inputs.
         labels: a file of class indices; None takes what lies beside or in the samples.
@@ -50,9 +54,12 @@ def open_samples(
         UsageError: the words name nothing, the slice leaves nothing, or labels and samples do not match.
         InputFileError: a file is unreadable or does not fit the model.
     """
+    text = given if isinstance(given, str) else given.description
     spec = SampleSpec(text=text, preprocess=preprocess, limit=limit, on_nan=on_nan)
-    found = read_labels(Path(labels)) if labels else labels_beside(Path(spec.place))
-    return Samples(spec, _raw_source(spec, inputs), inputs, found)
+    found = read_labels(Path(labels)) if labels else None
+    if not isinstance(given, str):
+        return Samples(spec, given.source(inputs), inputs, found)
+    return Samples(spec, _raw_source(spec, inputs), inputs, found or labels_beside(Path(spec.place)))
 
 
 class Samples:

@@ -25,12 +25,11 @@ def diff(
     """Compare two build logs of one model: fusions, precision, times, and the first decision where they part."""
     from qdqtool.buildlog.diff import compare
     from qdqtool.cli.log_words import diff_words
-    from qdqtool.core.artefacts import Artefact
-    from qdqtool.core.logdiff import LogDiff
+    from qdqtool.core.kinds import LOG_DIFF
 
     found = compare(_last(first), _last(second))
     if as_json:
-        sys.stdout.write(Artefact(kind="log-diff", schema=1, type=LogDiff).dump(found))
+        sys.stdout.write(LOG_DIFF.dump(found))
     else:
         sys.stdout.write(diff_words(found))
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from qdqtool.backends.flags import split_flags
 from qdqtool.backends.shapes import parse_shapes, profiles
 from qdqtool.buildlog import read as read_log
-from qdqtool.calibration.samples import open_samples
+from qdqtool.calibration.samples import SampleInput, open_samples
 from qdqtool.core.build import BuildRequest, InputProfile
 from qdqtool.core.conversion import DynamicRangeReport
 from qdqtool.core.findings import Finding
@@ -69,7 +69,7 @@ class FixRequest:
     subject: Path
     out: Path
     recipe: Recipe
-    samples: str
+    samples: SampleInput
     labels: str | None
     bounds: Bounds
     cache: Path | None = None

@@ -26,21 +26,9 @@ def test_importing_qdqtool_opens_no_heavy_package() -> None:
     subprocess.run([sys.executable, "-c", probe], check=True)
 
 
-def test_public_names_are_there() -> None:
-    assert set(qdqtool.__all__) == {
-        "audit",
-        "build",
-        "compare",
-        "convert",
-        "parse_log",
-        "place",
-        "quantize",
-        "run",
-    }
-    for name in qdqtool.__all__:
-        assert callable(getattr(qdqtool, name))
-    with pytest.raises(AttributeError):
-        _ = qdqtool.nothing_of_this_name
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="nothing_of_this_name"):
+        _ = qdqtool.nothing_of_this_name  # type: ignore[attr-defined]
 
 
 def test_audit_is_one_call_whatever_was_imported_before(tmp_path: Path) -> None:
@@ -63,18 +51,14 @@ def test_the_example_of_the_manual_runs(tmp_path: Path, monkeypatch: pytest.Monk
     ):
         Path(target).parent.mkdir(exist_ok=True)
         shutil.copy(source, target)
-    fixed = [line.replace('"engine")', '"engine", shapes=("image:1x1x8x8",) * 3)') for line in lines]
     names: dict[str, Any] = {}
-    exec("\n".join(fixed), names)
+    exec("\n".join(lines), names)
     assert names["report"].summary.nodes_int8
-    assert names["built"].targets == ("sm86",)
+    assert names["engine"].targets == ("sm86",)
     assert names["log"].runs
     assert names["comparison"].task
     assert {entry.verdict.value for entry in names["audit"].verdicts if entry.op == "Conv"} == {"int8"}
-    for name in ("report", "built", "audit", "log", "comparison"):
-        page = names[name]._repr_html_()
-        assert page.startswith(f"<b>{type(names[name]).__name__}</b><table>")
-        assert len(page) < 200_000
+    assert Path("engine/engine.plan").read_bytes() == names["engine"].plan
 
 
 def test_results_show_themselves_escaped_and_cut() -> None:
@@ -106,7 +90,7 @@ def test_quantize_build_audit_and_compare_one_after_the_other(tmp_path: Path) ->
     quantized = tmp_path / "digits.qdq.onnx"
     table = qdqtool.quantize(MODEL, SAMPLES, quantized, settings=["calibrate.method=max"])
     assert {entry.method for entry in table.ranges} == {"max"}
-    result = qdqtool.build(quantized, tmp_path / "engine", shapes=("image:1x1x8x8",) * 3)
+    result = qdqtool.build(quantized, tmp_path / "engine").result
     assert (tmp_path / "engine" / result.engine).stat().st_size == result.engine_bytes
     verdicts = api.audit(quantized, tmp_path / "engine" / "layers.txt").verdicts
     assert verdicts

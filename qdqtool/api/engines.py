@@ -1,0 +1,397 @@
+"""Calls about engines: build, read, audit, fix, and the builder's logs."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qdqtool.api.inputs import (
+    AnyPath,
+    RecipeInput,
+    SamplesInput,
+    SettingsInput,
+    labels_file,
+    model_files,
+    path_of,
+    recipe_of,
+    samples_of,
+)
+from qdqtool.api.progress import Progress, ProgressInput, public, showing
+from qdqtool.api.results import BuiltEngine, Fixed
+from qdqtool.auditing.context import stage
+from qdqtool.auditing.run import examine
+from qdqtool.backends import BUILDERS
+from qdqtool.backends.building.retry import build_with_retries
+from qdqtool.backends.flags import split_flags
+from qdqtool.backends.shapes import free_as_one, parse_shapes, profiles
+from qdqtool.buildlog import read as read_log
+from qdqtool.buildlog.diff import compare as compare_logs
+from qdqtool.calibration.samples import open_samples
+from qdqtool.core.audit import Audit
+from qdqtool.core.build import BuildRequest
+from qdqtool.core.buildlog import BuildLog, LogRun
+from qdqtool.core.difference import EngineDiff
+from qdqtool.core.engine import Engine
+from qdqtool.core.kinds import BUILD, PLACEMENT
+from qdqtool.core.logdiff import LogDiff
+from qdqtool.core.placement import Placement
+from qdqtool.core.protocols import Builder
+from qdqtool.core.recipe import Recipe
+from qdqtool.engine.diff import Explored
+from qdqtool.engine.diff import compare as compare_engines
+from qdqtool.engine.read import read as read_layers
+from qdqtool.engine.view import view
+from qdqtool.errors import UsageError
+from qdqtool.graph.load import load
+from qdqtool.pipeline.autofix.run import FixRequest
+from qdqtool.pipeline.autofix.run import fix as search_fixes
+from qdqtool.pipeline.autofix.run import recipe_of as recipe_beside
+from qdqtool.pipeline.autofix.search import Bounds
+
+if TYPE_CHECKING:
+    from qdqtool.api.inputs import LabelsInput, ModelInput
+
+Shape = Sequence[int]
+ShapesInput = Mapping[str, "Shape | tuple[Shape, Shape, Shape]"]
+"""Shapes of dynamic inputs: {"image": (1, 3, 224, 224)}, or smallest, usual and largest:
+{"image": ((1, 3, 224, 224), (4, 3, 224, 224), (8, 3, 224, 224))}."""
+LayersInput = AnyPath | Engine | BuiltEngine
+
+
+@public
+def build(
+    model: ModelInput,
+    out: AnyPath | None = None,
+    *,
+    shapes: ShapesInput | None = None,
+    samples: SamplesInput | None = None,
+    sm: Sequence[str] | str | int | None = None,
+    builder: str | None = None,
+    flags: str = "",
+    recipe: RecipeInput | None = None,
+    settings: SettingsInput = (),
+    trust: bool = False,
+    progress: ProgressInput = None,
+) -> BuiltEngine:
+    """Build an engine.
+
+    Args:
+        model: Q/DQ or float model: a file, a `ModelProto`, a `gs.Graph`, or what another call returned.
+        out: folder for engine.plan, build.log, layers.txt and build.json; None writes nothing.
+        shapes: shapes of dynamic inputs, one each or (smallest, usual, largest). A free dimension that is not given
+            takes its length from `samples`, or 1, and `notes` of the result say so.
+        samples: samples whose shapes are the usual ones, as for `calibrate`.
+        sm: GPU architectures ("86" is SM86); None takes those of the recipe.
+        builder: "rtx", or another builder; None takes the recipe's.
+        flags: further options in trtexec's spelling, as "--builderOptimizationLevel=5".
+        recipe: whose `build` section counts, as for `place`.
+        settings: changes of the recipe, as {"build.timeout_s": 600}.
+        trust: whether a recipe file may name Python functions, which are imported and run.
+        progress: as for `calibrate`.
+
+    Raises:
+        BuildError: the builder refused, crashed or ran out of time.
+        MissingPackage: the builder is not installed.
+        InputFileError: the model or a sample cannot be read.
+        UsageError: mistakes in the arguments.
+        Interrupted: `progress` returned False.
+    """
+    chosen = _build_recipe(recipe_of(recipe, settings, trust=trust), sm, builder, flags)
+    with model_files(model) as (path,), _folder() as folder, showing(progress) as shown:
+        result = _built(path, folder, chosen, _Shapes(shapes, samples), shown)
+        if out is not None:
+            result.save(path_of(out, "out"))
+        return result
+
+
+class _Shapes:
+    """Where the shapes of dynamic inputs come from."""
+
+    def __init__(self, shapes: ShapesInput | None, samples: SamplesInput | None) -> None:
+        self.given = [_spelled(shapes, end) for end in range(3)]
+        self.samples = samples_of(samples)
+
+
+def _spelled(shapes: object, end: int) -> dict[str, tuple[int, ...]]:
+    """The smallest (0), usual (1) or largest (2) shapes."""
+    if shapes is None:
+        return {}
+    if not isinstance(shapes, Mapping):
+        raise UsageError(
+            f"shapes are a {type(shapes).__name__}", fix='pass {"image": (1, 3, 224, 224)}', where="shapes"
+        )
+    found = {}
+    for name, shape in shapes.items():
+        chosen = shape[end] if len(shape) == 3 and not all(isinstance(dim, int) for dim in shape) else shape
+        if not all(isinstance(dim, int) and dim >= 0 for dim in chosen):
+            raise UsageError(
+                f"{shape!r} is no shape", fix='pass {"image": (1, 3, 224, 224)}', where=f"shapes[{name!r}]"
+            )
+        found[str(name)] = tuple(chosen)
+    return found
+
+
+def _build_recipe(recipe: Recipe, sm: object, builder: str | None, flags: str) -> Recipe:
+    """The recipe with the arguments that stand for single settings."""
+    changes: dict[str, Any] = {}
+    if sm is not None:
+        words = [sm] if isinstance(sm, (str, int)) else sm
+        changes["build.sm"] = [str(word).removeprefix("sm") for word in words]  # type: ignore[attr-defined]
+    if builder is not None:
+        changes["build.builder"] = builder
+    if flags:
+        changes["build.flags"] = f"{recipe.build.flags} {flags}".strip()
+    return recipe_of(recipe, changes)
+
+
+def _built(path: Path, folder: Path, recipe: Recipe, shapes: _Shapes, shown: Progress) -> BuiltEngine:
+    options = recipe.build
+    inputs = load(path).view.inputs
+    low, opt, high = (
+        parse_shapes(text) | given
+        for text, given in zip(
+            (options.min_shapes, options.opt_shapes, options.max_shapes), shapes.given, strict=True
+        )
+    )
+    usual = free_as_one(inputs)
+    if shapes.samples:
+        first = next(iter(open_samples(shapes.samples, inputs, recipe.samples.preprocess)))
+        usual |= {name: array.shape for name, array in first.feeds.items()}
+    found, notes = profiles(inputs, low, opt, high, usual)
+    plugin: Builder = BUILDERS.load(options.builder)
+    request = BuildRequest(
+        model=path,
+        folder=folder,
+        targets=tuple(f"sm{number.removeprefix('sm')}" for number in options.sm),
+        profiles=found,
+        timeout_s=options.timeout_s,
+        stack_mib=options.stack_mib,
+        flags=split_flags(options.flags),
+    )
+    result, _ = build_with_retries(
+        plugin,
+        request,
+        lambda each: shown.show("build", each.done, each.total),
+        most=options.retries,
+    )
+    result = replace(result, notes=(*result.notes, *notes))
+    names = (result.engine, result.log, result.layers, result.model)
+    files = {name: (folder / name).read_bytes() for name in names if name and (folder / name).is_file()}
+    return BuiltEngine(result=result, files=files)
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="qdqtool-build-") as folder:
+        yield Path(folder)
+
+
+@public
+def audit(
+    model: ModelInput,
+    layers: LayersInput | None = None,
+    *,
+    placement: Placement | AnyPath | None = None,
+    log: AnyPath | BuildLog | None = None,
+    shapes: ShapesInput | None = None,
+    sm: Sequence[str] | str | int | None = None,
+    ignore: Sequence[str] = (),
+    progress: ProgressInput = None,
+) -> Audit:
+    """What became of every compute node of a Q/DQ model in its engine, why, and what to do about it.
+
+    Args:
+        model: the Q/DQ model as for `build`, or a finished run folder.
+        layers: the engine: what `build` returned, or its layer information (a file or an `Engine`). None builds one
+            with TensorRT for RTX, looks at it and throws it away.
+        placement: what was asked for: a `Placement` or a placement.json; None takes the Q/DQ in the model.
+        log: the verbose log of the build: then findings point to its lines.
+        shapes: shapes of dynamic inputs for the build, as for `build`.
+        sm: GPU architectures for the build and the checks.
+        ignore: codes or names of checks to leave out.
+        progress: as for `calibrate`.
+
+    Raises:
+        InputFileError: a file cannot be read.
+        BuildError: the builder refuses the model.
+        MissingPackage: the builder is not installed.
+    """
+    if isinstance(model, (str, PathLike)) and Path(model).is_dir():
+        return _audited_folder(Path(model), tuple(ignore))
+    if isinstance(placement, (str, PathLike)):
+        placement = PLACEMENT.read(Path(placement))
+    chosen = _build_recipe(recipe_of(None), sm, None, "")
+    with model_files(model) as (path,), _folder() as folder, showing(progress) as shown:
+        targets: tuple[str, ...] = tuple(f"sm{word}" for word in chosen.build.sm) if sm is not None else ()
+        if layers is None:
+            layers = _built(path, folder, chosen, _Shapes(shapes, None), shown)
+        if isinstance(layers, BuiltEngine):
+            targets = targets or layers.targets
+            log = log if log is not None else _log_of(layers)
+        scene = stage(_engine(layers), load(path).view, placement, targets=targets)
+        if isinstance(layers, (str, PathLike)):
+            scene = replace(scene, layers_file=Path(layers).name)
+        if log is not None:
+            runs = log.runs if isinstance(log, BuildLog) else read_log(path_of(log, "log")).runs
+            name = "build.log" if isinstance(log, BuildLog) else path_of(log, "log").name
+            scene = replace(scene, log=runs[-1] if runs else None, log_file=name)
+        return examine(scene, ignore=tuple(ignore))
+
+
+def _audited_folder(folder: Path, ignore: tuple[str, ...]) -> Audit:
+    """The audit of a run folder, from its files."""
+    built = BUILD.read(folder / "build.json")
+    scene = stage(
+        read_layers(folder / (built.layers or "layers.txt")),
+        load(folder / (built.model or "model.qdq.onnx")).view,
+        PLACEMENT.read(folder / "placement.json") if (folder / "placement.json").is_file() else None,
+        targets=built.targets,
+    )
+    runs = read_log(folder / built.log).runs
+    return examine(replace(scene, log=runs[-1] if runs else None, log_file=built.log), ignore=ignore)
+
+
+def _log_of(engine: BuiltEngine) -> BuildLog:
+    with _folder() as folder:
+        (folder / "build.log").write_bytes(engine.files[engine.result.log])
+        return read_log(folder / "build.log")
+
+
+@public
+def fix(
+    model: ModelInput,
+    samples: SamplesInput | None = None,
+    out: AnyPath | None = None,
+    *,
+    labels: LabelsInput = None,
+    max_drop: float = 1.0,
+    budget: int = 20,
+    seconds: float | None = None,
+    recipe: RecipeInput | None = None,
+    settings: SettingsInput = (),
+    trust: bool = False,
+    progress: ProgressInput = None,
+) -> Fixed:
+    """Try the edits that an audit suggests, and keep those that a build proves.
+
+    Args:
+        model: Q/DQ model as for `build`, or a finished run folder.
+        samples: for accuracy and missing ranges, as for `calibrate`; None takes 8 random ones.
+        out: new run folder; None keeps nothing but the result.
+        labels: class indices of the samples, as for `repair`.
+        max_drop: points (with `labels`), else dB of SQNR, that may be lost.
+        budget: engines built at most.
+        seconds: time after which nothing more is tried.
+        recipe: how engines are built; None takes the run folder's, else the defaults.
+        settings: changes of the recipe.
+        trust: whether a recipe file may name Python functions, which are imported and run.
+        progress: as for `calibrate`.
+
+    Raises:
+        UsageError: the subject has no Q/DQ, or `out` is not new.
+        BuildError: the subject itself cannot be built.
+    """
+    with (
+        model_files(model) as (path,),
+        labels_file(labels) as label_file,
+        _folder() as folder,
+        showing(progress) as shown,
+    ):
+        method = recipe_beside(path)
+        place = folder / "fixed" if out is None else path_of(out, "out")
+        order = FixRequest(
+            subject=path,
+            out=place,
+            recipe=recipe_of(recipe if recipe is not None else method, settings, trust=trust),
+            samples=samples_of(samples) or "random:8",
+            labels=label_file,
+            bounds=Bounds(builds=budget, seconds=seconds, max_drop=max_drop),
+        )
+        report, findings = search_fixes(order, shown.step("build"))
+        made = load(place / "model.qdq.onnx")
+        return Fixed(model=made.proto, notes=report.notes, report=report, findings=findings)
+
+
+@public
+def parse_log(log: AnyPath | BuiltEngine) -> BuildLog:
+    """Everything a TensorRT log of any version and front end tells.
+
+    Args:
+        log: a file, the text of a log (with line breaks), or what `build` returned.
+
+    Raises:
+        InputFileError: the file cannot be read.
+    """
+    if isinstance(log, BuiltEngine):
+        return _log_of(log)
+    if isinstance(log, str) and "\n" in log:
+        with _folder() as folder:
+            (folder / "build.log").write_text(log, "utf-8")
+            return read_log(folder / "build.log")
+    return read_log(path_of(log, "log"))
+
+
+@public
+def read_engine(layers: LayersInput) -> Engine:
+    """The layers of an engine, from what TensorRT tells about it.
+
+    Args:
+        layers: a file of layer information in any of its forms, its text (with line breaks), or what `build` returned.
+
+    Raises:
+        InputFileError: it cannot be read, or is in no known form.
+    """
+    return _engine(layers)
+
+
+def _engine(layers: object) -> Engine:
+    if isinstance(layers, Engine):
+        return layers
+    text = layers.layers if isinstance(layers, BuiltEngine) else layers
+    if isinstance(text, str) and "\n" in text:
+        with _folder() as folder:
+            (folder / "layers.txt").write_text(text, "utf-8")
+            return read_layers(folder / "layers.txt")
+    return read_layers(path_of(text, "layers"))
+
+
+@public
+def diff(
+    first: AnyPath | BuildLog | Engine | BuiltEngine, second: AnyPath | BuildLog | Engine | BuiltEngine
+) -> LogDiff | EngineDiff:
+    """How two builds of one model differ: two logs by their decisions, or two engines by their layers.
+
+    Args:
+        first: a build log or layer information: a file, or what `parse_log`, `read_engine` or `build` returned.
+        second: the same kind.
+
+    Raises:
+        InputFileError: a file cannot be read.
+        UsageError: one is a log and the other an engine.
+    """
+    left, right = _side(first, "first"), _side(second, "second")
+    if isinstance(left, LogRun) and isinstance(right, LogRun):
+        return compare_logs(left, right)
+    if isinstance(left, Explored) and isinstance(right, Explored):
+        return compare_engines(left, right)
+    raise UsageError("one is a log and the other layer information", fix="pass two of one kind", where="diff")
+
+
+def _side(value: object, name: str) -> LogRun | Explored:
+    """The last run of a log, or an engine."""
+    if isinstance(value, (str, PathLike)):
+        runs = read_log(Path(value)).runs
+        if runs and (runs[-1].events or runs[-1].funnel or runs[-1].performance is not None):
+            return runs[-1]
+        name = Path(value).name
+    if isinstance(value, BuildLog):
+        if not value.runs:
+            raise UsageError("the log holds no run", fix="pass the log of a verbose build", where=name)
+        return value.runs[-1]
+    engine = _engine(value)
+    return Explored(name=name, engine=engine, view=view(engine))

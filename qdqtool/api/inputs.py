@@ -1,0 +1,225 @@
+"""What callers pass: models, samples, recipes and settings in any of the forms people have them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from qdqtool.api.results import ModelResult
+from qdqtool.calibration.samples import SampleInput, sample_objects
+from qdqtool.core.recipe import Recipe
+from qdqtool.errors import InputFileError, QdqError, UsageError
+from qdqtool.pipeline import recipes
+
+if TYPE_CHECKING:
+    import onnx
+    import onnx_graphsurgeon as gs
+    from numpy.typing import ArrayLike
+
+AnyPath = str | os.PathLike[str]
+ModelInput: TypeAlias = "AnyPath | onnx.ModelProto | gs.Graph | ModelResult | tuple[Any, Any]"
+"""A file, an `onnx.ModelProto`, an `onnx_graphsurgeon.Graph`, what another call returned, or a pair of a
+`torch.nn.Module` and its example inputs."""
+SamplesInput = AnyPath | Iterable[Any] | Mapping[str, Any] | Any
+"""A path or a spec as on the command line ("calibration/", "x.npz[:100]", "random:16"), an array, a dict of arrays, an
+iterable of dicts, arrays or tuples, a `torch` DataLoader, a Polygraphy data loader, an onnxruntime
+`CalibrationDataReader`, or a function that returns any of these."""
+LabelsInput: TypeAlias = "AnyPath | Mapping[str, int] | ArrayLike | None"
+RecipeInput = str | os.PathLike[str] | Mapping[str, Any] | Recipe
+"""A shipped recipe's name, a .yaml file, a dict as the file would hold it, or a `Recipe`."""
+SettingsInput = Mapping[str, Any] | Sequence[str]
+"""Changes of the recipe: {"place.first_layer": "float"}, {"place": {"first_layer": "float"}} or the command line's
+["place.first_layer=float"]."""
+
+_PLAIN = re.compile(r"[^\w.-]+")
+
+
+def path_of(value: object, name: str) -> Path:
+    """The argument `name` as a path.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if isinstance(value, (str, os.PathLike)):
+        return Path(os.fspath(value))
+    raise UsageError(f"{name} is a {type(value).__name__}", fix="pass a path", where=name)
+
+
+@contextmanager
+def model_files(*models: object) -> Iterator[tuple[Path, ...]]:
+    """The models as files: those in memory are written to a temporary folder for as long as the context lasts."""
+    with ExitStack() as stack:
+        places: dict[str, str] = {}
+        paths = tuple(_model_file(model, stack, places) for model in models)
+        try:
+            yield paths
+        except QdqError as error:
+            error.say(lambda text: _named(text, places))
+            raise
+
+
+def _model_file(model: object, stack: ExitStack, places: dict[str, str]) -> Path:
+    if isinstance(model, (str, os.PathLike)):
+        return Path(os.fspath(model))
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="qdqtool-model-")))
+    if isinstance(model, tuple) and len(model) == 2:
+        from qdqtool.backends.torch_qat.presence import need_torch
+
+        need_torch()
+        from qdqtool.backends.torch_qat.export import export_example
+
+        path = folder / f"{type(model[0]).__name__.lower()}.onnx"
+        export_example(*model, path)
+    else:
+        path = _written(model, folder)
+    places[str(path)] = f"{type(model).__name__} {path.stem!r}"
+    return path
+
+
+def _written(model: object, folder: Path) -> Path:
+    """A model in memory as a file of its graph's name."""
+    import onnx
+
+    if isinstance(model, ModelResult):
+        model = model.model
+    elif _is_surgeon(model):
+        import onnx_graphsurgeon
+
+        model = onnx_graphsurgeon.export_onnx(model)
+    if not isinstance(model, onnx.ModelProto):
+        raise UsageError(
+            f"a model cannot be read from {type(model).__name__}",
+            fix="pass a path, an onnx.ModelProto, an onnx_graphsurgeon.Graph, or (torch module, example inputs)",
+            where="model",
+        )
+    path = folder / f"{_PLAIN.sub('-', model.graph.name).strip('-.')[:60] or 'model'}.onnx"
+    try:
+        # Sizes are asked first, because protobuf fails above 2 GiB only after it has copied all of it.
+        onnx.save(model, path, save_as_external_data=model.ByteSize() >= _PROTOBUF_LIMIT)
+    except (ValueError, OSError) as error:
+        raise InputFileError(
+            f"cannot be written: {error}", fix="pass a path instead", where=path.stem
+        ) from error
+    return path
+
+
+_PROTOBUF_LIMIT = (1 << 31) - (64 << 20)
+
+
+def _is_surgeon(model: object) -> bool:
+    return type(model).__module__.startswith("onnx_graphsurgeon.")
+
+
+def _named(text: str, places: Mapping[str, str]) -> str:
+    """A message that names objects as the caller knows them, not their temporary files."""
+    for path, name in places.items():
+        text = text.replace(path, name)
+    return text
+
+
+def samples_of(samples: SamplesInput | None) -> SampleInput:
+    """Samples as the pipeline takes them; None and "" are none."""
+    if samples is None or isinstance(samples, (str, os.PathLike)):
+        return "" if samples is None else os.fspath(samples)
+    return sample_objects(samples)
+
+
+@contextmanager
+def labels_file(labels: object) -> Iterator[str | None]:
+    """Labels as a file: what is in memory is written to a temporary one."""
+    if labels is None or isinstance(labels, (str, os.PathLike)):
+        yield None if labels is None else os.fspath(labels)
+        return
+    with tempfile.TemporaryDirectory(prefix="qdqtool-labels-") as folder:
+        if isinstance(labels, Mapping):
+            path = Path(folder) / "labels.json"
+            path.write_text(json.dumps({str(name): int(label) for name, label in labels.items()}), "utf-8")
+        else:
+            from qdqtool.calibration.samples.objects import as_array
+
+            found = as_array(labels)
+            if found.ndim != 1 or found.dtype.kind not in "iu":
+                raise UsageError(
+                    f"labels of shape {found.shape} and type {found.dtype} are no row of class indices",
+                    fix="pass one whole number per sample",
+                    where="labels",
+                )
+            path = Path(folder) / "labels.npy"
+            np.save(path, found)
+        yield str(path)
+
+
+def recipe_of(recipe: RecipeInput | None, settings: SettingsInput = (), *, trust: bool = False) -> Recipe:
+    """The recipe with the settings applied; None is all defaults. Files may name functions only with `trust`.
+
+    Raises:
+        UsageError: mistakes in the recipe or the settings, all of them in one message.
+    """
+    name, changes = spelled(recipe, settings)
+    return recipes.load(name, changes, trust=trust)
+
+
+def spelled(recipe: RecipeInput | None, settings: SettingsInput) -> tuple[str | None, tuple[str, ...]]:
+    """Recipe and settings as the command line spells them: a name or a file, and key=value words."""
+    changes = _changes(settings)
+    if isinstance(recipe, Recipe):
+        return None, (*_changes(recipe.model_dump(mode="json")), *changes)
+    if isinstance(recipe, Mapping):
+        document = dict(recipe)
+        parent = document.pop("extends", None)
+        return None if parent is None else str(parent), (*_changes(document), *changes)
+    if recipe is None or isinstance(recipe, (str, os.PathLike)):
+        return None if recipe is None else os.fspath(recipe), changes
+    raise UsageError(
+        f"a recipe cannot be read from {type(recipe).__name__}",
+        fix=f"pass one of {', '.join(recipes.names())}, a .yaml file, a dict or a Recipe",
+        where="recipe",
+    )
+
+
+def _changes(settings: object) -> tuple[str, ...]:
+    if isinstance(settings, Mapping):
+        return tuple(_flattened(settings))
+    if isinstance(settings, Sequence) and not isinstance(settings, str):
+        return tuple(map(str, settings))
+    raise UsageError(
+        f"settings are a {type(settings).__name__}",
+        fix='pass a dict such as {"place.first_layer": "float"}',
+        where="settings",
+    )
+
+
+def _flattened(settings: Mapping[str, Any]) -> Iterator[str]:
+    """Sections become dotted keys; what is below a section is a value, whatever it holds."""
+    for key, value in settings.items():
+        if isinstance(value, Mapping) and "." not in str(key):
+            for inner, content in value.items():
+                yield f"{key}.{inner}={_yaml(content)}"
+        else:
+            yield f"{key}={_yaml(value)}"
+
+
+def _yaml(value: Any) -> str:
+    """A value as JSON, which is YAML too."""
+    try:
+        return json.dumps(value, default=_plain)
+    except TypeError as error:
+        raise UsageError(
+            f"a setting cannot be {value!r}", fix="pass numbers, strings, lists or dicts", where="settings"
+        ) from error
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, (np.generic, np.ndarray)):
+        return value.tolist()
+    raise TypeError

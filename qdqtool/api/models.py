@@ -1,0 +1,358 @@
+"""Calls that turn one ONNX model into another, or say something about one."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from qdqtool.api.inputs import (
+    AnyPath,
+    RecipeInput,
+    SamplesInput,
+    SettingsInput,
+    labels_file,
+    model_files,
+    path_of,
+    recipe_of,
+    samples_of,
+)
+from qdqtool.api.progress import ProgressInput, public, showing
+from qdqtool.api.results import Converted, ModelResult, Quantized, Repaired
+from qdqtool.calibration.samples import SampleInput
+from qdqtool.calibration.span import Span
+from qdqtool.core.calibration import CalibrationTable
+from qdqtool.core.conversion import DynamicRangeReport
+from qdqtool.core.kinds import CALIBRATION, PLACEMENT
+from qdqtool.core.lint import LintReport
+from qdqtool.core.placement import Placement
+from qdqtool.core.prediction import Prediction
+from qdqtool.core.recipe import Recipe
+from qdqtool.core.target import Target
+from qdqtool.errors import UsageError
+from qdqtool.graph.insert import insert as insert_pairs
+from qdqtool.graph.insert import refuse_quantized
+from qdqtool.graph.load import load
+from qdqtool.graph.model import Model
+from qdqtool.graph.prepare import prepare
+from qdqtool.pipeline.calibration import Calibration, CalibrationOrder
+from qdqtool.pipeline.conversion import convert_file
+from qdqtool.pipeline.dynamic_range import reach_for
+from qdqtool.pipeline.repair import RepairRequest, mend
+from qdqtool.placement.decide import decide
+from qdqtool.placement.lint import lint as lint_model
+from qdqtool.placement.predict.run import predict as predict_model
+
+if TYPE_CHECKING:
+    from qdqtool.api.inputs import LabelsInput, ModelInput
+
+
+@public
+def place(
+    model: ModelInput, *, recipe: RecipeInput = "conv-int8", settings: SettingsInput = (), trust: bool = False
+) -> Placement:
+    """Which inputs of which nodes would be quantized, with every reason; nothing is changed.
+
+    Args:
+        model: float model: a file, a `ModelProto`, a `gs.Graph`, or a pair of a torch module and example inputs.
+        recipe: a shipped recipe's name, a .yaml file, a dict or a `Recipe`.
+        settings: changes of the recipe, as {"place.first_layer": "float"}.
+        trust: whether a recipe file may name Python functions, which are imported and run.
+
+    Raises:
+        InputFileError: the model cannot be read.
+        UsageError: mistakes in the recipe or the settings.
+    """
+    chosen = recipe_of(recipe, settings, trust=trust)
+    with model_files(model) as (path,):
+        return decide(prepare(load(path), chosen.prepare).view, chosen.placing)
+
+
+@public
+def calibrate(
+    model: ModelInput,
+    samples: SamplesInput,
+    *,
+    placement: Placement | AnyPath | None = None,
+    recipe: RecipeInput = "conv-int8",
+    settings: SettingsInput = (),
+    trust: bool = False,
+    progress: ProgressInput = None,
+) -> CalibrationTable:
+    """Run the samples and choose the range of every tensor that is to be quantized.
+
+    Args:
+        model: float model, as for `place`.
+        samples: calibration samples: arrays, feeds, a data loader, a calibration reader, a function, or a path.
+        placement: what `place` returned, or a placement.json; None decides anew.
+        recipe: as for `place`.
+        settings: as for `place`; {"calibrate.method": "max"} takes another calibrator.
+        trust: whether a recipe file may name Python functions, which are imported and run.
+        progress: called with step, pieces done and pieces in all; returning False cancels.
+
+    Raises:
+        InputFileError: the model or a sample cannot be read, or does not fit.
+        UsageError: mistakes in the arguments.
+        Interrupted: `progress` returned False.
+    """
+    chosen = recipe_of(recipe, settings, trust=trust)
+    with model_files(model) as (path,), showing(progress) as shown:
+        work = _Quantization(path, samples_of(samples), chosen, placement)
+        return work.table(shown.step("calibrate"))
+
+
+@public
+def quantize(
+    model: ModelInput,
+    samples: SamplesInput,
+    out: AnyPath | None = None,
+    *,
+    recipe: RecipeInput = "conv-int8",
+    settings: SettingsInput = (),
+    trust: bool = False,
+    progress: ProgressInput = None,
+) -> Quantized:
+    """Place, calibrate and insert Q/DQ: the quantized model, with placement and ranges.
+
+    Args:
+        model: float model, as for `place`.
+        samples: calibration samples, as for `calibrate`.
+        out: ONNX file to write; None writes nothing.
+        recipe: as for `place`.
+        settings: as for `place`.
+        trust: whether a recipe file may name Python functions, which are imported and run.
+        progress: as for `calibrate`.
+
+    Raises:
+        InputFileError: the model or a sample cannot be read, or does not fit.
+        UsageError: mistakes in the arguments, or the model is quantized already.
+        Interrupted: `progress` returned False.
+    """
+    chosen = recipe_of(recipe, settings, trust=trust)
+    with model_files(model) as (path,), showing(progress) as shown:
+        work = _Quantization(path, samples_of(samples), chosen, None)
+        table = work.table(shown.step("calibrate"))
+        reach = reach_for(work.model, chosen.insert, work.calibration.samples, shown.step("FP16 range"))
+        return _inserted(work, table, out, reach)
+
+
+@public
+def insert(
+    model: ModelInput,
+    calibration: CalibrationTable | AnyPath,
+    out: AnyPath | None = None,
+    *,
+    placement: Placement | AnyPath | None = None,
+    recipe: RecipeInput = "conv-int8",
+    settings: SettingsInput = (),
+    trust: bool = False,
+) -> Quantized:
+    """Insert Q/DQ with ranges that are known already.
+
+    Args:
+        model: the float model that was calibrated.
+        calibration: what `calibrate` returned, or a calibration.json.
+        out: ONNX file to write; None writes nothing.
+        placement: the placement that was calibrated; None decides anew.
+        recipe: as for `place`.
+        settings: as for `place`.
+        trust: whether a recipe file may name Python functions, which are imported and run.
+
+    Raises:
+        InputFileError: the model cannot be read.
+        UsageError: a quantized tensor has no range, or the model is quantized already.
+    """
+    chosen = recipe_of(recipe, settings, trust=trust)
+    table = calibration if isinstance(calibration, CalibrationTable) else None
+    with model_files(model) as (path,):
+        work = _Quantization(path, "", chosen, placement)
+        found = table or CALIBRATION.read(path_of(calibration, "calibration"))
+        return _inserted(work, found, out, None)
+
+
+class _Quantization:
+    """The steps that `calibrate`, `quantize` and `insert` share."""
+
+    def __init__(
+        self, path: Path, samples: SampleInput, recipe: Recipe, placement: Placement | AnyPath | None
+    ) -> None:
+        self.recipe = recipe
+        original = load(path)
+        refuse_quantized(original)
+        self.model: Model = prepare(original, recipe.prepare)
+        if placement is None:
+            placement = decide(self.model.view, recipe.placing)
+        elif not isinstance(placement, Placement):
+            placement = PLACEMENT.read(path_of(placement, "placement"))
+        self.placement: Placement = placement
+        self.calibration = Calibration(CalibrationOrder(model=path, recipe=recipe, samples=samples))
+        self.calibration.use(self.model, self.placement)
+
+    def table(self, on_progress: Any) -> CalibrationTable:
+        """The ranges, with corrected biases and findings where the recipe and the model give any."""
+        if not self.calibration.order.samples:
+            raise UsageError("there are no samples", fix="pass samples=", where="samples")
+        method = self.recipe.calibrate.method
+        collection = self.calibration.collection(self.calibration.manner([method]), resumable=False)
+        histograms = collection.run(Span(total=len(self.calibration.samples)), on_progress=on_progress)
+        table = self.calibration.tables(histograms, [method])[method]
+        return replace(table, findings=self.calibration.findings(table))
+
+
+def _inserted(
+    work: _Quantization,
+    table: CalibrationTable,
+    out: AnyPath | None,
+    reach: DynamicRangeReport | None,
+) -> Quantized:
+    made = insert_pairs(work.model, work.placement, table, work.recipe.insert, reach)
+    result = Quantized(model=made.proto, notes=made.notes, placement=work.placement, calibration=table)
+    _save_elsewhere(result, out, work.calibration.order.model)
+    return result
+
+
+@public
+def convert(
+    model: ModelInput,
+    out: AnyPath | None = None,
+    types: Literal["fp16", "bf16"] = "fp16",
+    *,
+    keep: Sequence[str] = (),
+    samples: SamplesInput | None = None,
+    settings: SettingsInput = (),
+    progress: ProgressInput = None,
+) -> Converted:
+    """The model with its float part in FP16 or BF16, around Q/DQ if there are any.
+
+    Args:
+        model: as for `place`, with or without Q/DQ.
+        out: ONNX file to write; None writes nothing.
+        types: the new type.
+        keep: globs of nodes that stay FP32.
+        samples: with them, tensors that overflow are named, or kept FP32 ({"insert.overflow": "keep"}).
+        settings: changes of the recipe, as {"insert.keep_io": False}.
+        progress: as for `calibrate`.
+
+    Raises:
+        InputFileError: the model or the samples cannot be read.
+        UsageError: mistakes in the arguments.
+    """
+    kept = [f"insert.keep_nodes={json.dumps(list(keep))}"] if keep else []
+    typed = recipe_of(recipe_of(None, settings), [f"insert.types={types}", *kept])
+    with (
+        model_files(model) as (path,),
+        tempfile.TemporaryDirectory(prefix="qdqtool-convert-") as folder,
+        showing(progress) as shown,
+    ):
+        target = Path(folder) / "model.onnx"
+        found = convert_file(path, target, typed, samples_of(samples), shown.step("FP16 range"))
+        result = Converted(model=load(target).proto, conversion=found)
+        _save_elsewhere(result, out, path)
+        return result
+
+
+@public
+def repair(
+    model: ModelInput,
+    out: AnyPath | None = None,
+    *,
+    samples: SamplesInput | None = None,
+    labels: LabelsInput = None,
+    recipe: RecipeInput = "conv-int8",
+    settings: SettingsInput = (),
+    trust: bool = False,
+    progress: ProgressInput = None,
+) -> Repaired:
+    """A Q/DQ model of any origin with every static fix applied, and what was changed.
+
+    Args:
+        model: Q/DQ model, as for `place`.
+        out: ONNX file to write; None writes nothing.
+        samples: with them, what the change does to the outputs is measured, and missing ranges are calibrated.
+        labels: class indices of the samples: an array, a dict by file name, or a file.
+        recipe: preprocessing and metrics, as for `place`.
+        settings: as for `place`.
+        trust: whether a recipe file may name Python functions, which are imported and run.
+        progress: as for `calibrate`.
+
+    Raises:
+        UsageError: the model has no Q/DQ at all.
+        InputFileError: the model or the samples cannot be read.
+    """
+    chosen = recipe_of(recipe, settings, trust=trust)
+    with (
+        model_files(model) as (path,),
+        labels_file(labels) as label_file,
+        tempfile.TemporaryDirectory(prefix="qdqtool-repair-") as folder,
+        showing(progress) as shown,
+    ):
+        target = Path(folder) / "model.onnx"
+        order = RepairRequest(
+            model=path, out=target, samples=samples_of(samples), labels=label_file, recipe=chosen
+        )
+        report = mend(order, shown.step("compare"))
+        result = Repaired(model=load(target).proto, notes=report.notes, report=report)
+        _save_elsewhere(result, out, path)
+        return result
+
+
+def _save_elsewhere(result: ModelResult, out: AnyPath | None, original: Path) -> None:
+    """Write the result where the caller wants it, but never over the model it was made of."""
+    if out is None:
+        return
+    place = path_of(out, "out")
+    if place.exists() and original.exists() and place.samefile(original):
+        raise UsageError(
+            "would overwrite the original model", fix="choose another output path", where=str(place)
+        )
+    result.save(place)
+
+
+@public
+def lint(
+    model: ModelInput,
+    *,
+    target: str = "rtx",
+    sm: Sequence[str] = (),
+    select: Sequence[str] = (),
+    ignore: Mapping[str, str] | None = None,
+) -> LintReport:
+    """What is wrong with a Q/DQ model before any build: what, where, what TensorRT will do, and the fix.
+
+    Args:
+        model: Q/DQ model, as for `place`.
+        target: "rtx", a family ("8", "10", "11") or a TensorRT release ("10.13").
+        sm: GPU architectures, as "86".
+        select: codes to look for; all without.
+        ignore: codes whose findings are accepted, each with its reason.
+
+    Raises:
+        InputFileError: the model cannot be read.
+        UsageError: an unknown target or code.
+    """
+    asked = Target.parse(target, sm=tuple(str(number).removeprefix("sm") for number in sm))
+    with model_files(model) as (path,):
+        return lint_model(load(path), asked, select=tuple(select), waivers=ignore)
+
+
+@public
+def predict(model: ModelInput, *, target: str = "rtx") -> Prediction:
+    """What TensorRT will make of a Q/DQ model: layers and precisions, estimated from rules without a build.
+
+    Args:
+        model: Q/DQ model, as for `place`.
+        target: as for `lint`.
+
+    Raises:
+        InputFileError: the model cannot be read.
+        UsageError: an unknown target.
+    """
+    asked = Target.parse(target)
+    with model_files(model) as (path,):
+        return predict_model(load(path), asked)
+
+
+__all__ = ["calibrate", "convert", "insert", "lint", "place", "predict", "quantize", "repair"]

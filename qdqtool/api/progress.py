@@ -1,0 +1,102 @@
+"""Progress callbacks, cancellation, and errors in the words of the Python API."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+from qdqtool.errors import Interrupted, QdqError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+ProgressCallback = Callable[[str, int, "int | None"], "bool | None"]
+"""Called with the step's name, how many pieces are done, and of how many (None: unknown). Returning False cancels."""
+ProgressInput = ProgressCallback | bool | None
+"""A callback; True draws bars; None draws them in a notebook only; False never."""
+
+_OPTION = re.compile(r"(?<![\w-])--(?P<name>[a-z][a-z-]+)(?:[ =](?=[\w'\"<]))?")
+_NAMES = {"set": "settings", "max-shapes": "shapes", "min-shapes": "shapes", "opt-shapes": "shapes"}
+
+
+class Progress:
+    """Tells a callback how far the work is, in the forms that the pipeline calls; implements `ProgressListener`."""
+
+    def __init__(self, tell: ProgressCallback | None) -> None:
+        self._tell = tell
+        self._step = ""
+
+    def show(self, step: str, done: int, total: int | None) -> None:
+        """`done` of `total` pieces of `step` are finished.
+
+        Raises:
+            Interrupted: the callback asked to stop.
+        """
+        if self._tell is not None and self._tell(step, done, total) is False:
+            raise Interrupted("cancelled by the progress callback", fix="call again to go on", where=step)
+
+    def step(self, name: str) -> Callable[[int, int | None], None]:
+        """A callback for one step."""
+        return lambda done, total: self.show(name, done, total)
+
+    def started(self, step: str) -> None:
+        """The step begins."""
+        self._step = step
+        self.show(step, 0, None)
+
+    def progressed(self, done: int, total: int | None) -> None:
+        """`done` of `total` pieces of the current step are finished."""
+        self.show(self._step, done, total)
+
+    def finished(self, step: str, measured: Mapping[str, float], *, fresh: bool) -> None:
+        """The step has ended."""
+        del measured, fresh
+        self.show(step, 1, 1)
+
+
+@contextmanager
+def showing(progress: ProgressInput) -> Iterator[Progress]:
+    """A `Progress` for what the caller passed; bars are gone when the context ends."""
+    if callable(progress):
+        yield Progress(progress)
+        return
+    is_notebook = progress is None and "ipykernel" in sys.modules
+    if not (is_notebook or progress is True):
+        yield Progress(None)
+        return
+    from rich.console import Console
+    from rich.progress import Progress as Bars
+    from rich.progress import TaskID
+
+    tasks: dict[str, TaskID] = {}
+    with Bars(console=Console(stderr=True), transient=True) as bars:
+
+        def draw(step: str, done: int, total: int | None) -> None:
+            if step not in tasks:
+                tasks[step] = bars.add_task(step, total=total)
+            bars.update(tasks[step], completed=done, total=total)
+
+        yield Progress(draw)
+
+
+def public(function: Callable[P, R]) -> Callable[P, R]:
+    """A call of the API: what goes wrong below is told with the names of arguments instead of options."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except QdqError as error:
+            error.say(lambda text: _OPTION.sub(_argument, text))
+            raise
+
+    return call
+
+
+def _argument(option: re.Match[str]) -> str:
+    name = option["name"]
+    return f"{_NAMES.get(name, name.replace('-', '_'))}="

@@ -1,0 +1,190 @@
+"""What calls return that is more than an artefact: models, and engines, with how they came to be."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qdqtool.core.build import BuildResult
+from qdqtool.core.calibration import CalibrationTable, TensorRange
+from qdqtool.core.conversion import Conversion
+from qdqtool.core.findings import Finding
+from qdqtool.core.fixes import FixReport
+from qdqtool.core.placement import Placement
+from qdqtool.core.repair import RepairReport
+from qdqtool.core.showing import Shown
+from qdqtool.errors import UsageError
+from qdqtool.io.files import write_bytes
+
+if TYPE_CHECKING:
+    import onnx
+    import onnx_graphsurgeon as gs
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
+class ModelResult(Shown):
+    """A model that a call made.
+
+    Attributes:
+        model: the ONNX model, in memory.
+        notes: what a reader must know of it, one sentence each.
+    """
+
+    model: onnx.ModelProto = field(repr=False)
+    notes: tuple[str, ...] = ()
+
+    def graph(self) -> gs.Graph:
+        """The model for onnx-graphsurgeon."""
+        import onnx_graphsurgeon
+
+        return onnx_graphsurgeon.import_onnx(self.model)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the ONNX file, with its weights beside it where they pass 2 GiB, and return its path.
+
+        Raises:
+            InputFileError: the folder cannot be written.
+        """
+        from qdqtool.graph.model import Model
+        from qdqtool.graph.save import save
+
+        # No file of its own stands for a model in memory, so there is none that could be overwritten by mistake.
+        save(Model(proto=self.model, path=Path(os.devnull)), Path(path))
+        return Path(path)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the model, as plain lists, dicts, numbers and strings."""
+        found: dict[str, Any] = {}
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.repr:
+                found[each.name] = value.to_dict() if isinstance(value, Shown) else _plain(value)
+        return found
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
+class Quantized(ModelResult):
+    """A Q/DQ model, with where Q/DQ went, why, and with which ranges."""
+
+    placement: Placement
+    calibration: CalibrationTable
+
+    @property
+    def ranges(self) -> tuple[TensorRange, ...]:
+        """One range per tensor, sorted by name."""
+        return self.calibration.ranges
+
+    def to_dataframe(self, table: str = "ranges") -> Any:
+        """The ranges, or another list of `calibration` or `placement`, as a data frame."""
+        owner = self.calibration if hasattr(self.calibration, table) else self.placement
+        return owner.to_dataframe(table)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
+class Converted(ModelResult):
+    """A model whose float part has another type."""
+
+    conversion: Conversion
+
+    def to_dataframe(self, table: str = "") -> Any:
+        """A list of `conversion` as a data frame."""
+        return self.conversion.to_dataframe(table)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
+class Repaired(ModelResult):
+    """A Q/DQ model that TensorRT takes better, and what was changed."""
+
+    report: RepairReport
+
+    def to_dataframe(self, table: str = "changes") -> Any:
+        """The changes, or another list of `report`, as a data frame."""
+        return self.report.to_dataframe(table)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
+class Fixed(ModelResult):
+    """The best model that a search found, what was tried, and the findings that remain."""
+
+    report: FixReport
+    findings: tuple[Finding, ...]
+
+    def to_dataframe(self, table: str = "trials") -> Any:
+        """The trials, or another list of `report`, as a data frame."""
+        return self.report.to_dataframe(table)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
+class BuiltEngine(Shown):
+    """An engine in memory, and what is known of its making.
+
+    Attributes:
+        result: builder, targets, shapes, warnings and notes.
+        files: content of the engine, its verbose log and its layer information, by file name.
+    """
+
+    result: BuildResult
+    files: dict[str, bytes] = field(repr=False)
+
+    @property
+    def plan(self) -> bytes:
+        """The serialized engine."""
+        return self.files[self.result.engine]
+
+    @property
+    def log(self) -> str:
+        """The builder's verbose log, every line of it."""
+        return self.files[self.result.log].decode("utf-8", "replace")
+
+    @property
+    def layers(self) -> str:
+        """The layer information; "" where the builder gave none."""
+        name = self.result.layers
+        return "" if name is None else self.files[name].decode("utf-8", "replace")
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was assumed on the way, such as shapes of dynamic inputs."""
+        return self.result.notes
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """GPU architectures the engine is for."""
+        return self.result.targets
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write engine, log, layer information and build.json into the folder `path`, and return it.
+
+        Raises:
+            InputFileError: the folder cannot be written.
+        """
+        from qdqtool.core.kinds import BUILD
+
+        folder = Path(path)
+        if folder.is_file():
+            raise UsageError("is a file", fix="pass a folder", where=str(folder))
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in self.files.items():
+            write_bytes(folder / name, content)
+        BUILD.write(folder / "build.json", self.result)
+        return folder
+
+    def to_dict(self) -> dict[str, Any]:
+        """The result, as plain lists, dicts, numbers and strings."""
+        return self.result.to_dict()
+
+    def to_dataframe(self, table: str = "layers") -> Any:
+        """The engine's layers, or a list of `result`, as a data frame."""
+        if table != "layers":
+            return self.result.to_dataframe(table)
+        from qdqtool.engine.read import read_text
+
+        return read_text(self.layers, where=self.result.layers or "layers").to_dataframe("layers")
+
+
+def _plain(value: Any) -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(type(value)).dump_python(value, mode="json") if value != () else []

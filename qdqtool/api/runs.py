@@ -1,0 +1,268 @@
+"""Calls that do many steps: the whole pipeline, comparisons, and searches over many configurations."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from os import PathLike, fspath
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qdqtool.accuracy.sensitivity import Wish
+from qdqtool.api.inputs import (
+    AnyPath,
+    RecipeInput,
+    SamplesInput,
+    SettingsInput,
+    labels_file,
+    model_files,
+    path_of,
+    recipe_of,
+    samples_of,
+    spelled,
+)
+from qdqtool.api.progress import ProgressInput, public, showing
+from qdqtool.core.comparison import Comparison
+from qdqtool.core.report import Report
+from qdqtool.core.sensitivity import Sensitivity
+from qdqtool.core.sweep import Sweep
+from qdqtool.pipeline import runner
+from qdqtool.pipeline.comparing import Match, compare_match
+from qdqtool.pipeline.request import RunRequest
+from qdqtool.pipeline.sensitivity import SensitivityOrder, study
+
+if TYPE_CHECKING:
+    from qdqtool.api.inputs import LabelsInput, ModelInput
+
+
+@public
+def run(
+    model: ModelInput,
+    samples: SamplesInput,
+    out: AnyPath | None = None,
+    *,
+    recipe: RecipeInput = "conv-int8",
+    settings: SettingsInput = (),
+    trust: bool = False,
+    eval_samples: SamplesInput | None = None,
+    labels: LabelsInput = None,
+    progress: ProgressInput = None,
+) -> Report:
+    """The whole pipeline: a float model and samples in, an audited engine and a report out.
+
+    Args:
+        model: float model: a file, a `ModelProto`, a `gs.Graph`, or a pair of a torch module and example inputs.
+        samples: calibration samples: arrays, feeds, a data loader, a calibration reader, a function, or a path.
+        out: run folder, in which finished steps are not repeated; None keeps nothing but the report.
+        recipe: a shipped recipe's name, a .yaml file, a dict or a `Recipe`.
+        settings: changes of the recipe, as {"place.first_layer": "float"}.
+        trust: whether a recipe file may name Python functions, which are imported and run.
+        eval_samples: evaluation samples; None compares on `samples`.
+        labels: class indices of the evaluation samples: an array, a dict by file name, or a file.
+        progress: called with step, pieces done and pieces in all; returning False cancels.
+
+    Raises:
+        QdqError: a step failed; with `out`, finished steps stay, and the next call goes on from them.
+    """
+    chosen = recipe_of(recipe, settings, trust=trust)
+    with (
+        model_files(model) as (path,),
+        labels_file(labels) as label_file,
+        _folder(out) as folder,
+        showing(progress) as shown,
+    ):
+        request = RunRequest(
+            model=path,
+            recipe=chosen,
+            samples=samples_of(samples),
+            eval_samples=samples_of(eval_samples) or None,
+            labels=label_file,
+            out=folder,
+        )
+        return runner.run(request, shown)
+
+
+@contextmanager
+def _folder(out: AnyPath | None) -> Iterator[Path]:
+    """The folder that the caller named, or one that is gone afterwards."""
+    if out is not None:
+        yield path_of(out, "out")
+        return
+    with tempfile.TemporaryDirectory(prefix="qdqtool-run-") as folder:
+        yield Path(folder)
+
+
+@public
+def compare(
+    reference: ModelInput,
+    candidate: ModelInput,
+    samples: SamplesInput | None = None,
+    *,
+    labels: LabelsInput = None,
+    inside: bool = False,
+    recipe: RecipeInput = "conv-int8",
+    settings: SettingsInput = (),
+    trust: bool = False,
+    progress: ProgressInput = None,
+) -> Comparison:
+    """How far two models are apart on the same samples, run by onnxruntime.
+
+    Args:
+        reference: a model as for `run`, "int:" and a Q/DQ file for its integer emulation, or stored outputs.
+        candidate: the same.
+        samples: what both are fed, as for `run`; two sides of stored outputs need none.
+        labels: class indices of the samples, as for `run`.
+        inside: also compare the tensors inside two ONNX models.
+        recipe: preprocessing and metrics, as for `run`.
+        settings: changes of the recipe, as {"compare.metrics": ["cosine"]}.
+        trust: whether a recipe file may name Python functions, which are imported and run.
+        progress: as for `run`.
+
+    Raises:
+        InputFileError: a model or sample cannot be read, or does not fit.
+        UsageError: mistakes in the arguments.
+    """
+    chosen = recipe_of(recipe, settings, trust=trust)
+    stored = [_is_spec(side) for side in (reference, candidate)]
+    with (
+        model_files(reference, candidate) as paths,
+        labels_file(labels) as label_file,
+        showing(progress) as shown,
+    ):
+        sides = [
+            fspath(given) if is_spec and isinstance(given, (str, PathLike)) else str(path)
+            for given, path, is_spec in zip((reference, candidate), paths, stored, strict=True)
+        ]
+        match = Match(
+            reference=sides[0],
+            candidate=sides[1],
+            samples=samples_of(samples) or None,
+            labels=label_file,
+            recipe=chosen,
+            inside=inside,
+        )
+        return compare_match(match, shown.step("compare"))
+
+
+def _is_spec(side: Any) -> bool:
+    return isinstance(side, (str, PathLike))
+
+
+@public
+def sensitivity(
+    model: ModelInput,
+    samples: SamplesInput,
+    out: AnyPath | None = None,
+    *,
+    eval_samples: SamplesInput | None = None,
+    labels: LabelsInput = None,
+    top: int = 10,
+    quick: int = 4,
+    groups: Sequence[str] = (),
+    min_sqnr: float | None = None,
+    max_drop: float | None = None,
+    recipe: RecipeInput = "conv-int8",
+    settings: SettingsInput = (),
+    trust: bool = False,
+    workers: int = 1,
+    progress: ProgressInput = None,
+) -> Sensitivity:
+    """What quantizing each node costs in accuracy, and which nodes to keep float.
+
+    Args:
+        model: a Q/DQ model, or a float one, as for `run`.
+        samples: what is run; for a float model also what is calibrated on; as for `run`.
+        out: folder for sensitivity.json and finished runs; with it, a study that was stopped goes on.
+        eval_samples: what is run, where that is not `samples`.
+        labels: class indices of what is run, as for `run`.
+        top: nodes that are run exactly.
+        quick: samples of the estimate.
+        groups: glob patterns: nodes that match are switched together.
+        min_sqnr: advise the smallest float set that keeps this SQNR in dB.
+        max_drop: advise the smallest float set that loses at most so many points.
+        recipe: as for `run`.
+        settings: changes of the recipe.
+        trust: whether a recipe file may name Python functions, which are imported and run.
+        workers: runs at the same time.
+        progress: as for `run`.
+
+    Raises:
+        UsageError: nothing is quantized, or mistakes in the arguments.
+        InputFileError: a file is unreadable or does not fit.
+    """
+    with (
+        model_files(model) as (path,),
+        labels_file(labels) as label_file,
+        showing(progress) as shown,
+    ):
+        order = SensitivityOrder(
+            model=path,
+            recipe=recipe_of(recipe, settings, trust=trust),
+            samples=samples_of(samples),
+            eval_samples=samples_of(eval_samples) or None,
+            labels=label_file,
+            wish=Wish(quick=quick, top=top, groups=tuple(groups), min_sqnr=min_sqnr, max_drop=max_drop),
+            out=None if out is None else path_of(out, "out"),
+            workers=workers,
+        )
+        return study(order, shown.show)
+
+
+@public
+def sweep(
+    model: ModelInput,
+    samples: SamplesInput,
+    out: AnyPath | None = None,
+    *,
+    eval_samples: SamplesInput | None = None,
+    labels: LabelsInput = None,
+    trials: int | None = None,
+    storage: str = "",
+    pick: str = "",
+    recipe: RecipeInput = "conv-int8",
+    settings: SettingsInput = (),
+    trust: bool = False,
+    progress: ProgressInput = None,
+) -> Sweep:
+    """Search over configurations for the best accuracy at the best speed.
+
+    Args:
+        model: float model, as for `run`.
+        samples: calibration samples, as for `run`.
+        out: folder of the sweep, with a run folder of every Pareto point; None keeps nothing but the result.
+        eval_samples: evaluation samples; None takes `samples`.
+        labels: class indices of the evaluation samples, as for `run`.
+        trials: how many; None tries the whole grid, or 50 with a sampler that draws.
+        storage: address of the study, as postgresql://..., which many processes may share.
+        pick: also make the run folder OUT/pick: "max-drop 0.5", "min-accuracy 70" or "max-ms 1.5".
+        recipe: base recipe, as for `run`; its section `sweep` is the space.
+        settings: changes of the base recipe, as {"sweep.keep_float": [0, 1]}.
+        trust: whether a recipe file may name Python functions, which are imported and run.
+        progress: as for `run`.
+
+    Raises:
+        MissingPackage: optuna is not installed.
+        UsageError: nothing to search, or mistakes in the arguments.
+        InputFileError: the storage or the folder cannot be used.
+    """
+    from qdqtool.pipeline.sweep import SweepOrder
+    from qdqtool.pipeline.sweep import sweep as search
+
+    name, changes = spelled(recipe, settings)
+    with (
+        model_files(model) as (path,),
+        labels_file(labels) as label_file,
+        _folder(out) as folder,
+        showing(progress) as shown,
+    ):
+        request = RunRequest(
+            model=path,
+            recipe=recipe_of(recipe, settings, trust=trust),
+            samples=samples_of(samples),
+            eval_samples=samples_of(eval_samples) or None,
+            labels=label_file,
+            out=folder,
+        )
+        order = SweepOrder(order=request, recipe=name, settings=changes, trials=trials, storage=storage)
+        return search(order, pick, shown.show)

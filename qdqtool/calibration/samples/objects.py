@@ -1,0 +1,240 @@
+"""Samples that a program holds: arrays, feeds, data loaders, calibration readers, or a function that gives them.
+
+Read as what they look like: a mapping is one feed by input name, an array or tensor feeds the only input, and a tuple
+or list holds the inputs in the model's order, with one more entry where the last is the label. What has the rank of
+the model's input and several rows is a batch, and every row a sample, as a `torch` DataLoader gives them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qdqtool.calibration.samples.raw import RawSample
+from qdqtool.core.tensors import TensorInfo
+from qdqtool.errors import InputFileError, UsageError
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SampleObjects:
+    """Samples in memory, not yet fitted to a model.
+
+    Attributes:
+        give: starts a pass over the items; every call gives the same items.
+        description: what they are, in words.
+    """
+
+    give: Callable[[], Iterable[Any]]
+    description: str
+
+    def source(self, inputs: tuple[TensorInfo, ...]) -> ObjectSource:
+        """The samples as a model with these inputs reads them."""
+        return ObjectSource(self, inputs)
+
+
+def sample_objects(value: object) -> SampleObjects:
+    """What a caller passes as samples, ready to be read again and again.
+
+    A generator or another iterator can be read once only, so its items are kept in memory.
+
+    Raises:
+        UsageError: nothing that could be samples.
+    """
+    kind = type(value).__name__
+    if hasattr(value, "get_next"):
+        return _kept(_read_out(value), kind)
+    if isinstance(value, np.ndarray) or hasattr(value, "__array__"):
+        return SampleObjects(give=lambda: [value], description=f"array of shape {np.shape(value)}")
+    if isinstance(value, Mapping):
+        return SampleObjects(give=lambda: [value], description="arrays " + ", ".join(map(str, value)))
+    if isinstance(value, Iterator):
+        return _kept(value, kind)
+    if isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
+        return SampleObjects(give=lambda: value, description=kind)
+    if callable(value):
+        return _called(value)
+    raise UsageError(
+        f"samples cannot be read from {kind}",
+        fix="pass arrays, feeds, a data loader, a calibration data reader, a function that returns one, or a path",
+        where="samples",
+    )
+
+
+def _called(function: Callable[[], Any]) -> SampleObjects:
+    """A function that returns samples: it is asked once more for every pass."""
+    name = getattr(function, "__name__", type(function).__name__)
+
+    def give() -> Iterable[Any]:
+        return sample_objects(_guarded(function, name)).give()
+
+    return SampleObjects(give=give, description=f"function {name}")
+
+
+def _guarded(function: Callable[[], Any], name: str) -> Any:
+    try:
+        return function()
+    except Exception as error:
+        raise _failed(name, error) from error
+
+
+def _failed(name: str, error: Exception) -> InputFileError:
+    return InputFileError(
+        f"raises {type(error).__name__}: {error}", fix="correct the code that gives the samples", where=name
+    )
+
+
+def _kept(items: Iterable[Any], kind: str) -> SampleObjects:
+    # Only here, and not at the call, so that reading nothing costs nothing.
+    kept: list[Any] = []
+    iterator = iter(items)
+
+    def give() -> Iterator[Any]:
+        yield from kept
+        for item in iterator:
+            kept.append(item)
+            yield item
+
+    return SampleObjects(give=give, description=kind)
+
+
+def _read_out(reader: Any) -> Iterator[Any]:
+    """Everything that an onnxruntime CalibrationDataReader has left."""
+    while (feed := reader.get_next()) is not None:
+        yield feed
+
+
+class ObjectSource:
+    """Python objects as samples, one by one."""
+
+    meaningful = True
+
+    def __init__(self, objects: SampleObjects, inputs: tuple[TensorInfo, ...]) -> None:
+        self.description = objects.description
+        self._objects = objects
+        self._inputs = inputs
+        self._count: int | None = None
+        self._digest = ""
+
+    def digest(self) -> str:
+        """Digest of all values, so that a run folder knows other samples from these."""
+        len(self)
+        return self._digest
+
+    def __len__(self) -> int:
+        if self._count is None:
+            sha, count = hashlib.sha256(), 0
+            for raw in self._all():
+                count += 1
+                for name in sorted(raw.arrays):
+                    array = np.ascontiguousarray(raw.arrays[name])
+                    sha.update(f"{name} {array.dtype.str} {array.shape}".encode())
+                    sha.update(array.tobytes())
+            self._count, self._digest = count, f"{count}:{sha.hexdigest()}"
+        return self._count
+
+    def read(self, numbers: range) -> Iterator[RawSample]:
+        wanted = iter(numbers)
+        number = next(wanted, None)
+        for position, raw in enumerate(self._all()):
+            if number is None:
+                return
+            if position == number:
+                yield raw
+                number = next(wanted, None)
+        if number is not None:
+            raise InputFileError(
+                f"gave fewer samples than before: number {number} is missing",
+                fix="give the same samples in every pass",
+                where=self.description,
+            )
+
+    def _all(self) -> Iterator[RawSample]:
+        number = 0
+        for item in self._items():
+            feeds, labels = self._split(item, number)
+            for row, arrays in enumerate(_rows(feeds, self._inputs)):
+                label = None if labels is None or row >= len(labels) else int(labels[row])
+                yield RawSample(name=f"samples[{number}]", arrays=arrays, label=label)
+                number += 1
+
+    def _items(self) -> Iterator[Any]:
+        try:
+            yield from self._objects.give()
+        except (InputFileError, UsageError):
+            raise
+        except Exception as error:
+            raise _failed(self.description, error) from error
+
+    def _split(self, item: Any, number: int) -> tuple[Arrays, NDArray[Any] | None]:
+        """One item as arrays by input, and its labels where it brings them."""
+        names = [info.name for info in self._inputs]
+        if isinstance(item, Mapping):
+            feeds = {str(name): as_array(value) for name, value in item.items()}
+            return feeds, _labels_in(feeds, names)
+        if isinstance(item, (tuple, list)) and not _is_numbers(item):
+            arrays = [as_array(value) for value in item]
+            labels = None
+            if len(arrays) == len(names) + 1:
+                labels = _class_indices(arrays.pop())
+            if len(arrays) == len(names):
+                return dict(zip(names, arrays, strict=True)), labels
+        elif len(names) == 1:
+            return {names[0]: as_array(item)}, None
+        raise UsageError(
+            f"sample {number} is {_spelled(item)}, and the model has {len(names)} inputs",
+            fix=f"give a dict of arrays with the keys {', '.join(names)}",
+            where="samples",
+        )
+
+
+def as_array(value: Any) -> NDArray[Any]:
+    """The value as a numpy array; tensors of any device and type come home."""
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        value = value.float() if str(value.dtype) == "torch.bfloat16" else value
+    array = np.asarray(value)
+    if array.dtype == object:
+        raise UsageError(
+            f"{type(value).__name__} is no array of numbers", fix="pass numpy arrays", where="samples"
+        )
+    return array
+
+
+def _labels_in(feeds: dict[str, NDArray[Any]], names: Sequence[str]) -> NDArray[Any] | None:
+    """Class indices that a feed holds beside the inputs, taken out of it."""
+    for key in ("labels", "label", "y"):
+        if key in feeds and key not in names:
+            return _class_indices(feeds.pop(key))
+    return None
+
+
+def _class_indices(array: NDArray[Any]) -> NDArray[Any] | None:
+    return array.reshape(-1) if array.dtype.kind in "iu" and array.ndim <= 1 else None
+
+
+def _is_numbers(item: Sequence[Any]) -> bool:
+    return bool(item) and all(isinstance(entry, (int, float)) for entry in item)
+
+
+def _rows(feeds: Arrays, inputs: tuple[TensorInfo, ...]) -> Iterator[Arrays]:
+    """The samples in one item: as many as its arrays have rows, where they have the rank of the model's inputs."""
+    ranks = {info.name: len(info.shape or ()) for info in inputs}
+    batched = {name for name, array in feeds.items() if array.ndim and array.ndim == ranks.get(name)}
+    counts = {feeds[name].shape[0] for name in batched}
+    is_batch = len(counts) == 1 and all(name in batched or not array.ndim for name, array in feeds.items())
+    if not is_batch:
+        yield feeds
+        return
+    for row in range(counts.pop()):
+        yield {name: array[row : row + 1] if name in batched else array for name, array in feeds.items()}
+
+
+def _spelled(item: object) -> str:
+    return f"a {type(item).__name__}" + (f" of {len(item)}" if isinstance(item, (tuple, list)) else "")

@@ -1,0 +1,246 @@
+"""Models, samples, labels, recipes and settings are taken in every form that people have them in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import qdqtool
+from qdqtool.api.results import Quantized
+from qdqtool.core.recipe import Recipe
+from qdqtool.errors import Interrupted, QdqError, UsageError
+from qdqtool.pipeline import recipes
+from tests import models
+
+DIGITS = Path(__file__).resolve().parents[2] / "recipes" / "examples" / "digits"
+MODEL = DIGITS / "digits.onnx"
+IMAGES = np.load(DIGITS / "calibration.npz")["image"][:24]
+EVALUATION = np.load(DIGITS / "evaluation.npz")["image"][:40]
+LABELS = np.load(DIGITS / "labels.npy")[:40]
+
+
+class _Reader:
+    """What onnxruntime calls a CalibrationDataReader."""
+
+    def __init__(self) -> None:
+        self._rows = iter(IMAGES)
+
+    def get_next(self) -> dict[str, Any] | None:
+        row = next(self._rows, None)
+        return None if row is None else {"image": row[np.newaxis]}
+
+
+class _Loader:
+    """What a torch DataLoader gives: batches of inputs and labels, again in every pass."""
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        for start in range(0, len(IMAGES), 10):
+            batch = IMAGES[start : start + 10]
+            yield batch, np.zeros(len(batch), np.int64)
+
+
+class _Tensor:
+    """What a torch tensor offers to numpy."""
+
+    dtype = "torch.float32"
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+
+    def detach(self) -> _Tensor:
+        return self
+
+    cpu = detach
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return np.asarray(self._array, dtype)
+
+
+SAMPLES: dict[str, Callable[[], Any]] = {
+    "one array of all samples": lambda: IMAGES,
+    "a dict of arrays": lambda: {"image": IMAGES},
+    "a list of arrays without a batch dimension": lambda: list(IMAGES),
+    "a list of dicts": lambda: [{"image": row[np.newaxis]} for row in IMAGES],
+    "a list of tuples with labels": lambda: [(row[np.newaxis], 3) for row in IMAGES],
+    "a generator": lambda: (row for row in IMAGES),
+    "a function that returns a generator": lambda: lambda: (row for row in IMAGES),
+    "a loader of batches": _Loader,
+    "a calibration data reader": _Reader,
+    "tensors": lambda: [_Tensor(row) for row in IMAGES],
+    "a path": lambda: DIGITS / "calibration.npz",
+    "a spec": lambda: f"{DIGITS / 'calibration.npz'}[:24]",
+}
+
+
+@pytest.fixture(scope="module")
+def reference() -> Quantized:
+    return qdqtool.quantize(MODEL, f"{DIGITS / 'calibration.npz'}[:24]")
+
+
+@pytest.mark.parametrize("form", SAMPLES)
+def test_samples_of_every_form_give_the_same_ranges(form: str, reference: Quantized) -> None:
+    settings = {"samples.limit": 24}
+    found = qdqtool.quantize(MODEL, SAMPLES[form](), settings=settings)
+    assert found.ranges == reference.ranges
+    assert found.calibration.samples == 24
+    assert found.model.SerializeToString(deterministic=True) == reference.model.SerializeToString(
+        deterministic=True
+    )
+
+
+def test_models_of_every_form_give_the_same_result(reference: Quantized) -> None:
+    graphs = pytest.importorskip("onnx_graphsurgeon", reason="graphs of onnx-graphsurgeon need it")
+    proto = onnx.load(MODEL)
+    for model in (str(MODEL), proto, graphs.import_onnx(proto)):
+        assert qdqtool.quantize(model, IMAGES).ranges == reference.ranges
+    assert qdqtool.lint(reference).pairs == qdqtool.lint(reference.model).pairs > 0
+    assert qdqtool.lint(reference.graph()).pairs == qdqtool.lint(reference).pairs
+
+
+def test_recipes_of_every_form_are_the_same_recipe() -> None:
+    wanted = qdqtool.place(MODEL, recipe="conv-int8", settings=["place.first_layer=float"])
+    base: Recipe = recipes.load("conv-int8")
+    forms: list[tuple[Any, Any]] = [
+        ("conv-int8", {"place.first_layer": "float"}),
+        ("conv-int8", {"place": {"first_layer": "float"}}),
+        ({"extends": "conv-int8", "place": {"first_layer": "float"}}, {}),
+        (base, {"place.first_layer": "float"}),
+        (recipes.load("conv-int8", ["place.first_layer=float"]), ()),
+        (recipes.folder() / "conv-int8.yaml", {"place.first_layer": "float"}),
+    ]
+    for recipe, settings in forms:
+        assert qdqtool.place(MODEL, recipe=recipe, settings=settings) == wanted
+    assert wanted != qdqtool.place(MODEL)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [LABELS, list(map(int, LABELS)), {f"samples[{n}]": int(label) for n, label in enumerate(LABELS)}],
+    ids=["an array", "a list", "a dict by name"],
+)
+def test_labels_in_memory_are_scored(labels: Any, reference: Quantized) -> None:
+    found = qdqtool.compare(MODEL, reference, EVALUATION, labels=labels)
+    assert found.task[0].metric == "top1"
+    assert found.task[0].reference == 100 * float(np.mean(_classes(EVALUATION) == LABELS))
+
+
+def _classes(images: Any) -> Any:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(MODEL))
+    return np.concatenate([session.run(None, {"image": row[np.newaxis]})[0].argmax(1) for row in images])
+
+
+def test_labels_beside_the_samples_are_scored(reference: Quantized) -> None:
+    pairs = [(row[np.newaxis], int(label)) for row, label in zip(EVALUATION, LABELS, strict=True)]
+    assert (
+        qdqtool.compare(MODEL, reference, pairs).task
+        == qdqtool.compare(MODEL, reference, EVALUATION, labels=LABELS).task
+    )
+
+
+def test_a_free_dimension_takes_the_shape_of_the_samples_or_one_and_says_so(reference: Quantized) -> None:
+    pytest.importorskip("tensorrt_rtx", reason="building needs the extra rtx")
+    alone = qdqtool.build(reference)
+    assert [profile.opt for profile in alone.result.profiles] == [(1, 1, 8, 8)]
+    assert "built for 1x1x8x8" in " ".join(alone.notes)
+    given = qdqtool.build(reference, shapes={"image": ((1, 1, 8, 8), (4, 1, 8, 8), (8, 1, 8, 8))})
+    assert [(each.low[0], each.opt[0], each.high[0]) for each in given.result.profiles] == [(1, 4, 8)]
+    assert not given.notes
+    assert qdqtool.audit(reference).verdicts == qdqtool.audit(reference, alone).verdicts
+
+
+MISTAKES: dict[str, Callable[[], object]] = {
+    "a model of a wrong kind": lambda: qdqtool.place(3),  # type: ignore[arg-type]
+    "a pair that is no module": lambda: qdqtool.place((1, 2)),
+    "a model that is not there": lambda: qdqtool.place("nowhere.onnx"),
+    "samples of a wrong kind": lambda: qdqtool.quantize(MODEL, 5),
+    "samples that do not fit": lambda: qdqtool.quantize(MODEL, np.zeros((4, 3, 8, 8), np.float32)),
+    "samples that are not numbers": lambda: qdqtool.quantize(MODEL, [["a", "b"]]),
+    "samples that raise": lambda: qdqtool.quantize(MODEL, _raises),
+    "no samples": lambda: qdqtool.quantize(MODEL, []),
+    "a tuple of too many inputs": lambda: qdqtool.quantize(MODEL, [(IMAGES[0], IMAGES[0], IMAGES[0])]),
+    "labels of a wrong kind": lambda: qdqtool.compare(MODEL, MODEL, IMAGES, labels=[0.5]),
+    "too few labels": lambda: qdqtool.compare(MODEL, MODEL, IMAGES, labels=[1]),
+    "an unknown recipe": lambda: qdqtool.place(MODEL, recipe="conv"),
+    "a recipe of a wrong kind": lambda: qdqtool.place(MODEL, recipe=5),  # type: ignore[arg-type]
+    "an unknown setting": lambda: qdqtool.place(MODEL, settings={"place.first": 1}),
+    "settings of a wrong kind": lambda: qdqtool.place(MODEL, settings="place.first_layer=float"),
+    "a setting that is no data": lambda: qdqtool.place(MODEL, settings={"place.ops": object()}),
+    "shapes of a wrong kind": lambda: qdqtool.build(MODEL, shapes="image:1x1x8x8"),  # type: ignore[arg-type]
+    "a shape of words": lambda: qdqtool.build(MODEL, shapes={"image": ("a", "b")}),  # type: ignore[dict-item]
+    "a shape that does not fit": lambda: qdqtool.build(MODEL, shapes={"image": (1, 3, 8, 8)}),
+    "an unknown builder": lambda: qdqtool.build(MODEL, builder="none"),
+    "an out of a wrong kind": lambda: qdqtool.quantize(MODEL, IMAGES, 7),  # type: ignore[arg-type]
+    "a missing range": lambda: qdqtool.insert(MODEL, "nowhere.json"),
+    "an unknown target": lambda: qdqtool.lint(MODEL, target="7"),
+}
+
+
+def _raises() -> object:
+    raise RuntimeError("the disk is gone")
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_every_mistake_is_an_error_in_words_of_the_library(mistake: str) -> None:
+    with pytest.raises(QdqError) as caught:
+        MISTAKES[mistake]()
+    assert caught.value.fix
+    assert "--" not in str(caught.value), str(caught.value)
+    assert "/tmp" not in str(caught.value), str(caught.value)
+
+
+def test_a_model_in_memory_is_named_as_it_is_in_errors() -> None:
+    broken = onnx.load(MODEL)
+    broken.graph.node[0].input[0] = "nothing"
+    with pytest.raises(QdqError, match="ModelProto 'main_graph'"):
+        qdqtool.place(broken)
+
+
+def test_the_model_itself_is_never_written_over(tmp_path: Path) -> None:
+    path = models.save(onnx.load(MODEL), tmp_path)
+    before = path.read_bytes()
+    with pytest.raises(UsageError, match="overwrite the original"):
+        qdqtool.quantize(path, IMAGES, path)
+    assert path.read_bytes() == before
+
+
+def test_nothing_is_written_unless_a_path_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    import tempfile
+
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    quantized = qdqtool.quantize(MODEL, IMAGES)
+    qdqtool.convert(quantized, samples=IMAGES)
+    qdqtool.repair(quantized)
+    qdqtool.sensitivity(quantized, IMAGES[:4], top=1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_progress_is_told_and_can_cancel() -> None:
+    seen: list[tuple[str, int, int | None]] = []
+    qdqtool.quantize(MODEL, IMAGES, progress=lambda *step: seen.append(step))
+    assert ("calibrate", 24, 24) in seen
+    with pytest.raises(Interrupted, match="cancelled"):
+        qdqtool.quantize(MODEL, IMAGES, progress=lambda *_: False)
+
+
+def test_calls_from_many_threads_give_what_one_gives(reference: Quantized) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: qdqtool.quantize(onnx.load(MODEL), IMAGES), range(8)))
+    assert all(each.ranges == reference.ranges for each in found)
+
+
+def test_a_run_folder_can_be_audited(tmp_path: Path) -> None:
+    pytest.importorskip("tensorrt_rtx", reason="building needs the extra rtx")
+    report = qdqtool.run(MODEL, IMAGES, tmp_path / "run")
+    assert qdqtool.audit(tmp_path / "run").verdicts == report.verdicts
+    fixed = qdqtool.fix(tmp_path / "run", IMAGES, budget=1)
+    assert fixed.report.after.int8 == report.summary.nodes_int8
