@@ -43,13 +43,13 @@ from qdqtool.core.buildlog import LogRun
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer
 from qdqtool.core.events import End
-from qdqtool.core.layer_names import parts
 from qdqtool.core.prediction import Prediction
 from qdqtool.core.target import Target
 from qdqtool.engine import read
 from qdqtool.graph.load import load
 from qdqtool.graph.model import Model
 from qdqtool.placement.predict.run import predict
+from qdqtool.trt.names import parts
 from qdqtool.trt.ops import PRODUCTS
 from tests.placement.building import Built, build, quantized
 

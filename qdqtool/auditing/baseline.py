@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from qdqtool.core.audit import Audit
 from qdqtool.core.findings import Finding
-from qdqtool.core.layer_names import stem, without_mark
+from qdqtool.trt.names import stem, without_mark
 
 
 def fingerprint(finding: Finding) -> str:

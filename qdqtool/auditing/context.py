@@ -12,10 +12,12 @@ from qdqtool.core.difference import EngineDiff
 from qdqtool.core.engine import Engine, EngineLayer, Role
 from qdqtool.core.explore import EngineView
 from qdqtool.core.findings import Evidence, NodeVerdict
-from qdqtool.core.history import LayerHistory, histories
+from qdqtool.core.history import LayerHistory
 from qdqtool.core.placement import Placement
 from qdqtool.core.wiring import Wiring
 from qdqtool.graph.view import GraphView
+from qdqtool.trt.histories import histories
+from qdqtool.trt.tensor_formats import padded_bytes
 
 _LINES = 6
 """Lines of a log that a finding points to."""
@@ -151,6 +153,6 @@ def stage(
 
 def bytes_of(layer: EngineLayer) -> int | None:
     """What a layer reads and writes at run time, without weights."""
-    sizes = [tensor.padded_bytes for tensor in (*layer.inputs, *layer.outputs)]
+    sizes = [padded_bytes(tensor) for tensor in (*layer.inputs, *layer.outputs)]
     known = [size for size in sizes if size is not None]
     return sum(known) if len(known) == len(sizes) else None

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from qdqtool.auditing.operands import Operand
 from qdqtool.core.engine import EngineLayer
-from qdqtool.core.join import LayerMatch
 from qdqtool.core.placement import Decision, SlotKind
 from qdqtool.graph.view import GraphView, Node
+from qdqtool.trt.join import LayerMatch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

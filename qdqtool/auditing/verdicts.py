@@ -15,9 +15,9 @@ from qdqtool.core.advice import joined
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty, Engine, EngineLayer
 from qdqtool.core.findings import NodeVerdict, Verdict
-from qdqtool.core.join import LayerMatch, join
 from qdqtool.core.placement import Decision, Placement
 from qdqtool.graph.view import GraphView
+from qdqtool.trt.join import LayerMatch, join
 from qdqtool.trt.ops import COMPUTE
 
 _RTX_KINDS = frozenset({"correlation", "deconv", "runtime_fusion"})

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from qdqtool.buildlog.graph import Graph, Node
 from qdqtool.buildlog.ledger import Row
 from qdqtool.buildlog.names import Names
-from qdqtool.buildlog.records import Layer
+from qdqtool.buildlog.records import Layer, types
 from qdqtool.core.dtypes import DType
 from qdqtool.core.events import ComputeNode, End
 from qdqtool.trt.ops import PRODUCTS
@@ -98,17 +98,17 @@ def _by_tensors(layer: Layer) -> tuple[str, str]:
         return "float", f"its kernel {layer.name} reads {len(quantized)} INT8 tensor(s) of {len(operands)}"
     if any(tensor.dtype is DType.INT8 for tensor in layer.outputs):
         return "int8", f"its kernel {layer.name} reads and writes INT8"
-    return "int8-in", f"its kernel {layer.name} reads INT8 and writes {_listed(layer.types('Outputs'))}"
+    return "int8-in", f"its kernel {layer.name} reads INT8 and writes {_listed(types(layer.outputs))}"
 
 
 def _contradiction(precision: str, layer: Layer | None) -> str:
     """How the engine layer's tensors disagree with the ledger; "" where they agree or are not printed."""
     if layer is None:
         return ""
-    reads, writes = layer.types("Inputs"), layer.types("Outputs")
+    reads, writes = types(layer.inputs), types(layer.outputs)
     if not reads or not writes or DType.UNKNOWN in reads or DType.UNKNOWN in writes:
         return ""
-    if precision in ("int8", "int8-in") and DType.INT8 not in reads + layer.types("Constants"):
+    if precision in ("int8", "int8-in") and DType.INT8 not in reads + types(layer.constants):
         return f"the ledger says INT8 in, its layer reads {_listed(reads)}"
     if precision == "int8" and DType.INT8 not in writes:
         return f"the ledger says INT8 out, its layer writes {_listed(writes)}"

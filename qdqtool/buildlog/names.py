@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from qdqtool.trt.names import parts
+
 
 class Names:
     """All names a run has shown; decides where one name ends and the next begins."""
@@ -43,20 +45,8 @@ class Names:
             return (name,)
         known = self._parts.get(name)
         if known is None:
-            known = self._parts[name] = self._split_parts(name)
+            known = self._parts[name] = parts(name)
         return known
-
-    @staticmethod
-    def _split_parts(name: str) -> tuple[str, ...]:
-        found: list[str] = []
-        for piece in name.replace(" || ", " + ").split(" + ")[:_PLACES]:
-            inner = piece
-            for _ in range(_NESTED):
-                if not (inner.startswith("PWN(") and inner.endswith(")")):
-                    break
-                inner = inner[4:-1]
-            found.extend(inner.split(", ") if inner is not piece else (inner,))
-        return tuple(found)
 
     def _trust(self, name: str) -> int:
         if name in self._known:
@@ -66,5 +56,3 @@ class Names:
 
 _PLACES = 64
 """Separators looked at in one text; real names have a handful."""
-_NESTED = 8
-"""Brackets of `PWN(PWN(...))` that are opened."""

@@ -182,7 +182,7 @@ class Run:
             tuning=self.tuning.finish(self.layers.tactics()),
             placement={device: tuple(layers) for device, layers in sorted(self.memory.placement.items())},
             memory=self.memory.finish(),
-            engine_layers=tuple(layer.value() for layer in self._layers),
+            engine_layers=tuple(layer.value for layer in self._layers),
             bindings=tuple(self.layers.bindings),
             performance=self.measured.performance(self.options.batch),
             profile=self.measured.profile(),

@@ -25,6 +25,8 @@ from math import isfinite
 from string import Formatter
 from typing import Any, Literal
 
+from qdqtool.trt.tactics import tactic_id as known_id
+
 Fields = tuple[Any, ...]
 Read = Callable[[str], "Fields | None"]
 Light = Literal["no", "all", "rest", "noted"]
@@ -287,12 +289,7 @@ def _number(text: str) -> object:
 
 def tactic_id(text: str) -> object:
     """A tactic id as `0x` and 16 digits: releases print it signed decimal, hexadecimal, or hexadecimal padded."""
-    text = text.strip()
-    try:
-        value = int(text, 16) if text.startswith("0x") else int(text)
-    except ValueError:
-        return _WRONG
-    return f"0x{value & 0xFFFFFFFFFFFFFFFF:016x}" if -(1 << 63) <= value < 1 << 64 else _WRONG
+    return known_id(text) or _WRONG
 
 
 def _hex(text: str) -> object:

@@ -7,7 +7,6 @@ from enum import Enum
 from math import prod
 
 from qdqtool.core.dtypes import DType
-from qdqtool.core.formats import channel_multiple
 from qdqtool.core.showing import Shown
 
 
@@ -56,14 +55,6 @@ class EngineTensor:
         if self.shape is None or self.dtype.bits is None or any(dim < 0 for dim in self.shape):
             return None
         return (prod(self.shape) * self.dtype.bits + 7) // 8
-
-    @property
-    def padded_bytes(self) -> int | None:
-        """Bytes with the channels (dimension 1) padded as the format says, or None when shape or type is unknown."""
-        plain, multiple = self.bytes, channel_multiple(self.format)
-        if plain is None or self.shape is None or len(self.shape) < 3 or not self.shape[1]:
-            return plain
-        return plain // self.shape[1] * (-(-self.shape[1] // multiple) * multiple)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,6 +15,7 @@ from qdqtool.core.explore import Cost, CostModel
 from qdqtool.engine.precision import weight
 from qdqtool.engine.roles import is_attention
 from qdqtool.engine.weights import before_pooling
+from qdqtool.trt.tensor_formats import padded_bytes
 
 Shape = tuple[int, ...]
 Gemm = tuple[int, int, int]
@@ -49,9 +50,9 @@ def _exact(layer: EngineLayer) -> tuple[int | None, int | None, int | None]:
     """Input, weight and output bytes with padding; a tensor that is listed twice is read once."""
     inputs = {tensor.name or str(index): tensor for index, tensor in enumerate(layer.inputs)}
     return (
-        _sum(tensor.padded_bytes for tensor in inputs.values()),
+        _sum(padded_bytes(tensor) for tensor in inputs.values()),
         _sum(tensor.bytes for tensor in layer.constants),
-        _sum(tensor.padded_bytes for tensor in layer.outputs),
+        _sum(padded_bytes(tensor) for tensor in layer.outputs),
     )
 
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from qdqtool.core.engine import EngineTensor, Role
 from qdqtool.core.explore import EngineView, LayerView
-from qdqtool.core.formats import short
 from qdqtool.engine.table import brief
 from qdqtool.io.escaping import dot_string
+from qdqtool.trt.tensor_formats import short
 
 
 def dot(view: EngineView, colours: Mapping[str, str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from qdqtool.core.engine import Engine
 from qdqtool.core.explore import EngineView
-from qdqtool.core.join import join
+from qdqtool.trt.join import join
 
 
 def node_facts(engine: Engine, view: EngineView, nodes: frozenset[str]) -> dict[str, dict[str, str]]:

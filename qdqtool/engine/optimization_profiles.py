@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from qdqtool.core.engine import EngineLayer
-from qdqtool.core.layer_names import profile_of
+from qdqtool.trt.names import profile_of
 
 
 def with_profiles(layers: tuple[EngineLayer, ...]) -> tuple[EngineLayer, ...]:

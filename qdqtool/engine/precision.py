@@ -13,7 +13,7 @@ from math import prod
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty, EngineLayer, EngineTensor, Role
 from qdqtool.engine.roles import dequantizes_first, is_attention, is_pointwise, role_of
-from qdqtool.engine.tactics import math_type, spelled_type, tensor_cores
+from qdqtool.trt.tactics import math_type, spelled_type, tensor_cores
 
 _Known = tuple[DType, Certainty]
 _FACTORS_OF_ATTENTION = 3

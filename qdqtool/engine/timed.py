@@ -6,8 +6,8 @@ from collections import defaultdict, deque
 from dataclasses import dataclass
 
 from qdqtool.core.engine import Engine
-from qdqtool.core.layer_names import normalized
 from qdqtool.core.timing import Profile, ProfileRow
+from qdqtool.trt.names import normalized
 
 _FOREIGN = 0.5
 """Below this share of matched rows the profile is taken for that of another engine."""

@@ -7,11 +7,12 @@ from dataclasses import replace
 from qdqtool.core.buildlog import LogRun
 from qdqtool.core.engine import Engine, EngineLayer, Role
 from qdqtool.core.explore import Cost, CostModel, Device, EngineView, LayerView
-from qdqtool.core.history import Histories, histories
+from qdqtool.core.history import Histories
 from qdqtool.core.timing import Profile, ProfileRow
 from qdqtool.engine.costs import cost
 from qdqtool.engine.logged import with_weights
 from qdqtool.engine.timed import join_times
+from qdqtool.trt.histories import histories
 
 
 def view(

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from qdqtool.core.engine import EngineLayer, EngineTensor
-from qdqtool.core.formats import dtype_of
+from qdqtool.trt.tensor_formats import dtype_of
 
 RESULT = "ConvDimensions"
 """Attribute that a log adds to a layer: the shape that its convolution gives, before any pooling."""

@@ -8,11 +8,12 @@ from typing import TypedDict
 from qdqtool.core.engine import Certainty
 from qdqtool.core.events import LedgerRow
 from qdqtool.core.findings import Finding, NodeVerdict
-from qdqtool.core.history import LayerHistory, event_words, fate_words, myelin_words, tuning_words
+from qdqtool.core.history import LayerHistory
 from qdqtool.core.report import LayerRow, Report
 from qdqtool.io.escaping import xml_line
 from qdqtool.report import words
 from qdqtool.report.graph import Mark, describe
+from qdqtool.trt.histories import event_words, fate_words, myelin_words, tuning_words
 
 
 class Told(TypedDict):

@@ -11,13 +11,13 @@ from types import MappingProxyType
 
 from qdqtool.core.engine import Role
 from qdqtool.core.findings import Severity
-from qdqtool.core.formats import short
 from qdqtool.core.report import LayerRow, TensorRow
 from qdqtool.report import words
 from qdqtool.report.layout import Layout, Place, lay_out
 from qdqtool.report.palette import swatch
 from qdqtool.report.silent import Silent
 from qdqtool.report.svg import Element, canvas, element, hint, shorten, write
+from qdqtool.trt.tensor_formats import short
 
 LARGEST = 4000
 """Layers; a drawing of more would neither be read nor open quickly."""

@@ -8,8 +8,8 @@ from dataclasses import replace
 from qdqtool.core.buildlog import LogRun
 from qdqtool.core.engine import Engine, EngineLayer, EngineTensor
 from qdqtool.core.explore import EngineView, LayerView
-from qdqtool.core.history import histories
 from qdqtool.core.report import LayerRow, Report, TensorRow
+from qdqtool.trt.histories import histories
 
 
 def layer_rows(

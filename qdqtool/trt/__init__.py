@@ -1,1 +1,1 @@
-"""The vocabulary of TensorRT: which builder is meant, and what its operators do with values."""
+"""The vocabulary of TensorRT: which builder is meant, what its operators do with values, what it calls layers and kernels."""

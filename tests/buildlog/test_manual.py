@@ -7,10 +7,10 @@ import re
 
 import pytest
 
-from qdqtool.buildlog.manual.formats import explain_format
 from qdqtool.buildlog.manual.passes import PAGES, page_of
-from qdqtool.buildlog.manual.tactics import explain_tactic
 from qdqtool.core.dtypes import DType
+from qdqtool.trt.tactics import explain_tactic
+from qdqtool.trt.tensor_formats import explain_format
 from tests.shared import SHARED, shared
 
 
@@ -81,7 +81,7 @@ TACTICS = {
     ),
     "depthwise": (
         "sm72_xmma_convolution_depthwiseSdcrr_INT8NCxHW32_R3_S3_U1_V1_InnerLoop4_CtaSize64",
-        ("Xavier (sm72)", "INT8 in", "", "", True, None),
+        ("Xavier (sm72)", "INT8 in", "", "", True, False),
     ),
     "nonsense": ("something_else", ("", "", "", "", None, None)),
 }

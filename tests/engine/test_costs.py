@@ -9,7 +9,6 @@ import pytest
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Engine
 from qdqtool.core.explore import Cost, CostModel
-from qdqtool.core.formats import channel_multiple, dtype_of, short
 from qdqtool.core.timing import Profile, ProfileRow
 from qdqtool.engine import read, read_text
 from qdqtool.engine.costs import cost
@@ -17,6 +16,7 @@ from qdqtool.engine.devices import device_of_metadata, devices, find_device
 from qdqtool.engine.profiles import read_profile
 from qdqtool.engine.view import view
 from qdqtool.errors import InputFileError, UsageError
+from qdqtool.trt.tensor_formats import channel_multiple, dtype_of, short
 from tests.engine.records import dump, record
 from tests.engine.records import tensor as dumped
 from tests.shared import shared

@@ -10,9 +10,9 @@ import pytest
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty, Engine, Role
-from qdqtool.core.formats import channel_multiple, dtype_of, short
 from qdqtool.engine import read, read_text
 from qdqtool.engine.readers import dump
+from qdqtool.trt.tensor_formats import channel_multiple, dtype_of, short
 from tests.shared import SHARED, shared
 
 

@@ -9,7 +9,6 @@ import onnx
 import pytest
 
 from qdqtool.core.explore import EngineView
-from qdqtool.core.layer_names import normalized, parts, stem
 from qdqtool.core.timing import Profile, ProfileRow
 from qdqtool.engine import read_text
 from qdqtool.engine.dot import dot
@@ -22,6 +21,7 @@ from qdqtool.graph.load import load
 from qdqtool.graph.picture import picture
 from qdqtool.graph.save import save
 from qdqtool.io.tables import csv_of
+from qdqtool.trt.names import normalized, parts, stem
 from tests import models
 from tests.engine.records import CONV, EPILOGUE, QUANTIZE, dump
 

@@ -6,9 +6,9 @@ import pytest
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty
-from qdqtool.core.layer_names import probable_nodes
 from qdqtool.engine import read_text
-from qdqtool.engine.tactics import math_type, tensor_cores
+from qdqtool.trt.names import probable_nodes
+from qdqtool.trt.tactics import math_type, tensor_cores
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext
 from qdqtool.core.findings import Severity
-from qdqtool.core.formats import channel_multiple
+from qdqtool.trt.tensor_formats import channel_multiple, padded_bytes
 
 _LEAST = 0.25
 """Share of padding from which it is worth a word."""
@@ -21,7 +21,7 @@ def find(scene: AuditContext) -> Iterator[Draft]:
     """One draft per tensor that is padded by a quarter or more, at the kernel that writes it."""
     for layer in scene.kernels:
         for tensor in layer.outputs:
-            plain, padded = tensor.bytes, tensor.padded_bytes
+            plain, padded = tensor.bytes, padded_bytes(tensor)
             if not plain or padded is None or padded - plain < _LEAST * plain or tensor.shape is None:
                 continue
             multiple = channel_multiple(tensor.format)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from qdqtool.buildlog.grammar import Hear
-from qdqtool.buildlog.records import Layer, Region, layer_of_line, layer_of_name, layer_of_record, nodes_of
+from qdqtool.buildlog.records import Layer, LineLayer, RecordLayer, Region
+from qdqtool.trt.metadata import onnx_nodes
 
 
 class LayersBook:
@@ -38,10 +39,10 @@ class LayersBook:
     def finish(self) -> tuple[Layer, ...]:
         """The layers of the engine, in its order."""
         if self._records:
-            return tuple(layer_of_record(*record) for record in self._records)
+            return tuple(RecordLayer(*record) for record in self._records)
         if self._lines:
-            return tuple(layer_of_line(*line) for line in self._lines)
-        return tuple(layer_of_name(*name) for name in self._names)
+            return tuple(LineLayer(line, name, kind, rest) for line, kind, name, rest in self._lines)
+        return tuple(Layer(*name) for name in self._names)
 
     def tactics(self) -> dict[str, str]:
         """Layer -> tactic id as it is spelt, from whichever form states it."""
@@ -51,7 +52,7 @@ class LayersBook:
         return stated | {name: rest.partition(", ")[0] for _, _, name, rest in self._lines}
 
     def _region(self, line: int, region: str, metadata: str) -> None:
-        self.regions.append((line, region, nodes_of(metadata)))
+        self.regions.append((line, region, onnx_nodes(metadata)))
 
     def _restart(self, _line: int) -> None:
         self._records.clear()

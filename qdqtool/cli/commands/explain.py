@@ -56,7 +56,7 @@ def explain(
 
 
 def _tactic(name: str) -> str:
-    from qdqtool.buildlog.manual.tactics import explain_tactic
+    from qdqtool.trt.tactics import explain_tactic
 
     found = explain_tactic(name)
     yes_no = {True: "yes", False: "no", None: "the name does not say"}
@@ -75,8 +75,8 @@ def _tactic(name: str) -> str:
 
 
 def _format(text: str) -> str:
-    from qdqtool.buildlog.manual.formats import explain_format
     from qdqtool.errors import UsageError
+    from qdqtool.trt.tensor_formats import explain_format
 
     found = explain_format(text)
     if found is None:
@@ -90,10 +90,10 @@ def _page(name: str) -> str:
     """The page of a pass, the manual of the first plug-in of that name, or what a format or a kernel's name says."""
     from difflib import get_close_matches
 
-    from qdqtool.buildlog.manual.formats import explain_format
     from qdqtool.buildlog.manual.passes import PAGES, page_of
     from qdqtool.errors import UsageError
     from qdqtool.plugins import Registry
+    from qdqtool.trt.tensor_formats import explain_format
 
     name = _rule_of(name)
     page = page_of(name)
@@ -115,7 +115,7 @@ def _page(name: str) -> str:
 
 
 def _is_kernel(name: str) -> bool:
-    from qdqtool.buildlog.manual.tactics import explain_tactic
+    from qdqtool.trt.tactics import explain_tactic
 
     found = explain_tactic(name)
     return bool(found.architecture or found.unit or name.startswith("__myl_"))

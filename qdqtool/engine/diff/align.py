@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 from qdqtool.core.engine import Certainty, EngineLayer, Role
-from qdqtool.core.layer_names import parts, stem
 from qdqtool.engine.precision import weight
+from qdqtool.trt.names import parts, stem
 
 _Shape = tuple[int, ...]
 _Signature = tuple["_Shape | None", "_Shape | None"]

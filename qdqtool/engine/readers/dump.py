@@ -18,12 +18,12 @@ from itertools import islice
 from typing import Any
 
 from qdqtool.core.engine import Engine, EngineTensor
-from qdqtool.engine.fields import MOST_LAYERS, layer, tensor
+from qdqtool.engine.fields import MOST_LAYERS, layer
+from qdqtool.trt.layer_records import record_fields, simple_fields, tensor_of
 
 FORM = "layers-dump"
 _RECORD = re.compile(r"^(?:\[[^\]\n]*\] )*(?=Name: )", re.MULTILINE)
 _AFTER = re.compile(r"\n(?=\[[^\]\n]*\] |\s*$|I/O Tensors:|Bindings:|Engine Metadata:)")
-_LISTS = ("Inputs", "Constants", "Outputs")
 _HEADING = re.compile(r"^(?:I/O Tensors|Bindings):$", re.MULTILINE)
 _NAMES = re.compile(r"^Bindings:\n((?:[^\[\n][^\n]*\n)+)", re.MULTILINE)
 _BINDING = re.compile(r"^ +(Name: .*, IOMode: .*)$", re.MULTILINE)
@@ -57,7 +57,7 @@ def _bindings(text: str) -> tuple[EngineTensor, ...]:
     named = _NAMES.search(text)
     if named:
         return tuple(EngineTensor(name=name) for name in named[1].splitlines())
-    return tuple(tensor(_simple_fields(match[1])) for match in _BINDING.finditer(text))
+    return tuple(tensor_of(simple_fields(match[1])) for match in _BINDING.finditer(text))
 
 
 def _records(text: str) -> Iterator[str]:
@@ -76,48 +76,6 @@ def _records(text: str) -> Iterator[str]:
 
 
 def _fields(record: str) -> dict[str, Any] | None:
-    """The fields of one record in the inspector's shape, or None where its anchors are missing."""
+    """The fields of one record, or None where its anchors are missing."""
     name, found, rest = record.removeprefix("Name: ").partition(", LayerType: ")
-    kind, comma, rest = rest.partition(", ")
-    if not found or not comma:
-        return None
-    fields: dict[str, Any] = {"Name": name, "LayerType": kind}
-    for key in _LISTS:
-        if rest.startswith(f"{key}: ["):
-            inside, rest = _list(rest.removeprefix(f"{key}: ["))
-            fields[key] = [_tensor_fields(piece) for piece in inside.split("{ Name: ")[1:]]
-    front, _, metadata = rest.partition("Metadata: ")
-    return {**fields, **_simple_fields(front), "Metadata": metadata}
-
-
-def _list(text: str) -> tuple[str, str]:
-    """What is inside the list that `text` starts in, and what follows it."""
-    if text.startswith("]"):
-        return "", text[1:].removeprefix(", ")
-    inside, _, rest = text.partition("}]")
-    return inside, rest.removeprefix(", ")
-
-
-def _tensor_fields(piece: str) -> dict[str, Any]:
-    """The fields of `name, Dimensions: [...], Datatype: ..., Format: ... }, `."""
-    cut = min(
-        (at for at in (piece.find(", Location: "), piece.find(", Dimensions: ")) if at >= 0),
-        default=len(piece),
-    )
-    fields = _simple_fields(piece[cut:].removeprefix(", ").rstrip(", ").removesuffix("}").rstrip())
-    return {**fields, "Name": piece[:cut]}
-
-
-def _simple_fields(text: str) -> dict[str, Any]:
-    """`key: value` pairs joined by commas, where a value may itself hold commas in brackets."""
-    fields: dict[str, Any] = {}
-    for part in re.split(r", (?=[A-Z][A-Za-z0-9]*(?:/[A-Z][a-z]+)?: )", text):
-        key, found, value = part.partition(": ")
-        if found:
-            fields[key] = _dims(value) if key == "Dimensions" else value.strip().removesuffix(",")
-    return fields
-
-
-def _dims(value: str) -> list[int] | str:
-    numbers = value.strip("[] ").split(",") if value.strip("[] ") else []
-    return [int(n) for n in numbers] if all(re.fullmatch(r"-?\d{1,18}", n) for n in numbers) else value
+    return record_fields(name, rest) if found else None

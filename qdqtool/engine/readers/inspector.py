@@ -16,9 +16,10 @@ from dataclasses import replace
 from typing import Any
 
 from qdqtool.core.engine import Engine, EngineLayer, EngineTensor
-from qdqtool.engine.fields import MOST_LAYERS, layer, tensor
+from qdqtool.engine.fields import MOST_LAYERS, layer
 from qdqtool.engine.readers.names import NAMES_ONLY
 from qdqtool.engine.window import DAMAGED, Window
+from qdqtool.trt.layer_records import tensor_of
 
 _LIST = re.compile(r'"(Layers|Bindings|I/O Tensors)"\s{0,64}:\s{0,64}\[')
 _WORDS = ('Layers"', 'Bindings"', 'I/O Tensors"')
@@ -69,7 +70,7 @@ def _bindings(window: Window) -> tuple[EngineTensor, ...]:
             break
         fields: Any = {"Name": value} if isinstance(value, str) else value
         if isinstance(fields, Mapping):
-            found.append(tensor(fields))
+            found.append(tensor_of(fields))
     return tuple(found)
 
 

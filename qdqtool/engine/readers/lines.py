@@ -11,16 +11,17 @@ and arrows, so tensors are found by the type and shape behind them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
 from qdqtool.core.engine import Engine
 from qdqtool.engine.fields import MOST_LAYERS, layer
+from qdqtool.trt.layer_records import line_fields
+from qdqtool.trt.tactics import tactic_id
 
 _START = re.compile(r"\bLayer\(([^()\n]*)\): ")
 _CHOICE = re.compile(r", Tactic: (-?(?:0x[0-9a-fA-F]{1,16}|\d{1,20})), ")
-_TENSOR = re.compile(r"(.+?)(?:\[(\w+)\(([-\d,: ]*)\)\]| ?\((\w+)\[([-\d,: ]*)\]\))(?=, | ->|$)")
 _TACTIC = re.compile(r"Tactic Name: (\S+) Tactic: (-?(?:0x[0-9a-fA-F]{1,16}|\d{1,20}))\b")
 _HEADING = re.compile(r"Engine Layer Information:")
 
@@ -61,41 +62,12 @@ def _lines(text: str, at: int = 0) -> Iterator[_Line]:
             yield _Line(start[1], text[start.end() : choice.start()], choice[1], text[choice.end() : at])
 
 
-def _tactics(text: str) -> dict[int, str]:
-    """Kernel names by tactic number, as the tuning part of the same log gives them."""
-    return {_number(found[2]): found[1] for found in _TACTIC.finditer(text)}
+def _tactics(text: str) -> dict[str | None, str]:
+    """Kernel names by tactic id, as the tuning part of the same log gives them."""
+    return {tactic_id(found[2]): found[1] for found in _TACTIC.finditer(text)}
 
 
-def _number(words: str) -> int:
-    """A tactic number: hexadecimal, or decimal and then maybe negative; both name the same 64 bits."""
-    return int(words, 16 if "0x" in words else 10) % (1 << 64)
-
-
-def _fields(line: _Line, tactics: dict[int, str]) -> dict[str, Any] | None:
-    """The fields of one line in the inspector's shape, or None where its tensors are not understood."""
-    inputs: list[dict[str, Any]] = []
-    outputs: list[dict[str, Any]] = []
-    rest, side = line.tensors.strip(), inputs
-    while rest:
-        if rest.startswith("->"):
-            rest, side = rest.removeprefix("->").strip(), outputs
-            continue
-        found = _TENSOR.match(rest)
-        if found is None:
-            return None
-        side.append(_tensor(found))
-        rest = rest[found.end() :].removeprefix(", ").strip()
-    tactic = {"TacticName": tactics.get(_number(line.tactic), ""), "TacticValue": line.tactic}
-    return {"Name": line.name, "LayerType": line.kind, "Inputs": inputs, "Outputs": outputs, **tactic}
-
-
-def _tensor(found: re.Match[str]) -> dict[str, Any]:
-    words, dims = (found[2], found[3]) if found[2] else (found[4], found[5])
-    sizes = [
-        int(dim.partition(":")[0]) for dim in dims.split(",") if re.fullmatch(r"\s*-?\d{1,18}(:\d+)?", dim)
-    ]
-    return {
-        "Name": found[1].strip(),
-        "Dimensions": [max(size, -1) for size in sizes],
-        "Format/Datatype": f"{words}[{dims}]",
-    }
+def _fields(line: _Line, tactics: Mapping[str | None, str]) -> dict[str, Any] | None:
+    """The fields of one line with the name of its kernel, or None where its tensors are not understood."""
+    fields = line_fields(*line)
+    return fields and {**fields, "TacticName": tactics.get(tactic_id(line.tactic), "")}

@@ -11,7 +11,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from qdqtool.core.engine import Certainty, Engine, EngineLayer, Role
-from qdqtool.core.layer_names import parts, stem
+from qdqtool.trt.names import parts, stem
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,11 +1,15 @@
-"""Names of kernels ("tactics"): architecture, operation, types, layouts, tile, stages and the arithmetic unit.
+"""What the name of a kernel ("tactic") tells: GPU, operation, types, layouts, tile, stages and arithmetic unit.
+
+Names come from several generations of kernel libraries:
 
     sm80_xmma_fprop_implicit_gemm_interleaved_i8i8_i8i32_f32_nchw_vect_c_32kcrs_vect_c_32_nchw_vect_c_32_
         tilesize96x64x64_stage3_warpsize2x2x1_g1_tensor16x8x32_t1r1s1
-    ampere_int8x4_icudnn_int8x4_128x32_relu_small_nn_v1
+    ampere_int8_i8816cudnn_int8_256x128_ldg16_relu_singleBuffer_interior_nhwc_tn_v1
     turing_fp16_s1688cudnn_fp16_256x64_ldg8_relu_f2f_exp_small_nhwc_tn_v1
+    maxwell_scudnn_winograd_128x128_ldg1_ldg4_relu_tile148t_nt_v1
 
-A word that is not known stays unexplained; nothing is guessed.
+(`i8i8_i8i32_f32`: operand A and result, operand B and accumulator, epilogue). A name, or a word of one, that follows no
+known pattern tells nothing; nothing is guessed.
 """
 
 from __future__ import annotations
@@ -13,6 +17,34 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from qdqtool.core.dtypes import DType
+
+_TYPE = r"(?:i8|u8|s8|f16|bf16|tf32|f32|e4m3|e5m2)"
+_XMMA = re.compile(rf"_{_TYPE}(?:{_TYPE}|i32)_({_TYPE})(?:i32|f32|f16|bf16)_")
+_MATH = {
+    "i8": DType.INT8,
+    "u8": DType.INT8,
+    "s8": DType.INT8,
+    "f16": DType.FLOAT16,
+    "bf16": DType.BFLOAT16,
+    "tf32": DType.FLOAT32,
+    "f32": DType.FLOAT32,
+    "e4m3": DType.FLOAT8,
+    "e5m2": DType.FLOAT8_E5M2,
+}
+_HINTS = (
+    (DType.INT8, re.compile(r"i8816|imma|int8|icudnn|i8i8_|_s8_", re.IGNORECASE)),
+    (DType.FLOAT8, re.compile(r"fp8|e4m3|e5m2|qgmma", re.IGNORECASE)),
+    (DType.BFLOAT16, re.compile(r"bf16", re.IGNORECASE)),
+    (DType.FLOAT16, re.compile(r"h884|h1688|h16816|hmma|hcudnn|hgemm|fp16|f16", re.IGNORECASE)),
+    (DType.FLOAT32, re.compile(r"scudnn|sgemm|ffma|fp32|f32|s1688", re.IGNORECASE)),
+)
+_LONGEST_ID = 24
+"""Characters of a tactic id, signs and blanks included."""
+_TENSOR_CORES = re.compile(
+    r"tensor\d+x|i8816|imma|h884|h1688|h16816|s1688|s16816|hmma|warpgroupsize|wgmma|[hq]gmma", re.IGNORECASE
+)
+_CUDA_CORES = re.compile(r"ffma|simt|scudnn|sgemm|depthwise|icudnn_int8x4|winograd|wngd|gemvx", re.IGNORECASE)
 _ARCHITECTURES = {
     "maxwell": "Maxwell (sm50)",
     "pascal": "Pascal (sm60)",
@@ -121,6 +153,37 @@ _LAYOUTS = (
 )
 
 
+def tactic_id(text: str) -> str | None:
+    """A tactic id as `0x` and 16 digits: releases print it signed decimal, hexadecimal, or hexadecimal padded."""
+    text = text.strip()
+    if len(text) > _LONGEST_ID:
+        return None
+    try:
+        value = int(text, 16) if text.removeprefix("-").startswith("0x") else int(text)
+    except ValueError:
+        return None
+    return f"0x{value & 0xFFFFFFFFFFFFFFFF:016x}" if -(1 << 63) <= value < 1 << 64 else None
+
+
+def spelled_type(tactic: str) -> DType | None:
+    """The type of the factors where the name spells out the types of all operands, else None."""
+    exact = _XMMA.search(tactic)
+    return _MATH[exact[1]] if exact else None
+
+
+def math_type(tactic: str) -> DType | None:
+    """The type of the factors, spelled out or hinted at; None where the name does not tell."""
+    hints = (dtype for dtype, pattern in _HINTS if pattern.search(tactic))
+    return spelled_type(tactic) or next(hints, None)
+
+
+def tensor_cores(tactic: str) -> bool | None:
+    """Whether the kernel runs on tensor cores, or None where the name does not tell."""
+    if _TENSOR_CORES.search(tactic):
+        return True
+    return False if _CUDA_CORES.search(tactic) else None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TacticWords:
     """A kernel name, taken apart; "" for what it does not say.
@@ -153,8 +216,7 @@ class TacticWords:
 def explain_tactic(name: str) -> TacticWords:
     """What a kernel's name says."""
     name = name.strip()[:500]
-    types, int8 = _types(name)
-    unit = _unit(name)
+    multiplies = math_type(name)
     tile = re.search(r"(?:warp)?tilesize(\d+x\d+(?:x\d+)?)", name) or re.search(
         r"_(\d{2,3}x\d{2,3}(?:x\d{2,3})?)(?=_|$)", name
     )
@@ -163,13 +225,13 @@ def explain_tactic(name: str) -> TacticWords:
         name=name,
         architecture=_ARCHITECTURES.get(name.partition("_")[0], ""),
         operation=_operation(name),
-        types=types,
+        types=_types(name),
         layout=next((words for part, words in _LAYOUTS if part in name), ""),
         tile=tile.group(1) if tile else "",
         stages=(stages.group(2) or stages.group(1)) if stages else "",
-        unit=unit,
-        int8=int8,
-        tensor_cores=None if not unit else "no tensor cores" not in unit,
+        unit=_unit(name),
+        int8=None if multiplies is None else multiplies is DType.INT8,
+        tensor_cores=tensor_cores(name),
     )
 
 
@@ -181,21 +243,14 @@ def _operation(name: str) -> str:
     return next((words for part, words in _OPERATIONS if part in name), "")
 
 
-def _types(name: str) -> tuple[str, bool | None]:
+def _types(name: str) -> str:
     found = _TYPES.search(name)
     if found:
         # in, out, as multiplied, accumulator, epilogue
         a, b, c, d, e = (_WORDS.get(found[key], found[key]) for key in "abcde")
-        return f"{a} in, {b} out, multiplied as {c}, {d} accumulator, {e} epilogue", found["a"] in (
-            "i8",
-            "u8",
-        )
-    for part, words in _OLD_TYPES:
-        if part in name:
-            return words, words.startswith("INT8")
-    if "INT8" in name or "_int8" in name:
-        return "INT8 in", True
-    return "", None
+        return f"{a} in, {b} out, multiplied as {c}, {d} accumulator, {e} epilogue"
+    known = next((words for part, words in _OLD_TYPES if part in name), "")
+    return known or ("INT8 in" if "INT8" in name or "_int8" in name else "")
 
 
 def _unit(name: str) -> str:

@@ -1,20 +1,34 @@
-"""Memory formats as logs print them: `Int8(50176,50176:4,224,1)`, `Int8[1,3:4,224,224]`.
+"""What the type and format words of layer information mean.
 
-Autotuning prints strides: behind the type stand the strides of the dimensions, outermost first, in elements, or in
-vectors where the format packs a dimension. `s:n` marks that dimension: n neighbouring elements of it form one vector.
-So `Float(150528,50176,224,1)` is the plain row-major order of 1x3x224x224, and `Int8(50176,50176:4,224,1)` packs four
-channels of it into 32 bits. Layers of a finished engine print extents instead: `Int8[1,3:4,224,224]` is 1x3x224x224
-with its channels packed (and padded) to four; releases up to 8.4 write that with round brackets too.
+The words are those of TensorRT 8.0 to 11 and of TensorRT for RTX: "Half", "Row major linear FP32",
+"Thirty-two wide channel vectorized row major Int8 format", "Channel major FP16 format where channel % 8 == 0",
+"Int8[1,64:32,800,912]", "(NHWC) Channel major format", "kCHW32".
+
+Autotuning prints strides, `Int8(50176,50176:4,224,1)`: behind the type stand the strides of the dimensions, outermost
+first, in elements, or in vectors where the format packs a dimension. `s:n` marks that dimension: n neighbouring elements
+of it form one vector. So `Float(150528,50176,224,1)` is the plain row-major order of 1x3x224x224, and
+`Int8(50176,50176:4,224,1)` packs four channels of it into 32 bits. Layers of a finished engine print extents instead:
+`Int8[1,3:4,224,224]` is 1x3x224x224 with its channels packed (and padded) to four; releases up to 8.4 write that with
+round brackets too.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 from qdqtool.core.dtypes import DType
+from qdqtool.core.engine import EngineTensor
 
+_WORD = re.compile(r"[A-Za-z]+[0-9]*[A-Za-z0-9_]*")
+_ENUM = re.compile(r"^k([A-Z][A-Z0-9_]*)$")
+_WIDE = {"two": 2, "four": 4, "eight": 8, "sixteen": 16, "thirty-two": 32, "sixty-four": 64}
+_WIDE_WORDS = re.compile(r"^([a-z-]+)[- ]wide channel vectorized", re.IGNORECASE)
+_MODULO = re.compile(r"channel % (\d{1,4}) == 0")
+_CODE = re.compile(r"\b(?:k|DLA_)?(?:CHW|HWC|CDHW|DHWC)(\d{1,3})\b")
+_COLON = re.compile(r"-?\d+:(\d{1,4})")
 _FORMAT = re.compile(r"\s*(?P<type>\w{1,20})\s*(?P<open>[(\[])(?P<dims>[^()\[\]]{0,400})[)\]]\s*")
 _VECTORS = {
     (DType.INT8, 4): "NC/4HW4: four channels packed, for the dp4a instruction and for small channel counts",
@@ -27,6 +41,56 @@ _VECTORS = {
     (DType.FLOAT32, 4): "NHWC4: channels last, padded to 4",
     (DType.FLOAT32, 32): "NC/32HW32: 32 channels packed",
 }
+
+
+@lru_cache(maxsize=4096)
+def dtype_of(words: str) -> DType:
+    """The element type named anywhere in a type or format text; UNKNOWN where none or several are named.
+
+    >>> dtype_of("Thirty-two wide channel vectorized row major Int8 format")
+    <DType.INT8: 'int8'>
+    """
+    whole = DType.parse(words)
+    if whole is not DType.UNKNOWN:
+        return whole
+    named = {DType.parse(_ENUM.sub(r"\1", word)) for word in _WORD.findall(words)} - {DType.UNKNOWN}
+    return named.pop() if len(named) == 1 else DType.UNKNOWN
+
+
+def channel_multiple(words: str) -> int:
+    """To which multiple a format pads the channels; 1 where it does not.
+
+    >>> channel_multiple("Thirty-two wide channel vectorized row major Int8 format")
+    32
+    >>> channel_multiple("Int8[1,3:4,224,224]")
+    4
+    >>> channel_multiple("kCHW32")
+    32
+    """
+    wide = _WIDE_WORDS.search(words)
+    if wide:
+        return _WIDE.get(wide[1].lower(), 1)
+    number = _MODULO.search(words) or _COLON.search(words) or _CODE.search(words)
+    return max(int(number[1]), 1) if number else 1
+
+
+def short(words: str) -> str:
+    """A format in a few characters for tables and drawings: "CHW32", "HWC8", "linear", or "" where unstated."""
+    multiple = channel_multiple(words)
+    lower = words.lower()
+    if "channel major" in lower or "hwc" in lower:
+        return f"HWC{multiple}" if multiple > 1 else "HWC"
+    if multiple > 1:
+        return f"CHW{multiple}"
+    return "linear" if "linear" in lower or "row major" in lower else ""
+
+
+def padded_bytes(tensor: EngineTensor) -> int | None:
+    """Bytes with the channels (dimension 1) padded as the format says, or None when shape or type is unknown."""
+    plain, multiple = tensor.bytes, channel_multiple(tensor.format)
+    if plain is None or tensor.shape is None or len(tensor.shape) < 3 or not tensor.shape[1]:
+        return plain
+    return plain // tensor.shape[1] * (-(-tensor.shape[1] // multiple) * multiple)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,0 +1,171 @@
+"""Joins a builder's log to the layers of its engine: which Q/DQ nodes, optimizer events and searches belong to which.
+
+Log and layer information name the same things in different words: the log speaks of `Conv_10 + Relu_11` before the
+weights are fused in, the engine calls the layer `conv1.weight + QuantizeLinear_8 + Conv_10 + Relu_11`. Names are taken
+apart and compared piece by piece; a Q that was merged into a twin, or split over the inputs of a Concat, is followed
+to where its twin or its clones went.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from qdqtool.core.buildlog import LayerTuning, LogRun, MyelinTuning
+from qdqtool.core.engine import Engine, EngineLayer
+from qdqtool.core.events import End, EventKind, LedgerRow, OptimizerEvent
+from qdqtool.core.history import Histories, LayerHistory
+from qdqtool.trt.names import normalized, parts, stem
+
+_NO_EFFECT = frozenset({EventKind.ATTEMPT, EventKind.BANNER, EventKind.LAYERS})
+_HOPS = 8
+"""Twins of twins that are followed."""
+
+
+def histories(engine: Engine, run: LogRun) -> Histories:
+    """What `run` tells of every layer of `engine`; a log of another engine is noted."""
+    places = _Places(engine.layers)
+    rows = {row.node: row for row in run.ledger}
+    fates = {node: _fate(row, rows, places) for node, row in rows.items()}
+    events = _events(run.events, places, fates)
+    qdq: dict[int, list[str]] = defaultdict(list)
+    for node, found in fates.items():
+        for place in found:
+            qdq[place].append(node)
+    tuned = {row.layer: row for row in reversed(run.tuning.layers)}
+    myelin: dict[str, list[MyelinTuning]] = defaultdict(list)
+    for search in run.tuning.myelin:
+        myelin[stem(search.op)].append(search)
+    return Histories(
+        layers=tuple(
+            LayerHistory(
+                qdq=tuple(qdq.get(place, ())),
+                events=tuple(events.get(place, ())),
+                tuning=tuned.get(layer.name) or tuned.get(normalized(layer.name)),
+                myelin=tuple(myelin.get(stem(layer.name), ())),
+            )
+            for place, layer in enumerate(engine.layers)
+        ),
+        unplaced=tuple(node for node, found in fates.items() if not found and not rows[node].clone_of),
+        notes=_notes(engine, run, places),
+    )
+
+
+def fate_words(row: LedgerRow) -> str:
+    """What became of a Q or DQ node, and the log lines that tell it."""
+    several = "s" if len(row.lines) > 1 else ""
+    lines = f" (line{several} {', '.join(map(str, row.lines))})" if row.lines else ""
+    return f"{row.kind} {row.node}: {row.end}{f' {row.into}' if row.into else ''}{lines}"
+
+
+def event_words(event: OptimizerEvent) -> str:
+    """What the optimizer did, and the line that says so."""
+    by = f" by {event.pass_name}" if event.pass_name else ""
+    into = f" -> {event.into}" if event.into else ""
+    return f"line {event.line}: {event.kind}{by}: {', '.join(event.nodes)}{into}"
+
+
+def tuning_words(tuning: LayerTuning) -> str:
+    """How the kernel of a layer was found."""
+    spent = "" if tuning.seconds is None else f" in {tuning.seconds:.3g} s"
+    best = "" if tuning.fastest_ms is None else f", fastest {tuning.fastest_ms:.4g} ms ({tuning.runner})"
+    chosen = "" if tuning.chosen_ms is None else f", chosen {tuning.chosen} {tuning.chosen_ms:.4g} ms"
+    return f"line {tuning.line}: {tuning.candidates} kernels tried{spent}{best}{chosen}"
+
+
+def myelin_words(search: MyelinTuning) -> str:
+    """How a kernel inside a Myelin region was found."""
+    best = "" if search.fastest_ms is None else f" {search.fastest_ms:.4g} ms"
+    return f"line {search.line}: {search.candidates} kernels tried for {search.op}, fastest{best} {search.kernel}"
+
+
+class _Places:
+    """Which layers a name of the log means."""
+
+    def __init__(self, layers: tuple[EngineLayer, ...]) -> None:
+        self._whole: dict[str, list[int]] = defaultdict(list)
+        self._parts: dict[str, set[int]] = defaultdict(set)
+        self._nodes: dict[str, set[int]] = defaultdict(set)
+        for place, layer in enumerate(layers):
+            self._whole[normalized(layer.name)].append(place)
+            # A reformat carries the name of the layer that it serves, and holds nothing of it.
+            for part in () if layer.name.startswith("Reformat") else parts(layer.name):
+                self._parts[part].add(place)
+            for node in layer.onnx_nodes:
+                self._nodes[node].add(place)
+
+    def of(self, name: str) -> tuple[int, ...]:
+        """The layers called `name`, else those made of all its pieces, else those that name such an ONNX node."""
+        if not name:
+            return ()
+        whole = self._whole.get(normalized(name))
+        if whole:
+            return tuple(whole)
+        pieces = parts(name)
+        for known in (self._parts, self._nodes):
+            found = [known[piece] for piece in pieces if piece in known]
+            common = set.intersection(*found) if found else set()
+            if common:
+                return tuple(sorted(common))
+        return ()
+
+    def __contains__(self, name: str) -> bool:
+        return bool(self.of(name))
+
+
+def _fate(row: LedgerRow, rows: dict[str, LedgerRow], places: _Places) -> tuple[int, ...]:
+    """The layers that a Q or DQ node ended in."""
+    met = {row.node}
+    waiting = [row]
+    for _ in range(_HOPS):
+        found = {place for met_row in waiting for place in _here(met_row, places)}
+        if found:
+            return tuple(sorted(found))
+        names = {name for met_row in waiting for name in _stand_ins(met_row, rows)} - met
+        met |= names
+        waiting = [rows[name] for name in sorted(names)]
+        if not waiting:
+            break
+    return ()
+
+
+def _here(row: LedgerRow, places: _Places) -> tuple[int, ...]:
+    """Where a node is if it is somewhere itself."""
+    if row.end in {End.MERGED, End.SPLIT, End.CANCELLED}:
+        return ()
+    return places.of(row.into) or places.of(row.node)
+
+
+def _stand_ins(row: LedgerRow, rows: dict[str, LedgerRow]) -> list[str]:
+    """The nodes that stand for one that vanished: its twin, its opposite, or its clones."""
+    if row.end is End.SPLIT:
+        return [other.node for other in rows.values() if other.clone_of == row.node]
+    return [row.into] if row.into in rows else []
+
+
+def _events(
+    events: Iterable[OptimizerEvent], places: _Places, fates: dict[str, tuple[int, ...]]
+) -> dict[int, list[OptimizerEvent]]:
+    """Events by layer: those whose nodes the layer is made of."""
+    found: dict[int, list[OptimizerEvent]] = defaultdict(list)
+    for event in events:
+        if event.kind in _NO_EFFECT:
+            continue
+        names = [name for name in (*event.nodes, event.into) if name]
+        for place in sorted({place for name in names for place in fates.get(name) or places.of(name)}):
+            found[place].append(event)
+    return found
+
+
+def _notes(engine: Engine, run: LogRun, places: _Places) -> tuple[str, ...]:
+    """Whether the log is one of this engine: most layers that it lists or tunes must be there."""
+    told = {layer.name for layer in run.engine_layers} or {row.layer for row in run.tuning.layers}
+    known = sum(name in places for name in told)
+    if not (told or run.ledger or run.events or run.tuning.layers or run.tuning.myelin):
+        return ("the log tells nothing of layers; that of a build with --verbose does",)
+    if not told:
+        return ("the log names no layers of its engine, so that it cannot be checked against this one",)
+    if 2 * known < len(told):
+        share = f"{known} of the {len(told)} layers it names are among the {len(engine.layers)} of this one"
+        return (f"the log belongs to another engine: {share}",)
+    return ()

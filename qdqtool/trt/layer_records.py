@@ -1,0 +1,198 @@
+"""One layer of an engine, from its record in any text or JSON form.
+
+    Layer(CaskConvolution): A + B, Tactic: 7144526460361122478, x[Half(1,256,180,180)] -> y[Half(1,9,180,180)]
+    Layer(Reformat): q, Tactic: 0x00000000000003ea, x (Float[1,3,640,960]) -> y (Int8[1,3:4,640,960])
+    Name: A + B, LayerType: CaskConvolution, Inputs: [ { Name: x, Location: Device, Dimensions: [1,3], Format/Datatype:
+        Row major linear FP32 }], Outputs: [ ... ], ParameterType: Convolution, ..., TacticName: ..., Metadata: ...
+
+Every form is first brought into the shape of the inspector's JSON: `Name`, `LayerType`, lists of tensors in `Inputs`,
+`Constants` and `Outputs`, and further keys as text; `layer_of` takes it from there. Names may hold commas, brackets,
+arrows and line breaks, so records and fields are found by their anchors, never by splitting at commas.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from sys import intern
+from typing import Any
+
+from qdqtool.core.engine import Certainty, EngineLayer, EngineTensor
+from qdqtool.trt.metadata import onnx_nodes
+from qdqtool.trt.names import probable_nodes
+from qdqtool.trt.tactics import tactic_id
+from qdqtool.trt.tensor_formats import dtype_of
+
+Fields = dict[str, Any]
+
+# The first key that is there decides: a format may name another type than a type field nobody knows.
+_TYPE_KEYS = ("Datatype", "DataType", "Format/Datatype", "Format")
+_FORMAT_KEYS = ("Format", "Format/Datatype")
+_OWN_FIELDS = frozenset({"Name", "LayerType", "Inputs", "Constants", "Outputs", "TacticName", "StreamId"})
+_LISTS = ("Inputs", "Constants", "Outputs")
+_FIELD = re.compile(r", (?=[A-Z][A-Za-z0-9]*(?:/[A-Z][a-z]+)?: )")
+_TENSOR = re.compile(r"(.+?)(?:\[(\w+)\(([-\d,: ]*)\)\]| ?\((\w+)\[([-\d,: ]*)\]\))(?=, | ->|$)")
+_EXTENT = re.compile(r"\s*(-?\d{1,18})(?::\d{1,6})?\s*")
+"""One extent; `64:32` says that 64 channels are packed in vectors of 32."""
+
+
+def layer_of(fields: Mapping[str, Any]) -> EngineLayer:
+    """The layer with these fields; missing and odd ones are left empty, nothing raises.
+
+    Its role and precision are not judged here.
+    """
+    stated = onnx_nodes(_text(fields.get("Metadata")))
+    nodes = stated or probable_nodes(_text(fields.get("Name")))
+    return EngineLayer(
+        name=_text(fields.get("Name")),
+        kind=_text(fields.get("LayerType")),
+        inputs=_tensors(fields.get("Inputs")),
+        constants=_tensors(fields.get("Constants")),
+        outputs=_tensors(fields.get("Outputs")),
+        tactic=_text(fields.get("TacticName")),
+        onnx_nodes=nodes,
+        certainty=Certainty.STATED if stated else Certainty.INFERRED if nodes else Certainty.UNKNOWN,
+        stream=_integer(fields.get("StreamId")),
+        attributes=tuple(sorted(_attributes(fields))),
+    )
+
+
+def tensor_of(fields: Mapping[str, Any]) -> EngineTensor:
+    """The tensor with these fields."""
+    return EngineTensor(
+        name=_text(fields.get("Name")),
+        shape=_shape(fields.get("Dimensions")),
+        dtype=dtype_of(next(iter(_present(fields, _TYPE_KEYS)), "")),
+        format=next(iter(_present(fields, _FORMAT_KEYS)), "") or _first_profile(fields).get("Format", ""),
+        location=_text(fields.get("Location")),
+    )
+
+
+def record_fields(name: str, rest: str) -> Fields | None:
+    """The fields of a `Name: ..., LayerType: ...` record, or None where its anchors are missing.
+
+    Args:
+        name: of the layer.
+        rest: what follows `LayerType: `.
+    """
+    kind, comma, rest = rest.partition(", ")
+    if not comma:
+        return None
+    fields: Fields = {"Name": name, "LayerType": kind}
+    for key in _LISTS:
+        if rest.startswith(f"{key}: ["):
+            inside, rest = _list(rest.removeprefix(f"{key}: ["))
+            fields[key] = [_tensor_fields(piece) for piece in inside.split("{ Name: ")[1:]]
+    front, _, metadata = rest.partition("Metadata: ")
+    return {**fields, **simple_fields(front), "Metadata": metadata}
+
+
+def line_fields(kind: str, name: str, tactic: str, tensors: str) -> Fields | None:
+    """The fields of a `Layer(kind): name, Tactic: tactic, tensors` line, or None where its tensors are not understood."""
+    inputs: list[Fields] = []
+    outputs: list[Fields] = []
+    rest, side = tensors.strip(), inputs
+    while rest:
+        if rest.startswith("->"):
+            rest, side = rest.removeprefix("->").strip(), outputs
+            continue
+        match = _TENSOR.match(rest)
+        if match is None:
+            return None
+        words, dims = (match[2], match[3]) if match[2] else (match[4], match[5])
+        side.append(
+            {"Name": match[1].strip(), "Dimensions": _extents(dims), "Format/Datatype": f"{words}[{dims}]"}
+        )
+        rest = rest[match.end() :].removeprefix(", ").strip()
+    return {"Name": name, "LayerType": kind, "Inputs": inputs, "Outputs": outputs, "TacticValue": tactic}
+
+
+def simple_fields(text: str) -> Fields:
+    """`key: value` pairs joined by commas, where a value may itself hold commas in brackets."""
+    fields: Fields = {}
+    for part in _FIELD.split(text):
+        key, found, value = part.partition(": ")
+        if found:
+            fields[key] = _dims(value) if key == "Dimensions" else value.strip().removesuffix(",")
+    return fields
+
+
+def _list(text: str) -> tuple[str, str]:
+    """What is inside the list that `text` starts in, and what follows it."""
+    if text.startswith("]"):
+        return "", text[1:].removeprefix(", ")
+    inside, _, rest = text.partition("}]")
+    return inside, rest.removeprefix(", ")
+
+
+def _tensor_fields(piece: str) -> Fields:
+    """The fields of `name, Dimensions: [...], Datatype: ..., Format: ... }, `."""
+    cut = min(
+        (at for at in (piece.find(", Location: "), piece.find(", Dimensions: ")) if at >= 0),
+        default=len(piece),
+    )
+    fields = simple_fields(piece[cut:].removeprefix(", ").rstrip(", ").removesuffix("}").rstrip())
+    return {**fields, "Name": piece[:cut]}
+
+
+def _dims(value: str) -> list[int] | str:
+    """A list of extents; other words, as `N/A due to dynamic shapes`, stay words."""
+    inside = value.strip("[] ")
+    extents = [_EXTENT.fullmatch(dim) for dim in inside.split(",")] if inside else []
+    return [int(extent[1]) for extent in extents if extent] if all(extents) else value
+
+
+def _extents(dims: str) -> list[int] | str:
+    """As `_dims`; lines write dynamic extents as any negative number."""
+    found = _dims(dims)
+    return found if isinstance(found, str) else [max(extent, -1) for extent in found]
+
+
+def _first_profile(fields: Mapping[str, Any]) -> dict[str, str]:
+    """What a binding of TensorRT 11 says of the first optimization profile."""
+    profiles = fields.get("ProfileInfo")
+    first = profiles[0] if isinstance(profiles, list) and profiles else None
+    return {key: _text(value) for key, value in first.items()} if isinstance(first, Mapping) else {}
+
+
+def _attributes(fields: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The fields that have no place of their own; equal texts are held once."""
+    for key in fields:
+        if key not in _OWN_FIELDS:
+            text = _text(fields[key])
+            yield intern(key), intern((tactic_id(text) or text) if key == "TacticValue" else text)
+
+
+def _tensors(value: Any) -> tuple[EngineTensor, ...]:
+    entries = value if isinstance(value, list) else []
+    return tuple(tensor_of(entry) for entry in entries if isinstance(entry, Mapping))
+
+
+def _present(fields: Mapping[str, Any], keys: tuple[str, ...]) -> list[str]:
+    return [_text(fields[key]) for key in keys if key in fields]
+
+
+def _shape(value: Any) -> tuple[int, ...] | None:
+    """Dimensions; None for `N/A due to dynamic shapes` and anything else that is not a list of integers."""
+    if not isinstance(value, list) or not all(type(dim) is int for dim in value):
+        return None
+    return tuple(value)
+
+
+def _integer(value: Any) -> int | None:
+    if type(value) is int:
+        return value
+    return (
+        int(value)
+        if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19
+        else None
+    )
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    return str(value) if type(value) is int else json.dumps(value, sort_keys=True)
