@@ -38,7 +38,6 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 CORPUS = HERE.parent.parent / "shared" / "corpus"
 MODEL = CORPUS / "onnx" / "lannyyip__share__my_model.onnx.xz"
 CACHE = CORPUS / "calib_cache" / "lannyyip__share__calibration.cache"
-METHODS = ("max", "entropy", "percentile", "mse")
 
 
 def main() -> int:
@@ -90,6 +89,7 @@ def pages() -> Iterator[np.ndarray[Any, Any]]:
 
 def _scales(model: Path, cache: Path, samples: str) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
     """Our scales by method and tensor, and those of the cache."""
+    import calibrators
     from qdqtool.calibration.caches import read_cache
     from qdqtool.calibration.caches.renaming import is_shifted, renamed
     from qdqtool.calibration.collect import collect
@@ -124,7 +124,8 @@ def _scales(model: Path, cache: Path, samples: str) -> tuple[dict[str, dict[str,
     histograms = collect(opened, placement, open_samples(samples, view.inputs, Preprocess()))
     tables = {
         method: make_table(histograms, placement, view, CalibrationOptions(method=method)).by_tensor()
-        for method in METHODS
+        for method in calibrators.names()
+        if calibrators.load(method).competes
     }
     ours = {
         method: {name: table[name].scales[0] for name in theirs if name in table}

@@ -36,8 +36,8 @@ from ruamel.yaml import YAML
 
 from qdqtool.accuracy.compare import compare
 from qdqtool.auditing.run import audit
+from qdqtool.backends.builders.rtx import PLUGIN as RTX
 from qdqtool.backends.ort import open_runner
-from qdqtool.backends.rtx import PLUGIN as RTX
 from qdqtool.calibration.collect import collect
 from qdqtool.calibration.samples.opening import Samples, open_samples
 from qdqtool.calibration.table import make_table

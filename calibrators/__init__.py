@@ -1,25 +1,81 @@
-"""Arithmetic of calibration: numbers in, a range out. Knows no model and no file.
+"""The arithmetic of calibration: numbers in, a range out. Knows no model, no file and no network.
 
-Every file here that is not named in `NOT_PLUGINS` is a calibrator: a pure function `Histogram -> Range`.
+    from calibrators import Tally, scratch, load
+
+    tally, lanes = Tally(), scratch()
+    for activation in activations:              # float arrays of any shape
+        tally.add(activation, lanes)
+    chosen = load("entropy")(tally.histogram(), grid)   # chosen.amax becomes the largest number of the format
+
+What is here:
+
+- `histogram`: magnitudes counted in 4096 bins, so that parts add up exactly; `kernels` is its inner loop.
+- `methods`: one file per way to choose a range from a histogram. A file put there is a calibrator; its constant
+  `PLUGIN` is a `Calibrator`. Other distributions add theirs through the entry-point group `qdqtool.calibrators`.
+- `grid`: which magnitudes a number format can store: 0 to 127 for INT8.
+- `noise`: what a range costs; `weights`: ranges of constants; `rounding`: which way their values are rounded.
+- `tensorrt`: calibrator classes that TensorRT up to 10 calls back; imports TensorRT when one is asked for.
+
+Files beside `methods` are helpers: none of them is ever taken for a calibrator.
 """
 
 from __future__ import annotations
 
-from typing import Final
+import importlib
+import pkgutil
+from typing import TYPE_CHECKING, Any
 
-NOT_PLUGINS: Final = frozenset(
-    {
-        "compiled",
-        "device",
-        "error",
-        "feeds",
-        "histogram",
-        "kernels",
-        "noise",
-        "ranges",
-        "tensorrt",
-        "trouble",
-        "weights",
-    }
-)
-"""Modules of this package that are not calibrators."""
+if TYPE_CHECKING:
+    from calibrators.calibrator import Calibrator
+    from calibrators.error import CalibrationDataError
+    from calibrators.grid import Grid
+    from calibrators.histogram import Histogram, Tally, merge, scratch
+    from calibrators.ranges import Range
+
+__all__ = [
+    "CalibrationDataError",
+    "Calibrator",
+    "Grid",
+    "Histogram",
+    "Range",
+    "Tally",
+    "load",
+    "merge",
+    "names",
+    "scratch",
+]
+
+_PLACES = {
+    "CalibrationDataError": "error",
+    "Calibrator": "calibrator",
+    "Grid": "grid",
+    "Histogram": "histogram",
+    "Range": "ranges",
+    "Tally": "histogram",
+    "merge": "histogram",
+    "scratch": "histogram",
+}
+
+
+def names() -> tuple[str, ...]:
+    """The calibrators that come with this package, in alphabetical order; none is imported."""
+    methods = importlib.import_module("calibrators.methods")
+    found = (module.name for module in pkgutil.iter_modules(methods.__path__))
+    return tuple(sorted(name for name in found if not name.startswith("_")))
+
+
+def load(name: str) -> Calibrator:
+    """The calibrator of that name.
+
+    Raises:
+        ModuleNotFoundError: there is none.
+    """
+    plugin: Calibrator = importlib.import_module(f"calibrators.methods.{name}").PLUGIN
+    return plugin
+
+
+def __getattr__(name: str) -> Any:
+    """Public names, imported once they are used: `histogram` brings compiled loops, which take half a second."""
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"calibrators.{_PLACES[name]}"), name)

@@ -1,7 +1,7 @@
 """How much noise quantization adds, read off a histogram.
 
 Inside a bin the values are taken as spread evenly. Then the squared error of every quantization level is a
-difference of running moments, and one threshold costs 128 steps, whatever the number of values.
+difference of running moments, and one threshold costs one step per level, whatever the number of values.
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrators.compiled import compiled
+from calibrators.grid import Grid
 from calibrators.histogram import Histogram
 
-LEVELS: Final = 127
-"""Positive levels of symmetric INT8; magnitudes round to 0..127."""
 _NO_RANGE: Final = 1e-6
 """Bin widths; stands for a range of 0."""
 
 
-def noise_of(histogram: Histogram) -> Callable[[float], float]:
-    """What a range costs: mean squared error of rounding and clipping to symmetric INT8 with `amax` as 127.
+def noise_of(histogram: Histogram, grid: Grid) -> Callable[[float], float]:
+    """What a range costs: mean squared error of rounding and clipping to a grid with `amax` as its largest magnitude.
 
     Always 0 without data.
     """
@@ -32,7 +31,7 @@ def noise_of(histogram: Histogram) -> Callable[[float], float]:
     moments, width, total = running_moments(histogram), histogram.width, histogram.total
 
     def noise(amax: float) -> float:
-        return float(squared_error(moments, max(amax / width, _NO_RANGE))) * width**2 / total
+        return float(squared_error(moments, max(amax / width, _NO_RANGE), grid.magnitudes)) * width**2 / total
 
     return noise
 
@@ -49,15 +48,16 @@ def running_moments(histogram: Histogram) -> NDArray[np.float64]:
 
 
 @compiled
-def squared_error(moments: NDArray[np.float64], amax: Any) -> Any:
-    """Sum of squared errors in squared bin widths; `amax` in bin widths."""
+def squared_error(moments: NDArray[np.float64], amax: Any, magnitudes: NDArray[np.float64]) -> Any:
+    """Sum of squared errors in squared bin widths; `amax`, which becomes the last of `magnitudes`, in bin widths."""
     size = moments.shape[1] - 1
-    step = amax / LEVELS
+    last = magnitudes.size - 1
+    step = amax / magnitudes[last]
     error = 0.0
     zeroth = first = second = 0.0
-    for level in range(LEVELS + 1):
-        edge = (level + 0.5) * step
-        if level == LEVELS or edge >= size:
+    for level in range(last + 1):
+        edge = (magnitudes[level] + magnitudes[min(level + 1, last)]) / 2 * step
+        if level == last or edge >= size:
             next_zeroth, next_first, next_second = moments[0, size], moments[1, size], moments[2, size]
         else:
             index = int(edge)
@@ -67,7 +67,7 @@ def squared_error(moments: NDArray[np.float64], amax: Any) -> Any:
             next_second = (
                 moments[2, index] + density * (edge * edge * edge - float(index) * index * index) / 3
             )
-        value = level * step
+        value = magnitudes[level] * step
         error += (
             (next_second - second) - 2 * value * (next_first - first) + value * value * (next_zeroth - zeroth)
         )
@@ -78,17 +78,17 @@ def squared_error(moments: NDArray[np.float64], amax: Any) -> Any:
 
 
 @compiled
-def quietest(moments: NDArray[np.float64], highest: Any) -> Any:
+def quietest(moments: NDArray[np.float64], highest: Any, magnitudes: NDArray[np.float64]) -> Any:
     """The threshold up to `highest` with the smallest squared error; both in bin widths.
 
     A geometric grid down to 1/256 of the maximum, then three ever finer ones around the best point.
     """
     best, ratio = highest, 256.0 ** (1.0 / 96)
-    least = squared_error(moments, highest)
+    least = squared_error(moments, highest, magnitudes)
     candidate = highest
     for _ in range(96):
         candidate /= ratio
-        error = squared_error(moments, candidate)
+        error = squared_error(moments, candidate, magnitudes)
         if error < least:
             best, least = candidate, error
     span = math.log(ratio)
@@ -96,7 +96,7 @@ def quietest(moments: NDArray[np.float64], highest: Any) -> Any:
         centre = best
         for step in range(-8, 9):
             candidate = min(centre * math.exp(span * step / 8), highest)
-            error = squared_error(moments, candidate)
+            error = squared_error(moments, candidate, magnitudes)
             if error < least:
                 best, least = candidate, error
         span /= 8

@@ -1,7 +1,4 @@
-"""Ranges of constants, per channel: they are all there at once, so no histogram is needed.
-
-Weights are quantized to -127..127; the scale of a channel is amax / 127.
-"""
+"""Ranges of constants, per channel: they are all there at once, so no histogram is needed."""
 
 from __future__ import annotations
 
@@ -12,6 +9,7 @@ from numpy.typing import NDArray
 
 from calibrators.compiled import compiled
 from calibrators.error import CalibrationDataError
+from calibrators.grid import Grid
 
 FRACTIONS: Final = tuple(float(fraction) for fraction in np.linspace(1.0, 0.4, 61))
 """Thresholds that `mse` tries, as shares of a channel's maximum; the widest wins among equals."""
@@ -28,15 +26,17 @@ def channel_max(weights: NDArray[Any], axis: int | None) -> NDArray[np.float64]:
     return amax
 
 
-def channel_mse(weights: NDArray[Any], axis: int | None) -> NDArray[np.float64]:
-    """The threshold of every channel with the smallest mean squared error, (channels,).
+def channel_mse(weights: NDArray[Any], axis: int | None, grid: Grid) -> NDArray[np.float64]:
+    """The threshold of every channel with the smallest mean squared error on a grid, (channels,).
 
     Raises:
         CalibrationDataError: NaN or Inf, no elements, or no such axis.
     """
     rows = _rows(weights, axis)
     largest = np.abs(rows).max(axis=1)
-    return _quietest(rows, largest, np.array(FRACTIONS)).astype(np.float64)
+    if grid.is_even:
+        return _quietest(rows, largest, np.array(FRACTIONS), np.float32(grid.top)).astype(np.float64)
+    return np.array([_quietest_uneven(row, amax, grid) for row, amax in zip(rows, largest, strict=True)])
 
 
 def _rows(weights: NDArray[Any], axis: int | None) -> NDArray[np.float32]:
@@ -61,9 +61,27 @@ def _rows(weights: NDArray[Any], axis: int | None) -> NDArray[np.float32]:
     return np.ascontiguousarray(rows)
 
 
+def _quietest_uneven(row: NDArray[np.float32], largest: np.float32, grid: Grid) -> float:
+    """The same for one channel and any grid: values go to the nearest magnitude."""
+    if largest == 0:
+        return 0.0
+    values = np.abs(row).astype(np.float64)
+    between = (grid.magnitudes[1:] + grid.magnitudes[:-1]) / 2
+
+    def error(fraction: float) -> float:
+        step = float(largest) * fraction / grid.top
+        stored = grid.magnitudes[np.searchsorted(between, values / step)]
+        return float(np.square(values - stored * step).sum())
+
+    return float(largest) * min(FRACTIONS, key=error)
+
+
 @compiled
 def _quietest(
-    rows: NDArray[np.float32], largest: NDArray[np.float32], fractions: NDArray[np.float64]
+    rows: NDArray[np.float32],
+    largest: NDArray[np.float32],
+    fractions: NDArray[np.float64],
+    top: Any,
 ) -> NDArray[np.float32]:
     chosen = largest.copy()
     for row in range(rows.shape[0]):
@@ -72,11 +90,11 @@ def _quietest(
         least = np.inf
         for fraction in fractions:
             amax = np.float32(largest[row] * fraction)
-            step = amax / np.float32(127)
+            step = amax / top
             reciprocal = np.float32(1) / step
             error = 0.0
             for value in rows[row]:
-                level = min(np.float32(127), np.rint(abs(value) * reciprocal))
+                level = min(top, np.rint(abs(value) * reciprocal))
                 missed = abs(value) - level * step
                 error += missed * missed
             if error < least:

@@ -1,22 +1,37 @@
-"""Shelves of plug-ins: a plug-in is a file, its name the file's name, its plug the constant `PLUGIN`.
+"""Registries of plug-ins: a plug-in is a file in a package that holds nothing else, its name the file's name.
 
-A shelf is a package. Whoever adds a file to it has added a plug-in; nothing is registered. Other distributions
-put theirs on the same shelf through a Python entry point in the group named like the package
-(`[project.entry-points."qdqtool.auditing.checks"]`).
+Whoever adds a file to such a package has added a plug-in; nothing is registered, and no list names it. What the
+plug-ins share lives beside that package, not inside it. A plug-in's value is the constant `PLUGIN`, its
+documentation the docstring of its file.
+
+Other distributions add plug-ins through Python entry points, in the group `qdqtool.` and the last word of the
+package, as `[project.entry-points."qdqtool.rules"]`. They are strangers' code, so they are isolated: names are found
+without importing anything, a shipped plug-in is never replaced, and whatever goes wrong inside one is an error that
+names the distribution, raised only in commands that asked for this very plug-in. Commands that use every plug-in of
+a registry leave a broken one out and say so.
 """
 
 from __future__ import annotations
 
 import importlib
 import inspect
+import logging
 import pkgutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import lru_cache
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from types import ModuleType
+from typing import Any, Final
 
-from qdqtool.errors import UsageError
+from qdqtool.errors import MissingPackage, QdqError, UsageError
+
+LOG: Final = logging.getLogger("qdqtool.plugins")
+_SLOW_SECONDS: Final = 1.0
+"""A third-party plug-in that takes longer to import is named: nobody else would find out why a command is slow."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,54 +39,142 @@ class Registry:
     """The plug-ins of one package, found by name and loaded on use.
 
     Attributes:
-        package: dotted name of the package that is the shelf.
-        besides: modules of that package that are not plug-ins.
+        package: dotted name of the package that holds them.
+        group: entry-point group of third-party plug-ins; "" derives it from the package.
     """
 
     package: str
-    besides: frozenset[str] = frozenset()
+    group: str = ""
+
+    @property
+    def entry_point_group(self) -> str:
+        """Where other distributions add their plug-ins: "qdqtool.rules" for "qdqtool.placement.rules"."""
+        return self.group or f"qdqtool.{self.package.rpartition('.')[2]}"
+
+    @property
+    def kind(self) -> str:
+        """What one plug-in is called in messages: "rule"."""
+        return self.entry_point_group.rpartition(".")[2].removesuffix("s").replace("_", " ")
+
+    def shipped(self) -> tuple[str, ...]:
+        """The plug-ins that come with the package itself, in alphabetical order; none is imported."""
+        path = importlib.import_module(self.package).__path__
+        return tuple(
+            sorted(module.name for module in pkgutil.iter_modules(path) if not module.name.startswith("_"))
+        )
 
     def names(self) -> tuple[str, ...]:
         """All plug-in names in alphabetical order, found without importing any of them."""
-        path = importlib.import_module(self.package).__path__
-        own = {module.name for module in pkgutil.iter_modules(path)}
-        own = {name for name in own if not name.startswith("_")} - self.besides
-        return tuple(sorted(own | set(self._guests())))
+        return tuple(sorted({*self.shipped(), *self._third_party()}))
+
+    def usable(self) -> tuple[str, ...]:
+        """The names of all plug-ins that can be loaded; a broken third-party one is left out with a warning."""
+        third_party = self._third_party()
+        return tuple(name for name in self.names() if name not in third_party or self.survives(name, bool))
 
     def load(self, name: str) -> Any:
         """The constant `PLUGIN` of the plug-in called `name`.
 
         Raises:
-            UsageError: there is no such plug-in on this shelf, or its file holds no `PLUGIN`.
+            UsageError: there is no such plug-in, or its file holds no `PLUGIN`.
+            MissingPackage: it belongs to another distribution and cannot be imported.
         """
         return self._attribute(name, "PLUGIN")
 
     def manual(self, name: str) -> str:
-        """The documentation a user reads: the docstring of the plug-in's file."""
+        """The documentation a user reads: the docstring of the plug-in's file.
+
+        Raises:
+            UsageError, MissingPackage: as `load`.
+        """
         return inspect.cleandoc(self._attribute(name, "__doc__") or "")
+
+    def owner(self, name: str) -> str | None:
+        """The distribution that a third-party plug-in comes from, as "its-name 1.0"; None for shipped ones."""
+        entry = self._third_party().get(name)
+        return None if entry is None else _distribution(entry)
+
+    @contextmanager
+    def running(self, name: str) -> Iterator[None]:
+        """Inside this block the plug-in runs: what a third-party one raises is told as its own mistake.
+
+        Raises:
+            MissingPackage: the plug-in belongs to another distribution and failed.
+        """
+        try:
+            yield
+        except QdqError:
+            raise
+        except Exception as error:
+            owner = self.owner(name)
+            if owner is None:
+                raise
+            raise self._broken(name, owner, error) from error
+
+    def survives(self, name: str, trial: Callable[[Any], object]) -> bool:
+        """Whether a trial of the plug-in raises nothing; a third-party one that does is told of in a warning."""
+        try:
+            with self.running(name):
+                trial(self.load(name))
+        except QdqError as error:
+            _warn_once(f"{error.what}; it is left out")
+            return False
+        return True
 
     def _attribute(self, name: str, attribute: str) -> Any:
         if name not in self.names():
             close = get_close_matches(name, self.names(), n=1)
             hint = f"did you mean {close[0]!r}?" if close else f"choose one of {', '.join(self.names())}"
-            raise UsageError(f"no {self._kind()} is called {name!r}", fix=hint)
-        guest = self._guests().get(name)
-        module = importlib.import_module(guest.module if guest else f"{self.package}.{name}")
+            raise UsageError(f"no {self.kind} is called {name!r}", fix=hint)
+        module = self._module(name)
         if not hasattr(module, attribute):
             raise UsageError(
-                f"the {self._kind()} {name!r} has no {attribute}",
+                f"the {self.kind} {name!r} has no {attribute}",
                 fix=f"define the constant {attribute} in {module.__name__}",
             )
         return getattr(module, attribute)
 
-    def _guests(self) -> dict[str, EntryPoint]:
-        return _installed(self.package)
+    def _module(self, name: str) -> ModuleType:
+        entry = self._third_party().get(name)
+        if entry is None:
+            return importlib.import_module(f"{self.package}.{name}")
+        began = time.perf_counter()
+        try:
+            module = importlib.import_module(entry.module)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a stranger's module may even call sys.exit()
+            raise self._broken(name, _distribution(entry), error) from error
+        if (seconds := time.perf_counter() - began) > _SLOW_SECONDS:
+            _warn_once(f"the {self.kind} {name!r} of {_distribution(entry)} took {seconds:.1f} s to import")
+        return module
 
-    def _kind(self) -> str:
-        return self.package.rpartition(".")[2].removesuffix("s")
+    def _broken(self, name: str, owner: str, error: BaseException) -> MissingPackage:
+        return MissingPackage(
+            f"the {self.kind} {name!r} of the installed package {owner} fails: {type(error).__name__}: {error}",
+            fix=f"repair that package, or remove it: pip uninstall {owner.split(maxsplit=1)[0]}",
+        )
+
+    def _third_party(self) -> dict[str, EntryPoint]:
+        found = _installed(self.entry_point_group)
+        shipped = set(self.shipped()) if found else set()
+        for name in shipped & set(found):
+            _warn_once(
+                f"{_distribution(found[name])} offers the {self.kind} {name!r} too: the shipped one is used"
+            )
+        return {name: entry for name, entry in found.items() if name not in shipped}
 
 
-@lru_cache
-def _installed(package: str) -> dict[str, EntryPoint]:
+@cache
+def _installed(group: str) -> dict[str, EntryPoint]:
     """Plug-ins of other distributions; looked up once, because every look reads all metadata on the path."""
-    return {entry.name: entry for entry in entry_points(group=package)}
+    return {entry.name: entry for entry in entry_points(group=group)}
+
+
+def _distribution(entry: EntryPoint) -> str:
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else entry.module
+
+
+@cache
+def _warn_once(text: str) -> None:
+    LOG.warning("%s", text)

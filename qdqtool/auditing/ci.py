@@ -19,7 +19,7 @@ def ci_report(audit: Audit, source: str) -> CiReport:
         tool="audit",
         source=source,
         headline=f"{nodes}{counts.kernels} kernels: {counts.compute} compute, {counts.qdq} only convert.",
-        rules=tuple(_rule(name) for name in CHECKS.names()),
+        rules=tuple(_rule(name) for name in CHECKS.usable()),
         results=tuple(_result(finding) for finding in audit.findings),
         notes=audit.notes,
     )

@@ -62,7 +62,7 @@ def with_findings(known: Audit, others: tuple[Finding, ...], ignore: tuple[str, 
 
 def _findings(scene: AuditContext, ignore: tuple[str, ...]) -> tuple[Finding, ...]:
     found: list[Finding] = []
-    for name in CHECKS.names():
+    for name in CHECKS.usable():
         check: Check = CHECKS.load(name)
         if name not in ignore and check.code not in ignore:
             found.extend(_finding(name, check, draft, scene) for draft in check.find(scene))

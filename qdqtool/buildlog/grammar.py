@@ -35,7 +35,7 @@ class Grammar:
     """
 
     def __init__(self, families: tuple[str, ...] = ()) -> None:
-        plugs = [PATTERNS.load(name) for name in families or PATTERNS.names()]
+        plugs = [PATTERNS.load(name) for name in families or PATTERNS.usable()]
         sentences = [sentence for plug in plugs for sentence in plug.sentences]
         self.sections: dict[str, Section] = {s.opens: s for plug in plugs for s in plug.sections}
         self.foreign: tuple[Shape, ...] = tuple(shape for plug in plugs for shape in plug.foreign)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -9,31 +10,29 @@ from fnmatch import fnmatchcase
 from functools import lru_cache, partial, reduce
 from typing import TYPE_CHECKING, TypeVar
 
-import calibrators
+from calibrators.calibrator import Calibrator
+from calibrators.error import CalibrationDataError
+from calibrators.grid import Grid
 from calibrators.histogram import Histogram, empty, merge
 from calibrators.ranges import Range
 from qdqtool.calibration.bounds import Bound, bounds
 from qdqtool.calibration.histograms import Histograms
 from qdqtool.calibration.session import processors
 from qdqtool.calibration.weights import NEVER_FIRED, weight_range
-from qdqtool.core.calibration import CalibrationTable, TensorRange
+from qdqtool.core.calibration import CALIBRATORS, CalibrationTable, TensorRange
 from qdqtool.core.equivalence import classes
+from qdqtool.core.grids import grid_for
 from qdqtool.core.placement import Decision, Placement, SlotKind
 from qdqtool.core.quant_format import INT8, QuantFormat
 from qdqtool.core.recipe import CalibrationOptions
 from qdqtool.errors import InputFileError, UsageError
-from qdqtool.plugins import Registry
 
 if TYPE_CHECKING:
     from qdqtool.graph.view import GraphView
 
 Given = TypeVar("Given")
 Made = TypeVar("Made")
-Calibrator = Callable[[Histogram], Range]
-_ANY_FORMAT = frozenset({"max", "percentile"})
-"""Calibrators that ask for no levels. The others weigh clipping against 127 even steps, and the steps of an eight-bit
-float grow with the value: with the largest magnitude it loses next to nothing, so that is what it gets."""
-CALIBRATORS = Registry(package="calibrators", besides=calibrators.NOT_PLUGINS)
+Choose = Callable[[Histogram, Grid], Range]
 
 
 def make_table(
@@ -176,24 +175,21 @@ class Chooser:
                 fix="collect again: the placement has changed since",
             )
         common = reduce(merge, (self.histograms[name] for name in group))
-        method = self._method(group)
-        if not common.has_bins and method != "max":
+        method = method_of(group, self.options)
+        if not common.has_bins and needs_bins(method):
             raise InputFileError(
                 f"only the extremes of tensor {group[0]!r} were collected, and {method!r} needs a histogram",
                 fix="collect again without --method max, or take --method max",
             )
-        found, note = self._bounded(group, common, calibrator(method)(common))
+        found, note = self._bounded(group, common, calibrator(method)(common, self._grid(group)))
         factor = factor_of(group, self.options)
         if factor != 1:
             found = Range(amax=found.amax * factor, method=found.method)
             note = "; ".join(word for word in (note, f"times {factor:g}") if word)
         return [self._entry(name, group, found, note) for name in group]
 
-    def _method(self, group: tuple[str, ...]) -> str:
-        """The calibrator: where no steps are even, those that weigh steps against each other do not apply."""
-        method = method_of(group, self.options)
-        even = any(self.formats.get(name, INT8).is_integer for name in group)
-        return method if even or method.partition(":")[0] in _ANY_FORMAT else "max"
+    def _grid(self, group: tuple[str, ...]) -> Grid:
+        return grid_for(next((self.formats[name] for name in group if name in self.formats), INT8))
 
     def _bounded(self, group: tuple[str, ...], common: Histogram, found: Range) -> tuple[Range, str]:
         limits = [self.bounds.get(name) for name in group]
@@ -248,22 +244,46 @@ def factor_of(group: tuple[str, ...], options: CalibrationOptions) -> float:
     )
 
 
+def needs_bins(words: str) -> bool:
+    """Whether a calibrator, as a recipe names it, needs counted magnitudes or only their extremes."""
+    plugin = CALIBRATORS.load(words.partition(":")[0])
+    return not isinstance(plugin, Calibrator) or plugin.needs_bins
+
+
+def working_methods() -> tuple[str, ...]:
+    """The names of all calibrators; one of another distribution that fails is left out with a warning."""
+    nothing, grid = empty(), grid_for(INT8)
+    return tuple(
+        name
+        for name in CALIBRATORS.usable()
+        if CALIBRATORS.survives(name, lambda plugin: plugin(nothing, grid))
+    )
+
+
 @lru_cache(maxsize=32)
-def calibrator(words: str) -> Calibrator:
-    """The calibrator on the shelf, with its parameter where one is given: "entropy", "percentile:99.9".
+def calibrator(words: str) -> Choose:
+    """The calibrator of that name, with its parameter where one is given: "entropy", "percentile:99.9".
 
     Raises:
         UsageError: no such calibrator, or not a parameter it can take.
+        MissingPackage: it belongs to another distribution and fails.
     """
     name, colon, parameter = words.partition(":")
     plugin = CALIBRATORS.load(name)
-    if not colon:
-        return plugin  # type: ignore[no-any-return]
     try:
-        number = float(parameter)
-        plugin(empty(), number)
-    except (ValueError, TypeError) as error:
+        numbers = (float(parameter),) if colon else ()
+        if colon:
+            plugin(empty(), grid_for(INT8), *numbers)
+    except (ValueError, TypeError, CalibrationDataError) as error:
         raise UsageError(
             f"{words!r}: {error}", fix=f"write {name}, or {name}:99.9 where it takes a number; see its manual"
         ) from error
-    return lambda histogram: plugin(histogram, number)
+
+    def choose(histogram: Histogram, grid: Grid) -> Range:
+        with CALIBRATORS.running(name):
+            found: Range = plugin(histogram, grid, *numbers)
+            if not 0 <= found.amax < math.inf:
+                raise ValueError(f"it chose the range {found.amax}")
+        return found
+
+    return choose

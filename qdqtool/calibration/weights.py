@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from calibrators.error import CalibrationDataError
 from calibrators.weights import channel_max, channel_mse
 from qdqtool.core.calibration import TensorRange
+from qdqtool.core.grids import grid_for
 from qdqtool.core.placement import Decision, QuantSpec
 from qdqtool.errors import InputFileError
 
@@ -31,9 +32,9 @@ def weight_range(decision: Decision, view: GraphView, method: str) -> TensorRang
     spec = decision.spec or QuantSpec()
     # Blocks get their scales, and the search for them, from the values when they are written.
     axis = spec.axis if spec.block is None else None
-    search = method == "mse" and spec.format.is_integer and spec.block is None
+    search = method == "mse" and spec.block is None
     try:
-        amax = (channel_mse if search else channel_max)(values, axis)
+        amax = channel_mse(values, axis, grid_for(spec.format)) if search else channel_max(values, axis)
     except CalibrationDataError as error:
         raise InputFileError(
             f"weight {decision.tensor!r}: {error}",

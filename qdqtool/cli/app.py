@@ -108,7 +108,7 @@ def application() -> typer.main.Typer | Any:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_options)
-    for name in COMMANDS.names():
+    for name in COMMANDS.usable():
         plugin = COMMANDS.load(name)
         if isinstance(plugin, typer.Typer):
             app.add_typer(_of_group(plugin), name=name)

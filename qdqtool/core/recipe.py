@@ -148,7 +148,7 @@ class CalibrationOptions(Section):
     """How ranges are chosen."""
 
     method: str = "entropy"
-    """Calibrator for activations: a file name on the shelf `calibrators`."""
+    """Calibrator for activations: the name of a file in `calibrators/methods`."""
     percentile: Annotated[float, Field(gt=0, le=100)] = 99.99
     """Share of magnitudes kept by the percentile calibrator."""
     weights: Literal["max", "mse"] = "max"
@@ -201,7 +201,7 @@ class BuildOptions(Section):
     """How the engine is built."""
 
     builder: str = "rtx"
-    """A file name on the shelf `qdqtool.backends`."""
+    """The name of a file in `qdqtool/backends/builders`."""
     sm: Words = ("86",)
     """GPU architectures, as "86" for SM86."""
     timeout_s: Annotated[float, Field(gt=0)] = 1800.0
@@ -233,7 +233,7 @@ class CompareOptions(Section):
     """How accuracy is checked."""
 
     metrics: Words = ("cosine", "sqnr_db", "max_abs")
-    """File names on the shelf `qdqtool.accuracy.metrics`."""
+    """Names of files in `qdqtool/accuracy/metrics`."""
     limit: Annotated[int, Field(gt=0)] | None = None
     """Largest number of evaluation samples; None takes all."""
     output: str = ""
@@ -248,10 +248,10 @@ class SweepOptions(Section):
     """What `qdqtool sweep` searches."""
 
     space: dict[str, tuple[str | int | float | bool, ...]] = {
-        "calibrate.method": ("max", "entropy", "mse", "percentile"),
+        "calibrate.method": ("all",),
         "calibrate.weights": ("max", "mse"),
     }
-    """Values to try for each key of the recipe."""
+    """Values to try for each key of the recipe; "all" calibrators are those that compete with each other."""
     keep_float: tuple[Annotated[int, Field(ge=0)], ...] = (0, 1, 2, 4)
     """How many of the most sensitive nodes stay float."""
     tune: Annotated[int, Field(ge=0)] = 0

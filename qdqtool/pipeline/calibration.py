@@ -15,7 +15,7 @@ from qdqtool.calibration.samples import SampleInput, Samples, open_samples
 from qdqtool.calibration.samples.spec import NanPolicy
 from qdqtool.calibration.shards import merge_files
 from qdqtool.calibration.span import Span
-from qdqtool.calibration.table import Constants, constants, make_tables
+from qdqtool.calibration.table import Constants, constants, make_tables, needs_bins
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.findings import Finding
 from qdqtool.core.kinds import PLACEMENT
@@ -30,7 +30,6 @@ from qdqtool.pipeline.bias import correct_biases
 from qdqtool.pipeline.channels import lost_channels
 from qdqtool.placement.decide import decide
 
-ALL_METHODS = ("max", "entropy", "percentile", "mse", "best")
 _SHOWN = 5
 OnProgress = Callable[[int, "int | None"], None]
 
@@ -98,7 +97,7 @@ class Calibration:
     def manner(self, methods: Sequence[str]) -> CollectOptions:
         """Bins, unless every method does without."""
         return CollectOptions(
-            bins=any(method != "max" for method in methods),
+            bins=any(map(needs_bins, methods)),
             on_nan=self.order.on_nan,
             threads=self.order.threads,
         )

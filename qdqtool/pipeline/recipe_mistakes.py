@@ -10,19 +10,17 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-import calibrators
 from qdqtool.accuracy.metric import METRICS
 from qdqtool.auditing.run import CHECKS
 from qdqtool.backends import BUILDERS
 from qdqtool.backends.shapes import parse_shapes
 from qdqtool.backends.torch_qat.fake_quant import ENGINES
+from qdqtool.core.calibration import CALIBRATORS
 from qdqtool.core.recipe import Recipe
 from qdqtool.errors import UsageError
 from qdqtool.pipeline.recipe_places import Path, Places
 from qdqtool.placement.decide import RULES
-from qdqtool.plugins import Registry
 
-_CALIBRATORS = Registry(package="calibrators", besides=calibrators.NOT_PLUGINS)
 _LOSSES, _SCORES = ("cross_entropy", "mse"), ("top1", "loss")
 Mistake = tuple[Path, str]
 
@@ -74,11 +72,11 @@ def _misnamed(recipe: Recipe) -> Iterator[Mistake]:
     methods: dict[Path, str] = {("calibrate", "method"): recipe.calibrate.method}
     methods |= {("calibrate", "overrides", key): value for key, value in recipe.calibrate.overrides.items()}
     for path, method in methods.items():
-        yield from _not_among(path, [method.partition(":")[0]], _CALIBRATORS.names())
+        yield from _not_among(path, [method.partition(":")[0]], CALIBRATORS.names())
     yield from _not_among(("build", "builder"), [recipe.build.builder], BUILDERS.names())
     yield from _not_among(("place", "skip_rules"), recipe.place.skip_rules, RULES.names())
     if recipe.audit.ignore:
-        codes = tuple(CHECKS.load(name).code for name in CHECKS.names())
+        codes = tuple(CHECKS.load(name).code for name in CHECKS.usable())
         yield from _not_among(("audit", "ignore"), recipe.audit.ignore, (*codes, *CHECKS.names()))
     yield from _not_among(("compare", "metrics"), _plain(recipe.compare.metrics), METRICS.names())
     for key in recipe.sweep.space:

@@ -85,7 +85,7 @@ def decide(
 def _asked(options: PlacementOptions) -> tuple[Rule, ...]:
     for name in options.skip_rules:
         RULES.load(name)
-    return tuple(RULES.load(name) for name in RULES.names() if name not in options.skip_rules)
+    return tuple(RULES.load(name) for name in RULES.usable() if name not in options.skip_rules)
 
 
 def _add(opinions: dict[Slot, list[Opinion]], more: Iterator[Opinion]) -> None:

@@ -38,7 +38,7 @@ def lint(
     """
     asked = asked or Target()
     waivers = waivers or {}
-    rules = {name: _rule(name) for name in LINTS.names()}
+    rules = {name: _rule(name) for name in LINTS.usable()}
     _check({rule.code for rule in rules.values()}, (*select, *waivers))
     flow = Flow(model.view, find(model))
     findings = [
@@ -60,7 +60,7 @@ def lint(
 
 def codes() -> dict[str, str]:
     """The rule's name for each code, in the order of codes."""
-    return dict(sorted((_rule(name).code, name) for name in LINTS.names()))
+    return dict(sorted((_rule(name).code, name) for name in LINTS.usable()))
 
 
 def _rule(name: str) -> LintRule:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from calibrators import NOT_PLUGINS
 from calibrators.histogram import Histogram, coarsened
-from qdqtool.core.calibration import CalibrationTable, TensorRange
+from qdqtool.core.calibration import CALIBRATORS, CalibrationTable, TensorRange
+from qdqtool.core.grids import grid_for
 from qdqtool.core.placement import Placement, SlotKind
+from qdqtool.core.quant_format import QuantFormat
 from qdqtool.core.report import RangeRow, Threshold
-from qdqtool.plugins import Registry
 
 _BINS = 64
-_CALIBRATORS = Registry(package="calibrators", besides=NOT_PLUGINS)
 
 
 def range_rows(
@@ -44,12 +43,17 @@ def _row(entry: TensorRange, histogram: Histogram | None) -> RangeRow:
         note=entry.note,
         counts=tuple(int(count) for count in counts),
         width=width,
-        thresholds=_thresholds(counted) if counted is not None else (),
+        thresholds=_thresholds(counted, entry.format) if counted is not None else (),
     )
 
 
-def _thresholds(histogram: Histogram) -> tuple[Threshold, ...]:
-    """What every calibrator of the shelf makes of the histogram; those that hand over to another one count once."""
-    found = (_CALIBRATORS.load(name)(histogram) for name in _CALIBRATORS.names())
+def _thresholds(histogram: Histogram, format_: QuantFormat) -> tuple[Threshold, ...]:
+    """What the shipped calibrators make of the histogram; those that hand over to another one count once.
+
+    Calibrators of other distributions are not run for a report: one that is slow or broken would take it down, and
+    what they chose in this run is the range itself.
+    """
+    grid = grid_for(format_)
+    found = (CALIBRATORS.load(name)(histogram, grid) for name in CALIBRATORS.shipped())
     by_method = {entry.method: entry.amax for entry in found}
     return tuple(Threshold(method=method, amax=amax) for method, amax in sorted(by_method.items()))

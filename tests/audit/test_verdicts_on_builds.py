@@ -57,7 +57,7 @@ EXPECTED: dict[str, dict[str, tuple[str, str]]] = {
 @pytest.fixture(scope="module")
 def judged(tmp_path_factory):
     """Verdicts and findings of one graph, built once."""
-    from qdqtool.backends.rtx import PLUGIN as RTX
+    from qdqtool.backends.builders.rtx import PLUGIN as RTX
 
     made = {}
 

@@ -17,8 +17,10 @@ from qdqtool.calibration.samples import open_samples
 from qdqtool.calibration.span import Span
 from qdqtool.calibration.table import calibrator, groups, make_table
 from qdqtool.core.calibration import CalibrationTable
+from qdqtool.core.grids import grid_for
 from qdqtool.core.kinds import CALIBRATION
 from qdqtool.core.placement import Tie
+from qdqtool.core.quant_format import INT8
 from qdqtool.core.recipe import CalibrationOptions
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.model import Model
@@ -55,7 +57,7 @@ def test_every_quantized_tensor_gets_one_range_sorted_by_name(model: Model, seen
 @pytest.mark.parametrize("method", METHODS)
 def test_the_method_of_the_recipe_decides(method: str, model: Model, seen: Histograms) -> None:
     entry = table(model, seen, method=method).by_tensor()["relu1_y"]
-    assert entry.amax == (calibrator(method)(seen.tensors["relu1_y"]).amax,)
+    assert entry.amax == (calibrator(method)(seen.tensors["relu1_y"], grid_for(INT8)).amax,)
 
 
 def test_the_percentile_of_the_recipe_is_taken(model: Model, seen: Histograms) -> None:
@@ -92,7 +94,9 @@ def test_tied_tensors_share_the_range_of_their_common_histogram(model: Model, se
     tie = Tie(tensors=("relu1_y", "relu3_y"), rule="test", reason="")
     found = table(model, seen, (tie,), method="mse").by_tensor()
     together = merge(seen.tensors["relu1_y"], seen.tensors["relu3_y"])
-    assert found["relu1_y"].amax == found["relu3_y"].amax == (calibrator("mse")(together).amax,)
+    assert (
+        found["relu1_y"].amax == found["relu3_y"].amax == (calibrator("mse")(together, grid_for(INT8)).amax,)
+    )
     assert found["relu1_y"].note == "shares its range with relu3_y"
     assert found["relu1_y"].high != found["relu3_y"].high
 

@@ -1,9 +1,10 @@
-"""One contract for every calibrator on the shelf, and what each of them promises."""
+"""One contract for every calibrator, with every number format, and what each of them promises."""
 
 from __future__ import annotations
 
 import importlib
-import inspect
+import pkgutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,17 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import calibrators
-from calibrators.entropy import best_threshold
 from calibrators.error import CalibrationDataError
+from calibrators.grid import Grid, grid_of
 from calibrators.histogram import Histogram, coarsened, empty, histogram_of
-from calibrators.legacy import legacy
-from calibrators.mse import mse
+from calibrators.methods.entropy import entropy
+from calibrators.methods.legacy import legacy
+from calibrators.methods.mse import mse
+from calibrators.methods.percentile import percentile
 from calibrators.noise import noise_of
-from calibrators.percentile import percentile
-from qdqtool.plugins import Registry
+from qdqtool.core.calibration import CALIBRATORS
+from qdqtool.core.grids import grid_for
+from qdqtool.core.quant_format import FORMATS, FP8, INT8
 
-SHELF = Registry(package="calibrators", besides=calibrators.NOT_PLUGINS)
-NAMES = SHELF.names()
+NAMES = CALIBRATORS.names()
+GRID = grid_for(INT8)
 RANDOM = np.random.default_rng(11)
 SHAPES = {
     "bell": RANDOM.standard_normal(20_000),
@@ -35,19 +39,20 @@ SHAPES = {
 HISTOGRAMS = {name: histogram_of(values) for name, values in SHAPES.items()}
 
 
-def test_the_shelf_holds_the_promised_calibrators() -> None:
+def test_the_promised_calibrators_are_there() -> None:
     assert {"max", "entropy", "legacy", "percentile", "mse", "best"} <= set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_calibrator_has_a_manual(name: str) -> None:
-    assert len(SHELF.manual(name)) > 60
+    assert len(CALIBRATORS.manual(name)) > 60
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("shape", HISTOGRAMS)
-def test_a_range_is_positive_and_never_above_the_maximum(name: str, shape: str) -> None:
-    found = SHELF.load(name)(HISTOGRAMS[shape])
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_range_is_positive_and_never_above_the_maximum(name: str, shape: str, form: str) -> None:
+    found = CALIBRATORS.load(name)(HISTOGRAMS[shape], grid_for(FORMATS[form]))
     assert 0 < found.amax <= HISTOGRAMS[shape].amax
     assert found.method in NAMES
 
@@ -55,31 +60,78 @@ def test_a_range_is_positive_and_never_above_the_maximum(name: str, shape: str) 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("nothing", [empty(), histogram_of(np.zeros(9))], ids=["no data", "zeros only"])
 def test_without_anything_but_zeros_the_range_is_zero(name: str, nothing: Histogram) -> None:
-    assert SHELF.load(name)(nothing).amax == 0
+    assert CALIBRATORS.load(name)(nothing, GRID).amax == 0
 
 
 @pytest.mark.parametrize("name", NAMES)
 @given(power=st.integers(-8, 8))
 def test_scaled_data_have_a_scaled_range(name: str, power: int) -> None:
-    plugin = SHELF.load(name)
+    plugin = CALIBRATORS.load(name)
     values = SHAPES["heavy-tailed"].astype(np.float32)
-    scaled = plugin(histogram_of(values * np.float32(2.0**power)))
-    assert scaled.amax == plugin(histogram_of(values)).amax * 2.0**power
+    scaled = plugin(histogram_of(values * np.float32(2.0**power)), GRID)
+    assert scaled.amax == plugin(histogram_of(values), GRID).amax * 2.0**power
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_calibrator_is_a_pure_function(name: str) -> None:
     histogram = HISTOGRAMS["bell"]
     before = histogram.counts.copy()
-    assert SHELF.load(name)(histogram) == SHELF.load(name)(histogram)
+    assert CALIBRATORS.load(name)(histogram, GRID) == CALIBRATORS.load(name)(histogram, GRID)
     assert np.array_equal(histogram.counts, before)
 
 
-def test_only_plugins_are_on_the_shelf() -> None:
-    for name in calibrators.NOT_PLUGINS:
-        assert not hasattr(importlib.import_module(f"calibrators.{name}"), "PLUGIN")
-    for name in NAMES:
-        assert inspect.isfunction(SHELF.load(name))
+@pytest.mark.parametrize("name", NAMES)
+def test_a_calibrator_says_what_it_needs(name: str) -> None:
+    plugin = CALIBRATORS.load(name)
+    assert isinstance(plugin, calibrators.Calibrator)
+    assert plugin.needs_bins is (name != "max")
+    assert plugin.competes is (name in {"max", "percentile", "entropy", "mse"})
+
+
+def test_public_names_are_there_and_nothing_else_is() -> None:
+    assert calibrators.names() == NAMES
+    for name in calibrators.__all__:
+        assert getattr(calibrators, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'tally'"):
+        calibrators.tally  # noqa: B018 -- asking for it is the test
+
+
+def test_a_helper_beside_the_calibrators_is_never_taken_for_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mathx.py").write_text("raise RuntimeError('imported')")
+    monkeypatch.setattr(calibrators, "__path__", [*calibrators.__path__, str(tmp_path)])
+    importlib.invalidate_caches()
+    assert "mathx" in {module.name for module in pkgutil.iter_modules(calibrators.__path__)}
+    assert calibrators.names() == CALIBRATORS.names() == NAMES
+    assert CALIBRATORS.usable() == NAMES
+    assert calibrators.load("best")(HISTOGRAMS["bell"], GRID).amax > 0
+
+
+def test_a_file_beside_the_methods_becomes_a_calibrator_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "half.py").write_text(
+        '"""Half the maximum."""\n'
+        "from calibrators import Calibrator, Range\n"
+        "PLUGIN = Calibrator(choose=lambda histogram, grid: Range(amax=histogram.amax / 2, method='half'))\n"
+    )
+    methods = importlib.import_module("calibrators.methods")
+    monkeypatch.setattr(methods, "__path__", [*methods.__path__, str(tmp_path)])
+    importlib.invalidate_caches()
+    assert "half" in calibrators.names()
+    assert "half" in CALIBRATORS.usable()
+    assert CALIBRATORS.manual("half") == "Half the maximum."
+    assert CALIBRATORS.load("half")(HISTOGRAMS["bell"], GRID).amax == HISTOGRAMS["bell"].amax / 2
+
+
+def test_the_grid_of_a_format_holds_what_it_can_store() -> None:
+    assert np.array_equal(GRID.magnitudes, np.arange(128))
+    assert grid_for(FORMATS["nvfp4"]).magnitudes.tolist() == [0, 0.5, 1, 1.5, 2, 3, 4, 6]
+    eight_bits = grid_for(FP8)
+    assert (eight_bits.magnitudes.size, eight_bits.top, eight_bits.is_even) == (127, 448, False)
+    for form in FORMATS.values():
+        assert grid_for(form).top == form.qmax
 
 
 def divergence(counts: np.ndarray, kept: int) -> float:
@@ -98,69 +150,106 @@ def divergence(counts: np.ndarray, kept: int) -> float:
     return float(np.sum(p[p > 0] * np.log(p[p > 0] / q[p > 0])))
 
 
-@pytest.mark.parametrize("shape", ["bell", "half-bell", "heavy-tailed", "even"])
-def test_the_entropy_search_finds_the_minimum_of_the_definition(shape: str) -> None:
-    counts, _ = coarsened(HISTOGRAMS[shape], 2048)
-    counts = counts[::4].copy()
+def published(histogram: Histogram) -> float:
+    """The threshold by the definition: every candidate, the first bin replaced, half a bin added; widest wins."""
+    counts, width = coarsened(histogram, 2049)
+    counts = counts.copy()
     counts[0] = counts[1]
-    found = int(best_threshold(counts))
-    least = min(divergence(counts, kept) for kept in range(128, counts.size + 1))
-    assert divergence(counts, found) == pytest.approx(least, rel=1e-9, abs=1e-12)
+    found = {kept: divergence(counts, kept) for kept in range(counts.size, 127, -1)}
+    least = min(found.values())
+    kept = next(kept for kept, value in found.items() if value <= least + 1e-12)
+    return (kept + 0.5) * width
+
+
+@pytest.mark.parametrize(
+    "values",
+    [SHAPES["heavy-tailed"], np.append(np.maximum(RANDOM.standard_normal(30_000), 0), 9.0)],
+    ids=["heavy-tailed", "half of it zeros"],
+)
+def test_entropy_finds_the_threshold_of_the_published_definition(values: np.ndarray) -> None:
+    """Pins the half bin and the first bin: without either the threshold is another one."""
+    histogram = histogram_of(values)
+    wanted = published(histogram)
+    assert wanted < histogram.amax
+    assert entropy(histogram, GRID).amax == wanted
+
+
+def test_zeros_do_not_decide_the_entropy_threshold() -> None:
+    """However many there are, their bin is that of its neighbour: every scale represents a zero exactly."""
+    values = np.append(np.abs(RANDOM.standard_normal(30_000)) + 1e-3, 9.0)
+    several = [
+        entropy(histogram_of(np.append(values, np.zeros(zeros))), GRID).amax
+        for zeros in (0, 10_000, 10_000_000)
+    ]
+    assert several[0] == several[1] == several[2] < 9.0
+
+
+def test_entropy_clips_nothing_where_levels_are_not_even() -> None:
+    found = entropy(HISTOGRAMS["bell"], grid_for(FP8))
+    assert (found.amax, found.method) == (HISTOGRAMS["bell"].amax, "max")
 
 
 def test_entropy_cuts_off_a_lone_outlier() -> None:
     values = np.append(RANDOM.standard_normal(50_000), 60.0)
-    assert SHELF.load("entropy")(histogram_of(values)).amax < 10
+    assert entropy(histogram_of(values), GRID).amax < 10
 
 
 def test_percentile_counts_from_below() -> None:
     values = np.arange(1, 10_001) / 10_000
-    assert percentile(histogram_of(values), 50).amax == pytest.approx(0.5, abs=1e-3)
-    assert percentile(histogram_of(values), 100).amax == np.float32(1.0)
+    assert percentile(histogram_of(values), GRID, 50).amax == pytest.approx(0.5, abs=1e-3)
+    assert percentile(histogram_of(values), GRID, 100).amax == np.float32(1.0)
 
 
 @pytest.mark.parametrize("percent", [0, -1, 101])
 def test_an_impossible_percentile_is_refused(percent: float) -> None:
     with pytest.raises(CalibrationDataError, match="outside"):
-        percentile(HISTOGRAMS["bell"], percent)
+        percentile(HISTOGRAMS["bell"], GRID, percent)
 
 
 def test_legacy_is_never_below_the_percentile() -> None:
     for histogram in HISTOGRAMS.values():
-        assert legacy(histogram, 0.999).amax >= percentile(histogram, 99.9).amax
+        assert legacy(histogram, GRID, 0.999).amax >= percentile(histogram, GRID, 99.9).amax
 
 
 @pytest.mark.parametrize("quantile", [0, 1.5])
 def test_an_impossible_quantile_is_refused(quantile: float) -> None:
     with pytest.raises(CalibrationDataError, match="outside"):
-        legacy(HISTOGRAMS["bell"], quantile)
+        legacy(HISTOGRAMS["bell"], GRID, quantile)
 
 
-def squared_error(values: np.ndarray, amax: float) -> float:
-    step = amax / 127
-    return float(np.mean((np.abs(values) - np.minimum(np.rint(np.abs(values) / step), 127) * step) ** 2))
+def squared_error(values: np.ndarray, amax: float, grid: Grid = GRID) -> float:
+    """By the definition: every magnitude goes to the nearest one of the grid."""
+    step = amax / grid.top
+    between = (grid.magnitudes[1:] + grid.magnitudes[:-1]) / 2
+    stored = grid.magnitudes[np.searchsorted(between, np.abs(values) / step)] * step
+    return float(np.mean((np.abs(values) - stored) ** 2))
 
 
 @pytest.mark.parametrize("shape", ["bell", "heavy-tailed", "even"])
-def test_the_noise_read_off_a_histogram_is_the_noise_of_the_values(shape: str) -> None:
+@pytest.mark.parametrize("form", ["int8", "int4", "fp8", "nvfp4"])
+def test_the_noise_read_off_a_histogram_is_the_noise_of_the_values(shape: str, form: str) -> None:
+    grid = grid_for(FORMATS[form])
     for share in (0.1, 0.5, 1.0):
         amax = HISTOGRAMS[shape].amax * share
-        assert noise_of(HISTOGRAMS[shape])(amax) == pytest.approx(
-            squared_error(SHAPES[shape], amax), rel=0.02
+        assert noise_of(HISTOGRAMS[shape], grid)(amax) == pytest.approx(
+            squared_error(SHAPES[shape], amax, grid), rel=0.03
         )
 
 
 @pytest.mark.parametrize("shape", ["bell", "half-bell", "heavy-tailed"])
-def test_mse_is_close_to_the_best_of_a_thousand_thresholds(shape: str) -> None:
-    histogram = HISTOGRAMS[shape]
-    least = min(squared_error(SHAPES[shape], histogram.amax * share / 1000) for share in range(2, 1001))
-    assert squared_error(SHAPES[shape], mse(histogram).amax) <= least * 1.01
+@pytest.mark.parametrize("form", ["int8", "int4", "nvfp4"])
+def test_mse_is_close_to_the_best_of_a_thousand_thresholds(shape: str, form: str) -> None:
+    histogram, grid = HISTOGRAMS[shape], grid_for(FORMATS[form])
+    least = min(squared_error(SHAPES[shape], histogram.amax * share / 1000, grid) for share in range(2, 1001))
+    assert squared_error(SHAPES[shape], mse(histogram, grid).amax, grid) <= least * 1.01
 
 
-def test_best_is_at_least_as_quiet_as_each_candidate() -> None:
+def test_best_is_as_quiet_as_the_quietest_of_those_that_compete() -> None:
     for histogram in HISTOGRAMS.values():
-        noises = [
-            noise_of(histogram)(SHELF.load(name)(histogram).amax)
-            for name in ("max", "percentile", "entropy", "mse")
-        ]
-        assert noise_of(histogram)(SHELF.load("best")(histogram).amax) == min(noises)
+        noise = noise_of(histogram, GRID)
+        noises = [noise(CALIBRATORS.load(name)(histogram, GRID).amax) for name in NAMES if name != "legacy"]
+        assert noise(CALIBRATORS.load("best")(histogram, GRID).amax) == min(noises)
+
+
+def test_a_grid_is_sorted_and_without_signs() -> None:
+    assert grid_of([-2, 1, 2, 0]).magnitudes.tolist() == [0, 1, 2]

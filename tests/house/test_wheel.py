@@ -33,7 +33,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_holds_code_recipes_and_the_embedded_example(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-    assert {"qdqtool/py.typed", "calibrators/entropy.py", "qdqtool/_recipes/conv-int8.yaml"} <= names
+    assert {"qdqtool/py.typed", "calibrators/methods/entropy.py", "qdqtool/_recipes/conv-int8.yaml"} <= names
     assert "qdqtool/_recipes/examples/digits/digits.onnx" in names
     assert not {name for name in names if name.startswith(("tests/", "benchmarks/"))}
     assert not {name for name in names if name.endswith((".nbi", ".nbc", ".pyc"))}

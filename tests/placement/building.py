@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 
 from qdqtool.auditing.run import audit
-from qdqtool.backends.rtx import PLUGIN as RTX
+from qdqtool.backends.builders.rtx import PLUGIN as RTX
 from qdqtool.core.build import BuildRequest
 from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.dtypes import DType

@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch: pip install 'qdqtool[qat]'")
 
 from qdqtool.backends.torch_qat.fake_quant import ENGINES  # noqa: E402
-from qdqtool.backends.torch_qat.fake_quant.engine import Start  # noqa: E402
+from qdqtool.backends.torch_qat.fake_quant_backend import Start  # noqa: E402
 from qdqtool.errors import MissingPackage  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -16,7 +16,7 @@ from torch.nn import functional  # noqa: E402
 
 from qdqtool.backends.torch_qat import training  # noqa: E402
 from qdqtool.backends.torch_qat.fake_quant import ENGINES  # noqa: E402
-from qdqtool.backends.torch_qat.fake_quant.engine import Start  # noqa: E402
+from qdqtool.backends.torch_qat.fake_quant_backend import Start  # noqa: E402
 from qdqtool.backends.torch_qat.flat import run  # noqa: E402
 from qdqtool.backends.torch_qat.losses import distilled  # noqa: E402
 from qdqtool.backends.torch_qat.quantized_model import make_student, shift_biases  # noqa: E402

@@ -17,7 +17,7 @@ from qdqtool.backends.torch_qat.callables import resolve
 from qdqtool.backends.torch_qat.data import Feed
 from qdqtool.backends.torch_qat.export import export
 from qdqtool.backends.torch_qat.fake_quant import ENGINES
-from qdqtool.backends.torch_qat.fake_quant.engine import FakeQuantBackend
+from qdqtool.backends.torch_qat.fake_quant_backend import FakeQuantBackend
 from qdqtool.backends.torch_qat.flat import flatten, placeholders, run
 from qdqtool.backends.torch_qat.journal import Journal
 from qdqtool.backends.torch_qat.quantized_model import fold_norms, make_student, shift_biases

@@ -11,7 +11,7 @@ import torch
 from torch import fx, nn
 from torch.func import functional_call
 
-from qdqtool.backends.torch_qat.fake_quant.engine import FakeQuantBackend, Start
+from qdqtool.backends.torch_qat.fake_quant_backend import FakeQuantBackend, Start
 from qdqtool.backends.torch_qat.sites import Site
 from qdqtool.core.calibration import CalibrationTable, NodeShift, TensorRange
 from qdqtool.core.equivalence import classes

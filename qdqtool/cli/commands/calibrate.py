@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import calibrators
+
 if TYPE_CHECKING:
     from qdqtool.calibration.histograms import Histograms
     from qdqtool.core.calibration import CalibrationTable
@@ -39,7 +41,7 @@ def calibrate(
     ] = None,
     method: Annotated[
         str | None,
-        typer.Option(help="max, entropy, percentile, mse, best, legacy, or all; default: the recipe's."),
+        typer.Option(help=f"{', '.join(calibrators.names())}, or all; default: the recipe's."),
     ] = None,
     recipe: Annotated[
         str | None, typer.Option("--recipe", "-r", help="Shipped recipe or .yaml file.")
@@ -65,6 +67,7 @@ def calibrate(
     """Choose a range for every tensor that placement wants quantized."""
     from qdqtool.calibration.histograms import save_histograms
     from qdqtool.calibration.span import parse_shard
+    from qdqtool.calibration.table import working_methods
     from qdqtool.cli.options import load_recipe
     from qdqtool.cli.screen import readable, stderr
     from qdqtool.errors import UsageError
@@ -83,7 +86,7 @@ def calibrate(
         threads=threads,
     )
     job = calibration.Calibration(order)
-    methods = calibration.ALL_METHODS if method == "all" else (method or chosen.calibrate.method,)
+    methods = working_methods() if method == "all" else (method or chosen.calibrate.method,)
     kept = histograms or (out.with_suffix(".histograms.npz") if out else None)
     if shard is not None:
         place = out or histograms

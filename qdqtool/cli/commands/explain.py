@@ -21,13 +21,13 @@ import typer
 if TYPE_CHECKING:
     from qdqtool.plugins import Registry
 
-_SHELVES = (
-    "calibrators",
+_REGISTRIES = (
+    "calibrators.methods",
     "qdqtool.placement.rules",
     "qdqtool.placement.lints",
     "qdqtool.auditing.checks",
     "qdqtool.accuracy.metrics",
-    "qdqtool.backends",
+    "qdqtool.backends.builders",
     "qdqtool.buildlog.patterns",
     "qdqtool.cli.commands",
 )
@@ -91,6 +91,7 @@ def _page(name: str) -> str:
     from difflib import get_close_matches
 
     from qdqtool.buildlog.manual.passes import PAGES, page_of
+    from qdqtool.core.calibration import CALIBRATORS
     from qdqtool.errors import UsageError
     from qdqtool.plugins import Registry
     from qdqtool.trt.tensor_formats import explain_format
@@ -100,8 +101,8 @@ def _page(name: str) -> str:
     if page is not None:
         return page.text()
     known: list[str] = [one.name for one in PAGES.values()]
-    for package in _SHELVES:
-        shelf = Registry(package=package)
+    for package in _REGISTRIES:
+        shelf = CALIBRATORS if package == CALIBRATORS.package else Registry(package=package)
         if name in _names(shelf):
             return shelf.manual(name)
         known += _names(shelf)
@@ -128,7 +129,7 @@ def _rule_of(name: str) -> str:
     from qdqtool.auditing.run import CHECKS
     from qdqtool.placement.lint import codes
 
-    checks = {CHECKS.load(check).code: check for check in CHECKS.names()}
+    checks = {CHECKS.load(check).code: check for check in CHECKS.usable()}
     return {**codes(), **checks}.get(name.upper(), name)
 
 

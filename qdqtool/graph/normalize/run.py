@@ -17,10 +17,7 @@ from qdqtool.graph.prepare import prepare
 from qdqtool.graph.view import Node
 from qdqtool.plugins import Registry
 
-REPAIRS = Registry(
-    package="qdqtool.graph.normalize",
-    besides=frozenset({"context", "values", "run", "ranges", "half_quantized"}),
-)
+REPAIRS = Registry(package="qdqtool.graph.normalize")
 ORDER = (
     "operators",
     "dynamic",
@@ -61,7 +58,7 @@ def normalize(model: Model, only: Sequence[str] = ()) -> tuple[Model, tuple[Chan
     bench = RepairContext(ready)
     for pair in bench.pairs:
         check_counts(bench, pair)
-    for name in only or (*ORDER, *(name for name in REPAIRS.names() if name not in ORDER)):
+    for name in only or ORDER:
         if name == "casts" and casts.needs_new_opset(bench):
             ready, raised = _with_half_scales(ready)
             bench = RepairContext(ready)

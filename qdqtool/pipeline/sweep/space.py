@@ -8,12 +8,14 @@ from glob import escape
 from itertools import product
 from math import prod
 
+from qdqtool.core.calibration import CALIBRATORS
 from qdqtool.core.recipe import Recipe, SweepOptions
 from qdqtool.core.sweep import Value
 from qdqtool.errors import UsageError
 from qdqtool.pipeline import recipes
 
 KEEP = "keep_float"
+METHOD = "calibrate.method"
 SHRINK = "range into "
 """Before the name of a node: the factor on the range of what it reads."""
 Choice = Mapping[str, Value]
@@ -41,7 +43,7 @@ class Space:
         self._reads = reads or {}
         counts = sorted({min(count, len(ranking)) for count in options.keep_float})
         self.values: dict[str, tuple[Value, ...]] = {
-            **{key: tuple(dict.fromkeys(values)) for key, values in sorted(options.space.items())},
+            **{key: _values(key, values) for key, values in sorted(options.space.items())},
             KEEP: tuple(counts) or (0,),
             **{SHRINK + node: tuple(dict.fromkeys(options.factors)) for node in self._tuned(options.tune)},
         }
@@ -94,6 +96,19 @@ class Space:
             for key, value in choice.items()
             if key.startswith(SHRINK) and value != 1
         }
+
+
+def _values(key: str, values: tuple[Value, ...]) -> tuple[Value, ...]:
+    """The values of a key, each once; "all" stands for the calibrators that compete with each other."""
+    spelled = [
+        one for value in values for one in (_competing() if key == METHOD and value == "all" else (value,))
+    ]
+    return tuple(dict.fromkeys(spelled))
+
+
+def _competing() -> tuple[str, ...]:
+    found = ((name, CALIBRATORS.load(name)) for name in CALIBRATORS.usable())
+    return tuple(name for name, plugin in found if getattr(plugin, "competes", True))
 
 
 def _others(known: Mapping[str, float], factors: Mapping[str, Value]) -> dict[str, float]:

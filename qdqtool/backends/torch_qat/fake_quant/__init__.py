@@ -1,5 +1,5 @@
-"""Engines: who computes the fake quantization; an engine is one file with a `PLUGIN`."""
+"""Who computes the fake quantization: each file here is one backend, with a `PLUGIN`."""
 
 from qdqtool.plugins import Registry
 
-ENGINES = Registry(package="qdqtool.backends.torch_qat.fake_quant", besides=frozenset({"engine"}))
+ENGINES = Registry(package="qdqtool.backends.torch_qat.fake_quant")

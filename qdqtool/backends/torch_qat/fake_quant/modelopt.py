@@ -11,7 +11,7 @@ import warnings
 import torch
 from torch import nn
 
-from qdqtool.backends.torch_qat.fake_quant.engine import Start
+from qdqtool.backends.torch_qat.fake_quant_backend import Start
 from qdqtool.backends.torch_qat.presence import need
 
 

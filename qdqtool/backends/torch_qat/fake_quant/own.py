@@ -13,7 +13,7 @@ from math import sqrt
 import torch
 from torch import nn
 
-from qdqtool.backends.torch_qat.fake_quant.engine import Start
+from qdqtool.backends.torch_qat.fake_quant_backend import Start
 from qdqtool.core.calibration import INT8_LEVELS
 
 _SMALLEST = 1e-8

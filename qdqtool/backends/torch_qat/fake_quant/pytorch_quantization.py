@@ -12,7 +12,7 @@ import warnings
 import torch
 from torch import nn
 
-from qdqtool.backends.torch_qat.fake_quant.engine import Start
+from qdqtool.backends.torch_qat.fake_quant_backend import Start
 from qdqtool.backends.torch_qat.presence import need
 
 _FIX = "pip install --no-deps --no-build-isolation pytorch-quantization==2.1.3 absl-py scipy tqdm pyyaml"

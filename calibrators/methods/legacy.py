@@ -11,14 +11,16 @@ from typing import Final
 
 import numpy as np
 
+from calibrators.calibrator import Calibrator
 from calibrators.error import CalibrationDataError
+from calibrators.grid import Grid
 from calibrators.histogram import Histogram, coarsened
 from calibrators.ranges import Range
 
 BINS: Final = 2048
 
 
-def legacy(histogram: Histogram, quantile: float = 0.9999) -> Range:
+def legacy(histogram: Histogram, grid: Grid, quantile: float = 0.9999) -> Range:  # noqa: ARG001 -- a quantile is one in every format
     """The upper edge of the bin, in a histogram of at most 2048 bins, where the quantile falls.
 
     Raises:
@@ -31,4 +33,4 @@ def legacy(histogram: Histogram, quantile: float = 0.9999) -> Range:
     return Range(amax=min((index + 1) * width, histogram.amax), method="legacy")
 
 
-PLUGIN: Final = legacy
+PLUGIN: Final = Calibrator(choose=legacy, competes=False)

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 from typing import Final
 
+from calibrators.calibrator import Calibrator
+from calibrators.grid import Grid
 from calibrators.histogram import Histogram
 from calibrators.noise import quietest, running_moments
 from calibrators.ranges import Range
 
 
-def mse(histogram: Histogram) -> Range:
+def mse(histogram: Histogram, grid: Grid) -> Range:
     """The threshold that minimises the squared error, at most the maximum."""
     if histogram.exponent is None:
         return Range(amax=0.0, method="mse")
-    chosen = float(quietest(running_moments(histogram), histogram.amax / histogram.width))
+    moments = running_moments(histogram)
+    chosen = float(quietest(moments, histogram.amax / histogram.width, grid.magnitudes))
     return Range(amax=min(chosen * histogram.width, histogram.amax), method="mse")
 
 
-PLUGIN: Final = mse
+PLUGIN: Final = Calibrator(choose=mse)

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from typing import Final
 
+from calibrators.calibrator import Calibrator
+from calibrators.grid import Grid
 from calibrators.histogram import Histogram
 from calibrators.ranges import Range
 
 
-def largest(histogram: Histogram) -> Range:
+def largest(histogram: Histogram, grid: Grid) -> Range:  # noqa: ARG001 -- the maximum is that of every format
     """The exact maximum; needs no bins."""
     return Range(amax=histogram.amax, method="max")
 
 
-PLUGIN: Final = largest
+PLUGIN: Final = Calibrator(choose=largest, needs_bins=False)

@@ -20,32 +20,41 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrators.calibrator import Calibrator
 from calibrators.compiled import compiled
+from calibrators.grid import Grid
 from calibrators.histogram import Histogram, coarsened
+from calibrators.methods.max import largest
 from calibrators.ranges import Range
 
 BINS: Final = 2048 + 1
 """One more than published, because a maximum that is a power of two begins a bin of its own."""
-LEVELS: Final = 128
 COARSE: Final = 16
 """Every so many candidates are tried first."""
 ROUNDING: Final = 1e-12
 """Divergences that differ by less are equal."""
 
 
-def entropy(histogram: Histogram) -> Range:
-    """The KL threshold over 1025 to 2049 bins, at most the maximum."""
+def entropy(histogram: Histogram, grid: Grid) -> Range:
+    """The KL threshold over 1025 to 2049 bins, at most the maximum.
+
+    The bins are squeezed into the levels of an integer format. A float format has no such levels, and its smallest
+    numbers lie closer than any bin: there nothing is clipped.
+    """
+    if not grid.is_even:
+        return largest(histogram, grid)
+    levels = grid.magnitudes.size
     counts, width = coarsened(histogram, BINS)
-    if counts.size <= LEVELS:
+    if counts.size <= levels:
         return Range(amax=histogram.amax, method="entropy")
     counts = counts.copy()
     counts[0] = counts[1]
-    kept = int(best_threshold(counts))
+    kept = int(best_threshold(counts, levels))
     return Range(amax=min((kept + 0.5) * width, histogram.amax), method="entropy")
 
 
 @compiled
-def best_threshold(counts: NDArray[np.int64]) -> Any:
+def best_threshold(counts: NDArray[np.int64], levels: Any) -> Any:
     """How many bins to keep so that the divergence is smallest; all of them when no candidate has a finite one.
 
     A coarse pass over the candidates finds a divergence that is small already. Then all of them are tried, widest
@@ -61,12 +70,12 @@ def best_threshold(counts: NDArray[np.int64]) -> Any:
         filled[i + 1] = filled[i] + (1 if count > 0 else 0)
         information[i + 1] = information[i] + _x_log_x(count)
     least = np.inf
-    for candidate in range(size, LEVELS - 1, -COARSE):
-        least = min(least, _divergence(sums, filled, information, candidate, least))
+    for candidate in range(size, levels - 1, -COARSE):
+        least = min(least, _divergence((sums, filled, information), candidate, levels, least))
     least += ROUNDING
     kept = size
-    for candidate in range(size, LEVELS - 1, -1):
-        found = _divergence(sums, filled, information, candidate, least)
+    for candidate in range(size, levels - 1, -1):
+        found = _divergence((sums, filled, information), candidate, levels, least)
         if found < least - ROUNDING / 2:
             least, kept = found, candidate
     return kept
@@ -74,10 +83,9 @@ def best_threshold(counts: NDArray[np.int64]) -> Any:
 
 @compiled
 def _divergence(
-    sums: NDArray[np.float64],
-    filled: NDArray[np.float64],
-    information: NDArray[np.float64],
+    running: tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]],
     candidate: Any,
+    levels: Any,
     limit: Any,
 ) -> Any:
     """The divergence when `candidate` bins are kept; some number above `limit` when it is larger than that.
@@ -87,14 +95,15 @@ def _divergence(
         S KL = sum_j W_j log(W_j A / (S A_j))  +  sum_j (sum_i P_i log P_i  -  W_j log(W_j / n_j)).
     The first sum is the divergence between the levels, where only the last one differs; every term of the second is
     the divergence inside a level. None is negative, so what was added up so far is a lower bound.
-    Sums over bins are differences of running totals: 128 steps per candidate instead of one per bin.
+    Sums over bins are differences of running totals: one step per level and candidate instead of one per bin.
     """
+    sums, filled, information = running
     total, inside = sums[sums.size - 1], sums[candidate]
     outside = total - inside
     last = inside - sums[candidate - 1]
     if inside == 0 or (last == 0 and outside > 0):
         return np.inf
-    start = ((LEVELS - 1) * candidate + LEVELS - 1) // LEVELS
+    start = ((levels - 1) * candidate + levels - 1) // levels
     mass = inside - sums[start]
     weight = mass + outside
     if mass > 0:
@@ -107,10 +116,10 @@ def _divergence(
         found = 0.0
     limit *= total
     stop = start
-    for level in range(LEVELS - 2, -1, -1):
+    for level in range(levels - 2, -1, -1):
         if found > limit:
             break
-        start = (level * candidate + LEVELS - 1) // LEVELS
+        start = (level * candidate + levels - 1) // levels
         mass = sums[stop] - sums[start]
         if mass > 0:
             found += (
@@ -127,4 +136,4 @@ def _x_log_x(count: Any) -> Any:
     return count * math.log(count) if count > 0 else 0.0
 
 
-PLUGIN: Final = entropy
+PLUGIN: Final = Calibrator(choose=entropy)

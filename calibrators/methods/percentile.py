@@ -10,12 +10,14 @@ from typing import Final
 
 import numpy as np
 
+from calibrators.calibrator import Calibrator
 from calibrators.error import CalibrationDataError
+from calibrators.grid import Grid
 from calibrators.histogram import Histogram
 from calibrators.ranges import Range
 
 
-def percentile(histogram: Histogram, percent: float = 99.99) -> Range:
+def percentile(histogram: Histogram, grid: Grid, percent: float = 99.99) -> Range:  # noqa: ARG001 -- a share is one in every format
     """The percentile of the magnitudes, linear inside a bin, at most the maximum.
 
     Raises:
@@ -33,4 +35,4 @@ def percentile(histogram: Histogram, percent: float = 99.99) -> Range:
     return Range(amax=min((index + inside) * histogram.width, histogram.amax), method="percentile")
 
 
-PLUGIN: Final = percentile
+PLUGIN: Final = Calibrator(choose=percentile)

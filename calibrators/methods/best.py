@@ -1,0 +1,28 @@
+"""Whichever of the other calibrators measures the least quantization noise on the histogram.
+
+The noise is the mean squared error of rounding and clipping, so the winner is nearly always `mse`, or `max` where
+both agree; among equals `max` wins, then the first by name. The table names the winner of every tensor. What is best
+for the values of one tensor need not be best for the network: `auto` measures at the network's output instead.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import calibrators
+from calibrators.calibrator import Calibrator
+from calibrators.grid import Grid
+from calibrators.histogram import Histogram
+from calibrators.noise import noise_of
+from calibrators.ranges import Range
+
+
+def best(histogram: Histogram, grid: Grid) -> Range:
+    """The range with the smallest mean squared error among those of all calibrators that compete."""
+    noise = noise_of(histogram, grid)
+    others = [calibrators.load(name) for name in calibrators.names() if name != "best"]
+    competing = sorted((one for one in others if one.competes), key=lambda one: one.needs_bins)
+    return min((one(histogram, grid) for one in competing), key=lambda found: noise(found.amax))
+
+
+PLUGIN: Final = Calibrator(choose=best, competes=False)

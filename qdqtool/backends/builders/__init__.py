@@ -1,0 +1,1 @@
+"""Builders of engines: each file here is one, with a `PLUGIN` that fulfils `qdqtool.core.protocols.Builder`."""

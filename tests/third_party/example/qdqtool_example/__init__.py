@@ -1,0 +1,1 @@
+"""Plug-ins as another distribution offers them."""
