@@ -18,6 +18,7 @@ import calibrators
 from qdqtool.cli.app import run
 from qdqtool.cli.bare_cluster import spelled_out
 from qdqtool.core.kinds import CALIBRATION
+from qdqtool.core.recipe import Recipe
 from tests import models
 from tests.calibration.material import images
 from tests.shared import ROOT
@@ -50,7 +51,7 @@ def test_all_methods_come_from_one_collection(model: str, data: str, tmp_path: P
         for name in ("max", "entropy")
     }
     assert ranges["entropy"] <= ranges["max"]
-    assert CALIBRATION.read(out) == CALIBRATION.read(tmp_path / "t.best.json")
+    assert CALIBRATION.read(out) == CALIBRATION.read(tmp_path / f"t.{Recipe().calibrate.method}.json")
 
 
 def test_json_is_the_artefact(model: str, data: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -86,7 +86,9 @@ def calibrate(
         threads=threads,
     )
     job = calibration.Calibration(order)
-    methods = working_methods() if method == "all" else (method or chosen.calibrate.method,)
+    own = chosen.calibrate.method
+    # The table of the recipe's own method comes last: it is the one that --out names.
+    methods = tuple(sorted(working_methods(), key=own.__eq__)) if method == "all" else (method or own,)
     kept = histograms or (out.with_suffix(".histograms.npz") if out else None)
     if shard is not None:
         place = out or histograms
