@@ -12,6 +12,7 @@ from onnx import numpy_helper
 
 from qdqtool.core.memory import budget
 from qdqtool.errors import InputFileError
+from qdqtool.graph.walk import copied
 
 _LARGEST = 1 << 30
 """Bytes that a sparse tensor may take when written out."""
@@ -31,7 +32,7 @@ def lift_constants(graph: onnx.GraphProto) -> int:
         else:
             lifted.append(tensor)
     if lifted:
-        kept = [_detached(node) for node in rest]
+        kept = [copied(node) for node in rest]
         del graph.node[:]
         graph.node.extend(kept)
         graph.initializer.extend(lifted)
@@ -65,7 +66,7 @@ def drop_default_inputs(graph: onnx.GraphProto) -> int:
     inputs = [value for value in graph.input if value.name not in stored]
     dropped = len(graph.input) - len(inputs)
     if dropped:
-        kept = [_detached(value) for value in inputs]
+        kept = [copied(value) for value in inputs]
         del graph.input[:]
         graph.input.extend(kept)
     return dropped
@@ -116,10 +117,3 @@ def _dense(sparse: onnx.SparseTensorProto, path: Path) -> onnx.TensorProto:
     dense = np.zeros(math.prod(dims), values.dtype)
     dense[places] = values
     return numpy_helper.from_array(dense.reshape(dims), name)
-
-
-def _detached(message: Any) -> Any:
-    """A copy that outlives the list it is in."""
-    copy = type(message)()
-    copy.CopyFrom(message)
-    return copy

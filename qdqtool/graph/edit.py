@@ -15,7 +15,7 @@ from qdqtool.graph.order import sort
 from qdqtool.graph.read import default_opset
 from qdqtool.graph.shapes import infer
 from qdqtool.graph.skeleton import copy_fields
-from qdqtool.graph.walk import captured, reads
+from qdqtool.graph.walk import captured, copied, reads
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,12 +38,12 @@ class Edit:
         graph = model.proto.graph
         self._model = model
         self.opset = default_opset(model.proto)
-        self._nodes = [_copy(node) for node in graph.node]
+        self._nodes = [copied(node) for node in graph.node]
         self._gone: set[int] = set()
         self._readers: dict[str, list[onnx.NodeProto]] | None = None
         self.constants = {tensor.name: tensor for tensor in graph.initializer}
-        self.inputs = [_copy(value) for value in graph.input]
-        self.outputs = [_copy(value) for value in graph.output]
+        self.inputs = [copied(value) for value in graph.input]
+        self.outputs = [copied(value) for value in graph.output]
         self.notes = list(model.notes)
         self.imports: dict[str, int] = {}
         tensors = {value.name for value in (*self.inputs, *self.outputs)} | set(self.constants)
@@ -182,9 +182,3 @@ class Edit:
 def _register(readers: dict[str, list[onnx.NodeProto]], node: onnx.NodeProto) -> None:
     for name in node.input:
         readers.setdefault(name, []).append(node)
-
-
-def _copy(message: Any) -> Any:
-    copy = type(message)()
-    copy.CopyFrom(message)
-    return copy

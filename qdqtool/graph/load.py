@@ -12,12 +12,13 @@ from qdqtool.graph.constants import densify, drop_default_inputs, drop_repeats, 
 from qdqtool.graph.functions import inlined
 from qdqtool.graph.model import Model
 from qdqtool.graph.naming import name_nodes
+from qdqtool.graph.onnx_io.dimensions import name_negative
 from qdqtool.graph.onnx_io.guard import guarded
 from qdqtool.graph.onnx_io.passes import PassExceeded, PassRefused, run_pass, warm_up
 from qdqtool.graph.opset import LOWEST, raise_opset
 from qdqtool.graph.order import sort
 from qdqtool.graph.read import read
-from qdqtool.graph.shapes import infer
+from qdqtool.graph.shapes import infer_anew
 from qdqtool.graph.skeleton import skeleton
 from qdqtool.graph.softmax import unflatten
 from qdqtool.graph.sound import check_values
@@ -51,6 +52,7 @@ def load(path: Path) -> Model:
 def _loaded(path: Path) -> Model:
     proto = read(path)
     notes: list[str] = []
+    _count(notes, name_negative(proto), "negative dimensions are symbols, or unknown")
     proto = _inline(proto, notes, path)
     graph = proto.graph
     _count(notes, densify(graph, path), "sparse initializers written out: TensorRT reads plain ones only")
@@ -67,7 +69,7 @@ def _loaded(path: Path) -> Model:
     proto.ir_version = min(max(proto.ir_version, OLDEST_IR), NEWEST_IR)
     notes += check_values(graph, path)
     _check(proto, path)
-    note = infer(proto, path)
+    note = infer_anew(proto, path)
     notes += [note] if note else []
     notes += _bodies(graph)
     model = Model(proto=proto, path=path, notes=tuple(notes))

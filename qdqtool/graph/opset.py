@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import onnx
@@ -15,6 +16,12 @@ LOWEST = 13
 """First opset whose QuantizeLinear and DequantizeLinear have a channel axis."""
 HALF_SCALES = 19
 """First opset whose QuantizeLinear and DequantizeLinear take FP16 scales."""
+_RAISED = "opset raised from"
+
+
+def was_raised(notes: Iterable[str]) -> bool:
+    """Whether the notes of a model say that its opset was converted."""
+    return any(note.startswith(_RAISED) for note in notes)
 
 
 def raise_opset(proto: onnx.ModelProto, target: int, path: Path) -> tuple[onnx.ModelProto, str | None]:
@@ -42,4 +49,4 @@ def raise_opset(proto: onnx.ModelProto, target: int, path: Path) -> tuple[onnx.M
     for entry in light.opset_import:
         if entry.domain in {"", "ai.onnx"}:
             entry.version = target
-    return restore(light, heavy), f"opset raised from {opset} to {target}"
+    return restore(light, heavy), f"{_RAISED} {opset} to {target}"

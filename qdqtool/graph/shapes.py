@@ -11,6 +11,7 @@ from qdqtool.errors import InputFileError
 from qdqtool.graph.onnx_io.passes import PassExceeded, PassRefused, run_pass
 from qdqtool.graph.read import default_opset
 from qdqtool.graph.skeleton import skeleton
+from qdqtool.graph.walk import copied
 
 _log = logging.getLogger(__name__)
 _MOST_DIMENSIONS = 64
@@ -53,6 +54,30 @@ def infer(proto: onnx.ModelProto, path: Path, *, keep: bool = True) -> str | Non
         if not keep or not _has_shape(mine) or (_is_vague(mine) and not _is_vague(theirs)):
             mine.type.CopyFrom(theirs.type)
     return None
+
+
+def infer_anew(proto: onnx.ModelProto, path: Path) -> str | None:
+    """Like `infer`, but believe what the file noted only of tensors that inference knows nothing of.
+
+    Exporters note shapes that are wrong, of the sample they traced or of a tensor that was renamed since.
+
+    Raises:
+        InputFileError: as `infer`.
+    """
+    stored = [copied(value) for value in proto.graph.value_info]
+    del proto.graph.value_info[:]
+    note = infer(proto, path)
+    known = {value.name for value in proto.graph.value_info if _has_shape(value)}
+    known |= {value.name for value in proto.graph.output}
+    made = {name for node in proto.graph.node for name in node.output if name}
+    missing = [value for value in stored if value.name in made - known]
+    if not missing:
+        return note
+    vague = {value.name for value in missing}
+    others = [copied(value) for value in proto.graph.value_info if value.name not in vague]
+    del proto.graph.value_info[:]
+    proto.graph.value_info.extend((*others, *missing))
+    return infer(proto, path)
 
 
 def _plain(light: onnx.ModelProto) -> tuple[onnx.ModelProto | None, str | None]:

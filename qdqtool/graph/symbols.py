@@ -1,13 +1,15 @@
 """Finds shapes that depend on symbolic dimensions or on shape arithmetic, where onnx's inference gives up.
 
 Inference stops at a Reshape to (N, -1, 48). With a number in place of N it goes on, provided that the shape
-arithmetic is computed on the way. So it runs twice with two different numbers: a dimension that comes out equal is
+arithmetic is computed on the way. So it runs three times with different numbers: a dimension that comes out equal is
 static, one that moves along is written as an expression of the symbol, and one that moves otherwise stays unknown.
+Two runs would give every dimension some expression; the third has to agree with it.
 """
 
 from __future__ import annotations
 
 import math
+import random
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +23,11 @@ from qdqtool.graph.compute import computable, compute
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_EVEN = 5040
-"""Divisible by all small numbers, so that splits and strides come out even."""
-_RUNS = ((11, 17), (13, 31))
-"""Per run: the first symbol's number, and the ratio from symbol to symbol; both differ, so none moves like another."""
+_EVEN = 20160
+"""Divisible by all small numbers and by 64, so that splits and strides come out even."""
+_RUNS = 3
+_LEAST, _ROOM = 11, 80
+"""The numbers of few symbols are `_EVEN` times 11 to 90: products of three of them still fit 64 bits."""
 _SMALL = 64
 """Elements; a value that is computed only to find shapes is not larger."""
 
@@ -40,15 +43,18 @@ Shape = tuple[int, ...]
 
 
 def resolve(light: onnx.ModelProto, opset: int) -> dict[str, onnx.ValueInfoProto]:
-    """Type and shape of every tensor that two runs with numbers agree on."""
-    symbols = _symbols(light)
-    first, second = (_Run(light, symbols, run, opset).shapes() for run in _RUNS)
+    """Type and shape of every tensor that all runs with numbers agree on."""
+    numbers = _numbers_of(_symbols(light))
+    runs = [
+        _Run(light, {symbol: taken[run] for symbol, taken in numbers.items()}, opset).shapes()
+        for run in range(_RUNS)
+    ]
     found = {}
-    for name in sorted(first.keys() & second.keys()):
-        kind, one = first[name]
-        _, two = second[name]
-        if len(one) == len(two):
-            dims = [_dim(a, b, symbols) for a, b in zip(one, two, strict=True)]
+    for name in sorted(set.intersection(*(set(shapes) for shapes in runs))):
+        kind, first = runs[0][name]
+        shapes = [shapes[name][1] for shapes in runs]
+        if all(len(shape) == len(first) for shape in shapes):
+            dims = [_dim(moved, numbers) for moved in zip(*shapes, strict=True)]
             found[name] = onnx.helper.make_tensor_value_info(name, kind, dims)
     return found
 
@@ -66,23 +72,24 @@ def _unnamed(tensor: str, index: int) -> str:
     return f"{tensor}_{index}"
 
 
-def _number(position: int, run: tuple[int, int]) -> int:
-    return int(_EVEN * run[0] * run[1] ** position)
+def _numbers_of(symbols: tuple[str, ...]) -> dict[str, Shape]:
+    """The numbers that stand for each symbol, one per run: drawn so that no two symbols move alike."""
+    dice = random.Random(0)  # noqa: S311 -- nothing is secret; the same numbers every time
+    room = range(_LEAST, _LEAST + max(_ROOM, 4 * _RUNS * len(symbols)))
+    drawn = [_EVEN * factor for factor in dice.sample(room, _RUNS * len(symbols))]
+    return {symbol: tuple(drawn[_RUNS * place :][:_RUNS]) for place, symbol in enumerate(symbols)}
 
 
 class _Run:
     """One pass over the nodes with a number for each symbol."""
 
-    def __init__(
-        self, light: onnx.ModelProto, symbols: tuple[str, ...], run: tuple[int, int], opset: int
-    ) -> None:
+    def __init__(self, light: onnx.ModelProto, numbers: dict[str, int], opset: int) -> None:
         self._graph = light.graph
         self._opset = opset
         self._opsets = list(light.opset_import)
         self._ir = light.ir_version
         self._types: dict[str, onnx.TypeProto] = {}
         self._values: dict[str, NDArray[Any]] = {}
-        numbers = {symbol: _number(position, run) for position, symbol in enumerate(symbols)}
         for value in light.graph.input:
             kind = onnx.TypeProto()
             kind.CopyFrom(value.type)
@@ -160,17 +167,18 @@ def _numbers(kind: onnx.TypeProto) -> Shape | None:
     )
 
 
-def _dim(one: int, two: int, symbols: tuple[str, ...]) -> int | str | None:
-    """The dimension that is `one` with the first numbers and `two` with the second."""
-    if one == two:
-        return one
-    for position, symbol in enumerate(symbols):
-        low, high = (_number(position, run) for run in _RUNS)
-        slope = Fraction(two - one, high - low)
-        offset = one - slope * low
-        if offset.denominator == 1 and slope > 0 and abs(offset) < _EVEN:
-            return _expression(symbol, slope, int(offset))
-    return None
+def _dim(moved: Shape, numbers: dict[str, Shape]) -> int | str | None:
+    """The dimension that is `moved[i]` in run `i`."""
+    if len(set(moved)) == 1:
+        return moved[0]
+    fits = []
+    for symbol, (low, high, other) in numbers.items():
+        slope = Fraction(moved[1] - moved[0], high - low)
+        offset = moved[0] - slope * low
+        is_whole = offset.denominator == 1 and slope > 0
+        if is_whole and abs(offset) < _EVEN and slope * other + offset == moved[2]:
+            fits.append((abs(offset), _expression(symbol, slope, int(offset))))
+    return min(fits, default=(0, None), key=lambda fit: fit[0])[1]
 
 
 def _expression(symbol: str, slope: Fraction, offset: int) -> str:

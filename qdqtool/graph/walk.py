@@ -33,6 +33,13 @@ def reads(node: onnx.NodeProto) -> Iterator[str]:
     yield from captured(node)
 
 
+def copied(message: Any) -> Any:
+    """A copy of a message that outlives the list it is in."""
+    copy = type(message)()
+    copy.CopyFrom(message)
+    return copy
+
+
 def parts(message: Message) -> Iterator[Any]:
     """A message and all messages inside it, in the order of the file; what a tensor holds is not looked into."""
     waiting: list[Any] = [message]

@@ -28,6 +28,7 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.prepare import prepare
 from qdqtool.pipeline.bias import correct_biases
 from qdqtool.pipeline.channels import lost_channels
+from qdqtool.pipeline.same_function import check_conversion
 from qdqtool.placement.decide import decide
 
 _SHOWN = 5
@@ -103,7 +104,12 @@ class Calibration:
         )
 
     def collection(self, manner: CollectOptions, *, resumable: bool = True) -> Collection:
-        """Model and samples, ready to run."""
+        """Model and samples, ready to run.
+
+        Raises:
+            Bug: the model does not compute what its file does since its opset was raised.
+        """
+        check_conversion(self.model, self.samples)
         return Collection(
             self.model,
             self.placement,

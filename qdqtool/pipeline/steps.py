@@ -49,6 +49,7 @@ from qdqtool.pipeline.comparing import noise_inside
 from qdqtool.pipeline.context import RunContext
 from qdqtool.pipeline.dynamic_range import reach_for
 from qdqtool.pipeline.events import write_events
+from qdqtool.pipeline.same_function import check_conversion
 from qdqtool.placement.decide import decide
 from qdqtool.report.assemble import Material, assemble
 from qdqtool.report.html import render
@@ -70,6 +71,7 @@ def prepare(work: RunContext) -> Measured:
         notes=model.notes,
     )
     PREPARATION.write(work.path("preparation.json"), preparation)
+    check_conversion(model, work.samples)
     return {}
 
 

@@ -80,3 +80,53 @@ def test_a_mask_over_two_symbols_is_known_and_never_made(tmp_path: Path) -> None
     s.output(s.node("Unsqueeze", [ones, s.constant("last", np.array([2]))], "mask"))
     s.output(s.node("Relu", [x], "y"))
     assert opened(s.model(), tmp_path).view.info("mask").shape == ("batch", "tokens", 1)
+
+
+@pytest.mark.parametrize("count", [11, 64])
+def test_any_number_of_symbols_stays_apart(count: int, tmp_path: Path) -> None:
+    s = models.Sketch()
+    for number in range(count):
+        heads = _split_heads(_Renamed(s, f"_of_{number}"), s.input(f"x{number}", [f"n{number}", 7, 32]))
+        joined = s.node(
+            "Concat",
+            [heads, s.constant(f"token{number}", np.zeros((3, 7, 4, 8), np.float32))],
+            f"j{number}",
+            axis=0,
+        )
+        s.output(s.node("Relu", [joined], f"y{number}"))
+    view = opened(s.model(), tmp_path).view
+    assert [view.info(f"y{number}").shape for number in range(count)] == [
+        (f"n{number}+3", 7, 4, 8) for number in range(count)
+    ]
+
+
+class _Renamed:
+    """A sketch whose tensors get a suffix, so that one pattern can be written many times."""
+
+    def __init__(self, sketch: models.Sketch, suffix: str) -> None:
+        self._sketch, self._suffix = sketch, suffix
+
+    def node(self, op: str, inputs: list[str], output: str, **attributes: object) -> str:
+        return self._sketch.node(op, inputs, output + self._suffix, **attributes)
+
+    def constant(self, name: str, value: np.ndarray) -> str:
+        return self._sketch.constant(name + self._suffix, value)
+
+
+def test_a_product_or_sum_of_symbols_is_not_taken_for_a_third(tmp_path: Path) -> None:
+    s = models.Sketch()
+    x, y = s.input("x", ["a", "b", 4]), s.input("y", ["c", 4])
+    rows = s.node("Reshape", [x, s.constant("rows", np.array([-1, 4]))], "rows_of_x")
+    both = s.node("Concat", [rows, y], "both", axis=0)
+    twice = s.node("Concat", [y, y], "twice", axis=0)
+    for name in (both, twice):
+        s.output(s.node("Relu", [name], f"{name}_y"))
+    view = opened(s.model(), tmp_path).view
+    assert [
+        isinstance(dim, str) and dim not in {"a", "b", "c"} for dim in view.info("both_y").shape or ()
+    ] == [
+        True,
+        False,
+    ]
+    assert not set("*+") & set(str((view.info("both_y").shape or ("",))[0]))
+    assert (view.info("twice_y").shape or ())[1:] == (4,)
