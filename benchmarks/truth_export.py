@@ -12,6 +12,7 @@ mode, so that activations keep a sensible range through deep networks.
 from __future__ import annotations
 
 import argparse
+import inspect
 import sys
 import warnings
 from collections.abc import Callable
@@ -143,8 +144,7 @@ def from_timm(name: str) -> tuple[nn.Module, dict[str, torch.Tensor]]:
 
 
 def from_torchvision(name: str) -> tuple[nn.Module, dict[str, torch.Tensor]]:
-    models = vision().models
-    network = models.get_model(name, weights=None, num_classes=10)
+    network = torchvision_model(name)
     shape = (3, 8, 64, 64) if "video" in type(network).__module__ else (3, 224, 224)
     return network, {"x": torch.randn(1, *shape)}
 
@@ -209,6 +209,14 @@ def timm_names() -> list[str]:
     return [name for name in timm.list_models() if small(lambda name=name: timm.create_model(name))]
 
 
+def torchvision_model(name: str) -> nn.Module:
+    """One of its models; those with a backbone would fetch weights for it unless told not to."""
+    models = vision().models
+    takes = inspect.signature(models.get_model_builder(name)).parameters
+    backbone = {"weights_backbone": None} if "weights_backbone" in takes else {}
+    return models.get_model(name, weights=None, num_classes=10, **backbone)
+
+
 def torchvision_names() -> list[str]:
     models = vision().models
     wanted = [name for name in models.list_models() if "rcnn" not in name and "quant" not in name]
@@ -218,7 +226,7 @@ def torchvision_names() -> list[str]:
         if name not in {"fcos_resnet50_fpn", "ssd300_vgg16", "raft_large", "raft_small"}
     ]
     wanted = [name for name in wanted if not name.startswith(("retinanet", "ssdlite", "keypoint"))]
-    return [name for name in wanted if small(lambda name=name: models.get_model(name, weights=None))]
+    return [name for name in wanted if small(lambda name=name: torchvision_model(name))]
 
 
 def small(make: Callable[[], nn.Module]) -> bool:
