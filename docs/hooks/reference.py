@@ -72,7 +72,11 @@ def recipe() -> str:
     for name, field in schema["properties"].items():
         section = referred(field, schema)
         if "properties" in section:
-            parts += [f"\n## {name}\n", section.get("description", "").split("\n\n")[0] + "\n", table(section, schema)]
+            parts += [
+                f"\n## {name}\n",
+                section.get("description", "").split("\n\n")[0] + "\n",
+                table(section, schema),
+            ]
     return "\n".join(parts)
 
 
@@ -99,19 +103,30 @@ def cell(text: str) -> str:
 
 
 def findings() -> str:
-    from qdqtool.cli.commands.explain import codes  # what `qdqtool explain` knows, and nothing else
-
     parts = ["# Findings\n", "`qdqtool explain CODE` prints the same pages in the terminal.\n"]
     parts += [f"## {code}\n\n```text\n{output('explain', code).strip()}\n```\n" for code in codes()]
     return "\n".join(parts)
+
+
+def codes() -> list[str]:
+    """Codes of what is found before a build and after it."""
+    from qdqtool.plugins import Registry
+
+    shelves = [Registry(package=name) for name in ("qdqtool.placement.lints", "qdqtool.auditing.checks")]
+    return sorted({shelf.load(name).code for shelf in shelves for name in shelf.names()})
 
 
 def artefacts() -> str:
     from qdqtool.core import kinds
     from qdqtool.core.artefacts import Artefact
 
-    found = sorted((value for value in vars(kinds).values() if isinstance(value, Artefact)), key=lambda a: a.kind)
-    rows = [f"| `{kind.kind}` | {kind.schema} | {cell((kind.type.__doc__ or '').split('Attributes:')[0])} |" for kind in found]
+    found = sorted(
+        (value for value in vars(kinds).values() if isinstance(value, Artefact)), key=lambda a: a.kind
+    )
+    rows = [
+        f"| `{kind.kind}` | {kind.schema} | {cell((kind.type.__doc__ or '').split('Attributes:')[0])} |"
+        for kind in found
+    ]
     return "\n".join(
         [
             "# Artefacts\n",
