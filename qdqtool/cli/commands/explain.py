@@ -1,36 +1,23 @@
-"""Explain a word: a pass of TensorRT's optimizer, a kernel name, a memory format, or a plug-in of qdqtool.
+"""Explain a word: a pass of TensorRT's optimizer, a verdict of a log, a code, a kernel name, a format, or a plug-in.
 
     qdqtool explain QDQToCopy
+    qdqtool explain int8-in
+    qdqtool explain runtime-copy
     qdqtool explain sm80_xmma_fprop_implicit_gemm_interleaved_i8i8_i8i32_f32_..._tensor16x8x32
     qdqtool explain 'Int8(50176,50176:4,224,1)'
     qdqtool explain entropy
     qdqtool explain QDQ120
 
-A word in front says what is meant where that is not plain: `pass`, `tactic`, `format`. Without a word it lists the
-passes that have a page.
+A word in front says what is meant where that is not plain: `pass`, `tactic`, `format`. Without a word it lists
+all pages.
 """
 
 from __future__ import annotations
 
-import re
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-
-if TYPE_CHECKING:
-    from qdqtool.plugins import Registry
-
-_REGISTRIES = (
-    "calibrators.methods",
-    "qdqtool.placement.rules",
-    "qdqtool.placement.lints",
-    "qdqtool.auditing.checks",
-    "qdqtool.accuracy.metrics",
-    "qdqtool.backends.builders",
-    "qdqtool.buildlog.patterns",
-    "qdqtool.cli.commands",
-)
 
 
 def explain(
@@ -41,7 +28,7 @@ def explain(
         ),
     ] = None,
 ) -> None:
-    """Explain a pass of the optimizer, a kernel name, a memory format, or a plug-in of qdqtool."""
+    """Explain a pass, a verdict, a code, a kernel name, a memory format, or a plug-in of qdqtool."""
     kind, *rest = words or [""]
     subject = " ".join(rest)
     if kind == "tactic" and subject:
@@ -87,31 +74,24 @@ def _format(text: str) -> str:
 
 
 def _page(name: str) -> str:
-    """The page of a pass, the manual of the first plug-in of that name, or what a format or a kernel's name says."""
+    """The page for a word, or what a format or a kernel's name says."""
     from difflib import get_close_matches
 
-    from qdqtool.buildlog.manual.passes import PAGES, page_of
-    from qdqtool.core.calibration import CALIBRATORS
     from qdqtool.errors import UsageError
-    from qdqtool.plugins import Registry
+    from qdqtool.pages.lookup import explanation, known_words
     from qdqtool.trt.tensor_formats import explain_format
 
-    name = _rule_of(name)
-    page = page_of(name)
-    if page is not None:
-        return page.text()
-    known: list[str] = [one.name for one in PAGES.values()]
-    for package in _REGISTRIES:
-        shelf = CALIBRATORS if package == CALIBRATORS.package else Registry(package=package)
-        if name in _names(shelf):
-            return shelf.manual(name)
-        known += _names(shelf)
+    text = explanation(name)
+    if text is not None:
+        return text
     if explain_format(name) is not None:
         return _format(name)
     if _is_kernel(name):
         return _tactic(name)
-    close = get_close_matches(name, known, n=1, cutoff=0.6)
-    hint = f"did you mean {close[0]!r}?" if close else "see `qdqtool explain` for the pages there are"
+    close = get_close_matches(
+        name.lower(), known := {word.lower(): word for word in known_words()}, n=1, cutoff=0.6
+    )
+    hint = f"did you mean {known[close[0]]!r}?" if close else "see `qdqtool explain` for the pages there are"
     raise UsageError(f"nothing is called {name!r}", fix=hint)
 
 
@@ -122,29 +102,20 @@ def _is_kernel(name: str) -> bool:
     return bool(found.architecture or found.unit or name.startswith("__myl_"))
 
 
-def _rule_of(name: str) -> str:
-    """The lint rule or audit check that a code such as QDQ120 stands for; other words stay."""
-    if not re.fullmatch(r"(?i:qdq)[0-9]+", name):
-        return name
-    from qdqtool.auditing.run import CHECKS
-    from qdqtool.placement.lint import codes
-
-    checks = {CHECKS.load(check).code: check for check in CHECKS.usable()}
-    return {**codes(), **checks}.get(name.upper(), name)
-
-
-def _names(shelf: Registry) -> tuple[str, ...]:
-    try:
-        return shelf.names()
-    except ModuleNotFoundError:
-        return ()
-
-
 def _contents() -> str:
-    from qdqtool.buildlog.manual.passes import PAGES
+    from itertools import groupby
 
-    lines = [f"  {page.name:<30}{page.what.partition('. ')[0]}" for page in PAGES.values()]
-    return "\n".join(["passes and steps of the optimizer:", *lines])
+    from qdqtool.pages import pages
+    from qdqtool.pages.lookup import coded_plugins
+
+    lines: list[str] = []
+    listed = dict.fromkeys(pages().values())
+    for topic, found in groupby(listed, key=lambda page: page.topic):
+        lines += [f"{topic}:", *(f"  {', '.join(page.names):<30}{page.summary}" for page in found), ""]
+    lines.append("Findings of lint and audit:")
+    for code, (registry, name) in coded_plugins().items():
+        lines.append(f"  {code + ' ' + name:<30}{registry.manual(name).splitlines()[0]}")
+    return "\n".join(lines)
 
 
 PLUGIN = explain

@@ -1,0 +1,79 @@
+"""Finds the page for a word: one of this package, or the documentation of the plug-in of that name or code."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from qdqtool.pages import page_of, pages
+from qdqtool.plugins import Registry
+
+REGISTRIES = (
+    "calibrators.methods",
+    "qdqtool.placement.rules",
+    "qdqtool.placement.lints",
+    "qdqtool.auditing.checks",
+    "qdqtool.accuracy.metrics",
+    "qdqtool.backends.builders",
+    "qdqtool.buildlog.patterns",
+    "qdqtool.report.sections",
+    "qdqtool.cli.commands",
+)
+"""Packages of plug-ins in the order in which a name is looked up."""
+_CODED = ("qdqtool.placement.lints", "qdqtool.auditing.checks")
+"""Those whose plug-ins have a code."""
+_CODE = re.compile(r"[A-Z]{3}[0-9]{3}")
+
+
+def explanation(word: str) -> str | None:
+    """The page for a pass, a verdict, a code or a plug-in, whatever the case; None where there is none."""
+    page = page_of(word)
+    if page is not None:
+        return page.text
+    coded = coded_plugins().get(word.upper())
+    if coded is not None:
+        registry, name = coded
+        return f"{word.upper()} {name}\n\n{registry.manual(name)}\n"
+    return next((registry.manual(word) for registry in _registries() if word in _names(registry)), None)
+
+
+def is_code(word: str) -> bool:
+    """Whether a word is spelled as a code of a finding: three letters and three digits."""
+    return _CODE.fullmatch(word.upper()) is not None
+
+
+@lru_cache(maxsize=1)
+def coded_plugins() -> dict[str, tuple[Registry, str]]:
+    """The plug-in that stands behind each code, in the order of codes."""
+    found = {
+        registry.load(name).code: (registry, name)
+        for registry in map(_registry, _CODED)
+        for name in registry.usable()
+    }
+    return dict(sorted(found.items()))
+
+
+def known_words() -> list[str]:
+    """Every word that has a page."""
+    named = [name for page in pages().values() for name in page.names]
+    return [*named, *coded_plugins(), *(name for registry in _registries() for name in _names(registry))]
+
+
+@lru_cache(maxsize=len(REGISTRIES))
+def _registry(package: str) -> Registry:
+    if package == "calibrators.methods":
+        from qdqtool.core.calibration import CALIBRATORS
+
+        return CALIBRATORS
+    return Registry(package=package)
+
+
+def _registries() -> list[Registry]:
+    return [_registry(package) for package in REGISTRIES]
+
+
+def _names(registry: Registry) -> tuple[str, ...]:
+    try:
+        return registry.names()
+    except ModuleNotFoundError:
+        return ()
