@@ -28,7 +28,7 @@ from qdqtool.auditing.run import examine
 from qdqtool.backends import BUILDERS
 from qdqtool.backends.building.retry import build_with_retries
 from qdqtool.backends.flags import split_flags
-from qdqtool.backends.shapes import free_as_one, parse_shapes, profiles
+from qdqtool.backends.shapes import parse_shapes, profiles, usual_shapes
 from qdqtool.buildlog import read as read_log
 from qdqtool.buildlog.diff import compare as compare_logs
 from qdqtool.calibration.samples import open_samples
@@ -158,7 +158,7 @@ def _built(path: Path, folder: Path, recipe: Recipe, shapes: _Shapes, shown: Pro
             (options.min_shapes, options.opt_shapes, options.max_shapes), shapes.given, strict=True
         )
     )
-    usual = free_as_one(inputs)
+    usual = usual_shapes(inputs)
     if shapes.samples:
         first = next(iter(open_samples(shapes.samples, inputs, recipe.samples.preprocess)))
         usual |= {name: array.shape for name, array in first.feeds.items()}

@@ -52,9 +52,9 @@ class Progress:
         """`done` of `total` pieces of the current step are finished."""
         self.show(self._step, done, total)
 
-    def finished(self, step: str, measured: Mapping[str, float], *, fresh: bool) -> None:
+    def finished(self, step: str, measured: Mapping[str, float], *, skipped: bool) -> None:
         """The step has ended."""
-        del measured, fresh
+        del measured, skipped
         self.show(step, 1, 1)
 
 

@@ -43,6 +43,11 @@ def parse_shapes(text: str) -> dict[str, Shape]:
     return shapes
 
 
+def spelled(shapes: Shapes) -> str:
+    """The shapes as `parse_shapes` reads them."""
+    return ",".join(f"{name}:{_spell(shape)}" for name, shape in shapes.items())
+
+
 def profiles(
     inputs: tuple[TensorInfo, ...], low: Shapes, opt: Shapes, high: Shapes, sample_shapes: Shapes
 ) -> tuple[tuple[InputProfile, ...], tuple[str, ...]]:
@@ -78,13 +83,29 @@ def profiles(
     return tuple(made), tuple(notes)
 
 
-def free_as_one(inputs: tuple[TensorInfo, ...]) -> dict[str, Shape]:
-    """The shapes of dynamic inputs with every free dimension 1, for where nobody gives any."""
-    return {
-        info.name: tuple(dim if isinstance(dim, int) else 1 for dim in info.shape)
-        for info in inputs
-        if info.shape is not None and not info.is_static
-    }
+_HEIGHT_WIDTH, _TOKENS = 224, 128
+"""What most pictures and texts are tried with, where a model leaves their size open."""
+_COLOURS = frozenset({1, 3, 4})
+
+
+def usual_shapes(inputs: tuple[TensorInfo, ...]) -> dict[str, Shape]:
+    """A shape for every dynamic input of known rank, to start with; a symbol has one length everywhere.
+
+    The leading dimension is 1. The free height and width of a picture (rank 4 with 1, 3 or 4 channels) are 224, every
+    other free dimension is 128.
+    """
+    lengths: dict[str, int] = {}
+    found: dict[str, Shape] = {}
+    for info in inputs:
+        if info.shape is None or info.is_static:
+            continue
+        is_picture = len(info.shape) == 4 and bool({info.shape[1], info.shape[3]} & _COLOURS)
+        size = _HEIGHT_WIDTH if is_picture else _TOKENS
+        for place, dim in enumerate(info.shape):
+            if isinstance(dim, str):
+                lengths.setdefault(dim, size if place else 1)
+        found[info.name] = tuple(dim if isinstance(dim, int) else lengths[dim] for dim in info.shape)
+    return found
 
 
 def several_profiles(
@@ -107,7 +128,7 @@ def several_profiles(
         first, usual, last = (
             parse_shapes(spelled[number]) if spelled else {} for spelled in (low, opt, high)
         )
-        found, said = profiles(inputs, first, usual, last, {})
+        found, said = profiles(inputs, first, usual, last, usual_shapes(inputs))
         made += [replace(profile, number=number) for profile in found]
         notes += said
     return tuple(made), tuple(dict.fromkeys(notes))

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 from qdqtool.auditing.context import AuditContext, stage
 from qdqtool.backends import BUILDERS
-from qdqtool.backends.shapes import profiles
+from qdqtool.backends.shapes import profiles, usual_shapes
 from qdqtool.cli.engine_files import log_of
 from qdqtool.core.build import BuildRequest
 from qdqtool.core.explore import CostModel
@@ -66,41 +66,24 @@ def gather(wanted: Wanted) -> AuditContext:
 def build(model: Path, folder: Path, sm: str) -> Path:
     """Build the model with TensorRT for RTX; the file of its layer information.
 
-    A free batch dimension is built for 1.
+    Dynamic inputs are built for their usual shapes.
 
     Raises:
-        UsageError: other dimensions are free.
         BuildError: the builder refuses the model.
         MissingPackage: the builder is not installed.
     """
+    from qdqtool.cli.screen import stderr
+
     inputs = load(model).view.inputs
-    usual = {
-        info.name: tuple(
-            1 if place == 0 and isinstance(dim, str) else dim for place, dim in enumerate(info.shape)
-        )
-        for info in inputs
-        if info.shape and not info.is_static
-    }
-    open_ones = sorted(
-        name for name, shape in usual.items() if not all(isinstance(dim, int) for dim in shape)
-    )
-    if open_ones:
-        raise UsageError(
-            f"has free dimensions: {', '.join(open_ones)}",
-            fix="build it with `qdqtool build --opt-shapes`, then pass its layers.txt with --layers",
-            where=str(model),
-        )
-    found, _ = profiles(inputs, {}, {}, {}, {name: _numbers(shape) for name, shape in usual.items()})
+    found, notes = profiles(inputs, {}, {}, {}, usual_shapes(inputs))
+    for note in notes:
+        stderr().print(f"note: {note}", markup=False, highlight=False)
     request = BuildRequest(
         model=model, folder=folder, targets=(f"sm{sm.removeprefix('sm')}",), profiles=found
     )
     plugin: Builder = BUILDERS.load("rtx")
     plugin.build(request)
     return folder / "layers.txt"
-
-
-def _numbers(shape: tuple[int | str, ...]) -> tuple[int, ...]:
-    return tuple(dim for dim in shape if isinstance(dim, int))
 
 
 def _scene(wanted: Wanted, folder: Path | None, path: Path) -> AuditContext:

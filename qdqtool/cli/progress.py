@@ -19,6 +19,7 @@ class RichProgress:
     def __init__(self) -> None:
         self._bars: Progress = progress()
         self._task: TaskID | None = None
+        self._has_heading = False
 
     def __enter__(self) -> RichProgress:
         self._bars.start()
@@ -38,15 +39,18 @@ class RichProgress:
         if self._task is not None:
             self._bars.update(self._task, completed=done, total=total)
 
-    def finished(self, step: str, measured: Mapping[str, float], *, fresh: bool) -> None:
+    def finished(self, step: str, measured: Mapping[str, float], *, skipped: bool) -> None:
         """Replace the bar by one line that stays."""
         if self._task is not None:
             self._bars.remove_task(self._task)
             self._task = None
+        if not self._has_heading:
+            self._has_heading = True
+            stderr().print(f"  {'step':<10}{'time':>8}{'memory, peak':>16}", style="dim", highlight=False)
         cost = f"{measured.get('seconds', 0.0):6.1f} s"
-        peak = f"  {measured['peak_mib']:6.0f} MiB" if "peak_mib" in measured else ""
-        said = "   fresh" if fresh else f"{cost}{peak}"
-        stderr().print(f"  {step:<10}{said}", style="dim" if fresh else "", highlight=False)
+        peak = f"{measured['peak_mib']:12.0f} MiB" if "peak_mib" in measured else ""
+        said = "up to date" if skipped else f"{cost}{peak}"
+        stderr().print(f"  {step:<10}{said}", style="dim" if skipped else "", highlight=False)
 
 
 class Bars:

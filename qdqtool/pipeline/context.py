@@ -5,10 +5,12 @@ from __future__ import annotations
 from functools import cached_property
 from pathlib import Path
 
+from qdqtool.backends import shapes
 from qdqtool.calibration.samples import SampleInput, open_samples
 from qdqtool.core.kinds import PREPARATION
 from qdqtool.core.preparation import Preparation
 from qdqtool.core.protocols import SampleSource
+from qdqtool.core.tensors import TensorInfo
 from qdqtool.graph.load import load
 from qdqtool.graph.model import Model
 from qdqtool.pipeline.folder import RunFolder
@@ -45,7 +47,10 @@ class RunContext:
         """The calibration samples."""
         options = self.recipe.samples
         return open_samples(
-            self._shaped(self.order.samples), self.preparation.inputs, options.preprocess, limit=options.limit
+            self.shaped(self.order.samples, self.preparation.inputs),
+            self.preparation.inputs,
+            options.preprocess,
+            limit=options.limit,
         )
 
     @cached_property
@@ -53,7 +58,7 @@ class RunContext:
         """The evaluation samples, with labels where there are any."""
         spec = self.order.eval_samples or self.order.samples
         return open_samples(
-            self._shaped(spec),
+            self.shaped(spec, self.preparation.inputs),
             self.preparation.inputs,
             self.recipe.samples.preprocess,
             labels=self.order.labels,
@@ -69,13 +74,15 @@ class RunContext:
         """
         _ = self.samples, self.evaluation
 
-    def _shaped(self, samples: SampleInput) -> SampleInput:
+    def shaped(self, samples: SampleInput, inputs: tuple[TensorInfo, ...]) -> SampleInput:
         """Random samples of a dynamic model have the usual shapes of the engine, unless they bring their own."""
         if not isinstance(samples, str):
             return samples
-        usual = self.recipe.build.opt_shapes
         is_shapeless = samples.startswith("random") and "," not in samples
-        if not usual or not is_shapeless or Path(samples).exists():
+        if not is_shapeless or Path(samples).exists():
+            return samples
+        usual = self.recipe.build.opt_shapes or shapes.spelled(shapes.usual_shapes(inputs))
+        if not usual:
             return samples
         words, bracket, part = samples.partition("[")
         return f"{words},{usual}{bracket}{part}"

@@ -45,7 +45,7 @@ STEPS = Artefact(kind="steps", schema=1, type=Footprints)
 
 
 class RunFolder:
-    """The files of one run; a step is fresh when what it depends on and what it wrote are unchanged."""
+    """The files of one run; a step is up to date when what it depends on and what it wrote are unchanged."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -105,7 +105,7 @@ class RunFolder:
         """Record that `step` has finished."""
         STEPS.write(self / "steps.json", Footprints(steps={**self.footprints(), step: footprint}))
 
-    def is_fresh(self, step: str, key: str) -> bool:
+    def is_up_to_date(self, step: str, key: str) -> bool:
         """Whether `step` has run with this key and its files are as it left them."""
         footprint = self.footprints().get(step)
         if footprint is None or footprint.key != key:

@@ -1,4 +1,4 @@
-"""What the straight line is asked to do, and whom it tells how it goes."""
+"""What a run is asked to do, and who is told how it goes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qdqtool.core.recipe import Recipe
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunRequest:
-    """One run, please.
+    """One run.
 
     Attributes:
         model: the float ONNX file.
@@ -24,6 +24,7 @@ class RunRequest:
         out: the run folder.
         cache: folder of finished builds by digest, or None.
         histograms: a histograms.npz of the same model and samples that spares the collection, or None.
+        calibration_cache: the cache whose scales the float model gets, or None.
     """
 
     model: Path
@@ -34,10 +35,11 @@ class RunRequest:
     out: Path
     cache: Path | None = None
     histograms: Path | None = None
+    calibration_cache: Path | None = None
 
 
 class ProgressListener(Protocol):
-    """Somebody who wants to know how far the work is."""
+    """Is told how far the work is."""
 
     def started(self, step: str) -> None:
         """The step begins."""
@@ -45,18 +47,18 @@ class ProgressListener(Protocol):
     def progressed(self, done: int, total: int | None) -> None:
         """`done` of `total` pieces of the current step are finished."""
 
-    def finished(self, step: str, measured: Mapping[str, float], *, fresh: bool) -> None:
-        """The step has ended; `fresh` when its files were up to date and nothing was done."""
+    def finished(self, step: str, measured: Mapping[str, float], *, skipped: bool) -> None:
+        """The step has ended; `skipped` when its files were up to date and nothing was done."""
 
 
 class NullProgress:
-    """A listener who is not interested."""
+    """A listener that does nothing."""
 
     def started(self, step: str) -> None:
-        """Nothing is said."""
+        """Do nothing."""
 
     def progressed(self, done: int, total: int | None) -> None:
-        """Nothing is said."""
+        """Do nothing."""
 
-    def finished(self, step: str, measured: Mapping[str, float], *, fresh: bool) -> None:
-        """Nothing is said."""
+    def finished(self, step: str, measured: Mapping[str, float], *, skipped: bool) -> None:
+        """Do nothing."""

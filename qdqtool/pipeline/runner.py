@@ -46,7 +46,8 @@ class Step:
     outside: Callable[[RunContext], Mapping[str, str]] = lambda _: {}
 
 
-def _model(work: RunContext) -> Mapping[str, str]:
+def model_digest(work: RunContext) -> Mapping[str, str]:
+    """The model that was given."""
     return {"model": digest_file(work.order.model), "name": work.order.model.name}
 
 
@@ -77,7 +78,7 @@ LINE = (
         reads=(),
         writes=("model.prepared.onnx", "preparation.json"),
         obeys=("prepare",),
-        outside=_model,
+        outside=model_digest,
     ),
     Step(
         name="place",
@@ -179,7 +180,7 @@ _TIMED = frozenset({"build.log", "log.json"})
 
 
 def start(order: RunRequest, last: str, listener: ProgressListener | None = None) -> RunContext:
-    """Do the line up to the step `last`; whoever finds another run at work in the folder waits for it."""
+    """Do the line up to the step `last`; blocks until other runs in this folder have finished."""
     folder = RunFolder(order.out)
     with folder.locked(wait=True):
         work = RunContext(order, folder, listener or NullProgress())
@@ -204,7 +205,7 @@ def run(
         write_text(folder / "recipe.yaml", recipes.dump(order.recipe))
         for step in course:
             _do(step, work)
-            if step.name == "prepare":
+            if "preparation.json" in step.writes:
                 work.open_samples()
         write_text(folder / "provenance.json", provenance(work))
         return REPORT.read(folder / "report.json")
@@ -240,8 +241,8 @@ def _do(step: Step, work: RunContext) -> None:
     work.listener.started(step.name)
     known = work.folder.footprints().get(step.name)
     key = _key(step, work)
-    if known is not None and work.folder.is_fresh(step.name, key):
-        work.listener.finished(step.name, known.measured, fresh=True)
+    if known is not None and work.folder.is_up_to_date(step.name, key):
+        work.listener.finished(step.name, known.measured, skipped=True)
         return
     with Meter() as meter:
         extra = step.act(work)
@@ -251,7 +252,7 @@ def _do(step: Step, work: RunContext) -> None:
     measured = {**meter.measured, **extra}
     outputs = {name: digest_file(work.path(name)) for name in written}
     work.folder.remember(step.name, StepRecord(key=key, outputs=outputs, measured=measured))
-    work.listener.finished(step.name, measured, fresh=False)
+    work.listener.finished(step.name, measured, skipped=False)
 
 
 def _key(step: Step, work: RunContext) -> str:

@@ -27,15 +27,19 @@ def test_a_model_alone_is_built_and_judged(tmp_path: Path, capsys: pytest.Captur
     assert sorted(path.name for path in tmp_path.iterdir()) == ["digits.qdq.onnx"]
 
 
-def test_free_dimensions_beyond_the_batch_need_shapes(
+@pytest.mark.rtx
+def test_free_dimensions_are_built_for_usual_shapes_and_that_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    pytest.importorskip("tensorrt_rtx", reason="building needs the extra rtx")
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 3, "h", "w"]) for name in "xy"]
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", values[:1], values[1:])
     model = tmp_path / "free.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), model)
-    assert cli(["audit", str(model)]) == 2
-    assert "--opt-shapes" in capsys.readouterr().err
+    assert cli(["audit", str(model)]) == 0
+    assert "built for 1x3x224x224" in capsys.readouterr().err
+    assert cli(["build", str(model), "--out", str(tmp_path / "built")]) == 0
+    assert "built for 1x3x224x224" in capsys.readouterr().err
 
 
 @pytest.mark.rtx

@@ -63,7 +63,6 @@ def test_build_says_in_one_line_what_it_made(tmp_path: Path, capsys: pytest.Capt
         pytest.param(["--builder", "rxt"], 2, "did you mean 'rtx'", id="misspelled builder"),
         pytest.param(["--min-shapes", "x=1"], 2, "cannot read the shapes", id="misspelled shapes"),
         pytest.param(["--min-shapes", "z:1"], 2, "no input 'z'", id="an input nobody has"),
-        pytest.param([], 2, "is dynamic and has no shape", id="no shapes for a dynamic model"),
     ],
 )
 def test_mistakes_end_with_their_exit_code_and_a_fix(

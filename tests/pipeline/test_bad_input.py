@@ -66,7 +66,6 @@ MODELS: list[tuple[str, Callable[[], bytes], str, int]] = [
     ("external data missing", lambda: with_external("absent.bin"), "absent.bin", 5),
     ("external data outside", lambda: with_external("../../etc/passwd"), "outside", 5),
     ("external data absolute", lambda: with_external("/etc/passwd"), "/etc/passwd", 5),
-    ("Q/DQ already there", with_qdq, "quantized operators already", 2),
 ]
 
 
@@ -76,6 +75,16 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[i
     assert "Traceback" not in said
     assert "fix:" in said
     return code, said
+
+
+def test_calibrating_a_model_that_has_qdq_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = tmp_path / "model.onnx"
+    model.write_bytes(with_qdq())
+    got, said = refused(["calibrate", str(model), "--samples", "random:1"], capsys)
+    assert got == 2
+    assert "quantized operators already" in said
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The straight line on the embedded example: its contract, its freshness, its honesty."""
+"""The pipeline on the embedded example: its contract, its resumption, its honesty."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_second_run_does_nothing_and_says_so(folder: Path, capsys: pytest.Capt
     before = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.onnx")}
     assert cli(arguments(folder)) == 0
     assert {path.name: path.stat().st_mtime_ns for path in folder.glob("*.onnx")} == before
-    assert capsys.readouterr().err.count("fresh") >= 10
+    assert capsys.readouterr().err.count("up to date") >= 10
 
 
 def test_a_change_repeats_only_what_depends_on_it(
@@ -88,9 +88,9 @@ def test_a_change_repeats_only_what_depends_on_it(
     shutil.copytree(folder, copy)
     assert cli(arguments(copy, "--set", "calibrate.method=max")) == 0
     said = {line.split()[0]: line for line in capsys.readouterr().err.splitlines() if line.strip()}
-    assert "fresh" in said["collect"]
-    assert "fresh" not in said["calibrate"]
-    assert "fresh" not in said["build"]
+    assert "up to date" in said["collect"]
+    assert "up to date" not in said["calibrate"]
+    assert "up to date" not in said["build"]
 
 
 def test_a_damaged_file_is_made_again(folder: Path, tmp_path: Path) -> None:

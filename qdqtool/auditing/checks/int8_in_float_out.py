@@ -14,6 +14,7 @@ from qdqtool.auditing.context import AuditContext
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import Severity
+from qdqtool.trt.ops import QDQ
 
 _GENERATED = frozenset({"kgen", "runtime_fusion"})
 
@@ -64,7 +65,7 @@ def _fix(scene: AuditContext, readers: list[EngineLayer]) -> str:
 def _computes(scene: AuditContext, name: str) -> bool:
     """Whether an ONNX node does more than quantize; without a model every node that a layer names counts."""
     node = scene.view.by_name.get(name) if scene.view is not None else None
-    return scene.view is None or (node is not None and node.op not in {"QuantizeLinear", "DequantizeLinear"})
+    return scene.view is None or (node is not None and node.op not in QDQ)
 
 
 def _named(readers: list[EngineLayer]) -> str:

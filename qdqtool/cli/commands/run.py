@@ -1,33 +1,61 @@
-"""Do the whole line: from a float ONNX model and samples to an audited INT8 engine and a report.
+"""Do the whole pipeline: from an ONNX model to an audited INT8 engine and a report.
 
-Finished steps are kept in the run folder; the same command again goes on where files are no longer fresh.
+A float model is prepared, placed, calibrated, given Q/DQ, built, audited and compared with itself. A model that has
+Q/DQ already is linted, repaired, predicted, built, audited and compared with its float form; a float model with
+`--calibration-cache` becomes such a model first. Without `--samples` random ones are taken: placement, engine and audit
+are as they would be, ranges and accuracy mean nothing.
+
+Finished steps are kept in the run folder; the same command again goes on where files are not up to date.
+
+    qdqtool run model.onnx
+    qdqtool run model.onnx --samples images/ --labels labels.tsv --recipe conv-int8 --out runs/first
+    qdqtool run quantized.onnx --samples inputs.npz
+    qdqtool run model.onnx --calibration-cache calibration.cache --samples inputs.npz
 """
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qdqtool.cli.targets import TARGET_HELP
+
+if TYPE_CHECKING:
+    from qdqtool.core.report import Report
+    from qdqtool.pipeline.request import RunRequest
+
+_RANDOM = "random:16"
+
 
 def run(
-    model: Annotated[Path, typer.Argument(help="Float ONNX model.")],
+    model: Annotated[Path, typer.Argument(help="ONNX model, float or with Q/DQ.")],
     samples: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="Calibration samples: .npz, .npy, folder, Polygraphy .json, module:function, random:16."
         ),
-    ],
-    out: Annotated[Path, typer.Option(help="Run folder.")],
-    recipe: Annotated[str, typer.Option(help="Shipped recipe or .yaml file.")] = "conv-int8",
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Run folder; default: runs/NAME of the model.")
+    ] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option("--recipe", "-r", help="Shipped recipe or .yaml file; default: conv-int8."),
+    ] = None,
     eval_samples: Annotated[str | None, typer.Option(help="Evaluation samples; default: --samples.")] = None,
     labels: Annotated[str | None, typer.Option(help="Class indices of the evaluation samples.")] = None,
+    calibration_cache: Annotated[
+        Path | None, typer.Option(help="Take the ranges of this TensorRT or onnxruntime cache.")
+    ] = None,
     changes: Annotated[
         list[str] | None,
         typer.Option("--set", help="Change one value of the recipe: place.first_layer=float."),
     ] = None,
+    builder: Annotated[str | None, typer.Option(help="Which builder: a backend's name.")] = None,
+    target: Annotated[str | None, typer.Option(help=TARGET_HELP)] = None,
     sm: Annotated[str | None, typer.Option(help="GPU architectures to build for: 86,89.")] = None,
     min_shapes: Annotated[str, typer.Option(help="Smallest shapes: input:1x3x224x224,other:1x8.")] = "",
     opt_shapes: Annotated[str, typer.Option(help="Usual shapes.")] = "",
@@ -40,36 +68,79 @@ def run(
         bool, typer.Option("--json", help="Print report.json instead of the summary.")
     ] = False,
 ) -> int:
-    """Do the whole line: float ONNX model and samples in, audited INT8 engine and report out."""
+    """Do the whole pipeline: an ONNX model in, an audited INT8 engine and a report out."""
     from qdqtool.cli.options import load_recipe
     from qdqtool.cli.progress import RichProgress
-    from qdqtool.cli.screen import stdout
-    from qdqtool.cli.verdict import exit_code
+    from qdqtool.cli.screen import stderr, stdout
+    from qdqtool.cli.verdict import check_severity, exit_code
+    from qdqtool.graph.find import quantized_ops
+    from qdqtool.graph.load import load
     from qdqtool.pipeline import runner
     from qdqtool.pipeline.request import RunRequest
+    from qdqtool.pipeline.third_party import QDQ_LINE
     from qdqtool.report import terminal
 
+    if fail_on is not None:
+        check_severity(fail_on)
     shapes = {"min_shapes": min_shapes, "opt_shapes": opt_shapes, "max_shapes": max_shapes}
     typed = [f"build.{name}='{value}'" for name, value in shapes.items() if value]
     typed += [f"build.sm=[{sm}]"] if sm else []
+    typed += [f"build.builder={builder}"] if builder else []
+    typed += [f"place.target='{target}'"] if target else []
     typed += [f"audit.fail_on={fail_on}"] if fail_on else []
+    is_quantized = calibration_cache is not None or bool(quantized_ops(load(model)))
     order = RunRequest(
         model=model,
-        recipe=load_recipe(recipe, [*(changes or ()), *typed]),
-        samples=samples,
+        recipe=load_recipe(
+            recipe or ("third-party-qdq" if is_quantized else "conv-int8"), [*(changes or ()), *typed]
+        ),
+        samples=samples or _RANDOM,
         eval_samples=eval_samples,
         labels=labels,
-        out=out,
+        out=out or Path("runs") / model.stem,
         cache=build_cache,
+        calibration_cache=calibration_cache,
     )
-    with RichProgress() as narrator:
-        report = runner.run(order, narrator)
+    if samples is None:
+        stderr().print(
+            "no --samples: random ones are taken. Placement, engine and audit are right; ranges and accuracy mean "
+            "nothing, so do not deploy this engine",
+            style="yellow",
+            highlight=False,
+        )
+    with RichProgress() as progress:
+        report = runner.run(order, progress, course=QDQ_LINE if is_quantized else runner.LINE)
     if as_json:
-        sys.stdout.write((out / "report.json").read_text("utf-8"))
+        sys.stdout.write((order.out / "report.json").read_text("utf-8"))
     else:
         terminal.render(report, stdout())
-        stdout().print(f"page: {out / 'report.html'}", markup=False, highlight=False)
+        stdout().print(f"page: {order.out / 'report.html'}", markup=False, highlight=False)
+        stdout().print("next:", highlight=False)
+        for line in _next(order, report, has_samples=samples is not None):
+            stdout().print(f"  {line}", markup=False, highlight=False)
     return exit_code(report, order.recipe)
+
+
+def _next(order: RunRequest, report: Report, *, has_samples: bool) -> list[str]:
+    """The three commands that are most worth typing now."""
+    from shlex import quote
+
+    given = str(order.eval_samples or order.samples) if has_samples else "DATA"
+    folder, model, samples = quote(str(order.out)), quote(str(order.model)), quote(given)
+    commands = []
+    if not has_samples:
+        commands.append(f"qdqtool run {model} --samples DATA --out {folder}")
+    if report.fallbacks or report.findings:
+        commands.append(f"qdqtool fix {folder} --samples {samples}")
+        codes = sorted({finding.code for finding in report.findings})
+        commands += [f"qdqtool explain {codes[0]}"] if codes else []
+    qdq = quote(str(order.out / "model.qdq.onnx"))
+    commands += [
+        f"qdqtool sensitivity {qdq} --samples {samples}",
+        f"qdqtool engine show {quote(str(order.out / 'layers.json'))}",
+        f"qdqtool place {quote(str(order.out / 'model.prepared.onnx'))}",
+    ]
+    return commands[:3]
 
 
 PLUGIN = run

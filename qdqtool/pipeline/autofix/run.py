@@ -11,7 +11,7 @@ from math import isinf
 from pathlib import Path
 
 from qdqtool.backends.flags import split_flags
-from qdqtool.backends.shapes import parse_shapes, profiles
+from qdqtool.backends.shapes import parse_shapes, profiles, usual_shapes
 from qdqtool.buildlog import read as read_log
 from qdqtool.calibration.samples import SampleInput, open_samples
 from qdqtool.core.build import BuildRequest, InputProfile
@@ -188,7 +188,9 @@ def _profiles(
         parse_shapes(options.min_shapes),
         parse_shapes(options.opt_shapes),
         parse_shapes(options.max_shapes),
-        {name: array.shape for name, array in first.feeds.items()} if first else {},
+        {name: array.shape for name, array in first.feeds.items()}
+        if first
+        else usual_shapes(draft.reference.view.inputs),
     )
 
 

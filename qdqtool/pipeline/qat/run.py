@@ -135,7 +135,7 @@ def _train(network: Network, order: QatOrder, data: _Data, listener: ProgressLis
     listener.started("train")
     trained = network.fit(start, order.out, key, listener.progressed)
     seconds = sum(epoch.seconds or 0.0 for epoch in trained.epochs)
-    listener.finished("train", {"seconds": seconds}, fresh=False)
+    listener.finished("train", {"seconds": seconds}, skipped=False)
     return trained
 
 
@@ -176,5 +176,5 @@ class _Prefixed:
     def progressed(self, done: int, total: int | None) -> None:
         self.listener.progressed(done, total)
 
-    def finished(self, step: str, measured: Any, *, fresh: bool) -> None:
-        self.listener.finished(f"{self.name}: {step}", measured, fresh=fresh)
+    def finished(self, step: str, measured: Any, *, skipped: bool) -> None:
+        self.listener.finished(f"{self.name}: {step}", measured, skipped=skipped)

@@ -1,0 +1,214 @@
+"""The pipeline of a model that is quantized already: lint, repair, predict, build, parse, engine, audit, compare, report.
+
+Takes a Q/DQ model of any origin, or a float model with a calibration cache, which becomes a Q/DQ model first. The float
+model that accuracy is compared with is what remains when all Q/DQ are taken out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from qdqtool.auditing.context import stage
+from qdqtool.auditing.run import examine
+from qdqtool.calibration.caches import read_cache
+from qdqtool.calibration.samples import open_samples
+from qdqtool.core.kinds import (
+    ACCURACY,
+    AUDIT,
+    BUILD,
+    ENGINE,
+    LINT,
+    LOG,
+    PREDICTION,
+    PREPARATION,
+    REPAIR,
+    REPORT,
+)
+from qdqtool.core.preparation import Preparation
+from qdqtool.engine.view import view as view_engine
+from qdqtool.graph.load import load
+from qdqtool.graph.save import save
+from qdqtool.graph.unquantize import unquantize
+from qdqtool.io.files import digest_file, write_text
+from qdqtool.pipeline import caches, steps
+from qdqtool.pipeline.context import RunContext
+from qdqtool.pipeline.repair import RepairRequest, mend
+from qdqtool.pipeline.runner import LINE, Step, model_digest
+from qdqtool.pipeline.steps import Measured
+from qdqtool.placement.lint import lint as find_mistakes
+from qdqtool.placement.predict.run import predict as foresee
+from qdqtool.report.assemble import Material, assemble
+from qdqtool.report.html import render
+
+GIVEN = "model.given.onnx"
+"""The Q/DQ model as it came, or as it was made of a cache."""
+
+
+def take(work: RunContext) -> Measured:
+    """Keep the model as it came; a calibration cache becomes Q/DQ nodes."""
+    order = work.order
+    if order.calibration_cache is None:
+        save(load(order.model), work.path(GIVEN))
+        return {}
+    cache = read_cache(order.calibration_cache)
+    typed = order.samples if isinstance(order.samples, str) else ""
+    samples = "" if typed.startswith("random") else typed
+    model, notes = caches.to_qdq(order.model, cache, order.recipe, samples)
+    save(model, work.path(GIVEN))
+    return {"notes": float(len(notes))}
+
+
+def lint(work: RunContext) -> Measured:
+    """Say what is wrong with the model as it came."""
+    found = find_mistakes(work.model(GIVEN), work.recipe.placing.builder)
+    LINT.write(work.path("lint.json"), found)
+    return {"findings": float(len(found.findings))}
+
+
+def repair(work: RunContext) -> Measured:
+    """Make the model legal and fast; keep the float model behind it."""
+    request = RepairRequest(
+        model=work.path(GIVEN),
+        out=work.path("model.qdq.onnx"),
+        samples=work.shaped(work.order.samples, work.model(GIVEN).view.inputs),
+        labels=work.order.labels,
+        recipe=work.recipe,
+    )
+    report = mend(request, work.listener.progressed)
+    REPAIR.write(work.path("repair.json"), replace(report, model=work.order.model.name))
+    repaired = load(work.path("model.qdq.onnx"))
+    plain = unquantize(repaired, (node.name for node in repaired.view.nodes))
+    save(plain, work.path("model.prepared.onnx"))
+    preparation = Preparation(
+        model=work.order.model.name,
+        digest=digest_file(work.order.model),
+        inputs=plain.view.inputs,
+        outputs=plain.view.outputs,
+        notes=report.notes,
+    )
+    PREPARATION.write(work.path("preparation.json"), preparation)
+    return {"changes": float(len(report.changes))}
+
+
+def predict(work: RunContext) -> Measured:
+    """Say what TensorRT will make of the repaired model."""
+    PREDICTION.write(
+        work.path("prediction.json"), foresee(work.model("model.qdq.onnx"), work.recipe.placing.builder)
+    )
+    return {}
+
+
+def audit(work: RunContext) -> Measured:
+    """Give every compute node a verdict; no placement of ours says what was asked for, the Q/DQ do."""
+    context = stage(
+        ENGINE.read(work.path("layers.json")),
+        work.model(steps.built_model(work)).view,
+        targets=BUILD.read(work.path("build.json")).targets,
+    )
+    runs = LOG.read(work.path("log.json")).runs
+    result = examine(
+        replace(context, log=runs[-1] if runs else None),
+        float_view=work.model("model.prepared.onnx").view,
+        ignore=work.recipe.audit.ignore,
+    )
+    AUDIT.write(work.path("findings.json"), result)
+    return {}
+
+
+def report(work: RunContext) -> Measured:
+    """Put everything together for a person and for scripts."""
+    built = BUILD.read(work.path("build.json"))
+    repaired = REPAIR.read(work.path("repair.json"))
+    layers = ENGINE.read(work.path("layers.json"))
+    made = f"; made by {repaired.origin}" if repaired.origin else ""
+    material = Material(
+        model_name=work.preparation.model,
+        build=built,
+        engine=layers,
+        view=view_engine(layers),
+        log=LOG.read(work.path("log.json")),
+        audit=AUDIT.read(work.path("findings.json")),
+        comparison=ACCURACY.read(work.path("accuracy.json")),
+        notes=(
+            f"the model came with Q/DQ{made}: repair made {len(repaired.changes)} changes (repair.json)",
+            *work.preparation.notes,
+            *built.notes,
+        ),
+    )
+    result = assemble(material)
+    REPORT.write(work.path("report.json"), result)
+    write_text(work.path("report.html"), render(result))
+    return {}
+
+
+def _origin(work: RunContext) -> Mapping[str, str]:
+    cache = work.order.calibration_cache
+    return {**model_digest(work), **({} if cache is None else {"calibration cache": digest_file(cache)})}
+
+
+def _samples(work: RunContext) -> Mapping[str, str]:
+    inputs = work.model(GIVEN).view.inputs
+    opened = open_samples(
+        work.shaped(work.order.samples, inputs),
+        inputs,
+        work.recipe.samples.preprocess,
+        labels=work.order.labels,
+    )
+    return {"samples": opened.digest}
+
+
+_BY_NAME = {step.name: step for step in LINE}
+QDQ_LINE = (
+    Step(
+        name="take",
+        act=take,
+        reads=(),
+        writes=(GIVEN,),
+        obeys=("prepare", "place", "calibrate", "insert"),
+        outside=_origin,
+    ),
+    Step(name="lint", act=lint, reads=(GIVEN,), writes=("lint.json",), obeys=("place", "build")),
+    Step(
+        name="repair",
+        act=repair,
+        reads=(GIVEN,),
+        writes=("model.qdq.onnx", "model.prepared.onnx", "repair.json", "preparation.json"),
+        obeys=("samples", "compare"),
+        outside=_samples,
+    ),
+    Step(
+        name="predict",
+        act=predict,
+        reads=("model.qdq.onnx",),
+        writes=("prediction.json",),
+        obeys=("place", "build"),
+    ),
+    _BY_NAME["build"],
+    _BY_NAME["parse"],
+    _BY_NAME["engine"],
+    Step(
+        name="audit",
+        act=audit,
+        reads=("model.prepared.onnx", "layers.json", "log.json", "build.json"),
+        writes=("findings.json",),
+        obeys=("audit",),
+        outside=_BY_NAME["audit"].outside,
+    ),
+    _BY_NAME["compare"],
+    Step(
+        name="report",
+        act=report,
+        reads=(
+            "preparation.json",
+            "repair.json",
+            "build.json",
+            "log.json",
+            "layers.json",
+            "findings.json",
+            "accuracy.json",
+        ),
+        writes=("report.json", "report.html"),
+    ),
+)
+"""The steps; those that do not depend on how the Q/DQ came into the model are the same as of a float model."""

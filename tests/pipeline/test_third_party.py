@@ -1,0 +1,94 @@
+"""`qdqtool run` takes what people bring: Q/DQ models, calibration caches, and models without samples."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+import qdqtool
+from qdqtool.backends.shapes import usual_shapes
+from qdqtool.cli.app import run as cli
+from qdqtool.core.dtypes import DType
+from qdqtool.core.tensors import TensorInfo
+from qdqtool.graph.find import quantized_ops
+from qdqtool.graph.load import load
+
+DIGITS = Path(__file__).resolve().parents[2] / "recipes" / "examples" / "digits"
+SAMPLES = f"{DIGITS / 'calibration.npz'}[:8]"
+pytest.importorskip("tensorrt_rtx", reason="building needs the extra rtx")
+pytestmark = pytest.mark.rtx
+
+
+@pytest.fixture(scope="module")
+def quantized(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Q/DQ model of the digits network."""
+    path = tmp_path_factory.mktemp("given") / "given.onnx"
+    qdqtool.quantize(DIGITS / "digits.onnx", SAMPLES, path)
+    return path
+
+
+def report_of(folder: Path) -> dict:
+    return json.loads((folder / "report.json").read_text("utf-8"))["data"]
+
+
+def test_a_model_with_qdq_is_linted_repaired_predicted_built_audited_and_compared(
+    quantized: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["run", str(quantized), "--samples", SAMPLES, "--out", str(tmp_path / "out")]
+    assert cli(words) == 0
+    kinds = ["lint", "repair", "prediction", "build", "findings", "accuracy", "report", "provenance"]
+    assert all((tmp_path / "out" / f"{kind}.json").is_file() for kind in kinds)
+    data = report_of(tmp_path / "out")
+    assert data["summary"]["nodes_int8"] == data["summary"]["nodes_total"] > 0
+    assert data["summary"]["model"] == "given.onnx"
+    assert not quantized_ops(load(tmp_path / "out" / "model.prepared.onnx"))
+    capsys.readouterr()
+    assert cli(words) == 0
+    assert capsys.readouterr().err.count("up to date") == 10
+
+
+def test_the_commands_that_are_printed_for_after_a_run_work(
+    quantized: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli(["run", str(quantized), "--samples", SAMPLES, "--out", str(tmp_path / "out")]) == 0
+    lines = capsys.readouterr().out.partition("next:\n")[2].splitlines()
+    assert 0 < len(lines) <= 3
+    for line in lines:
+        program, *words = shlex.split(line)
+        assert program == "qdqtool"
+        assert cli(words) == 0, line
+
+
+def test_a_calibration_cache_beside_a_float_model_becomes_an_engine(quantized: Path, tmp_path: Path) -> None:
+    model, cache = tmp_path / "plain.onnx", tmp_path / "calibration.cache"
+    made = ["--model", str(model), "--out", str(cache), "--trt", "10.3"]
+    assert cli(["cache", "from-qdq", str(quantized), *made]) == 0
+    words = ["--calibration-cache", str(cache), "--samples", SAMPLES, "--out", str(tmp_path / "out")]
+    assert cli(["run", str(model), *words]) == 0
+    data = report_of(tmp_path / "out")
+    assert data["summary"]["nodes_int8"] > 0
+
+
+def test_without_samples_a_run_says_what_it_cannot_tell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli(["run", str(DIGITS / "digits.onnx")]) == 0
+    shown = capsys.readouterr()
+    assert "ranges and accuracy mean nothing" in " ".join(shown.err.split())
+    assert (tmp_path / "runs" / "digits" / "report.html").is_file()
+    assert "memory, peak" in shown.err
+
+
+def test_one_symbol_has_one_length_and_pictures_have_the_size_of_pictures() -> None:
+    infos = (
+        TensorInfo(name="ids", dtype=DType.INT64, shape=("n", "s")),
+        TensorInfo(name="mask", dtype=DType.INT64, shape=("n", "s")),
+        TensorInfo(name="image", dtype=DType.FLOAT32, shape=("n", 3, "h", "w")),
+        TensorInfo(name="fixed", dtype=DType.FLOAT32, shape=(2, 2)),
+    )
+    found = usual_shapes(infos)
+    assert found == {"ids": (1, 128), "mask": (1, 128), "image": (1, 3, 224, 224)}
