@@ -23,7 +23,8 @@ _GROWTH = 4 << 20
 def fold_constants(model: Model) -> Model:
     """The same model with every node computed whose inputs are constants, and Shape of a static tensor too.
 
-    Kept as they are: Q/DQ nodes, random operators, control flow, anything outside the default domain, values whose
+    Kept as they are: what an If decides on (onnxruntime would put the branch in the place of the If before it knows
+    the types behind it, and refuse some models that it runs otherwise), Q/DQ nodes, random operators, control flow, anything outside the default domain, values whose
     size is unknown beforehand or that grow by more than 4 MiB, and arithmetic that divides by zero.
     """
     total = 0
@@ -44,9 +45,9 @@ def fold_constants(model: Model) -> Model:
 def _sweep(edit: Edit, model: Model) -> int:
     """One pass in graph order; returns how many nodes became constants."""
     gone = []
-    outputs = {value.name for value in edit.outputs}
+    stay = {value.name for value in edit.outputs} | _decisive(edit)
     for node in edit.nodes:
-        if not computable(node) or any(name in outputs for name in node.output):
+        if not computable(node) or any(name in stay for name in node.output):
             continue
         values = _known_shape(node, model)
         names = {name for name in node.input if name}
@@ -59,6 +60,19 @@ def _sweep(edit: Edit, model: Model) -> int:
             gone.append(node)
     edit.remove(gone)
     return len(gone)
+
+
+def _decisive(edit: Edit) -> set[str]:
+    """All tensors that the condition of an If depends on."""
+    makers = edit.producers()
+    waiting = [node.input[0] for node in edit.nodes if node.op_type == "If"]
+    found: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name not in found and name in makers:
+            found.add(name)
+            waiting.extend(makers[name].input)
+    return found
 
 
 def _known_shape(node: onnx.NodeProto, model: Model) -> dict[str, NDArray[Any]] | None:

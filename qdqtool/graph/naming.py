@@ -8,7 +8,11 @@ import onnx
 
 
 def name_nodes(nodes: Iterable[onnx.NodeProto]) -> int:
-    """Name unnamed nodes `<op>_<output>` and number repeated names; returns how many changed."""
+    """Name unnamed nodes and number repeated names; returns how many changed.
+
+    Nodes without a name are called `node_of_<first output>`, as TensorRT's parser calls them in logs and layer
+    information, so that an engine built from the file itself can be joined with the model.
+    """
     nodes = tuple(nodes)
     taken = {node.name for node in nodes if node.name}
     seen: set[str] = set()
@@ -17,7 +21,7 @@ def name_nodes(nodes: Iterable[onnx.NodeProto]) -> int:
         if node.name and node.name not in seen:
             seen.add(node.name)
             continue
-        wish = node.name or f"{node.op_type}_{next(filter(None, node.output), 'nothing')}"
+        wish = node.name or f"node_of_{next(filter(None, node.output), node.op_type)}"
         node.name = unique(wish, taken)
         taken.add(node.name)
         seen.add(node.name)

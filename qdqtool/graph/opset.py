@@ -11,11 +11,14 @@ from qdqtool.errors import InputFileError
 from qdqtool.graph.onnx_io.passes import PassExceeded, PassRefused, run_pass
 from qdqtool.graph.read import default_opset
 from qdqtool.graph.skeleton import restore, skeleton
+from qdqtool.graph.walk import parts
 
 LOWEST = 13
 """First opset whose QuantizeLinear and DequantizeLinear have a channel axis."""
 HALF_SCALES = 19
 """First opset whose QuantizeLinear and DequantizeLinear take FP16 scales."""
+_SCAN_WITHOUT_BATCH = 9
+"""First opset whose Scan has no batch dimension and no lengths; onnx's converter leaves the node as it is."""
 _RAISED = "opset raised from"
 
 
@@ -33,6 +36,14 @@ def raise_opset(proto: onnx.ModelProto, target: int, path: Path) -> tuple[onnx.M
     opset = default_opset(proto)
     if opset >= target:
         return proto, None
+    if opset < _SCAN_WITHOUT_BATCH and any(
+        isinstance(part, onnx.NodeProto) and part.op_type == "Scan" for part in parts(proto.graph)
+    ):
+        raise InputFileError(
+            f"holds a Scan of opset {opset}, whose inputs have a batch dimension that newer opsets do not know",
+            fix=f"export the model again with opset {target} or newer",
+            where=str(path),
+        )
     light, heavy = skeleton(proto)
     light.ir_version = max(light.ir_version, 4)
     try:

@@ -20,6 +20,8 @@ from qdqtool.io.files import unreadable
 
 _PROTOBUF_LIMIT = (1 << 31) - 1
 _HEAD = 512
+_DEFAULT = frozenset({"", "ai.onnx"})
+_ANY_OPSET = 17
 _AGAIN = "export or copy the model again"
 
 
@@ -40,6 +42,8 @@ def _checked(path: Path) -> onnx.ModelProto:
             "holds no nodes", fix="pass an ONNX model with at least one node", where=str(path)
         )
     newest = onnx.defs.onnx_opset_version()
+    if not default_opset(proto) and not any(node.domain in _DEFAULT for node in proto.graph.node):
+        proto.opset_import.add(version=_ANY_OPSET)  # only operators of other domains, such as ai.onnx.ml
     opset = default_opset(proto)
     if not 0 < opset <= newest:
         what = f"uses opset {opset}" if opset else "says no opset"
@@ -67,7 +71,7 @@ def _check_parts(proto: onnx.ModelProto, path: Path) -> None:
 
 def default_opset(proto: onnx.ModelProto) -> int:
     """Version of the default operator set; 0 where none is named."""
-    return max((entry.version for entry in proto.opset_import if entry.domain in {"", "ai.onnx"}), default=0)
+    return max((entry.version for entry in proto.opset_import if entry.domain in _DEFAULT), default=0)
 
 
 def _head(path: Path) -> bytes:

@@ -17,8 +17,13 @@ import pytest
 
 from qdqtool.backends import BUILDERS
 from qdqtool.backends.targets import target_of
+from qdqtool.cli.app import run
 from qdqtool.core.build import BuildCost, BuildProgress, BuildRequest, BuildResult, InputProfile
+from qdqtool.engine.read import read as read_layers
 from qdqtool.errors import BuildError, InputFileError, QdqError, UsageError
+from qdqtool.graph.load import load
+from qdqtool.trt.join import join
+from tests import models
 from tests.backends import graphs
 from tests.models import save
 
@@ -346,3 +351,16 @@ def test_a_damaged_cache_entry_is_built_again(tmp_path: Path) -> None:
     assert not cost.cached
     _, cost = build(graphs.conv_relu(), tmp_path / "c", cache=tmp_path / "cache")
     assert cost.cached
+
+
+def test_nodes_without_names_are_joined_with_the_kernels_of_the_file_itself(tmp_path: Path) -> None:
+    proto = models.conv_chain()
+    for node in proto.graph.node:
+        node.name = ""
+    path = save(proto, tmp_path)
+    assert run(["build", str(path), "--out", str(tmp_path / "out")]) == 0
+    view = load(path).view
+    engine = read_layers(tmp_path / "out" / "layers.txt")
+    matched = join(engine, frozenset(node.name for node in view.nodes if node.op == "Conv"))
+    assert len(matched) == 2
+    assert all(match.compute for match in matched.values())

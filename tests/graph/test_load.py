@@ -42,7 +42,12 @@ def test_unnamed_and_repeated_nodes_get_stable_names_of_their_own(tmp_path: Path
     for node, name in zip(proto.graph.node, names, strict=True):
         node.name = name
     model = opened(proto, tmp_path)
-    assert [node.name for node in model.view.nodes] == ["Conv_conv1_y", "same", "same_2", "Relu_relu2_y"]
+    assert [node.name for node in model.view.nodes] == [
+        "node_of_conv1_y",
+        "same",
+        "same_2",
+        "node_of_relu2_y",
+    ]
     assert "3 nodes without a name" in " ".join(model.notes)
 
 

@@ -26,15 +26,19 @@ class Signature:
         return bool(self.outputs) and self.outputs[min(index, len(self.outputs) - 1)]
 
 
+_CONTAINERS = ("seq(", "optional(")
 _WIDE = Signature((False,), (False,))
 
 
 def signature(node: onnx.NodeProto, opset: int, word: str) -> Signature:
-    """What the node's operator allows; foreign operators and control flow take and make FP32 only.
+    """What the node's operator allows.
+
+    Foreign operators and control flow take and make FP32 only, as do operators on sequences, whose declared types do
+    not change with their elements, and BitCast, which looks at the bits.
 
     `word` is ONNX's spelling of the narrow type, as "tensor(float16)".
     """
-    if node.domain not in {"", "ai.onnx"} or any(True for _ in bodies(node)):
+    if node.domain not in {"", "ai.onnx"} or node.op_type == "BitCast" or any(True for _ in bodies(node)):
         return _WIDE
     return _signature(node.op_type, opset, word)
 
@@ -46,6 +50,11 @@ def _signature(op: str, opset: int, word: str) -> Signature:
     except onnx.defs.SchemaError:
         return _WIDE
     types = {entry.type_param_str: entry.allowed_type_strs for entry in schema.type_constraints}
+
+    for entry in (*schema.inputs, *schema.outputs):
+        kinds = types.get(entry.type_str, [entry.type_str])
+        if all(kind.startswith(_CONTAINERS) for kind in kinds):
+            return _WIDE
 
     def allowed(parameter: str) -> bool:
         return word in types.get(parameter, (parameter,))
