@@ -48,7 +48,7 @@ from qdqtool.core.target import Target
 from qdqtool.engine import read
 from qdqtool.graph.load import load
 from qdqtool.graph.model import Model
-from qdqtool.placement.predict.run import predict
+from qdqtool.prediction.run import predict
 from qdqtool.trt.names import parts
 from qdqtool.trt.ops import PRODUCTS
 from tests.placement.building import Built, build, quantized

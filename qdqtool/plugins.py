@@ -48,7 +48,7 @@ class Registry:
 
     @property
     def entry_point_group(self) -> str:
-        """Where other distributions add their plug-ins: "qdqtool.rules" for "qdqtool.placement.rules"."""
+        """Where other distributions add their plug-ins: "qdqtool.rules" for "qdqtool.rules"."""
         return self.group or f"qdqtool.{self.package.rpartition('.')[2]}"
 
     @property

@@ -44,7 +44,7 @@ from qdqtool.pipeline.dynamic_range import reach_for
 from qdqtool.pipeline.repair import RepairRequest, mend
 from qdqtool.placement.decide import decide
 from qdqtool.placement.lint import lint as lint_model
-from qdqtool.placement.predict.run import predict as predict_model
+from qdqtool.prediction.run import predict as predict_model
 
 if TYPE_CHECKING:
     from qdqtool.api.inputs import LabelsInput, ModelInput

@@ -65,7 +65,7 @@ class Opinion:
     """
 
     slot: Slot
-    rule: str
+    rule: str = ""
     stance: Stance
     reason: str
     fix: str = ""
@@ -86,7 +86,7 @@ class Tie:
     """
 
     tensors: tuple[str, ...]
-    rule: str
+    rule: str = ""
     reason: str
     apart: tuple[str, ...] = ()
 
@@ -103,7 +103,7 @@ class Bond:
     """
 
     slots: tuple[Slot, ...]
-    rule: str
+    rule: str = ""
     reason: str
     requires: tuple[Slot, ...] = ()
 

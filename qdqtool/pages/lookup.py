@@ -10,8 +10,7 @@ from qdqtool.plugins import Registry
 
 REGISTRIES = (
     "calibrators.methods",
-    "qdqtool.placement.rules",
-    "qdqtool.placement.lints",
+    "qdqtool.rules",
     "qdqtool.auditing.checks",
     "qdqtool.accuracy.metrics",
     "qdqtool.backends.builders",
@@ -20,7 +19,7 @@ REGISTRIES = (
     "qdqtool.cli.commands",
 )
 """Packages of plug-ins in the order in which a name is looked up."""
-_CODED = ("qdqtool.placement.lints", "qdqtool.auditing.checks")
+_CODED = ("qdqtool.rules", "qdqtool.auditing.checks")
 """Those whose plug-ins have a code."""
 _CODE = re.compile(r"[A-Z]{3}[0-9]{3}")
 

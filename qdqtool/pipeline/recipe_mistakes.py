@@ -18,8 +18,8 @@ from qdqtool.backends.torch_qat.fake_quant import ENGINES
 from qdqtool.core.calibration import CALIBRATORS
 from qdqtool.core.recipe import Recipe
 from qdqtool.errors import UsageError
+from qdqtool.matching.registry import RULES
 from qdqtool.pipeline.recipe_places import Path, Places
-from qdqtool.placement.decide import RULES
 
 _LOSSES, _SCORES = ("cross_entropy", "mse"), ("top1", "loss")
 Mistake = tuple[Path, str]

@@ -20,10 +20,11 @@ from qdqtool.graph.find import quantized_ops
 from qdqtool.graph.load import load
 from qdqtool.graph.model import Model
 from qdqtool.graph.normalize.ranges import quantize_activations, wanted
-from qdqtool.graph.normalize.run import normalize, remaining
+from qdqtool.graph.normalize.run import remaining
 from qdqtool.graph.origin import origin
 from qdqtool.graph.probe import probe
 from qdqtool.graph.save import save
+from qdqtool.placement.repair import repair as repaired
 
 OnProgress = Callable[[int, int], None]
 _LARGE = 5000
@@ -59,7 +60,7 @@ def mend(order: RepairRequest, on_progress: OnProgress | None = None) -> RepairR
     model = load(order.model)
     if not quantized_ops(model):
         raise _nothing(model, order.model)
-    mended, changes = normalize(model)
+    mended, changes = repaired(model)
     samples = _samples(order, model)
     if samples is not None and samples.meaningful:
         mended, more = _calibrated(mended, samples)

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from qdqtool.core.placement import Bond, Opinion, Slot, Stance, Tie
 from qdqtool.graph.view import GraphView
+from qdqtool.matching.products import compute_nodes, factors
 from qdqtool.placement.ties import carriers
-from qdqtool.placement.weighted import compute_nodes, factors
 from qdqtool.trt.ops import upstream
 
 Opinions = Mapping[Slot, list[Opinion]]

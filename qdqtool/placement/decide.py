@@ -6,8 +6,10 @@ The order of rules cannot matter: requests and vetoes are sets, ties and bonds a
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from fnmatch import fnmatchcase
+from functools import partial
 
 from qdqtool.core.placement import (
     Bond,
@@ -23,19 +25,16 @@ from qdqtool.core.placement import (
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.errors import UsageError
 from qdqtool.graph.view import GraphView
+from qdqtool.matching.products import compute_nodes, factors
+from qdqtool.matching.registry import RULES, Rulebook, rulebook
+from qdqtool.matching.rule import Place
 from qdqtool.placement.consequences import broken, granted, unshared, weights_alone
 from qdqtool.placement.formats import notes, refuse, replace_opinions, schemes
 from qdqtool.placement.ties import effective
-from qdqtool.placement.weighted import compute_nodes, factors
-from qdqtool.plugins import Registry
-
-RULES = Registry(package="qdqtool.placement.rules")
-
-Rule = Callable[[GraphView, PlacementOptions], Iterator[Opinion | Tie | Bond]]
 
 
 def decide(
-    view: GraphView, options: PlacementOptions | None = None, rules: Iterable[Rule] | None = None
+    view: GraphView, options: PlacementOptions | None = None, rules: Mapping[str, Place] | None = None
 ) -> Placement:
     """Where Q/DQ goes in a model, with every reason for and against.
 
@@ -44,7 +43,7 @@ def decide(
     Args:
         view: the prepared model.
         options: what the recipe says; its defaults without.
-        rules: which rules to ask, in any order; those of the shelf without.
+        rules: what to ask, by name, in any order; all rules without.
 
     Raises:
         UsageError: `skip_rules` names an unknown rule, or two rules want one slot quantized differently.
@@ -53,15 +52,15 @@ def decide(
     opinions: dict[Slot, list[Opinion]] = defaultdict(list)
     ties: list[Tie] = []
     bonds: list[Bond] = []
-    for rule in _asked(options) if rules is None else rules:
-        for statement in rule(view, options):
-            match statement:
-                case Opinion():
-                    opinions[statement.slot].append(statement)
-                case Tie():
-                    ties.append(statement)
-                case Bond():
-                    bonds.append(statement)
+    book = rulebook()
+    for statement in _statements(book, view, options, rules):
+        match statement:
+            case Opinion():
+                opinions[statement.slot].append(statement)
+            case Tie():
+                ties.append(statement)
+            case Bond():
+                bonds.append(statement)
     asked = schemes(view, options)
     refuse(view, options, asked)
     replace_opinions(view, options, asked, opinions, bonds)
@@ -78,14 +77,21 @@ def decide(
     return Placement(
         decisions=decisions,
         ties=effective(ties, frozenset(decision.tensor for decision in decisions if decision.quantize)),
-        notes=(*_unmatched(view, options), *_aim(options), *notes(options, asked)),
+        notes=(*_unmatched(view, options), *_aim(options), *notes(options, asked), *book.notes),
     )
 
 
-def _asked(options: PlacementOptions) -> tuple[Rule, ...]:
+def _statements(
+    book: Rulebook, view: GraphView, options: PlacementOptions, rules: Mapping[str, Place] | None
+) -> Iterator[Opinion | Tie | Bond]:
+    """What all rules state, each statement with its rule's name."""
     for name in options.skip_rules:
         RULES.load(name)
-    return tuple(RULES.load(name) for name in RULES.usable() if name not in options.skip_rules)
+    own = {name: rule.place for name, rule in book.rules.items() if rule.place is not None}
+    for name, place in (own if rules is None else rules).items():
+        if name not in options.skip_rules:
+            for statement in book.asked(name, partial(place, view, options)):
+                yield replace(statement, rule=name)
 
 
 def _add(opinions: dict[Slot, list[Opinion]], more: Iterator[Opinion]) -> None:

@@ -27,7 +27,8 @@ from qdqtool.core.quant_format import FP8, INT4, INT8, MXFP8, NVFP4, SCHEMES, Qu
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.errors import UsageError
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.placement.weighted import compute_nodes, factors, weight_specs
+from qdqtool.matching.products import compute_nodes, factors, weight_specs
+from qdqtool.trt.ops import MATRIX_PRODUCTS
 
 RULE: Final = "format"
 """What opinions of this module call themselves."""
@@ -69,15 +70,15 @@ def refuse(view: GraphView, options: PlacementOptions, asked: Mapping[str, Schem
 
 
 def _check_target(node: Node, format_: QuantFormat, options: PlacementOptions) -> None:
-    first = _RTX_FP4_SM if options.target == "rtx" and format_ == NVFP4 else format_.sm
-    if options.target == "rtx" and format_ == MXFP8:
+    first = _RTX_FP4_SM if options.builder.is_rtx and format_ == NVFP4 else format_.sm
+    if options.builder.is_rtx and format_ == MXFP8:
         first = FP8.sm  # builds, in float: noted, not refused
     old = sorted((sm for sm in options.sm if sm.isdigit() and int(sm) < first), key=int)
     if old:
         what = f"the rule {RULE!r} wants {format_}, which SM{', SM'.join(old)} cannot run"
         way = f"build for SM{first} or newer (--set build.sm={first}), or choose another place.format"
         raise UsageError(what, fix=way, where=node.name)
-    if options.target != "rtx" and int(options.target) < format_.release[0]:
+    if options.builder.is_before(*format_.release):
         release = ".".join(map(str, format_.release))
         raise UsageError(
             f"the rule {RULE!r} wants {format_}, which TensorRT {options.target} does not import",
@@ -123,7 +124,7 @@ def replace_opinions(
 
 def notes(options: PlacementOptions, asked: Mapping[str, Scheme]) -> Iterator[str]:
     """What a reader of the placement must know about formats."""
-    if options.target == "rtx" and any(scheme.weights == MXFP8 for scheme in asked.values()):
+    if options.builder.is_rtx and any(scheme.weights == MXFP8 for scheme in asked.values()):
         yield (
             "MXFP8: TensorRT for RTX 1.7.1 builds it from SM89 on and computes all of it in float (15 of 15 graphs); "
             "the arithmetic is documented for classic TensorRT 10.12 on SM100"
@@ -240,7 +241,7 @@ def _reduction_axis(node: Node, index: int, rank: int) -> int:
 def _rows(view: GraphView, node: Node) -> int | None:
     """How many rows the activation of a product has, all leading dimensions together; None where that is open."""
     shape = view.info(node.inputs[0]).shape
-    if node.op not in {"MatMul", "Gemm"} or shape is None:
+    if node.op not in MATRIX_PRODUCTS or shape is None:
         return None
     if node.op == "Gemm" and node.attribute("transA", 0):
         shape = shape[::-1]

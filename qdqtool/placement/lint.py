@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import partial
 
 from qdqtool.core.lint import LintFinding, LintReport
 from qdqtool.core.target import Target
 from qdqtool.errors import UsageError
-from qdqtool.graph.find import find
 from qdqtool.graph.model import Model
-from qdqtool.placement.flow import Flow
-from qdqtool.placement.lintrule import LintRule
-from qdqtool.plugins import Registry
-
-LINTS = Registry(package="qdqtool.placement.lints")
+from qdqtool.matching.flow import Flow
+from qdqtool.matching.registry import Rulebook, code_names, rulebook
 
 
 def lint(
@@ -38,14 +35,15 @@ def lint(
     """
     asked = asked or Target()
     waivers = waivers or {}
-    rules = {name: _rule(name) for name in LINTS.usable()}
+    book = rulebook()
+    rules = {name: rule for name, rule in book.rules.items() if rule.check is not None}
     _check({rule.code for rule in rules.values()}, (*select, *waivers))
-    flow = Flow(model.view, find(model))
+    flow = Flow(model)
     findings = [
         replace(finding, waiver=waivers.get(finding.code, ""))
         for name, rule in rules.items()
         if asked.family in rule.targets and (not select or rule.code in select)
-        for finding in _findings(name, rule, flow, asked)
+        for finding in _findings(book, name, flow, asked)
     ]
     position = {node.name: node.position for node in model.view.nodes}
     findings.sort(key=lambda finding: (position.get(finding.node, -1), finding.code, finding.reason))
@@ -54,22 +52,20 @@ def lint(
         findings=tuple(finding for finding in findings if finding.code not in waivers),
         waived=tuple(finding for finding in findings if finding.code in waivers),
         pairs=len(flow.pairs),
-        notes=model.notes,
+        notes=(*model.notes, *book.notes),
     )
 
 
 def codes() -> dict[str, str]:
-    """The rule's name for each code, in the order of codes."""
-    return dict(sorted((_rule(name).code, name) for name in LINTS.usable()))
+    """The name of each rule that finds something, by its code, in the order of codes."""
+    rules = rulebook().rules
+    return {code: name for code, name in code_names().items() if rules[name].check is not None}
 
 
-def _rule(name: str) -> LintRule:
-    rule: LintRule = LINTS.load(name)
-    return rule
-
-
-def _findings(name: str, rule: LintRule, flow: Flow, asked: Target) -> Iterator[LintFinding]:
-    for wrong in rule.find(flow, asked):
+def _findings(book: Rulebook, name: str, flow: Flow, asked: Target) -> Iterator[LintFinding]:
+    rule = book.rules[name]
+    assert rule.check is not None
+    for wrong in book.asked(name, partial(rule.check, flow, asked)):
         yield LintFinding(
             code=rule.code,
             rule=name,

@@ -6,7 +6,8 @@ import hashlib
 
 from qdqtool.core.lint import LintFinding, LintReport
 from qdqtool.io.ci import CiReport, CiResult, CiRule
-from qdqtool.placement.lint import LINTS, codes
+from qdqtool.matching.registry import RULES, rulebook
+from qdqtool.placement.lint import codes
 
 
 def ci_report(report: LintReport, model: str) -> CiReport:
@@ -16,7 +17,7 @@ def ci_report(report: LintReport, model: str) -> CiReport:
         source=model,
         headline=f"{report.pairs} Q/DQ pairs looked at for {report.target}.",
         rules=tuple(
-            CiRule(code=code, name=name, level=LINTS.load(name).severity.value, page=LINTS.manual(name))
+            CiRule(code=code, name=name, level=rulebook().rules[name].severity.value, page=RULES.manual(name))
             for code, name in codes().items()
         ),
         results=tuple(_result(finding, model) for finding in (*report.findings, *report.waived)),

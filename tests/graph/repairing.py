@@ -14,7 +14,7 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.repair import Change
 from qdqtool.graph.find import find
 from qdqtool.graph.model import Model
-from qdqtool.graph.normalize.run import normalize
+from qdqtool.placement.repair import repair
 from tests import models
 from tests.graph.placing import opened
 
@@ -56,7 +56,7 @@ class Sketch(models.Sketch):
 
 
 def repaired(proto: onnx.ModelProto, folder: Path) -> tuple[Model, tuple[Change, ...]]:
-    mended, changes = normalize(opened(proto, folder))
+    mended, changes = repair(opened(proto, folder))
     onnx.checker.check_model(mended.proto, full_check=True)
     assert all(change.what and change.reason and change.subject for change in changes)
     return mended, changes

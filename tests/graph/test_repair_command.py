@@ -197,7 +197,7 @@ def _moved_integers(count: int) -> onnx.ModelProto:
 
 def _lines(proto: onnx.ModelProto, folder: Path) -> int:
     """How many lines of Python a repair executes."""
-    from qdqtool.graph.normalize.run import normalize
+    from qdqtool.placement.repair import repair
 
     model, count = load(models.save(proto, folder)), 0
 
@@ -209,7 +209,7 @@ def _lines(proto: onnx.ModelProto, folder: Path) -> int:
     before = sys.gettrace()
     sys.settrace(trace)
     try:
-        _, changes = normalize(model)
+        _, changes = repair(model)
     finally:
         sys.settrace(before)
     assert changes

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from qdqtool.graph.load import load
-from qdqtool.graph.normalize.run import ORDER, REPAIRS, normalize, remaining
+from qdqtool.graph.normalize.run import ORDER, REPAIRS, remaining
 from qdqtool.graph.save import serialize
+from qdqtool.placement.repair import repair
 from tests import models
 from tests.graph.repairing import Sketch, apart, repaired
 
@@ -45,7 +46,7 @@ def test_repairing_twice_changes_nothing_more(tmp_path: Path) -> None:
     s.output(s.node("Add", [y, s.pair(s.convolved(y, s.filters("v"), name="conv2"), "b")], "z", name="add"))
     mended, changes = repaired(s.model(), tmp_path)
     assert changes
-    again, more = normalize(mended)
+    again, more = repair(mended)
     assert more == ()
     assert serialize(again) == serialize(mended)
 
@@ -56,5 +57,5 @@ def test_the_original_is_not_touched(tmp_path: Path) -> None:
     path = models.save(s.model(), tmp_path)
     model = load(path)
     before, content = serialize(model), path.read_bytes()
-    normalize(model)
+    repair(model)
     assert (serialize(model), path.read_bytes()) == (before, content)

@@ -13,7 +13,8 @@ from onnx import TensorProto
 from qdqtool.core.dtypes import DType
 from qdqtool.errors import InputFileError
 from qdqtool.graph.find import find
-from qdqtool.graph.normalize.run import normalize, remaining
+from qdqtool.graph.normalize.run import remaining
+from qdqtool.placement.repair import repair
 from tests.graph.placing import opened
 from tests.graph.repairing import STEP, Sketch, apart, kinds, legal, repaired
 
@@ -218,7 +219,7 @@ def test_scales_that_do_not_fit_their_axis_are_refused(tmp_path: Path) -> None:
     weight = s.dequantize(s.integers("w", 4, 4, 3, 3), "w", np.full(3, 0.01), 1, axis=0)
     s.output(s.convolved(s.pair(s.image(), "x"), weight))
     with pytest.raises(InputFileError, match="'w/DQ' quantizes 'w' with 3 scales, which do not fit axis 0"):
-        normalize(opened(s.model(), tmp_path))
+        repair(opened(s.model(), tmp_path))
 
 
 def test_computed_zero_points_go_or_stay_where_the_model_returns_them(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from onnx import TensorProto, helper
 
 from qdqtool.graph.find import find
 from qdqtool.graph.normalize.ranges import quantize_activations, wanted
-from qdqtool.graph.normalize.run import normalize, remaining
+from qdqtool.graph.normalize.run import remaining
+from qdqtool.placement.repair import repair
 from tests import models
 from tests.graph.placing import opened
 from tests.graph.repairing import STEP, Sketch, apart, dynamic_layer, kinds, legal, repaired
@@ -156,7 +157,7 @@ def test_integer_operators_of_no_known_form_are_told(tmp_path: Path) -> None:
     s = models.Sketch()
     a = s.input("a", [2, 2], TensorProto.INT8)
     s.output(s.node("MatMulInteger", [a, a], "y", name="mmi"), [2, 2], TensorProto.INT32)
-    mended, changes = normalize(opened(s.model(), tmp_path))
+    mended, changes = repair(opened(s.model(), tmp_path))
     assert changes == ()
     assert [left.subject for left in remaining(mended)] == ["mmi"]
 
@@ -200,7 +201,7 @@ def test_an_integer_operator_without_its_scales_is_told_not_guessed(tmp_path: Pa
     s.output(
         s.node("QLinearAdd", [q, "", "", q], "a", name="a", domain="com.microsoft"), [2], TensorProto.UINT8
     )
-    mended, changes = normalize(opened(s.model(domains=["com.microsoft"]), tmp_path))
+    mended, changes = repair(opened(s.model(domains=["com.microsoft"]), tmp_path))
     assert changes == ()
     assert [left.subject for left in remaining(mended)] == ["a"]
 
@@ -209,7 +210,7 @@ def test_a_dynamic_sum_that_multiplies_itself_is_no_known_form(tmp_path: Path) -
     proto = dynamic_layer()
     last = next(node for node in proto.graph.node if node.name == "out")
     last.input[1] = last.input[0]
-    mended, changes = normalize(opened(proto, tmp_path))
+    mended, changes = repair(opened(proto, tmp_path))
     assert changes == ()
     assert {left.subject for left in remaining(mended)} == {"mm", "dql"}
 

@@ -14,8 +14,9 @@ from qdqtool.core.dtypes import DType
 from qdqtool.errors import InputFileError
 from qdqtool.graph.find import find
 from qdqtool.graph.load import load
-from qdqtool.graph.normalize.run import normalize, remaining
+from qdqtool.graph.normalize.run import remaining
 from qdqtool.placement.lint import lint
+from qdqtool.placement.repair import repair
 from tests import models
 from tests.placement.qdq import GRAPHS
 from tests.shared import shared
@@ -106,7 +107,7 @@ def test_models_of_onnxruntime_become_legal(name: str, form: str, tmp_path: Path
     proto = models.ALL[name]()
     target = tmp_path / "quantized.onnx"
     _forms()[form](models.save(proto, tmp_path), target, proto)
-    mended, changes = normalize(load(target))
+    mended, changes = repair(load(target))
     assert changes
     for pair in find(mended):
         assert pair.dtype is DType.INT8
@@ -125,7 +126,7 @@ def test_models_of_onnxruntime_become_legal(name: str, form: str, tmp_path: Path
 def test_repairing_leaves_no_error_for_lint_or_refuses_a_contradiction(name: str, tmp_path: Path) -> None:
     model = load(models.save(GRAPHS[name](), tmp_path))
     try:
-        mended, _ = normalize(model)
+        mended, _ = repair(model)
     except InputFileError as refusal:
         assert "scales" in refusal.what  # noqa: PT017 -- refusing is one of two good ends
         return
@@ -138,7 +139,7 @@ def test_repairing_leaves_no_error_for_lint_or_refuses_a_contradiction(name: str
 @pytest.mark.parametrize("path", SHARED)
 def test_real_models_compute_nearly_the_same_after_the_repair(path: str) -> None:
     file = shared(f"models/{path}")
-    mended, changes = normalize(load(file))
+    mended, changes = repair(load(file))
     assert {change.repair for change in changes} >= {"bias", "zero_points"}
     assert remaining(mended) == ()
     original = onnx.load(file)
@@ -156,7 +157,7 @@ def test_real_models_build_with_every_compute_node_in_int8(path: str, tmp_path: 
     pytest.importorskip("tensorrt_rtx", reason="needs the extra rtx")
     from tests.placement.building import build
 
-    mended, _ = normalize(load(shared(f"models/{path}")))
+    mended, _ = repair(load(shared(f"models/{path}")))
     proto = onnx.ModelProto()
     proto.CopyFrom(mended.proto)
     for value in (*proto.graph.input, *proto.graph.output):
@@ -191,7 +192,7 @@ def test_what_tensorrt_refuses_or_runs_in_float_is_int8_after_the_repair(name: s
     pytest.importorskip("tensorrt_rtx", reason="needs the extra rtx")
     from tests.placement.building import build
 
-    mended, _ = normalize(load(models.save(GRAPHS[name](), tmp_path)))
+    mended, _ = repair(load(models.save(GRAPHS[name](), tmp_path)))
     built = build(mended.proto)
     assert built.error == ""
     assert {precision for _, precision in built.precision} == {"int8"}

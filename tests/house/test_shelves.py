@@ -11,8 +11,7 @@ from qdqtool.errors import UsageError
 from qdqtool.plugins import Registry
 
 SHELVES = (
-    "qdqtool.placement.rules",
-    "qdqtool.placement.lints",
+    "qdqtool.rules",
     "qdqtool.buildlog.patterns",
     "qdqtool.auditing.checks",
     "qdqtool.accuracy.metrics",

@@ -114,7 +114,7 @@ SEMANTICS = (
     _says("S10", "QLinear, Integer and Dynamic operators are refused", "107",
           "qlinear_conv matmul_integer dynamic_quantize"),
     _says("S11", "bodies of If and Loop are not optimized", "114", "pair_inside_if conv_inside_if"),
-    _elsewhere("S12", "weakly typed builds need a flag for INT8", "qdqtool/backends/trt.py"),
+    _elsewhere("S12", "weakly typed builds need a flag for INT8", "qdqtool/backends/builders/trt.py"),
     _says("S13", "the number of scales and the axis must fit", "116",
           "weight_scale_count zero_point_count scale_wrong_axis scale_wrong_axis_of_one_half"),
 )  # fmt: skip
@@ -154,7 +154,7 @@ PROPAGATION = (
     _says("P13", "DQ feeds the product directly", "124", "weight_transposed weight_cast", "10"),
     _says("P13", "RTX looks through", "", "weight_transposed weight_cast"),
     _says("P14", "plugins fuse with nothing", "149", "plugin_between"),
-    _elsewhere("P15", "refitting relative scales undoes fusions", "qdqtool/backends/trt.py"),
+    _elsewhere("P15", "refitting relative scales undoes fusions", "qdqtool/backends/builders/trt.py"),
     _elsewhere("P16", "results are compared by a metric", "qdqtool/accuracy/metrics/sqnr_db.py"),
     _says("P17", "depthwise and Swish: no kernel in 8.x", "150", "depthwise_swish", "8.6"),
     _says("P17", "mended in 10", "", "depthwise_swish", "10"),

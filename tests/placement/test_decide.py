@@ -12,11 +12,13 @@ from qdqtool.core.kinds import PLACEMENT
 from qdqtool.core.placement import Bond, Opinion, Placement, QuantSpec, Slot, SlotKind, Stance, Tie
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.errors import UsageError
-from qdqtool.placement.decide import RULES, decide
+from qdqtool.matching.registry import rulebook
+from qdqtool.placement.decide import decide
 from qdqtool.trt.ops import PRODUCTS
 from tests import models
 from tests.placement import graphs
 
+PLACES = {name: rule.place for name, rule in rulebook().rules.items() if rule.place is not None}
 MODELS = [
     models.attention,
     models.concat_cnn,
@@ -48,10 +50,9 @@ def test_a_model_without_weighted_nodes_gets_an_empty_placement():
 @given(seed=st.integers(0, 2**31))
 def test_the_order_of_rules_does_not_matter(make, seed):
     view = graphs.view(make())
-    rules = [RULES.load(name) for name in RULES.names()]
-    usual = decide(view, rules=rules)
-    random.Random(seed).shuffle(rules)
-    assert decide(view, rules=rules) == usual
+    names = list(PLACES)
+    random.Random(seed).shuffle(names)
+    assert decide(view, rules={name: PLACES[name] for name in names}) == decide(view)
 
 
 @pytest.mark.parametrize("make", MODELS, ids=lambda make: make.__name__)
@@ -102,14 +103,13 @@ def test_two_rules_that_want_different_scales_are_a_usage_error():
     def other(view, options):
         yield Opinion(
             slot=Slot(node="conv1", index=1),
-            rule="other",
             stance=Stance.REQUEST,
             reason="because",
             spec=QuantSpec(axis=1),
         )
 
     with pytest.raises(UsageError, match=r"conv and other disagree"):
-        decide(graphs.view(models.conv_chain()), rules=[RULES.load("conv"), other])
+        decide(graphs.view(models.conv_chain()), rules={"conv": PLACES["conv"], "other": other})
 
 
 def test_an_unknown_rule_in_skip_rules_is_a_usage_error_with_the_nearest_name():
@@ -134,10 +134,10 @@ def test_a_bond_whose_partner_nobody_requests_stays_float():
     a, b = Slot(node="conv1", index=0), Slot(node="conv2", index=0)
 
     def half(view, options):
-        yield Opinion(slot=a, rule="half", stance=Stance.REQUEST, reason="wanted")
-        yield Bond(slots=(a, b), rule="half", reason="both or none")
+        yield Opinion(slot=a, stance=Stance.REQUEST, reason="wanted")
+        yield Bond(slots=(a, b), reason="both or none")
 
-    decisions = {d.slot: d for d in decide(graphs.view(models.conv_chain()), rules=[half]).decisions}
+    decisions = {d.slot: d for d in decide(graphs.view(models.conv_chain()), rules={"half": half}).decisions}
     assert not decisions[a].quantize
     assert "conv2[0] stays float" in decisions[a].opinions[-1].reason
 
@@ -147,22 +147,24 @@ def test_bonds_reach_through_each_other():
 
     def chained(view, options):
         for slot in slots:
-            yield Opinion(slot=slot, rule="chained", stance=Stance.REQUEST, reason="wanted")
-        yield Opinion(slot=slots[2], rule="chained", stance=Stance.VETO, reason="no")
-        yield Bond(slots=(slots[0], slots[1]), rule="chained", reason="first")
-        yield Bond(slots=(slots[1], slots[2]), rule="chained", reason="second")
+            yield Opinion(slot=slot, stance=Stance.REQUEST, reason="wanted")
+        yield Opinion(slot=slots[2], stance=Stance.VETO, reason="no")
+        yield Bond(slots=(slots[0], slots[1]), reason="first")
+        yield Bond(slots=(slots[1], slots[2]), reason="second")
 
-    assert decide(graphs.view(models.conv_chain()), rules=[chained]).quantized == ()
+    assert decide(graphs.view(models.conv_chain()), rules={"chained": chained}).quantized == ()
 
 
 def test_a_tie_that_no_quantized_tensor_needs_is_dropped():
     def loose(view, options):
-        yield Tie(tensors=("relu1_y", "x"), rule="loose", reason="because")
+        yield Tie(tensors=("relu1_y", "x"), reason="because")
 
-    rules = [RULES.load("conv"), loose]
+    rules = {"conv": PLACES["conv"], "loose": loose}
     view = graphs.view(models.conv_chain())
     assert [tie.tensors for tie in decide(view, rules=rules).ties] == [("relu1_y", "x")]
-    assert decide(view, PlacementOptions(exclude=("conv2",)), rules=[*rules, RULES.load("user")]).ties == ()
+    assert (
+        decide(view, PlacementOptions(exclude=("conv2",)), rules={**rules, "user": PLACES["user"]}).ties == ()
+    )
 
 
 @given(st.lists(st.lists(st.integers(0, 12), min_size=1, max_size=4), max_size=12))

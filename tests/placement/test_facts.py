@@ -11,7 +11,8 @@ import pytest
 from qdqtool.core.target import Target
 from qdqtool.graph.load import load
 from qdqtool.graph.model import Model
-from qdqtool.placement.lint import LINTS, codes, lint
+from qdqtool.matching.registry import RULES
+from qdqtool.placement.lint import codes, lint
 from tests import models
 from tests.placement.facts import FACTS, PAINS, PLACEMENT_CASES, PROPAGATION, SEMANTICS, Fact
 from tests.placement.qdq import GRAPHS
@@ -80,8 +81,8 @@ def test_the_table_of_cases_and_the_rules_of_placement_have_not_grown():
     assert len(re.findall(r"(?m)^\d+\. ", rules)) == len({fact.source for fact in PROPAGATION})
 
 
-@pytest.mark.parametrize("name", LINTS.names())
+@pytest.mark.parametrize("name", codes().values())
 def test_every_rule_draws_what_it_means_and_names_its_evidence(name):
-    manual = LINTS.manual(name)
+    manual = RULES.manual(name)
     assert re.search(r"(?m)^    \S", manual), "no drawing"
     assert "Evidence: " in manual

@@ -11,8 +11,9 @@ import pytest
 
 from qdqtool.core.dtypes import DType
 from qdqtool.graph.load import load
-from qdqtool.placement.lint import LINTS, codes, lint
-from qdqtool.placement.predict.run import predict
+from qdqtool.matching.registry import rulebook
+from qdqtool.placement.lint import codes, lint
+from qdqtool.prediction.run import predict
 from tests import models
 from tests.placement.building import Built, build
 from tests.placement.qdq import GRAPHS
@@ -141,14 +142,14 @@ CASES: dict[str, tuple[set[str], tuple[Claim, ...]]] = {
     "relu_behind_pair": ({"fake_quantize", "half_quantized"}, (floats("c1"), kernel("RounCastCastMulRelu"))),
     "maxpool_behind_pair": (CLEAN, (int8("c1"),)),
     "concat_same_scale": (CLEAN, (int8("c3"),)),
-    "concat_other_scales": ({"concat_scales"}, (int8("c3"), more_roundings_than("concat_same_scale"))),
+    "concat_other_scales": ({"concat"}, (int8("c3"), more_roundings_than("concat_same_scale"))),
     "concat_same_scale_bare": (CLEAN, (int8("c3"),)),
-    "concat_other_scales_bare": ({"concat_scales", "half_quantized"}, (floats("c3"), int8("c1", "c2"))),
+    "concat_other_scales_bare": ({"concat", "half_quantized"}, (floats("c3"), int8("c1", "c2"))),
     "concat_pair_behind": (CLEAN, (int8("c3"), as_many_kernels_as("concat_same_scale"))),
     "residual_shortcut": (CLEAN, (int8("c2", "c3"),)),
-    "residual_bare": ({"residual"}, (int8("c2", "c3"), writes(DType.INT8, DType.FLOAT32))),
-    "residual_both": ({"residual"}, (int8("c2", "c3"), more_roundings_than("residual_shortcut"))),
-    "residual_conv_only": ({"residual"}, (writes(DType.INT8, DType.FLOAT32), more_roundings_than("residual_bare"))),
+    "residual_bare": ({"residual_add"}, (int8("c2", "c3"), writes(DType.INT8, DType.FLOAT32))),
+    "residual_both": ({"residual_add"}, (int8("c2", "c3"), more_roundings_than("residual_shortcut"))),
+    "residual_conv_only": ({"residual_add"}, (writes(DType.INT8, DType.FLOAT32), more_roundings_than("residual_bare"))),
     "pair_before_relu": ({"inside_fusion"}, (int8("c1", "c2"), more_roundings_than("chain_ok"))),
     "pair_inside_silu": ({"inside_fusion", "fake_quantize"}, (more_roundings_than("silu"),)),
     "silu": (CLEAN, (int8("c1", "c2"), kernel("Silu"))),
@@ -159,9 +160,9 @@ CASES: dict[str, tuple[set[str], tuple[Claim, ...]]] = {
     "depthwise_float": ({"float_island"}, (floats("dw"), more_kernels_than("depthwise"))),
     "grouped": (CLEAN, (int8("c1"),)),
     "conv_transpose": ({"conv_transpose"}, (floats("up"), kernel("CastMulCast"))),
-    "global_pool": ({"average_pool"}, (more_roundings_than("global_pool_float"), as_many_kernels_as("global_pool_float"))),
+    "global_pool": ({"pooling"}, (more_roundings_than("global_pool_float"), as_many_kernels_as("global_pool_float"))),
     "global_pool_float": (CLEAN, (int8("c1", "c2"),)),
-    "average_pool": ({"average_pool"}, (kernel("avgpool"), kernel("RounCastCastMul"))),
+    "average_pool": ({"pooling"}, (kernel("avgpool"), kernel("RounCastCastMul"))),
     "nearest_resize": (CLEAN, (int8("c2"),)),
     "attention_whole": (CLEAN, (int8("qk", "av"), kernel("_gemm_mha"))),
     "attention_result_bare": ({"attention"}, (no_kernel("_gemm_mha"), more_kernels_than("attention_whole"))),
@@ -270,4 +271,4 @@ def test_every_rule_is_shown_by_a_graph_or_speaks_of_classic_releases_only():
     shown = {rule for rules, _ in CASES.values() for rule in rules}
     elsewhere = {"old_gpu"}
     silent = set(codes().values()) - shown - elsewhere
-    assert all("rtx" not in LINTS.load(name).targets for name in silent), silent
+    assert all("rtx" not in rulebook().rules[name].targets for name in silent), silent

@@ -13,8 +13,8 @@ from qdqtool.cli.app import application
 from qdqtool.core.target import FAMILIES, Target
 from qdqtool.errors import InputFileError
 from qdqtool.graph.load import load
-from qdqtool.graph.normalize.run import normalize
-from qdqtool.placement.lint import LINTS, lint
+from qdqtool.placement.lint import codes, lint
+from qdqtool.placement.repair import repair
 from tests import models
 from tests.placement.qdq import GRAPHS, Quantized
 
@@ -93,16 +93,16 @@ MENDED: tuple[tuple[str, str, str, str | Maker], ...] = (
     ("weight_axis", "matmul_weight_axis_zero", "rtx", REPAIR),
     ("weight_axis", "conv_weight_axis_one", "rtx", REPAIR),
     ("weight_path", "weight_transposed", "10", REPAIR),
-    ("concat_scales", "concat_other_scales", "rtx", REPAIR),
-    ("concat_scales", "concat_other_scales_bare", "rtx", REPAIR),
+    ("concat", "concat_other_scales", "rtx", REPAIR),
+    ("concat", "concat_other_scales_bare", "rtx", REPAIR),
     ("inside_fusion", "pair_before_relu", "rtx", REPAIR),
     ("inside_fusion", "pair_before_batchnorm", "rtx", REPAIR),
-    ("residual", "residual_both", "rtx", "residual_shortcut"),
-    ("residual", "residual_bare", "rtx", "residual_shortcut"),
+    ("residual_add", "residual_both", "rtx", "residual_shortcut"),
+    ("residual_add", "residual_bare", "rtx", "residual_shortcut"),
     ("requantized", "pair_behind_pair", "rtx", REPAIR),
     ("two_scales", "two_scales_for_one_tensor", "rtx", "one_scale_for_two"),
     ("conv_transpose", "conv_transpose", "rtx", deconvolution_float),
-    ("average_pool", "global_pool", "rtx", "global_pool_float"),
+    ("pooling", "global_pool", "rtx", "global_pool_float"),
     ("attention", "attention_scores_only", "rtx", "attention_whole"),
     ("fake_quantize", "pair_before_softmax", "rtx", softmax_in_float),
     ("fake_quantize", "linear_resize", "rtx", "linear_resize_before_pair"),
@@ -124,7 +124,7 @@ MENDED: tuple[tuple[str, str, str, str | Maker], ...] = (
     ("small_product", "narrow_head", "rtx", "narrow_head_float"),
     ("bias", "bias_int8", "rtx", "bias_float"),
     ("plugin", "plugin_between", "rtx", plugin_in_float),
-    ("no_kernel", "depthwise_swish", "8.6", depthwise_swish_in_float),
+    ("depthwise_swish", "depthwise_swish", "8.6", depthwise_swish_in_float),
     ("probabilities", "probabilities_coarse", "rtx", "attention_whole"),
 )
 
@@ -135,7 +135,7 @@ SEEN_ELSEWHERE = frozenset(
     }
 )  # fmt: skip
 """Accuracy, other builders and other readers are better off; TensorRT for RTX builds as many kernels either way."""
-UNBUILDABLE = frozenset({"plugin", "no_kernel"})
+UNBUILDABLE = frozenset({"plugin", "depthwise_swish"})
 """RTX has no such plugin, and no such gap."""
 
 
@@ -144,7 +144,7 @@ def mended(graph: str, mend: str | Maker, folder) -> onnx.ModelProto:
         return mend()
     if mend != REPAIR:
         return GRAPHS[mend]()
-    return normalize(load(models.save(GRAPHS[graph](), folder)))[0].proto
+    return repair(load(models.save(GRAPHS[graph](), folder)))[0].proto
 
 
 def opened(proto: onnx.ModelProto, folder):
@@ -156,7 +156,7 @@ IDS = [f"{rule}: {graph}" for rule, graph, _, _ in MENDED]
 
 
 def test_every_rule_has_its_fix_tried():
-    assert {rule for rule, *_ in MENDED} == set(LINTS.names()) - {"old_gpu"}
+    assert {rule for rule, *_ in MENDED} == set(codes().values()) - {"old_gpu"}
 
 
 @pytest.mark.parametrize(("rule", "graph", "target", "mend"), MENDED, ids=IDS)
@@ -212,7 +212,7 @@ def test_what_repair_is_said_to_do_it_does(graph, target, tmp_path):
     if not said:
         return
     try:
-        after = normalize(model)[0]
+        after = repair(model)[0]
     except InputFileError as refusal:
         assert "scales" in refusal.what  # noqa: PT017 -- a model that contradicts itself
         return

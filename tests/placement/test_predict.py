@@ -13,7 +13,7 @@ from qdqtool.core.events import End
 from qdqtool.core.kinds import PREDICTION
 from qdqtool.core.target import Target
 from qdqtool.graph.load import load
-from qdqtool.placement.predict.run import predict
+from qdqtool.prediction.run import predict
 from tests import models
 from tests.placement.qdq import GRAPHS, Quantized
 from tests.shared import ROOT, SHARED

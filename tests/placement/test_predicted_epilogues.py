@@ -11,7 +11,7 @@ import pytest
 
 from qdqtool.core.events import End
 from qdqtool.graph.load import load
-from qdqtool.placement.predict.run import predict
+from qdqtool.prediction.run import predict
 from tests import models
 from tests.placement.building import build
 from tests.placement.qdq import Quantized

@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from qdqtool.graph.load import load
-from qdqtool.placement.predict.run import predict
+from qdqtool.prediction.run import predict
 from tests import models
 from tests.placement.qdq import GRAPHS, Quantized
 

@@ -67,15 +67,19 @@ def test_a_residual_stream_that_nobody_else_reads_in_int8_is_cheaper_in_float():
 
         for node in ("add1", "add2"):
             slot = Slot(node=node, index=1)
-            yield Opinion(slot=slot, rule="eager", stance=Stance.REQUEST, reason="", spec=QuantSpec())
+            yield Opinion(slot=slot, stance=Stance.REQUEST, reason="", spec=QuantSpec())
 
     from qdqtool.core.recipe import InsertOptions
     from qdqtool.graph.insert import insert
-    from qdqtool.placement.decide import RULES, decide
+    from qdqtool.matching.registry import rulebook
+    from qdqtool.placement.decide import decide
     from tests.placement.building import table
 
     model, _ = quantized(models.attention(), ops=())
-    placement = decide(model.view, rules=[*map(RULES.load, RULES.names()), eager])
+    placement = decide(
+        model.view,
+        rules={**{name: rule.place for name, rule in rulebook().rules.items() if rule.place}, "eager": eager},
+    )
     more = build(insert(model, placement, table(model, placement), InsertOptions()).proto)
     assert built(models.attention).bytes <= more.bytes
 

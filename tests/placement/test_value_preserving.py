@@ -20,8 +20,8 @@ from qdqtool.core.recipe import PlacementOptions
 from qdqtool.graph.find import find
 from qdqtool.graph.load import load
 from qdqtool.graph.normalize.half_quantized import is_quantized
+from qdqtool.matching.flow import Flow
 from qdqtool.placement.decide import decide
-from qdqtool.placement.flow import Flow
 from qdqtool.trt.ops import (
     MAY_MOVE,
     carried_inputs,
@@ -160,7 +160,7 @@ class TestBehindAMove:
 
     def test_int8_values_survive_for_lint_and_prediction(self, move, tmp_path) -> None:
         model = graph(move, tmp_path, pair=True)
-        flow = Flow(model.view, find(model))
+        flow = Flow(model)
         pair = flow.origin(model.view.by_name["product"], 0)
         assert pair is not None
         assert pair.dequantize == "dq"

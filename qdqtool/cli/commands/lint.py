@@ -186,12 +186,13 @@ def _list_rules() -> int:
     from rich.table import Table
 
     from qdqtool.cli.screen import stdout
-    from qdqtool.placement.lint import LINTS, codes
+    from qdqtool.matching.registry import RULES, rulebook
+    from qdqtool.placement.lint import codes
 
     table = Table("code", "rule", "severity", "for", "what is wrong", box=None)
     for code, name in codes().items():
-        rule = LINTS.load(name)
-        manual = " ".join(LINTS.manual(name).split("\n\n")[0].split())
+        rule = rulebook().rules[name]
+        manual = " ".join(RULES.manual(name).split("\n\n")[0].split())
         table.add_row(code, name, rule.severity.value, " ".join(sorted(rule.targets)), escape(manual))
     stdout().print(table)
     return 0

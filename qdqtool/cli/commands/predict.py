@@ -35,7 +35,7 @@ def predict(
     from qdqtool.cli.screen import readable, stdout, tables
     from qdqtool.core.kinds import PREDICTION
     from qdqtool.graph.load import load
-    from qdqtool.placement.predict.run import predict as foresee
+    from qdqtool.prediction.run import predict as foresee
 
     prediction = foresee(load(model), asked_target(target, old_target, "--profile"))
     if json:

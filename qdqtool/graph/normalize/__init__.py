@@ -1,1 +1,1 @@
-"""Repairs: one per file, each makes one habit of other quantizers legal and fast for TensorRT."""
+"""Repairs: one per file, each makes one habit of other quantizers legal for TensorRT."""

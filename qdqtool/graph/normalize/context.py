@@ -31,6 +31,7 @@ class RepairContext:
     """A model open for changes.
 
     Attributes:
+        model: the model before any change.
         edit: the changes.
         path: the file it came from, for messages.
         view: the model before them.
@@ -39,6 +40,7 @@ class RepairContext:
     """
 
     def __init__(self, model: Model) -> None:
+        self.model = model
         self.edit = Edit(model)
         self.path = model.path
         self.view: GraphView = model.view
@@ -127,6 +129,14 @@ class RepairContext:
         stored = self.edit.constants.get(node.input[1])
         half = stored is not None and stored.data_type == onnx.TensorProto.FLOAT16
         return np.float16 if half else np.float32
+
+    def pair_like(self, pair: QdqPair, tensor: str) -> str:
+        """The result of a new pair on `tensor` with the scale of `pair`."""
+        edit, like = self.edit, self.nodes[pair.dequantize or ""]
+        integers, result = edit.fresh(f"{tensor}_quantized"), edit.fresh(f"{tensor}_dequantized")
+        edit.node(QUANTIZE, [tensor, *like.input[1:]], [integers], name=f"{tensor}_QuantizeLinear")
+        edit.node(DEQUANTIZE, [integers, *like.input[1:]], [result], name=f"{tensor}_DequantizeLinear")
+        return result
 
     def dissolve(self, pair: QdqPair) -> None:
         """Take a pair with a QuantizeLinear out: its readers read what that reads now."""

@@ -33,13 +33,8 @@ ORDER = (
     "doubled",
     "zero_points",
     "interface",
-    "activation",
-    "residual",
-    "carried",
-    "missing",
-    "concat",
 )
-"""First what makes pairs, then what makes them legal, then what makes them fast. Repairs of others come last."""
+"""First what makes pairs, then what makes them legal. Repairs of others come last."""
 
 
 _FOUR_BIT_OPS = frozenset({"GatherBlockQuantized", "MatMulBnb4", "MatMulNBits"})

@@ -1,0 +1,67 @@
+"""Nodes that multiply by weights: the ones worth computing in INT8."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from qdqtool.core.placement import Opinion, QuantSpec, Slot, Stance
+from qdqtool.core.recipe import PlacementOptions
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.trt.ops import PRODUCTS, weight_axis
+
+
+def compute_nodes(view: GraphView, *ops: str) -> Iterator[Node]:
+    """Nodes that multiply their first two inputs, of these types or of all."""
+    wanted = frozenset(ops) or PRODUCTS
+    for node in view.nodes:
+        if node.op in wanted and node.domain in {"", "ai.onnx"} and len(node.inputs) >= 2:
+            yield node
+
+
+def factors(node: Node) -> tuple[Slot, Slot]:
+    """The two slots that are multiplied."""
+    return Slot(node=node.name, index=0), Slot(node=node.name, index=1)
+
+
+def veto(node: Node, reason: str, fix: str) -> Iterator[Opinion]:
+    """Keep both factors of `node` float."""
+    for slot in factors(node):
+        yield Opinion(slot=slot, stance=Stance.VETO, reason=reason, fix=fix)
+
+
+def weight_specs(view: GraphView, options: PlacementOptions) -> dict[str, QuantSpec]:
+    """How each constant factor is quantized, by tensor name: INT8 per output channel where that is possible.
+
+    One scale must do for the whole tensor when the recipe says so, when the constant is a vector, or when it is the
+    weight of two nodes that have their output channels on different axes.
+    """
+    axes: dict[str, set[int | None]] = defaultdict(set)
+    for node in compute_nodes(view):
+        for slot in factors(node):
+            tensor = node.inputs[slot.index]
+            if view.is_constant(tensor):
+                axes[tensor].add(
+                    weight_axis(node, slot.index, len(view.constant_shape(tensor) or ()), options.builder)
+                    if options.per_channel
+                    else None
+                )
+    return {
+        tensor: QuantSpec(axis=found.pop() if len(found) == 1 else None) for tensor, found in axes.items()
+    }
+
+
+def channels(view: GraphView, node: Node) -> tuple[int, int] | None:
+    """Input and output channels of a node with constant weights; None where the weights are computed."""
+    index = 0 if view.is_constant(node.inputs[0]) else 1
+    shape = view.constant_shape(node.inputs[index])
+    if shape is None or len(shape) < 2:
+        return None
+    group = int(node.attribute("group", 1))
+    if node.op == "Conv":
+        return shape[1] * group, shape[0]
+    if node.op == "ConvTranspose":
+        return shape[0], shape[1] * group
+    flipped = bool(node.attribute("transA" if index == 0 else "transB", 0)) != (index == 0)
+    rows, columns = shape[-2], shape[-1]
+    return (columns, rows) if flipped else (rows, columns)

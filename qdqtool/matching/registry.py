@@ -1,0 +1,60 @@
+"""Every rule there is: those of `qdqtool.rules`, and those that other distributions add.
+
+A rule of another distribution that cannot be loaded or that fails stops nothing: it is named, and the other rules
+answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TypeVar
+
+from qdqtool.errors import MissingPackage
+from qdqtool.matching.rule import Rule
+from qdqtool.plugins import Registry
+
+RULES = Registry(package="qdqtool.rules")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Rulebook:
+    """Rules by name, in alphabetical order.
+
+    Attributes:
+        rules: the rules that could be loaded.
+        notes: what went wrong with those of other distributions; grows while they are asked.
+    """
+
+    rules: dict[str, Rule]
+    notes: list[str] = field(default_factory=list)
+
+    def asked(self, name: str, part: Callable[[], Iterable[T]]) -> Iterator[T]:
+        """What a part of the rule `name` answers; nothing where a rule of another distribution fails."""
+        if RULES.owner(name) is None:
+            yield from part()
+            return
+        try:
+            with RULES.running(name):
+                answers = tuple(part())
+        except MissingPackage as error:
+            self.notes.append(f"{error.what}; the rule is left out")
+            return
+        yield from answers
+
+
+def rulebook() -> Rulebook:
+    """All rules, loaded once; notes are those of this call."""
+    return Rulebook(_loaded())
+
+
+def code_names() -> dict[str, str]:
+    """The rule's name for each code, in the order of codes."""
+    return dict(sorted((rule.code, name) for name, rule in rulebook().rules.items()))
+
+
+@lru_cache(maxsize=1)
+def _loaded() -> dict[str, Rule]:
+    return {name: RULES.load(name) for name in RULES.usable()}

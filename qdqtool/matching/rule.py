@@ -1,0 +1,58 @@
+"""What a rule is: one behaviour of TensorRT, and what follows from it for a graph.
+
+A file of `qdqtool.rules` holds one rule. Its docstring is the page that `qdqtool explain` prints: before and after, targets,
+evidence. Its parts stand on one match of the pattern, so that what is placed, found and fixed cannot contradict itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from qdqtool.core.findings import Severity
+from qdqtool.core.placement import Bond, Opinion, Tie
+from qdqtool.core.recipe import PlacementOptions
+from qdqtool.core.repair import Change
+from qdqtool.core.target import FAMILIES, Target
+from qdqtool.graph.normalize.context import RepairContext
+from qdqtool.graph.view import GraphView
+from qdqtool.matching.flow import Flow
+
+CLASSIC = frozenset({"8", "10", "11"})
+EVERYWHERE = frozenset(FAMILIES)
+Statement = Opinion | Tie | Bond
+Place = Callable[[GraphView, PlacementOptions], Iterator[Statement]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Violation:
+    """A finding before it gets its rule's code; `severity` overrides the rule's own."""
+
+    node: str
+    reason: str
+    effect: str
+    fix: str
+    severity: Severity | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    """One behaviour; every part but the code is optional.
+
+    Attributes:
+        code: stable identifier, "QDQ122". 101-119: the build fails or the numbers change; 120-139: INT8 is lost or
+            kernels are added; 140-159: advice; from 160 on: where Q/DQ goes.
+        severity: how much findings matter unless one says otherwise.
+        targets: builders for which `check` and `fix` are asked.
+        place: what it wishes for a float graph. Wishes are data; no rule sees those of another, so their order cannot
+            matter.
+        check: what is wrong in a Q/DQ graph, in graph order.
+        fix: changes a Q/DQ model so that `check` is silent, and tells each change.
+    """
+
+    code: str
+    severity: Severity = Severity.INFO
+    targets: frozenset[str] = EVERYWHERE
+    place: Place | None = None
+    check: Callable[[Flow, Target], Iterable[Violation]] | None = None
+    fix: Callable[[RepairContext], Iterator[Change]] | None = None

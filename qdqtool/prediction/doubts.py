@@ -1,0 +1,53 @@
+"""What in a model a prediction does not hold for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import isfinite
+
+from qdqtool.core.dtypes import DType
+from qdqtool.core.qdq import QdqPair
+from qdqtool.graph.model import Model
+from qdqtool.matching.flow import Flow
+from qdqtool.trt.ops import QDQ
+
+
+def doubts(model: Model, flow: Flow) -> Iterator[str]:
+    """Sentences about pairs that the parser will refuse, and about pairs in bodies of control flow."""
+    for what, named in (
+        ("scales that are not positive numbers", [pair for pair in flow.pairs if _is_sick(pair)]),
+        ("zero points other than 0", [pair for pair in flow.pairs if _is_shifted(pair)]),
+        ("numbers of scales that do not fit", [pair for pair in flow.pairs if _is_odd(flow, pair)]),
+    ):
+        if named:
+            yield (
+                f"{len(named)} pairs have {what}, the first {_name(named[0])!r}: the parser refuses them, and what is "
+                "said here holds once they are mended; `qdqtool lint` tells each"
+            )
+    for node in model.view.nodes:
+        if QDQ & set(model.view.body_ops(node)):
+            yield f"{node.op} {node.name!r} has Q/DQ inside its body, which is not looked into"
+
+
+def _name(pair: QdqPair) -> str:
+    return pair.dequantize or pair.quantize or ""
+
+
+def _is_sick(pair: QdqPair) -> bool:
+    return pair.dtype is not DType.INT4 and any(not isfinite(scale) or scale <= 0 for scale in pair.scale)
+
+
+def _is_shifted(pair: QdqPair) -> bool:
+    return any(pair.zero_point)
+
+
+def _is_odd(flow: Flow, pair: QdqPair) -> bool:
+    """Whether a pair has no scale, or not one for each channel of a known shape."""
+    if pair.scale_shape is None or len(pair.scale_shape) > 1:
+        return False
+    shape = flow.view.info(pair.tensor).shape
+    if len(pair.scale) == 1 or shape is None:
+        return not pair.scale
+    axis = pair.axis if pair.axis is not None else 1
+    size = shape[axis] if axis < len(shape) else None
+    return size is None or (isinstance(size, int) and size != len(pair.scale))

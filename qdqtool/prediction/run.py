@@ -1,0 +1,66 @@
+"""Puts precisions, layers and ledger together."""
+
+from __future__ import annotations
+
+from qdqtool.core.dtypes import DType
+from qdqtool.core.prediction import PredictedNode, Prediction
+from qdqtool.core.target import Target
+from qdqtool.graph.model import Model
+from qdqtool.graph.view import Node
+from qdqtool.matching.flow import Flow, is_int8
+from qdqtool.prediction.classic import ClassicPlan
+from qdqtool.prediction.demand import Demands
+from qdqtool.prediction.doubts import doubts
+from qdqtool.prediction.precision import float_type, judge
+from qdqtool.prediction.rtx import RtxPlan
+from qdqtool.trt.ops import QDQ
+
+_SILENT = QDQ | {"Constant"}
+
+
+def predict(model: Model, target: Target | None = None) -> Prediction:
+    """What the optimizer will do with every Q/DQ pair, which nodes share a layer, and each node's precision.
+
+    Linear in nodes. Estimated from rules; `benchmarks/prediction.py` measures how often they are right.
+
+    Args:
+        model: a Q/DQ model (a float model gives float layers and an empty ledger).
+        target: the builder; TensorRT for RTX without. All releases of TensorRT are predicted alike.
+    """
+    target = target or Target()
+    flow = Flow(model)
+    judged = {node.name: judge(flow, node, target) for node in flow.products()}
+    precision = {name: judgement.precision for name, judgement in judged.items()}
+    plan = RtxPlan(flow, precision) if target.is_rtx else ClassicPlan(flow, precision)
+    holder = {node: layer.name for layer in plan.layers for node in layer.nodes}
+    demands = Demands(flow)
+    nodes = tuple(
+        PredictedNode(
+            node=node.name,
+            op=node.op,
+            precision=precision.get(node.name) or _handed_on(flow, demands, node),
+            layer=holder.get(node.name, ""),
+            compute=node.name in judged,
+            reason=judged[node.name].reason if node.name in judged else "",
+        )
+        for node in flow.view.nodes
+        if node.op not in _SILENT
+    )
+    return Prediction(
+        profile="rtx" if target.is_rtx else "classic",
+        nodes=nodes,
+        layers=plan.layers,
+        ledger=plan.ledger,
+        notes=(*model.notes, *doubts(model, flow)),
+    )
+
+
+def _handed_on(flow: Flow, demands: Demands, node: Node) -> DType:
+    """The type of the values that a node without a product hands on."""
+    if not node.outputs:
+        return DType.UNKNOWN
+    reads = flow.origins.get(node.outputs[0])
+    if is_int8(reads) or demands.passes(node):
+        return DType.INT8
+    dtype = flow.view.info(node.outputs[0]).dtype
+    return float_type(flow, node) if dtype is DType.UNKNOWN else dtype

@@ -1,0 +1,11 @@
+"""One file per behaviour of TensorRT: `PLUGIN = Rule(...)`, documented by the file's docstring.
+
+What `place` may state, as data:
+
+- `Opinion`: this slot should (REQUEST) or must not (VETO) be quantized, and why;
+- `Bond`: these slots are quantized together or not at all;
+- `Tie`: these tensors share one scale, as long as the first of them ends up quantized (a scale that nothing
+  quantized needs is not forced on anyone).
+
+Other distributions add rules through the entry-point group `qdqtool.rules`.
+"""

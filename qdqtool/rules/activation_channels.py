@@ -1,0 +1,35 @@
+"""An activation with one scale per channel.
+
+    x ─ Q (16 scales, axis 1) ─ DQ ─ Conv      float
+    x ─ Q (one scale) ─ DQ ─ Conv              INT8
+
+The scales of an activation would have to be applied inside the sum over channels; no INT8 kernel does that.
+
+Evidence: RTX 1.7.1 runs the Conv in float behind a fake-quantize kernel (act_perchannel). Classic TensorRT: per-channel
+quantization is for constants only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.core.findings import Severity
+from qdqtool.core.placement import SlotKind
+from qdqtool.core.target import Target
+from qdqtool.matching.flow import Flow
+from qdqtool.matching.rule import Rule, Violation
+
+
+def check(flow: Flow, target: Target) -> Iterator[Violation]:
+    """Activation pairs with more than one scale."""
+    for pair in flow.pairs:
+        if pair.kind is SlotKind.ACTIVATION and len(pair.scale) > 1:
+            yield Violation(
+                node=pair.quantize or pair.dequantize or "",
+                reason=f"the activation {pair.tensor} has {len(pair.scale)} scales",
+                effect="the layer behind it runs in float" if target.is_rtx else "the builder refuses it",
+                fix="use one scale for the whole tensor; `qdqtool repair` does",
+            )
+
+
+PLUGIN = Rule(code="QDQ122", severity=Severity.WARNING, check=check)

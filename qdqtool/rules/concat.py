@@ -1,0 +1,109 @@
+"""The branches of a Concat that feeds INT8 layers share one scale with its result.
+
+    before                        after
+    a ─┬─ Conv                    a ─┬─ QDQ(s) ─ Conv
+       └─ Concat ─ Conv              └─ Concat ─ QDQ(s) ─ Conv
+    b ────┘                       b ────┘
+
+One Q behind the Concat is enough: the builder pushes it into every branch. With one scale, a branch that another
+INT8 layer reads too is quantized once; with two scales it is written twice.
+
+Evidence: RTX 1.7.1: a pyramid with a shared map writes 0.315 MB with the tie and 0.373 MB without (the producer
+writes a float copy); Q behind the Concat only is built without requantizing (concat_q_after_only), different scales
+in front of it and none behind make the next layer float (concat_diff_noafter). Classic logs: the pass
+SplitQAcrossPrecedingFanIn; NVIDIA/TensorRT issue 2597.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from qdqtool.core.dtypes import DType
+from qdqtool.core.findings import Severity
+from qdqtool.core.placement import SlotKind, Tie
+from qdqtool.core.qdq import QdqPair
+from qdqtool.core.recipe import PlacementOptions
+from qdqtool.core.repair import Change
+from qdqtool.core.target import Target
+from qdqtool.graph.normalize.context import RepairContext
+from qdqtool.graph.scales import a_step_above
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.matching.flow import Flow
+from qdqtool.matching.rule import Rule, Violation
+from qdqtool.trt.ops import PRODUCTS
+
+
+def match(view: GraphView) -> Iterator[Node]:
+    """Every Concat."""
+    return (node for node in view.nodes if node.op == "Concat")
+
+
+def place(view: GraphView, options: PlacementOptions) -> Iterator[Tie]:
+    """One tie per Concat: its result first, then its run-time inputs."""
+    if "Concat" not in options.ops:
+        return
+    for node in match(view):
+        branches = (tensor for tensor in node.inputs if tensor and not view.is_constant(tensor))
+        yield Tie(
+            tensors=(node.outputs[0], *branches),
+            reason=f"branches of {node.name}, which is INT8 when they share one scale",
+        )
+
+
+def check(flow: Flow, _target: Target) -> Iterator[Violation]:
+    """Concats of INT8 branches with more than one scale."""
+    for node in match(flow.view):
+        pairs = [flow.origins.get(tensor) for tensor in node.inputs]
+        scales = {pair.scale for pair in pairs if pair is not None}
+        if len(scales) < 2 or None in pairs:
+            continue
+        layers = [reader.name for reader in flow.readers(node.outputs[0]) if reader.op in PRODUCTS]
+        yield Violation(
+            node=node.name,
+            reason=f"its {len(pairs)} branches have {len(scales)} different scales",
+            effect=f"{', '.join(layers)} runs in float" if layers else "branches are quantized twice",
+            fix="give all branches one scale; `qdqtool repair` takes the largest",
+            severity=None if layers else Severity.INFO,
+        )
+
+
+def fix(bench: RepairContext) -> Iterator[Change]:
+    """Give the pairs before and behind each Concat and MaxPool their largest scale."""
+    for members in _families(bench):
+        scales = [member.scale[0] for member in members]
+        if max(scales) <= a_step_above(np.asarray(min(scales), np.float32), DType.FLOAT32):
+            continue  # a step apart on purpose: no integer changes by it, and the builder does not take it for a repetition
+        for member in members:
+            bench.restate(member, np.asarray(max(scales)))
+        yield Change(
+            repair="concat",
+            subject=", ".join(sorted({member.tensor for member in members})),
+            what=f"one scale, {max(scales):.4g}, instead of {len(set(scales))} from {min(scales):.4g} up",
+            reason="different scales around Concat or MaxPool cost a second rounding, or the INT8 of what follows",
+        )
+
+
+def _families(bench: RepairContext) -> list[list[QdqPair]]:
+    """Pairs that must share a scale: those around one node, and around nodes that have a pair in common."""
+    before: dict[tuple[str, int], QdqPair] = {}
+    behind: dict[str, list[QdqPair]] = {}
+    for pair in bench.pairs:
+        if pair.quantize and pair.dequantize and pair.kind is SlotKind.ACTIVATION and pair.scale_shape == ():
+            before |= {(slot.node, slot.index): pair for slot in pair.slots}
+            behind.setdefault(pair.tensor, []).append(pair)
+    family: dict[str, list[QdqPair]] = {}
+    for node in bench.view.nodes:
+        count = len(node.inputs) if node.op == "Concat" else int(node.op == "MaxPool")
+        inputs = [before[node.name, index] for index in range(count) if (node.name, index) in before]
+        if not count or len(inputs) < count:
+            continue
+        around = [*inputs, *behind.get(node.outputs[0], [])]
+        merged = [other for pair in around for other in family.get(pair.quantize or "", [pair])]
+        whole = list({pair.quantize: pair for pair in merged}.values())
+        family |= {pair.quantize or "": whole for pair in whole}
+    return list({id(members): members for members in family.values()}.values())
+
+
+PLUGIN = Rule(code="QDQ125", severity=Severity.WARNING, place=place, check=check, fix=fix)

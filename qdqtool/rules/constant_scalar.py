@@ -1,0 +1,39 @@
+"""A quantized constant of rank 0.
+
+    50 (INT8, shape []) ─ DQ ─ Mul      refused
+    0.5 (float) ─────────────── Mul      fine
+
+The builder recognises quantized weights in front of DequantizeLinear, but not scalars.
+
+Evidence: RTX 1.7.1: `Quantized constant (X) is only allowed before DQ or PLUGIN_V2` for a scalar INT8 constant
+(scalar_const_q); the same constant as [1,1,1,1] builds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.core.findings import Severity
+from qdqtool.core.placement import SlotKind
+from qdqtool.core.target import Target
+from qdqtool.matching.flow import Flow
+from qdqtool.matching.rule import Rule, Violation
+
+
+def check(flow: Flow, _target: Target) -> Iterator[Violation]:
+    """Integer constants of rank 0 behind which only a DequantizeLinear stands."""
+    for pair in flow.pairs:
+        if (
+            pair.kind is SlotKind.WEIGHT
+            and pair.quantize is None
+            and flow.view.constant_shape(pair.tensor) == ()
+        ):
+            yield Violation(
+                node=pair.dequantize or "",
+                reason=f"the constant {pair.tensor} is a scalar stored as integers",
+                effect="the builder refuses it: Quantized constant is only allowed before DQ",
+                fix="store the scalar as a float constant without Q/DQ; `qdqtool repair` does",
+            )
+
+
+PLUGIN = Rule(code="QDQ106", severity=Severity.ERROR, check=check)

@@ -1,0 +1,64 @@
+"""Transposed convolutions: INT8 on classic TensorRT, never on TensorRT for RTX.
+
+    before                       after, classic TensorRT          after, RTX
+    x ── ConvTranspose ── y      x ─ Q ─ DQ ─ ConvTranspose       unchanged
+    W ───┘                       W ─ Q ─ DQ ───┘
+
+The channel axis of the weights differs by release in NVIDIA's own tools: 0 for TensorRT 8.4-8.6, 1 from 10 on.
+With groups there is no axis that all releases agree on, so one scale serves the whole tensor.
+
+Evidence: RTX 1.7.1 runs `deconv` in float whatever is quantized and adds a kernel that dequantizes the weights
+(convtranspose_q, convtranspose_pt). Axis: pytorch-quantization 8.4-8.6 against 10.16, and NVIDIA/TensorRT issue 2380.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.core.findings import Severity
+from qdqtool.core.placement import Bond, Opinion, QuantSpec, Stance
+from qdqtool.core.recipe import PlacementOptions
+from qdqtool.core.target import Target
+from qdqtool.graph.view import GraphView
+from qdqtool.matching.flow import Flow
+from qdqtool.matching.products import compute_nodes, factors, veto, weight_specs
+from qdqtool.matching.rule import Rule, Violation
+
+
+def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Bond]:
+    """Both inputs on classic TensorRT; a veto on RTX."""
+    specs = weight_specs(view, options)
+    for node in compute_nodes(view, "ConvTranspose"):
+        activation, weight = factors(node)
+        for slot, spec in ((activation, QuantSpec()), (weight, specs.get(node.inputs[1], QuantSpec()))):
+            yield Opinion(
+                slot=slot,
+                stance=Stance.REQUEST,
+                reason="a transposed convolution computes in INT8 when input and weights are quantized",
+                spec=spec,
+            )
+        yield Bond(
+            slots=(activation, weight),
+            reason="with only one of input and weights quantized it computes in float",
+        )
+        if options.builder.is_rtx:
+            yield from veto(
+                node,
+                "TensorRT for RTX has no INT8 kernel for ConvTranspose: Q/DQ would only add dequantize kernels",
+                "replace it by a nearest Resize and a Conv, or accept float here",
+            )
+
+
+def check(flow: Flow, _target: Target) -> Iterator[Violation]:
+    """Transposed convolutions with Q/DQ where no kernel computes them in INT8."""
+    for node in flow.products():
+        if node.op == "ConvTranspose" and any(flow.origin(node, index) for index in (0, 1)):
+            yield Violation(
+                node=node.name,
+                reason="ConvTranspose has Q/DQ",
+                effect="it runs in float, and its weights are dequantized in every inference",
+                fix="take its Q/DQ off, or replace it by a nearest Resize and a Conv",
+            )
+
+
+PLUGIN = Rule(code="QDQ130", severity=Severity.WARNING, targets=frozenset({"rtx"}), place=place, check=check)

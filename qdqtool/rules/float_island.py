@@ -1,0 +1,69 @@
+"""A layer without Q/DQ between INT8 layers.
+
+    QDQ ─ Conv ─ Relu ─ Conv ─ Relu ─ QDQ ─ Conv            float tensors around the Conv in the middle
+    QDQ ─ Conv ─ Relu ─ QDQ ─ Conv ─ Relu ─ QDQ ─ Conv      INT8 throughout
+
+Its input is written in float for it and its result is quantized for the next layer, so tensors on both sides are four
+times larger than they need to be.
+
+Evidence: RTX 1.7.1 (depthwise_noq): the layer before writes Float, and a quantize kernel stands behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.core.findings import Severity
+from qdqtool.core.target import Target
+from qdqtool.graph.view import Node
+from qdqtool.matching.flow import Flow, is_int8
+from qdqtool.matching.rule import Rule, Violation
+from qdqtool.trt.ops import ISLAND_BORDER, PRODUCTS
+
+_FARTHEST = 6
+
+
+def check(flow: Flow, target: Target) -> Iterator[Violation]:
+    """Products without Q/DQ whose neighbours on both sides have it."""
+    for node in flow.products():
+        if node.op == "ConvTranspose" and target.is_rtx:
+            continue
+        bare = all(flow.origin(node, index) is None for index in (0, 1))
+        if bare and _int8_before(flow, node) and _int8_behind(flow, node):
+            yield Violation(
+                node=node.name,
+                reason=f"{node.op} has no Q/DQ, the layers before and behind it have",
+                effect="float tensors are written and read on both sides of it",
+                fix="put Q/DQ on both of its inputs",
+            )
+
+
+def _int8_before(flow: Flow, node: Node) -> bool:
+    tensor = node.inputs[0]
+    for _ in range(_FARTHEST):
+        producer = flow.view.producer(tensor)
+        if producer is None:
+            return False
+        if producer.op in PRODUCTS:
+            return all(is_int8(flow.origin(producer, index)) for index in (0, 1))
+        if producer.op not in ISLAND_BORDER:
+            return False
+        tensor = producer.inputs[0]
+    return False
+
+
+def _int8_behind(flow: Flow, node: Node) -> bool:
+    tensor = node.outputs[0]
+    for _ in range(_FARTHEST):
+        readers = flow.readers(tensor)
+        if not readers:
+            return False
+        if all(reader.op == "QuantizeLinear" for reader in readers):
+            return True
+        if readers[-1].op not in ISLAND_BORDER:
+            return False
+        tensor = readers[-1].outputs[0]
+    return False
+
+
+PLUGIN = Rule(code="QDQ134", severity=Severity.INFO, check=check)

@@ -1,0 +1,97 @@
+"""Only one of the two factors of a product is quantized.
+
+    x ─ Q ─ DQ ─┐                  x ─ Q ─ DQ ─┐
+                 Conv  float                    Conv  INT8
+    w ──────────┘                  w ─ Q ─ DQ ─┘
+
+INT8 arithmetic needs both. With one of them the product is float, and the Q/DQ that is there still rounds the values
+and costs kernels.
+
+Evidence: RTX 1.7.1: weights bare leaves a fake-quantize kernel (chain_noweight), activation bare adds a kernel that
+dequantizes the weights in every inference (chain_noact; folded for MatMul, matmul_w_only), one of two activations
+gives `CastMulFc`, a dequantize inside a float product (matmul_one_q, matmul_a_only).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from qdqtool.core.findings import Severity
+from qdqtool.core.placement import SlotKind
+from qdqtool.core.repair import Change
+from qdqtool.core.target import Target
+from qdqtool.graph.normalize.context import RepairContext
+from qdqtool.graph.normalize.half_quantized import half_quantized
+from qdqtool.graph.normalize.weights import requantized
+from qdqtool.matching.flow import Flow, is_int8
+from qdqtool.matching.operands import State, both
+from qdqtool.matching.rule import Rule, Violation
+from qdqtool.trt.ops import weight_axis
+
+
+def check(flow: Flow, target: Target) -> Iterator[Violation]:
+    """Products with one INT8 factor and one without any Q/DQ."""
+    for node in flow.products():
+        for ready, bare in (pair := both(flow, node, target), pair[::-1]):
+            if bare.state is not State.BARE or not is_int8(ready.pair):
+                continue
+            constant = flow.view.is_constant(node.inputs[bare.index])
+            what = "its weights have" if constant else f"its input {bare.index} has"
+            weight = ready.pair is not None and ready.pair.kind is SlotKind.WEIGHT
+            yield Violation(
+                node=node.name,
+                reason=f"{what} no Q/DQ, the other factor has",
+                effect=f"{node.op} runs in float"
+                + (
+                    " and its weights are dequantized in every inference"
+                    if weight and node.op != "MatMul"
+                    else ""
+                ),
+                fix=f"put Q/DQ on {node.inputs[bare.index]}, or take it off the other input; "
+                + (
+                    "`qdqtool repair` does the first"
+                    if constant
+                    else "`qdqtool repair --samples DATA` does the first"
+                ),
+            )
+
+
+def fix(bench: RepairContext) -> Iterator[Change]:
+    """Quantize float weights of nodes whose activation is quantized."""
+    for node in bench.view.nodes:
+        for index in half_quantized(bench.view, node):
+            told = _quantized(bench, node.name, index)
+            if told is not None:
+                yield told
+
+
+def _quantized(bench: RepairContext, name: str, index: int) -> Change | None:
+    """Put INT8 values behind a DequantizeLinear in the place of a float constant; None where there is none."""
+    edit, reader = bench.edit, bench.view.by_name[name]
+    node = bench.nodes[name]
+    tensor = node.input[index]
+    value = edit.value(tensor)
+    if value is None or value.dtype not in (np.float32, np.float16) or value.ndim < 2 or not value.size:
+        return None
+    axis = weight_axis(reader, index, value.ndim)
+    integers, scale, error = requantized(value.astype(np.float64), axis, half=value.dtype == np.float16)
+    inputs = [
+        edit.constant(f"{tensor}_int8", integers),
+        edit.constant(f"{tensor}_scale", scale.astype(value.dtype)),
+        edit.constant(f"{tensor}_zero_point", np.zeros(scale.shape, np.int8)),
+    ]
+    result = edit.fresh(f"{tensor}_dequantized")
+    edit.connect(node, index, result)
+    edit.node("DequantizeLinear", inputs, [result], name=f"{tensor}_{name}_DequantizeLinear", axis=axis)
+    return Change(
+        repair="missing",
+        subject=tensor,
+        what=f"float weight of {reader.op} {name!r} quantized per channel",
+        reason="a quantized activation without a quantized weight silently runs in float",
+        error=error,
+    )
+
+
+PLUGIN = Rule(code="QDQ120", severity=Severity.WARNING, check=check, fix=fix)

@@ -1,0 +1,39 @@
+"""Q/DQ inside the body of an If or a Loop.
+
+    If ── then: x ─ Q ─ DQ ─ y
+       └─ else: x
+
+TensorRT imports bodies of conditionals and loops partly, and fuses nothing across their border: what enters in float is
+quantized inside, in a kernel of its own. Lint, prediction and audit do not look inside.
+
+Evidence: RTX 1.7.1 runs a Conv with Q/DQ inside an If in INT8, behind a quantize kernel in each branch
+(conv_inside_if); a lone pair is a float kernel (pair_inside_if). Parser documentation of classic releases: If and Loop
+partly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.core.findings import Severity
+from qdqtool.core.target import Target
+from qdqtool.matching.flow import Flow
+from qdqtool.matching.rule import Rule, Violation
+from qdqtool.trt.ops import QDQ
+
+
+def check(flow: Flow, target: Target) -> Iterator[Violation]:
+    """Control-flow nodes that hold Q/DQ."""
+    for node in flow.view.nodes:
+        count = sum(op in QDQ for op in flow.view.body_ops(node))
+        if count:
+            yield Violation(
+                node=node.name,
+                reason=f"{count} Q/DQ nodes are inside its bodies",
+                effect="nothing fuses across the border of a body, and what is inside is not checked here",
+                fix="export without control flow, or leave these layers float",
+                severity=Severity.INFO if target.is_rtx else None,
+            )
+
+
+PLUGIN = Rule(code="QDQ114", severity=Severity.WARNING, check=check)

@@ -1,0 +1,109 @@
+"""Q/DQ between a layer and the activation or bias that fuses with it.
+
+    Conv ─ Q ─ DQ ─ Relu ─ Q ─ DQ ─ Conv      two roundings
+    Conv ─ Relu ─ Q ─ DQ ─ Conv               one
+
+The layer, its bias and its activation are one kernel with one rounding at its end. A pair between them is a second
+rounding; classic TensorRT cannot fuse across it.
+
+Evidence: RTX 1.7.1 rounds twice inside the epilogue (qdq_between_conv_relu, silu_inner_q). Classic: placement guide;
+NVIDIA/TensorRT issue 2592.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.core.findings import Severity
+from qdqtool.core.placement import SlotKind
+from qdqtool.core.qdq import QdqPair
+from qdqtool.core.repair import Change
+from qdqtool.core.target import Target
+from qdqtool.graph.normalize.context import RepairContext
+from qdqtool.graph.view import Node
+from qdqtool.matching.flow import Flow
+from qdqtool.matching.rule import Rule, Violation
+from qdqtool.trt.ops import FUSES_ACTIVATION, FUSES_BEHIND_PRODUCT, GATES, PRODUCTS, QDQ
+
+
+def check(flow: Flow, target: Target) -> Iterator[Violation]:
+    """Pairs on the result of a product whose reader would have fused with it."""
+    for pair in flow.pairs:
+        producer = flow.view.producer(pair.tensor)
+        if producer is None or producer.op not in PRODUCTS:
+            continue
+        for slot in pair.slots:
+            reader = flow.view.by_name[slot.node]
+            bias = reader.op == "Add" and any(flow.view.is_constant(tensor) for tensor in reader.inputs)
+            if reader.op in FUSES_BEHIND_PRODUCT or bias:
+                yield Violation(
+                    node=reader.name,
+                    reason=f"Q/DQ stands between {producer.op} {producer.name} and its {reader.op}",
+                    effect="the values are rounded twice"
+                    + ("" if target.is_rtx else f", and {reader.op} is a float kernel of its own"),
+                    fix=f"move the pair behind {reader.name}" + ("" if bias else "; `qdqtool repair` does"),
+                )
+
+
+def fix(bench: RepairContext) -> Iterator[Change]:
+    """Dissolve pairs that stand before an activation or before the product of a SiLU."""
+    for pair in bench.pairs:
+        reader, maker = bench.consumer(pair), bench.maker(pair.tensor)
+        if reader is None or pair.quantize is None or pair.kind is SlotKind.WEIGHT:
+            continue
+        behind = maker in FUSES_ACTIVATION and reader.op in FUSES_BEHIND_PRODUCT
+        if behind or _inside_silu(bench, pair, reader):
+            bench.dissolve(pair)
+            yield Change(
+                repair="activation",
+                subject=pair.quantize,
+                what=f"taken out between {maker or 'the input'} and {reader.op} {reader.name!r}",
+                reason="a pair between a node and its activation adds a rounding and may split their fusion",
+            )
+        elif reader.op == "Relu" and bench.symmetric(pair) and _feeds_compute(bench, reader):
+            _move_behind(bench, pair, reader)
+            yield Change(
+                repair="activation",
+                subject=pair.quantize,
+                what=f"moved behind Relu {reader.name!r}",
+                reason="a Relu between a pair and a compute node keeps that node in float",
+                error=0.0,
+            )
+
+
+def _feeds_compute(bench: RepairContext, relu: Node) -> bool:
+    """Whether a Relu feeds data inputs of compute nodes only."""
+    uses = bench.view.uses(relu.outputs[0])
+    pinned = relu.outputs[0] in bench.pinned
+    return bool(uses) and not pinned and all(use.node.op in PRODUCTS and use.index < 2 for use in uses)
+
+
+def _move_behind(bench: RepairContext, pair: QdqPair, relu: Node) -> None:
+    quantize = bench.nodes[pair.quantize or ""]
+    bench.redirect(relu.outputs[0], bench.result(pair))
+    bench.edit.connect(bench.nodes[relu.name], 0, pair.tensor)
+    bench.edit.connect(quantize, 0, relu.outputs[0])
+
+
+def _inside_silu(bench: RepairContext, pair: QdqPair, reader: Node) -> bool:
+    """Whether `reader` multiplies x with sigmoid(x), and the pair is on one of the two."""
+    if reader.op != "Mul" or len(reader.inputs) != 2:
+        return False
+    sources = [_source(bench, name) for name in reader.inputs]
+    for gate, value in (sources, sources[::-1]):
+        node = bench.view.producer(gate)
+        if node is not None and node.op in GATES and _source(bench, node.inputs[0]) == value:
+            return pair.tensor in {gate, value}
+    return False
+
+
+def _source(bench: RepairContext, tensor: str) -> str:
+    """The float tensor behind Q/DQ nodes."""
+    node = bench.view.producer(tensor)
+    while node is not None and node.op in QDQ:
+        tensor = node.inputs[0]
+        node = bench.view.producer(tensor)
+    return tensor
+
+
+PLUGIN = Rule(code="QDQ126", severity=Severity.WARNING, check=check, fix=fix)

@@ -1,0 +1,40 @@
+"""MatMul of two activations: both quantized, or neither.
+
+    before                  after
+    a ── MatMul ── y        a ─ Q ─ DQ ─ MatMul ── y
+    b ───┘                  b ─ Q ─ DQ ───┘
+
+Evidence: RTX 1.7.1 builds an INT8 `gemm` for two quantized activations and a float one, behind an extra
+quantize-dequantize kernel, for one of them (matmul_two_act, matmul_one_q).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.core.placement import Bond, Opinion, QuantSpec, Stance
+from qdqtool.core.recipe import PlacementOptions
+from qdqtool.graph.view import GraphView
+from qdqtool.matching.products import compute_nodes, factors
+from qdqtool.matching.rule import Rule
+
+
+def place(view: GraphView, _options: PlacementOptions) -> Iterator[Opinion | Bond]:
+    """Both inputs of every MatMul without a constant."""
+    for node in compute_nodes(view, "MatMul"):
+        if any(view.is_constant(tensor) for tensor in node.inputs):
+            continue
+        for slot in factors(node):
+            yield Opinion(
+                slot=slot,
+                stance=Stance.REQUEST,
+                reason="a product of two activations computes in INT8 when both are quantized",
+                spec=QuantSpec(),
+            )
+        yield Bond(
+            slots=factors(node),
+            reason="with one activation quantized the product computes in float",
+        )
+
+
+PLUGIN = Rule(code="QDQ171", place=place)

@@ -1,0 +1,51 @@
+"""A type of Q/DQ that the model's opset does not know yet.
+
+    opset 17: Q (FP16 scale)      not valid before opset 19
+    opset 19: DQ (INT4)           not valid before opset 21
+    opset 21: DQ (FP4)            not valid before opset 23
+
+onnxruntime refuses such a file, so its accuracy cannot be checked on the CPU; TensorRT for RTX reads it.
+
+Evidence: ONNX operator reference, QuantizeLinear 13, 19, 21 and 23; RTX 1.7.1 (half_old_opset).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.core.dtypes import DType
+from qdqtool.core.findings import Severity
+from qdqtool.core.qdq import QdqPair
+from qdqtool.core.target import Target
+from qdqtool.matching.flow import Flow
+from qdqtool.matching.rule import Rule, Violation
+
+_SCALES = {DType.FLOAT16: 19, DType.BFLOAT16: 19}
+_VALUES = {DType.FLOAT8: 19, DType.FLOAT8_E5M2: 19, DType.INT16: 21, DType.INT4: 21, DType.FLOAT4: 23}
+
+
+def check(flow: Flow, _target: Target) -> Iterator[Violation]:
+    """ONNX's own Q/DQ with a scale or integers of a type newer than the opset."""
+    for pair in flow.pairs:
+        name = pair.dequantize or pair.quantize or ""
+        scale = flow.view.info(flow.view.by_name[name].inputs[1]).dtype
+        for what, dtype, needed in _needs(pair, scale):
+            if not pair.domain and flow.view.opset < needed:
+                yield Violation(
+                    node=name,
+                    reason=f"{what} {str(dtype).upper()} in opset {flow.view.opset}",
+                    effect="not valid ONNX: onnxruntime refuses it and parsers may",
+                    fix=f"raise the opset to {needed}"
+                    + ("; `qdqtool repair` does" if what == _SCALE else ""),
+                )
+
+
+_SCALE = "the scale is"
+
+
+def _needs(pair: QdqPair, scale: DType) -> Iterator[tuple[str, DType, int]]:
+    yield _SCALE, scale, _SCALES.get(scale, 0)
+    yield "the values between Q and DQ are", pair.dtype, _VALUES.get(pair.dtype, 0)
+
+
+PLUGIN = Rule(code="QDQ113", severity=Severity.WARNING, check=check)

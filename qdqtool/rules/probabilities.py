@@ -1,0 +1,43 @@
+"""The probabilities of a Softmax with a scale that does not fit them.
+
+    Softmax ─ Q (scale 0.05) ─ DQ ─ MatMul        values from 0 to 1 on 20 of 127 steps
+    Softmax ─ Q (scale 1/127) ─ DQ ─ MatMul       all 127 steps
+
+Probabilities never exceed 1, so a scale above 1/127 leaves steps unused. For FP8 the fused attention of NVIDIA's own
+tools takes 1/448, the largest FP8 number being 448.
+
+Evidence: the range is the operator's definition. RTX 1.7.1 builds the same kernels for any scale
+(probabilities_coarse), so only accuracy is lost; NVIDIA-Model-Optimizer fixes 1/448 for FP8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.core.dtypes import DType
+from qdqtool.core.findings import Severity
+from qdqtool.core.target import Target
+from qdqtool.matching.flow import Flow
+from qdqtool.matching.rule import Rule, Violation
+
+_LARGEST = {DType.INT8: 127, DType.FLOAT8: 448}
+_TOLERANCE = 1.05
+
+
+def check(flow: Flow, _target: Target) -> Iterator[Violation]:
+    """Pairs right behind a Softmax with one scale above the largest that probabilities can use."""
+    for pair in flow.pairs:
+        producer = flow.view.producer(pair.tensor)
+        largest = _LARGEST.get(pair.dtype)
+        if producer is None or producer.op != "Softmax" or largest is None or len(pair.scale) != 1:
+            continue
+        if pair.scale[0] * largest > _TOLERANCE:
+            yield Violation(
+                node=pair.quantize or pair.dequantize or "",
+                reason=f"probabilities reach 1, its scale {pair.scale[0]:.3g} is for {pair.scale[0] * largest:.3g}",
+                effect="most steps stand for values that never come",
+                fix=f"store the scale 1/{largest} = {1 / largest:.6f}",
+            )
+
+
+PLUGIN = Rule(code="QDQ151", severity=Severity.INFO, check=check)

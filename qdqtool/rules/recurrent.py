@@ -1,0 +1,33 @@
+"""LSTM, GRU and RNN are left alone.
+
+Their state is carried through hundreds of steps, where rounding errors pile up, and no TensorRT release has an INT8
+kernel for them in explicit quantization.
+
+Evidence: NVIDIA's support matrix lists recurrence (loops) in FP32 and FP16 only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.core.placement import Opinion, Slot, Stance
+from qdqtool.core.recipe import PlacementOptions
+from qdqtool.graph.view import GraphView
+from qdqtool.matching.rule import Rule
+from qdqtool.trt.ops import RECURRENT
+
+
+def place(view: GraphView, _options: PlacementOptions) -> Iterator[Opinion]:
+    """Veto input, weights and recurrence weights."""
+    for node in view.nodes:
+        if node.op in RECURRENT:
+            for index in range(3):
+                yield Opinion(
+                    slot=Slot(node=node.name, index=index),
+                    stance=Stance.VETO,
+                    reason=f"TensorRT has no INT8 kernel for {node.op}",
+                    fix="nothing to do; FP16 (insert.types=fp16) is the fastest it runs in",
+                )
+
+
+PLUGIN = Rule(code="QDQ177", place=place)

@@ -1,0 +1,191 @@
+"""Residual Add: quantize the shortcut, never the branch that comes from the convolution.
+
+    before                               after
+    x ─┬─ Conv ─ Conv ─ Add ─ Relu       x ─┬─ QDQ ─ Conv ─ ... ─ Conv ─ Add ─ Relu
+       └────────────────┘                   └─ QDQ ───────────────────────┘   (same tensor, same scale)
+
+The Conv, the Add and the activation fuse into one kernel that reads the shortcut as INT8, so the producer of x
+writes one INT8 tensor and no float copy. That only pays where x is quantized for another consumer anyway: a shortcut
+that nobody else wants in INT8 (LayerNormalization or an activation comes first) stays float.
+
+Where both branches come from convolutions of the same input (a downsampling block), RTX reads both results in one
+kernel, and rounding one of them saves nothing; classic TensorRT fuses the Add into one of the two, so there the
+branch with fewer layers (the second one where they are equal) is quantized, and never both.
+
+Evidence: RTX 1.7.1, placement cases res_ok, res_missing (a float copy is written), res_both (double rounding);
+MobileNetV2 blocks 7.73 MB against 8.43 MB without; transformer residuals 0.95 MB against 0.92 MB without;
+downsampling blocks 2.86 MB whichever branch is quantized. Classic: placement guide of 8.x, NVIDIA/TensorRT issues
+1144 and 3205.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from qdqtool.core.findings import Severity
+from qdqtool.core.placement import Opinion, QuantSpec, Slot, Stance
+from qdqtool.core.qdq import QdqPair
+from qdqtool.core.recipe import PlacementOptions
+from qdqtool.core.repair import Change
+from qdqtool.core.target import Target
+from qdqtool.graph.normalize.context import RepairContext
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.matching.demand import wanted_slots
+from qdqtool.matching.flow import Flow, is_int8
+from qdqtool.matching.rule import Rule, Violation
+from qdqtool.trt.ops import PRODUCTS, upstream
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ResidualAdd:
+    """An Add of two run-time values in a float graph.
+
+    Attributes:
+        node: the Add.
+        branches: numbers of the inputs that a product makes for this Add alone, so that the Add can fuse into it.
+        kept: where both are such branches, the one that stays quantized; else None.
+    """
+
+    node: Node
+    branches: tuple[int, ...]
+    kept: int | None = None
+
+
+def match(view: GraphView) -> Iterator[ResidualAdd]:
+    """Every Add of two run-time values, in graph order."""
+    for node in view.nodes:
+        if node.op != "Add" or len(node.inputs) != 2 or any(map(view.is_constant, node.inputs)):
+            continue
+        branches = tuple(index for index in (0, 1) if _is_branch(view, node.inputs[index]))
+        fewest = min((1, 0), key=lambda index: _depth(view, node.inputs[index]))
+        yield ResidualAdd(node=node, branches=branches, kept=fewest if len(branches) > 1 else None)
+
+
+def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
+    """The shortcut input of every Add of two activations."""
+    wanted = wanted_slots(view)
+    for found in match(view):
+        index = _shared(view, found.node, wanted)
+        shared = index is not None
+        reason = "the shortcut is quantized for another layer already, so INT8 here saves a float copy"
+        if index is None and not options.builder.is_rtx:
+            index = found.kept
+            reason = "the Add fuses into one convolution and reads the result of the other as INT8"
+        if index is not None:
+            yield Opinion(
+                slot=Slot(node=found.node.name, index=index),
+                stance=Stance.REQUEST,
+                reason=reason,
+                spec=QuantSpec(),
+                only_if_shared=shared,
+            )
+
+
+def check(flow: Flow, target: Target) -> Iterator[Violation]:
+    """Q/DQ on a product's branch, or none on a shortcut that is INT8 elsewhere."""
+    lost = "the sum rounds it once more" if target.is_rtx else "the Add does not fuse with the convolution"
+    for found in match(flow.plain):
+        node = flow.view.by_name[found.node.name]
+        for index in _superfluous(flow, found):
+            yield Violation(
+                node=node.name,
+                reason=f"input {index}, the convolution's branch, has Q/DQ"
+                + ("" if found.kept is None else ", and so has the other branch"),
+                effect=lost,
+                fix="take the pair off this branch; `qdqtool repair` does",
+            )
+        for index, _ in _bare_shortcuts(flow, found):
+            yield Violation(
+                node=node.name,
+                reason=f"input {index}, the shortcut, is float here and INT8 for another layer",
+                effect="its producer writes a float copy beside the INT8 one",
+                fix="put Q/DQ with the same scale on this input; `qdqtool repair` does",
+            )
+
+
+def fix(bench: RepairContext) -> Iterator[Change]:
+    """Take the pair off the branch that the Add fuses with, and put one on a shortcut that is INT8 elsewhere."""
+    flow = Flow(bench.model)
+    for found in match(flow.plain):
+        for index in _superfluous(flow, found):
+            pair = flow.origins[flow.view.by_name[found.node.name].inputs[index]]
+            if pair.quantize is None or bench.consumer(pair) is None:
+                continue
+            bench.dissolve(pair)
+            yield Change(
+                repair="residual",
+                subject=pair.tensor,
+                what=f"pair before Add {found.node.name!r} taken out; the other input keeps its own"
+                if found.kept is not None
+                else f"pair between Add {found.node.name!r} and the product in front of it taken out",
+                reason="the Add is fused into the Conv before it, where a pair in between rounds again or splits the fusion",
+            )
+
+        for index, pair in _bare_shortcuts(flow, found):
+            node = bench.nodes[found.node.name]
+            bench.edit.connect(node, index, bench.pair_like(pair, node.input[index]))
+            yield Change(
+                repair="residual",
+                subject=pair.tensor,
+                what=f"quantized for Add {found.node.name!r} with the scale of {pair.dequantize!r}",
+                reason="another layer reads these values in INT8: with one scale the producer writes no float copy",
+            )
+
+
+def _bare_shortcuts(flow: Flow, found: ResidualAdd) -> Iterator[tuple[int, QdqPair]]:
+    """The shortcut of an Add that another layer reads as INT8, and the pair that it reads."""
+    inputs = flow.view.by_name[found.node.name].inputs
+    for index in (0, 1):
+        if found.branches == (1 - index,) and flow.origins.get(inputs[index]) is None:
+            pairs = [
+                pair for pair in flow.by_tensor.get(inputs[index], ()) if is_int8(pair) and pair.dequantize
+            ]
+            if pairs:
+                yield index, pairs[0]
+
+
+def _superfluous(flow: Flow, found: ResidualAdd) -> tuple[int, ...]:
+    """The branches of an Add whose pair keeps it from fusing."""
+    inputs = flow.view.by_name[found.node.name].inputs
+    paired = tuple(index for index in found.branches if flow.origins.get(inputs[index]) is not None)
+    if found.kept is None:
+        return paired
+    return tuple(index for index in paired if index != found.kept) if len(paired) > 1 else ()
+
+
+def _shared(view: GraphView, node: Node, wanted: frozenset[Slot]) -> int | None:
+    """The input that other layers read as INT8; of two such inputs the one made first."""
+    found = [
+        (_position(view, tensor), index)
+        for index, tensor in enumerate(node.inputs)
+        if any(
+            Slot(node=use.node.name, index=use.index) in wanted
+            for before in upstream(view, tensor)
+            for use in view.uses(before)
+        )
+    ]
+    return min(found)[1] if found else None
+
+
+def _is_branch(view: GraphView, tensor: str) -> bool:
+    producer = view.producer(tensor)
+    return producer is not None and producer.op in PRODUCTS and len(view.uses(tensor)) == 1
+
+
+def _position(view: GraphView, tensor: str) -> int:
+    producer = view.producer(tensor)
+    return -1 if producer is None else producer.position
+
+
+def _depth(view: GraphView, tensor: str) -> int:
+    """Layers back to the last fork, at most eight."""
+    for depth in range(8):
+        producer = view.producer(tensor)
+        if producer is None or len(view.uses(tensor)) > 1:
+            return depth
+        tensor = producer.inputs[0]
+    return 8
+
+
+PLUGIN = Rule(code="QDQ127", severity=Severity.INFO, place=place, check=check, fix=fix)

@@ -1,0 +1,58 @@
+"""A scale that is computed at run time.
+
+    x ─┬─ ReduceMax ─ s ─┐                   x ─ Q (s = 0.05) ─ DQ ─ Conv
+       └──────────── Q(s) ─ DQ(s) ─ Conv
+
+Explicit quantization needs scales that are known when the engine is built. TensorRT up to 10.0 refuses others; later
+releases accept some without fusing them; TensorRT for RTX dies in front of a convolution and is float elsewhere.
+
+Evidence: RTX 1.7.1 ends with SIGSEGV when such a pair feeds a Conv (scale_computed) and multiplies in float when it
+feeds a MatMul (scale_computed_matmul). Parser sources: 10.0 wants a constant scale, 10.16 only a constant zero point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.core.findings import Severity
+from qdqtool.core.qdq import QdqPair
+from qdqtool.core.target import Target
+from qdqtool.matching.flow import Flow
+from qdqtool.matching.rule import Rule, Violation
+
+_CRASHES = "the builder process crashes"
+_REFUSED = "the parser refuses it"
+_FLOAT = "it is not fused: the layer behind it runs in float"
+
+
+def check(flow: Flow, target: Target) -> Iterator[Violation]:
+    """Pairs without a constant scale."""
+    for pair in flow.pairs:
+        if pair.scale_shape is None and not _is_dynamic(flow, pair):
+            effect = _effect(flow, pair, target)
+            yield Violation(
+                node=pair.quantize or pair.dequantize or "",
+                reason="the scale is computed at run time",
+                effect=effect,
+                fix="calibrate the tensor and store its scale as a constant; `qdqtool repair --samples DATA` does",
+                severity=Severity.WARNING if effect == _FLOAT else None,
+            )
+
+
+def _effect(flow: Flow, pair: QdqPair, target: Target) -> str:
+    if target.is_rtx:
+        ops = {flow.view.by_name[slot.node].op for slot in pair.slots}
+        return _CRASHES if "Conv" in ops else _FLOAT
+    if target.release == (10,):
+        return f"10.0 refuses it; in later releases {_FLOAT}"
+    return _REFUSED if target.is_before(10, 1) else _FLOAT
+
+
+def _is_dynamic(flow: Flow, pair: QdqPair) -> bool:
+    """Whether the scale comes from DynamicQuantizeLinear, which has a rule of its own."""
+    node = flow.view.by_name[pair.dequantize or pair.quantize or ""]
+    maker = flow.view.producer(node.inputs[1])
+    return maker is not None and maker.op == "DynamicQuantizeLinear"
+
+
+PLUGIN = Rule(code="QDQ104", severity=Severity.ERROR, check=check)

@@ -1,0 +1,52 @@
+"""A number of scales or zero points that does not fit, or a channel axis that the tensor does not have.
+
+    w [16, 16, 3, 3] ─ Q (5 scales, axis 0) ─ DQ ─ Conv       refused
+    w [16, 16, 3, 3] ─ Q (16 scales, axis 0) ─ DQ ─ Conv      INT8
+
+Evidence: RTX 1.7.1: `The number of scales is not equal to the number of output channels`, `zeroPointSize == scaleSize`,
+`Axis must be in the range`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.core.findings import Severity
+from qdqtool.core.qdq import QdqPair
+from qdqtool.core.target import Target
+from qdqtool.matching.flow import Flow
+from qdqtool.matching.rule import Rule, Violation
+
+
+def check(flow: Flow, _target: Target) -> Iterator[Violation]:
+    """Pairs with a vector of scales along no axis of that length, or with another number of zero points."""
+    for pair in flow.pairs:
+        reason = _misfit(flow, pair)
+        if reason:
+            yield Violation(
+                node=pair.quantize or pair.dequantize or "",
+                reason=reason,
+                effect="the parser refuses it",
+                fix="store one scale and one zero point per channel of the axis, or a single scalar of each",
+            )
+
+
+def _misfit(flow: Flow, pair: QdqPair) -> str:
+    if pair.zero_point and pair.scale and len(pair.zero_point) != len(pair.scale):
+        return f"there are {len(pair.zero_point)} zero points for {len(pair.scale)} scales"
+    shape = flow.view.info(pair.tensor).shape
+    if pair.scale_shape is None or len(pair.scale_shape) != 1 or pair.axis is None or shape is None:
+        return ""
+    if len(pair.scale) == 1:
+        return ""  # a single one fits any tensor, and its axis means nothing
+    for name in filter(None, (pair.quantize, pair.dequantize)):
+        axis = int(flow.view.by_name[name].attribute("axis", 1))
+        if not -len(shape) <= axis < len(shape):
+            return f"the channel axis of {name} is {axis}, the tensor has {len(shape)} dimensions"
+    channels = shape[pair.axis]
+    if isinstance(channels, int) and len(pair.scale) != channels:
+        return f"there are {len(pair.scale)} scales for the {channels} channels of axis {pair.axis}"
+    return ""
+
+
+PLUGIN = Rule(code="QDQ116", severity=Severity.ERROR, check=check)

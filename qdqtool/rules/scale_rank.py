@@ -1,0 +1,43 @@
+"""An activation scale of shape [1] where a scalar is needed.
+
+    x ─ Q (s = [0.05]) ─ DQ ─ Conv      float
+    x ─ Q (s = 0.05) ─ DQ ─ Conv        INT8
+
+To the standard both are one scale per tensor. TensorRT for RTX takes [1] for per-channel quantization in front of
+convolutions, and on the shortcut of an Add that a convolution fuses with.
+
+Evidence: RTX 1.7.1 runs the Conv in float and adds dequantize kernels (act_scale_shape1); a shortcut scale of shape
+[1] makes the Conv on the other branch float; MatMul and Gemm do not mind (matmul_scale_shape1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.core.findings import Severity
+from qdqtool.core.placement import SlotKind
+from qdqtool.core.target import Target
+from qdqtool.matching.flow import Flow, is_int8
+from qdqtool.matching.rule import Rule, Violation
+from qdqtool.trt.ops import SCALAR_SCALE_READERS
+
+
+def check(flow: Flow, _target: Target) -> Iterator[Violation]:
+    """Activation pairs of rank 1 that a Conv or an Add reads."""
+    for pair in flow.pairs:
+        if pair.kind is not SlotKind.ACTIVATION or pair.scale_shape != (1,) or not is_int8(pair):
+            continue
+        for slot in pair.slots:
+            op = flow.view.by_name[slot.node].op
+            if op in SCALAR_SCALE_READERS:
+                yield Violation(
+                    node=slot.node,
+                    reason=f"the scale on its input {slot.index} has shape [1]",
+                    effect=f"{op} and the convolution it fuses with run in float"
+                    if op == "Add"
+                    else f"{op} runs in float",
+                    fix="store the scale as a scalar, shape []; `qdqtool repair` does",
+                )
+
+
+PLUGIN = Rule(code="QDQ121", severity=Severity.WARNING, check=check, targets=frozenset({"rtx"}))

@@ -1,0 +1,46 @@
+"""A scale that is zero, negative, not a number or no floating-point number.
+
+    x ─ Q (s = 0) ─ DQ (s = 0) ─ Conv
+
+A scale of zero often stands for a channel or a tensor that never fired, or for a small FP32 scale that became FP16.
+
+Evidence: RTX 1.7.1 says `Scale coefficients must all be positive` (scale_zero, scale_negative, scale_nan; a tiny scale
+turned FP16), also of an integer or
+FP8 scale, whatever its value (scale_integer).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import isfinite
+
+from qdqtool.core.dtypes import DType
+from qdqtool.core.findings import Severity
+from qdqtool.core.target import Target
+from qdqtool.matching.flow import Flow
+from qdqtool.matching.rule import Rule, Violation
+
+
+def check(flow: Flow, _target: Target) -> Iterator[Violation]:
+    """Pairs with a scale that no quantization can use."""
+    for pair in flow.pairs:
+        node = pair.quantize or pair.dequantize or ""
+        dtype = flow.view.info(flow.view.by_name[node].inputs[1]).dtype
+        if not dtype.is_float and pair.scale_shape is not None:
+            yield Violation(
+                node=node,
+                reason=f"its scale is stored as {'another type' if dtype is DType.UNKNOWN else dtype}",
+                effect="the parser refuses it",
+                fix="store the scale as FP32, or in the type of the data",
+            )
+        bad = [value for value in pair.scale if not (isfinite(value) and value > 0)]
+        if bad:
+            yield Violation(
+                node=node,
+                reason=f"{len(bad)} of {len(pair.scale)} scales are not positive numbers, the first is {bad[0]:g}",
+                effect="the parser refuses it: Scale coefficients must all be positive",
+                fix="calibrate again, or give dead channels a small positive scale such as 1e-5; `qdqtool repair --samples DATA` does",
+            )
+
+
+PLUGIN = Rule(code="QDQ103", severity=Severity.ERROR, check=check)

@@ -1,0 +1,74 @@
+"""A product that is too small to gain anything from INT8.
+
+    x [1, 64] ─ Q ─ DQ ─ MatMul [64, 96]      3 kernels
+    x [1, 64] ─ MatMul [64, 96]               1 kernel
+
+The Q in front of it is a kernel, and the arithmetic was next to nothing: a small matrix times one vector, or weights
+narrower than a tile of 16. The bounds, and the exception for heads behind a global average, are those of the placement
+rules `gemv` and `narrow`, which leave such products float.
+
+Evidence: RTX 1.7.1 (one_row, narrow_head). nvidia-modelopt leaves them float too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from qdqtool.core.findings import Severity
+from qdqtool.core.placement import SlotKind
+from qdqtool.core.target import Target
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.matching.flow import Flow, is_int8
+from qdqtool.matching.patterns import is_pooled
+from qdqtool.matching.rule import Rule, Violation
+from qdqtool.trt.ops import MATRIX_PRODUCTS
+
+_TILE = 16
+_LARGE = 1 << 18
+
+
+def check(flow: Flow, _target: Target) -> Iterator[Violation]:
+    """INT8 products with constant weights that placement would leave float for their size."""
+    for node in flow.products():
+        activation, weight = flow.origin(node, 0), flow.origin(node, 1)
+        if activation is None or weight is None or not (is_int8(activation) and is_int8(weight)):
+            continue
+        small = _smallness(flow.view, node)
+        if weight.kind is SlotKind.WEIGHT and small and not is_pooled(flow.view, activation.tensor):
+            yield Violation(
+                node=node.name,
+                reason=small,
+                effect="INT8 saves no time, and its Q is a kernel more",
+                fix="take Q/DQ off both of its inputs",
+            )
+
+
+def _smallness(view: GraphView, node: Node) -> str:
+    """What is small about a product; "" where nothing is, or shapes are not known."""
+    weights, vectors = _sizes(view, node.inputs[1]), _sizes(view, node.inputs[0])
+    if weights is None or len(weights) < 2:
+        return ""
+    shown = " x ".join(map(str, weights))
+    if node.op in MATRIX_PRODUCTS and min(weights[-2:]) < _TILE:
+        return f"its weights are {shown}, less than a tile of {_TILE}"
+    if vectors is None or node.op == "ConvTranspose" or prod(weights) >= _LARGE:
+        return ""
+    if node.op == "Conv":
+        count = prod(vectors[:1] + vectors[2:])
+    elif node.op == "Gemm":
+        count = vectors[1 if node.attribute("transA", 0) else 0]
+    else:
+        count = prod(vectors[:-1])
+    return f"it multiplies small weights, {shown}, by one vector" if count == 1 else ""
+
+
+def _sizes(view: GraphView, tensor: str) -> list[int] | None:
+    shape = view.info(tensor).shape
+    if not shape:
+        return None
+    sizes = [dim for dim in shape if isinstance(dim, int)]
+    return sizes if len(sizes) == len(shape) else None
+
+
+PLUGIN = Rule(code="QDQ147", severity=Severity.INFO, check=check)

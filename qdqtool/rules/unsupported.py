@@ -1,0 +1,62 @@
+"""What the builder cannot compute in INT8 stays float, with the reason.
+
+- Products of integers (shape arithmetic) and of FP64 values.
+- Nodes whose inputs come from Q/DQ that is in the model already: a second pair would round twice.
+- Both factors constant: there is nothing to compute at run time.
+- Convolutions on SM75 with TensorRT for RTX.
+- Convolutions whose weights are computed at run time, on classic TensorRT (RTX takes them, with one scale).
+
+Evidence: RTX 1.7.1 builds Half kernels for every INT8 Conv on SM75; a Conv with two quantized run-time inputs is an
+INT8 `correlation` on SM86.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.core.dtypes import DType
+from qdqtool.core.placement import Opinion
+from qdqtool.core.recipe import PlacementOptions
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.matching.products import compute_nodes, veto
+from qdqtool.matching.rule import Rule
+
+_QUANTIZABLE = frozenset({DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16, DType.UNKNOWN})
+
+
+def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
+    """Veto weighted nodes that would not become INT8."""
+    for node in compute_nodes(view):
+        for reason, fix in _obstacles(view, node, options):
+            yield from veto(node, reason, fix)
+
+
+def _obstacles(view: GraphView, node: Node, options: PlacementOptions) -> Iterator[tuple[str, str]]:
+    constant = [view.is_constant(tensor) for tensor in node.inputs[:2]]
+    if all(constant):
+        yield "both factors are constants", "fold constants first (prepare.fold_constants)"
+    for tensor in node.inputs[:2]:
+        dtype = view.info(tensor).dtype
+        if dtype not in _QUANTIZABLE:
+            yield f"its input {tensor} is {dtype}, and only floating-point values are quantized", ""
+        producer = view.producer(tensor)
+        if producer is not None and producer.op == "DequantizeLinear":
+            yield (
+                f"its input {tensor} comes from Q/DQ already",
+                "start from the float model, or keep the Q/DQ as it is",
+            )
+    if node.op != "Conv":
+        return
+    if options.builder.is_rtx and "75" in options.builder.sm and options.activations == "int8":
+        yield (
+            "TensorRT for RTX has no INT8 convolution on SM75: it would run in Half",
+            "build for SM80 or newer only",
+        )
+    if not options.builder.is_rtx and not constant[1]:
+        yield (
+            "its weights are computed at run time",
+            "make the weights constant, or build with TensorRT for RTX",
+        )
+
+
+PLUGIN = Rule(code="QDQ180", place=place)

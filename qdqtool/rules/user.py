@@ -1,0 +1,59 @@
+"""What the user keeps float: nodes by name, operator types, or all but some nodes.
+
+    place:
+      exclude: ["*/head/*"]        these nodes stay float
+      exclude_ops: [MatMul]        these operator types stay float
+      only: ["backbone.*"]         all other nodes stay float
+      ops: [Conv, Gemm, ...]       operator types that may be quantized
+
+Patterns are globs on node names (`qdqtool place MODEL` prints them), case-sensitive; `*` also matches slashes. A
+pattern that matches nothing is noted in the placement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+
+from qdqtool.core.placement import Opinion, Slot, Stance
+from qdqtool.core.recipe import PlacementOptions
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.matching.rule import Rule
+from qdqtool.trt.ops import LISTED_AS, PRODUCTS
+
+
+def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
+    """Veto every slot that could be quantized on the nodes that the user keeps float."""
+    for node in view.nodes:
+        op = LISTED_AS.get(node.op, node.op)
+        if not _quantizable(view, node, op):
+            continue
+        for reason, fix in _objections(node, op, options):
+            for index in range(min(2, len(node.inputs))):
+                yield Opinion(
+                    slot=Slot(node=node.name, index=index),
+                    stance=Stance.VETO,
+                    reason=reason,
+                    fix=fix,
+                )
+
+
+def _quantizable(view: GraphView, node: Node, op: str) -> bool:
+    if op == "Add":
+        return not any(view.is_constant(tensor) for tensor in node.inputs)
+    return op in PRODUCTS or op == "AveragePool"
+
+
+def _objections(node: Node, op: str, options: PlacementOptions) -> Iterator[tuple[str, str]]:
+    for pattern in options.exclude:
+        if fnmatchcase(node.name, pattern):
+            yield f"place.exclude lists {pattern!r}", f"remove {pattern!r} from place.exclude"
+    if options.only and not any(fnmatchcase(node.name, pattern) for pattern in options.only):
+        yield "no pattern of place.only matches it", "add a pattern to place.only"
+    if {op, node.op} & set(options.exclude_ops):
+        yield f"place.exclude_ops lists {node.op}", f"remove {node.op} from place.exclude_ops"
+    if op not in options.ops:
+        yield f"place.ops does not list {op}", f"add {op} to place.ops"
+
+
+PLUGIN = Rule(code="QDQ181", place=place)

@@ -1,0 +1,39 @@
+"""Weights with their scales along the wrong axis.
+
+    w [32, 48] ─ Q (32 scales, axis 0) ─ DQ ─ MatMul      float
+    w [32, 48] ─ Q (48 scales, axis 1) ─ DQ ─ MatMul      INT8
+
+Scales must go with output channels, so that one factor per channel can be applied behind the sum: axis 0 for Conv and
+for Gemm with transB, the last axis for MatMul and for Gemm without.
+
+Evidence: RTX 1.7.1 multiplies in float: `CastMulFc` for MatMul along K (matmul_w_axis0), and for a Conv along its
+input channels a kernel that dequantizes the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.core.findings import Severity
+from qdqtool.core.target import Target
+from qdqtool.matching.flow import Flow
+from qdqtool.matching.operands import State, both
+from qdqtool.matching.rule import Rule, Violation
+from qdqtool.trt.ops import weight_axis
+
+
+def check(flow: Flow, target: Target) -> Iterator[Violation]:
+    """Products whose weight scales are not along the output channels."""
+    for node in flow.products():
+        for factor in both(flow, node, target):
+            if factor.state is State.WRONG_AXIS and factor.pair is not None:
+                rank = len(flow.view.info(node.inputs[factor.index]).shape or ())
+                yield Violation(
+                    node=node.name,
+                    reason=f"the scales of its weights go along axis {factor.pair.axis}",
+                    effect=f"{node.op} runs in float",
+                    fix=f"scale along the output channels, axis {weight_axis(node, factor.index, rank)}; `qdqtool repair` does",
+                )
+
+
+PLUGIN = Rule(code="QDQ123", severity=Severity.WARNING, check=check)

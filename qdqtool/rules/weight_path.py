@@ -1,0 +1,40 @@
+"""Something stands between the weights' DequantizeLinear and the layer.
+
+    w ─ Q ─ DQ ─ Transpose ─ MatMul      float
+    w transposed ─ Q ─ DQ ─ MatMul       INT8
+
+Classic TensorRT fuses DequantizeLinear with the layer only where it feeds it directly; behind a Transpose, a Reshape
+or a Cast the weights are dequantized at run time and the layer is float. TensorRT for RTX looks through.
+
+Evidence: NVIDIA/TensorRT issue 1604; RTX 1.7.1 builds an INT8 product behind a Transpose (weight_transposed).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.core.findings import Severity
+from qdqtool.core.placement import SlotKind
+from qdqtool.core.target import Target
+from qdqtool.matching.flow import Flow
+from qdqtool.matching.rule import CLASSIC, Rule, Violation
+
+
+def check(flow: Flow, _target: Target) -> Iterator[Violation]:
+    """Products that read quantized weights through another operator."""
+    for node in flow.products():
+        for index in (0, 1):
+            pair = flow.origin(node, index)
+            between = flow.view.producer(node.inputs[index])
+            if pair is None or between is None or pair.kind is not SlotKind.WEIGHT:
+                continue
+            if between.name != pair.dequantize:
+                yield Violation(
+                    node=node.name,
+                    reason=f"{between.op} {between.name} stands between the DequantizeLinear and its weights",
+                    effect=f"the weights are dequantized at run time and {node.op} runs in float",
+                    fix=f"apply the {between.op} to the stored weights, so that DequantizeLinear feeds the layer; `qdqtool repair` does",
+                )
+
+
+PLUGIN = Rule(code="QDQ124", severity=Severity.WARNING, check=check, targets=CLASSIC)
