@@ -22,6 +22,7 @@ class NodeEvidence:
         decisions: what placement decided for them; empty without a placement.
         holders: the engine layers that name it.
         regions: regions of the engine whose kernels are not listed.
+        made: kernels that make a constant operand of these layers from stored constants, in every inference.
         rtx: whether TensorRT for RTX made the engine, which refuses some INT8 that classic TensorRT runs.
         targets: architectures the engine was built for ("sm86"), as far as known.
     """
@@ -32,6 +33,7 @@ class NodeEvidence:
     decisions: tuple[Decision, ...]
     holders: LayerMatch
     regions: tuple[EngineLayer, ...] = ()
+    made: tuple[EngineLayer, ...] = ()
     rtx: bool = False
     targets: tuple[str, ...] = ()
 

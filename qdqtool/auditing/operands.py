@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from qdqtool.graph.lower import MX_DEQUANTIZE
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.ops import DEQUANTIZE, KEEPS_AXES, QUANTIZE, RECURRENT, value_preserving
 
-_Q, _DQ = QUANTIZE, DEQUANTIZE
+_Q = QUANTIZE
+_DEQUANTIZERS = frozenset({DEQUANTIZE, MX_DEQUANTIZE})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,7 +75,7 @@ class Operands:
         view = self._view
         reached, passed = self._through_moves(tensor)
         producer = view.producer(reached)
-        if producer is None or producer.op != _DQ:
+        if producer is None or producer.op not in _DEQUANTIZERS:
             return Operand(index=index, source=tensor, fixed=self._is_fixed(tensor))
         quantize = view.producer(producer.inputs[0])
         source = quantize.inputs[0] if quantize is not None and quantize.op == _Q else producer.inputs[0]

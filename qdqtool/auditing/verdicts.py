@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from qdqtool.auditing.causes import causes
+from qdqtool.auditing.defeats import defeat
 from qdqtool.auditing.evidence import NodeEvidence
 from qdqtool.auditing.operands import Operands
+from qdqtool.auditing.realised import FLOAT, makers, realised
 from qdqtool.auditing.regions import is_opaque, region_around
 from qdqtool.core.advice import joined
 from qdqtool.core.dtypes import DType
@@ -30,6 +32,7 @@ _BY_TYPE = {
     DType.FLOAT32: Verdict.FP32,
     DType.FLOAT8: Verdict.FP8,
     DType.FLOAT8_E5M2: Verdict.FP8,
+    DType.FLOAT4: Verdict.FP4,
 }
 
 
@@ -72,6 +75,7 @@ def cases(
     for decision in placement.decisions if placement else ():
         if decision.slot.index < 2:
             decisions[decision.slot.node].append(decision)
+    made = makers(engine)
     return tuple(
         NodeEvidence(
             view=view,
@@ -80,6 +84,12 @@ def cases(
             decisions=tuple(decisions[node.name]),
             holders=_own(holders[node.name], shared),
             regions=regions,
+            made=tuple(
+                made[tensor.name]
+                for layer in holders[node.name].compute
+                for tensor in layer.inputs
+                if tensor.name in made
+            ),
             rtx=rtx,
             targets=targets,
         )
@@ -95,6 +105,19 @@ def _own(holders: LayerMatch, shared: Counter[str]) -> LayerMatch:
 
 def verdict(case: NodeEvidence) -> NodeVerdict:
     """The verdict on one node."""
+    told = _verdict_on_type(case)
+    found = realised(case, told.precision)
+    told = replace(told, asked=found.asked, realised=found.realised, bytes_lost=found.bytes_lost)
+    if told.precision is DType.INT8:
+        return told
+    if told.asked == told.realised != FLOAT:
+        return told if case.weights_alone else replace(told, reason="", fix="")
+    refused = any(not decision.quantize for decision in case.decisions) and not case.weights_alone
+    because = None if told.is_as_asked or refused else defeat(case, found)
+    return told if because is None else replace(told, reason=because[0], fix=because[1])
+
+
+def _verdict_on_type(case: NodeEvidence) -> NodeVerdict:
     if not case.holders.compute:
         return _without_kernel(case)
     if all(_multiplies_rounded(layer) for layer in case.holders.compute):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from qdqtool.cli.screen import stderr
 from qdqtool.core.comparison import Comparison
-from qdqtool.core.findings import Finding, Severity
+from qdqtool.core.findings import Finding, NodeVerdict, Severity
 from qdqtool.core.recipe import Recipe
 from qdqtool.core.report import Report
 from qdqtool.errors import ThresholdExceeded, UsageError
@@ -13,7 +13,19 @@ from qdqtool.errors import ThresholdExceeded, UsageError
 def exit_code(report: Report, recipe: Recipe) -> int:
     """0, or 1 when a finding is at least as severe as `audit.fail_on` or accuracy fell by more than `compare.max_drop`."""
     missed = findings_missed(report.findings, recipe.audit.fail_on)
+    missed += unrealised(report.verdicts) if recipe.audit.fail_on_unrealised else []
     return tell([*missed, *accuracy_missed(report.comparison, recipe.compare.max_drop)])
+
+
+def unrealised(verdicts: tuple[NodeVerdict, ...]) -> list[str]:
+    """What to say when nodes do not run in the format that was asked for."""
+    missed = [verdict for verdict in verdicts if not verdict.is_as_asked]
+    if not missed:
+        return []
+    first = missed[0]
+    return [
+        f"{len(missed)} nodes do not run as asked, first {first.node}: {first.asked} asked, {first.realised} realised"
+    ]
 
 
 def tell(missed: list[str]) -> int:

@@ -30,6 +30,7 @@ class Verdict(str, Enum):
     BF16 = "bf16"
     FP32 = "fp32"
     FP8 = "fp8"
+    FP4 = "fp4"
     PROLOGUE = "dequantized in the prologue"
     ATTENTION = "inside a fused attention"
     ABSORBED = "absorbed"
@@ -51,6 +52,9 @@ class NodeVerdict:
         reason: why it is not INT8; "" where it is.
         fix: what to do about it; "" where it is INT8.
         certainty: stated by the dump, or inferred.
+        asked: the format that the Q/DQ nodes ask for: "fp8", "int4-weights" for weights alone, or "float".
+        realised: what the kernel does, in the same words, "unknown", or weights "dequantized before the kernel".
+        bytes_lost: bytes written and read again where weights are dequantized before the kernel; else None.
     """
 
     node: str
@@ -62,6 +66,14 @@ class NodeVerdict:
     reason: str = ""
     fix: str = ""
     certainty: Certainty = Certainty.STATED
+    asked: str = "float"
+    realised: str = "unknown"
+    bytes_lost: int | None = None
+
+    @property
+    def is_as_asked(self) -> bool:
+        """Whether the engine does what the Q/DQ nodes ask for; they ask nothing of a float node."""
+        return self.asked in {"float", self.realised}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

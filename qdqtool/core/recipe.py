@@ -225,6 +225,8 @@ class AuditOptions(Section):
 
     fail_on: Literal["error", "warning", "info", "never"] = "never"
     """Exit with 1 when a finding is at least this severe."""
+    fail_on_unrealised: bool = False
+    """Exit with 1 when a node does not run in the format that its Q/DQ asks for."""
     ignore: Words = ()
     """Finding codes that are not reported."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from qdqtool.core.buildlog import FunnelStep
 from qdqtool.core.comparison import Comparison
@@ -38,6 +38,8 @@ class Summary:
         nodes_total: compute nodes (Conv, ConvTranspose, Gemm, MatMul, attention); None when nothing was audited.
         nodes_int8: those that run INT8 in the engine.
         nodes_requested: those that placement asked for.
+        requested: how many of them the Q/DQ nodes ask to run in which format ("fp8", "int4-weights", "float").
+        realised: how many run in which, in the same words; empty, like `requested`, when nothing was audited.
         kernels: kernels in the engine.
         compute_kernels: those that hold a compute node.
         int8_kernels: compute kernels whose arithmetic is INT8.
@@ -63,6 +65,8 @@ class Summary:
     engine_bytes: int | None
     findings: dict[str, int]
     accuracy: AccuracySummary | None
+    requested: dict[str, int] = field(default_factory=dict)
+    realised: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

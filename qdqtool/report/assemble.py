@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from calibrators.histogram import Histogram
@@ -96,6 +96,8 @@ def _summary(material: Material) -> Summary:
         nodes_total=None if verdicts is None else len(verdicts),
         nodes_int8=None if verdicts is None else sum(map(runs_int8, verdicts)),
         nodes_requested=None if verdicts is None else sum(verdict.requested for verdict in verdicts),
+        requested=_numbered(verdict.asked for verdict in verdicts or ()),
+        realised=_numbered(verdict.realised for verdict in verdicts or ()),
         kernels=counts.kernels if counts else None,
         compute_kernels=counts.compute if counts else None,
         int8_kernels=_int8_kernels(material.engine) if material.engine else None,
@@ -106,6 +108,10 @@ def _summary(material: Material) -> Summary:
         findings={severity.value: found[severity] for severity in Severity},
         accuracy=headline(material.comparison) if material.comparison else None,
     )
+
+
+def _numbered(words: Iterable[str]) -> dict[str, int]:
+    return dict(sorted(Counter(words).items()))
 
 
 def _counted(engine: Engine) -> KernelCounts:

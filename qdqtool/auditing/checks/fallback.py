@@ -1,6 +1,6 @@
-"""A node that was to run INT8 does not.
+"""A node that was to run INT8, or in another format of few bits, does not.
 
-Placement (or, without one, the Q/DQ nodes of the model) asked for INT8 on every input of this node, yet its kernel in
+Placement (or, without one, the Q/DQ nodes of the model) asked for it on every input of this node, yet its kernel in
 the engine computes in float, or no kernel could be found. The Q/DQ in front of it then only costs: values are rounded
 to eight bits and turned back to float before they are multiplied. The reason comes from the Q/DQ graph around the node.
 """
@@ -18,12 +18,13 @@ from qdqtool.core.findings import Severity, Verdict
 def find(scene: AuditContext) -> Iterator[Draft]:
     """One draft per requested node that is not INT8."""
     for verdict in scene.verdicts:
-        if not verdict.requested or verdict.precision is DType.INT8:
+        if not verdict.requested or verdict.precision is DType.INT8 or verdict.asked == verdict.realised:
             continue
+        asked = "INT8" if verdict.asked == "float" else verdict.asked.upper()
         harmless = verdict.verdict is Verdict.ABSORBED
         yield Draft(
             subject=verdict.node,
-            reason=f"{verdict.op} was to run INT8 and is {_words(verdict.verdict, verdict.precision)}: {verdict.reason}",
+            reason=f"{verdict.op} was to run {asked} and is {_words(verdict.verdict, verdict.precision)}: {verdict.reason}",
             fix=verdict.fix,
             severity=Severity.INFO if harmless else None,
             evidence=(scene.at_node(verdict.node), *(scene.at_layer(name) for name in verdict.layers)),

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext
+from qdqtool.auditing.realised import stored_weight
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import NodeVerdict, Severity
@@ -32,7 +33,7 @@ def find(scene: AuditContext) -> Iterator[Draft]:
         if layer.inputs or not layer.constants or not layer.outputs:
             continue
         sizes = [tensor.bytes for tensor in (*layer.constants, *layer.outputs)]
-        folds = layer.role is Role.COMPUTE or "Sum" in layer.name or not _holds_int8(layer)
+        folds = layer.role is Role.COMPUTE or "Sum" in layer.name or not _holds_stored_weight(layer)
         origin = ", ".join(layer.onnx_nodes[:3]) or layer.constants[0].name
         readers = _readers(scene, layer)
         yield Draft(
@@ -56,8 +57,8 @@ def _does(layer: EngineLayer, *, folds: bool) -> str:
     return "rounds a weight a second time" if _again(layer) else "dequantizes a weight"
 
 
-def _holds_int8(layer: EngineLayer) -> bool:
-    return "Roun" in layer.name or any(tensor.dtype is DType.INT8 for tensor in layer.constants)
+def _holds_stored_weight(layer: EngineLayer) -> bool:
+    return "Roun" in layer.name or stored_weight((layer,)) is not None
 
 
 def _again(layer: EngineLayer) -> bool:

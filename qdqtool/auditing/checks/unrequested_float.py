@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext
+from qdqtool.auditing.realised import BEFORE
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity, Verdict
 
@@ -20,7 +21,8 @@ def find(scene: AuditContext) -> Iterator[Draft]:
     for case, verdict in zip(scene.cases, scene.verdicts, strict=True):
         if verdict.requested or verdict.precision is DType.INT8 or verdict.verdict is Verdict.ABSORBED:
             continue
-        if case.weights_alone:
+        defeated = verdict.realised.endswith(BEFORE)  # told by another check
+        if case.weights_alone or (verdict.asked.endswith("-weights") and (verdict.is_as_asked or defeated)):
             continue
         yield Draft(
             subject=verdict.node,

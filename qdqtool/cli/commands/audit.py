@@ -56,6 +56,12 @@ def audit(
     fail_on: Annotated[
         str, typer.Option(help="Exit with 1 from this severity on: error, warning, info, never.")
     ] = "never",
+    fail_on_unrealised: Annotated[
+        bool,
+        typer.Option(
+            "--fail-on-unrealised", help="Exit with 1 when a node runs in another format than asked."
+        ),
+    ] = False,
     form: Annotated[str, typer.Option("--format", help=f"One of {', '.join(_FORMS)}.")] = "text",
     as_json: Annotated[bool, typer.Option("--json", help="Print findings.json.")] = False,
 ) -> int:
@@ -63,7 +69,7 @@ def audit(
     from qdqtool.auditing.baseline import fresh
     from qdqtool.auditing.run import examine
     from qdqtool.cli.audit_material import Wanted, gather
-    from qdqtool.cli.verdict import check_severity, findings_missed, tell
+    from qdqtool.cli.verdict import check_severity, findings_missed, tell, unrealised
     from qdqtool.core.kinds import AUDIT
 
     check_severity(fail_on)
@@ -81,7 +87,8 @@ def audit(
     if baseline is not None:
         found = fresh(found, AUDIT.read(baseline))
     sys.stdout.write(_written(found, "json" if as_json else form, subject.as_posix()))
-    return tell(findings_missed(found.findings, fail_on))
+    missed = findings_missed(found.findings, fail_on)
+    return tell([*missed, *(unrealised(found.verdicts) if fail_on_unrealised else [])])
 
 
 def _written(found: Audit, form: str, source: str) -> str:
@@ -117,11 +124,23 @@ def _lines(found: Audit) -> Iterator[str]:
 
 def _is_float_model(found: Audit) -> bool:
     """Whether no node was asked to run INT8, and none does: a float engine is judged as one."""
-    return not any(verdict.requested or verdict.precision is DType.INT8 for verdict in found.verdicts)
+    return not any(
+        verdict.requested or verdict.asked != "float" or verdict.precision is DType.INT8
+        for verdict in found.verdicts
+    )
 
 
 def _headline(found: Audit) -> str:
     total = len(found.verdicts)
+    if any(verdict.asked not in {"int8", "float"} for verdict in found.verdicts):
+        asked, runs = (
+            ", ".join(f"{count} {word}" for word, count in Counter(words).most_common())
+            for words in (
+                [verdict.asked for verdict in found.verdicts],
+                [verdict.realised for verdict in found.verdicts],
+            )
+        )
+        return f"{total} compute nodes; asked: {asked}; realised: {runs}"
     if _is_float_model(found):
         kinds = Counter(verdict.verdict.value for verdict in found.verdicts).most_common()
         runs = ", ".join(f"{count} {kind}" for kind, count in kinds)
@@ -137,12 +156,14 @@ def _fallbacks(found: Audit) -> Iterator[str]:
     """Nodes that are not INT8, those of one reason and fix together."""
     groups: dict[tuple[bool, str, str], list[NodeVerdict]] = {}
     for verdict in found.verdicts if not _is_float_model(found) else ():
-        if verdict.precision is not DType.INT8:
+        done = verdict.asked == verdict.realised != "float"
+        if verdict.precision is not DType.INT8 and not done:
             groups.setdefault((verdict.requested, verdict.reason, verdict.fix), []).append(verdict)
     for (requested, reason, fix), verdicts in groups.items():
         asked = "" if requested else " (not asked for)"
         for verdict in verdicts:
-            yield f"not INT8{asked}: {verdict.op} {verdict.node} is {verdict.verdict.value}"
+            word = "INT8" if verdict.asked in {"int8", "float"} else verdict.asked
+            yield f"not {word}{asked}: {verdict.op} {verdict.node} is {verdict.verdict.value}"
         yield f"    why: {reason}"
         yield f"    fix: {fix}"
 

@@ -64,6 +64,12 @@ def run(
     fail_on: Annotated[
         str | None, typer.Option(help="Exit with 1 from this severity on: error, warning, info.")
     ] = None,
+    fail_on_unrealised: Annotated[
+        bool,
+        typer.Option(
+            "--fail-on-unrealised", help="Exit with 1 when a node runs in another format than asked."
+        ),
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print report.json instead of the summary.")
     ] = False,
@@ -88,6 +94,7 @@ def run(
     typed += [f"build.builder={builder}"] if builder else []
     typed += [f"place.target='{target}'"] if target else []
     typed += [f"audit.fail_on={fail_on}"] if fail_on else []
+    typed += ["audit.fail_on_unrealised=true"] if fail_on_unrealised else []
     is_quantized = calibration_cache is not None or bool(quantized_ops(load(model)))
     order = RunRequest(
         model=model,

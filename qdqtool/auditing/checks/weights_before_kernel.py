@@ -1,0 +1,37 @@
+"""A weight that was to be dequantized inside its kernel is dequantized before it.
+
+Only the weight is stored in few bits, so that a product that waits for memory reads less. Here another kernel turns the
+whole weight into floats in every inference, and the product reads those: more bytes move than without quantization,
+although the engine file is small and the log says nothing.
+
+    W (INT4) ── dequantize ── W (Half) ── gemm         written and read again
+    W (INT4) ── gemm                                   dequantized inside
+
+Evidence: builds with TensorRT for RTX 1.7.1: INT4 in a single block or per channel, INT8 in blocks, an odd number of
+columns, one weight read by two products, convolutions, INT8 per channel with one row, and FP4 weights alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.auditing.check import Check, Draft
+from qdqtool.auditing.context import AuditContext
+from qdqtool.auditing.realised import BEFORE
+from qdqtool.core.findings import Severity
+
+
+def find(scene: AuditContext) -> Iterator[Draft]:
+    """One draft per node whose weight alone was quantized, and defeated."""
+    for verdict in scene.verdicts:
+        if verdict.asked.endswith("-weights") and verdict.realised.endswith(BEFORE):
+            yield Draft(
+                subject=verdict.node,
+                reason=verdict.reason,
+                fix=verdict.fix,
+                bytes=verdict.bytes_lost,
+                evidence=(scene.at_node(verdict.node), *(scene.at_layer(name) for name in verdict.layers)),
+            )
+
+
+PLUGIN = Check(code="QDQ218", severity=Severity.WARNING, find=find)

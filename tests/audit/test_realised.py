@@ -1,0 +1,95 @@
+"""What was asked of a node in which format, and what the engine does: held to the dumps of real builds."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+from qdqtool.auditing.run import audit
+from qdqtool.backends.rtx import PLUGIN as RTX
+from qdqtool.cli.verdict import unrealised
+from qdqtool.core.audit import Audit
+from qdqtool.core.build import BuildRequest
+from qdqtool.core.findings import NodeVerdict
+from qdqtool.engine import read
+from qdqtool.graph.load import load
+from tests import models
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+from formats import CASES, truth
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("tensorrt_rtx") is None, reason="needs tensorrt-rtx: pip install 'qdqtool[rtx]'"
+)
+BEFORE = "dequantized before the kernel"
+
+
+def audited(case: str, folder: Path) -> tuple[Audit, NodeVerdict, str]:
+    make, _, targets = CASES[case]
+    path = models.save(make(), folder)
+    sm = f"sm{targets[-1]}"
+    result, _ = RTX.build(BuildRequest(model=path, folder=folder, targets=(sm,), timeout_s=300))
+    assert result.layers is not None
+    dump = folder / result.layers
+    found = audit(load(path).view, read(dump), targets=(sm,))
+    verdict = next(told for told in found.verdicts if told.node == "core")
+    return found, verdict, truth(dump.read_text("utf-8"), "core")
+
+
+@pytest.mark.parametrize(
+    "case", ["fp8 matmul", "nvfp4, constant scales", "int4 blocks of 64", "int8 weights"]
+)
+def test_a_node_that_runs_as_asked_has_no_finding(case, tmp_path):
+    found, verdict, wanted = audited(case, tmp_path)
+    assert (verdict.asked, verdict.realised) == (wanted, wanted)
+    assert verdict.is_as_asked
+    assert (verdict.reason, verdict.fix) == ("", "")
+    assert not [finding for finding in found.findings if finding.subject == "core"]
+    assert unrealised(found.verdicts) == []
+
+
+@pytest.mark.parametrize(
+    ("case", "word", "fix"),
+    [
+        ("int4 in one block", "at least two blocks", "blocks of 16 to 128"),
+        ("int4, odd columns", "255 columns are an odd number", "pad the columns"),
+        ("int4, one weight for two", "several nodes read this weight", "an initializer of its own"),
+        ("int4 conv", "no Conv dequantizes", "quantize its input too"),
+        ("int8 weights in blocks", "INT8 in blocks", "one scale per output channel"),
+        ("int8 weights, one row, large", "with one row", "one scale for the whole weight"),
+        ("nvfp4 weights", "FP4 weights", "quantize its input to nvfp4 too"),
+    ],
+)
+def test_weights_dequantized_before_the_kernel_are_told_with_their_bytes(case, word, fix, tmp_path):
+    found, verdict, wanted = audited(case, tmp_path)
+    assert wanted == f"{CASES[case][1]} {BEFORE}"
+    assert verdict.realised == wanted
+    assert word in verdict.reason
+    assert fix in verdict.fix
+    (told,) = [
+        finding for finding in found.findings if finding.code == "QDQ218" and finding.subject == "core"
+    ]
+    assert told.bytes == verdict.bytes_lost
+    assert told.bytes is not None
+    assert told.bytes > 0
+    assert "do not run as asked, first core" in unrealised(found.verdicts)[0]
+
+
+@pytest.mark.parametrize(
+    ("case", "realised", "word"),
+    [
+        ("fp8 conv of 49 taps", f"fp8-weights {BEFORE}", "more than 32 taps run in float, this one has 49"),
+        ("fp4 with scales of one level", f"nvfp4-weights {BEFORE}", "have one level"),
+        ("mxfp8", "fp8-weights", "computes MXFP8 in float"),
+    ],
+)
+def test_arithmetic_that_is_silently_float_is_a_fallback_with_its_reason(case, realised, word, tmp_path):
+    found, verdict, wanted = audited(case, tmp_path)
+    assert (verdict.asked, verdict.realised) == (CASES[case][1], wanted)
+    assert wanted == realised
+    assert word in verdict.reason
+    (told,) = [finding for finding in found.findings if finding.code == "QDQ201"]
+    assert f"was to run {verdict.asked.upper()}" in told.reason
