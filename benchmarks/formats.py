@@ -25,9 +25,9 @@ import ml_dtypes
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from qdqtool.backends.rtx import PLUGIN as RTX
 
 from qdqtool.auditing.run import audit
+from qdqtool.backends.builders.rtx import PLUGIN as RTX
 from qdqtool.core.build import BuildRequest
 from qdqtool.core.findings import NodeVerdict
 from qdqtool.engine import read

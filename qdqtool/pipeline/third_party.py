@@ -37,7 +37,7 @@ from qdqtool.pipeline.repair import RepairRequest, mend
 from qdqtool.pipeline.runner import LINE, Step, model_digest
 from qdqtool.pipeline.steps import Measured
 from qdqtool.placement.lint import lint as find_mistakes
-from qdqtool.placement.predict.run import predict as foresee
+from qdqtool.prediction.run import predict as foresee
 from qdqtool.report.assemble import Material, assemble
 from qdqtool.report.html import render
 

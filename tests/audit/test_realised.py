@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from qdqtool.backends.rtx import PLUGIN as RTX
 
 from qdqtool.auditing.run import audit
+from qdqtool.backends.builders.rtx import PLUGIN as RTX
 from qdqtool.cli.verdict import unrealised
 from qdqtool.core.audit import Audit
 from qdqtool.core.build import BuildRequest
