@@ -4,7 +4,8 @@
     QDQ ─ Conv ─ Relu ─ QDQ ─ Conv ─ Relu ─ QDQ ─ Conv      INT8 throughout
 
 Its input is written in float for it and its result is quantized for the next layer, so tensors on both sides are four
-times larger than they need to be.
+times larger than they need to be. Layers that placement keeps float, for want of an INT8 kernel or of any gain, are not
+meant.
 
 Evidence: RTX 1.7.1 (depthwise_noq): the layer before writes Float, and a quantize kernel stands behind.
 """
@@ -18,6 +19,7 @@ from qdqtool.core.target import Target
 from qdqtool.graph.view import Node
 from qdqtool.matching.flow import Flow, is_int8
 from qdqtool.matching.rule import Rule, Violation
+from qdqtool.matching.vetoes import kept_float
 from qdqtool.trt.ops import ISLAND_BORDER, PRODUCTS
 
 _FARTHEST = 6
@@ -25,17 +27,21 @@ _FARTHEST = 6
 
 def check(flow: Flow, target: Target) -> Iterator[Violation]:
     """Products without Q/DQ whose neighbours on both sides have it."""
-    for node in flow.products():
-        if node.op == "ConvTranspose" and target.is_rtx:
-            continue
-        bare = all(flow.origin(node, index) is None for index in (0, 1))
-        if bare and _int8_before(flow, node) and _int8_behind(flow, node):
+    islands = [node for node in flow.products() if _is_island(flow, node)]
+    meant = kept_float(flow, target) if islands else frozenset()
+    for node in islands:
+        if node.name not in meant:
             yield Violation(
                 node=node.name,
                 reason=f"{node.op} has no Q/DQ, the layers before and behind it have",
                 effect="float tensors are written and read on both sides of it",
                 fix="put Q/DQ on both of its inputs",
             )
+
+
+def _is_island(flow: Flow, node: Node) -> bool:
+    bare = all(flow.origin(node, index) is None for index in (0, 1))
+    return bare and _int8_before(flow, node) and _int8_behind(flow, node)
 
 
 def _int8_before(flow: Flow, node: Node) -> bool:

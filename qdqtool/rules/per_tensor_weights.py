@@ -3,7 +3,8 @@
     w [64, 32, 3, 3] ─ Q (1 scale) ─ DQ ─ Conv
     w [64, 32, 3, 3] ─ Q (64 scales, axis 0) ─ DQ ─ Conv      same speed, less error
 
-Per-channel scales cost nothing at run time and keep more accuracy, most of all for depthwise convolutions.
+Per-channel scales cost nothing at run time and keep more accuracy, most of all for depthwise convolutions. A weight
+that two layers read along different axes has none that serves both.
 
 Evidence: RTX 1.7.1 builds INT8 either way (chain_pertensor); with FP16 types the per-tensor Conv keeps bias and
 activation inside and writes Half, so it can even be the faster one.
@@ -15,15 +16,17 @@ from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
+from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.operands import State, both
+from qdqtool.matching.products import weight_specs
 from qdqtool.matching.rule import Rule, Violation
-from qdqtool.trt.ops import weight_axis
 
 
 def check(flow: Flow, target: Target) -> Iterator[Violation]:
     """INT8 products whose weights have several channels and one scale."""
+    specs = weight_specs(flow.plain, PlacementOptions(target=target.name))
     for node in flow.products():
         if node.op == "ConvTranspose":
             continue
@@ -31,9 +34,9 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
             pair = factor.pair
             if factor.state is not State.READY or pair is None or pair.kind is not SlotKind.WEIGHT:
                 continue
-            shape = flow.view.info(node.inputs[factor.index]).shape or ()
-            axis = weight_axis(node, factor.index, len(shape))
-            if len(pair.scale) == 1 and axis is not None and shape[axis] != 1:
+            tensor = flow.plain.by_name[node.name].inputs[factor.index]
+            axis = specs[tensor].axis if tensor in specs else None
+            if len(pair.scale) == 1 and axis is not None and (flow.plain.info(tensor).shape or ())[axis] != 1:
                 yield Violation(
                     node=node.name,
                     reason="its weights have one scale for all channels",

@@ -1,0 +1,66 @@
+"""Laws over all models and builders: what placement makes, lint accepts and repair leaves alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from qdqtool.core.placement import QuantSpec, SlotKind
+from qdqtool.core.recipe import InsertOptions, PlacementOptions, PrepareOptions
+from qdqtool.core.target import FAMILIES, Target
+from qdqtool.graph.insert import insert
+from qdqtool.graph.load import load
+from qdqtool.graph.prepare import prepare
+from qdqtool.placement.decide import decide
+from qdqtool.placement.lint import lint
+from qdqtool.placement.repair import repair
+from tests import models
+from tests.placement.building import quantized, table
+from tests.placement.zoo import FLOAT, downsampling_block
+
+
+@pytest.mark.parametrize("target", FAMILIES)
+@pytest.mark.parametrize("name", FLOAT)
+def test_what_placement_makes_lint_accepts_and_repair_leaves_alone(name, target) -> None:
+    model, _ = quantized(FLOAT[name](), target=target)
+    assert lint(model, Target.parse(target)).findings == ()
+    for asked in (None, Target.parse(target)):
+        assert repair(model, asked)[1] == ()
+
+
+@pytest.mark.parametrize("target", FAMILIES)
+@pytest.mark.parametrize("shortcut_first", [False, True])
+def test_of_two_quantized_branches_lint_and_repair_keep_the_one_that_placement_keeps(
+    shortcut_first, target, tmp_path
+) -> None:
+    proto = downsampling_block(shortcut_first)
+    model = prepare(load(models.save(proto, tmp_path)), PrepareOptions())
+    placement = decide(model.view, PlacementOptions(target=target))
+    both = replace(
+        placement,
+        decisions=(
+            *(decision for decision in placement.decisions if decision.slot.node != "add"),
+            *(
+                replace(
+                    placement.decisions[0],
+                    slot=replace(placement.decisions[0].slot, node="add", index=index),
+                    tensor=tensor,
+                    op="Add",
+                    kind=SlotKind.ACTIVATION,
+                    quantize=True,
+                    spec=QuantSpec(),
+                )
+                for index, tensor in enumerate(model.view.by_name["add"].inputs)
+            ),
+        ),
+    )
+    doubled = insert(model, both, table(model, both), InsertOptions())
+    (finding,) = lint(doubled, Target.parse(target)).findings
+    assert (finding.code, finding.node) == ("QDQ127", "add")
+    assert "input 0" in finding.reason
+    mended, changes = repair(doubled, Target.parse(target))
+    assert [change.subject for change in changes] == [model.view.by_name["add"].inputs[0]]
+    assert lint(mended, Target.parse(target)).findings == ()
+    kept = {str(d.slot) for d in placement.quantized if d.slot.node == "add"}
+    assert kept <= {"add[1]"}
