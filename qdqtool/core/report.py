@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from qdqtool.core.buildlog import FunnelStep
 from qdqtool.core.comparison import Comparison
@@ -49,6 +50,8 @@ class Summary:
         engine_bytes: size of the plan; None when nothing was built.
         findings: count by severity.
         accuracy: None when nothing was compared.
+        verdict: "good", "doubtful" or "bad"; "" where the data was not looked at.
+        reasons: why it is not good, the most severe first.
     """
 
     model: str
@@ -67,6 +70,8 @@ class Summary:
     accuracy: AccuracySummary | None
     requested: dict[str, int] = field(default_factory=dict)
     realised: dict[str, int] = field(default_factory=dict)
+    verdict: str = ""
+    reasons: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -193,6 +198,7 @@ class Report(Shown):
         funnel: layers left after each stage of the builder, where its log tells it.
         sensitivity: what each node costs in accuracy, where it was studied.
         device: the GPU whose roofs the layers are compared with, where one was named.
+        sections: what sections of other distributions collected, by name of the section.
     """
 
     summary: Summary
@@ -207,3 +213,4 @@ class Report(Shown):
     funnel: tuple[FunnelStep, ...] = ()
     sensitivity: Sensitivity | None = None
     device: Device | None = None
+    sections: dict[str, Any] = field(default_factory=dict)

@@ -64,7 +64,7 @@ def xml(text: str) -> str:
 
 def xml_line(text: str) -> str:
     """The same on one line: tabs and line breaks become blanks."""
-    return xml(re.sub(r"[\t\n\r]", " ", text))
+    return text if text.isprintable() else xml(re.sub(r"[\t\n\r]", " ", text))
 
 
 def dot_string(text: str) -> str:

@@ -35,7 +35,6 @@ from qdqtool.core.placement import Placement
 from qdqtool.core.preparation import Insertion, Preparation
 from qdqtool.core.protocols import Builder
 from qdqtool.engine.read import read as read_layers
-from qdqtool.engine.view import view as view_engine
 from qdqtool.errors import BuildError
 from qdqtool.graph.insert import insert as insert_pairs
 from qdqtool.graph.insert import refuse_quantized
@@ -49,9 +48,10 @@ from qdqtool.pipeline.comparing import noise_inside
 from qdqtool.pipeline.context import RunContext
 from qdqtool.pipeline.dynamic_range import reach_for
 from qdqtool.pipeline.events import write_events
+from qdqtool.pipeline.report import read_material
 from qdqtool.pipeline.same_function import check_conversion
 from qdqtool.placement.decide import decide
-from qdqtool.report.assemble import Material, assemble
+from qdqtool.report.assemble import assemble
 from qdqtool.report.html import render
 
 Measured = Mapping[str, float]
@@ -214,23 +214,7 @@ def compare(work: RunContext) -> Measured:
 
 def report(work: RunContext) -> Measured:
     """Put everything together for a person and for scripts."""
-    built = BUILD.read(work.path("build.json"))
-    inserted = INSERTION.read(work.path("insertion.json"))
-    layers = ENGINE.read(work.path("layers.json"))
-    material = Material(
-        model_name=work.preparation.model,
-        placement=PLACEMENT.read(work.path("placement.json")),
-        table=CALIBRATION.read(work.path("calibration.json")),
-        build=built,
-        engine=layers,
-        view=view_engine(layers),
-        log=LOG.read(work.path("log.json")),
-        histograms=load_histograms(work.path("histograms.npz")).tensors,
-        audit=AUDIT.read(work.path("findings.json")),
-        comparison=ACCURACY.read(work.path("accuracy.json")),
-        notes=(*work.preparation.notes, *inserted.notes, *built.notes),
-    )
-    result = assemble(material)
+    result = assemble(read_material(work.folder.path))
     REPORT.write(work.path("report.json"), result)
     write_text(work.path("report.html"), render(result))
     return {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from calibrators.histogram import Histogram
 from qdqtool.core.audit import Audit, KernelCounts
@@ -42,6 +43,7 @@ class Material:
         log: the builder's log; its last run counts.
         view: what the layers of `engine` cost, and how long they take where they were profiled.
         sensitivity: what each node costs in accuracy.
+        sections: what sections of other distributions collected in the run folder.
         notes: what the steps want a person to know.
     """
 
@@ -56,6 +58,7 @@ class Material:
     log: BuildLog | None = None
     view: EngineView | None = None
     sensitivity: Sensitivity | None = None
+    sections: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
@@ -76,6 +79,7 @@ def assemble(material: Material) -> Report:
         ledger=log.ledger if log else (),
         funnel=log.funnel if log else (),
         sensitivity=material.sensitivity,
+        sections=dict(material.sections),
     )
 
 

@@ -13,16 +13,20 @@ from markupsafe import Markup
 
 from qdqtool.core.difference import EngineDiff
 from qdqtool.core.report import Report
-from qdqtool.io.escaping import xml_line
+from qdqtool.io.escaping import xml, xml_line
+from qdqtool.pages.lookup import explanation
 from qdqtool.report import palette, svg, words
+from qdqtool.report.areas import Area, areas
 from qdqtool.report.assemble import runs_int8
 from qdqtool.report.details import Detail, details, marks
 from qdqtool.report.figure import Figure
 from qdqtool.report.figures import figures
 from qdqtool.report.graph import LARGEST, Mark, Network, draw, network
 from qdqtool.report.groups import Group, groups, places
+from qdqtool.report.section import SECTIONS, Section, sections
 from qdqtool.report.sides import Sides, compare_sides
 
+_MACROS = '{% import "macros.html" as m with context %}'
 _HEAD, _TAIL = 12, 48
 """Letters at both ends of a file name that are shown; the whole name is its hint."""
 
@@ -33,6 +37,20 @@ def render(report: Report, against: Report | None = None, diff: EngineDiff | Non
     With `against`, a second run, the page shows both and what differs between them; `diff`, a comparison of their
     engines, adds why.
     """
+    environment = _environment()
+    script = _asset("page.js")
+    runs = [_Run("a", report)] + ([_Run("b", against)] if against is not None else [])
+    return environment.get_template("page.html").render(
+        runs=[(run, _parts(environment, run)) for run in runs],
+        sides=_sides(report, against),
+        diff=diff,
+        style=Markup(palette.CLASSES + _asset("page.css")),  # noqa: S704 -- our own file
+        script=Markup(script),  # noqa: S704 -- our own file
+        script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    )
+
+
+def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("qdqtool.report", "page"),
         autoescape=True,
@@ -41,23 +59,37 @@ def render(report: Report, against: Report | None = None, diff: EngineDiff | Non
         lstrip_blocks=True,
     )
     environment.filters["clean"] = xml_line
+    environment.filters["clean_lines"] = xml
     environment.filters["metric_name"] = words.metric
     environment.filters["places"] = places
     environment.filters["brief"] = _brief
-    script = _asset("page.js")
-    runs = [_Run("a", report)] + ([_Run("b", against)] if against is not None else [])
-    return environment.get_template("page.html").render(
-        runs=runs,
-        sides=_sides(report, against),
-        diff=diff,
-        style=Markup(palette.CLASSES + _asset("page.css")),  # noqa: S704 -- our own file
-        script=Markup(script),  # noqa: S704 -- our own file
-        script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        words=words,
-        swatch=palette.swatch,
-        in_order=palette.in_order,
-        runs_int8=runs_int8,
+    environment.globals.update(
+        words=words, swatch=palette.swatch, in_order=palette.in_order, runs_int8=runs_int8
     )
+    return environment
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Part:
+    """A section as it stands on the page."""
+
+    name: str
+    title: str
+    html: Markup
+
+
+def _parts(environment: Environment, run: _Run) -> tuple[_Part, ...]:
+    """Every section that has something to show; a third-party one that fails is left out."""
+    parts: list[_Part] = []
+    for name, section in run.sections:
+
+        def fill(_plugin: object, name: str = name, section: Section = section) -> None:
+            template = environment.from_string(_MACROS + section.page)
+            html = Markup(template.render(run=run, report=run.report))  # noqa: S704 -- autoescaped
+            parts.append(_Part(name=name, title=section.title, html=html))
+
+        SECTIONS.survives(name, fill)
+    return tuple(parts)
 
 
 def _brief(name: str) -> str:
@@ -79,6 +111,32 @@ class _Run:
 
     key: str
     report: Report
+
+    @cached_property
+    def sections(self) -> tuple[tuple[str, Section], ...]:
+        """Sections of the page that have something to show."""
+        found: list[tuple[str, Section]] = []
+        for name, section in sections():
+
+            def look(_plugin: object, name: str = name, section: Section = section) -> None:
+                if section.page and section.shown(self.report):
+                    found.append((name, section))
+
+            SECTIONS.survives(name, look)
+        return tuple(found)
+
+    @cached_property
+    def anchors(self) -> frozenset[str]:
+        """Names of the sections that are there to be linked to."""
+        return frozenset(name for name, _ in self.sections)
+
+    @cached_property
+    def areas(self) -> tuple[Area, ...]:
+        return areas(self.report)
+
+    def manual(self, code: str) -> str | None:
+        """The documentation page of a code."""
+        return explanation(code)
 
     @cached_property
     def network(self) -> Network:

@@ -15,6 +15,7 @@ SHELVES = (
     "qdqtool.buildlog.patterns",
     "qdqtool.auditing.checks",
     "qdqtool.accuracy.metrics",
+    "qdqtool.report.sections",
     "qdqtool.cli.commands",
 )
 ENTRIES = [(package, name) for package in SHELVES for name in Registry(package=package).names()]

@@ -219,15 +219,125 @@ def test_dragging_pans_and_does_not_choose(page: Page) -> None:
     assert page.all(".details h3") == []
 
 
-def test_a_column_sorts_as_numbers_up_and_down(page: Page) -> None:
+def column(page: Page, number: int) -> list[str]:
+    read = "return [...document.querySelectorAll('#layer-table-a tbody tr')].map(row => row.cells[arguments[0]].textContent)"
+    texts: list[str] = page.script(read, number)
+    return texts
+
+
+def test_times_are_sorted_from_the_largest_down_and_then_up(page: Page) -> None:
     head = page.all("#layer-table-a th button")[5]
-    read = "return [...document.querySelectorAll('#layer-table-a tbody tr')].map(row => row.cells[5].textContent)"
     page.script("arguments[0].click()", head)
-    up = [float(text) for text in page.script(read)]
+    down = [float(text) for text in column(page, 5)]
     page.script("arguments[0].click()", head)
-    down = [float(text) for text in page.script(read)]
+    up = [float(text) for text in column(page, 5)]
+    assert down == sorted(down, reverse=True)
     assert up == sorted(up)
-    assert down == sorted(up, reverse=True)
+
+
+def test_names_and_places_are_sorted_upwards_first(page: Page) -> None:
+    for number in (0, 2):
+        page.script("arguments[0].click()", page.all("#layer-table-a th button")[number])
+        assert column(page, number) == sorted(column(page, number), key=lambda text: (len(text), text))
+
+
+def full(browser: Any, folder: Path, length: int = 12) -> Page:
+    """A page with findings of every severity and a verdict."""
+    report = assemble(chain_material(length))
+    found = tuple(
+        replace(finding(severity, f"layer{number}", 100), code=code)
+        for number, (severity, code) in enumerate(zip(Severity, ("QDQ205", "QDQ201", "QDQ207"), strict=True))
+    )
+    summary = replace(report.summary, verdict="doubtful", reasons=("the samples are the same",))
+    path = folder / "full.html"
+    path.write_text(render(replace(report, findings=found, summary=summary)), "utf-8")
+    return Page(browser, path)
+
+
+def test_the_verdict_and_a_word_per_area_stand_on_top(browser: Any, tmp_path: Path) -> None:
+    page = full(browser, tmp_path)
+    assert page.one(".verdict").text == "doubtful"
+    assert page.one(".reasons").text == "the samples are the same"
+    words = {item.text.split()[0]: item.text.split()[1] for item in page.all(".areas li")}
+    assert words == {
+        "Precision": "doubtful",
+        "Accuracy": "good",
+        "Data": "good",
+        "Engine": "bad",
+        "Log": "unknown",
+    }
+    broken = "return [...document.querySelectorAll('a[href^=\"#\"]')].filter(a => !document.getElementById(a.hash.slice(1))).length"
+    assert page.script(broken) == 0
+
+
+def test_findings_can_be_reduced_to_one_severity(browser: Any, tmp_path: Path) -> None:
+    page = full(browser, tmp_path)
+    shown = "return [...document.querySelectorAll('details.group')].filter(g => g.checkVisibility()).map(g => g.dataset.level)"
+    assert page.script(shown) == ["error", "warning", "info"]
+    page.one("[data-severity=warning]").click()
+    assert page.script(shown) == ["warning"]
+    page.one("[data-severity='']").click()
+    assert len(page.script(shown)) == 3
+
+
+def test_a_code_leads_to_what_it_means(browser: Any, tmp_path: Path) -> None:
+    page = full(browser, tmp_path)
+    texts = page.script("return [...document.querySelectorAll('.manual')].map(m => m.textContent)")
+    assert sorted(text.split()[1] for text in texts) == ["QDQ201", "QDQ205", "QDQ207"]
+    assert all(len(text) > 200 for text in texts)
+
+
+def test_a_slash_searches_from_anywhere_and_is_a_letter_in_a_field(browser: Any, tmp_path: Path) -> None:
+    page = full(browser, tmp_path)
+    page.type("body", "/")
+    assert page.script("return document.activeElement.className") == "find"
+    page.type("input.find", "a/b")
+    assert page.one("input.find").get_property("value") == "a/b"
+
+
+def test_a_mark_of_a_chart_says_at_once_what_it_is(browser: Any, tmp_path: Path) -> None:
+    from selenium.webdriver import ActionChains
+
+    page = full(browser, tmp_path)
+    mark = page.one("figure svg .bar")
+    page.script("arguments[0].scrollIntoView({block: 'center'})", mark)
+    ActionChains(browser).move_to_element(mark).perform()
+    assert page.one(".hint").is_displayed()
+    assert len(page.one(".hint").text) > 3
+
+
+PHONE = {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_nothing_covers_the_title_and_nothing_sticks_out(browser: Any, tmp_path: Path, width: int) -> None:
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {**PHONE, "width": width})
+    try:
+        page = full(browser, tmp_path)
+        assert page.script("return document.documentElement.scrollWidth") == width
+        covered = """
+            const [a, b] = ['h1', '[data-theme-button]'].map(s => document.querySelector(s).getBoundingClientRect());
+            return !(a.right <= b.left || b.right <= a.left || a.bottom <= b.top || b.bottom <= a.top);"""
+        title = page.script("return document.querySelector('h1').textContent")
+        assert "compute nodes" in title
+        assert not page.script(covered)
+        narrow = """
+            return [...document.querySelectorAll('td')].filter(c => c.checkVisibility() && c.textContent.length > 12
+              && !c.matches('.number, .short') && c.getBoundingClientRect().width < 60).length"""
+        assert page.script(narrow) == 0
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_page_passes_the_checks_of_axe(browser: Any, tmp_path: Path, theme: str) -> None:
+    axe = pytest.importorskip("axe_core_python", reason="needs axe-core-python")
+    page = full(browser, tmp_path)
+    page.script("document.documentElement.dataset.theme = arguments[0]", theme)
+    page.script((Path(axe.__file__).parent / "axe.min.js").read_text("utf-8"))
+    found = browser.execute_async_script("axe.run(document).then(arguments[arguments.length - 1])")
+    assert found["passes"]
+    assert [(entry["id"], entry["nodes"][0]["html"]) for entry in found["violations"]] == []
 
 
 def test_a_table_can_be_filtered(page: Page) -> None:

@@ -118,7 +118,7 @@ def _open(run: Path, profile: Path | None, log: Path | None) -> Opened:
     from qdqtool.engine.profiles.read import read_profile
     from qdqtool.engine.read import read
     from qdqtool.engine.view import view
-    from qdqtool.report.folder import read_report
+    from qdqtool.pipeline.report import read_report
     from qdqtool.report.layers import timed
 
     times = None if profile is None else read_profile(profile)

@@ -47,8 +47,11 @@
     every(table, "th").forEach((head, column) => {
       const button = head.querySelector("button");
       if (!button) return;
+      // Of times and bytes one wants the large ones; the number of a layer is an order, not an amount.
+      const largest = head.classList.contains("number") && head.textContent.trim() !== "#";
       button.addEventListener("click", () => {
-        const up = head.getAttribute("aria-sort") !== "ascending";
+        const sorted = head.getAttribute("aria-sort");
+        const up = sorted ? sorted !== "ascending" : !largest;
         every(table, "th").forEach((other) => other.removeAttribute("aria-sort"));
         head.setAttribute("aria-sort", up ? "ascending" : "descending");
         const rows = Array.from(body.rows).map((row) => [value(row, column), row]);
@@ -71,6 +74,63 @@
         left += !row.hidden;
       });
       count.textContent = wanted ? `${left} of ${rows.length}` : "";
+    });
+  }
+
+  // Findings of one severity, or all.
+  function severities(run) {
+    const buttons = every(run, "[data-severity]");
+    for (const button of buttons) {
+      button.addEventListener("click", () => {
+        for (const other of buttons) other.setAttribute("aria-pressed", other === button);
+        for (const group of every(run, "details.group")) {
+          group.hidden = Boolean(button.dataset.severity) && group.dataset.level !== button.dataset.severity;
+        }
+      });
+    }
+  }
+
+  // What a browser shows after a second, and not at all on a touch screen or to the keyboard, stands at once.
+  function hints() {
+    const box = document.createElement("div");
+    box.className = "hint no-print";
+    box.hidden = true;
+    document.body.append(box);
+    const text = (node) => {
+      const title = Array.from(node.children).find((child) => child.localName === "title");
+      if (title) {
+        node.dataset.hint = title.textContent;
+        node.setAttribute("aria-label", title.textContent);
+        title.remove();
+      }
+      return node.dataset.hint;
+    };
+    const find = (from) => {
+      for (let node = from; node && node.ownerSVGElement; node = node.parentElement) if (text(node)) return node;
+      return null;
+    };
+    document.addEventListener("pointerover", (event) => {
+      const node = event.target.ownerSVGElement ? find(event.target) : null;
+      box.hidden = !node;
+      if (node) box.textContent = node.dataset.hint;
+    });
+    document.addEventListener("pointermove", (event) => {
+      if (box.hidden) return;
+      box.style.left = `${Math.max(4, Math.min(event.clientX + 14, innerWidth - box.offsetWidth - 8))}px`;
+      box.style.top = `${Math.max(4, Math.min(event.clientY + 16, innerHeight - box.offsetHeight - 8))}px`;
+    });
+  }
+
+  // "/" leads to the search of the run that is shown, wherever one is on the page.
+  function anywhere() {
+    document.addEventListener("keydown", (event) => {
+      if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey) return;
+      if (event.target.closest("input, textarea, select")) return;
+      const search = every(document, "input.find, input[data-filter]").find((input) => input.checkVisibility());
+      if (!search) return;
+      event.preventDefault();
+      search.focus();
+      search.scrollIntoView({ block: "center" });
     });
   }
 
@@ -244,7 +304,6 @@
       if (event.key === "+" || event.key === "=") scale(zoom * 1.25);
       else if (event.key === "-") scale(zoom * 0.8);
       else if (event.key === "0") showAll();
-      else if (event.key === "/") search.focus();
       else if (event.key === "Home") choose(order[0]);
       else if (event.key === "End") choose(order[order.length - 1]);
       else if (step && !event.shiftKey) choose(order[Math.min(order.length - 1, Math.max(0, at + step))]);
@@ -320,7 +379,10 @@
   tabs();
   every(document, "table.sortable").forEach(sortable);
   every(document, "input[data-filter]").forEach(filterable);
+  hints();
+  anywhere();
   for (const run of every(document, ".run")) {
+    severities(run);
     explorer(run);
     run.addEventListener("click", (event) => {
       const link = event.target.closest("[data-goto]");

@@ -8,8 +8,8 @@ import pytest
 
 from qdqtool.core import kinds
 from qdqtool.errors import InputFileError
+from qdqtool.pipeline.report import read_report
 from qdqtool.report.assemble import assemble
-from qdqtool.report.folder import read_report
 from tests.report.material import AUDIT, FULL
 
 

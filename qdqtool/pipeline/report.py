@@ -1,0 +1,76 @@
+"""A run folder as a report: what its steps left behind, put together the same way during a run and after it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from qdqtool.calibration.histograms import load_histograms
+from qdqtool.core import kinds
+from qdqtool.core.artefacts import Artefact
+from qdqtool.core.report import Report
+from qdqtool.engine.view import view
+from qdqtool.errors import InputFileError
+from qdqtool.report.assemble import Material, assemble
+from qdqtool.report.section import collected
+
+T = TypeVar("T")
+
+
+def read_material(run: Path) -> Material:
+    """Everything that the steps of a run left in its folder; what is not there is None or empty.
+
+    Raises:
+        InputFileError: a damaged artefact.
+    """
+    prepared = _read(run / "preparation.json", kinds.PREPARATION)
+    inserted = _read(run / "insertion.json", kinds.INSERTION)
+    built = _read(run / "build.json", kinds.BUILD)
+    engine = _read(run / "layers.json", kinds.ENGINE)
+    histograms = run / "histograms.npz"
+    return Material(
+        model_name=prepared.model if prepared else run.resolve().name,
+        placement=_read(run / "placement.json", kinds.PLACEMENT),
+        table=_read(run / "calibration.json", kinds.CALIBRATION),
+        build=built,
+        engine=engine,
+        view=view(engine) if engine else None,
+        log=_read(run / "log.json", kinds.LOG),
+        histograms=load_histograms(histograms).tensors if histograms.is_file() else {},
+        audit=_read(run / "findings.json", kinds.AUDIT),
+        comparison=_read(run / "accuracy.json", kinds.ACCURACY),
+        sensitivity=_read(run / "sensitivity.json", kinds.SENSITIVITY),
+        sections=collected(run),
+        notes=(
+            *(prepared.notes if prepared else ()),
+            *(inserted.notes if inserted else ()),
+            *(built.notes if built else ()),
+        ),
+    )
+
+
+def read_report(run: Path) -> Report:
+    """The report of a run folder: its report.json, else what its other artefacts give; with sensitivity.json.
+
+    Raises:
+        InputFileError: no such folder, nothing to report on, or a damaged artefact.
+    """
+    if not run.is_dir():
+        raise InputFileError("is not a folder", fix="pass the --out folder of `qdqtool run`", where=str(run))
+    if (run / "report.json").is_file():
+        found = kinds.REPORT.read(run / "report.json")
+        studied = _read(run / "sensitivity.json", kinds.SENSITIVITY)
+        return replace(found, sensitivity=studied) if studied else found
+    material = read_material(run)
+    if material == Material(model_name=material.model_name):
+        raise InputFileError(
+            "holds no artefacts to report on",
+            fix="pass the --out folder of `qdqtool run`, or run a step into this folder first",
+            where=str(run),
+        )
+    return assemble(material)
+
+
+def _read(path: Path, artefact: Artefact[T]) -> T | None:
+    return artefact.read(path) if path.is_file() else None

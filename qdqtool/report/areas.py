@@ -1,0 +1,100 @@
+"""One word per area of a run: precision, accuracy, data, engine, log."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from qdqtool.core.comparison import Comparison
+from qdqtool.core.events import End
+from qdqtool.core.findings import Finding, Severity
+from qdqtool.core.report import Report
+from qdqtool.report import words
+
+_DATA = ("DAT", "CAL")
+_LEVELS = {Severity.ERROR: "bad", Severity.WARNING: "doubtful", Severity.INFO: "good"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Area:
+    """What one area comes to.
+
+    Attributes:
+        name: of the area.
+        level: "good", "doubtful", "bad", or "unknown" where nothing was recorded.
+        text: the figures behind it.
+        anchor: the section of the page that says more.
+    """
+
+    name: str
+    level: str
+    text: str
+    anchor: str
+
+
+def areas(report: Report) -> tuple[Area, ...]:
+    """All areas, in their order; one about which nothing is recorded is unknown, never good."""
+    return (_precision(report), _accuracy(report.comparison), _data(report), _engine(report), _log(report))
+
+
+def _precision(report: Report) -> Area:
+    summary = report.summary
+    total, quantized = summary.nodes_total, summary.nodes_int8
+    if not total or quantized is None:
+        known = summary.int8_kernels is not None and summary.compute_kernels
+        text = (
+            f"{summary.int8_kernels} of {summary.compute_kernels} kernels INT8" if known else "not recorded"
+        )
+        return Area(name="Precision", level="unknown", text=text, anchor="nodes")
+    lost = sum(entry.requested for entry in report.fallbacks)
+    text = f"{quantized} of {total} nodes INT8" + (f", {lost} requested in vain" if lost else "")
+    return Area(name="Precision", level="doubtful" if lost else "good", text=text, anchor="nodes")
+
+
+def _accuracy(comparison: Comparison | None) -> Area:
+    if comparison is None:
+        return Area(name="Accuracy", level="unknown", text="not compared", anchor="accuracy")
+    if not comparison.meaningful:
+        return Area(name="Accuracy", level="unknown", text="random samples: meaningless", anchor="accuracy")
+    if comparison.task:
+        lost = any(entry.high is not None and entry.high < 0 for entry in comparison.task)
+        text = words.shift(comparison.task[0])
+        return Area(name="Accuracy", level="doubtful" if lost else "good", text=text, anchor="accuracy")
+    text = words.headline(comparison.outputs[0]) if comparison.outputs else "no output was compared"
+    # A distance between outputs has no limit of its own: what it costs, only a task metric tells.
+    return Area(name="Accuracy", level="unknown", text=f"{text}, no labels", anchor="accuracy")
+
+
+def _data(report: Report) -> Area:
+    found = [finding for finding in report.findings if finding.code.startswith(_DATA)]
+    if not found and not report.summary.verdict:
+        return Area(name="Data", level="unknown", text="not looked at", anchor="mend")
+    return Area(name="Data", level=_worst(found), text=_counted(found), anchor="mend")
+
+
+def _engine(report: Report) -> Area:
+    if not report.layers:
+        return Area(name="Engine", level="unknown", text="not recorded", anchor="graph")
+    found = [finding for finding in report.findings if not finding.code.startswith(_DATA)]
+    return Area(name="Engine", level=_worst(found), text=_counted(found), anchor="mend")
+
+
+def _log(report: Report) -> Area:
+    if not report.ledger:
+        return Area(name="Log", level="unknown", text="tells of no Q and DQ nodes", anchor="ledger")
+    ends = Counter(row.end for row in report.ledger)
+    copies, lost = ends[End.COPY], ends[End.UNKNOWN]
+    text = f"{len(report.ledger)} Q and DQ nodes: {copies} run as kernels, {lost} not accounted for"
+    return Area(name="Log", level="doubtful" if lost else "good", text=text, anchor="ledger")
+
+
+def _worst(found: list[Finding]) -> str:
+    return _LEVELS[
+        max((entry.severity for entry in found), key=lambda level: level.rank, default=Severity.INFO)
+    ]
+
+
+def _counted(found: list[Finding]) -> str:
+    if not found:
+        return "no findings"
+    return words.severities(Counter(entry.severity.value for entry in found))

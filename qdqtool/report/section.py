@@ -1,0 +1,94 @@
+"""What a section of the report is: a file in `qdqtool.report.sections` that says what it reads and how it is shown.
+
+    PLUGIN = Section(order=65, title="Memory", reads=("memory.json",), collect=..., page="<h2 ...>...", blocks=...)
+
+Other distributions add sections through the entry-point group `qdqtool.report.sections`. One that fails is left out of
+the report and named; it cannot take the report down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+from qdqtool.core.report import Report
+from qdqtool.plugins import Registry
+
+SECTIONS = Registry(package="qdqtool.report.sections", group="qdqtool.report.sections")
+
+Entry = tuple[str, str, str | None]
+"""What, how to fix it, and a style of the terminal."""
+Row = tuple[str, str]
+"""A name and what there is to say, for the figures on top."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Block:
+    """A list under a heading on the terminal."""
+
+    title: str
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Section:
+    """One part of the report.
+
+    Attributes:
+        order: its place, small ones first; the shipped ones count in tens.
+        title: in the page's navigation; "" for a part that is not listed there.
+        shown: whether the report has anything for it.
+        page: its part of the page, a Jinja template. It gets `run` (key, report, network, groups ...), `report`, the
+            macros of `page/macros.html` as `m` and `words`; headings take ids as `name-{{ run.key }}`.
+        rows: its lines among the figures on top of the terminal's summary.
+        blocks: its lists on the terminal.
+        reads: artefacts of the run folder that `collect` gets, as far as they are there.
+        collect: what becomes `sections[name]` of report.json, as plain JSON values; None where there is nothing.
+    """
+
+    order: int
+    title: str = ""
+    shown: Callable[[Report], object] = lambda _report: True
+    page: str = ""
+    rows: Callable[[Report], Iterable[Row]] = lambda _report: ()
+    blocks: Callable[[Report], Iterable[Block]] = lambda _report: ()
+    reads: tuple[str, ...] = ()
+    collect: Callable[[Mapping[str, Path]], Any] | None = None
+
+
+@lru_cache(maxsize=1)
+def sections() -> tuple[tuple[str, Section], ...]:
+    """All sections by name, in their order on the page; broken third-party ones are left out."""
+    found = [(name, SECTIONS.load(name)) for name in SECTIONS.usable()]
+    return tuple(sorted(found, key=lambda pair: (pair[1].order, pair[0])))
+
+
+def collected(folder: Path) -> dict[str, Any]:
+    """What sections read out of a run folder, by name of the section."""
+    found: dict[str, Any] = {}
+    for name, section in sections():
+        if section.collect is not None:
+            files = {file: folder / file for file in section.reads if (folder / file).is_file()}
+            data = _guarded(name, partial(section.collect, files))
+            if data is not None:
+                found[name] = data
+    return found
+
+
+def guarded_rows(name: str, section: Section, report: Report) -> tuple[Row, ...]:
+    """The section's rows; () where a third-party one fails."""
+    return _guarded(name, lambda: tuple(section.rows(report))) or ()
+
+
+def guarded_blocks(name: str, section: Section, report: Report) -> tuple[Block, ...]:
+    """The section's blocks; () where a third-party one fails."""
+    return _guarded(name, lambda: tuple(section.blocks(report))) or ()
+
+
+def _guarded(name: str, act: Callable[[], Any]) -> Any:
+    result: list[Any] = []
+    SECTIONS.survives(name, lambda _plugin: result.append(act()))
+    return result[0] if result else None

@@ -1,0 +1,99 @@
+"""What is wrong and how to fix it: compute nodes that are not INT8, and findings by kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from qdqtool.core.findings import Finding, Severity
+from qdqtool.core.report import Fallback, Report
+from qdqtool.report import words
+from qdqtool.report.section import Block, Entry, Section
+
+_NAMED = 3
+"""Nodes with the same reason that are named; the rest is counted."""
+_STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
+
+_PAGE = r"""
+{% if report.fallbacks or report.findings %}
+<h2 id="mend-{{ run.key }}">What to fix</h2>
+{% elif report.verdicts %}
+<h2 id="mend-{{ run.key }}">What to fix</h2>
+<p>Nothing: every compute node runs INT8, and no check found anything.</p>
+{% endif %}
+{% if report.fallbacks %}
+<h3>Compute nodes that are not INT8</h3>
+<div class="wide-table" tabindex="0"><table class="sortable">
+{{ m.head(["Node", "Op", "Runs as", "Reason", "Fix", "Requested"]) }}
+<tbody>
+{% for entry in report.fallbacks %}
+<tr><td>{{ m.goto(run, entry.node) }}</td><td class="short">{{ entry.op | clean }}</td><td class="short">{{ entry.precision }}</td><td>{{ entry.reason | clean }}</td><td>{{ entry.fix | clean }}</td><td>{{ "yes" if entry.requested else "no" }}</td></tr>
+{% endfor %}
+</tbody></table></div>
+{% endif %}
+{% if run.groups | map(attribute="severity") | unique | list | length > 1 %}
+<div class="bar-of-tools" role="group" aria-label="Findings of which severity"><button type="button" data-severity="" aria-pressed="true">All findings</button>{% for level in ["error", "warning", "info"] %}{% set count = run.groups | selectattr("severity.value", "equalto", level) | map(attribute="findings") | sum(start=()) | length %}{% if count %} <button type="button" data-severity="{{ level }}" aria-pressed="false">{{ count }} {{ level }}</button>{% endif %}{% endfor %}</div>
+{% endif %}
+{% for group in run.groups %}
+<details class="group" data-level="{{ group.severity.value }}"{% if group.severity.rank or loop.first %} open{% endif %}>
+<summary><b class="{{ group.severity.value }}">{{ group.severity.value }}</b> <b>{{ group.findings | length }} &times; {{ group.name | clean }}</b> <span class="soft">{{ group.code }}{% if group.bytes %}, {{ words.size(group.bytes) }} at stake (estimated){% endif %}{% if group.ms %}, {{ "%.4g ms" | format(group.ms) }} (measured){% endif %}</span>{% if group.hazard %}<br>{{ group.hazard | clean }}{% endif %}</summary>
+<div class="wide-table" tabindex="0"><table class="sortable">
+{{ m.head(["About", "What happened", "What to do", "Bytes at stake", "Evidence"], ["Bytes at stake"]) }}
+<tbody>
+{% for finding in group.findings %}
+<tr><td>{{ m.goto(run, finding.subject) }}</td><td>{{ finding.reason | clean }}</td><td>{{ finding.fix | clean }}</td><td class="number" data-value="{{ finding.bytes or "" }}">{{ words.size(finding.bytes) if finding.bytes else "" }}</td><td>{% for file, place in finding.evidence | places %}<span class="soft" title="{{ file | clean }}">{{ file | brief | clean }}</span> <code>{{ place | clean }}</code><br>{% endfor %}</td></tr>
+{% endfor %}
+</tbody></table></div>
+{% if run.manual(group.code) %}
+<details class="manual" id="page-{{ group.code }}-{{ run.key }}"><summary>What {{ group.code }} means</summary><pre>{{ run.manual(group.code) | clean_lines }}</pre></details>
+{% endif %}
+</details>
+{% endfor %}
+"""
+
+
+def _blocks(report: Report) -> Iterator[Block]:
+    grave = [finding for finding in report.findings if finding.severity is not Severity.INFO]
+    yield Block(title="Not INT8", entries=tuple(_fallbacks(report.fallbacks)))
+    yield Block(title="Findings", entries=tuple(_findings(grave)))
+
+
+def _fallbacks(entries: Sequence[Fallback]) -> list[Entry]:
+    """One entry per reason: a gate in every block of a network is one thing to know, not forty."""
+    groups: dict[tuple[str, str, str], list[str]] = {}
+    for entry in entries:
+        groups.setdefault((entry.precision, entry.reason, entry.fix), []).append(f"{entry.node} ({entry.op})")
+    return [
+        (f"{_some(nodes)} {precision}: {reason}", fix, None)
+        for (precision, reason, fix), nodes in groups.items()
+    ]
+
+
+def _some(nodes: Sequence[str]) -> str:
+    if len(nodes) <= _NAMED:
+        return ", ".join(nodes)
+    return f"{', '.join(nodes[:_NAMED])} and {len(nodes) - _NAMED} more"
+
+
+def _findings(findings: Sequence[Finding]) -> list[Entry]:
+    """One entry per reason, with what all its subjects cost together."""
+    groups: dict[tuple[Severity, str, str, str], list[Finding]] = {}
+    for finding in findings:
+        groups.setdefault((finding.severity, finding.code, finding.reason, finding.fix), []).append(finding)
+    return [_alike(group) for group in groups.values()]
+
+
+def _alike(group: Sequence[Finding]) -> Entry:
+    first, stake = group[0], sum(finding.bytes or 0 for finding in group)
+    cost = f" [{words.size(stake)} at stake, estimated]" if stake else ""
+    subjects = _some([finding.subject for finding in group])
+    what = f"{first.severity.value} {first.code} {subjects}: {first.reason}{cost}"
+    return what, first.fix, _STYLES[first.severity]
+
+
+PLUGIN = Section(
+    order=40,
+    title="What to fix",
+    shown=lambda report: report.fallbacks or report.findings or report.verdicts,
+    page=_PAGE,
+    blocks=_blocks,
+)

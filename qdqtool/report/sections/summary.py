@@ -1,0 +1,70 @@
+"""The headline figures, and what every step wants a person to know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.core.report import Report, Summary
+from qdqtool.report import words
+from qdqtool.report.accuracy import accuracy_rows
+from qdqtool.report.section import Row, Section
+
+_PAGE = r"""
+{% set summary = report.summary %}
+<div class="tiles" id="summary-{{ run.key }}">
+{% if report.comparison %}
+{% set caveat = words.accuracy_caveat(report.comparison) %}
+{% for entry in report.comparison.task %}
+{{ m.tile("Accuracy, " ~ words.metric(entry.metric), "%.1f → %.1f %s" | format(entry.reference, entry.candidate, entry.unit), caveat or "measured", words.spread(entry, meaningful=not caveat)) }}
+{% endfor %}
+{% for output in report.comparison.outputs[:3] %}
+{{ m.tile("Output " ~ (output.output | clean), words.headline(output), caveat or "measured", words.rest(output)) }}
+{% endfor %}
+{% endif %}
+{% if summary.kernels is not none %}
+{{ m.tile("Kernels", summary.kernels, "recorded", "%s compute, %s only quantize, cast or reformat" | format(words.count(summary.compute_kernels), words.count(summary.qdq_kernels))) }}
+{% endif %}
+{% if summary.activation_bytes_dumped is not none %}
+{{ m.tile("Activation bytes as dumped", words.size(summary.activation_bytes_dumped), "recorded", "written and read between kernels") }}
+{% if summary.activation_bytes_fused != summary.activation_bytes_dumped %}
+{{ m.tile("Activation bytes, epilogues fused", words.size(summary.activation_bytes_fused), "estimated") }}
+{% endif %}
+{% endif %}
+{% set time = run.time %}
+{% if time %}{{ m.tile("Time of all kernels", "%.4g ms" | format(time), "measured", "one by one; an undisturbed inference takes less") }}{% endif %}
+{% if summary.engine_bytes is not none %}{{ m.tile("Engine", words.size(summary.engine_bytes), "measured") }}{% endif %}
+{% if report.findings or summary.nodes_total is not none %}
+{{ m.tile("Findings", summary.findings.values() | sum, "recorded", words.severities(summary.findings)) }}
+{% endif %}
+</div>
+{% if report.notes %}
+<ul class="notes">{% for note in report.notes %}<li>{{ note | clean }}</li>{% endfor %}</ul>
+{% endif %}
+"""
+
+
+def _rows(report: Report) -> Iterator[Row]:
+    summary = report.summary
+    if report.comparison is not None:
+        yield from accuracy_rows(report.comparison)
+    if summary.kernels is not None:
+        compute, convert = words.count(summary.compute_kernels), words.count(summary.qdq_kernels)
+        yield (
+            "Kernels",
+            f"{summary.kernels}: {compute} compute, {convert} only quantize, cast or reformat  [recorded]",
+        )
+        yield "Activations", _activations(summary)
+    if summary.engine_bytes is not None:
+        yield "Engine", f"{words.size(summary.engine_bytes)}  [measured]"
+    if summary.nodes_total is not None:
+        yield "Findings", words.severities(summary.findings)
+
+
+def _activations(summary: Summary) -> str:
+    dumped, fused = summary.activation_bytes_dumped, summary.activation_bytes_fused
+    if dumped is None:
+        return "bytes unknown: a shape or a type is dynamic or not understood"
+    return f"{words.size(dumped)} [recorded], {words.size(fused)} with fused epilogues [estimated]"
+
+
+PLUGIN = Section(order=20, page=_PAGE, rows=_rows)
