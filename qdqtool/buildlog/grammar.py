@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cached_property, lru_cache
 
-from qdqtool.buildlog.sentence import Fields, Read, Section, Sentence, Shape
+from qdqtool.buildlog.sentence import Fields, Section, Sentence, Shape
 from qdqtool.plugins import Registry
 
 PATTERNS = Registry(package="qdqtool.buildlog.patterns")
@@ -14,8 +14,6 @@ KEY, SHORT_KEY = 8, 6
 """Bytes of a message that choose the sentences to try; the shorter key is asked where the longer one finds none."""
 
 Hear = Callable[..., None]
-Tried = tuple[Read, int, Section | None]
-"""A sentence as the reader tries it: how it reads, whose ear it reaches, what it opens."""
 SLOW, UNSURE = -2, -1
 """Buckets of messages that choose none: the one holds nothing, the other the most common sentences."""
 
@@ -29,7 +27,6 @@ class Grammar:
         endings: last bytes of messages -> place in `buckets`, for sentences that begin with a name.
         buckets: sentences that begin (or end) with the same bytes, longest head first.
         light: sentences that may be counted without taking them apart.
-        ears: name of a sentence -> number of its ear.
         sections: heading -> section.
         foreign: shapes of lines that are not the builder's.
     """
@@ -43,7 +40,6 @@ class Grammar:
         self.short_keys: dict[str, int] = {}
         self.endings: dict[str, int] = {}
         self.buckets: list[list[Sentence]] = []
-        self.ears = {name: number for number, name in enumerate(dict.fromkeys(s.name for s in sentences))}
         self._short: list[Sentence] = []
         self._inner: list[tuple[str, Sentence]] = []
         self._shapes: list[Shape] = []
@@ -60,24 +56,24 @@ class Grammar:
             "|".join(f"(?:{_without_names(shape.form)})" for shape in self._shapes) or "(?!)"
         )
         self._starts = {sentence.head[:2] for sentence in self._short}
+        self._naming = {
+            s.name: tuple(at for at, field in enumerate(s.fields) if field in _NAMES) for s in sentences
+        }
         self.light = [s for s in sentences if isinstance(s, Sentence) and s.light != "no"]
 
     def read(self, body: str) -> tuple[str, Fields] | None:
         """What a message says: the name of its sentence and its fields; None when no sentence fits."""
-        place = self._bucket(body)
-        if place is not None:
-            for sentence in self.buckets[place]:
+        for keys, key in (
+            (self.keys, body[:KEY]),
+            (self.short_keys, body[:SHORT_KEY]),
+            (self.endings, body[-ENDING:]),
+        ):
+            place = keys.get(key)
+            for sentence in self.buckets[place] if place is not None else ():
                 fields = sentence.read(body)
                 if fields is not None:
                     return sentence.name, fields
         return self._read_rare(body)
-
-    def _bucket(self, body: str) -> int | None:
-        """The bucket that the first bytes of a message choose, or its last."""
-        place = self.keys.get(body[:KEY])
-        if place is None:
-            place = self.short_keys.get(body[:SHORT_KEY])
-        return self.endings.get(body[-ENDING:]) if place is None else place
 
     def _read_rare(self, body: str) -> tuple[str, Fields] | None:
         """As `read`, for a message whose first and last bytes choose no sentence."""
@@ -100,21 +96,17 @@ class Grammar:
                 return shape.name, fields
         return None
 
-    @cached_property
-    def tried(self) -> list[tuple[Tried, ...]]:
-        """The buckets as the reader tries them, `SLOW` and `UNSURE` at their end."""
-        common = [sentence for _, sentence in self._inner if sentence.name in _COMMON]
-        return [
-            tuple((s.read, self.ears[s.name], self.sections.get(s.name)) for s in bucket)
-            for bucket in (*self.buckets, [], common)
-        ]
+    def named(self, name: str, fields: Fields) -> tuple[str, ...]:
+        """The tensors, layers and nodes that a message is about."""
+        return tuple(str(fields[at]) for at in self._naming.get(name, ()) if at < len(fields))
 
-    def hearing(self, ears: Mapping[str, Hear]) -> list[Hear | None]:
-        """Who hears which sentence, by number of its ear."""
-        heard: list[Hear | None] = [None] * len(self.ears)
-        for name in self.ears.keys() & ears.keys():
-            heard[self.ears[name]] = ears[name]
-        return heard
+    def is_foreign(self, body: str) -> bool:
+        """Whether a line that no sentence fits has the shape of another program's."""
+        return self._any_foreign.fullmatch(body) is not None
+
+    @cached_property
+    def _any_foreign(self) -> re.Pattern[str]:
+        return re.compile("|".join(f"(?:{_without_names(shape.form)})" for shape in self.foreign) or "(?!)")
 
     def _place(self, sentence: Sentence | Shape) -> None:
         if isinstance(sentence, Shape):
@@ -157,6 +149,10 @@ _COMMON = (
     "attempt",
 )
 """Sentences that logs are full of: they are tried before others that could fit as well."""
+
+
+_NAMES = frozenset({"tensor", "layer", "node", "region", "what"})
+"""Fields that hold names of things; numbers in them are no changing details."""
 
 
 def _without_names(form: str) -> str:

@@ -1,8 +1,9 @@
-"""Where the reading is inside a block, and what can be asked of the lines that were skimmed there."""
+"""Where the reading is inside a block, and what can be asked of the lines that were skipped there."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -10,8 +11,12 @@ from qdqtool.buildlog.arrays import Ints
 from qdqtool.buildlog.skim import Skimmed
 
 _STAMP = re.compile(r"\[(\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d)\]")
+_UNSEEN = (-1, "")
 _LINE = 1 << 16
 """Characters of a noted message that are given out."""
+
+Tuned = tuple[str, int, int]
+"""What was announced, the line that announced it, and how many kernels were timed for it."""
 
 
 class Place:
@@ -20,29 +25,33 @@ class Place:
     Attributes:
         text: the block, one character per byte.
         index: which of the block's wanted lines is being heard.
-        candidates: kernels timed since the log began that were heard one by one.
+        number: which of all its lines that is.
     """
 
     def __init__(self) -> None:
         self.text = ""
         self.index = 0
-        self.candidates = 0
+        self.number = 0
+        self._numbers: Sequence[int] = ()
+        self._seen, self._seen_before = _UNSEEN, _UNSEEN
         self._skimmed: Skimmed | None = None
         self._run_at = 0
-        self._counted = 0
-        self._noted = ""
+        self._announced = ("", 0)
+        self._at_note = 0
+        self._settled = 0
+        self._tuned: dict[tuple[str, int], int] = {}
 
-    def enter(self, text: str, skimmed: Skimmed | None) -> None:
-        """Go on to the next block, or (without `skimmed`) to a line read by hand."""
-        if self._skimmed is not None:
-            self._counted = self._skimmed.counted
-        self.text, self._skimmed, self._run_at, self.index = text, skimmed, 0, 0
+    def enter(self, text: str, skimmed: Skimmed, numbers: Sequence[int]) -> None:
+        """Go on to the next block."""
+        self.text, self._skimmed, self._numbers = text, skimmed, numbers
+        self._run_at = self.index = self.number = self._at_note = 0
+        self._seen, self._seen_before = _UNSEEN, _UNSEEN
 
     def leave(self) -> None:
         """Stand behind the last line of the block."""
         if self._skimmed is not None:
-            self._noted = self.noted() or self._noted
-            self.index = len(self._skimmed.start)
+            self.index, self.number = len(self._skimmed.start), self._skimmed.lines
+            self._settle()
 
     @property
     def at(self) -> int:
@@ -52,20 +61,32 @@ class Place:
         starts = self._skimmed.start
         return starts[self.index] if self.index < len(starts) else len(self.text)
 
-    def begin_run(self) -> int:
-        """A run begins at this line; how many empty lines of the block belong to it."""
+    def begin_run(self) -> None:
+        """A run begins at this line."""
         self._run_at = self.at
-        return self._after(self._skimmed.blank) if self._skimmed is not None else 0
+
+    # Time stamps and prefixes
+
+    def saw_stamp(self, stamp: str) -> None:
+        """This line, whose prefix is none of the prefilter's, has a time stamp."""
+        if self._seen[0] != self.at:
+            self._seen_before = self._seen
+        self._seen = (self.at, stamp)
 
     def stamp(self) -> str:
         """The time stamp of this line, or ""."""
+        if self._seen[0] == self.at:
+            return self._seen[1]
         found = _STAMP.match(self.text, self.at)
         return found.group(1) if found else ""
 
     def last_stamp(self) -> str:
-        """The time stamp of the last line of the short way before this one, in this block, or ""."""
+        """The time stamp of the last line before this one, in this block and run, or ""."""
         before = self._before(self._skimmed.stamped) if self._skimmed is not None else None
-        found = _STAMP.match(self.text, before) if before is not None else None
+        at, stamp = self._seen if self._seen[0] < self.at else self._seen_before
+        if before is None or before < at:
+            return stamp if self._run_at <= at else ""
+        found = _STAMP.match(self.text, before) if before >= self._run_at else None
         return found.group(1) if found else ""
 
     def prefixed_line(self) -> str | None:
@@ -73,38 +94,60 @@ class Place:
         if self._skimmed is None:
             return None
         quiet = self._skimmed.quiet
+        if not len(quiet):
+            return None
         first = int(np.searchsorted(quiet, self._run_at))
         if first == len(quiet) or int(quiet[first]) >= self.at:
             return None
         return self.text[int(quiet[first]) : int(quiet[first]) + 64]
 
-    def timed(self) -> int:
-        """How many kernels the log has timed so far."""
+    # Timed kernels
+
+    def announce(self, what: str, line: int) -> None:
+        """The kernels that are timed from this line on are those of `what`."""
+        self._settle()
+        self._announced = (what, line)
+
+    def timed(self) -> None:
+        """A kernel was timed at this line."""
+        self._settle()
+        self._tuned[self._announced] = self._tuned.get(self._announced, 0) + 1
+
+    def announced(self) -> str:
+        """The last announcement before this line, or ""."""
+        self._settle()
+        return self._announced[0]
+
+    def tuned(self) -> list[Tuned]:
+        """What was announced and timed up to this line since somebody asked."""
+        self._settle()
+        tuned, self._tuned = self._tuned, {}
+        return [(what, line, count) for (what, line), count in tuned.items()]
+
+    def _settle(self) -> None:
+        """Give the kernels that were skipped up to this line to whom they were announced for."""
         skimmed = self._skimmed
         if skimmed is None:
-            return self._counted + self.candidates
-        inside = self.index < len(skimmed.candidates)
-        return (skimmed.candidates[self.index] if inside else skimmed.counted) + self.candidates
+            return
+        inside = self.index < len(skimmed.start)
+        notes = skimmed.announced[self.index] if inside else len(skimmed.noted)
+        for note in range(self._at_note, notes):
+            self._give(skimmed.noted_counted[note])
+            self._announced = (self._noted(skimmed, note), self._numbers[skimmed.noted_number[note]])
+        self._at_note = notes
+        self._give(skimmed.candidates[self.index] if inside else skimmed.counted)
 
-    def note(self, message: str) -> None:
-        """A noted message was heard by hand."""
-        self._noted = message
+    def _give(self, counted: int) -> None:
+        if counted > self._settled:
+            before = self._tuned.get(self._announced, 0)
+            self._tuned[self._announced] = before + counted - self._settled
+            self._settled = counted
 
-    def noted(self) -> str:
-        """The last noted message before this line, or ""."""
-        skimmed = self._skimmed
-        if skimmed is None:
-            return self._noted
-        count = skimmed.announced[self.index] if self.index < len(skimmed.announced) else len(skimmed.noted)
-        if not count:
-            return self._noted
-        begin = skimmed.noted[count - 1]
+    def _noted(self, skimmed: Skimmed, note: int) -> str:
+        begin = skimmed.noted[note]
         end = self.text.find("\n", begin, begin + _LINE)
-        return self.text[begin : end if end >= 0 else begin + _LINE]
+        return self.text[begin : end if end >= 0 else begin + _LINE].rstrip()
 
     def _before(self, places: Ints) -> int | None:
         found = int(np.searchsorted(places, self.at)) - 1
         return int(places[found]) if found >= 0 else None
-
-    def _after(self, places: Ints) -> int:
-        return len(places) - int(np.searchsorted(places, self.at))

@@ -9,8 +9,8 @@
     INFO: [TRT]: msg                        DeepStream
     TensorRT VERBOSE msg                    loggers of one's own
 
-Outside these may stand what carried the line: docker and Kubernetes time stamps, systemd, docker compose, Nsight,
-continuous integration. Joined or doubled stamps are peeled one after the other.
+Joined or doubled stamps are peeled one after the other. What containers, launchers and other programs' loggers put
+around these is learned from the log: see `carriers`.
 """
 
 from __future__ import annotations
@@ -34,10 +34,16 @@ _WORDS = {
     "INTERNAL ERROR": "F",
     "FATAL": "F",
 }
+SEVERITY_WORDS = {word.lower(): letter for word, letter in _WORDS.items()} | {
+    "verb": "V",
+    "err": "E",
+    "critical": "F",
+}
+"""What programs call severities, in lower case."""
 _LEVEL = "|".join(_WORDS)
 _STAMP = r"\[{1,2}\s*(?P<stamp>\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d)\]"
 
-STAMPED, SHORT, REVERSED, OLD, DEEPSTREAM, NAMED, JETSON, BARE_STAMP = range(8)
+STAMPED, SHORT, REVERSED, OLD, DEEPSTREAM, NAMED, JETSON, BARE_STAMP, PYTHON = range(9)
 """Forms of prefixes."""
 
 _BRACKETED = (
@@ -57,29 +63,9 @@ _WORDED = (
     (DEEPSTREAM, re.compile(rf"(?P<word>{_LEVEL}): ?\[(?P<origin>TRT)\]:? ?")),
     (NAMED, re.compile(rf"TensorRT (?P<word>{_LEVEL}):? ?")),
 )
-_BRACKETED_CARRIERS = (
-    # ROS: [INFO] [1700000000.123]: or [INFO] [1700000000.123] [node-1]:
-    re.compile(r"\[(?:INFO|WARN|ERROR|DEBUG|FATAL)\] \[\d{1,12}\.\d{1,9}\](?: \[[\w./-]{1,80}\])?: "),
-    # MLPerf harness: [2021-03-11 17:33:29,841 __init__.py:255 INFO]
-    re.compile(
-        r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [\w.]{1,60}:\d{1,6} {1,4}(?:INFO|WARNING|ERROR|DEBUG)\] "
-    ),
-    # TensorRT Edge-LLM: [21:33:58.857] [INFO] [TensorRT]
-    re.compile(r"\[\d\d:\d\d:\d\d\.\d{3}\] \[(?:INFO|WARNING|ERROR|DEBUG|VERBOSE)\] (?:\[[\w.:]{1,120}\] )?"),
-)
-_NUMBERED_CARRIERS = (
-    # docker, Kubernetes, GitHub: 2024-05-01T10:00:00.123456789Z [stdout F ]
-    re.compile(
-        r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)? (?:std(?:out|err) [FP] |- )?"
-    ),
-)
-_LETTERED_CARRIERS = (
-    # systemd, syslog: Jan 02 15:04:05 host unit[123]:
-    re.compile(r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S{1,80} [^\s:\[]{1,80}(?:\[\d{1,10}\])?: "),
-    # glog, Triton: I0410 08:00:00.123456 1 logging.cc:49]
-    re.compile(r"[VIWEF]\d{4} \d\d:\d\d:\d\d\.\d{1,6}\s{1,4}\d{1,10} [\w./-]{1,120}:\d{1,7}\] "),
-    # docker compose: name-1  |
-    re.compile(r"[A-Za-z0-9][\w.-]{0,60} {1,20}\| (?=\[|&&&& |TensorRT )"),
+_NATIVE = re.compile(
+    rf"(?=[\[A-Z])(?:{_STAMP} ?)?(?:(?:\[TRT\] ?)?\[[VIWEFX]\] ?(?:\[TRT\] ?)?|\[TensorRT\] (?:{_LEVEL}): ?"
+    rf"|(?:{_LEVEL}): ?\[TRT\]:? ?|TensorRT (?:{_LEVEL}):? ?|\[TRT\]:? +)"
 )
 _POSITION = re.compile(r"[\w./\\-]{1,200}\.(?:cpp|hpp|h|cc|cu|py|inl)(?::\d{1,7}|\(\d{1,7}\))(?::| -)? ?")
 
@@ -118,6 +104,11 @@ def peel(line: str) -> tuple[Prefix, str]:
     return prefix, body
 
 
+def native(text: str, at: int = 0) -> re.Match[str] | None:
+    """The builder's own prefix, with a severity or an origin, that begins at a place of a line."""
+    return _NATIVE.match(text, at)
+
+
 def without_position(body: str) -> str | None:
     """The message behind a source position (`ModelImporter.cpp:119: msg`), or None where there is none."""
     found = _POSITION.match(body)
@@ -134,28 +125,19 @@ def seconds_of(stamp: str) -> float | None:
 
 
 def _peel_once(body: str) -> tuple[Prefix | None, str]:
-    """One prefix or one carrier taken off; None where there is neither."""
+    """One prefix taken off; None where there is none."""
     head = body[:1]
-    forms: tuple[tuple[int, re.Pattern[str]], ...] = ()
-    carriers: tuple[re.Pattern[str], ...]
+    forms: tuple[tuple[int, re.Pattern[str]], ...]
     if head == "[":
-        forms, carriers = _BRACKETED, _BRACKETED_CARRIERS
-    elif head.isalpha():
-        forms, carriers = _WORDED, _LETTERED_CARRIERS
-        if body.startswith(_COMMON):
-            return None, body
-    elif head.isdigit():
-        carriers = _NUMBERED_CARRIERS
+        forms = _BRACKETED
+    elif head.isalpha() and not body.startswith(_COMMON):
+        forms = _WORDED
     else:
         return None, body
     for number, form in forms:
         found = form.match(body)
         if found:
             return _prefix(found, number), body[found.end() :].lstrip()
-    for carrier in carriers:
-        found = carrier.match(body)
-        if found:
-            return NO_PREFIX, body[found.end() :].lstrip()
     return None, body
 
 
@@ -170,5 +152,5 @@ def _prefix(found: re.Match[str], number: int) -> Prefix:
         stamp=groups.get("stamp") or "",
         severity=_WORDS[word] if word else groups.get("severity") or "",
         origin=groups.get("origin") or groups.get("late") or ("TRT" if word else ""),
-        form=number,
+        form=PYTHON if number == STAMPED and groups.get("origin") else number,
     )

@@ -1,24 +1,28 @@
 """Reading: blocks of lines in, runs out, in constant memory.
 
-Most lines take the short way: skimmed, read by the one or two sentences that share their first bytes, heard by one
-book. The others take the long way: their prefix is peeled, and they are tried against sentences, the open section,
-source positions and joined messages, in that order.
+Every line takes the same way: its prefix is peeled, and its message is tried against the open section, all sentences,
+source positions and joined messages, in that order. What depends on the words of a message alone is kept for when
+they come again: logs repeat themselves.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import count, islice, pairwise
 
 from qdqtool.buildlog.arrays import TUNED
+from qdqtool.buildlog.blocks import Block, blocks_of
+from qdqtool.buildlog.carriers import Carrier
 from qdqtool.buildlog.grammar import Grammar, Hear, grammar
 from qdqtool.buildlog.place import Place
-from qdqtool.buildlog.prefix import NO_PREFIX, SOME_PREFIX, Prefix, peel, without_position
+from qdqtool.buildlog.prefix import NO_PREFIX, SHORT, Prefix, peel, without_position
 from qdqtool.buildlog.run import Run, Verdict
 from qdqtool.buildlog.sentence import Fields, Section
-from qdqtool.buildlog.skim import NOTED, Skimmed, Skimmer
+from qdqtool.buildlog.skim import NOTED, Prefilter, Skimmer
 from qdqtool.io.text import TextSource
 
 _JOINT = re.compile(
@@ -36,8 +40,10 @@ _PREFIXED = frozenset({"attempt", "layers-original", "node-begins", "timing", "o
 """Sentences that every front end prints behind a prefix: without one, the log was pasted without its prefixes."""
 _SHAPED = 600
 """Characters of a line in which a foreign shape is looked for."""
-_INDENT = 1
-"""Spaces before a message without a prefix that the skimmer steps over."""
+_QUIET = Prefix(form=SHORT)
+"""A quiet prefix that the prefilter saw, and nobody looked at closely."""
+_REMEMBERED, _MEMORABLE = 1 << 14, 400
+"""Messages that are remembered, and characters of the longest of them."""
 _STARTS = frozenset({"run-begins", "polygraphy-begins", "onnx-file", "layers-original"})
 
 
@@ -55,65 +61,153 @@ class Progress:
 Watch = Callable[[Progress], None]
 
 
-class Reader:
-    """Reads one log, or a part of one that begins with a run at `first_line`."""
+@dataclass(frozen=True, slots=True)
+class _Message:
+    """What the words of a message say, wherever they stand.
 
-    def __init__(self, source: TextSource, watch: Watch | None = None, first_line: int = 1) -> None:
+    Attributes:
+        name, fields: its sentence; "" where none fits.
+        plain: whether the sentence fits without taking a source position off.
+        joint: whether it may be several messages that lost their line ends.
+        foreign: whether it looks like a line of another program.
+    """
+
+    name: str
+    fields: Fields
+    plain: bool
+    joint: bool
+    foreign: bool
+
+
+class Reader:
+    """Reads one log, or a part of one that begins with a run at `first_line`.
+
+    Args:
+        source: its blocks.
+        watch: called after each block.
+        first_line: number of its first line.
+        whole: whether each message is heard; otherwise light ones are counted without taking them apart.
+        prefilter: makes what finds the lines of a block that want reading.
+    """
+
+    def __init__(
+        self,
+        source: TextSource,
+        watch: Watch | None = None,
+        first_line: int = 1,
+        *,
+        whole: bool = False,
+        prefilter: Callable[[], Prefilter] | None = None,
+    ) -> None:
         self._source = source
         self._watch = watch
-        self._grammar: Grammar = grammar()
-        self._skim = Skimmer(self._grammar)
-        self._done: list[Run] = []
-        self._place = Place()
-        self._line = first_line - 1
-        self._section: Section | None = None
-        self._tried = self._grammar.tried
-        self._ears: dict[str, Hear] = {}
-        self._hearing: list[Hear | None] = []
-        self._run = self._new_run(first_line, 1)
+        self._first = first_line
+        self._whole = whole
+        self._prefilter = prefilter or (lambda: Skimmer(grammar(), skip=not whole))
+        self._carrier = Carrier()
+        self._processes: dict[str, _Process] = {}
+        self._numbers = count(1)
 
     def runs(self) -> Iterator[Run]:
         """The runs of the log, each as soon as it has ended; ask each for its value before the next."""
-        for block in self._source.blocks():
-            self._read(block)
-            yield from self._done
-            self._done.clear()
+        for block in blocks_of(self._source, self._first):
+            for name, lines in self._carrier.decode(block):
+                process = self._process(name, lines.numbers[0])
+                process.read(lines)
+                yield from self._carried(process.finished())
             if self._watch:
                 self._watch(self._progress())
-        if self._run.lines or self._run.number == 1:
-            yield self._run
+        last = [process.run for process in self._processes.values() if process.run.lines]
+        told = [run for run in last if run.heard] or last[:1]
+        yield from self._carried(told or [self._process("", self._first).run])
+
+    def _process(self, name: str, first_line: int) -> _Process:
+        """The reading of one of the processes that speak in this log; most logs have one."""
+        process = self._processes.get(name)
+        if process is None:
+            first_line = first_line if self._processes else self._first
+            process = _Process(name, first_line, self._prefilter(), self._numbers, whole=self._whole)
+            self._processes[name] = process
+        return process
+
+    def _carried(self, runs: list[Run]) -> list[Run]:
+        for run in runs:
+            run.carrier = self._carrier.shown
+            run.identity.carried_by = self._carrier.front_end
+        return runs
 
     def _progress(self) -> Progress:
-        layer, best = self._run.tuning.now
+        process = list(self._processes.values())[-1]
+        layer, best = process.run.tuning.now
         return Progress(
-            run=self._run.number,
-            lines=self._line,
-            phase=self._run.phases.current,
+            run=process.run.number,
+            lines=process.line,
+            phase=process.run.phases.current,
             layer=layer,
             best_ms=best,
         )
 
+
+class _Process:
+    """Reads what one process says.
+
+    Args:
+        name: what its launcher calls it; "" where it speaks alone.
+        first_line: number of its first line.
+        prefilter: finds the lines of a block that want reading.
+        numbers: numbers of runs, over all processes.
+        whole: whether each message is heard.
+    """
+
+    def __init__(
+        self, name: str, first_line: int, prefilter: Prefilter, numbers: Iterator[int], *, whole: bool
+    ) -> None:
+        self._name = name
+        self._whole = whole
+        self._grammar: Grammar = grammar()
+        self._skim = prefilter
+        self._run_numbers = numbers
+        self._known: dict[str, _Message] = {}
+        self._done: list[Run] = []
+        self._place = Place()
+        self.line = first_line - 1
+        self._numbers: Sequence[int] = ()
+        self._verdicts: list[tuple[int, Verdict]] = []
+        self._section: Section | None = None
+        self._ears: dict[str, Hear] = {}
+        self._run = self._new_run(first_line)
+
+    @property
+    def run(self) -> Run:
+        """The run being read."""
+        return self._run
+
+    def finished(self) -> list[Run]:
+        """The runs that have ended since somebody asked."""
+        done, self._done = self._done, []
+        return done
+
     # Runs
 
-    def _new_run(self, first_line: int, number: int) -> Run:
-        self._run = Run(number, first_line, self._place)
+    def _new_run(self, first_line: int) -> Run:
+        self._run = Run(next(self._run_numbers), first_line, self._place, whole=self._whole)
+        self._run.process = self._name
         self._bind()
         return self._run
 
     def _bind(self) -> None:
-        """Connect sentences with the books of the current run; in place, so that a running loop sees it."""
-        self._ears = self._run.ears()
-        ears = {**self._ears, **{name: self._start(name) for name in _STARTS}}
-        self._hearing[:] = self._grammar.hearing(ears)
+        """Connect sentences with the collectors of the current run; a run that is full takes fewer of them."""
+        ears = self._run.ears()
+        self._ears = {**ears, **{name: self._start(name, ears.get(name)) for name in _STARTS}}
 
-    def _start(self, name: str) -> Hear:
-        """The ear of a sentence that may begin a new run."""
+    def _start(self, name: str, inner: Hear | None) -> Hear:
+        """The handler of a sentence that may begin a new run; `inner` is that of the current run."""
 
         def hear(line: int, *fields: object) -> None:
             if self._begins(name):
                 self._end_run(line)
-            inner = self._ears.get(name)
-            if inner is not None:
+                self._ears[name](line, *fields)
+            elif inner is not None:
                 inner(line, *fields)
 
         return hear
@@ -134,19 +228,18 @@ class Reader:
     def _end_run(self, line: int) -> None:
         """Close the current run before `line`, which belongs to the next."""
         run = self._run
-        later = run.lines - (line - run.first_line)
+        later = _lines_of(self._numbers[self._place.number :])
         self._sum_up()
+        self._tally()
         run.tuning.close()
-        blank = self._place.begin_run()
+        self._place.begin_run()
         run.lines -= later
-        run.blank -= blank
         self._done.append(run)
-        self._new_run(line, run.number + 1)
+        self._new_run(line)
         self._run.lines = later
-        self._run.blank = blank
 
     def _sum_up(self) -> None:
-        """What the lines of the short way, up to here, say together: their prefix and the last time stamp."""
+        """What the lines up to here say together: whether they have a prefix, and the last time stamp."""
         run = self._run
         run.last_stamp = self._place.last_stamp() or run.last_stamp
         self._is_prefixed()
@@ -163,139 +256,155 @@ class Reader:
 
     # Blocks
 
-    def _read(self, block: bytes) -> None:
-        if b"\r" in block:
-            self._read_by_hand(block)
-            return
-        skimmed = self._skim(block)
-        self._place.enter(block.decode("latin-1"), skimmed)
-        first = self._line + 1
+    def read(self, block: Block) -> None:
+        """Read its next lines."""
+        skimmed = self._skim(block.data)
+        place, known, numbers = self._place, self._known, block.numbers
+        place.enter(block.data.decode("latin-1"), skimmed, numbers)
+        self._numbers = numbers
         run = self._run
-        run.lines += skimmed.lines
-        run.blank += len(skimmed.blank)
-        self._line += skimmed.lines
-        self._short_way(skimmed, first, ascii_only=block.isascii())
-        self._place.leave()
+        run.lines += _lines_of(numbers)
+        self.line = numbers[-1]
+        self._verdicts = [(number, Verdict.BLANK) for number in skimmed.blank_number.tolist()]
+        ascii_only = block.data.isascii()
+        text, skipped = place.text, 0
+        for index, number in enumerate(skimmed.number):
+            place.index, place.number = index, number
+            if skimmed.skipped[index] != skipped:
+                # A light line stood between: had it been read, it had closed the section.
+                skipped, self._section = skimmed.skipped[index], None
+            if skimmed.known[index]:
+                body = text[skimmed.body[index] : skimmed.end[index]].lstrip()
+                verdict = self._hear_message(numbers[number], body if ascii_only else _utf8(body), _QUIET)
+            else:
+                body = text[skimmed.start[index] : skimmed.end[index]]
+                verdict = self._hear_line(numbers[number], body if ascii_only else _utf8(body))
+            if verdict is not Verdict.READ:
+                self._verdicts.append((number, verdict))
+        place.leave()
         self._sum_up()
+        self._tally()
+        if len(known) > _REMEMBERED:
+            known.clear()
+        if self._run.full:
+            place.tuned()
+        else:
+            self._run.tuning.close()
         if self._run.weigh(len(skimmed.number), skimmed.bytes, skimmed.longest):
             self._bind()
 
-    def _short_way(self, skimmed: Skimmed, first: int, *, ascii_only: bool) -> None:
-        place, tried, ears = self._place, self._tried, self._hearing
-        text = place.text
-        rows = zip(skimmed.number, skimmed.code, skimmed.start, skimmed.body, skimmed.end, strict=True)
-        for index, (number, code, start, at, end) in enumerate(rows):
-            place.index = index
-            body = text[at:end] if ascii_only else _utf8(text[at:end])
-            for read, ear, section in tried[code]:
-                fields = read(body)
-                if fields is not None:
-                    hear = ears[ear]
-                    if hear is not None:
-                        hear(first + number, *fields)
-                    self._section = section
-                    break
-            else:
-                line = first + number
-                if at - start > _INDENT:
-                    verdict = self._long_way(line, body, SOME_PREFIX)
-                else:
-                    verdict = self._by_hand(line, body)
-                # Only now: the line may have begun another run.
+    def _tally(self) -> None:
+        """Count the lines up to here that were not read; of a line in pieces, all pieces together."""
+        here = self._place.number
+        mine = [(number, verdict) for number, verdict in self._verdicts if number < here]
+        self._verdicts = [(number, verdict) for number, verdict in self._verdicts if number >= here]
+        if isinstance(self._numbers, range):
+            for _, verdict in mine:
                 self._run.count(verdict)
-
-    def _read_by_hand(self, block: bytes) -> None:
-        """A block with lone carriage returns (progress bars): each line is several messages over each other."""
-        lines = block.decode("utf-8", "replace").split("\n")[:-1]
-        for line in lines:
-            self._line += 1
-            self._run.lines += 1
-            verdicts = [self._piece(piece) for piece in line.split("\r")]
-            self._run.count(_together(verdicts))
-        if self._run.weigh(len(lines), len(block), len(block)):
-            self._bind()
-
-    def _piece(self, text: str) -> Verdict:
-        self._place.enter(text, None)
-        return self._by_hand(self._line, text)
+            return
+        pieces: dict[int, list[Verdict]] = defaultdict(list)
+        for number, verdict in mine:
+            pieces[self._numbers[number]].append(verdict)
+        for line, verdicts in pieces.items():
+            at = bisect_left(self._numbers, line)
+            read = len(verdicts) < bisect_right(self._numbers, line, at) - at
+            self._run.count(_together([*verdicts, Verdict.READ] if read else verdicts))
 
     # Single lines
 
-    def _by_hand(self, line: int, text: str, *, joined: bool = True) -> Verdict:
-        prefix, body = peel(text)
-        if prefix is not NO_PREFIX and not self._is_prefixed():
-            self._run.prefixed = True
+    def _hear_line(self, line: int, text: str, *, joined: bool = True) -> Verdict:
+        prefix, body = peel(text.rstrip())
         if prefix is not NO_PREFIX:
+            if not self._is_prefixed():
+                self._run.prefixed = True
             self._run.identity.saw_prefix(prefix)
-        return self._long_way(line, body, prefix, joined=joined)
+            if prefix.stamp:
+                self._place.saw_stamp(prefix.stamp)
+        return self._hear_message(line, body, prefix, joined=joined)
 
-    def _long_way(self, line: int, body: str, prefix: Prefix, *, joined: bool = True) -> Verdict:
+    def _hear_message(self, line: int, body: str, prefix: Prefix, *, joined: bool = True) -> Verdict:
         """Hear a message of any kind; `joined` is whether it may be several that lost their line ends."""
-        body = body.strip()
         if not body:
             return Verdict.BLANK
+        message = self._known.get(body) or self._look_at(body)
         has_prefix = prefix.form >= 0
         # Where line ends are lost, a sentence may swallow the next; behind a prefix, one that fits is trusted.
-        swallows = joined and (not has_prefix or "=== " in body) and _JOINT.search(body, 1) is not None
-        found = None if swallows else self._recognise(body, has_prefix=has_prefix)
+        swallows = joined and message.joint and (not has_prefix or "=== " in body)
+        found = None if swallows else self._recognise(message, body, has_prefix=has_prefix)
         if found is None:
-            pieces = _pieces(body) if joined else []
+            pieces = _pieces(body) if joined and message.joint else []
             if len(pieces) > 1:
-                first = self._long_way(line, pieces[0], prefix, joined=False)
-                return _together([first, *(self._by_hand(line, piece, joined=False) for piece in pieces[1:])])
-            return self._unknown(line, body, prefix)
+                first = self._hear_message(line, pieces[0].rstrip(), prefix, joined=False)
+                return _together(
+                    [first, *(self._hear_line(line, piece, joined=False) for piece in pieces[1:])]
+                )
+            return self._unknown(line, body, prefix, message)
         name, fields, inside = found
         if prefix.severity in _LOUD:
-            self._run.troubles.note(line, prefix.severity, body, name)
+            self._run.troubles.note(line, prefix.severity, body, name, self._grammar.named(name, fields))
         if not has_prefix and name in _PREFIXED:
             self._run.pasted = True
-        if name == NOTED:
-            self._place.note(body)
-        self._hear(line, name, fields)
+        if name in TUNED:
+            self._place.timed()
+        elif name == NOTED:
+            self._place.announce(body, line)
+        hear = self._ears.get(name)
+        if hear is not None:
+            hear(line, *fields)
         if not inside:
             self._section = self._grammar.sections.get(name)
         return Verdict.READ
 
-    def _recognise(self, body: str, *, has_prefix: bool) -> tuple[str, Fields, bool] | None:
+    def _look_at(self, body: str) -> _Message:
+        """What the words of a message say; remembered while there is room."""
+        found, plain = self._grammar.read(body), True
+        if found is None:
+            rest = without_position(body)
+            found, plain = (self._grammar.read(rest) if rest else None), False
+        message = _Message(
+            name=found[0] if found else "",
+            fields=found[1] if found else (),
+            plain=plain,
+            joint=_JOINT.search(body, 1) is not None,
+            foreign=found is None and self._grammar.is_foreign(body[:_SHAPED]),
+        )
+        if len(body) <= _MEMORABLE:
+            self._known[body] = message
+        return message
+
+    def _recognise(
+        self, message: _Message, body: str, *, has_prefix: bool
+    ) -> tuple[str, Fields, bool] | None:
         """The sentence a message is, its fields, and whether it is a row of the open section."""
         section = self._section
-        if section is not None and section.bare and has_prefix:
-            section = self._section = None
-        if section is not None and section.first:
-            inside = _row(section, body)
-            if inside is not None:
-                return (*inside, True)
-        found = self._grammar.read(body)
-        if found is not None:
-            return (*found, False)
-        if section is not None and not section.first and (not section.bare or self._is_prefixed()):
-            inside = _row(section, body)
-            if inside is not None:
-                return (*inside, True)
-        rest = without_position(body)
-        found = self._grammar.read(rest) if rest else None
-        return (*found, False) if found is not None else None
+        if section is not None:
+            if section.bare and has_prefix:
+                section = self._section = None
+            else:
+                early = section.first or not (message.name and message.plain)
+                if early and (not section.bare or section.first or self._is_prefixed()):
+                    inside = _row(section, body)
+                    if inside is not None:
+                        return (*inside, True)
+        return (message.name, message.fields, False) if message.name else None
 
-    def _unknown(self, line: int, body: str, prefix: Prefix) -> Verdict:
+    def _unknown(self, line: int, body: str, prefix: Prefix, message: _Message) -> Verdict:
         """A message that no sentence fits: perhaps it is not the builder's."""
         self._section = None
         if prefix.severity in _LOUD:
             self._run.troubles.note(line, prefix.severity, body, "")
         bare = self._run.pasted and not self._is_prefixed()
-        if prefix.form < 0 and not bare and self._is_foreign(body):
+        if prefix.form < 0 and not bare and message.foreign:
             return Verdict.FOREIGN
         self._run.miss(line, body)
         return Verdict.UNREAD
 
-    def _is_foreign(self, body: str) -> bool:
-        return any(shape.read(body[:_SHAPED]) is not None for shape in self._grammar.foreign)
 
-    def _hear(self, line: int, name: str, fields: Fields) -> None:
-        if name in TUNED:
-            self._place.candidates += 1
-        hear = self._start(name) if name in _STARTS else self._ears.get(name)
-        if hear is not None:
-            hear(line, *fields)
+def _lines_of(numbers: Sequence[int]) -> int:
+    """Lines of the file that these pieces of lines belong to."""
+    if isinstance(numbers, range):
+        return len(numbers)
+    return sum(1 for at, number in enumerate(numbers) if not at or numbers[at - 1] != number)
 
 
 def _pieces(body: str) -> list[str]:

@@ -27,6 +27,7 @@ from qdqtool.buildlog.place import Place
 from qdqtool.buildlog.records import Layer
 from qdqtool.core.buildlog import LogRun, RunDigest, Unread
 from qdqtool.core.events import ComputeNode, End, PassCount
+from qdqtool.engine.precision import judged
 
 KEEP = 64 << 20
 """Bytes that the records of one run may take, estimated; beyond it they are counted and dropped."""
@@ -55,11 +56,15 @@ class Run:
         number: 1 for the first run of the log.
         first_line: where it begins.
         place: where the reading is.
+        whole: whether it is told each message, so that its tables are complete.
     """
 
-    def __init__(self, number: int, first_line: int, place: Place) -> None:
+    def __init__(self, number: int, first_line: int, place: Place, *, whole: bool = False) -> None:
         self.number = number
+        self.whole = whole
         self.first_line = first_line
+        self.carrier = ""
+        self.process = ""
         self.lines = 0
         self.blank = 0
         self.foreign = 0
@@ -92,6 +97,11 @@ class Run:
             for name, hear in book.ears().items():
                 ears[name] = _both(ears[name], hear) if name in ears else hear
         return ears
+
+    @property
+    def heard(self) -> int:
+        """Lines that are the builder's and were read."""
+        return self.lines - self.blank - self.foreign - self.unread
 
     @property
     def full(self) -> bool:
@@ -182,7 +192,7 @@ class Run:
             tuning=self.tuning.finish(self.layers.tactics()),
             placement={device: tuple(layers) for device, layers in sorted(self.memory.placement.items())},
             memory=self.memory.finish(),
-            engine_layers=tuple(layer.value for layer in self._layers),
+            engine_layers=tuple(judged(layer.value) for layer in self._layers),
             bindings=tuple(self.layers.bindings),
             performance=self.measured.performance(self.options.batch),
             profile=self.measured.profile(),
@@ -202,6 +212,9 @@ class Run:
             "status": status,
             "first_line": self.first_line,
             "lines": self.lines,
+            "carrier": self.carrier,
+            "process": self.process,
+            "unread_share": round(self.unread / max(1, self.heard + self.unread), 4),
             "blank": self.blank,
             "foreign": self.foreign,
             "unread": self.unread,

@@ -1,11 +1,13 @@
-"""Skimming: a block of a log is looked over as an array of bytes, so that Python meets only the lines that matter.
+"""The prefilter: a block of a log is looked over as an array of bytes, so that Python meets only the lines that matter.
 
 Two thirds of a verbose log are a few light sentences (each kernel timed, each tensor registered). They are
-recognised by the first bytes behind a well-known prefix, counted, and never become strings.
+recognised by the first bytes behind a well-known prefix, counted, and never become strings. The prefilter skips lines
+and finds where messages begin; it reads none, so that with and without it a log gives the same digest.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,8 +25,8 @@ _PAD = b"\n" * 64
 _SPACE, _NEWLINE, _OPEN, _CLOSE = b" \n[]"
 _DIGITS = np.zeros(256, np.bool_)
 _DIGITS[list(b"0123456789,")] = True
-_LOUD = np.zeros(256, np.bool_)
-_LOUD[list(b"WEFX")] = True
+_QUIET = np.zeros(256, np.bool_)
+_QUIET[list(b"VI")] = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,24 +36,29 @@ class Skimmed:
     Attributes:
         lines: how many lines the block has.
         blank: where the lines begin that are empty, or hold nothing but a well-known prefix.
+        blank_number: index in the block of each of these.
         number: index of the line in the block.
-        code: the bucket that its first or last bytes choose; `UNSURE` where they choose none, `SLOW` for a line
-            whose prefix is not one of the well-known.
+        known: whether it has a well-known, quiet prefix; `body` is then where its message begins.
         start, body, end: where the line, its message and its end are.
+        skipped: how many light lines the block has before each of these lines.
         candidates: how many kernels (rows of tuning) were counted since the log began, up to each of these lines.
         counted: how many up to the end of the block.
         announced: how many noted sentences the block has before each of these lines.
         quiet: where the lines with a well-known prefix begin, light ones among them.
         stamped: where those of them begin that have a time stamp.
         noted: where the messages of noted sentences begin.
+        noted_number: index in the block of their lines.
+        noted_counted: how many kernels were counted up to each of them.
         bytes: of the lines that want reading.
         longest: bytes of the longest of them.
     """
 
     lines: int
     blank: Ints
+    blank_number: Ints
     number: list[int]
-    code: list[int]
+    known: list[bool]
+    skipped: list[int]
     start: list[int]
     body: list[int]
     end: list[int]
@@ -61,6 +68,8 @@ class Skimmed:
     quiet: Ints
     stamped: Ints
     noted: list[int]
+    noted_number: list[int]
+    noted_counted: list[int]
     bytes: int
     longest: int
 
@@ -72,11 +81,21 @@ class _Light:
     noted: Flags
 
 
-class Skimmer:
-    """Looks over the blocks of one log in order."""
+Prefilter = Callable[[bytes], Skimmed]
+"""Looks over a block, which ends with a newline."""
 
-    def __init__(self, grammar: Grammar) -> None:
+
+class Skimmer:
+    """Looks over the blocks of one log in order.
+
+    Args:
+        grammar: knows which sentences are light.
+        skip: whether light lines are skipped; without, every line wants reading.
+    """
+
+    def __init__(self, grammar: Grammar, *, skip: bool = True) -> None:
         self._arrays = arrays_of(grammar)
+        self._skip = skip
         self._counted = 0
         self._in_run = False
 
@@ -93,8 +112,11 @@ class Skimmer:
         known = body >= 0
         at = np.where(known, np.minimum(body, ends), starts)
         at += data[at] == _SPACE
-        codes = self._codes(words, at, ends, known)
-        found = self._lighten(data, words, codes, at, ends)
+        if self._skip:
+            found = self._lighten(data, words, self._codes(words, at, ends, known), at, ends)
+        else:
+            nothing = np.zeros(len(at), np.bool_)
+            found = _Light(light=nothing, tuned=nothing, noted=nothing)
         blank = ends <= at
         counts = np.cumsum(found.tuned) + self._counted
         self._counted = int(counts[-1])
@@ -104,8 +126,10 @@ class Skimmer:
         return Skimmed(
             lines=len(ends),
             blank=starts[blank],
+            blank_number=np.flatnonzero(blank),
             number=wanted.tolist(),
-            code=codes[wanted].tolist(),
+            known=known[wanted].tolist(),
+            skipped=np.cumsum(found.light)[wanted].tolist(),
             start=starts[wanted].tolist(),
             body=at[wanted].tolist(),
             end=ends[wanted].tolist(),
@@ -115,6 +139,8 @@ class Skimmer:
             quiet=starts[known],
             stamped=starts[known & (body - starts >= _STAMPED)],
             noted=at[noted].tolist(),
+            noted_number=noted.tolist(),
+            noted_counted=counts[noted].tolist(),
             bytes=int(lengths.sum()),
             longest=int(lengths.max(initial=0)),
         )
@@ -146,6 +172,8 @@ class Skimmer:
             tuned[where] = rank.tuned[code]
             spared[where] = rank.rest[code]
         light &= ~self._first_of_each(spared)
+        # The first of a run is heard one by one, and counted there.
+        tuned &= light
         rest = np.flatnonzero((codes == UNSURE) & (ends - at > HEX16 + KEY))
         ending = ends[rest]
         for last, before in self._arrays.tails:
@@ -172,7 +200,7 @@ def _bodies(data: Bytes, words: Words, starts: Ints, ends: Ints) -> Ints:
     body = np.full(len(starts), -1, np.int64)
     stamped = (data[starts] == _OPEN) & (ends - starts >= 32)
     # [MM/DD/YYYY-HH:MM:SS] [V] [TRT] msg
-    library = stamped & (words[starts + 24] == word(b"] [TRT] ")) & ~_LOUD[data[starts + 23]]
+    library = stamped & (words[starts + 24] == word(b"] [TRT] ")) & _QUIET[data[starts + 23]]
     body[library] = starts[library] + 32
     rest = np.flatnonzero(~library)
     if len(rest):
@@ -186,14 +214,14 @@ def _other_bodies(data: Bytes, words: Words, starts: Ints, ends: Ints) -> Ints:
     length = ends - starts
     # [MM/DD/YYYY-HH:MM:SS] [TRT] [V] msg
     python = opened & (length >= 32) & (words[starts + 20] == word(b"] [TRT] "))
-    python &= (data[starts + 28] == _OPEN) & (data[starts + 30] == _CLOSE) & ~_LOUD[data[starts + 29]]
+    python &= (data[starts + 28] == _OPEN) & (data[starts + 30] == _CLOSE) & _QUIET[data[starts + 29]]
     body[python] = starts[python] + 32
     # [MM/DD/YYYY-HH:MM:SS] [I] msg
     own = opened & ~python & (length >= 25) & (data[starts + 20] == _CLOSE) & (data[starts + 22] == _OPEN)
-    own &= (data[starts + 24] == _CLOSE) & ~_LOUD[data[starts + 23]] & (data[starts + 26] != _OPEN)
+    own &= (data[starts + 24] == _CLOSE) & _QUIET[data[starts + 23]] & (data[starts + 26] != _OPEN)
     body[own] = starts[own] + 26
     # [V] msg and [V] [TRT] msg
-    short = opened & (length >= 3) & (data[starts + 2] == _CLOSE) & ~_LOUD[data[starts + 1]]
+    short = opened & (length >= 3) & (data[starts + 2] == _CLOSE) & _QUIET[data[starts + 1]]
     short &= (data[starts + 3] == _SPACE) | (length == 3)
     body[short] = starts[short] + 4
     double = short & (words[starts + 2] == word(b"] [TRT] "))

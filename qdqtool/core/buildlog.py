@@ -228,6 +228,9 @@ class RunHeader:
         argv: the command as words.
         status: passed, failed, waived, built (an engine was generated, no verdict printed), or cut.
         first_line: number of its first line in the log.
+        carrier: what its lines are wrapped in, as learned from the log; "" where the builder's own prefix is the first.
+        process: what the launcher calls the process that printed it; "" where one process speaks alone.
+        unread_share: share of the builder's lines that nobody has named yet; above 0.05 the log may be misread.
         lines: all its lines; the read ones are `lines - blank - foreign - unread`.
         blank: empty lines.
         foreign: lines of other programs, recognised by their shape.
@@ -248,6 +251,9 @@ class RunHeader:
     blank: int
     foreign: int
     unread: int
+    carrier: str = ""
+    process: str = ""
+    unread_share: float = 0.0
     unread_lines: tuple[Unread, ...] = ()
     clipped: int = 0
     failure: Failure | None = None

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import bz2
 import csv
+import gzip
 import io
 import json
+import lzma
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -299,3 +303,50 @@ def test_explain_answers(words, answer, capsys):
 def test_explain_of_a_typing_error_names_the_nearest(capsys):
     assert run(["explain", "QDQToCopi"]) == 2
     assert "did you mean 'QDQToCopy'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [("x.yaml", b"a: 1\nb:\n  - c: 2\nmodel: x.onnx\n"), ("model.onnx", bytes(range(256)) * 40)],
+)
+def test_a_file_that_no_builder_wrote_is_refused(tmp_path, capsys, name, data):
+    path = tmp_path / name
+    path.write_bytes(data)
+    for options in ([], ["--json"], ["--unread"]):
+        assert run(["parse", str(path), *options]) == 5
+        assert "no line that a TensorRT builder prints" in capsys.readouterr().err
+
+
+def test_more_than_five_percent_of_unread_lines_are_warned_of_and_can_fail(tmp_path, capsys):
+    path = tmp_path / "strange.log"
+    strange = "".join(f"{small.STAMP} [V] [TRT] unheard of {at * 'x'}\n" for at in range(30))
+    path.write_text(small.trtexec() + strange)
+    assert run(["parse", str(path)]) == 0
+    assert "were not understood" in capsys.readouterr().err
+    assert run(["parse", str(path), "--fail-on", "unread"]) == 1
+    path.write_text(small.trtexec())
+    assert run(["parse", str(path), "--fail-on", "unread"]) == 0
+
+
+def _zipped(data: bytes) -> bytes:
+    held = io.BytesIO()
+    with zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("logs/build.log", data)
+    return held.getvalue()
+
+
+def _zstd(data: bytes) -> bytes:
+    return pytest.importorskip("zstandard").compress(data)
+
+
+@pytest.mark.parametrize("pack", [lzma.compress, gzip.compress, bz2.compress, _zipped, _zstd])
+def test_packed_logs_say_the_same(pack):
+    data = small.trtexec().encode()
+    plain, packed = room.read(io.BytesIO(data)), room.read(io.BytesIO(pack(data)))
+    assert packed.runs == plain.runs
+    damaged = room.read(io.BytesIO(pack(data)[:-40]))
+    assert (
+        any("damaged" in note for note in damaged.notes)
+        or damaged.runs != plain.runs
+        or not damaged.runs[0].lines
+    )

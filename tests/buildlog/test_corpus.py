@@ -32,7 +32,12 @@ def _digests() -> dict[str, tuple[RunDigest, ...]]:
 
 def _versions() -> dict[str, str]:
     with shared("corpus/MANIFEST.tsv").open(encoding="utf-8") as table:
-        return {row["file"]: row["trt_version"] for row in csv.DictReader(table, delimiter="\t")}
+        return {
+            row["file"]: row["trt_version"]
+            for row in csv.DictReader(table, delimiter="\t")
+            # Those were read from the repository, not from the log.
+            if "ver-from-commit-tree" not in row["notes"]
+        }
 
 
 def _generation(version: str) -> tuple[int, int] | None:

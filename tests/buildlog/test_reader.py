@@ -20,7 +20,7 @@ from tests.buildlog import small
 from tests.buildlog.logs import read_text, run_of
 
 PREFIXES = {
-    "trtexec, library": ("[01/10/2024-21:52:52] [V] [TRT] ", "python"),
+    "trtexec, library": ("[01/10/2024-21:52:52] [V] [TRT] ", "trtexec"),
     "python logger 8 and newer": ("[01/10/2024-21:52:52] [TRT] [V] ", "python"),
     "python logger 5 to 7": ("[TensorRT] VERBOSE: ", "python"),
     "polygraphy or rtx": ("[V] ", "logger"),
@@ -28,14 +28,14 @@ PREFIXES = {
     "own logger, words": ("TensorRT VERBOSE ", "logger"),
     "jetson-inference": ("[TRT]    ", "jetson-inference"),
     "deepstream": ("INFO: [TRT]: ", "deepstream"),
-    "docker around trtexec": ("2024-05-01T10:00:00.123456789Z [01/10/2024-21:52:52] [V] [TRT] ", "python"),
-    "kubernetes": ("2024-05-01T10:00:00.123456789Z stdout F [01/10/2024-21:52:52] [V] [TRT] ", "python"),
-    "docker compose": ("builder-1  | [01/10/2024-21:52:52] [V] [TRT] ", "python"),
-    "systemd": ("Jan 02 15:04:05 orin trtexec[123]: [01/10/2024-21:52:52] [V] [TRT] ", "python"),
+    "docker around trtexec": ("2024-05-01T10:00:00.123456789Z [01/10/2024-21:52:52] [V] [TRT] ", "trtexec"),
+    "kubernetes": ("2024-05-01T10:00:00.123456789Z stdout F [01/10/2024-21:52:52] [V] [TRT] ", "trtexec"),
+    "docker compose": ("builder-1  | [01/10/2024-21:52:52] [V] [TRT] ", "trtexec"),
+    "systemd": ("Jan 02 15:04:05 orin trtexec[123]: [01/10/2024-21:52:52] [V] [TRT] ", "trtexec"),
     "triton": ("I0410 08:00:00.123456 1 logging.cc:49] [V] [TRT] ", "logger"),
-    "doubled stamp": ("[01/29/2022-15:09:36] [01/29/2022-15:09:36] [V] [TRT] ", "python"),
-    "doubled bracket": ("[[01/10/2024-21:52:50] [V] [TRT] ", "python"),
-    "leading spaces": ("   [01/10/2024-21:52:50] [V] [TRT] ", "python"),
+    "doubled stamp": ("[01/29/2022-15:09:36] [01/29/2022-15:09:36] [V] [TRT] ", "trtexec"),
+    "doubled bracket": ("[[01/10/2024-21:52:50] [V] [TRT] ", "trtexec"),
+    "leading spaces": ("   [01/10/2024-21:52:50] [V] [TRT] ", "trtexec"),
     "no prefix": ("", "unknown"),
 }
 
@@ -314,3 +314,94 @@ def test_a_big_file_is_digested_by_several_processes_in_order(tmp_path, monkeypa
     monkeypatch.setattr(parts, "PIECE", 1000)
     monkeypatch.setattr(parts, "BIG", 1000)
     assert list(parts.digests_of(path)) == list(room.digests(room.TextSource(path)))
+
+
+def test_kernels_count_for_the_layer_that_was_announced():
+    """Kernels of a runner that prints no result, and rows of a Myelin table, were counted for whoever came next."""
+    text = """\
+--------------- Timing Runner: A (CaskConvolution[0x80000009])
+Tactic Name: one Tactic: 0x0000000000000001 Time: 0.5
+Tactic Name: two Tactic: 0x0000000000000002 Time: 0.5
+--------------- Timing Runner: B (CaskConvolution[0x80000009])
+Tactic Name: three Tactic: 0x0000000000000003 Time: 0.25
+B (CaskConvolution[0x80000009]) profiling completed in 0.1 seconds. Fastest Tactic: 0x0000000000000003 Time: 0.25
+--------------- Timing Runner: {ForeignNode[a...b]} (Myelin[0x80000023])
+(foreignNode) Autotuning op gemm: [ONNX Layer: gemm]
+(foreignNode) Sorted table of all evaluated tactics:
+(foreignNode)    0, 0.0188384, 1.00000, 0.92564, kernel_a, 0x4841c72cefae1,
+(foreignNode)    1, 0.0288384, 1.50000, 0.92564, kernel_b, 0x4841c72cefae2,
+(foreignNode)    2, 0.0388384, 2.00000, 0.92564, kernel_c, 0x4841c72cefae3,
+{ForeignNode[a...b]} (Myelin[0x80000023]) profiling completed in 1.8 seconds. Fastest Tactic: 0x0000000000000000 Time: 0.02
+"""
+    tuning = run_of(small.library(text)).tuning
+    assert {row.layer: row.candidates for row in tuning.layers} == {"A": 2, "B": 1, "{ForeignNode[a...b]}": 0}
+    assert [(op.op, op.candidates) for op in tuning.myelin] == [("gemm", 3)]
+
+
+def _stamped(text: str) -> str:
+    lines = (line.split(" ", 1) for line in text.splitlines())
+    return "".join(f"[01/10/2024-21:52:{second}] [V] [TRT] {words}\n" for second, words in lines)
+
+
+def test_loading_libraries_is_no_optimization_and_tuning_begins_behind_it():
+    loaded = _stamped("""\
+10 Original: 6 layers
+11 Graph construction and optimization completed in 0.97 seconds.
+19 [MemUsageChange] Init cuBLAS/cuBLASLt: CPU +248, GPU +102, now: CPU 437, GPU 725 (MiB)
+20 Local timing cache in use. Profiling results in this builder pass will not be stored.
+50 Engine generation completed in 2.5 seconds.""")
+    phases = [(phase.name, phase.seconds) for phase in run_of(loaded).phases if not phase.stated]
+    assert phases[:3] == [("graph optimization", 1), ("library initialization", 9), ("autotuning", 30)]
+    cut = "".join(line + "\n" for line in loaded.splitlines() if "Init" not in line and "cache" not in line)
+    phases = [(phase.name, phase.seconds) for phase in run_of(cut).phases if not phase.stated]
+    assert phases[:2] == [("graph optimization", 1), ("autotuning", 39)]
+
+
+def test_a_swap_whose_attempt_was_cut_away_is_credited_to_no_other_pass():
+    text = "Running: SplitQAcrossPrecedingFanIn on Concat_1\nSwapping Slice_2 with Q_clone_0\n"
+    run = run_of(small.library(text))
+    assert run.passes["SplitQAcrossPrecedingFanIn"].effects == 0
+
+
+def test_the_scratch_memory_of_newer_releases_is_read():
+    assert run_of(small.library("Max Scratch Memory: 541696 bytes")).memory.scratch == 541696
+
+
+def test_the_version_is_that_of_the_library_where_no_banner_states_it():
+    text = "Trying to load shared library libnvinfer_builder_resource_sm90.so.10.16.2"
+    assert run_of(small.library(text, "[V] ")).version == (10, 16, 2)
+
+
+@pytest.mark.parametrize(
+    ("command", "argv"),
+    [
+        (r"C:\Program Files\TRT\bin\trtexec.exe --onnx=D:\m\a.onnx", (r"C:\Program Files\TRT\bin\trtexec.exe", r"--onnx=D:\m\a.onnx")),
+        (r'"C:\TRT\trtexec.exe" --onnx="D:\my models\a.onnx"', (r"C:\TRT\trtexec.exe", r"--onnx=D:\my models\a.onnx")),
+        ("trtexec --onnx=a\\ b.onnx", ("trtexec", "--onnx=a b.onnx")),
+    ],
+)  # fmt: skip
+def test_backslashes_of_windows_stay(command, argv):
+    assert run_of(f"&&&& RUNNING TensorRT.trtexec [TensorRT v8600] # {command}\n").argv == argv
+
+
+def test_the_harness_of_mlperf_is_not_trtexec():
+    banner = "&&&& RUNNING Default_Harness # ./build/bin/harness_bert --gpu_engines=a.plan\n"
+    assert run_of(banner).front_end == "mlperf"
+
+
+def test_warnings_about_tensors_whose_names_are_numbers_are_kept_apart():
+    missing = (
+        f"{small.STAMP} [W] [TRT] Missing scale and zero-point for tensor {{}}, expect fall back to non-int8 "
+        "implementation for any layer consuming or producing given tensor\n"
+    )
+    run = run_of("".join(missing.format(number) for number in (423, 424, 423)))
+    assert [record.count for record in run.warnings] == [2, 1]
+
+
+def test_layers_of_a_log_have_the_precision_that_the_engine_command_finds():
+    run = run_of(small.trtexec())
+    assert [(layer.name, str(layer.precision)) for layer in run.engine_layers] == [
+        ("Q_x", "int8"),
+        ("w + Q_w + Conv_0", "int8"),
+        ("Conv_1", "fp32"),
+    ]

@@ -168,7 +168,7 @@ def test_the_resnet18_kernels_are_timed_per_layer_and_reformats_apart():
             runner="CaskConvolution",
             chosen="0xf64396b97c889179",
             chosen_ms=0.0694857,
-            line=247,
+            line=241,
         ),
     )
     assert tuning.reformats is not None

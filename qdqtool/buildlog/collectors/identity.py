@@ -7,10 +7,14 @@ import shlex
 from collections import Counter
 
 from qdqtool.buildlog.grammar import Hear
-from qdqtool.buildlog.prefix import DEEPSTREAM, JETSON, OLD, STAMPED, Prefix
+from qdqtool.buildlog.prefix import DEEPSTREAM, JETSON, OLD, PYTHON, STAMPED, Prefix
 
 _VERSION = re.compile(r"TensorRT v(\d{4,6})")
 _BUILD = re.compile(r"\[(b\d{1,6})\]")
+_LIBRARY = re.compile(r"nvinfer\w*\.so\.(\d{1,3}\.\d{1,3}\.\d{1,3})")
+_WINDOWS = re.compile(r"(?:^|[\s=\"'])(?:[A-Za-z]:|\.{1,2})?\\\w|\.exe\b")
+_EXECUTABLE = re.compile(r"[^-].{0,260}?\.exe\b\"?")
+_HARNESS = re.compile(r"(?:^|/)harness_\w+")
 _DOTTED = re.compile(r"\d{1,3}(?:\.\d{1,5}){1,4}")
 _LONGEST_COMMAND = 1 << 16
 
@@ -22,6 +26,7 @@ class IdentityBook:
         self.version: tuple[int, ...] | None = None
         self.build = ""
         self.command = ""
+        self.carried_by = ""
         self.verdict = ""
         self.generated = False
         self._signs: Counter[str] = Counter()
@@ -37,6 +42,8 @@ class IdentityBook:
             "polygraphy-failed": lambda _line, *_: self._ends("failed"),
             "module-loaded": lambda _line, *_: self._sign("polygraphy"),
             "version": self._says_version,
+            "library-trying": self._library,
+            "library-loaded": self._library,
             "section-options": lambda _line, *_: self._sign("trtexec"),
             "convergence-mode": lambda _line, *_: self._sign("rtx"),
             "engine-generated": self._generates,
@@ -52,16 +59,27 @@ class IdentityBook:
     @property
     def front_end(self) -> str:
         """The front end that the signs speak for, strong signs before prefixes."""
-        for name in ("rtx", "trtexec", "polygraphy"):
+        for name in ("rtx", "mlperf", "trtexec", "polygraphy"):
             if self._signs[f"!{name}"]:
                 return name
+        if self.carried_by:
+            return self.carried_by
         return self._signs.most_common(1)[0][0] if self._signs else "unknown"
 
     @property
     def argv(self) -> tuple[str, ...]:
-        """The command as words; split at white space where its quotes do not match."""
+        """The command as words; split at white space where its quotes do not match.
+
+        On Windows a backslash separates folders and escapes nothing.
+        """
         try:
-            return tuple(shlex.split(self.command))
+            if _WINDOWS.search(self.command) is None:
+                return tuple(shlex.split(self.command))
+            # The program may stand in a folder with blanks ("Program Files").
+            program = _EXECUTABLE.match(self.command)
+            first, rest = (program[0], self.command[program.end() :]) if program else ("", self.command)
+            words = shlex.split(rest.replace("\\", "\\\\"))
+            return (first.strip('"'), *words) if first else tuple(words)
         except ValueError:
             return tuple(self.command.split())
 
@@ -74,7 +92,8 @@ class IdentityBook:
         return "built" if self.generated else "cut"
 
     def _begins(self, _line: int, program: str, command: str) -> None:
-        self._sign("trtexec")
+        # MLPerf's harness prints trtexec's banner with a command of its own.
+        self._sign("mlperf" if _HARNESS.search(command.partition(" ")[0]) else "trtexec")
         self.command = command.strip()[:_LONGEST_COMMAND]
         found = _VERSION.search(program)
         if found:
@@ -97,12 +116,23 @@ class IdentityBook:
         if found and self.version is None:
             self.version = tuple(int(part) for part in found.group().split("."))
 
+    def _library(self, _line: int, path: str) -> None:
+        found = _LIBRARY.search(path)
+        if found and self.version is None:
+            self.version = tuple(int(part) for part in found[1].split("."))
+
     def _generates(self, _line: int, *_fields: object) -> None:
         self.generated = True
 
 
-_FORMS = {STAMPED: "python", OLD: "python", DEEPSTREAM: "deepstream", JETSON: "jetson-inference"}
-"""What a prefix form speaks for; the stamped form is corrected to trtexec by its option echo."""
+_FORMS = {
+    STAMPED: "trtexec",
+    PYTHON: "python",
+    OLD: "python",
+    DEEPSTREAM: "deepstream",
+    JETSON: "jetson-inference",
+}
+"""What a prefix form speaks for: trtexec's logger prints the severity before the origin, Python's behind it."""
 
 
 def version_of(number: int) -> tuple[int, ...]:

@@ -149,6 +149,10 @@ _EFFECTS = frozenset(
 )
 
 
+_SWAPPING = ("Swap", "PushDown", "QuantizeConvWithResidualAdd")
+"""Parts of the names of passes that print swaps; other attempts stand before one only where lines were cut away."""
+
+
 def events_of(told: list[Told]) -> tuple[OptimizerEvent, ...]:
     """What was told, as values."""
     return tuple(
@@ -179,7 +183,9 @@ def count_passes(told: list[Told], silent: frozenset[int]) -> dict[str, PassCoun
             if line in silent:
                 effects[name] = effects.get(name, 0) + 1
         elif kind in _EFFECTS:
-            for one in {name or current, current} - {""} - done:
+            swapped = kind is EventKind.SWAPPED and not any(part in current for part in _SWAPPING)
+            credited = {name} if swapped else {name or current, current}
+            for one in credited - {""} - done:
                 done.add(one)
                 effects[one] = effects.get(one, 0) + 1
                 first.setdefault(one, line)

@@ -25,6 +25,9 @@ _MARKS = {
     "onnx-file": "parsing",
     "network-input": "parsing",
     "layers-original": "graph optimization",
+    # What follows is tuning, or where cuBLAS and cuDNN are loaded first, that: see `_loads`.
+    "optimization-took": "autotuning",
+    "construction-and-optimization-took": "autotuning",
     "calibration-begins": "calibration",
     "calibration-begins-batch": "calibration",
     "timing-cache-local": "autotuning",
@@ -34,6 +37,8 @@ _MARKS = {
     "engine-generated": "loading",
     "inference-begins": "inference",
 }
+_LIBRARIES = ("Init cuBLAS", "Init cuDNN")
+_LOADING = "library initialization"
 _MOST = 200
 
 
@@ -48,6 +53,7 @@ class PhasesBook:
         self._now = now
         self._stated: list[Phase] = []
         self._marks: list[tuple[str, int, float]] = []
+        self._tunes = False
         self.current = ""
 
     def ears(self) -> dict[str, Hear]:
@@ -55,10 +61,21 @@ class PhasesBook:
             **{name: self._state(phase) for name, phase in _STATED.items() if name not in _MARKS},
             **{name: self._mark(phase) for name, phase in _MARKS.items() if name not in _STATED},
             **{name: self._both(_STATED[name], _MARKS[name]) for name in _STATED if name in _MARKS},
+            "memory-change": self._loads,
         }
+
+    def _loads(self, _line: int, what: str, *_fields: object) -> None:
+        """A library was loaded: 8 s of a build on Orin, 26 s of another, counted as graph optimization before."""
+        if not what.startswith(_LIBRARIES):
+            return
+        if self.current == "autotuning" and not self._tunes and self._marks:
+            _, begun, begin = self._marks[-1]
+            self._marks[-1] = (_LOADING, begun, begin)
+            self.current = _LOADING
 
     def begins(self, line: int) -> None:
         """The first layer is being tuned."""
+        self._tunes = True
         self._mark("autotuning")(line)
 
     def finish(self, last_stamp: str) -> tuple[Phase, ...]:

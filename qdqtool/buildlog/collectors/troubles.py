@@ -11,25 +11,34 @@ from qdqtool.core.buildlog import Failure
 from qdqtool.core.events import LogRecord
 
 _CHANGING = re.compile(r"0x[0-9a-fA-F]+|\d+")
-_MOST = 400
+_MOST = 4000
 """Wordings kept per run and severity."""
 _LONGEST = 2000
+_Key = tuple[str, tuple[str, ...]]
 
 
 class TroublesBook:
     """Keeps warnings and errors by wording."""
 
     def __init__(self) -> None:
-        self._warnings: dict[str, LogRecord] = {}
-        self._errors: dict[str, LogRecord] = {}
+        self._warnings: dict[_Key, LogRecord] = {}
+        self._errors: dict[_Key, LogRecord] = {}
 
     def ears(self) -> dict[str, Hear]:
         return {}
 
-    def note(self, line: int, severity: str, text: str, topic: str) -> None:
-        """Keep a message of severity W, E, F or X; topic is the name of its sentence, "" when unread."""
+    def note(self, line: int, severity: str, text: str, topic: str, names: tuple[str, ...] = ()) -> None:
+        """Keep a message of severity W, E, F or X.
+
+        Args:
+            line: where it stands.
+            severity: how loud it is.
+            text: the message.
+            topic: the name of its sentence, "" when unread.
+            names: the tensors and layers it is about: messages about others are kept apart.
+        """
         kept = self._warnings if severity == "W" else self._errors
-        key = _CHANGING.sub("#", text[:_LONGEST])
+        key = (_CHANGING.sub("#", text[:_LONGEST]), names)
         known = kept.get(key)
         if known is not None:
             kept[key] = replace(known, count=known.count + 1)

@@ -10,6 +10,8 @@ from qdqtool.buildlog.sentence import tactic_id
 from qdqtool.core.buildlog import LayerTuning, MyelinTuning, Tuning
 
 _REFORMAT = "Optimizer Reformat"
+_OPERATION = "\0operation "
+"""Begins the announcement of an operation inside a Myelin region; no message of a log holds a NUL."""
 _ENDLESS = 1e30
 """Milliseconds; a kernel that fails is printed with an infinite time."""
 
@@ -29,11 +31,8 @@ class _Row:
         self.runner = ""
         self.ms: dict[str, float] = {}
 
-    def take(
-        self, candidates: int, tactic: str, ms: float | None, runner: str, seconds: float | None
-    ) -> None:
+    def take(self, tactic: str, ms: float | None, runner: str, seconds: float | None) -> None:
         self.formats += 1
-        self.candidates += candidates
         if seconds is not None:
             self.seconds = (self.seconds or 0.0) + seconds
         if ms is None:
@@ -53,12 +52,12 @@ class _Row:
 class _Op:
     """One operation of a Myelin region while it is tuned."""
 
-    __slots__ = ("fastest", "fastest_ms", "kernel", "line", "mark", "name", "selected", "selected_ms")
+    __slots__ = ("candidates", "fastest", "fastest_ms", "kernel", "line", "name", "selected", "selected_ms")
 
-    def __init__(self, line: int, name: str, mark: int) -> None:
+    def __init__(self, line: int, name: str) -> None:
         self.line = line
         self.name = name
-        self.mark = mark
+        self.candidates = 0
         self.fastest = ""
         self.fastest_ms: float | None = None
         self.kernel = ""
@@ -70,7 +69,7 @@ class TuningBook:
     """Sums up autotuning per layer; reformatting candidates are one row together.
 
     Args:
-        place: knows how many kernels the log has timed so far, and which layer it announced last.
+        place: knows how many kernels were timed for whom, and which layer was announced last.
         begins: called with the line where the first layer has been tuned.
     """
 
@@ -80,13 +79,12 @@ class TuningBook:
         self._rows: dict[str, _Row] = {}
         self._known: dict[str, tuple[_Row, str]] = {}
         self._reformats: _Row | None = None
-        self._mark = place.timed()
-        self._myelin: list[MyelinTuning] = []
-        self._op: _Op | None = None
+        self._ops: list[_Op] = []
+        self._begun = False
         self._cache: tuple[int, int] | None = None
 
     def __len__(self) -> int:
-        return len(self._rows) + len(self._known) + len(self._myelin)
+        return len(self._rows) + len(self._known) + len(self._ops)
 
     def ears(self) -> dict[str, Hear]:
         return {
@@ -101,7 +99,7 @@ class TuningBook:
     @property
     def now(self) -> tuple[str, float | None]:
         """The layer being tuned, and its fastest kernel so far in milliseconds."""
-        layer, _ = _announced(self._place.noted())
+        layer, _ = _announced(self._place.announced())
         row = self._rows.get(layer)
         return layer, row.best if row else None
 
@@ -114,7 +112,7 @@ class TuningBook:
         return Tuning(
             layers=tuple(rows),
             reformats=self._value("(reformatting)", self._reformats, "") if self._reformats else None,
-            myelin=tuple(self._myelin),
+            myelin=tuple(_operation(op) for op in self._ops),
             cache_entries=entries,
             cache_hits=hits,
         )
@@ -135,6 +133,7 @@ class TuningBook:
         )
 
     def _timed(self, line: int, layer: str, seconds: str, tactic: str, ms: str) -> None:
+        self.close()
         try:
             spent, took = float(seconds), float(ms)
         except ValueError:
@@ -142,72 +141,82 @@ class TuningBook:
         known = self._known.get(layer)
         if known is None:
             known = self._meet(line, layer, *_told_apart(layer))
-        self._take(known, tactic, took if took < _ENDLESS else None, spent)
+        self._take(line, known, tactic, took if took < _ENDLESS else None, spent)
 
-    def _fastest(self, _line: int, tactic: str, ms: float | None) -> None:
-        announcement = self._place.noted()
+    def _fastest(self, line: int, tactic: str, ms: float | None) -> None:
+        self.close()
+        announcement = self._place.announced()
         known = self._known.get(announcement)
         if known is None:
             layer, runner = _announced(announcement)
             if not layer:
                 return
-            known = self._meet(_line, announcement, layer, runner)
-        self._take(known, tactic, ms, None)
+            known = self._meet(line, announcement, layer, runner)
+        self._take(line, known, tactic, ms, None)
 
     def _meet(self, line: int, words: str, layer: str, runner: str) -> tuple[_Row, str]:
         """The row of a layer that is met in these words for the first time."""
         if layer.startswith(_REFORMAT):
             row = self._reformats = self._reformats or _Row(line)
         else:
-            if not self._rows:
-                self._begins(line)
             row = self._rows.setdefault(layer, _Row(line))
         known = self._known[words] = (row, runner.partition("[")[0])
         return known
 
-    def _take(self, known: tuple[_Row, str], tactic: str, ms: float | None, seconds: float | None) -> None:
-        if self._op is not None:
-            self.close()
+    def _take(
+        self, line: int, known: tuple[_Row, str], tactic: str, ms: float | None, seconds: float | None
+    ) -> None:
         row, runner = known
-        seen = self._place.timed()
-        row.take(seen - self._mark, tactic, ms, runner, seconds)
-        self._mark = seen
+        if row is not self._reformats and not self._begun:
+            self._begun = True
+            self._begins(line)
+        row.take(tactic, ms, runner, seconds)
 
     def _myelin_op(self, line: int, op: str) -> None:
-        self.close()
-        name = op.partition("(key:")[0].partition(": [ONNX")[0]
-        self._op = _Op(line, name, self._place.timed())
+        self._place.announce(f"{_OPERATION}{len(self._ops)}", line)
+        self._ops.append(_Op(line, op.partition("(key:")[0].partition(": [ONNX")[0].removesuffix(":")))
 
     def _myelin_row(self, _line: int, *fields: object) -> None:
         _, ms, _, _, kernel, tactic, _ = fields
-        if self._op is not None and not self._op.fastest:
-            self._op.fastest, self._op.kernel = str(tactic), str(kernel)
-            self._op.fastest_ms = ms if isinstance(ms, float) else None
+        if self._ops and not self._ops[-1].fastest:
+            op = self._ops[-1]
+            op.fastest, op.kernel = str(tactic), str(kernel)
+            op.fastest_ms = ms if isinstance(ms, float) else None
 
     def _myelin_selected(self, _line: int, tactic: str, ms: float | None) -> None:
-        if self._op is not None:
-            self._op.selected, self._op.selected_ms = _spelt(tactic), ms
+        if self._ops:
+            self._ops[-1].selected, self._ops[-1].selected_ms = _spelt(tactic), ms
 
     def close(self) -> None:
-        """The operation being tuned has no more kernels."""
-        op, self._op = self._op, None
-        if op is None:
-            return
-        self._myelin.append(
-            MyelinTuning(
-                op=op.name,
-                candidates=self._place.timed() - op.mark,
-                fastest_ms=op.fastest_ms,
-                fastest=op.fastest,
-                kernel=op.kernel,
-                selected=op.selected,
-                selected_ms=op.selected_ms,
-                line=op.line,
-            )
-        )
+        """Give the kernels timed so far to the layers and operations that they were announced for."""
+        for what, line, count in self._place.tuned():
+            if what.startswith(_OPERATION):
+                number = int(what.removeprefix(_OPERATION))
+                if number < len(self._ops):
+                    self._ops[number].candidates += count
+                continue
+            known = self._known.get(what)
+            if known is None:
+                layer, runner = _announced(what)
+                known = self._meet(line, what, layer, runner) if layer else None
+            if known is not None:
+                known[0].candidates += count
 
     def _cache_gone(self, _line: int, entries: int, hits: int) -> None:
         self._cache = (entries, hits)
+
+
+def _operation(op: _Op) -> MyelinTuning:
+    return MyelinTuning(
+        op=op.name,
+        candidates=op.candidates,
+        fastest_ms=op.fastest_ms,
+        fastest=op.fastest,
+        kernel=op.kernel,
+        selected=op.selected,
+        selected_ms=op.selected_ms,
+        line=op.line,
+    )
 
 
 def _announced(message: str) -> tuple[str, str]:

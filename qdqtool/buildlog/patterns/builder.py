@@ -185,7 +185,7 @@ PLUGIN = Family(
             "Unrecognized MMA instruction source format or shape: sm50_xmma_cublas_gemvx_f32f32",
             light="all",
         ),
-        says("scratch-max", "Max Scratch Memory: {bytes:int} bytes", "Max Scratch Memory: 935424 bytes"),
+        says("memory-scratch", "Max Scratch Memory: {bytes}", "Max Scratch Memory: 935424 bytes"),
         says("scratch-runner", "- Runner scratch: {bytes:int} bytes", "- Runner scratch: 1186304 bytes"),
         row(
             "blocks-listed",

@@ -55,6 +55,11 @@ PLUGIN = Family(
             "2024-06-22 20:52:14.362243: T identity.cpp:246] initialize",
         ),
         row(
+            "harness",
+            r"\[(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}) (?P<place>[\w.]{1,60}:\d{1,6}) {1,4}(?P<level>[A-Z]{4,8})\] (?P<text>.*)",
+            "[2021-03-11 17:33:28,730 main.py:694 INFO] Detected System ID: A100-SXM-80GBx8",
+        ),
+        row(
             "tagged",
             r"\[(?P<tag>[A-Za-z][\w .:-]{1,40})\]:? (?P<text>\S.*)",
             "[YOLO26] Loading TensorRT engine yoloe-26x-seg.engine ...",

@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal, TypeVar
 
 import typer
 
-from qdqtool.errors import BuildError
+from qdqtool.cli.screen import stderr
+from qdqtool.errors import BuildError, InputFileError
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -28,12 +29,17 @@ if TYPE_CHECKING:
     from qdqtool.core.buildlog import BuildLog, LogRun, RunDigest
 
 _Run = TypeVar("_Run")
+_AnyRun = TypeVar("_AnyRun", bound="LogRun | RunDigest")
+MISREAD = 0.05
+"""Share of a run's lines that may be unread before its figures are doubted."""
 _MANY = 8
 """Runs of a file that are shown in full; of more, each gets a line."""
 
 
 def parse(
-    log: Annotated[str, typer.Argument(help="A log, also .xz, .gz or .bz2; - reads standard input.")],
+    log: Annotated[
+        str, typer.Argument(help="A log, also .xz, .gz, .bz2, .zip or .zst; - reads standard input.")
+    ],
     unread: Annotated[
         bool, typer.Option("--unread", help="List the lines that were not understood, by frequency.")
     ] = False,
@@ -46,6 +52,10 @@ def parse(
         Path | None, typer.Option(help="Write the build's timeline for Perfetto or chrome://tracing.")
     ] = None,
     tee: Annotated[Path | None, typer.Option(help="Keep a copy of what was read.")] = None,
+    fail_on: Annotated[
+        Literal["unread"] | None,
+        typer.Option(help="Exit with 1 when more than 5 % of a run's lines were not understood."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all that the log tells as JSON.")] = False,
 ) -> int:
     """Read any log of a TensorRT builder: what became of every Q/DQ pair, tactics, memory, times, failures."""
@@ -54,13 +64,66 @@ def parse(
     with ExitStack() as stack:
         copy = stack.enter_context(_copy(tee)) if tee else None
         display = stack.enter_context(_Display(wanted=piped))
+        seen = _Seen("standard input" if piped else log)
         if exports.wanted:
-            failed = _exported(_opened(log, copy), display, exports, as_json=as_json)
+            _exported(_opened(log, copy), display, exports, seen, as_json=as_json)
         elif as_json:
-            failed = _as_json(_opened(log, copy), display)
+            _as_json(_opened(log, copy), display, seen)
         else:
-            failed = _told(display.aside(_digests(log, copy, display.watch)), unread=unread)
-    return BuildError.exit_code if piped and failed else 0
+            _told(seen.all(display.aside(_digests(log, copy, display.watch))), unread=unread)
+    if piped and seen.failed:
+        return BuildError.exit_code
+    return 1 if fail_on == "unread" and seen.misread else 0
+
+
+class _Seen:
+    """What all runs of a log come to.
+
+    Args:
+        where: the log, for messages.
+
+    Attributes:
+        failed: whether the last run failed.
+        misread: whether more than 5 % of the lines of any run were not understood.
+    """
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self.failed = False
+        self.misread = False
+
+    def all(self, runs: Iterable[_AnyRun]) -> Iterator[_AnyRun]:
+        """The same runs, noted.
+
+        Raises:
+            InputFileError: none of them holds a line of a builder.
+        """
+        waiting: list[_AnyRun] = []
+        for run in runs:
+            waiting.append(run)
+            self.failed = _failed(run)
+            if any(one.lines > one.blank + one.foreign + one.unread for one in waiting):
+                yield from self._noted(waiting)
+                waiting.clear()
+        if any(run.lines for run in waiting):
+            raise InputFileError(
+                "holds no line that a TensorRT builder prints",
+                fix="pass the log of a build; layer information and profiles: qdqtool engine show FILE",
+                where=self._where,
+            )
+        yield from waiting
+
+    def _noted(self, runs: list[_AnyRun]) -> Iterator[_AnyRun]:
+        for run in runs:
+            if run.unread_share > MISREAD:
+                self.misread = True
+                stderr().print(
+                    f"run {run.number}: {run.unread_share:.0%} of its lines were not understood, so that its figures "
+                    "may be incomplete; see them with --unread",
+                    style="yellow",
+                    markup=False,
+                )
+            yield run
 
 
 def _failed(run: LogRun | RunDigest) -> bool:
@@ -98,52 +161,43 @@ def _digests(log: str, copy: BinaryIO | None, watch: Watch | None) -> Iterable[R
     return digests_of(Path(log))
 
 
-def _told(digests: Iterable[RunDigest], *, unread: bool) -> bool:
-    """Print each run as soon as it is read; whether the last one failed."""
+def _told(digests: Iterable[RunDigest], *, unread: bool) -> None:
+    """Print each run as soon as it is read."""
     from qdqtool.cli.log_words import Wordings, brief_words, digest_words
 
     wordings = Wordings()
-    failed = False
     for digest in digests:
-        failed = _failed(digest)
         if unread:
             wordings.add(digest.unread_lines)
         else:
             sys.stdout.write(digest_words(digest) if digest.number <= _MANY else brief_words(digest))
     if unread:
         sys.stdout.write(wordings.words())
-    return failed
 
 
-def _as_json(source: TextSource, display: _Display) -> bool:
-    """Print the artefact, one run in memory at a time; whether the last run failed."""
+def _as_json(source: TextSource, display: _Display, seen: _Seen) -> None:
+    """Print the artefact, one run in memory at a time."""
     from qdqtool.buildlog import runs
     from qdqtool.buildlog.spill import write_json
 
-    failed = [False]
-
-    def noted() -> Iterator[LogRun]:
-        for run in display.aside(runs(source, display.watch)):
-            failed[0] = _failed(run)
-            yield run
-
-    write_json(source, noted(), sys.stdout)
-    return failed[0]
+    write_json(source, seen.all(display.aside(runs(source, display.watch))), sys.stdout)
 
 
-def _exported(source: TextSource, display: _Display, exports: _Exports, *, as_json: bool) -> bool:
+def _exported(
+    source: TextSource, display: _Display, exports: _Exports, seen: _Seen, *, as_json: bool
+) -> None:
     """Write the files that are wanted, and print the digest or the artefact."""
     from qdqtool.buildlog import open_runs
     from qdqtool.core.buildlog import BuildLog
     from qdqtool.core.kinds import LOG
 
     pairs = [(run.digest(), run.value()) for run in display.aside(open_runs(source, display.watch))]
-    log = BuildLog(runs=tuple(value for _, value in pairs), notes=tuple(source.notes))
+    log = BuildLog(runs=tuple(seen.all(value for _, value in pairs)), notes=tuple(source.notes))
     _write(log, exports)
     if as_json:
         sys.stdout.write(LOG.dump(log))
-        return _failed(log.runs[-1])
-    return _told((digest for digest, _ in pairs), unread=False)
+    else:
+        _told((digest for digest, _ in pairs), unread=False)
 
 
 def _write(log: BuildLog, exports: _Exports) -> None:
@@ -215,8 +269,6 @@ class _Display:
 def _live_line(words: Callable[[], str]) -> Live | None:
     """A line on standard error that shows these words; None where that is no terminal."""
     from rich.live import Live
-
-    from qdqtool.cli.screen import stderr
 
     console = stderr()
     if not console.is_terminal:

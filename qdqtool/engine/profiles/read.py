@@ -22,7 +22,7 @@ class ProfileReader(Protocol):
         """The rows in `text`; those that do not fit are counted as unread, nothing raises."""
 
 
-_WHOLE = re.compile(r'"(?:latencyMs|computeMs)"')
+_WHOLE = re.compile(r'"(?:latencyMs|computeMs|endToEndMs)"')
 _READERS: tuple[ProfileReader, ...] = (exported, table, printed, listed)
 
 

@@ -1,0 +1,459 @@
+r"""Carriers: what other programs' loggers, containers and launchers put around the builder's messages.
+
+    2024-01-10 21:52:52.123 [V:onnxruntime:TensorrtLogger, provider.h:87 log] [2024-01-10 21:52:52 VERBOSE] Running: ...
+    DEBUG: [Torch-TensorRT TensorRT Conversion Context] - Running: ...
+    {"log": "[01/10/2024-21:52:52] [V] [TRT] Running: ...\n", "stream": "stderr", "time": "..."}
+    [1,0]<stdout>:[01/10/2024-21:52:52] [V] [TRT] Running: ...
+
+They are learned from the log itself. Sentences of the builder are looked for inside the lines. What stands before them is taken apart into time
+stamps, severities, numbers, words and punctuation; lines of one form make a layer of the carrier, and what stays the
+same in all of them is part of its form. Layers stand inside each other (a container around a launcher around a
+logger). A decoded line has a prefix that the reader knows, with the innermost time stamp and severity.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from itertools import islice
+
+from qdqtool.buildlog.blocks import Block
+from qdqtool.buildlog.grammar import grammar
+from qdqtool.buildlog.prefix import SEVERITY_WORDS, native, peel, without_position
+
+SAMPLE = 3000
+"""Lines of a block that are looked at to learn its carrier."""
+_FIRST, _FEW, _BEGINNING = 400, 40, 1 << 15
+"""Lines of the first block, and of the beginning of each other, that are asked whether there is something to learn."""
+DEPTH = 5
+"""Layers inside each other."""
+_LONGEST = 400
+"""Characters of a line's beginning in which a carrier is looked for."""
+_ENOUGH = 3
+"""Lines that make a form believable; one is enough where it shows a time stamp or a severity."""
+_MOST = 24
+"""Forms kept of one layer: loggers print a few, one per place in their source."""
+
+_BORDER = re.compile(r"(?:[\]:>|)}\t\"'] ?|- )\"?(?=[^\s\]])|  +(?=\S)| (?=[A-Z\[(=*>-])")
+"""Where a message may begin inside a line."""
+_BORDERS = 16
+_ANYWHERE = frozenset(
+    {"node-inputs", "node-outputs", "timed", "kernel-set", "library-version", "tactics-pruned"}
+)
+"""Sentences that begin with a name: whatever stands before them would be taken for a part of it."""
+
+_TIMES = (
+    r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?",
+    r"\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d",
+    r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?: \d{4})?",
+    r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?",
+    r"\d{9,10}\.\d{1,9}",
+)
+_GLOG = r"(?<![\w])[IWEFV]\d{4}(?= \d\d:)|(?<![\w])[IWEFV](?=\d{8} )"
+_LEVELS = f"(?:(?i:{'|'.join(sorted(SEVERITY_WORDS, key=len, reverse=True))})|[VDIWEFX])"
+_SEVERITY = rf"(?<!\w)(?!\w(?!\w))(?=\w){_LEVELS}(?!\w)|(?<=\[)[VDIWEFX](?=[\]:])"
+_TOKEN = re.compile(
+    f"(?P<time>{'|'.join(_TIMES)})|(?P<glog>{_GLOG})|(?P<severity>{_SEVERITY})|(?P<number>0x[0-9a-fA-F]+|\\d+)"
+    r"|(?P<space>\s+)|(?P<word>[^\W\d_][\w./\\@-]*|_[\w./\\@-]*)|(?P<mark>.)",
+    re.DOTALL,
+)
+_CLASSES = {
+    "time": f"(?:{'|'.join(_TIMES)})",
+    "glog": "[IWEFV]\\d{4,8}",
+    "severity": _LEVELS,
+    "number": "(?:0x[0-9a-fA-F]+|\\d+)",
+    "space": "\\s+",
+    "word": "[^\\s\\[\\](){}<>\"'|,;=]+",
+}
+_SHOWN = {
+    "time": "<time>",
+    "glog": "<severity and date>",
+    "severity": "<severity>",
+    "number": "<number>",
+    "word": "<word>",
+}
+_QUOTES = "\"'"
+
+_RANKS = tuple(
+    re.compile(form)
+    for form in (
+        # mpirun --tag-output, also with a time stamp before
+        r"\[(?P<rank>\d{1,5},\d{1,5})\]<std(?:out|err|diag)>: ?",
+        # torchrun --log, torch.distributed.run --tee
+        r"\[(?P<rank>(?:rank|default|trainer|worker)_?\d{1,5})\]:? ?",
+        # Ray: (Worker pid=123, ip=10.0.0.1)
+        r"\((?P<rank>\w{1,60} pid=\d{1,9}(?:, ip=[\d.]{7,15})?)\) ",
+        # kubectl logs --prefix
+        r"\[(?P<rank>pod/[^\]\s]{1,200})\] ",
+        # docker compose
+        r"(?P<rank>[\w.-]{1,60}) {1,20}\| ",
+        # srun --label
+        r"(?P<rank>\d{1,5}): ",
+        # mpiexec.hydra -prepend-rank
+        r"\[(?P<rank>\d{1,5})\] ",
+    )
+)
+"""Launchers that print which process a line came from; processes that speak at once are read apart."""
+_JSON_TEXTS = ("log", "message", "msg", "MESSAGE", "text", "textPayload")
+_JSON_TIMES = ("time", "timestamp", "ts", "@timestamp", "asctime", "Timestamp")
+_JSON_LEVELS = ("level", "severity", "levelname", "lvl", "SEVERITY")
+
+_FRONT_ENDS = (
+    ("onnxruntime", "onnxruntime"),
+    ("torch-tensorrt", "torch-tensorrt"),
+    ("torch_tensorrt", "torch-tensorrt"),
+    ("tensorrt-llm", "tensorrt-llm"),
+    ("trt-llm", "tensorrt-llm"),
+)
+
+
+@dataclass(slots=True)
+class _Line:
+    """A line while its layers are taken off."""
+
+    text: str
+    number: int
+    rank: str = ""
+    stamp: str = ""
+    severity: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """One form of a layer: how its lines begin, and how that is shown."""
+
+    pattern: re.Pattern[str]
+    quote: str
+    shown: str
+
+
+class Carrier:
+    """What one log's lines are wrapped in; it learns more with each block that it does not understand.
+
+    Attributes:
+        shown: its layers in words, outermost first: `<time> [<severity>:onnxruntime] <message>`; "" where there are none.
+    """
+
+    def __init__(self) -> None:
+        self._layers: list[Callable[[_Line], bool]] = []
+        self._words: list[str] = []
+        self._ranked = False
+        self._blocks = 0
+        self._rank = ""
+
+    @property
+    def shown(self) -> str:
+        return " in ".join(reversed(self._words))
+
+    @property
+    def front_end(self) -> str:
+        """The program whose logger it is, where its words tell; else ""."""
+        words = self.shown.lower()
+        return next((name for sign, name in _FRONT_ENDS if sign in words), "")
+
+    def decode(self, block: Block) -> Iterator[tuple[str, Block]]:
+        """The block without its carrier, lines of several processes apart: what each is called, and its lines."""
+        if self._strange(block):
+            self._learn_from(block)
+        if not self._layers:
+            yield "", block
+            return
+        lines = [_Line(text, number) for text, number in zip(_texts(block.data), block.numbers, strict=True)]
+        lines = _decoded(self._layers, lines)
+        if not self._ranked:
+            yield "", _block(lines)
+            return
+        ranks: dict[str, list[_Line]] = defaultdict(list)
+        self._rank = self._rank or next((line.rank for line in lines if line.rank), "")
+        for line in lines:
+            # A line without a rank goes on with what the process before it said.
+            self._rank = line.rank or self._rank
+            ranks[self._rank].append(line)
+        for name, own in ranks.items():
+            yield name, _block(own)
+
+    def _strange(self, block: Block) -> bool:
+        """Whether some lines hide known builder sentences behind something that is not taken off yet."""
+        self._blocks += 1
+        texts = [
+            text for text in _texts(block.data[: _BEGINNING if self._blocks > 1 else SAMPLE * 100]) if text
+        ]
+        few = texts[:: len(texts) // _FEW + 1] if self._blocks > 1 else texts[:_FIRST]
+        found = [_prefix_of(line.text) for line in _decoded(self._layers, [_Line(text, 0) for text in few])]
+        hidden = sum(1 for prefix in found if prefix)
+        hidden += sum(1 for text in few if _json_field(text))
+        return hidden > 0 and 40 * hidden > sum(1 for prefix in found if prefix == "")
+
+    def _learn_from(self, block: Block) -> bool:
+        """Find the layers of this block; whether it has any."""
+        texts = [text for text in _texts(block.data[: SAMPLE * 400]) if text.strip()][:SAMPLE]
+        lines = _decoded(self._layers, [_Line(text, 0) for text in texts])
+        for _ in range(DEPTH - len(self._layers)):
+            layer = _json_layer(lines) or self._rank_layer(lines) or _prefix_layer(lines)
+            if layer is None:
+                break
+            take, words = layer
+            before = [line.text for line in lines]
+            lines = _decoded([take], lines)
+            if before == [line.text for line in lines]:
+                break
+            self._layers.append(take)
+            self._words.append(words)
+        return bool(self._layers)
+
+    def _rank_layer(self, lines: list[_Line]) -> tuple[Callable[[_Line], bool], str] | None:
+        for pattern in _RANKS:
+            found = [pattern.match(line.text) for line in lines]
+            if sum(match is not None for match in found) < 0.8 * len(lines):
+                continue
+            inner = [line.text[match.end() :] for line, match in zip(lines, found, strict=True) if match]
+            if not any(_prefix_of(text) is not None for text in inner):
+                continue
+            self._ranked = True
+
+            def take(line: _Line, pattern: re.Pattern[str] = pattern) -> bool:
+                match = pattern.match(line.text)
+                if match is None:
+                    return False
+                line.rank = f"{line.rank} {match['rank']}".strip()
+                line.text = line.text[match.end() :]
+                return True
+
+            example = next(match for match in found if match is not None)
+            return take, example[0].replace(example["rank"], "<rank>").strip() + " <message>"
+        return None
+
+
+def _decoded(layers: Sequence[Callable[[_Line], bool]], lines: list[_Line]) -> list[_Line]:
+    """The lines without these layers; a message of several lines in one (JSON) becomes several."""
+    for take in layers:
+        out: list[_Line] = []
+        for line in lines:
+            take(line)
+            if "\n" in line.text:
+                pieces = line.text.rstrip("\n").split("\n")
+                out += [_Line(piece, line.number, line.rank, line.stamp, line.severity) for piece in pieces]
+            else:
+                out.append(line)
+        lines = out
+    return lines
+
+
+def _block(lines: list[_Line]) -> Block:
+    """Lines behind prefixes that the reader knows."""
+    texts = []
+    for line in lines:
+        text = line.text
+        if (line.severity or line.stamp) and text:
+            prefix, body = peel(text)
+            stamp, severity = prefix.stamp or line.stamp, prefix.severity or line.severity
+            # A container stamps every line, also those that are no message of their own.
+            if severity and not prefix.stamp:
+                text = f"[{stamp}] [{severity}] [TRT] {body}" if stamp else f"[{severity}] [TRT] {body}"
+        texts.append(text)
+    data = ("\n".join(texts) + "\n").encode("utf-8", "surrogateescape")
+    numbers: Sequence[int] = [line.number for line in lines]
+    if numbers and len(numbers) == numbers[-1] - numbers[0] + 1:
+        numbers = range(numbers[0], numbers[-1] + 1)
+    return Block(data, numbers)
+
+
+def _texts(data: bytes) -> list[str]:
+    return data.decode("utf-8", "surrogateescape").split("\n")[:-1]
+
+
+def _prefix_of(text: str) -> str | None:
+    """What stands before a builder's sentence: "" for a line that the reader understands, None where there is none."""
+    head = text[:_LONGEST]
+    prefix, body = peel(head)
+    body = body.rstrip()
+    if _reads(body):
+        return ""
+    if grammar().read(body) is not None:
+        return "" if prefix.severity else None
+    for found in islice(_BORDER.finditer(head), _BORDERS):
+        message = _unquoted(text[found.end() :].rstrip(), head[: found.end()])
+        message = peel(message)[1]
+        if _reads(message):
+            return head[: found.end()]
+    return None
+
+
+def _reads(message: str) -> bool:
+    """Whether a message is one that only builders print."""
+    for text in (message, without_position(message)):
+        found = grammar().read(text) if text else None
+        if found is not None and found[0] not in _ANYWHERE:
+            return True
+    return False
+
+
+def _unquoted(message: str, prefix: str) -> str:
+    quote = prefix[-1:]
+    if quote in _QUOTES and quote and message.endswith(quote):
+        return message[:-1].replace("\\" + quote, quote)
+    return message
+
+
+# Prefixes
+
+
+def _prefix_layer(lines: list[_Line]) -> tuple[Callable[[_Line], bool], str] | None:
+    """The forms in which sentences are wrapped; None where the lines need nothing taken off."""
+    prefixes = [_prefix_of(line.text) for line in lines]
+    carried = [prefix for prefix in prefixes if prefix]
+    plain = sum(1 for prefix in prefixes if prefix == "")
+    if not carried or 40 * len(carried) < plain:
+        return None
+    forms = _forms(carried, len(lines))
+    if not forms:
+        return None
+
+    def take(line: _Line) -> bool:
+        if native(line.text):
+            return False
+        for form in forms:
+            found = form.pattern.match(line.text)
+            if found is not None:
+                _taken(line, found, form)
+                return True
+        return False
+
+    return take, forms[0].shown
+
+
+def _taken(line: _Line, found: re.Match[str], form: _Form) -> None:
+    groups = found.groupdict()
+    for name, value in groups.items():
+        if value and name.startswith("time"):
+            line.stamp = stamp_of(value) or line.stamp
+        elif value and name.startswith(("severity", "glog")):
+            line.severity = SEVERITY_WORDS.get(value.lower(), value[0] if value[0] in "VIWEFX" else "V")
+    text = line.text[found.end() :]
+    line.text = _unquoted(text.rstrip(), form.quote) if form.quote else text
+
+
+def _forms(prefixes: list[str], lines: int) -> list[_Form]:
+    """The forms of these prefixes of so many lines, the most frequent first."""
+    groups: dict[tuple[str, ...], list[list[re.Match[str]]]] = defaultdict(list)
+    for prefix in prefixes:
+        tokens = list(_TOKEN.finditer(_outer(prefix)))
+        key = tuple(token[0] if token.lastgroup == "mark" else token.lastgroup or "" for token in tokens)
+        groups[key].append(tokens)
+    ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
+    forms = []
+    for key, members in ordered[:_MOST]:
+        telling = any(part in ("time", "severity", "glog") for part in key)
+        wordy = "word" in key and 2 * len(members) > max(lines, 2 * _ENOUGH) and _same_words(key, members)
+        if telling or wordy:
+            forms.append(_form(key, members))
+    return forms
+
+
+def _outer(prefix: str) -> str:
+    """A prefix without the builder's own at its end, which the reader takes off."""
+    for at in range(len(prefix)):
+        own = native(prefix, at)
+        if own and own.end() > at and own.end() >= len(prefix.rstrip(_QUOTES)):
+            return prefix[:at]
+    return prefix
+
+
+def _same_words(key: tuple[str, ...], members: list[list[re.Match[str]]]) -> bool:
+    """Whether every word of a form is the same in all its lines, so that it cannot be a piece of a message."""
+    return all(
+        len({tokens[at][0] for tokens in members}) == 1 for at, part in enumerate(key) if part == "word"
+    )
+
+
+def _form(key: tuple[str, ...], members: list[list[re.Match[str]]]) -> _Form:
+    pieces, shown = [], []
+    for at, part in enumerate(key):
+        texts = {tokens[at][0] for tokens in members}
+        if part in ("time", "severity", "glog"):
+            pieces.append(f"(?P<{part}{at}>{_CLASSES[part]})")
+            shown.append(_SHOWN[part])
+        elif part == "number":
+            pieces.append(_CLASSES[part])
+            shown.append(_SHOWN[part])
+        elif part == "word" and (len(texts) > 1 or "." in next(iter(texts))):
+            # A file of the logger's program: other messages come from others.
+            pieces.append(_CLASSES[part])
+            shown.append(_SHOWN[part])
+        elif part == "space":
+            pieces.append(_CLASSES[part])
+            shown.append(" ")
+        else:
+            text = next(iter(texts))
+            pieces.append(re.escape(text))
+            shown.append(text)
+    quote = key[-1] if key[-1] in _QUOTES else ""
+    return _Form(pattern=re.compile("".join(pieces)), quote=quote, shown="".join(shown) + "<message>" + quote)
+
+
+# JSON lines
+
+
+def _json_layer(lines: list[_Line]) -> tuple[Callable[[_Line], bool], str] | None:
+    found = Counter(field for line in lines for field in [_json_field(line.text)] if field)
+    if not found:
+        return None
+    (field, _), *_ = found.most_common(1)
+    inner = [str((_json_of(line.text) or {}).get(field, "")) for line in lines]
+    if not any(_prefix_of(text.partition("\n")[0]) is not None for text in inner if text):
+        return None
+
+    def take(line: _Line) -> bool:
+        record = _json_of(line.text)
+        if record is None or not isinstance(record.get(field), str):
+            return False
+        line.text = str(record[field])
+        stamp = next((record[name] for name in _JSON_TIMES if name in record), "")
+        level = next((record[name] for name in _JSON_LEVELS if name in record), "")
+        line.stamp = stamp_of(str(stamp)) or line.stamp
+        line.severity = SEVERITY_WORDS.get(str(level).lower(), line.severity)
+        return True
+
+    return take, f'{{"{field}": "<message>", ...}}'
+
+
+def _json_field(text: str) -> str:
+    record = _json_of(text)
+    return next((name for name in _JSON_TEXTS if record and isinstance(record.get(name), str)), "")
+
+
+def _json_of(text: str) -> dict[str, object] | None:
+    if not text.startswith("{"):
+        return None
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+# Time stamps
+
+
+def stamp_of(text: str) -> str:
+    """A time in any of the usual spellings as the builder spells it, or "" where it is none of them."""
+    for form in (
+        r"(\d{4})[-/](\d\d)[-/](\d\d)[T ](\d\d:\d\d:\d\d)",
+        r"(\d\d)/(\d\d)/(\d{4})-(\d\d:\d\d:\d\d)",
+    ):
+        found = re.match(form, text)
+        if found:
+            first, second, third, clock = found.groups()
+            return (
+                f"{second}/{third}/{first}-{clock}"
+                if len(first) == 4
+                else f"{first}/{second}/{third}-{clock}"
+            )
+    if re.fullmatch(r"\d{9,10}\.\d{1,9}", text):
+        moment = datetime.fromtimestamp(float(text), timezone.utc)
+        return moment.strftime("%m/%d/%Y-%H:%M:%S")
+    return ""

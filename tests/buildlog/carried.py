@@ -1,0 +1,109 @@
+"""Logs as other programs write them down: the builder's lines behind twenty other prefixes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+
+_NATIVE = re.compile(
+    r"\s*\[(?P<month>\d\d)/(?P<day>\d\d)/(?P<year>\d{4})-(?P<clock>\d\d:\d\d:\d\d)\] ?(?:\[TRT\] ?)?"
+    r"\[(?P<severity>[VIWE])\] ?(?:\[TRT\] ?)?(?P<body>\S.*)"
+    r"|(?:\[TRT\] ?)?\[(?P<severity2>[VIWE])\] ?(?:\[TRT\] ?)?(?P<body2>\S.*)"
+)
+_WORDS = {"V": "VERBOSE", "I": "INFO", "W": "WARNING", "E": "ERROR"}
+_LEVELS = {"V": "DEBUG", "I": "INFO", "W": "WARNING", "E": "ERROR"}
+
+
+class _Message:
+    """A builder's line taken apart."""
+
+    def __init__(self, found: re.Match[str]) -> None:
+        self.dated = found["clock"] is not None
+        self.severity = found["severity"] or found["severity2"]
+        self.body = found["body"] or found["body2"]
+        self.clock = found["clock"] or ""
+        self.day = f"{found['year']}-{found['month']}-{found['day']}" if self.dated else ""
+        self.time = f"{self.day} {self.clock}"
+        self.word, self.level = _WORDS[self.severity], _LEVELS[self.severity]
+
+
+LOGGERS: dict[str, Callable[[_Message], str]] = {
+    "onnxruntime": lambda m: (
+        f"{m.time}.123456789 [{m.severity}:onnxruntime:TensorrtLogger, tensorrt_execution_provider.h:87 log] "
+        f"[{m.time} {m.word:>7}] {m.body}"
+    ),
+    "spdlog": lambda m: f"[{m.time}.123] [trt] [{m.level.lower()}] {m.body}",
+    "Python logging": lambda m: f"{m.time},123 - TRT - {m.level} - {m.body}",
+    "Python logging with a place": lambda m: f"{m.time},123 {m.level:<8} [trt.py:{len(m.body)}] {m.body}",
+    "TensorRT-LLM in Python": lambda m: (
+        f"[{m.day[5:7]}/{m.day[8:]}/{m.day[:4]}-{m.clock}] [TRT-LLM] [{m.severity}] {m.body}"
+    ),
+    "loguru": lambda m: f"{m.time}.123 | {m.level:<8} | build:main:{len(m.body)} - {m.body}",
+    "JSON lines of a logger": lambda m: json.dumps(
+        {"level": m.level.lower(), "time": f"{m.time}.123", "msg": m.body}
+    ),
+}
+"""Loggers that print the time and the severity of each message."""
+
+TIMELESS: dict[str, Callable[[_Message], str]] = {
+    "torch_tensorrt in C++": lambda m: f"{m.level}: [Torch-TensorRT TensorRT Conversion Context] - {m.body}",
+    "torch_tensorrt in Python": lambda m: f"{m.level}:torch_tensorrt [TensorRT Conversion Context]:{m.body}",
+    "TensorRT-LLM in C++": lambda m: f"[TensorRT-LLM][{m.word}] {m.body}",
+    "ROS 2": lambda m: f"[{m.level}] [1704923572.123456789] [detector.trt]: {m.body}",
+    "glog": lambda m: (
+        f"{'I' if m.severity == 'V' else m.severity}0110 21:52:52.123456 {len(m.body)} trt_logger.cc:49] {m.body}"
+    ),
+    "Triton with quotes": lambda m: (
+        f"{'I' if m.severity == 'V' else m.severity}0110 21:52:52.123456 1 logging.cc:49] "
+        f'"{m.body.replace(chr(34), chr(92) + chr(34))}"'
+    ),
+}
+"""Loggers that print no date that could be read."""
+
+
+CONTAINERS: dict[str, Callable[[str], str]] = {
+    "docker with time stamps": lambda line: f"2024-05-01T10:00:00.123456789Z {line}",
+    "Kubernetes": lambda line: f"2024-05-01T10:00:00.123456789Z stdout F {line}",
+    "kubectl --prefix": lambda line: f"[pod/builder-7d9c/trt] {line}",
+    "docker compose": lambda line: f"builder-1  | {line}",
+    "docker's JSON": lambda line: json.dumps(
+        {"log": line + "\n", "stream": "stderr", "time": "2024-05-01T10:00:00.123456789Z"}
+    ),
+    "systemd": lambda line: f"Jan 02 15:04:05 orin trtexec[123]: {line}",
+    "Jenkins": lambda line: f"[2024-05-01T10:00:00.123Z] {line}",
+    "GitHub Actions": lambda line: f"2024-05-01T10:00:00.1234567Z {line}",
+    "mpirun": lambda line: f"[1,0]<stdout>:{line}",
+    "torchrun": lambda line: f"[rank0]: {line}",
+    "srun": lambda line: f"0: {line}",
+    "Ray": lambda line: f"(Builder pid=4711, ip=10.0.0.1) {line}",
+    "a container around a launcher": lambda line: f"2024-05-01T10:00:00.123456789Z [1,0]<stdout>:{line}",
+}
+"""What wraps each line, whatever it says."""
+
+
+def logged(text: str, write: Callable[[_Message], str]) -> str:
+    """The same log from another logger; lines that no logger wrote stay as they are."""
+    lines = []
+    for line in text.split("\n"):
+        found = _NATIVE.fullmatch(line.rstrip("\r"))
+        lines.append(
+            write(_Message(found)) if found and (found["clock"] or write not in LOGGERS.values()) else line
+        )
+    return "\n".join(lines)
+
+
+NAMES = (*LOGGERS, *TIMELESS, *CONTAINERS)
+"""All carriers."""
+
+
+def rewritten(text: str, name: str) -> str:
+    """The same log as this carrier brings it."""
+    if name in CONTAINERS:
+        return contained(text, CONTAINERS[name])
+    return logged(text, (LOGGERS | TIMELESS)[name])
+
+
+def contained(text: str, wrap: Callable[[str], str]) -> str:
+    """The same log out of a container."""
+    return "\n".join(wrap(line) if line else line for line in text.split("\n"))

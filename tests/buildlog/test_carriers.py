@@ -1,0 +1,118 @@
+"""Carriers: a log says the same whatever wrote it down, and says what that was."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import qdqtool.buildlog as room
+from qdqtool.core.buildlog import RunDigest
+from tests.buildlog import carried, small
+from tests.buildlog.test_one_reader import log_files
+from tests.shared import shared
+
+_OWN = frozenset({"carrier", "front_end", "process"})
+"""What a carrier may change: its own name, and what its words tell of the program."""
+_LARGE = 150_000
+"""Bytes of a log from which it is rewritten by the benchmark only."""
+
+_FEW = 3
+"""Lines of a builder from which a carrier is learned for sure."""
+_AMBIGUOUS = ("GIGABYTE__bert_server", "NsightSystems__result-01.log.v3", "jetson_env_raw", "HaX-CoNN")
+"""Logs in which another program uses a logger that is also a carrier, or whose own prefixes are cut in the middle."""
+
+
+def _said(text: str, *, stated: bool) -> list[dict[str, Any]]:
+    """The digests without what carriers may change; with `stated`, without phases measured by time stamps."""
+    source = room.TextSource(io.BytesIO(text.encode("utf-8", "surrogateescape")))
+    return [_fields(digest, stated=stated) for digest in room.digests(source)]
+
+
+def _fields(digest: RunDigest, *, stated: bool) -> dict[str, Any]:
+    fields = {name: getattr(digest, name) for name in digest.__dataclass_fields__ if name not in _OWN}
+    if stated:
+        fields["phases"] = tuple(phase for phase in digest.phases if phase.stated)
+    return fields
+
+
+def _run(text: str) -> RunDigest:
+    (run,) = room.digests(room.TextSource(io.BytesIO(text.encode())))
+    return run
+
+
+def _texts() -> list[str]:
+    verbose = small.library(small.GRAPH + small.OPTIMIZER + small.TUNING)
+    return [small.trtexec(), small.trtexec(101401, end="FAILED") + small.trtexec(), verbose]
+
+
+@pytest.mark.parametrize("name", carried.NAMES)
+def test_a_log_says_the_same_in_every_carrier(name):
+    for text in _texts():
+        stated = name not in carried.LOGGERS
+        assert _said(carried.rewritten(text, name), stated=stated) == _said(text, stated=stated)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("file", log_files() or ["corpus/verbose_log"])
+def test_a_real_log_says_the_same_in_every_carrier(file):
+    text = _text_of(shared(file))
+    told = sum(run.lines - run.foreign - run.blank - run.unread for run in _runs(text))
+    if "\r" in text or len(text) > _LARGE or told < _FEW or any(part in file for part in _AMBIGUOUS):
+        pytest.skip("large, with carriage returns, too few lines of a builder, or ambiguous")
+    # Each log in three of the carriers, so that all logs and all carriers meet.
+    start = sum(map(ord, file))
+    for name in (carried.NAMES[(start + step) % len(carried.NAMES)] for step in (0, 9, 17)):
+        stated = name not in carried.LOGGERS
+        assert _said(carried.rewritten(text, name), stated=stated) == _said(text, stated=stated), name
+
+
+def _runs(text: str) -> list[RunDigest]:
+    return list(room.digests(room.TextSource(io.BytesIO(text.encode("utf-8", "surrogateescape")))))
+
+
+def _text_of(path: Path) -> str:
+    data = b"".join(block.data for block in room.TextSource(path).blocks())
+    return data.decode("utf-8", "surrogateescape")
+
+
+def test_the_digest_states_the_carrier():
+    run = _run(carried.rewritten(small.trtexec(), "torch_tensorrt in C++"))
+    assert run.carrier == "<severity>: [Torch-TensorRT TensorRT Conversion Context] - <message>"
+    assert _run(small.trtexec()).carrier == ""
+
+
+def test_a_logger_whose_words_name_its_program_names_the_front_end():
+    verbose = small.library(small.GRAPH + small.OPTIMIZER + small.TUNING)
+    assert _run(carried.rewritten(verbose, "onnxruntime")).front_end == "onnxruntime"
+    assert _run(carried.rewritten(verbose, "TensorRT-LLM in C++")).front_end == "tensorrt-llm"
+
+
+def test_processes_that_speak_at_once_are_read_apart():
+    first = small.trtexec(8600).splitlines()
+    second = small.trtexec(101401).splitlines()
+    lines = [
+        line
+        for pair in zip(first, second, strict=True)
+        for line in (f"[rank0]: {pair[0]}", f"[rank1]: {pair[1]}")
+    ]
+    runs = {run.process: run for run in room.digests(room.TextSource(io.BytesIO("\n".join(lines).encode())))}
+    assert {name: (run.version, run.status, run.unread) for name, run in runs.items()} == {
+        "rank0": ((8, 6, 0), "passed", 0),
+        "rank1": ((10, 14, 1), "passed", 0),
+    }
+    alone = _run(small.trtexec(8600))
+    assert runs["rank0"].ledger_summary == alone.ledger_summary
+    assert runs["rank0"].lines == alone.lines
+    # Line numbers are those of the file.
+    assert runs["rank1"].not_int8[0].lines[0] == 2 * alone.not_int8[0].lines[0]
+
+
+def test_lines_that_nobody_knows_have_a_share():
+    strange = "".join(f"{small.STAMP} [V] [TRT] unheard of thing {at * 'x'}\n" for at in range(10))
+    run = _run(small.trtexec() + strange)
+    known = run.lines - run.blank - run.foreign - run.unread
+    assert run.unread == 10
+    assert run.unread_share == pytest.approx(10 / (10 + known), abs=1e-4)
