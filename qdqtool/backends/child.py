@@ -6,7 +6,6 @@ The program runs in a process group of its own, so Ctrl-C reaches only us and we
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import threading
 import time
@@ -15,6 +14,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
+
+from qdqtool.platform import kill_group, own_group
 
 _LONGEST_LINE = 1 << 20
 """Bytes; a longer line is handed on in pieces."""
@@ -64,7 +65,7 @@ def run(
             stderr=files.enter_context(errors.open("ab")) if errors else subprocess.STDOUT,
             cwd=errors.parent if errors else None,
             env={**os.environ, "PYTHONPATH": _import_path()},
-            start_new_session=os.name == "posix",
+            **own_group(),
         )
     timed_out = threading.Event()
     silent = threading.Event()
@@ -97,7 +98,7 @@ def conversation(arguments: Sequence[str], errors: Path) -> Iterator[subprocess.
             stderr=log,
             cwd=errors.parent,
             env={**os.environ, "PYTHONPATH": _import_path()},
-            start_new_session=os.name == "posix",
+            **own_group(),
         )
     try:
         yield process
@@ -123,7 +124,7 @@ def _guard(
         timed_out.set()
     else:
         silent.wait(_LAST_WORDS_S)
-    _kill(process)
+    kill_group(process)
 
 
 def _tell(stdin: IO[bytes] | None, words: str) -> None:
@@ -143,20 +144,10 @@ def _listen(stdout: IO[bytes] | None, on_line: Callable[[bytes], object]) -> Non
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    _kill(process)
+    kill_group(process)
     process.wait()
     if process.stdin is not None:
         try:
             process.stdin.close()
         except BrokenPipeError:
             return  # it ended before it had read everything
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    try:
-        if os.name == "posix":
-            os.killpg(process.pid, signal.SIGKILL)
-        else:
-            process.kill()
-    except (ProcessLookupError, PermissionError):
-        return  # nothing of the group is left

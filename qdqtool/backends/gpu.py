@@ -6,12 +6,13 @@ Source of the calls: the CUDA driver API (cuInit, cuDeviceGetAttribute 75 and 76
 from __future__ import annotations
 
 import ctypes
-import sys
 from dataclasses import dataclass
 from typing import Any
 
+from qdqtool.platform import cuda_driver
+
 _MAJOR, _MINOR = 75, 76
-LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+LIBRARY = cuda_driver()
 """The driver's library."""
 
 

@@ -9,7 +9,6 @@ model and feeds give the same bits.
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,6 +25,7 @@ from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import InputFileError
 from qdqtool.graph.typed.emulate import emulation
 from qdqtool.graph.typed.rounding import EXAMPLE, STEPS, example_model, rounding
+from qdqtool.platform import processors
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -117,10 +117,10 @@ def open_runner(
         InputFileError: the file is missing, damaged, or holds what onnxruntime cannot run.
     """
     where = str(model) if isinstance(model, Path) else None
-    at_once = min(_cores(), _CROWD) if crowded and provider == CPU else 1
+    at_once = min(processors(), _CROWD) if crowded and provider == CPU else 1
     if isinstance(model, Path) and not model.is_file():
         raise InputFileError("there is no such file", fix="check the path", where=where)
-    options = session_options(faithful=faithful, threads=_cores() // at_once if crowded else 0)
+    options = session_options(faithful=faithful, threads=processors() // at_once if crowded else 0)
     if not optimized:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     if faithful and provider == CPU and not rounds():
@@ -175,11 +175,6 @@ def session_options(*, faithful: bool = True, threads: int = 0) -> onnxruntime.S
     if faithful:
         options.add_session_config_entry("session.disable_quant_qdq", "1")
     return options
-
-
-def _cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _info(value: Any) -> TensorInfo:

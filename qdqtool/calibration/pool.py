@@ -19,10 +19,11 @@ from qdqtool.calibration.fetch import Fetcher
 from qdqtool.calibration.histograms import merged
 from qdqtool.calibration.samples.batches import Batch
 from qdqtool.calibration.samples.spec import NanPolicy
-from qdqtool.calibration.session import open_blocked, open_session, processors
+from qdqtool.calibration.session import open_blocked, open_session
 from qdqtool.errors import InputFileError
 from qdqtool.graph.blocked import may_be_blocked
 from qdqtool.io.files import digest_file
+from qdqtool.platform import processors
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

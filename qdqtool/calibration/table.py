@@ -17,7 +17,6 @@ from calibrators.histogram import Histogram, empty, merge
 from calibrators.ranges import Range
 from qdqtool.calibration.bounds import Bound, bounds
 from qdqtool.calibration.histograms import Histograms
-from qdqtool.calibration.session import processors
 from qdqtool.calibration.weights import NEVER_FIRED, weight_range
 from qdqtool.core.calibration import CALIBRATORS, CalibrationTable, TensorRange
 from qdqtool.core.equivalence import classes
@@ -26,6 +25,7 @@ from qdqtool.core.placement import Decision, Placement, SlotKind
 from qdqtool.core.quant_format import INT8, QuantFormat
 from qdqtool.core.recipe import CalibrationOptions
 from qdqtool.errors import InputFileError, UsageError
+from qdqtool.platform import processors
 
 if TYPE_CHECKING:
     from qdqtool.graph.view import GraphView

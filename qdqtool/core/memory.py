@@ -1,23 +1,18 @@
-"""How much memory this process may take, and giving back what it took."""
+"""How much memory the content of input files may take."""
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Final
 
 from qdqtool.errors import UsageError
+from qdqtool.platform import installed_memory
 
 VARIABLE: Final = "QDQTOOL_MAX_MEMORY"
 """Environment variable that holds the budget; child processes inherit it."""
-_CGROUPS: Final = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-_UNKNOWN: Final = 16 << 30
-"""Bytes that are assumed where the system does not say how much memory it has."""
 _UNITS: Final = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 
@@ -30,7 +25,7 @@ def budget() -> int:
         UsageError: the environment variable holds no size.
     """
     given = os.environ.get(VARIABLE)
-    return parse_size(given) if given else _installed()
+    return parse_size(given) if given else installed_memory()
 
 
 @contextmanager
@@ -66,27 +61,3 @@ def parse_size(text: str) -> int:
     raise UsageError(
         f"{text!r} is no size of memory", fix="write it like 8GiB or 500MiB", where="--max-memory"
     )
-
-
-def _installed() -> int:
-    """Bytes of the machine, or of the container where that has less."""
-    found = [_UNKNOWN]
-    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
-        found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    for place in map(Path, _CGROUPS):
-        limit = place.read_text("ascii").strip() if place.is_file() else ""
-        if limit.isdigit():
-            found.append(int(limit))
-    return min(found)
-
-
-def give_back() -> None:
-    """Return freed memory to the system, where the C library can do that (glibc); elsewhere nothing happens.
-
-    The allocator keeps freed blocks for later. After a large model was dropped that is most of a process's memory,
-    and what is allocated next, by another library in larger blocks, does not fit into the holes.
-    """
-    if sys.platform == "linux":
-        library = ctypes.CDLL(None)
-        if hasattr(library, "malloc_trim"):
-            library.malloc_trim(0)

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from qdqtool.errors import InputFileError
+from qdqtool.platform import umask
 
 _DRAFT = ".draft-"
 FORGOTTEN_S = 3600.0
@@ -33,7 +34,7 @@ def replacing(path: Path) -> Iterator[Path]:
     draft = Path(name)
     try:
         yield draft
-        draft.chmod(0o666 & ~_umask())
+        draft.chmod(0o666 & ~umask())
         draft.replace(path)
     except OSError as error:
         raise unwritable(path, error) from error
@@ -87,12 +88,6 @@ def unreadable(path: Path, error: OSError) -> InputFileError:
 
 def _reader(read: Callable[[int], bytes]) -> Callable[[], bytes]:
     return lambda: read(1 << 20)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def unwritable(path: Path, error: OSError | str) -> InputFileError:

@@ -19,7 +19,6 @@ from qdqtool.calibration.table import Constants, constants, make_tables, needs_b
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.findings import Finding
 from qdqtool.core.kinds import PLACEMENT
-from qdqtool.core.memory import give_back
 from qdqtool.core.placement import Placement
 from qdqtool.core.recipe import Recipe
 from qdqtool.errors import InputFileError, UsageError
@@ -30,6 +29,7 @@ from qdqtool.pipeline.bias import correct_biases
 from qdqtool.pipeline.channels import lost_channels
 from qdqtool.pipeline.same_function import check_conversion
 from qdqtool.placement.decide import decide
+from qdqtool.platform import give_back
 
 _SHOWN = 5
 OnProgress = Callable[[int, "int | None"], None]

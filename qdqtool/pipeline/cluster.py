@@ -21,11 +21,11 @@ from qdqtool.calibration.collect import Collection
 from qdqtool.calibration.histograms import Histograms, load_histograms, save_histograms
 from qdqtool.calibration.pool import CollectOptions
 from qdqtool.calibration.samples import SampleInput
-from qdqtool.calibration.session import processors
 from qdqtool.calibration.shards import merge_parts, releases
 from qdqtool.calibration.span import Span
 from qdqtool.errors import InputFileError, MissingPackage, QdqError, UsageError
 from qdqtool.pipeline.calibration import Calibration, CalibrationOrder, OnProgress
+from qdqtool.platform import processors
 
 SHARDS: Final = 64
 """Into how many parts the samples are divided, if there are so many: small enough that little is lost with a worker."""

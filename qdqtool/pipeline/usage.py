@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import mmap
 import threading
 import time
-from pathlib import Path
 from types import TracebackType
 
-_STATM = Path("/proc/self/statm")
-_PAGE_MIB = mmap.PAGESIZE / (1 << 20)
+from qdqtool.platform import resident_mib
 
 
 class Meter:
     """A context that knows afterwards how long it took and how large the process grew.
 
-    Peak memory is sampled every 20 ms from the operating system; it is absent where there is no /proc.
+    Peak memory is sampled every 20 ms from the operating system; it is absent where the system does not tell.
     """
 
     def __init__(self) -> None:
@@ -27,7 +24,7 @@ class Meter:
 
     def __enter__(self) -> Meter:
         self._start = time.perf_counter()
-        if _STATM.exists():
+        if resident_mib() is not None:
             self._watcher.start()
         return self
 
@@ -49,7 +46,6 @@ class Meter:
 
     def _watch(self) -> None:
         while True:
-            resident = int(_STATM.read_text("ascii").split()[1]) * _PAGE_MIB
-            self._peak = max(self._peak, resident)
+            self._peak = max(self._peak, resident_mib() or 0.0)
             if self._done.wait(0.02):
                 return

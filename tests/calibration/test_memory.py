@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qdqtool.core.memory import give_back
+from qdqtool.platform import give_back
 
 
 def resident_pages() -> int:

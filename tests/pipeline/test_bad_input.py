@@ -42,20 +42,6 @@ def with_external(location: str) -> bytes:
     return model.SerializeToString()
 
 
-def with_qdq() -> bytes:
-    scale = numpy_helper.from_array(np.float32(0.1), "s")
-    zero = numpy_helper.from_array(np.int8(0), "z")
-    nodes = [
-        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
-        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"]),
-    ]
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 8]) for name in "xy"]
-    graph = helper.make_graph(nodes, "g", values[:1], values[1:], [scale, zero])
-    return helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9
-    ).SerializeToString()
-
-
 MODELS: list[tuple[str, Callable[[], bytes], str, int]] = [
     ("text", lambda: b"this is not a model\n" * 50, "ONNX", 5),
     ("empty", lambda: b"", "empty", 5),
@@ -75,16 +61,6 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[i
     assert "Traceback" not in said
     assert "fix:" in said
     return code, said
-
-
-def test_calibrating_a_model_that_has_qdq_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model = tmp_path / "model.onnx"
-    model.write_bytes(with_qdq())
-    got, said = refused(["calibrate", str(model), "--samples", "random:1"], capsys)
-    assert got == 2
-    assert "quantized operators already" in said
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pwd
 import shutil
 import socket
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,20 +27,30 @@ def binaries() -> Path:
 
 
 @contextmanager
-def server(folder: Path) -> Iterator[str]:
-    """The address of an empty database."""
+def server() -> Iterator[str]:
+    """The address of an empty database.
+
+    Its files lie in a folder of their own: other test runs close pytest's shared one to the user of the database.
+    """
     programs = binaries()
-    data = folder / "pg"
-    data.mkdir(parents=True)
+    place = Path(tempfile.mkdtemp(prefix="qdqtool-postgres-"))
+    try:
+        with _running(programs, place) as address:
+            yield address
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+@contextmanager
+def _running(programs: Path, place: Path) -> Iterator[str]:
+    data = place / "pg"
+    data.mkdir()
     as_user: list[str] = []
     if os.geteuid() == 0:
         # PostgreSQL refuses to run as root; its Debian package brings a user.
         owner = pwd.getpwnam("postgres")
-        for path in (data, *folder.parents, folder):
-            if path.stat().st_uid == 0 and path != Path("/"):
-                path.chmod(path.stat().st_mode | 0o755) if path != data else os.chown(
-                    path, owner.pw_uid, owner.pw_gid
-                )
+        for path in (place, data):
+            os.chown(path, owner.pw_uid, owner.pw_gid)
         as_user = ["runuser", "-u", "postgres", "--"]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

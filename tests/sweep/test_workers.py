@@ -152,7 +152,7 @@ def test_four_workers_on_postgresql_find_what_one_finds_though_one_is_killed_and
 ) -> None:
     psycopg = pytest.importorskip("psycopg")
     assert cli(words(tmp_path / "alone")) == 0
-    with server(tmp_path) as url:
+    with server() as url:
         workers = [start(words(tmp_path / f"worker{number}", "--storage", url)) for number in range(4)]
         with psycopg.connect(url, autocommit=True) as connection:
             victim = at_work(connection, workers)
@@ -177,7 +177,7 @@ def test_workers_that_die_and_lose_their_connections_all_the_time_find_what_one_
     harms = int(os.environ.get("QDQTOOL_KILLS", "2"))
     assert cli(words(tmp_path / "alone", space=WIDE if harms > 2 else METHODS)) == 0
     moments = random.Random(8)
-    with server(tmp_path) as url:
+    with server() as url:
 
         def hire(number: int) -> subprocess.Popen[bytes]:
             call = words(tmp_path / f"worker{number}", "--storage", url, space=WIDE if harms > 2 else METHODS)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from qdqtool.backends.child import Ended
 from qdqtool.core.build import BuildRequest
 from qdqtool.errors import BuildError, InputFileError
+from qdqtool.platform import signal_number
 from qdqtool.trt.ops import INTEGER_DIVISIONS, QDQ
 
 if TYPE_CHECKING:
@@ -66,9 +67,9 @@ def last_line(log: Path) -> str:
 
 
 def _suspect(number: int, request: BuildRequest, log: Path) -> Suspect:
-    if number == signal.SIGKILL:
+    if number == signal_number("SIGKILL"):
         return "most likely it ran out of memory", "free memory, or build for smaller shapes"
-    if number == signal.SIGILL:
+    if number == signal_number("SIGILL"):
         return "it uses instructions this processor does not have", "build on a newer machine"
     from qdqtool.graph.read import read
     from qdqtool.graph.view import GraphView
@@ -78,9 +79,9 @@ def _suspect(number: int, request: BuildRequest, log: Path) -> Suspect:
     except InputFileError as error:
         return f"and the model cannot be read: {error.what}", error.fix
     found: Suspect | None = None
-    if number == signal.SIGFPE:
+    if number == signal_number("SIGFPE"):
         found = _zero_divisor(view)
-    if number in {signal.SIGSEGV, signal.SIGBUS}:
+    if number in {signal_number("SIGSEGV"), signal_number("SIGBUS")}:
         found = _computed_scale(view) or _long_chain(view, request)
     return found or (
         f"the cause is not known; its last words: {last_line(log)}",

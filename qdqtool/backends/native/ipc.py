@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from qdqtool.backends.native.limits import no_core_dump
+from qdqtool.platform import no_core_dump
 
 Tell = Callable[[dict[str, Any]], None]
 

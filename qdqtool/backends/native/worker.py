@@ -9,7 +9,7 @@ from typing import Any
 from qdqtool.backends.native.failure import BuildFailure
 from qdqtool.backends.native.ipc import Tell, meet
 from qdqtool.backends.native.job import build
-from qdqtool.backends.native.limits import peak_mib
+from qdqtool.platform import peak_mib
 
 
 def main() -> None:

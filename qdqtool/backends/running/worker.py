@@ -10,11 +10,11 @@ import os
 from pathlib import Path
 from typing import IO, Any
 
-from qdqtool.backends.native.limits import no_core_dump
 from qdqtool.backends.native.logger import logger_of
 from qdqtool.backends.running.frames import read, write
 from qdqtool.backends.timing.engine import EngineClock
 from qdqtool.errors import QdqError
+from qdqtool.platform import no_core_dump
 
 
 def main() -> None:

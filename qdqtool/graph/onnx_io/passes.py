@@ -13,7 +13,6 @@ from __future__ import annotations
 import atexit
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -24,6 +23,7 @@ import onnx
 
 import qdqtool
 from qdqtool.core.memory import budget
+from qdqtool.platform import own_group, signal_number
 
 _START: Final = (
     "import sys; sys.path[:] = sys.argv[1:]; from qdqtool.graph.onnx_io.passes_worker import main; main()"
@@ -37,7 +37,7 @@ _SECONDS_PER_MIB: Final = 20
 """Processor time that a pass may take, and that it may take more per MiB of its model without heavy weights."""
 _PATIENCE: Final = 10
 """Wall-clock time per processor time, for machines that are busy or cannot limit processor time."""
-_TIME_IS_UP: Final = {getattr(signal, name) for name in ("SIGKILL", "SIGXCPU") if hasattr(signal, name)}
+_TIME_IS_UP: Final = tuple(filter(None, map(signal_number, ("SIGKILL", "SIGXCPU"))))
 """What ends the child when its time is up: our timer, or the system."""
 
 
@@ -62,7 +62,7 @@ class _Worker:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
-            start_new_session=os.name == "posix",
+            **own_group(),
         )
 
     def ask(self, name: str, content: bytes, arguments: dict[str, Any]) -> bytes:

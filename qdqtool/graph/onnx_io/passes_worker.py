@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import IO, Any
+
+from qdqtool.platform import lift_limits, limit_further
 
 
 def main() -> None:
@@ -23,15 +23,14 @@ def main() -> None:
     while line := requests.readline():
         request = json.loads(line)
         content = requests.read(request["size"])
-        limits = _Limits(memory=request["memory"], seconds=request["seconds"])
-        limits.set()
+        limit_further(memory=request["memory"], seconds=request["seconds"])
         try:
             body, head = passes[request["pass"]](content, **request["arguments"]), {}
         except MemoryError:
             body, head = b"", {"exceeded": "took more memory than a model of its size may take"}
         except Exception as error:  # noqa: BLE001 -- onnx raises a dozen classes; each is a verdict on the model
             body, head = b"", {"refused": str(error).strip() or type(error).__name__}
-        limits.lift()
+        lift_limits()
         _answer(answers, head, body)
         if "exceeded" in head:
             return
@@ -68,41 +67,3 @@ def _passes() -> dict[str, Callable[..., bytes]]:
         return b""
 
     return {"infer": infer, "resolve": resolve, "convert": convert, "inline": inline, "check": check}
-
-
-class _Limits:
-    """Limits of memory and processor time for one request; where the system has none, the parent's timer is left."""
-
-    def __init__(self, *, memory: int, seconds: int) -> None:
-        self._memory = memory
-        self._seconds = seconds
-
-    def set(self) -> None:
-        """Limit what comes now, on top of what is there."""
-        if sys.platform == "win32":
-            return
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-        used = resource.getrusage(resource.RUSAGE_SELF)
-        self._limit(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + 1 + self._seconds)
-        pages = Path("/proc/self/statm")
-        if pages.exists():
-            size = int(pages.read_text("ascii").split()[0]) * resource.getpagesize()
-            self._limit(resource.RLIMIT_AS, size + self._memory)
-
-    def lift(self) -> None:
-        """Take the limits off again."""
-        if sys.platform == "win32":
-            return
-        import resource
-
-        for kind in (resource.RLIMIT_CPU, resource.RLIMIT_AS):
-            self._limit(kind, resource.RLIM_INFINITY)
-
-    def _limit(self, kind: int, wanted: int) -> None:
-        import resource
-
-        hard = resource.getrlimit(kind)[1]
-        limited = [limit for limit in (wanted, hard) if limit != resource.RLIM_INFINITY]
-        resource.setrlimit(kind, (min(limited, default=resource.RLIM_INFINITY), hard))

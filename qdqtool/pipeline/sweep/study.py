@@ -10,19 +10,18 @@ from __future__ import annotations
 
 import math
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from qdqtool.core.sweep import Value
 from qdqtool.errors import BuildError, UsageError
 from qdqtool.pipeline.sweep.space import Choice, Space
 from qdqtool.pipeline.sweep.storage import Storage, StorageLost, speaking_plainly
+from qdqtool.platform import is_alive, machine
 
 BEAT_S = 5.0
 GRACE_S = 60.0
@@ -221,7 +220,7 @@ class Study:
     ) -> tuple[float, float]:
         import optuna
 
-        trial.set_user_attr(WORKER, f"{_machine()}:{os.getpid()}")
+        trial.set_user_attr(WORKER, f"{machine()}:{os.getpid()}")
         queued = CHOICE in trial.user_attrs
         choice = {
             name: trial.suggest_categorical(name, list(values)) for name, values in space.values.items()
@@ -275,26 +274,7 @@ def _is_settled(trial: Any) -> bool:
 
 def _is_orphan(trial: Any) -> bool:
     """Whether the worker of a running trial was this process, or one of this machine that is gone."""
-    machine, _, process = str(trial.user_attrs.get(WORKER, "")).rpartition(":")
-    if machine != _machine() or not process.isdigit():
+    host, _, process = str(trial.user_attrs.get(WORKER, "")).rpartition(":")
+    if host != machine() or not process.isdigit():
         return False
-    return int(process) == os.getpid() or not _lives(int(process))
-
-
-def _machine() -> str:
-    """A name under which process numbers mean something: machines and containers may share a host name."""
-    names = [socket.gethostname()]
-    with suppress(OSError):
-        names += [Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()]
-        names += [str(Path("/proc/self/ns/pid").readlink())]
-    return "/".join(names)
-
-
-def _lives(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    return int(process) == os.getpid() or not is_alive(int(process))

@@ -1,0 +1,142 @@
+"""Differences between systems live in one module, and its other branches work too."""
+
+from __future__ import annotations
+
+import ast
+import os
+import signal
+import subprocess
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from qdqtool import platform
+
+ROOT = Path(__file__).resolve().parents[2]
+OWN = ROOT / "qdqtool" / "platform.py"
+FILES = sorted({path for top in ("qdqtool", "calibrators") for path in (ROOT / top).rglob("*.py")} - {OWN})
+MODULES = {"resource", "pwd", "grp", "fcntl", "termios", "msvcrt", "winreg", "posix"}
+NAMES = {
+    "os": {"fork", "forkpty", "getuid", "geteuid", "getpgid", "kill", "killpg", "mkfifo", "name", "nice", "setsid",
+           "sched_getaffinity", "sysconf", "umask", "uname", "wait", "waitpid"},
+    "signal": {"SIGKILL", "SIGALRM", "SIGHUP", "SIGBUS", "SIGUSR1", "SIGUSR2", "SIGCHLD", "alarm", "pthread_kill"},
+    "sys": {"platform", "getwindowsversion"},
+}  # fmt: skip
+WORDS = ("/proc/", "/sys/fs/")
+
+
+def differences(path: Path) -> Iterator[str]:
+    """What in a file is there on some systems only."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            if node.attr in NAMES.get(node.value.id, ()):
+                yield f"{node.value.id}.{node.attr}"
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in MODULES)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from (node.value for word in WORDS if node.value.startswith(word))
+        elif isinstance(node, ast.keyword) and node.arg in {
+            "start_new_session",
+            "preexec_fn",
+            "creationflags",
+        }:
+            yield str(node.arg)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_file_uses_nothing_that_only_some_systems_have(path: Path) -> None:
+    assert list(differences(path)) == []
+
+
+def test_the_check_sees_what_it_is_for() -> None:
+    assert {"os.killpg", "signal.SIGKILL", "resource", "os.umask"} <= set(differences(OWN))
+
+
+def child() -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], **platform.own_group())
+
+
+@pytest.mark.skipif(os.name != "posix", reason="POSIX process groups")
+def test_a_group_ends_and_ending_it_again_is_no_error() -> None:
+    process = child()
+    assert platform.is_alive(process.pid)
+    platform.kill_group(process)
+    assert process.wait(30) == -signal.SIGKILL
+    platform.kill_group(process)
+    assert not platform.is_alive(process.pid)
+
+
+class Kernel:
+    """Stands in for kernel32.dll: one process runs, another has ended, all others never were."""
+
+    def OpenProcess(self, _access: int, _inherit: bool, process: int) -> int:
+        return process if process in {1, 2} else 0
+
+    def GetExitCodeProcess(self, handle: int, code: object) -> None:
+        code._obj.value = 259 if handle == 1 else 0  # type: ignore[attr-defined]
+
+    def CloseHandle(self, handle: int) -> None:
+        assert handle in {1, 2}
+
+
+@pytest.fixture
+def windows(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The branches of Windows, with its libraries and programs substituted; the commands that were run."""
+    monkeypatch.setattr(platform, "SYSTEM", "win32")
+    monkeypatch.setattr(platform.ctypes, "windll", types.SimpleNamespace(kernel32=Kernel()), raising=False)
+    for name in ("_STAT", "_STATM", "_STATUS", "_CMDLINE"):
+        monkeypatch.setattr(platform, name, Path("no such file"))
+    monkeypatch.setattr(platform, "_CGROUPS", ())
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.delattr(os, "sysconf_names", raising=False)
+    commands: list[list[str]] = []
+    monkeypatch.setattr(platform.subprocess, "run", lambda words, **_: commands.append(words))
+    return commands
+
+
+def test_on_windows_a_process_is_asked_for_and_never_signalled(
+    windows: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del windows
+    monkeypatch.setattr(os, "kill", lambda *_: pytest.fail("os.kill ends processes on Windows"))
+    assert [platform.is_alive(number) for number in (1, 2, 3)] == [True, False, False]
+
+
+def test_on_windows_the_whole_tree_of_a_child_is_ended(windows: list[list[str]]) -> None:
+    assert platform.own_group() == {"creationflags": 0x200}
+    killed: list[bool] = []
+    process = types.SimpleNamespace(pid=7, kill=lambda: killed.append(True))
+    platform.kill_group(process)  # type: ignore[arg-type]
+    assert windows == [["taskkill", "/F", "/T", "/PID", "7"]]
+    assert killed == [True]
+
+
+def test_on_windows_nothing_is_limited_and_what_is_not_known_is_none(windows: list[list[str]]) -> None:
+    del windows
+    platform.no_core_dump()
+    platform.limit_further(memory=1, seconds=1)
+    platform.lift_limits()
+    platform.give_back()
+    assert (platform.peak_mib(), platform.resident_mib()) == (None, None)
+    assert platform.installed_memory() == 16 << 30
+    assert platform.processors() == os.cpu_count()
+    assert platform.cuda_driver() == "nvcuda.dll"
+    assert not platform.overwrite_arguments(["qdqtool"])
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs the module resource")
+def test_on_macos_memory_is_counted_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    import resource
+
+    monkeypatch.setattr(platform, "SYSTEM", "darwin")
+    monkeypatch.setattr(platform, "_STATUS", Path("no such file"))
+    monkeypatch.setattr(resource, "getrusage", lambda _: types.SimpleNamespace(ru_maxrss=3 << 20))
+    assert platform.peak_mib() == 3.0
+
+
+def test_a_signal_that_a_system_lacks_has_no_number() -> None:
+    assert platform.signal_number("SIGTERM") == signal.SIGTERM
+    assert platform.signal_number("SIGNOSUCH") is None
