@@ -23,6 +23,7 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.protocols import Feeds
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import InputFileError
+from qdqtool.graph.emulate_blocks import block_emulation
 from qdqtool.graph.typed.emulate import emulation
 from qdqtool.graph.typed.rounding import EXAMPLE, STEPS, example_model, rounding
 from qdqtool.platform import processors
@@ -61,6 +62,9 @@ class Provider:
 CPU = Provider(name="CPUExecutionProvider")
 _OPENING = "Exception during initialization"
 """What onnxruntime says when its optimizer, or a kernel while it is set up, fails."""
+_HARMFUL = ("ReluQuantRewrite",)
+"""An optimizer that removes a Relu in front of a Q with a zero point of an eight-bit float or INT4 (seen in 1.31): valid
+only where the zero point is the type's smallest number."""
 _CROWD = 8
 """Most samples in flight: each holds the activations of a whole model."""
 
@@ -128,12 +132,20 @@ def open_runner(
     try:
         session = _session(model, options, provider)
     except _TROUBLE as error:
-        instead = emulation(model) if provider == CPU and "NOT_IMPLEMENTED" in str(error) else None
+        instead, what = _emulation(model, str(error)) if provider == CPU else (None, "")
         if instead is None:
             raise _trouble("onnxruntime cannot open the model", error, where) from error
-        description = f"{description}, BF16 emulated"
+        description = f"{description}, {what} emulated"
         session = _session(instead, options, provider)
     return OrtRunner(session, description, where, at_once)
+
+
+def _emulation(model: Path | bytes, message: str) -> tuple[bytes | None, str]:
+    """A model that computes the same with operators that are there, and what it emulates."""
+    if not re.search(r"NOT_IMPLEMENTED|\btrt:|[Ff]loat4e2m1", message):
+        return None, ""
+    blocks = block_emulation(model)
+    return (blocks, "blocks of FP4 or FP8") if blocks is not None else (emulation(model), "BF16")
 
 
 @lru_cache(maxsize=1)
@@ -151,7 +163,9 @@ def _session(
         chosen = [(provider.name, dict(provider.options)), CPU.name]
     source = str(model) if isinstance(model, Path) else model
     try:
-        return onnxruntime.InferenceSession(source, sess_options=options, providers=chosen)
+        return onnxruntime.InferenceSession(
+            source, sess_options=options, providers=chosen, disabled_optimizers=_HARMFUL
+        )
     except _TROUBLE as error:
         unoptimized = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         if _OPENING not in str(error) or options.graph_optimization_level == unoptimized:
