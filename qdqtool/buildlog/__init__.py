@@ -33,16 +33,16 @@ def runs(source: TextSource, watch: Watch | None = None) -> Iterator[LogRun]:
     Raises:
         InputFileError: the file cannot be opened or read.
     """
-    return (run.value() for run in Reader(source, watch).runs())
+    return (run.value() for run in Reader(source, watch, whole=True).runs())
 
 
 def open_runs(source: TextSource, watch: Watch | None = None) -> Iterator[Run]:
-    """The runs of a log while they are books still: ask each for its digest, its value, or both.
+    """The runs of a log while they are collectors still: ask each for its digest, its value, or both.
 
     Raises:
         InputFileError: the file cannot be opened or read.
     """
-    return Reader(source, watch).runs()
+    return Reader(source, watch, whole=True).runs()
 
 
 def digests(source: TextSource, watch: Watch | None = None) -> Iterator[RunDigest]:

@@ -28,6 +28,7 @@ class Grammar:
         buckets: sentences that begin (or end) with the same bytes, longest head first.
         light: sentences that may be counted without taking them apart.
         sections: heading -> section.
+        columns: name of a sentence, or of a row of a section -> names of its fields.
         foreign: shapes of lines that are not the builder's.
     """
 
@@ -56,6 +57,8 @@ class Grammar:
             "|".join(f"(?:{_without_names(shape.form)})" for shape in self._shapes) or "(?!)"
         )
         self._starts = {sentence.head[:2] for sentence in self._short}
+        rows = [row for section in self.sections.values() for row in section.rows]
+        self.columns = {one.name: one.fields for one in reversed([*sentences, *rows])}
         self._naming = {
             s.name: tuple(at for at, field in enumerate(s.fields) if field in _NAMES) for s in sentences
         }

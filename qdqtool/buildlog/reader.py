@@ -351,6 +351,9 @@ class _Process:
         hear = self._ears.get(name)
         if hear is not None:
             hear(line, *fields)
+        # Only now: the line may have begun another run.
+        if self._run.whole:
+            self._run.statements.take(line, name, fields)
         if not inside:
             self._section = self._grammar.sections.get(name)
         return Verdict.READ

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from enum import Enum, auto
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 from qdqtool.buildlog.collectors.identity import IdentityBook
 from qdqtool.buildlog.collectors.layers import LayersBook
@@ -16,10 +16,12 @@ from qdqtool.buildlog.collectors.network import NetworkBook
 from qdqtool.buildlog.collectors.optimizer import OptimizerBook, Told, count_passes, events_of
 from qdqtool.buildlog.collectors.options import OptionsBook
 from qdqtool.buildlog.collectors.phases import PhasesBook
+from qdqtool.buildlog.collectors.statements import StatementsCollector
+from qdqtool.buildlog.collectors.tactics import TacticsCollector
 from qdqtool.buildlog.collectors.troubles import TroublesBook
-from qdqtool.buildlog.collectors.tuning import TuningBook
+from qdqtool.buildlog.collectors.tuning import TuningBook, announced
 from qdqtool.buildlog.compute import Precisions
-from qdqtool.buildlog.grammar import Hear
+from qdqtool.buildlog.grammar import Hear, grammar
 from qdqtool.buildlog.graph import Graph
 from qdqtool.buildlog.ledger import Ledger
 from qdqtool.buildlog.names import Names
@@ -38,6 +40,10 @@ _CHANGING = re.compile(r"0x[0-9a-fA-F]+|\d+")
 _WORDINGS = 2000
 _EXAMPLE = 200
 _SHOWN = 20
+
+
+class _Book(Protocol):
+    def ears(self) -> dict[str, Hear]: ...
 
 
 class Verdict(Enum):
@@ -61,7 +67,7 @@ class Run:
 
     def __init__(self, number: int, first_line: int, place: Place, *, whole: bool = False) -> None:
         self.number = number
-        self.whole = whole
+        self.whole = self.told_whole = whole
         self.first_line = first_line
         self.carrier = ""
         self.process = ""
@@ -86,12 +92,16 @@ class Run:
         self.troubles = TroublesBook()
         self.phases = PhasesBook(place.stamp)
         self.tuning = TuningBook(place, self.phases.begins)
+        self.tactics = TacticsCollector(place, announced)
+        self.statements = StatementsCollector(grammar().columns)
         self._small = (self.identity, self.options, self.measured, self.phases)
         self._large = (self.network, self.optimizer, self.tuning, self.memory, self.layers)
 
     def ears(self) -> dict[str, Hear]:
         """Who hears which sentence; a run that is full hears only what takes no room."""
-        books = self._small if self.full else (*self._small, *self._large)
+        books: tuple[_Book, ...] = self._small if self.full else (*self._small, *self._large)
+        if self.whole and not self.full:
+            books = (*books, self.tactics)
         ears: dict[str, Hear] = {}
         for book in books:
             for name, hear in book.ears().items():
@@ -109,20 +119,24 @@ class Run:
         return self._kept > KEEP
 
     def weigh(self, lines: int, text: int, longest: int) -> bool:
-        """Account for what was kept of a block; True when this makes the run full.
+        """Account for what was kept of a block; True when the run keeps less from here on.
 
         Args:
             lines: lines of the block that wanted reading.
             text: their bytes.
             longest: bytes of the longest.
         """
-        if self.full:
+        was_whole = self.whole
+        if was_whole and RECORD * (len(self.tactics) + len(self.statements)) > KEEP:
+            self.whole = False
+        if self.full or (self.told_whole and not self.whole):
             self.clipped += lines
-            return False
+        if self._kept > KEEP:
+            return was_whole != self.whole
         records = sum(len(book) for book in self._large)
         new, self._records = records - self._records, records
         self._kept += new * RECORD + min(text, new * longest)
-        return self.full
+        return self._kept > KEEP or was_whole != self.whole
 
     def count(self, verdict: Verdict) -> None:
         """Count a line that was not simply read."""
@@ -194,6 +208,8 @@ class Run:
             memory=self.memory.finish(),
             engine_layers=tuple(judged(layer.value) for layer in self._layers),
             bindings=tuple(self.layers.bindings),
+            tactics=self.tactics.finish(),
+            statements=self.statements.finish(),
             performance=self.measured.performance(self.options.batch),
             profile=self.measured.profile(),
             warnings=self.troubles.warnings,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from qdqtool.core.buildlog import BuildLog, LogRun
+from qdqtool.core.buildlog import BuildLog, LogRun, TacticRow
 from qdqtool.core.engine import EngineTensor
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.io.tables import Cell, Table, write_table
@@ -38,7 +38,7 @@ def _nodes(run: LogRun) -> Rows:
         yield node.line, node.name, node.op, _infos(node.inputs), _infos(node.outputs)
 
 
-def _tactics(run: LogRun) -> Rows:
+def _tuning(run: LogRun) -> Rows:
     for row in run.tuning.layers:
         yield (
             row.layer,
@@ -65,6 +65,36 @@ def _tactics(run: LogRun) -> Rows:
             op.selected_ms,
             op.line,
         )
+
+
+def _tactics(run: LogRun) -> Rows:
+    for row in run.tactics:
+        yield (
+            row.line,
+            row.layer,
+            row.runner,
+            row.formats,
+            row.tactic,
+            row.kernel,
+            row.ms,
+            row.workspace,
+            row.verdict,
+        )
+
+
+def _formats(run: LogRun) -> Rows:
+    """The fastest kernel of each layer in each combination of formats, and how much slower it is than the best."""
+    best: dict[tuple[str, str], TacticRow] = {}
+    for row in run.tactics:
+        key = row.layer, row.formats
+        if row.ms is not None and (key not in best or row.ms < (best[key].ms or 0.0)):
+            best[key] = row
+    fastest: dict[str, float] = {}
+    for (layer, _), row in best.items():
+        fastest[layer] = min(row.ms or 0.0, fastest.get(layer, float("inf")))
+    for (layer, formats), row in best.items():
+        slower = (row.ms or 0.0) / fastest[layer] if fastest[layer] else None
+        yield layer, formats, row.ms, slower, row.runner, row.kernel, row.tactic, row.line
 
 
 def _layers(run: LogRun) -> Rows:
@@ -106,6 +136,14 @@ _TABLES: dict[str, tuple[tuple[str, ...], Callable[[LogRun], Rows]]] = {
     "compute": (("node", "op", "precision", "layer", "reason", "contradiction"), _compute),
     "nodes": (("line", "node", "op", "inputs", "outputs"), _nodes),
     "tactics": (
+        ("line", "layer", "runner", "formats", "tactic", "kernel", "ms", "workspace", "verdict"),
+        _tactics,
+    ),
+    "formats": (
+        ("layer", "formats", "ms", "times_the_best", "runner", "kernel", "tactic", "line"),
+        _formats,
+    ),
+    "tuning": (
         (
             "layer",
             "formats",
@@ -118,7 +156,7 @@ _TABLES: dict[str, tuple[tuple[str, ...], Callable[[LogRun], Rows]]] = {
             "chosen_ms",
             "line",
         ),
-        _tactics,
+        _tuning,
     ),
     "layers": (("layer", "kind", "inputs", "outputs", "tactic", "stream"), _layers),
     "profile": (("layer", "total_ms", "average_ms", "median_ms", "percent"), _profile),
@@ -126,11 +164,99 @@ _TABLES: dict[str, tuple[tuple[str, ...], Callable[[LogRun], Rows]]] = {
     "funnel": (("line", "stage", "layers"), _funnel),
     "unread": (("count", "line", "text"), _unread),
 }
-TABLES = tuple(_TABLES)
+_STATEMENTS: dict[str, tuple[str, ...]] = {
+    "memory": (
+        *("memory-change", "memory-snapshot", "memory-peak", "memory-peak-building", "memory-runner"),
+        *(
+            "memory-activation-reserved",
+            "memory-host",
+            "memory-device",
+            "memory-scratch",
+            "memory-activation",
+        ),
+        *(
+            "memory-weights",
+            "memory-runner-device",
+            "memory-runner-host",
+            "memory-allocated",
+            "memory-host-io",
+        ),
+        *("engine-loaded", "context-created", "workspace-set", "scratch-runner"),
+    ),
+    "layer_memory": ("memory-layer", "memory-layer-old"),
+    "reformats": ("reformat-added",),
+    "bindings": ("io-tensor", "binding-created", "binding", "output-marked", "marks-output"),
+    "trace": ("trace-average", "trace-heading", "warmup", "traced"),
+    "plugins": ("plugin-registered", "plugin-known", "plugin-created", "plugin-searched"),
+    "libraries": (
+        "library-trying",
+        "library-loaded",
+        "library-version",
+        "tactic-source",
+        "tactic-source-for",
+    ),
+    "implicit_int8": ("scale-missing", "int8-rejected", "range-set", "tensor-scale", "default-quantization"),
+}
+"""Tables made of statements of these wordings; those of all others are in the table `statements`."""
+TABLES = (*_TABLES, *_STATEMENTS, "statements")
+
+
+def _said(runs: tuple[LogRun, ...], names: tuple[str, ...]) -> Table:
+    """Statements of some wordings in the order of the log, under all their columns."""
+    columns = dict.fromkeys(
+        column
+        for run in runs
+        for name in names
+        if name in run.statements
+        for column in run.statements[name].columns[1:]
+    )
+    rows = []
+    for run in runs:
+        found: list[tuple[Cell, ...]] = []
+        for name in names:
+            if name in run.statements:
+                table = run.statements[name]
+                for row in table.rows:
+                    cells = dict(zip(table.columns[1:], row[1:], strict=True))
+                    found.append((run.number, row[0], name, *(cells.get(column) for column in columns)))
+        rows += sorted(found, key=lambda row: int(row[1] or 0))
+    return Table(columns=("run", "line", "statement", *columns), rows=_one_type_each(rows))
+
+
+def _one_type_each(rows: list[tuple[Cell, ...]]) -> list[tuple[Cell, ...]]:
+    """The rows with columns that hold texts and numbers as texts: a column of a Parquet file has one type."""
+    mixed = {
+        at
+        for at in range(len(rows[0]) if rows else 0)
+        if len({isinstance(row[at], str) for row in rows if row[at] is not None}) > 1
+    }
+    return [
+        tuple(str(cell) if at in mixed and cell is not None else cell for at, cell in enumerate(row))
+        for row in rows
+    ]
+
+
+def _said_elsewhere(runs: tuple[LogRun, ...]) -> Table:
+    """All other statements, one row per field."""
+    placed = {name for names in _STATEMENTS.values() for name in names}
+    rows: list[tuple[Cell, ...]] = [
+        (run.number, row[0], name, column, None if value is None else str(value))
+        for run in runs
+        for name, table in run.statements.items()
+        if name not in placed
+        for row in table.rows
+        for column, value in zip(table.columns[1:], row[1:], strict=True)
+    ]
+    rows.sort(key=lambda row: (int(row[0] or 0), int(row[1] or 0)))
+    return Table(columns=("run", "line", "statement", "field", "value"), rows=rows)
 
 
 def table_of(log: BuildLog, name: str) -> Table:
     """One table; its first column is the number of the run."""
+    if name in _STATEMENTS:
+        return _said(log.runs, _STATEMENTS[name])
+    if name == "statements":
+        return _said_elsewhere(log.runs)
     columns, rows = _TABLES[name]
     return Table(
         columns=("run", *columns), rows=[(run.number, *row) for run in log.runs for row in rows(run)]

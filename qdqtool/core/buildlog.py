@@ -139,6 +139,41 @@ class Tuning:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class TacticRow:
+    """One kernel that autotuning tried, or refused to try.
+
+    Attributes:
+        line: where it is timed or refused.
+        layer: the layer, or the operation inside a Myelin region.
+        runner: the kernel family.
+        formats: the format combination, as printed; "" where none is.
+        tactic: its id; "" where a runner has none for these formats.
+        kernel: its name, "" where the release does not print it.
+        ms: time in milliseconds; None where it was not timed, or failed.
+        workspace: bytes that it asked for in vain.
+        verdict: "timed", "failed", "fastest" (of its kernels and formats), "chosen", or why it was not tried.
+    """
+
+    line: int
+    layer: str
+    runner: str
+    formats: str
+    tactic: str
+    kernel: str
+    ms: float | None
+    workspace: int | None
+    verdict: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Statements:
+    """What all messages of one wording say: the line of each, then its fields in the order of `columns`."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str | int | float | None, ...], ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Memory:
     """Memory in bytes (peaks in MiB); None where the log does not say."""
 
@@ -269,6 +304,8 @@ class LogRun(RunHeader):
         plugins: plug-in creators registered.
         placement: "GPU" and "DLA" -> layers.
         bindings: the engine's inputs and outputs by name.
+        tactics: every kernel that was tried, in the order of the log.
+        statements: everything else that was said, by the name of its wording ("memory-change", "trace-average" ...).
     """
 
     network: LogNetwork = field(default_factory=LogNetwork)
@@ -285,6 +322,8 @@ class LogRun(RunHeader):
     memory: Memory = field(default_factory=Memory)
     engine_layers: tuple[EngineLayer, ...] = ()
     bindings: tuple[str, ...] = ()
+    tactics: tuple[TacticRow, ...] = ()
+    statements: dict[str, Statements] = field(default_factory=dict)
     performance: Performance | None = None
     profile: tuple[ProfileRow, ...] = ()
     warnings: tuple[LogRecord, ...] = ()

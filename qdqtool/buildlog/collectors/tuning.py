@@ -99,7 +99,7 @@ class TuningBook:
     @property
     def now(self) -> tuple[str, float | None]:
         """The layer being tuned, and its fastest kernel so far in milliseconds."""
-        layer, _ = _announced(self._place.announced())
+        layer, _ = announced(self._place.announced())
         row = self._rows.get(layer)
         return layer, row.best if row else None
 
@@ -148,7 +148,7 @@ class TuningBook:
         announcement = self._place.announced()
         known = self._known.get(announcement)
         if known is None:
-            layer, runner = _announced(announcement)
+            layer, runner = announced(announcement)
             if not layer:
                 return
             known = self._meet(line, announcement, layer, runner)
@@ -197,7 +197,7 @@ class TuningBook:
                 continue
             known = self._known.get(what)
             if known is None:
-                layer, runner = _announced(what)
+                layer, runner = announced(what)
                 known = self._meet(line, what, layer, runner) if layer else None
             if known is not None:
                 known[0].candidates += count
@@ -219,7 +219,7 @@ def _operation(op: _Op) -> MyelinTuning:
     )
 
 
-def _announced(message: str) -> tuple[str, str]:
+def announced(message: str) -> tuple[str, str]:
     """Layer and runner of `--------------- Timing Runner: layer (runner)`."""
     return _told_apart(message.partition("Timing Runner: ")[2].rstrip())
 
