@@ -38,6 +38,11 @@ class DType(str, Enum):
         """Whether values of this type are floating-point numbers of 16 bits or more."""
         return self in _FLOATS
 
+    @property
+    def is_quantized(self) -> bool:
+        """Whether a tensor of this type was quantized: eight bits or fewer, with a scale."""
+        return self in _QUANTIZED
+
     @classmethod
     def parse(cls, word: str) -> DType:
         """The type that `word` means in ONNX, numpy or any TensorRT release; UNKNOWN for other words."""
@@ -47,6 +52,7 @@ class DType(str, Enum):
         return self.value
 
 
+_QUANTIZED = frozenset({DType.INT8, DType.INT4, DType.FLOAT8, DType.FLOAT8_E5M2, DType.FLOAT4})
 _FLOATS = frozenset({DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16, DType.FLOAT64})
 _BITS = {
     DType.FLOAT64: 64,
@@ -69,10 +75,10 @@ _SPELLINGS = {
     DType.FLOAT32: "float float32 fp32 f32",
     DType.FLOAT16: "half float16 fp16 f16",
     DType.BFLOAT16: "bfloat16 bf16",
-    DType.FLOAT8: "fp8 float8 fp8_e4m3 float8e4m3fn float8_e4m3fn e4m3",
-    DType.FLOAT8_E5M2: "fp8_e5m2 float8e5m2 float8_e5m2 e5m2",
-    DType.FLOAT8_E8M0: "fp8_e8m0 fp8ue8m0 fp8_ue8m0 float8e8m0 float8_e8m0fnu e8m0",
-    DType.FLOAT4: "fp4 fp4e2m1 fp4_e2m1 float4e2m1 float4_e2m1fn",
+    DType.FLOAT8: "fp8 float8 fp8_e4m3 fp8e4m3 fp8e4m3fn float8e4m3fn float8_e4m3fn e4m3",
+    DType.FLOAT8_E5M2: "fp8_e5m2 fp8e5m2 float8e5m2 float8_e5m2 e5m2",
+    DType.FLOAT8_E8M0: "fp8_e8m0 fp8e8m0 ue8m0 fp8ue8m0 fp8_ue8m0 float8e8m0 float8_e8m0fnu e8m0",
+    DType.FLOAT4: "fp4 fp4e2m1 fp4_e2m1 e2m1 float4e2m1 float4_e2m1fn",
     DType.FLOAT64: "double float64 fp64",
     DType.INT4: "int4",
     DType.INT8: "int8 i8",

@@ -109,6 +109,7 @@ class Engine(Shown):
         unread: how many records of the dump were not understood.
         unknown_formats: type or format words nobody recognises, with their counts.
         notes: what a reader of the layers should know, one sentence each.
+        opt_shapes: dynamic inputs by name at the optimum of the first optimization profile, where it is stated.
     """
 
     layers: tuple[EngineLayer, ...]
@@ -117,6 +118,7 @@ class Engine(Shown):
     unread: int = 0
     unknown_formats: tuple[tuple[str, int], ...] = ()
     notes: tuple[str, ...] = ()
+    opt_shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
     @property
     def kernels(self) -> tuple[EngineLayer, ...]:

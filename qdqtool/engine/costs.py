@@ -12,7 +12,7 @@ from math import prod
 
 from qdqtool.core.engine import EngineLayer, EngineTensor, Role
 from qdqtool.core.explore import Cost, CostModel
-from qdqtool.engine.precision import weight
+from qdqtool.engine.precision import weight, without_block_scales
 from qdqtool.engine.roles import is_attention
 from qdqtool.engine.weights import before_pooling
 from qdqtool.trt.tensor_formats import padded_bytes
@@ -60,7 +60,7 @@ def _work(layer: EngineLayer) -> tuple[int | None, Gemm | None]:
     """MACs and the matrix view of a compute layer."""
     if layer.role is not Role.COMPUTE or not layer.inputs or not layer.outputs:
         return None, None
-    left, result = layer.inputs[0].shape, layer.outputs[0].shape
+    left, result = without_block_scales(layer.inputs)[0].shape, layer.outputs[0].shape
     if not _static(left) or not _static(result) or left is None or result is None:
         return None, None
     if is_attention(layer):
@@ -120,12 +120,13 @@ def _depth(factor: Shape | None, left: Shape, result: Shape) -> int | None:
 def _factor(layer: EngineLayer, held: EngineTensor | None) -> Shape | None:
     if held is not None:
         return held.shape
-    return layer.inputs[1].shape if len(layer.inputs) > 1 else None
+    others = without_block_scales(layer.inputs)[1:]
+    return others[0].shape if others else None
 
 
 def _attention(layer: EngineLayer) -> int | None:
     """Two products over query and key of shape (heads, tokens, width) and (heads, width, tokens)."""
-    shapes = [tensor.shape for tensor in layer.inputs[:3]]
+    shapes = [tensor.shape for tensor in without_block_scales(layer.inputs)[:3]]
     if len(shapes) != 3 or any(shape is None or len(shape) != 3 or not _static(shape) for shape in shapes):
         return None
     query, key, value = (shape or () for shape in shapes)

@@ -1,7 +1,7 @@
 """In which type a layer computes, and how that is known.
 
 There is no precision field in any layer information: it follows from the types of the tensors and from the name of the
-kernel. A kernel computes in INT8 only when its run-time input and its weights are Int8; the type of its output says
+kernel. A kernel computes in INT8 (FP8, FP4) only when its run-time input and its weights are; the type of its output says
 nothing about its arithmetic, and a layer called "int8" is not INT8 for that.
 """
 
@@ -39,16 +39,26 @@ def weight(layer: EngineLayer) -> EngineTensor | None:
 
     Where the weight comes from another kernel, a constant that only spreads along the channels is its scale.
     """
-    ranked = [constant for constant in layer.constants if constant.shape is None or len(constant.shape) > 1]
+    constants = without_block_scales(layer.constants)
+    ranked = [constant for constant in constants if constant.shape is None or len(constant.shape) > 1]
     if _multiplies_two_inputs(layer):
         ranked = [constant for constant in ranked if not _spreads(constant)]
     return max(ranked, key=lambda constant: prod(constant.shape or ()), default=None)
 
 
+def without_block_scales(tensors: tuple[EngineTensor, ...]) -> tuple[EngineTensor, ...]:
+    """The tensors without the scales of their blocks: FP8 beside FP4 (NVFP4), powers of two beside FP8 (MXFP8)."""
+    types = {tensor.dtype for tensor in tensors}
+    scales = {DType.FLOAT8_E8M0} | ({DType.FLOAT8} if DType.FLOAT4 in types else set())
+    kept = tuple(tensor for tensor in tensors if tensor.dtype not in scales)
+    return kept if kept and any(tensor.dtype.is_quantized for tensor in kept) else tensors
+
+
 def _multiplies_two_inputs(layer: EngineLayer) -> bool:
     """Whether a second run-time input can be a factor: what is added to the result has the shape of the result."""
     results = {tensor.shape for tensor in layer.outputs}
-    return any(tensor.shape is not None and tensor.shape not in results for tensor in layer.inputs[1:2])
+    second = without_block_scales(layer.inputs)[1:2]
+    return any(tensor.shape is not None and tensor.shape not in results for tensor in second)
 
 
 def _spreads(constant: EngineTensor) -> bool:
@@ -58,14 +68,14 @@ def _spreads(constant: EngineTensor) -> bool:
 
 
 def _arithmetic(layer: EngineLayer) -> _Known:
-    operands = _operands(layer)
-    types = {tensor.dtype for tensor in operands}
+    factors = operands(layer)
+    types = {tensor.dtype for tensor in factors}
     by_name = math_type(layer.tactic)
     if len(types) == 1 and DType.UNKNOWN not in types and not dequantizes_first(layer):
-        return _agreed(types.pop(), len(operands) > 1, layer.tactic)
+        return _agreed(types.pop(), len(factors) > 1, layer.tactic)
     if by_name is not None:
         return by_name, Certainty.INFERRED
-    floats = [tensor.dtype for tensor in (*operands, *layer.outputs) if tensor.dtype.is_float]
+    floats = [tensor.dtype for tensor in (*factors, *layer.outputs) if tensor.dtype.is_float]
     return (floats[0], Certainty.INFERRED) if floats and DType.UNKNOWN not in types else _UNKNOWN
 
 
@@ -79,19 +89,20 @@ def _agreed(dtype: DType, both_seen: bool, tactic: str) -> _Known:
     return dtype, Certainty.STATED if both_seen or hinted else Certainty.INFERRED
 
 
-def _operands(layer: EngineLayer) -> tuple[EngineTensor, ...]:
+def operands(layer: EngineLayer) -> tuple[EngineTensor, ...]:
     """The tensors that are multiplied: input and weight, or the first two inputs, or all of an attention."""
-    if is_attention(layer) and len(layer.inputs) >= _FACTORS_OF_ATTENTION:
+    inputs = without_block_scales(layer.inputs)
+    if is_attention(layer) and len(inputs) >= _FACTORS_OF_ATTENTION:
         # Anything else, at run time or constant, is added to the scores: a mask, a position bias.
-        quantized = tuple(tensor for tensor in layer.inputs if tensor.dtype is DType.INT8)
-        return quantized if len(quantized) >= _FACTORS_OF_ATTENTION else layer.inputs
+        quantized = tuple(tensor for tensor in inputs if tensor.dtype.is_quantized)
+        return quantized if len(quantized) >= _FACTORS_OF_ATTENTION else inputs
     held = weight(layer)
     if held is not None:
         # Further run-time inputs are residuals or scales: the first one meets the weights.
-        return (*layer.inputs[:1], held)
+        return (*inputs[:1], held)
     if is_attention(layer):
-        return layer.inputs
-    return layer.inputs[:1] if "conv" in layer.kind.lower() else layer.inputs[:2]
+        return inputs
+    return inputs[:1] if "conv" in layer.kind.lower() else inputs[:2]
 
 
 def _on_tensor_cores(layer: EngineLayer) -> bool | None:
@@ -100,6 +111,6 @@ def _on_tensor_cores(layer: EngineLayer) -> bool | None:
 
 
 def _result(layer: EngineLayer) -> _Known:
-    types = {tensor.dtype for tensor in layer.outputs}
+    types = {tensor.dtype for tensor in without_block_scales(layer.outputs)}
     known = len(types) == 1 and DType.UNKNOWN not in types
     return (types.pop(), Certainty.STATED) if known else _UNKNOWN

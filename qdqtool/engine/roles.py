@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer, Role
 
 _NO_KERNEL = frozenset({"signal", "wait", "shape_call", "NoOp", "Constant", "TrainStation"})
@@ -19,7 +18,9 @@ _REARRANGES = frozenset({"SLICE", "CONCAT"})
 """Origins of a Reformat layer that copies because the graph slices or concatenates, not to convert."""
 _FUSION_WORDS = frozenset({"Fc", "Corr", "Deco"})
 _MOVES = frozenset({"Tran", "Move", "Resh", "Cast", "Repl"})
-_QUANTIZE = _MOVES | {"Mul", "Div", "Min", "Max", "Roun", "Conc"}
+_DYNAMIC = "Dyna"
+"""Quantizes with scales that it computes itself: `TRT_FP4DynamicQuantize`, `TRT_MXFP8DynamicQuantize`."""
+_QUANTIZE = _MOVES | {"Mul", "Div", "Min", "Max", "Roun", "Conc", _DYNAMIC}
 _POINTWISE = _QUANTIZE | frozenset(
     {"Add", "Sub", "Silu", "Relu", "Sigm", "Sqrt", "Erf", "Exp", "Tanh", "Pow", "Abs", "Neg"}
 )
@@ -69,20 +70,20 @@ def is_pointwise(layer: EngineLayer) -> bool:
 def settled(layers: tuple[EngineLayer, ...]) -> tuple[EngineLayer, ...]:
     """`layers` with the roles that only their neighbours can tell.
 
-    The result of an INT8 kernel must be rescaled by somebody, so a generated kernel that does this and quantizes for
-    the next one is an epilogue, not a mere conversion.
+    The result of a kernel that multiplies quantized numbers must be rescaled by somebody, so a generated kernel that
+    does this and quantizes for the next one is an epilogue, not a mere conversion.
     """
-    from_int8 = {
+    quantized = {
         tensor.name
         for layer in layers
-        if layer.role is Role.COMPUTE and layer.precision is DType.INT8
+        if layer.role is Role.COMPUTE and layer.precision.is_quantized
         for tensor in layer.outputs
     }
     return tuple(
         replace(layer, role=Role.OTHER)
         if layer.role is Role.QDQ
         and words(layer)
-        and any(tensor.name in from_int8 for tensor in layer.inputs)
+        and any(tensor.name in quantized for tensor in layer.inputs)
         else layer
         for layer in layers
     )
@@ -99,12 +100,13 @@ def _computes(layer: EngineLayer, named: frozenset[str]) -> bool:
 
 def _only_converts(layer: EngineLayer, named: frozenset[str]) -> bool:
     types = {tensor.dtype for tensor in (*layer.inputs, *layer.constants, *layer.outputs)}
+    narrow = any(dtype.is_quantized for dtype in types)
     if layer.kind in _REFORMAT:
         return dict(layer.attributes).get("Origin", "") not in _REARRANGES
     if layer.kind == "Scale":
-        return DType.INT8 in types and len(types) > 1
+        return narrow and len(types) > 1
     if not named or named <= _MOVES:
         return bool(named)
-    quantizes = "Roun" in named or (DType.INT8 in types and "Cast" in named)
+    quantizes = bool(named & {"Roun", _DYNAMIC}) or (narrow and "Cast" in named)
     joins = "Conc" in named and len(layer.inputs) > 1
     return quantizes and named <= _QUANTIZE and not joins

@@ -11,6 +11,7 @@ from qdqtool.core.history import Histories
 from qdqtool.core.timing import Profile, ProfileRow
 from qdqtool.engine.costs import cost
 from qdqtool.engine.logged import with_weights
+from qdqtool.engine.optimum import at_optimum
 from qdqtool.engine.timed import join_times
 from qdqtool.trt.histories import histories
 
@@ -32,9 +33,10 @@ def view(
     timed = join_times(engine, profile) if profile else None
     rows = timed.rows if timed else (None,) * len(engine.layers)
     stories = told.layers or (None,) * len(engine.layers)
+    tuned = at_optimum(engine)
     layers = tuple(
-        replace(_layer(layer, cost(layer, cost_model), row, device), history=history)
-        for layer, row, history in zip(engine.layers, rows, stories, strict=True)
+        replace(_layer(layer, cost(sized, cost_model), row, device), history=history)
+        for layer, sized, row, history in zip(engine.layers, tuned.layers, rows, stories, strict=True)
     )
     return EngineView(
         layers=layers,
@@ -49,8 +51,16 @@ def view(
         device=device.name if device else "",
         ledger=log.ledger if log else (),
         unplaced=told.unplaced,
-        notes=(*engine.notes, *(timed.notes if timed else ()), *told.notes),
+        notes=(*engine.notes, *_optimum(engine, tuned), *(timed.notes if timed else ()), *told.notes),
     )
+
+
+def _optimum(engine: Engine, tuned: Engine) -> tuple[str, ...]:
+    """At which shapes the figures hold, where the engine's are dynamic."""
+    if tuned is engine:
+        return ()
+    shapes = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in engine.opt_shapes)
+    return (f"bytes and MACs are those at the optimization shapes: {shapes}",)
 
 
 def _layer(layer: EngineLayer, costs: Cost, row: ProfileRow | None, device: Device | None) -> LayerView:

@@ -33,6 +33,7 @@ _OWN_FIELDS = frozenset({"Name", "LayerType", "Inputs", "Constants", "Outputs", 
 _LISTS = ("Inputs", "Constants", "Outputs")
 _FIELD = re.compile(r", (?=[A-Z][A-Za-z0-9]*(?:/[A-Z][a-z]+)?: )")
 _TENSOR = re.compile(r"(.+?)(?:\[(\w+)\(([-\d,: ]*)\)\]| ?\((\w+)\[([-\d,: ]*)\]\))(?=, | ->|$)")
+_OPT_SHAPE = re.compile(r"OptShape: (\[[-\d,: ]*\])")
 _EXTENT = re.compile(r"\s*(-?\d{1,18})(?::\d{1,6})?\s*")
 """One extent; `64:32` says that 64 channels are packed in vectors of 32."""
 
@@ -67,6 +68,17 @@ def tensor_of(fields: Mapping[str, Any]) -> EngineTensor:
         format=next(iter(_present(fields, _FORMAT_KEYS)), "") or _first_profile(fields).get("Format", ""),
         location=_text(fields.get("Location")),
     )
+
+
+def opt_shape_of(fields: Mapping[str, Any]) -> tuple[int, ...] | None:
+    """The shape of an engine input at the optimum of its first profile, or None where nothing states it."""
+    profiles = fields.get("ProfileInfo")
+    if isinstance(profiles, str):
+        match = _OPT_SHAPE.search(profiles)
+        return _shape(_dims(match[1])) if match else None
+    first = profiles[0] if isinstance(profiles, list) and profiles else None
+    shape = first.get("OptShape") if isinstance(first, Mapping) else None
+    return _shape(_dims(shape) if isinstance(shape, str) else shape)
 
 
 def record_fields(name: str, rest: str) -> Fields | None:

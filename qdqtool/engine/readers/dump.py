@@ -19,7 +19,7 @@ from typing import Any
 
 from qdqtool.core.engine import Engine, EngineTensor
 from qdqtool.engine.fields import MOST_LAYERS, layer
-from qdqtool.trt.layer_records import record_fields, simple_fields, tensor_of
+from qdqtool.trt.layer_records import opt_shape_of, record_fields, simple_fields, tensor_of
 
 FORM = "layers-dump"
 _RECORD = re.compile(r"^(?:\[[^\]\n]*\] )*(?=Name: )", re.MULTILINE)
@@ -42,6 +42,7 @@ def read(text: str) -> Engine:
     return Engine(
         layers=tuple(layer(found) for found in fields),
         bindings=_bindings(last),
+        opt_shapes=_opt_shapes(last),
         form=FORM,
         unread=len(records) - len(fields),
     )
@@ -58,6 +59,17 @@ def _bindings(text: str) -> tuple[EngineTensor, ...]:
     if named:
         return tuple(EngineTensor(name=name) for name in named[1].splitlines())
     return tuple(tensor_of(simple_fields(match[1])) for match in _BINDING.finditer(text))
+
+
+def _opt_shapes(text: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Shapes of dynamic inputs at the optimum of the first profile."""
+    found: list[tuple[str, tuple[int, ...]]] = []
+    for match in _BINDING.finditer(text):
+        front, _, profiles = match[1].partition("ProfileInfo: ")
+        shape = opt_shape_of({"ProfileInfo": profiles})
+        if shape is not None:
+            found.append((simple_fields(front)["Name"], shape))
+    return tuple(found)
 
 
 def _records(text: str) -> Iterator[str]:

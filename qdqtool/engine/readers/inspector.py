@@ -19,7 +19,7 @@ from qdqtool.core.engine import Engine, EngineLayer, EngineTensor
 from qdqtool.engine.fields import MOST_LAYERS, layer
 from qdqtool.engine.readers.names import NAMES_ONLY
 from qdqtool.engine.window import DAMAGED, Window
-from qdqtool.trt.layer_records import tensor_of
+from qdqtool.trt.layer_records import opt_shape_of, tensor_of
 
 _LIST = re.compile(r'"(Layers|Bindings|I/O Tensors)"\s{0,64}:\s{0,64}\[')
 _WORDS = ('Layers"', 'Bindings"', 'I/O Tensors"')
@@ -28,20 +28,23 @@ _TENSOR = re.compile(r'"')
 _MOST_BINDINGS = 10_000
 _REGIONS = frozenset({"kgen", "gemm", "shape_call", "correlation"})
 
+OptShapes = tuple[tuple[str, tuple[int, ...]], ...]
+
 
 def read(pieces: Iterable[str]) -> Engine | None:
     """The layers of the last list in a JSON file, or in a log that holds one; None where there is no such list."""
     window = Window(pieces)
     engine: Engine | None = None
     bindings: tuple[EngineTensor, ...] = ()
+    optimum: OptShapes = ()
     split = False
     while (found := window.find(_LIST, _WORDS)) is not None:
         if found[1] == "Layers":
             engine = _layers(window)
         elif found[1] == "I/O Tensors" or not split:
             split = found[1] == "I/O Tensors"
-            bindings = _bindings(window)
-    return engine and _with(engine, bindings, split=split)
+            bindings, optimum = _bindings(window)
+    return engine and _with(replace(engine, opt_shapes=optimum), bindings, split=split)
 
 
 def _layers(window: Window) -> Engine:
@@ -63,15 +66,18 @@ def _layers(window: Window) -> Engine:
     return Engine(layers=tuple(layers), form=form, unread=unread, notes=tuple(notes))
 
 
-def _bindings(window: Window) -> tuple[EngineTensor, ...]:
+def _bindings(window: Window) -> tuple[tuple[EngineTensor, ...], OptShapes]:
     found: list[EngineTensor] = []
+    optimum: list[tuple[str, tuple[int, ...]]] = []
     for value in window.values(_TENSOR):
         if value is DAMAGED or len(found) == _MOST_BINDINGS:
             break
         fields: Any = {"Name": value} if isinstance(value, str) else value
         if isinstance(fields, Mapping):
             found.append(tensor_of(fields))
-    return tuple(found)
+            if (shape := opt_shape_of(fields)) is not None:
+                optimum.append((found[-1].name, shape))
+    return tuple(found), tuple(optimum)
 
 
 def _with(engine: Engine, bindings: tuple[EngineTensor, ...], *, split: bool) -> Engine:

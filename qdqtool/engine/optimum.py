@@ -1,0 +1,105 @@
+"""Dynamic shapes at the optimization profile's optimum, which is what a builder tunes an engine for.
+
+Layer information of recent releases gives the optimum of the engine's inputs; inside the engine the dynamic dimensions
+stay -1. They are followed from layer to layer where a layer cannot change them: convolutions keep the batch, products
+keep the rows of their left factor, kernels that only convert or move keep the number of elements, and element-wise ones
+the dimension itself. Everything else stays unknown: a Gather, a Concat or a loop may make any size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import prod
+
+from qdqtool.core.engine import Engine, EngineLayer, EngineTensor, Role
+from qdqtool.engine.precision import weight, without_block_scales
+from qdqtool.engine.roles import words
+
+Shape = tuple[int, ...]
+_RESIZES = frozenset({"Conc", "Slic", "Gath", "Repl", "Redu", "Sum", "Max", "Min", "Scat", "Pad", "Topk"})
+"""Operations in names of generated kernels that may change a dimension or the number of elements."""
+
+
+def at_optimum(engine: Engine) -> Engine:
+    """The engine with its dynamic dimensions at the first profile's optimum, as far as they can be told."""
+    if not engine.opt_shapes or not any(map(_is_dynamic, engine.layers)):
+        return engine
+    known: dict[str, Shape] = dict(engine.opt_shapes)
+    return replace(engine, layers=tuple(_settled(layer, known) for layer in engine.layers))
+
+
+def _is_dynamic(layer: EngineLayer) -> bool:
+    return any(min(tensor.shape or (0,)) < 0 for tensor in (*layer.inputs, *layer.outputs))
+
+
+def _settled(layer: EngineLayer, known: dict[str, Shape]) -> EngineLayer:
+    """The layer with known shapes; what it writes becomes known to the layers behind it."""
+    inputs = tuple(_at(tensor, known) for tensor in layer.inputs)
+    given = replace(layer, inputs=inputs)
+    for tensor in layer.outputs:
+        if tensor.name not in known and (shape := _written(given, layer, tensor)) is not None:
+            known[tensor.name] = shape
+    return replace(given, outputs=tuple(_at(tensor, known) for tensor in layer.outputs))
+
+
+def _at(tensor: EngineTensor, known: Mapping[str, Shape]) -> EngineTensor:
+    shape = known.get(tensor.name)
+    return tensor if shape is None or not _fits(shape, tensor.shape) else replace(tensor, shape=shape)
+
+
+def _fits(shape: Shape, dumped: Shape | None) -> bool:
+    """Whether a shape is one of those that a dynamic one stands for."""
+    return (
+        dumped is not None
+        and len(shape) == len(dumped)
+        and all(have == wanted or wanted < 0 for have, wanted in zip(shape, dumped, strict=True))
+    )
+
+
+def _written(given: EngineLayer, dumped: EngineLayer, tensor: EngineTensor) -> Shape | None:
+    """The shape of what a layer writes, or None where it cannot be told."""
+    shape = tensor.shape
+    read = without_block_scales(given.inputs)
+    if shape is None or min(shape, default=0) >= 0 or not read:
+        return None
+    if any(source.shape is None or min(source.shape, default=0) < 0 for source in read):
+        return None
+    named = frozenset(words(given))
+    if given.role is not Role.COMPUTE and len(read) == 1 and not named & _RESIZES and _keeps(given, tensor):
+        return _same_count(shape, read[0].shape or ())
+    if given.role is Role.COMPUTE and weight(given) is None:
+        return None
+    return _same_dims(shape, read, without_block_scales(dumped.inputs))
+
+
+def _keeps(layer: EngineLayer, tensor: EngineTensor) -> bool:
+    """Whether the kernel writes as many elements as it reads: one input, one output, nothing summed or repeated."""
+    return (layer.pointwise or layer.role is Role.QDQ) and tensor in without_block_scales(layer.outputs)
+
+
+def _same_count(shape: Shape, source: Shape) -> Shape | None:
+    """One dynamic dimension takes what the others leave of the elements."""
+    static = prod(dim for dim in shape if dim >= 0)
+    if sum(dim < 0 for dim in shape) != 1 or not static or prod(source) % static:
+        return None
+    return tuple(prod(source) // static if dim < 0 else dim for dim in shape)
+
+
+def _same_dims(
+    shape: Shape, read: tuple[EngineTensor, ...], dumped: tuple[EngineTensor, ...]
+) -> Shape | None:
+    """Each dynamic dimension is that of the inputs at the same place, where all that are dynamic there agree."""
+    settled = list(shape)
+    for place, dim in enumerate(shape):
+        if dim >= 0:
+            continue
+        found = {
+            source.shape[place]
+            for source, before in zip(read, dumped, strict=True)
+            if source.shape and before.shape and len(before.shape) == len(shape) and before.shape[place] < 0
+        }
+        if len(found) != 1:
+            return None
+        settled[place] = found.pop()
+    return tuple(settled)
