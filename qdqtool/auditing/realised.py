@@ -18,8 +18,9 @@ from qdqtool.auditing.evidence import NodeEvidence
 from qdqtool.auditing.operands import Operand
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Engine, EngineLayer, EngineTensor, Role
-from qdqtool.graph.lower import FP4_DYNAMIC, MX_DEQUANTIZE
+from qdqtool.graph.lower import MX_DEQUANTIZE
 from qdqtool.graph.view import GraphView, Node
+from qdqtool.trt.ops import FP4_DYNAMIC
 
 FLOAT, UNKNOWN = "float", "unknown"
 BEFORE = " dequantized before the kernel"

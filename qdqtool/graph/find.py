@@ -10,7 +10,7 @@ from qdqtool.core.placement import Slot, SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.trt.ops import DEQUANTIZE, KEEPS_AXES, QDQ, QUANTIZE, computes_integers
+from qdqtool.trt.ops import DEQUANTIZE, DYNAMIC_TYPES, KEEPS_AXES, QDQ, QUANTIZE, computes_integers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -75,6 +75,10 @@ def _integer_type(last: Node, quantize: Node | None, view: GraphView) -> DType:
     if len(last.inputs) > 2 and last.inputs[2]:
         return view.info(last.inputs[2]).dtype
     between = quantize.outputs[0] if quantize else last.inputs[0]
+    maker = view.producer(between)
+    if maker is not None and maker.op in DYNAMIC_TYPES:
+        # Shape inference knows nothing of TensorRT's own operators.
+        return DYNAMIC_TYPES[maker.op][maker.outputs.index(between)]
     return view.info(between).dtype
 
 

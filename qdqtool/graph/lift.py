@@ -21,16 +21,14 @@ from qdqtool.graph.encode import STORED_AS, decode, effective
 from qdqtool.graph.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.lower import (
     FLOAT_TYPES,
-    FP4_DYNAMIC,
     MX_DEQUANTIZE,
-    MX_DYNAMIC,
     TRT_DOMAIN,
     stored_exactly,
 )
 from qdqtool.graph.model import Model
 from qdqtool.graph.quantized import Quantization, QuantizedGraph
 from qdqtool.graph.view import Node
-from qdqtool.trt.ops import computes_integers
+from qdqtool.trt.ops import FP4_DYNAMIC, MX_DYNAMIC, computes_integers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -29,14 +29,13 @@ from qdqtool.graph.encode import STORED_AS, effective, encode
 from qdqtool.graph.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.model import Model
 from qdqtool.graph.quantized import Quantization, QuantizedGraph
+from qdqtool.trt.ops import FP4_DYNAMIC, MX_DYNAMIC
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 TRT_DOMAIN: Final = "trt"
 """The domain of operators that TensorRT's ONNX parser adds."""
-FP4_DYNAMIC: Final = "TRT_FP4DynamicQuantize"
-MX_DYNAMIC: Final = "TRT_MXFP8DynamicQuantize"
 MX_DEQUANTIZE: Final = "TRT_MXFP8DequantizeLinear"
 FLOAT_TYPES: Final = {
     DType.FLOAT32: np.dtype(np.float32),

@@ -14,6 +14,7 @@ from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.ops import (
     KEEPS_AXES,
     PRODUCTS,
+    QDQ,
     carried_inputs,
     carried_outputs,
     holds_dequantize_back,
@@ -26,7 +27,7 @@ class Flow:
     def __init__(self, model: Model) -> None:
         self._model = model
         self.view = model.view
-        self.pairs = find(model)
+        self.pairs = tuple(pair for pair in find(model) if not _makes_scales(model.view, pair))
 
     @cached_property
     def plain(self) -> GraphView:
@@ -120,6 +121,13 @@ class Flow:
             )
             return first if same else None
         return found.get(node.inputs[0]) if carried_inputs(self.view, node) else None
+
+
+def _makes_scales(view: GraphView, pair: QdqPair) -> bool:
+    """Whether a pair only makes scales of another one, as formats with two levels of scales are written."""
+    last = view.by_name[pair.dequantize or pair.quantize or ""]
+    uses = view.uses(last.outputs[0])
+    return bool(uses) and all(use.node.op in QDQ and use.index == 1 for use in uses)
 
 
 def is_int8(pair: QdqPair | None) -> bool:

@@ -9,7 +9,8 @@ and costs kernels.
 
 Evidence: RTX 1.7.1: weights bare leaves a fake-quantize kernel (chain_noweight), activation bare adds a kernel that
 dequantizes the weights in every inference (chain_noact; folded for MatMul, matmul_w_only), one of two activations
-gives `CastMulFc`, a dequantize inside a float product (matmul_one_q, matmul_a_only).
+gives `CastMulFc`, a dequantize inside a float product (matmul_one_q, matmul_a_only). A matrix product whose weights
+alone are INT8 is what `place.format=int8-weights` asks for: fewer bytes, and float arithmetic.
 """
 
 from __future__ import annotations
@@ -28,33 +29,33 @@ from qdqtool.graph.normalize.weights import requantized
 from qdqtool.matching.flow import Flow, is_int8
 from qdqtool.matching.operands import State, both
 from qdqtool.matching.rule import Rule, Violation
-from qdqtool.trt.ops import weight_axis
+from qdqtool.trt.ops import MATRIX_PRODUCTS, weight_axis
+
+WEIGHTS_ALONE = "place.format=int8-weights"
+"""The setting that asks for just that."""
 
 
 def check(flow: Flow, target: Target) -> Iterator[Violation]:
     """Products with one INT8 factor and one without any Q/DQ."""
     for node in flow.products():
         for ready, bare in (pair := both(flow, node, target), pair[::-1]):
-            if bare.state is not State.BARE or not is_int8(ready.pair):
+            if bare.state is not State.BARE or ready.pair is None or not is_int8(ready.pair):
                 continue
+            weight = ready.pair.kind is SlotKind.WEIGHT
             constant = flow.view.is_constant(node.inputs[bare.index])
             what = "its weights have" if constant else f"its input {bare.index} has"
-            weight = ready.pair is not None and ready.pair.kind is SlotKind.WEIGHT
+            folded = node.op in MATRIX_PRODUCTS
+            fix = f"put Q/DQ on {node.inputs[bare.index]}, or take it off the other input; " + (
+                "`qdqtool repair` does the first"
+                if constant
+                else "`qdqtool repair --samples DATA` does the first"
+            )
             yield Violation(
                 node=node.name,
                 reason=f"{what} no Q/DQ, the other factor has",
                 effect=f"{node.op} runs in float"
-                + (
-                    " and its weights are dequantized in every inference"
-                    if weight and node.op != "MatMul"
-                    else ""
-                ),
-                fix=f"put Q/DQ on {node.inputs[bare.index]}, or take it off the other input; "
-                + (
-                    "`qdqtool repair` does the first"
-                    if constant
-                    else "`qdqtool repair --samples DATA` does the first"
-                ),
+                + (" and its weights are dequantized in every inference" if weight and not folded else ""),
+                fix=f"nothing to do where {WEIGHTS_ALONE} is meant; else {fix}" if weight and folded else fix,
             )
 
 

@@ -30,9 +30,12 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
     for node in flow.products():
         if node.op == "ConvTranspose":
             continue
-        for factor in both(flow, node, target):
+        factors = both(flow, node, target)
+        if any(factor.state is not State.READY for factor in factors):
+            continue
+        for factor in factors:
             pair = factor.pair
-            if factor.state is not State.READY or pair is None or pair.kind is not SlotKind.WEIGHT:
+            if pair is None or pair.kind is not SlotKind.WEIGHT:
                 continue
             tensor = flow.plain.by_name[node.name].inputs[factor.index]
             axis = specs[tensor].axis if tensor in specs else None

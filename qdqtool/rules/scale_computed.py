@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.target import Target
@@ -28,7 +29,8 @@ _FLOAT = "it is not fused: the layer behind it runs in float"
 def check(flow: Flow, target: Target) -> Iterator[Violation]:
     """Pairs without a constant scale."""
     for pair in flow.pairs:
-        if pair.scale_shape is None and not _is_dynamic(flow, pair):
+        # FP4 has two levels of scales: the first is made of the second, as TensorRT wants it.
+        if pair.scale_shape is None and pair.dtype is not DType.FLOAT4 and not _is_dynamic(flow, pair):
             effect = _effect(flow, pair, target)
             yield Violation(
                 node=pair.quantize or pair.dequantize or "",

@@ -24,6 +24,10 @@ QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 QDQ = frozenset({QUANTIZE, DEQUANTIZE})
 STANDARD_DOMAINS = frozenset({"", "ai.onnx"})
 
+FP4_DYNAMIC, MX_DYNAMIC = "TRT_FP4DynamicQuantize", "TRT_MXFP8DynamicQuantize"
+DYNAMIC_TYPES = {FP4_DYNAMIC: (DType.FLOAT4, DType.FLOAT8), MX_DYNAMIC: (DType.FLOAT8, DType.UINT8)}
+"""TensorRT's own operators that quantize in blocks: the types of their values and of their scales."""
+
 # --- what computes ---------------------------------------------------------------------------------------------------
 
 CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})

@@ -15,6 +15,7 @@ from qdqtool.graph.prepare import prepare
 from qdqtool.placement.decide import decide
 from qdqtool.placement.lint import lint
 from qdqtool.placement.repair import repair
+from qdqtool.rules.half_quantized import WEIGHTS_ALONE
 from tests import models
 from tests.placement.building import quantized, table
 from tests.placement.zoo import FLOAT, downsampling_block
@@ -27,6 +28,24 @@ def test_what_placement_makes_lint_accepts_and_repair_leaves_alone(name, target)
     assert lint(model, Target.parse(target)).findings == ()
     for asked in (None, Target.parse(target)):
         assert repair(model, asked)[1] == ()
+
+
+@pytest.mark.parametrize(
+    ("format_", "target", "sm"),
+    [
+        ("fp8", "10", "89"),
+        ("fp8", "rtx", "89"),
+        ("nvfp4", "rtx", "120"),
+        ("int8-weights", "8", "80"),
+        ("int4-weights", "11", "80"),
+    ],
+)
+@pytest.mark.parametrize("name", ["attention", "residual_cnn", "gemms"])
+def test_the_law_holds_for_every_number_format(name, format_, target, sm) -> None:
+    model, _ = quantized(FLOAT[name](), target=target, format=format_, sm=(sm,))
+    findings = lint(model, Target.parse(target, (sm,))).findings
+    assert [finding for finding in findings if WEIGHTS_ALONE not in finding.fix] == []
+    assert repair(model)[1] == ()
 
 
 @pytest.mark.parametrize("target", FAMILIES)

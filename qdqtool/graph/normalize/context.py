@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 Repair = Callable[["RepairContext"], Iterator[Change]]
 """Changes what lies on the bench and tells each change; telling none means that nothing was touched."""
 
+_KINDS = frozenset({DType.INT8, DType.UINT8, DType.INT16, DType.INT32})
 _INTEGERS = frozenset(np.dtype(kind) for kind in (np.int8, np.uint8, np.int16, np.uint16, np.int32))
 
 
@@ -48,7 +49,9 @@ class RepairContext:
         self.pairs = tuple(pair for pair in find(model) if self._is_plain(pair))
 
     def _is_plain(self, pair: QdqPair) -> bool:
-        return self.integers(pair) in _INTEGERS and len(pair.scale_shape or ()) <= 1
+        # A Q without a zero point states no type of its own: without this, FP8 scales of FP4 blocks pass for uint8.
+        narrow = pair.dtype.bits is not None and pair.dtype not in _KINDS
+        return not narrow and self.integers(pair) in _INTEGERS and len(pair.scale_shape or ()) <= 1
 
     @cached_property
     def pinned(self) -> frozenset[str]:
