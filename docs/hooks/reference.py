@@ -112,7 +112,10 @@ def codes() -> list[str]:
     """Codes of what is found before a build and after it."""
     from qdqtool.plugins import Registry
 
-    shelves = [Registry(package=name) for name in ("qdqtool.rules", "qdqtool.auditing.checks")]
+    shelves = [
+        Registry(package=name)
+        for name in ("qdqtool.rules", "qdqtool.auditing.checks", "qdqtool.datachecks.checks")
+    ]
     return sorted({shelf.load(name).code for shelf in shelves for name in shelf.names()})
 
 

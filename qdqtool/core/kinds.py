@@ -9,6 +9,7 @@ from qdqtool.core.buildlog import BuildLog
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.comparison import Comparison
 from qdqtool.core.conversion import Conversion
+from qdqtool.core.datacheck import DataReport
 from qdqtool.core.difference import EngineDiffs
 from qdqtool.core.engine import Engine
 from qdqtool.core.explore import EngineView
@@ -40,6 +41,7 @@ ENGINE_VIEW = Artefact(kind="engine-view", schema=1, type=EngineView)
 NOOP = Artefact(kind="noop", schema=1, type=NoOpReport)
 AUDIT = Artefact(kind="audit", schema=1, type=Audit)
 ACCURACY = Artefact(kind="accuracy", schema=1, type=Comparison)
+DATA = Artefact(kind="data", schema=1, type=DataReport)
 PREDICTION = Artefact(kind="prediction", schema=1, type=Prediction)
 LINT = Artefact(kind="lint", schema=1, type=LintReport)
 SENSITIVITY = Artefact(kind="sensitivity", schema=1, type=Sensitivity)

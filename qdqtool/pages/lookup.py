@@ -12,6 +12,7 @@ REGISTRIES = (
     "calibrators.methods",
     "qdqtool.rules",
     "qdqtool.auditing.checks",
+    "qdqtool.datachecks.checks",
     "qdqtool.accuracy.metrics",
     "qdqtool.backends.builders",
     "qdqtool.buildlog.patterns",
@@ -19,7 +20,7 @@ REGISTRIES = (
     "qdqtool.cli.commands",
 )
 """Packages of plug-ins in the order in which a name is looked up."""
-_CODED = ("qdqtool.rules", "qdqtool.auditing.checks")
+_CODED = ("qdqtool.rules", "qdqtool.auditing.checks", "qdqtool.datachecks.checks")
 """Those whose plug-ins have a code."""
 _CODE = re.compile(r"[A-Z]{3}[0-9]{3}")
 

@@ -40,6 +40,7 @@ def read_material(run: Path) -> Material:
         histograms=load_histograms(histograms).tensors if histograms.is_file() else {},
         audit=_read(run / "findings.json", kinds.AUDIT),
         comparison=_read(run / "accuracy.json", kinds.ACCURACY),
+        data=_read(run / "data.json", kinds.DATA),
         sensitivity=_read(run / "sensitivity.json", kinds.SENSITIVITY),
         sections=collected(run),
         notes=(

@@ -71,6 +71,10 @@ def _evaluation(work: RunContext) -> Mapping[str, str]:
     return {**_built(work), "samples": work.evaluation.digest, "onnxruntime": version("onnxruntime")}
 
 
+def _checked(work: RunContext) -> Mapping[str, str]:
+    return {**_samples(work), "evaluation": work.evaluation.digest, "recipe": work.recipe.name}
+
+
 LINE = (
     Step(
         name="prepare",
@@ -156,6 +160,14 @@ LINE = (
         outside=_evaluation,
     ),
     Step(
+        name="data",
+        act=steps.data,
+        reads=("model.prepared.onnx", "placement.json", "accuracy.json"),
+        writes=("data.json",),
+        obeys=("audit", "compare", "samples"),
+        outside=_checked,
+    ),
+    Step(
         name="report",
         act=steps.report,
         reads=(
@@ -169,6 +181,7 @@ LINE = (
             "layers.json",
             "findings.json",
             "accuracy.json",
+            "data.json",
         ),
         writes=("report.json", "report.html"),
     ),

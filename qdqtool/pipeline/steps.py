@@ -24,6 +24,7 @@ from qdqtool.core.kinds import (
     AUDIT,
     BUILD,
     CALIBRATION,
+    DATA,
     ENGINE,
     INSERTION,
     LOG,
@@ -46,6 +47,7 @@ from qdqtool.pipeline.bias import correct_biases
 from qdqtool.pipeline.channels import lost_channels
 from qdqtool.pipeline.comparing import noise_inside
 from qdqtool.pipeline.context import RunContext
+from qdqtool.pipeline.datacheck import DataMaterial, data_report
 from qdqtool.pipeline.dynamic_range import reach_for
 from qdqtool.pipeline.events import write_events
 from qdqtool.pipeline.report import read_material
@@ -210,6 +212,24 @@ def compare(work: RunContext) -> Measured:
     inside = noise_inside(models, work.evaluation, work.recipe.compare)
     ACCURACY.write(work.path("accuracy.json"), replace(comparison, tensors=inside))
     return {"samples": float(comparison.samples)}
+
+
+def data(work: RunContext) -> Measured:
+    """Judge the samples, the labels and the recipe, and what was lost."""
+    judge_data(work, PLACEMENT.read(work.path("placement.json")))
+    return {}
+
+
+def judge_data(work: RunContext, placement: Placement | None) -> None:
+    """Write data.json; without a placement the ranges came with the model."""
+    material = DataMaterial(
+        calibration=work.samples,
+        evaluation=work.evaluation,
+        comparison=ACCURACY.read(work.path("accuracy.json")),
+        recipe=work.recipe,
+    )
+    models = (work.model("model.prepared.onnx"), work.model(built_model(work)))
+    DATA.write(work.path("data.json"), data_report(models, placement, material))
 
 
 def report(work: RunContext) -> Measured:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from qdqtool.graph.find import quantized_ops
 from qdqtool.graph.load import load
+from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.ops import BOXES, PRODUCTS, RECURRENT, SPECTRAL, UPSCALING
 
@@ -60,8 +61,8 @@ def suggest(path: Path) -> str:
     """
     model = load(path)
     view = model.view
-    look = _Look(view=view, counts=Counter(node.op for node in view.nodes), quantized=quantized_ops(model))
-    name, reason = next((name, why) for name, test in _FAMILIES if (why := test(look)))
+    look = _look(model)
+    name, reason = _family(look)
     weighted = ", ".join(
         f"{look.counts[op]} {op}" for op in (*sorted(PRODUCTS), *sorted(RECURRENT)) if look.counts[op]
     )
@@ -79,6 +80,25 @@ def suggest(path: Path) -> str:
         *_build(view),
     ]
     return "\n".join(lines) + "\n"
+
+
+def fitting(model: Model) -> tuple[str, str]:
+    """The shipped recipe that is made for networks like this one, and why."""
+    return _family(_look(model))
+
+
+def families() -> frozenset[str]:
+    """The recipes that `fitting` chooses among."""
+    return frozenset(name for name, _ in _FAMILIES)
+
+
+def _look(model: Model) -> _Look:
+    counts = Counter(node.op for node in model.view.nodes)
+    return _Look(view=model.view, counts=counts, quantized=quantized_ops(model))
+
+
+def _family(look: _Look) -> tuple[str, str]:
+    return next((name, why) for name, test in _FAMILIES if (why := test(look)))
 
 
 def _samples(view: GraphView) -> list[str]:

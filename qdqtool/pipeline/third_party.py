@@ -116,6 +116,12 @@ def audit(work: RunContext) -> Measured:
     return {}
 
 
+def data(work: RunContext) -> Measured:
+    """Judge the samples and the labels, and what was lost; the ranges came with the model."""
+    steps.judge_data(work, None)
+    return {}
+
+
 def report(work: RunContext) -> Measured:
     """Put everything together for a person and for scripts."""
     built = BUILD.read(work.path("build.json"))
@@ -197,6 +203,14 @@ QDQ_LINE = (
     ),
     _BY_NAME["compare"],
     Step(
+        name="data",
+        act=data,
+        reads=("model.prepared.onnx", "accuracy.json"),
+        writes=("data.json",),
+        obeys=("audit", "compare", "samples"),
+        outside=_samples,
+    ),
+    Step(
         name="report",
         act=report,
         reads=(
@@ -207,6 +221,7 @@ QDQ_LINE = (
             "layers.json",
             "findings.json",
             "accuracy.json",
+            "data.json",
         ),
         writes=("report.json", "report.html"),
     ),

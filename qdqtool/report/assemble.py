@@ -13,6 +13,7 @@ from qdqtool.core.build import BuildResult
 from qdqtool.core.buildlog import BuildLog
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.comparison import Comparison
+from qdqtool.core.datacheck import DataReport
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Engine, Role
 from qdqtool.core.explore import EngineView
@@ -20,6 +21,7 @@ from qdqtool.core.findings import Finding, NodeVerdict, Severity, Verdict
 from qdqtool.core.placement import Placement
 from qdqtool.core.report import AccuracySummary, Fallback, Report, Summary
 from qdqtool.core.sensitivity import Sensitivity
+from qdqtool.report.judgement import judge
 from qdqtool.report.layers import layer_rows
 from qdqtool.report.ranges import range_rows
 
@@ -29,6 +31,10 @@ _BUILDERS = {"rtx": "TensorRT for RTX", "trt": "TensorRT", "trtexec": "trtexec"}
 _PROXY = (
     "The engine was built by TensorRT for RTX, which stands in for classic TensorRT: its data types are real, its "
     "kernels are finished on the device, and it has no timings."
+)
+_ON_CPU = (
+    "Accuracy was computed by onnxruntime on the CPU from the Q/DQ model, and not by the engine, whose kernels fuse and "
+    "round differently; `qdqtool compare` runs engines where a GPU is."
 )
 _RANDOM = "The samples were random: ranges and accuracy mean nothing."
 
@@ -44,6 +50,7 @@ class Material:
         view: what the layers of `engine` cost, and how long they take where they were profiled.
         sensitivity: what each node costs in accuracy.
         sections: what sections of other distributions collected in the run folder.
+        data: what was found out about samples, labels and recipe.
         notes: what the steps want a person to know.
     """
 
@@ -59,6 +66,7 @@ class Material:
     view: EngineView | None = None
     sensitivity: Sensitivity | None = None
     sections: Mapping[str, Any] = field(default_factory=dict)
+    data: DataReport | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -71,7 +79,7 @@ def assemble(material: Material) -> Report:
         summary=_summary(material),
         fallbacks=tuple(_fallback(verdict) for verdict in verdicts if not runs_int8(verdict)),
         verdicts=verdicts,
-        findings=tuple(sorted(audit.findings, key=_urgency)) if audit else (),
+        findings=_findings(material),
         comparison=material.comparison,
         ranges=range_rows(material.table, material.placement, material.histograms) if material.table else (),
         layers=layer_rows(material.engine, material.view, log) if material.engine else (),
@@ -81,6 +89,15 @@ def assemble(material: Material) -> Report:
         sensitivity=material.sensitivity,
         sections=dict(material.sections),
     )
+
+
+def _findings(material: Material) -> tuple[Finding, ...]:
+    """What the audit and the data checks found, the most urgent first."""
+    found = (
+        *(material.audit.findings if material.audit else ()),
+        *(material.data.findings if material.data else ()),
+    )
+    return tuple(sorted(found, key=_urgency))
 
 
 def runs_int8(verdict: NodeVerdict) -> bool:
@@ -93,7 +110,9 @@ def _summary(material: Material) -> Summary:
     counts = audit.counts if audit else _counted(material.engine) if material.engine else None
     verdicts = audit.verdicts if audit and (audit.verdicts or material.placement) else None
     has_tensors = material.engine is None or any(la.inputs or la.outputs for la in material.engine.layers)
-    found = Counter(finding.severity for finding in audit.findings) if audit else Counter()
+    findings = _findings(material)
+    found = Counter(finding.severity for finding in findings)
+    judged = judge(findings, verdicts or ()) if material.data else ("", ())
     return Summary(
         model=material.model_name,
         builder=_builder(build) if build else "",
@@ -111,6 +130,8 @@ def _summary(material: Material) -> Summary:
         engine_bytes=build.engine_bytes if build else None,
         findings={severity.value: found[severity] for severity in Severity},
         accuracy=headline(material.comparison) if material.comparison else None,
+        verdict=judged[0],
+        reasons=judged[1],
     )
 
 
@@ -198,6 +219,7 @@ def _notes(material: Material) -> tuple[str, ...]:
         *(material.engine.notes if material.engine else ()),
         *(material.view.notes if material.view else ()),
         *(material.audit.notes if material.audit else ()),
+        *((_ON_CPU,) if material.comparison and material.build else ()),
         *(material.comparison.notes if material.comparison else ()),
     ]
     return tuple(dict.fromkeys(said))

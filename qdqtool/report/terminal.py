@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 8
 """Entries of a list that are shown; the rest is counted."""
+_COLOURS = {"good": "bold green", "doubtful": "bold yellow", "bad": "bold red"}
 Measured = Mapping[str, Mapping[str, float]]
 """What each step cost here: `seconds`, and `peak_mib` where it is known."""
 
@@ -25,6 +26,8 @@ Measured = Mapping[str, Mapping[str, float]]
 def render(report: Report, console: Console, measured: Measured | None = None) -> None:
     """Print the summary; names are printed as they are, never as markup."""
     summary = report.summary
+    for line in words.judgement(summary):
+        _say(console, line, style=_COLOURS[summary.verdict])
     _say(console, words.verdict(summary), style="bold")
     _say(console, " -> ".join(part for part in (summary.model, summary.builder) if part))
     _say(console, "")

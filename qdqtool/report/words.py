@@ -23,6 +23,22 @@ _METRICS = {
 }
 
 
+_REASONS = 4
+"""Reasons of a verdict that are printed with it; all stand under the findings."""
+
+
+def judgement(summary: Summary) -> tuple[str, ...]:
+    """The verdict with its first reasons, one line each; () where the data was not looked at."""
+    if not summary.verdict:
+        return ()
+    more = len(summary.reasons) - _REASONS
+    return (
+        f"Verdict: {summary.verdict}",
+        *(f"  {reason}" for reason in summary.reasons[:_REASONS]),
+        *((f"  and {more} more reasons",) if more > 0 else ()),
+    )
+
+
 def verdict(summary: Summary) -> str:
     """The one sentence to read: how much of the network runs INT8."""
     if summary.nodes_total is None or summary.nodes_int8 is None:

@@ -14,6 +14,7 @@ SHELVES = (
     "qdqtool.rules",
     "qdqtool.buildlog.patterns",
     "qdqtool.auditing.checks",
+    "qdqtool.datachecks.checks",
     "qdqtool.accuracy.metrics",
     "qdqtool.report.sections",
     "qdqtool.cli.commands",

@@ -1,0 +1,28 @@
+"""What was found out about samples, labels and recipe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qdqtool.core.findings import Finding
+from qdqtool.core.showing import Shown
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class DataReport(Shown):
+    """Findings about the data, and the figures behind them.
+
+    Attributes:
+        findings: the most severe first; codes DATnnn.
+        calibration: how many calibration samples there are.
+        evaluation: how many evaluation samples; None where the calibration samples were used.
+        spread: relative difference of the ranges of two halves of the calibration samples, for the median tensor; None
+            where there was nothing to split.
+        spread_samples: how many samples were split for that.
+    """
+
+    findings: tuple[Finding, ...]
+    calibration: int
+    evaluation: int | None
+    spread: float | None
+    spread_samples: int

@@ -1,0 +1,35 @@
+"""The float model guesses: its accuracy is no better than chance.
+
+Then either the labels do not belong to the samples, or the samples are not what the model was trained on. No figure
+about quantization means anything until that is put right: "0.0 % -> 0.0 %, within noise" is not a success.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.core.findings import Severity
+from qdqtool.datachecks.evidence import DataCheck, DataEvidence, Doubt
+
+_FEWEST = 10
+"""Samples below which luck decides."""
+
+
+def find(evidence: DataEvidence) -> Iterator[Doubt]:
+    """One doubt at most."""
+    seen = evidence.predictions
+    if seen is None or len(seen.truth) < _FEWEST or seen.classes < 2:
+        return
+    count, chance = len(seen.truth), 1 / seen.classes
+    limit = count * chance + 2 * (count * chance * (1 - chance)) ** 0.5
+    if seen.hits > limit:
+        return
+    yield Doubt(
+        subject="labels",
+        reason=f"the float model is right on {seen.hits} of {count} samples, which guessing among {seen.classes} classes "
+        "would reach",
+        fix="check that labels and samples are in the same order, and that samples are prepared as in training",
+    )
+
+
+PLUGIN = DataCheck(code="DAT105", severity=Severity.ERROR, find=find)

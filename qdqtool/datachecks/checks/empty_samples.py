@@ -1,0 +1,47 @@
+"""Samples that say nothing: the same one again, or one value everywhere.
+
+A repeated sample counts twice and shows nothing new; a constant one is most often a failed read, a blank picture or
+padding. Both make a set look larger than it is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from qdqtool.core.findings import Severity
+from qdqtool.datachecks.evidence import DataCheck, DataEvidence, Doubt, SampleSet
+
+_SHARE = 0.05
+"""Of a set; natural sets hold single duplicates."""
+
+
+def find(evidence: DataEvidence) -> Iterator[Doubt]:
+    """Up to two doubts for each set."""
+    if not evidence.meaningful:
+        return
+    yield from _of("calibration", evidence.calibration)
+    if evidence.evaluation is not None:
+        yield from _of("evaluation", evidence.evaluation)
+
+
+def _of(name: str, samples: SampleSet) -> Iterator[Doubt]:
+    seen = len(samples.digests)
+    again = seen - len(set(samples.digests))
+    if again > _SHARE * seen:
+        most = Counter(samples.digests).most_common(1)[0][1]
+        yield Doubt(
+            subject=name,
+            reason=f"{again} of {seen} {name} samples repeat another one; one is there {most} times",
+            fix="leave repeated samples out",
+        )
+    if len(samples.constant) > _SHARE * seen:
+        yield Doubt(
+            subject=name,
+            reason=f"{len(samples.constant)} of {seen} {name} samples hold one value everywhere, first "
+            f"{samples.constant[0]!r}",
+            fix="leave blank samples out, or correct how they are read",
+        )
+
+
+PLUGIN = DataCheck(code="DAT109", severity=Severity.WARNING, find=find)

@@ -1,0 +1,70 @@
+"""Calibration and evaluation samples were prepared differently.
+
+Compared are the ranges and spreads of every float input, and for pictures of three channels also their order. Ranges
+that were chosen on 0..255 are useless for values of -1..1, and the other way round everything is clipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.core.findings import Severity
+from qdqtool.datachecks.evidence import DataCheck, DataEvidence, Doubt, InputStatistics
+
+_FACTOR = 2.5
+"""Ratio of standard deviations that natural sets of the same kind hardly reach."""
+_ERRORS = 3.0
+"""Standard errors by which the first and the last colour must differ, in opposite directions."""
+
+
+def find(evidence: DataEvidence) -> Iterator[Doubt]:
+    """One doubt for every input that differs."""
+    if evidence.evaluation is None or not evidence.meaningful:
+        return
+    others = {each.name: each for each in evidence.evaluation.inputs}
+    for mine in evidence.calibration.inputs:
+        other = others.get(mine.name)
+        reason = None if other is None else _difference(mine, other)
+        if reason is not None:
+            yield Doubt(subject=mine.name, reason=reason, fix="prepare both in the same way, as in training")
+
+
+def _difference(mine: InputStatistics, other: InputStatistics) -> str | None:
+    spread, wide = _spread(mine), _spread(other)
+    words = f"calibration {_words(mine)}, evaluation {_words(other)}"
+    small, large = sorted((spread, wide))
+    if large > 0 and small * _FACTOR < large:
+        return f"calibration and evaluation samples have different sizes: {words}"
+    distance = abs(_mean(mine) - _mean(other))
+    if distance > large > 0:
+        return f"calibration and evaluation samples lie apart: {words}"
+    if _is_reversed(mine, other):
+        return (
+            "the channels of calibration and evaluation samples seem to have opposite order (RGB and BGR): their means are "
+            f"{_listed(mine)} and {_listed(other)}"
+        )
+    return None
+
+
+def _is_reversed(mine: InputStatistics, other: InputStatistics) -> bool:
+    """Whether the first colour is clearly the stronger one in one set, and the last one in the other."""
+    return min(abs(mine.tilt), abs(other.tilt)) > _ERRORS and mine.tilt * other.tilt < 0
+
+
+def _spread(each: InputStatistics) -> float:
+    return sum(each.deviations) / len(each.deviations)
+
+
+def _mean(each: InputStatistics) -> float:
+    return sum(each.means) / len(each.means)
+
+
+def _words(each: InputStatistics) -> str:
+    return f"{each.low:.3g}..{each.high:.3g} (standard deviation {_spread(each):.3g})"
+
+
+def _listed(each: InputStatistics) -> str:
+    return ", ".join(f"{mean:.3g}" for mean in each.means)
+
+
+PLUGIN = DataCheck(code="DAT103", severity=Severity.ERROR, find=find)

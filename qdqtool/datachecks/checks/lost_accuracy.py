@@ -1,0 +1,49 @@
+"""Quantization costs more accuracy than it should.
+
+With labels the task metric decides: a loss above 1 point that is more than noise is a warning, one above 5 points an
+error. Without labels it is the signal-to-noise ratio of the first output: below 15 dB the noise is 18 % of the signal, below
+8 dB 40 %. Named are the nodes at whose outputs most is lost, and what keeping them float was measured to bring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.core.findings import Severity
+from qdqtool.datachecks.evidence import Cure, DataCheck, DataEvidence, Doubt
+from qdqtool.datachecks.loss import loss
+
+
+def find(evidence: DataEvidence) -> Iterator[Doubt]:
+    """One doubt at most."""
+    if evidence.comparison is None or not evidence.comparison.meaningful:
+        return
+    severity, reason = loss(evidence.comparison)
+    if severity is None:
+        return
+    cure = evidence.cure
+    yield Doubt(
+        subject=evidence.comparison.outputs[0].output if evidence.comparison.outputs else "accuracy",
+        reason=f"{reason}{_where(cure)}",
+        fix=_fix(cure),
+        severity=severity,
+    )
+
+
+def _where(cure: Cure | None) -> str:
+    return f"; most is lost at {', '.join(cure.nodes)}" if cure and cure.nodes else ""
+
+
+def _fix(cure: Cure | None) -> str:
+    if cure is None or not cure.nodes:
+        return "`qdqtool sensitivity` finds the nodes that cost most; other calibrators and recipes may do better"
+    excluded = f"--set 'place.exclude=[{','.join(cure.nodes)}]'"
+    if cure.after_db is None or cure.before_db is None:
+        return f"keep them float: {excluded}"
+    measured = f"{cure.before_db:.1f} -> {cure.after_db:.1f} dB on {cure.samples} samples (measured)"
+    if cure.after_db < cure.before_db + 1:
+        return f"keeping them float brings little, {measured}: `qdqtool sensitivity` looks at all nodes, `qdqtool sweep` at other calibrators"
+    return f"keep them float: {excluded}, {measured}"
+
+
+PLUGIN = DataCheck(code="DAT107", severity=Severity.WARNING, find=find)

@@ -1,0 +1,25 @@
+"""The samples were random numbers: ranges and accuracy mean nothing.
+
+Random samples show whether a model can be quantized and built. What its ranges should be, and what quantization costs,
+only samples like those in use can tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.core.findings import Severity
+from qdqtool.datachecks.evidence import DataCheck, DataEvidence, Doubt
+
+
+def find(evidence: DataEvidence) -> Iterator[Doubt]:
+    """One doubt at most."""
+    if not evidence.meaningful:
+        yield Doubt(
+            subject="calibration",
+            reason="the samples were random: ranges and accuracy mean nothing",
+            fix="calibrate on samples like those that the engine will see",
+        )
+
+
+PLUGIN = DataCheck(code="DAT111", severity=Severity.WARNING, find=find)

@@ -1,0 +1,27 @@
+"""Another shipped recipe is made for networks of this kind.
+
+The recipes differ in what such networks need: bias correction for depthwise convolutions, other calibrators for
+transformers, float heads for detectors. `qdqtool recipe new MODEL` writes the fitting one with its reasons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.core.findings import Severity
+from qdqtool.datachecks.evidence import DataCheck, DataEvidence, Doubt
+
+
+def find(evidence: DataEvidence) -> Iterator[Doubt]:
+    """One doubt at most."""
+    if evidence.fitting is None or evidence.fitting[0] == evidence.recipe:
+        return
+    name, why = evidence.fitting
+    yield Doubt(
+        subject="recipe",
+        reason=f"{evidence.recipe} is not the recipe for this network: {name} is, because {why}",
+        fix=f"--recipe {name}, or `qdqtool recipe new MODEL`",
+    )
+
+
+PLUGIN = DataCheck(code="DAT108", severity=Severity.WARNING, find=find)

@@ -1,0 +1,43 @@
+"""Accuracy was measured on samples that the ranges were chosen on.
+
+Ranges fit the samples they were calibrated on best, so that the loss on those samples is too small an estimate; even
+"quantized is better than float" can come of it. Samples are compared by the digest of their values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qdqtool.core.findings import Severity
+from qdqtool.datachecks.evidence import DataCheck, DataEvidence, Doubt
+
+_FIX = "keep the two apart: eval_samples of their own, or slices such as x.npz[:200] and x.npz[200:]"
+
+
+def find(evidence: DataEvidence) -> Iterator[Doubt]:
+    """One doubt at most; none where nothing was compared."""
+    if evidence.comparison is None or not (evidence.meaningful and evidence.calibrated):
+        return
+    if evidence.evaluation is None:
+        yield Doubt(
+            subject="evaluation",
+            reason="accuracy was measured on the calibration samples themselves",
+            fix=_FIX,
+        )
+        return
+    known = set(evidence.calibration.digests)
+    shared = [
+        name
+        for name, digest in zip(evidence.evaluation.names, evidence.evaluation.digests, strict=True)
+        if digest in known
+    ]
+    if shared:
+        yield Doubt(
+            subject="evaluation",
+            reason=f"{len(shared)} of {len(evidence.evaluation.names)} evaluation samples are calibration samples too, "
+            f"first {shared[0]!r}",
+            fix=_FIX,
+        )
+
+
+PLUGIN = DataCheck(code="DAT102", severity=Severity.WARNING, find=find)

@@ -1,0 +1,164 @@
+"""What was measured of samples, labels and models, for the checks to judge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from qdqtool.core.comparison import Comparison
+from qdqtool.core.findings import Severity
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InputStatistics:
+    """Values of one float input over a set of samples.
+
+    Attributes:
+        name: the input.
+        low: smallest value.
+        high: largest value.
+        means: one per channel; a single one where there are no channels.
+        deviations: standard deviation per channel, over pixels and samples.
+        tilt: mean of the first channel minus that of the last, in standard errors from sample to sample; 0 without
+            three channels. Its sign tells RGB from BGR.
+    """
+
+    name: str
+    low: float
+    high: float
+    means: tuple[float, ...]
+    deviations: tuple[float, ...]
+    tilt: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SampleSet:
+    """A set of samples.
+
+    Attributes:
+        count: how many there are.
+        digests: SHA-256 of the values of each sample that was looked at, in order.
+        names: their names.
+        constant: names of samples in which every value of a float input is the same.
+        inputs: statistics of each float input.
+        skipped: samples that were left out because they held NaN or Inf.
+    """
+
+    count: int
+    digests: tuple[str, ...]
+    names: tuple[str, ...]
+    constant: tuple[str, ...]
+    inputs: tuple[InputStatistics, ...]
+    skipped: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spread:
+    """How far ranges from one half of the calibration samples are from those of the other half.
+
+    Attributes:
+        samples: how many samples were split.
+        typical: median over tensors of the relative difference, averaged over random splits (0.1 is 10 %).
+        worst: the largest over tensors.
+        tensor: the tensor with the largest.
+    """
+
+    samples: int
+    typical: float
+    worst: float
+    tensor: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Predictions:
+    """Classes that the float model found on labelled samples, one per sample."""
+
+    found: tuple[int, ...]
+    truth: tuple[int, ...]
+    classes: int
+
+    @property
+    def hits(self) -> int:
+        """How often it was right."""
+        return sum(left == right for left, right in zip(self.found, self.truth, strict=True))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Variant:
+    """The float model on the same samples, prepared in another plausible way."""
+
+    name: str
+    predictions: Predictions
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cure:
+    """The nodes at whose outputs most of the signal is lost, and what keeping them float brings.
+
+    Attributes:
+        nodes: the nodes, worst first.
+        before_db: SQNR of the first output as it is, on the samples of this measurement.
+        after_db: SQNR of it with these nodes float; None where it was not measured.
+        samples: how many samples.
+    """
+
+    nodes: tuple[str, ...]
+    before_db: float | None = None
+    after_db: float | None = None
+    samples: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataEvidence:
+    """Everything that the checks may ask.
+
+    Attributes:
+        calibration: the calibration samples.
+        evaluation: the evaluation samples; None where the calibration samples were used.
+        meaningful: False when samples were random.
+        calibrated: whether ranges were chosen on the calibration samples; a Q/DQ model brings its own.
+        spread: convergence of the ranges; None where there was nothing to split.
+        predictions: the float model on labelled evaluation samples.
+        variants: the same on the first of these samples in other plausible preprocessings.
+        comparison: float against quantized model.
+        cure: where the loss arises; None where it was not looked for.
+        recipe: name of the recipe.
+        fitting: the shipped recipe made for such networks, and why; None where the recipe is none of those.
+    """
+
+    calibration: SampleSet
+    evaluation: SampleSet | None
+    meaningful: bool = True
+    calibrated: bool = True
+    spread: Spread | None = None
+    predictions: Predictions | None = None
+    variants: tuple[Variant, ...] = ()
+    comparison: Comparison | None = None
+    cure: Cure | None = None
+    recipe: str = ""
+    fitting: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Doubt:
+    """A finding before it gets the code and name of its check; `severity` overrides the check's own."""
+
+    subject: str
+    reason: str
+    fix: str
+    severity: Severity | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataCheck:
+    """A plug-in of the registry.
+
+    Attributes:
+        code: stable identifier, "DAT101".
+        severity: how much its findings matter unless one says otherwise.
+        find: what is doubtful, in a stable order.
+    """
+
+    code: str
+    severity: Severity
+    find: Callable[[DataEvidence], Iterable[Doubt]]

@@ -1,0 +1,31 @@
+"""Asks every data check."""
+
+from __future__ import annotations
+
+from qdqtool.core.findings import Finding
+from qdqtool.datachecks.evidence import DataCheck, DataEvidence
+from qdqtool.plugins import Registry
+
+CHECKS = Registry(package="qdqtool.datachecks.checks")
+
+
+def check_data(evidence: DataEvidence, ignore: tuple[str, ...] = ()) -> tuple[Finding, ...]:
+    """All findings, the most severe first; `ignore` names codes or checks that are left out."""
+    found: list[Finding] = []
+    for name in CHECKS.names():
+        check: DataCheck = CHECKS.load(name)
+        if name in ignore or check.code in ignore:
+            continue
+        found += [
+            Finding(
+                code=check.code,
+                check=name,
+                severity=doubt.severity or check.severity,
+                subject=doubt.subject,
+                reason=doubt.reason,
+                fix=doubt.fix,
+                hazard=CHECKS.manual(name).partition("\n")[0],
+            )
+            for doubt in check.find(evidence)
+        ]
+    return tuple(sorted(found, key=lambda finding: (-finding.severity.rank, finding.code)))

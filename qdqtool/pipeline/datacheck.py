@@ -1,0 +1,413 @@
+"""Measures what the data checks ask: samples, convergence of ranges, labels, preprocessings, and where signal is lost."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrators.histogram import Histogram
+from qdqtool.accuracy.compare import compare
+from qdqtool.accuracy.scores import class_scores
+from qdqtool.accuracy.task import first_row
+from qdqtool.backends.ort import open_runner
+from qdqtool.calibration.collect import Collection
+from qdqtool.calibration.histograms import merged
+from qdqtool.calibration.samples import Samples
+from qdqtool.calibration.span import Span
+from qdqtool.core.calibration import CALIBRATORS
+from qdqtool.core.comparison import Comparison
+from qdqtool.core.datacheck import DataReport
+from qdqtool.core.grids import grid_for
+from qdqtool.core.placement import Placement
+from qdqtool.core.protocols import Feeds, Runner, Sample, SampleSource
+from qdqtool.core.quant_format import INT8
+from qdqtool.core.recipe import CompareOptions, Recipe
+from qdqtool.core.tensors import TensorInfo
+from qdqtool.datachecks import (
+    DataEvidence,
+    InputStatistics,
+    Predictions,
+    SampleSet,
+    Spread,
+    Variant,
+    check_data,
+)
+from qdqtool.datachecks.evidence import Cure
+from qdqtool.datachecks.loss import is_lost, sqnr
+from qdqtool.graph.find import DEQUANTIZE, QUANTIZE
+from qdqtool.graph.model import Model
+from qdqtool.graph.save import SINGLE_FILE_LIMIT, serialize, weight_bytes
+from qdqtool.graph.unquantize import unquantize
+from qdqtool.pipeline.suggest import families, fitting
+
+LOOKED_AT: Final = 2048
+"""Samples of a set whose values are compared with others; reading pictures is what takes long."""
+SPLIT: Final = 64
+"""Calibration samples that are split into halves; ranges that agree there have converged."""
+_GROUPS, _SPLITS = 8, 16
+SCORED: Final = 256
+"""Labelled samples that the float model is asked about."""
+TRIED: Final = 64
+"""Samples on which other preprocessings are tried."""
+CURED: Final = 8
+"""Samples on which the cure is measured."""
+_WORST = 3
+_QDQ = frozenset({QUANTIZE, DEQUANTIZE})
+_IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+Floats = NDArray[np.float32]
+Transform = Callable[[Floats], Floats]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataMaterial:
+    """What a run was made of.
+
+    Attributes:
+        calibration: the calibration samples.
+        evaluation: the evaluation samples; the same source where there are no others.
+        comparison: float against quantized model.
+        recipe: the method.
+    """
+
+    calibration: SampleSource
+    evaluation: SampleSource
+    comparison: Comparison
+    recipe: Recipe
+
+
+def data_report(
+    models: tuple[Model, Model], placement: Placement | None, material: DataMaterial
+) -> DataReport:
+    """Findings about samples, labels and recipe of a run with this float and this Q/DQ model.
+
+    Without a placement the model brought its ranges, and the samples only show how good they are.
+    """
+    evidence = gather(models, placement, material)
+    evaluation = evidence.evaluation
+    return DataReport(
+        findings=check_data(evidence, material.recipe.audit.ignore),
+        calibration=evidence.calibration.count,
+        evaluation=None if evaluation is None else evaluation.count,
+        spread=None if evidence.spread is None else round(evidence.spread.typical, 4),
+        spread_samples=0 if evidence.spread is None else evidence.spread.samples,
+    )
+
+
+def gather(models: tuple[Model, Model], placement: Placement | None, material: DataMaterial) -> DataEvidence:
+    """Everything that the checks may ask, as far as it can be measured."""
+    calibration, evaluation, recipe = material.calibration, material.evaluation, material.recipe
+    evidence = DataEvidence(
+        calibration=sample_set(calibration),
+        evaluation=sample_set(evaluation) if _are_others(calibration, evaluation) else None,
+        meaningful=calibration.meaningful and evaluation.meaningful,
+        comparison=material.comparison,
+        calibrated=placement is not None,
+        recipe=recipe.name,
+        fitting=fitting(models[0]) if placement is not None and recipe.name in families() else None,
+    )
+    if not evidence.meaningful:
+        return evidence
+    runner = open_runner(_source(models[0]), description="float model", crowded=True)
+    output = recipe.compare.output
+    seen = evidence.evaluation or evidence.calibration
+    is_scored = recipe.compare.task == "classify"
+    return replace(
+        evidence,
+        spread=None if placement is None else spread(models[0], placement, calibration),
+        predictions=predictions(runner, evaluation, output, SCORED) if is_scored else None,
+        variants=variants(runner, evaluation, seen, output) if is_scored else (),
+        cure=cure(models, material.comparison, evaluation, recipe.compare)
+        if is_lost(material.comparison)
+        else None,
+    )
+
+
+def _are_others(calibration: SampleSource, evaluation: SampleSource) -> bool:
+    """Whether the two sets are different ones, and not the same with labels or a limit of its own."""
+    return calibration.description != evaluation.description or calibration.digest != evaluation.digest
+
+
+def _source(model: Model) -> bytes | Path:
+    """What onnxruntime opens: large models from their file."""
+    return serialize(model) if weight_bytes(model) < SINGLE_FILE_LIMIT else model.path
+
+
+def sample_set(samples: SampleSource) -> SampleSet:
+    """Digests, constant samples and statistics of the first samples."""
+    digests: list[str] = []
+    names: list[str] = []
+    constant: list[str] = []
+    sums: dict[str, _Moments] = {}
+    for sample in islice(iter(samples), LOOKED_AT):
+        floats = {
+            name: array for name, array in sample.feeds.items() if array.dtype.kind == "f" and array.size
+        }
+        digests.append(_digest(sample.feeds))
+        names.append(sample.name)
+        if any(array.size > 1 and array.min() == array.max() for array in floats.values()):
+            constant.append(sample.name)
+        for name, array in floats.items():
+            sums.setdefault(name, _Moments()).add(array)
+    return SampleSet(
+        count=len(samples),
+        digests=tuple(digests),
+        names=tuple(names),
+        constant=tuple(constant),
+        inputs=tuple(moments.statistics(name) for name, moments in sums.items()),
+        skipped=len(samples.skipped) if isinstance(samples, Samples) else 0,
+    )
+
+
+def _digest(feeds: Feeds) -> str:
+    sha = hashlib.sha256()
+    for name in sorted(feeds):
+        array = np.ascontiguousarray(feeds[name])
+        sha.update(f"{name} {array.dtype.str} {array.shape};".encode())
+        sha.update(array.tobytes())
+    return sha.hexdigest()
+
+
+class _Moments:
+    """Statistics of one input, sample by sample."""
+
+    def __init__(self) -> None:
+        self._low, self._high = np.inf, -np.inf
+        self._means: list[NDArray[np.float64]] = []
+        self._squares: list[NDArray[np.float64]] = []
+
+    def add(self, array: NDArray[Any]) -> None:
+        """One sample. Channels are those of a picture; everything else counts as one channel."""
+        values = array.astype(np.float64)
+        axis = _channel_axis(array.shape)
+        others = tuple(dim for dim in range(values.ndim) if dim != axis)
+        self._low, self._high = min(self._low, float(values.min())), max(self._high, float(values.max()))
+        self._means.append(np.atleast_1d(values.mean(axis=others)))
+        self._squares.append(np.atleast_1d((values**2).mean(axis=others)))
+
+    def statistics(self, name: str) -> InputStatistics:
+        """What the samples had in common; samples of other ranks than the first are left out of the means."""
+        shape = self._means[0].shape
+        means = np.stack([mean for mean in self._means if mean.shape == shape])
+        squares = np.stack([square for square in self._squares if square.shape == shape])
+        mean = means.mean(axis=0)
+        return InputStatistics(
+            name=name,
+            low=self._low,
+            high=self._high,
+            means=tuple(map(float, mean)),
+            deviations=tuple(map(float, np.sqrt(np.maximum(0.0, squares.mean(axis=0) - mean**2)))),
+            tilt=_tilt(means),
+        )
+
+
+def _tilt(means: NDArray[np.float64]) -> float:
+    """How many standard errors the first of three channels lies above the last."""
+    if means.shape[1] != 3 or len(means) < 2:
+        return 0.0
+    steps = means[:, 0] - means[:, 2]
+    error = float(steps.std(ddof=1)) / len(steps) ** 0.5
+    return float(steps.mean()) / error if error > 0 else 0.0
+
+
+def _channel_axis(shape: tuple[int, ...]) -> int | None:
+    """The axis of the colours in a batch of pictures."""
+    if len(shape) != 4:
+        return None
+    return next((axis for axis in (1, 3) if shape[axis] in {1, 3}), None)
+
+
+def spread(model: Model, placement: Placement, samples: SampleSource, seed: int = 0) -> Spread | None:
+    """How far the ranges of two random halves of the samples are apart; None below two samples.
+
+    The samples run once, in groups whose histograms merge exactly, so that many splits cost no further run.
+    """
+    count = min(len(samples), SPLIT)
+    if count < 2 or not isinstance(samples, Samples):
+        return None
+    collection = Collection(model, placement, samples)
+    groups = min(_GROUPS, count)
+    parts = [collection.run(_part(number, groups, count)).tensors for number in range(groups)]
+    ranged, grid = CALIBRATORS.load("percentile"), grid_for(INT8)
+    differences: dict[str, list[float]] = {}
+    for left, right in _halves(parts, seed):
+        for name, histogram in left.items():
+            pair = sorted((ranged(histogram, grid).amax, ranged(right[name], grid).amax))
+            if pair[1] > 0:
+                differences.setdefault(name, []).append(1 - pair[0] / pair[1])
+    if not differences:
+        return None
+    means = {name: float(np.mean(values)) for name, values in differences.items()}
+    tensor = max(means, key=lambda name: means[name])
+    return Spread(
+        samples=count, typical=float(np.median(list(means.values()))), worst=means[tensor], tensor=tensor
+    )
+
+
+def _part(number: int, groups: int, count: int) -> Span:
+    """The samples of one group: consecutive files often belong together, so groups take every n-th one."""
+    return Span(shard=number, shards=groups, total=count)
+
+
+def _halves(
+    parts: list[Mapping[str, Histogram]], seed: int
+) -> Iterator[tuple[dict[str, Histogram], dict[str, Histogram]]]:
+    random = np.random.default_rng(seed)
+    for _ in range(_SPLITS):
+        order = random.permutation(len(parts))
+        middle = len(parts) // 2
+        yield (
+            merged(parts[index] for index in order[:middle]),
+            merged(parts[index] for index in order[middle : 2 * middle]),
+        )
+
+
+def predictions(runner: Runner, samples: Iterable[Sample], output: str, most: int) -> Predictions | None:
+    """Classes that the model finds on the labelled ones of the first samples; None where its output is no scores."""
+    found: list[int] = []
+    truth: list[int] = []
+    classes = 0
+    for sample in islice(samples, most):
+        if sample.label is None:
+            continue
+        outputs = runner.run(sample.feeds)
+        scores = class_scores(first_row(outputs[output or runner.outputs[0]], sample))
+        if scores is None or len(scores) < 2:
+            return None
+        classes = len(scores)
+        found.append(int(scores.argmax()))
+        truth.append(sample.label)
+    return Predictions(found=tuple(found), truth=tuple(truth), classes=classes) if truth else None
+
+
+def variants(runner: Runner, samples: SampleSource, seen: SampleSet, output: str) -> tuple[Variant, ...]:
+    """The model on the first samples prepared in other usual ways; () where they are no pictures with labels."""
+    infos = runner.inputs
+    if len(infos) != 1 or len(seen.inputs) != 1 or (axis := _picture_axis(infos[0])) is None:
+        return ()
+    tried: list[Variant] = []
+    for name, change in _ways(seen.inputs[0], axis):
+        changed = (
+            replace(sample, feeds={infos[0].name: change(sample.feeds[infos[0].name])}) for sample in samples
+        )
+        result = predictions(runner, changed, output, TRIED)
+        if result is None:
+            return ()
+        tried.append(Variant(name=name, predictions=result))
+    return tuple(tried)
+
+
+def _picture_axis(info: TensorInfo) -> int | None:
+    """The axis of three colours; None where the input is no picture of floats."""
+    shape = info.shape or ()
+    if len(shape) != 4 or not info.dtype.is_float:
+        return None
+    return next((axis for axis in (1, 3) if shape[axis] == 3), None)
+
+
+def _ways(values: InputStatistics, axis: int) -> Iterator[tuple[str, Transform]]:
+    """Names of other preparations, and what makes them of the samples as they are."""
+    forms = _forms(axis)
+    here = _form_of(values)
+    into, _ = forms[here]
+    for turn in (False, True):
+        for name, (_, out) in forms.items():
+            if name == here and not turn:
+                continue
+            words = [f"values of {name}"] if name != here else []
+            words += ["the colours in reverse order (BGR for RGB)"] if turn else []
+            yield " and ".join(words), _changed(into, out, axis if turn else None)
+
+
+def _changed(into: Transform, out: Transform, turned: int | None) -> Transform:
+    def change(array: Floats) -> Floats:
+        unit = into(array.astype(np.float32))
+        if turned is not None:
+            unit = np.flip(unit, axis=turned)
+        changed: Floats = np.ascontiguousarray(out(unit)).astype(array.dtype)
+        return changed
+
+    return change
+
+
+def _forms(axis: int) -> dict[str, tuple[Transform, Transform]]:
+    """Usual scales of pictures: to 0..1 and back."""
+    shape = [3 if dim == axis else 1 for dim in range(4)]
+    mean = np.array(_IMAGENET_MEAN, np.float32).reshape(shape)
+    std = np.array(_IMAGENET_STD, np.float32).reshape(shape)
+    return {
+        "0..1": (lambda x: x, lambda u: u),
+        "0..255": (lambda x: x / 255, lambda u: u * 255),
+        "-1..1": (lambda x: (x + 1) / 2, lambda u: u * 2 - 1),
+        "ImageNet's mean and standard deviation": (lambda x: x * std + mean, lambda u: (u - mean) / std),
+    }
+
+
+def _form_of(values: InputStatistics) -> str:
+    """Which of the usual scales the values look like."""
+    if values.high > 8:
+        return "0..255"
+    if values.low >= 0:
+        return "0..1"
+    return (
+        "-1..1" if values.low >= -1.01 and values.high <= 1.01 else "ImageNet's mean and standard deviation"
+    )
+
+
+def cure(
+    models: tuple[Model, Model], comparison: Comparison, samples: SampleSource, options: CompareOptions
+) -> Cure | None:
+    """The nodes at whose outputs most of the signal is lost, and the SQNR with them float."""
+    nodes = _costly(models[1], comparison)
+    if not nodes or max(map(weight_bytes, models)) >= SINGLE_FILE_LIMIT:
+        return Cure(nodes=nodes) if nodes else None
+    few = options.model_copy(update={"limit": CURED, "task": "none", "metrics": ("sqnr_db",)})
+    reference = open_runner(serialize(models[0]), description="float model", crowded=True)
+
+    def level(model: Model) -> float | None:
+        candidate = open_runner(serialize(model), description="Q/DQ model", crowded=True)
+        return sqnr(compare(reference, candidate, samples, few))
+
+    before, after = level(models[1]), level(unquantize(models[1], nodes))
+    return Cure(nodes=nodes, before_db=before, after_db=after, samples=min(CURED, len(samples)))
+
+
+def _costly(model: Model, comparison: Comparison) -> tuple[str, ...]:
+    """Quantized nodes by how much noisier their output is than the noisiest of their measured inputs."""
+    levels = {entry.output: value for entry in comparison.tensors if (value := _level(entry)) is not None}
+    costs: dict[str, float] = {}
+    for node in model.view.nodes:
+        if node.op in _QDQ or not node.outputs:
+            continue
+        mine = levels.get(node.outputs[0])
+        makers = [model.view.producer(name) for name in node.inputs]
+        if mine is None or not any(maker and maker.op == DEQUANTIZE for maker in makers):
+            continue
+        before = [levels[name] for name in _sources(model, node.inputs) if name in levels]
+        costs[node.name] = min(before, default=_CLEAN) - mine
+    ranked = sorted(costs, key=lambda name: (-costs[name], name))
+    return tuple(name for name in ranked[:_WORST] if costs[name] > 0)
+
+
+_CLEAN = 60.0
+"""dB of a tensor that nothing has touched."""
+
+
+def _sources(model: Model, names: Iterable[str]) -> Iterator[str]:
+    """The tensors behind Q and DQ."""
+    for name in names:
+        here = name
+        while (maker := model.view.producer(here)) is not None and maker.op in _QDQ:
+            here = maker.inputs[0]
+        yield here
+
+
+def _level(entry: Any) -> float | None:
+    return next((each.value for each in entry.measures if each.metric == "sqnr_db"), None)

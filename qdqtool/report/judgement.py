@@ -1,0 +1,32 @@
+"""One word for a whole run, with its reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from qdqtool.core.findings import Finding, NodeVerdict, Severity
+
+GOOD, DOUBTFUL, BAD = "good", "doubtful", "bad"
+_DATA = "DAT"
+
+
+def judge(findings: Iterable[Finding], nodes: Iterable[NodeVerdict]) -> tuple[str, tuple[str, ...]]:
+    """`good`, `doubtful` or `bad`, and why.
+
+    `bad`: a finding is an error, so that the result should not be used. `doubtful`: the data or the accuracy is in
+    doubt, or nodes that were to be quantized are not. Warnings about single kernels cost time, not trust, and leave a
+    run `good`.
+    """
+    findings, nodes = tuple(findings), tuple(nodes)
+    errors = [finding for finding in findings if finding.severity is Severity.ERROR]
+    doubts = [
+        finding
+        for finding in findings
+        if finding.severity is Severity.WARNING and finding.code.startswith(_DATA)
+    ]
+    lost = sum(node.requested and node.reason != "" for node in nodes)
+    reasons = [f"{finding.code} {finding.reason}" for finding in (*errors, *doubts)]
+    reasons += (
+        [f"{lost} of {sum(node.requested for node in nodes)} requested nodes are not INT8"] if lost else []
+    )
+    return BAD if errors else DOUBTFUL if reasons else GOOD, tuple(reasons)

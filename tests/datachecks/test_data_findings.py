@@ -1,0 +1,247 @@
+"""What a user brings is judged: too few samples, the same samples twice, wrong preparation, wrong labels."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import qdqtool
+from qdqtool.calibration.samples import open_samples, sample_objects
+from qdqtool.core.comparison import Comparison, Measure, OutputComparison, TaskAccuracy
+from qdqtool.core.findings import Finding, Severity
+from qdqtool.core.tensors import TensorInfo
+from qdqtool.datachecks import DataEvidence, Predictions, SampleSet, Spread, Variant, check_data
+from qdqtool.pipeline.datacheck import sample_set
+from qdqtool.report.judgement import judge
+from tests.shared import shared
+
+DIGITS = Path(__file__).resolve().parents[2] / "recipes" / "examples" / "digits"
+MODEL = DIGITS / "digits.onnx"
+CALIBRATION, EVALUATION = str(DIGITS / "calibration.npz"), str(DIGITS / "evaluation.npz")
+LABELS = np.load(DIGITS / "labels.npy")
+
+
+def _set(count: int = 8, **more: Any) -> SampleSet:
+    names = tuple(f"s{number}" for number in range(count))
+    fields = {"digests": names, "names": names, "constant": (), "inputs": ()} | more
+    return SampleSet(count=count, **fields)
+
+
+def _evidence(**more: Any) -> DataEvidence:
+    fields: dict[str, Any] = {
+        "calibration": _set(),
+        "evaluation": _set(digests=tuple(f"other {n}" for n in range(8))),
+        "comparison": _comparison(sqnr=30.0),
+    }
+    return DataEvidence(**(fields | more))
+
+
+def _comparison(*, sqnr: float | None = None, task: TaskAccuracy | None = None) -> Comparison:
+    measures = () if sqnr is None else (Measure(metric="sqnr_db", value=sqnr, unit="dB"),)
+    return Comparison(
+        reference="a",
+        candidate="b",
+        samples=8,
+        meaningful=True,
+        outputs=(OutputComparison(output="y", measures=measures),),
+        task=() if task is None else (task,),
+    )
+
+
+def _task(drop: float, high: float) -> Comparison:
+    return _comparison(
+        task=TaskAccuracy(
+            metric="top1", unit="%", reference=90.0, candidate=90.0 - drop, samples=300, low=-drop, high=high
+        )
+    )
+
+
+def _codes(evidence: DataEvidence, **more: Any) -> dict[str, str]:
+    return {found.code: found.severity.value for found in check_data(evidence, **more)}
+
+
+def test_sound_data_has_no_findings() -> None:
+    spread = Spread(samples=64, typical=0.03, worst=0.2, tensor="x")
+    assert _codes(_evidence(spread=spread)) == {}
+
+
+GUESSES = Predictions(found=tuple(range(10)) * 10, truth=(0,) * 100, classes=10)
+SEEN = tuple(np.random.default_rng(0).integers(0, 10, 100).tolist())
+RIGHT = Predictions(found=SEEN, truth=SEEN, classes=10)
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ({"calibration": _set(1)}, {"DAT101": "error"}),
+        ({"spread": Spread(samples=8, typical=0.2, worst=0.4, tensor="x")}, {"DAT101": "warning"}),
+        ({"evaluation": None}, {"DAT102": "warning"}),
+        ({"evaluation": _set()}, {"DAT102": "warning"}),
+        ({"predictions": GUESSES}, {"DAT105": "error"}),
+        ({"predictions": RIGHT}, {}),
+        (
+            {"predictions": Predictions(found=SEEN, truth=tuple(n + 1 for n in SEEN), classes=11)},
+            {"DAT105": "error", "DAT106": "error"},
+        ),
+        (
+            {"predictions": Predictions(found=SEEN, truth=tuple(9 - n for n in SEEN), classes=10)},
+            {"DAT105": "error", "DAT106": "error"},
+        ),
+        (
+            {
+                "predictions": Predictions(found=SEEN[:50] + (0,) * 50, truth=SEEN, classes=10),
+                "variants": (Variant(name="BGR", predictions=RIGHT),),
+            },
+            {"DAT104": "error"},
+        ),
+        ({"comparison": _comparison(sqnr=12.0)}, {"DAT107": "warning"}),
+        ({"comparison": _comparison(sqnr=5.0)}, {"DAT107": "error"}),
+        ({"comparison": _task(0.7, -0.1)}, {}),
+        ({"comparison": _task(3.0, 0.5)}, {}),
+        ({"comparison": _task(3.0, -0.5)}, {"DAT107": "warning"}),
+        ({"comparison": _task(30.0, -20.0)}, {"DAT107": "error"}),
+        ({"recipe": "conv-int8", "fitting": ("unet-int8", "why")}, {"DAT108": "warning"}),
+        ({"recipe": "unet-int8", "fitting": ("unet-int8", "why")}, {}),
+        ({"calibration": _set(8, digests=("a",) * 8)}, {"DAT109": "warning"}),
+        ({"calibration": _set(8, constant=("s1", "s2"))}, {"DAT109": "warning"}),
+        ({"calibration": _set(8, skipped=2)}, {"DAT110": "warning"}),
+        ({"meaningful": False}, {"DAT111": "warning"}),
+    ],
+)
+def test_each_doubt_is_found_and_no_other(more: dict[str, Any], expected: dict[str, str]) -> None:
+    assert _codes(_evidence(**more)) == expected
+
+
+def test_ignored_findings_are_left_out_by_code_and_by_name() -> None:
+    evidence = _evidence(evaluation=None, calibration=_set(1))
+    assert _codes(evidence, ignore=("DAT101",)) == {"DAT102": "warning"}
+    assert _codes(evidence, ignore=("few_samples", "shared_samples")) == {}
+
+
+def _statistics(array: Any) -> SampleSet:
+    info = TensorInfo(name="x", shape=("n", *array.shape[1:]), dtype=_float32())
+    return sample_set(open_samples(sample_objects(array), (info,)))
+
+
+def _float32() -> Any:
+    from qdqtool.core.dtypes import DType
+
+    return DType.FLOAT32
+
+
+def _photos(seed: int) -> Any:
+    """Pictures with more red than blue, as photographs have."""
+    random = np.random.default_rng(seed)
+    light = random.uniform(0.2, 0.8, (40, 1, 1, 1))
+    return (
+        light * np.array([1.0, 0.9, 0.7]).reshape(1, 3, 1, 1) + random.normal(0, 0.1, (40, 3, 8, 8))
+    ).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda x: x, ""),
+        (lambda x: x * 255, "different sizes"),
+        (lambda x: x - 5, "lie apart"),
+        (lambda x: x[:, ::-1], "opposite order"),
+    ],
+    ids=["the same", "0..255", "shifted", "BGR"],
+)
+def test_sets_that_are_prepared_differently_are_told(change: Any, words: str) -> None:
+    evidence = _evidence(calibration=_statistics(_photos(0)), evaluation=_statistics(change(_photos(1))))
+    reasons = [found.reason for found in check_data(evidence) if found.code == "DAT103"]
+    assert bool(reasons) == bool(words)
+    assert all(words in reason for reason in reasons)
+
+
+def _finding(severity: Severity, code: str) -> Finding:
+    return Finding(code=code, check="c", severity=severity, subject="s", reason="r", fix="f")
+
+
+@pytest.mark.parametrize(
+    ("findings", "verdict"),
+    [
+        ((), "good"),
+        ((_finding(Severity.WARNING, "QDQ205"),), "good"),
+        ((_finding(Severity.WARNING, "DAT101"),), "doubtful"),
+        ((_finding(Severity.WARNING, "DAT101"), _finding(Severity.ERROR, "QDQ201")), "bad"),
+    ],
+)
+def test_the_verdict_is_that_of_the_worst_finding(findings: tuple[Finding, ...], verdict: str) -> None:
+    word, reasons = judge(findings, ())
+    assert word == verdict
+    assert bool(reasons) == (verdict != "good")
+
+
+def _run(samples: Any, **more: Any) -> Any:
+    pytest.importorskip("tensorrt_rtx", reason="building needs the extra rtx")
+    return qdqtool.run(MODEL, samples, **more)
+
+
+@pytest.mark.rtx
+@pytest.mark.parametrize(
+    ("samples", "labels", "verdict", "codes"),
+    [
+        (CALIBRATION, LABELS, "good", set()),
+        (f"{CALIBRATION}[:1]", LABELS, "bad", {"DAT101"}),
+        (EVALUATION, LABELS, "doubtful", {"DAT102"}),
+        (CALIBRATION, np.roll(LABELS, 1), "bad", {"DAT105"}),
+        ("random:16", None, "doubtful", {"DAT111"}),
+    ],
+    ids=["sound", "one sample", "the same samples", "labels of other samples", "random"],
+)
+def test_runs_are_judged(samples: Any, labels: Any, verdict: str, codes: set[str], tmp_path: Path) -> None:
+    report = _run(samples, out=tmp_path / "run", eval_samples=EVALUATION, labels=labels)
+    found = {each.code for each in report.findings if each.code.startswith("DAT")}
+    assert report.summary.verdict == verdict, report.summary.reasons
+    assert codes <= found
+    written = json.loads((tmp_path / "run" / "report.json").read_text("utf-8"))["data"]
+    assert written["summary"]["verdict"] == verdict
+    assert {each["code"] for each in written["findings"] if each["code"].startswith("DAT")} == found
+
+
+@pytest.mark.rtx
+def test_the_first_line_is_the_verdict_and_fail_on_counts_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("tensorrt_rtx", reason="building needs the extra rtx")
+    from qdqtool.cli.app import run as run_cli
+
+    line = ["run", str(MODEL), "--samples", f"{CALIBRATION}[:40]", "--out", str(tmp_path / "run")]
+    assert run_cli(line) == 0
+    assert capsys.readouterr().out.startswith("Verdict: doubtful")
+    assert run_cli([*line, "--fail-on", "warning"]) == 1
+    assert run_cli([*line, "--fail-on", "error"]) == 0
+
+
+@pytest.mark.shared
+@pytest.mark.rtx
+def test_calibration_on_raw_pixels_is_bad_and_on_the_same_scale_good() -> None:
+    pytest.importorskip("tensorrt_rtx", reason="building needs the extra rtx")
+    model = shared("models/cifar10_resnet20/model.onnx")
+    data = np.load(shared("models/data_cifar10/lossless242.npz"))
+    pixels = np.load(shared("models/data_cifar10/calib500_jpeg.npz"))["x"][:100]
+    mean, std = (np.array(each, np.float32) for each in ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]))
+
+    def prepared(images: Any) -> Any:
+        return ((images.astype(np.float32) / 255 - mean) / std).transpose(0, 3, 1, 2)
+
+    raw = pixels.astype(np.float32).transpose(0, 3, 1, 2)
+    verdicts = {}
+    for name, samples, evaluated in (
+        ("good", prepared(pixels), prepared(data["x"])),
+        ("raw", raw, prepared(data["x"])),
+        ("unnormalised", raw, data["x"].astype(np.float32).transpose(0, 3, 1, 2)),
+    ):
+        report = qdqtool.run(model, samples, eval_samples=evaluated, labels=data["y"])
+        verdicts[name] = (report.summary.verdict, {found.code for found in report.findings})
+    assert verdicts["good"][0] == "good"
+    assert verdicts["raw"][0] == "bad"
+    assert "DAT103" in verdicts["raw"][1]
+    assert verdicts["unnormalised"][0] == "bad"
+    assert "DAT104" in verdicts["unnormalised"][1]
