@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
+    from rich.table import Table
 
 
 @lru_cache(maxsize=1)
@@ -26,11 +28,22 @@ def stdout() -> Console:
     return Console(soft_wrap=True, emoji=False)
 
 
-def tables() -> Console:
-    """The console for tables: whole names in a pipe, which has no width of its own."""
+def show_table(table: Table) -> None:
+    """Print a table: fitted to a terminal, as wide as its content with --wide and in a pipe, without padded ends."""
     from rich.console import Console
 
-    return stdout() if stdout().is_terminal else Console(width=1 << 16, emoji=False)
+    from qdqtool.cli.fitting import fitted
+    from qdqtool.cli.options import is_wide
+
+    console = stdout()
+    if console.is_terminal and not is_wide():
+        console.print(fitted(table, console.width))
+        return
+    wide = Console(width=1 << 16, emoji=False, force_terminal=console.is_terminal, highlight=False)
+    with wide.capture() as shown:
+        wide.print(table)
+    for line in shown.get().splitlines():
+        sys.stdout.write(line.rstrip() + "\n")
 
 
 def readable(text: str) -> str:

@@ -266,14 +266,14 @@ def _draw(cells: Sequence[Sequence[str]]) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from qdqtool.cli.screen import stdout
+    from qdqtool.cli.screen import show_table
 
     table = Table(box=None)
     for column in cells[0]:
         table.add_column(column, overflow="fold")
     for row in cells[1:]:
         table.add_row(*map(escape, row))
-    stdout().print(table)
+    show_table(table)
 
 
 def _say(text: str) -> None:

@@ -191,7 +191,7 @@ def _deliver(tables: dict[str, CalibrationTable], out: Path | None, *, as_json: 
 def _show(table: CalibrationTable) -> None:
     from rich.table import Table
 
-    from qdqtool.cli.screen import escaped, readable, tables
+    from qdqtool.cli.screen import escaped, readable, show_table
 
     rows = Table(box=None)
     for column in ("tensor", "amax", "scale", "seen", "by", "note"):
@@ -207,7 +207,7 @@ def _show(table: CalibrationTable) -> None:
             entry.method,
             escaped(readable(entry.note)),
         )
-    tables().print(rows)
+    show_table(rows)
 
 
 PLUGIN = calibrate

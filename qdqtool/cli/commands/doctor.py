@@ -21,7 +21,7 @@ def doctor(
 
     from qdqtool.backends.inventory import INVENTORY, take_inventory
     from qdqtool.cli.options import configuration, is_trusted
-    from qdqtool.cli.screen import stdout
+    from qdqtool.cli.screen import show_table, stdout
 
     found = take_inventory()
     if as_json:
@@ -33,7 +33,7 @@ def doctor(
     marks = {"works": "[green]ok[/]", "limited": "[yellow]~[/]", "missing": "[red]-[/]"}
     for item in found.items:
         table.add_row(marks[item.state], *map(escape, (item.name, item.detail, item.enables)))
-    stdout().print(table)
+    show_table(table)
     state = "trusts functions in recipes" if is_trusted() else "functions in recipes need --trust"
     stdout().print(f"configuration: {configuration()}: {state}", markup=False, highlight=False)
     for item in found.items:

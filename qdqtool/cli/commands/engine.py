@@ -343,9 +343,9 @@ def _table(view: EngineView, where: tuple[str, ...], sort: str, limit: int | Non
 
 
 def _print(table: Table) -> None:
-    from qdqtool.cli.screen import tables
+    from qdqtool.cli.screen import show_table
 
-    tables().print(table)
+    show_table(table)
 
 
 def _say(*lines: str) -> None:

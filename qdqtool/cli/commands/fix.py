@@ -98,14 +98,14 @@ def fix(
 
 
 def _show(report: FixReport) -> None:
-    from qdqtool.cli.screen import stdout, tables
+    from qdqtool.cli.screen import show_table, stdout
 
     if stdout().is_terminal and stdout().width < _ROOM:
         lines: list[str] = [line for trial in report.trials for line in _told(trial)]
     else:
         lines = []
         if report.trials:
-            tables().print(_table(report))
+            show_table(_table(report))
     lines += (
         "" if report.trials else "nothing to fix",
         f"before: {_measured(report.before, report.metric)}",

@@ -185,7 +185,7 @@ def _list_rules() -> int:
     from rich.markup import escape
     from rich.table import Table
 
-    from qdqtool.cli.screen import stdout
+    from qdqtool.cli.screen import show_table
     from qdqtool.matching.registry import RULES, rulebook
     from qdqtool.placement.lint import codes
 
@@ -194,7 +194,7 @@ def _list_rules() -> int:
         rule = rulebook().rules[name]
         manual = " ".join(RULES.manual(name).split("\n\n")[0].split())
         table.add_row(code, name, rule.severity.value, " ".join(sorted(rule.targets)), escape(manual))
-    stdout().print(table)
+    show_table(table)
     return 0
 
 

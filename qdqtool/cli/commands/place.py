@@ -57,9 +57,9 @@ def place(
 
 
 def _show(placement: Placement) -> None:
-    from qdqtool.cli.screen import stdout
+    from qdqtool.cli.screen import show_table, stdout
 
-    stdout().print(_decisions(placement))
+    show_table(_decisions(placement))
     for tie in placement.ties:
         stdout().print(f"one scale: {', '.join(tie.tensors)}", markup=False, highlight=False)
         stdout().print(f"    {tie.rule}: {tie.reason}", markup=False, highlight=False)

@@ -32,7 +32,7 @@ def predict(
     json: Annotated[bool, typer.Option("--json", help="Print the artefact instead of the table.")] = False,
 ) -> None:
     """Say what TensorRT will make of a Q/DQ model, without building it."""
-    from qdqtool.cli.screen import readable, stdout, tables
+    from qdqtool.cli.screen import readable, show_table, stdout
     from qdqtool.core.kinds import PREDICTION
     from qdqtool.graph.load import load
     from qdqtool.prediction.run import predict as foresee
@@ -43,7 +43,8 @@ def predict(
         return
     for table in (_nodes, _fates) if everything else (_floats, _kernels):
         if (shown := table(prediction)).rows:
-            tables().print(shown, "")
+            show_table(shown)
+            stdout().print()
     for line in _summary(prediction):
         stdout().print(readable(line), markup=False, highlight=False)
 

@@ -22,13 +22,13 @@ def list_recipes() -> None:
     """Name the shipped recipes and say what each is for."""
     from rich.table import Table
 
-    from qdqtool.cli.screen import stdout
+    from qdqtool.cli.screen import show_table
     from qdqtool.pipeline import recipes
 
     table = Table("recipe", "for", box=None)
     for name in recipes.names():
         table.add_row(name, recipes.load(name).description)
-    stdout().print(table)
+    show_table(table)
 
 
 @PLUGIN.command()

@@ -29,7 +29,7 @@ def scales(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Read the scales of a Q/DQ model back: per node and module, and as a calibration table."""
-    from qdqtool.cli.screen import stderr, stdout, tables
+    from qdqtool.cli.screen import show_table, stderr, stdout
     from qdqtool.core.kinds import CALIBRATION, READBACK
     from qdqtool.graph.save import save
     from qdqtool.pipeline.readback import read_back
@@ -44,7 +44,7 @@ def scales(
     if as_json:
         sys.stdout.write(READBACK.dump(found))
         return
-    tables().print(_table(found, match))
+    show_table(_table(found, match))
     said = f"{len(found.scales)} quantized inputs, {len(found.table.ranges)} tensors"
     lines = (
         f"{said}; quantized by {found.origin or 'an unknown tool'}",

@@ -90,7 +90,7 @@ def _show(timing: object) -> None:
     from rich.text import Text
 
     from qdqtool.backends.timing.measure import Timing
-    from qdqtool.cli.screen import stderr, stdout
+    from qdqtool.cli.screen import show_table, stderr, stdout
 
     assert isinstance(timing, Timing)
     table = Table(box=None, pad_edge=False)
@@ -100,7 +100,7 @@ def _show(timing: object) -> None:
         times = (found.median, found.mean, found.p90, found.p99)
         spread = f"{100 * found.spread:.1f} %" + (" unstable" if found.unstable else "")
         table.add_row(Text(found.name), *(f"{time:.4f}" for time in times), spread, str(found.count))
-    stdout().print(table)
+    show_table(table)
     for profile in timing.profiles:
         stdout().print(f"\n{profile.name}: layers by time, average ms", markup=False, highlight=False)
         for layer in sorted(profile.layers, key=lambda layer: -layer.average)[:_LAYERS_SHOWN]:

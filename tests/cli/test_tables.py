@@ -1,0 +1,85 @@
+"""Tables on a terminal of 80 columns: numbers whole, names cut in the middle, one reason once."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+from rich.table import Table
+
+from qdqtool.cli.fitting import fitted
+
+NAME = "/backbone/stage_{}/block_{}/conv_depthwise/Conv_output_quantized"
+WHY = "placement kept it float: its result is read by a residual Add whose other branch is float"
+
+
+def table(rows: int = 6) -> Table:
+    made = Table("node", "op", "bytes", "ms", "because", box=None)
+    for number in range(rows):
+        made.add_row(
+            NAME.format(number, number * 7), "Conv", f"{3211264 + number:,}", f"{0.5 + number:.4f}", WHY
+        )
+    return made
+
+
+def printed(made: Table, width: int) -> list[str]:
+    console = Console(width=width, force_terminal=True, color_system=None, emoji=False)
+    with console.capture() as shown:
+        console.print(fitted(made, width))
+    return shown.get().splitlines()
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_numbers_are_never_broken_and_no_line_is_too_long(width: int) -> None:
+    lines = printed(table(), width)
+    assert max(map(len, lines)) <= width
+    text = "\n".join(lines)
+    for number in range(6):
+        assert f"{3211264 + number:,}" in text
+        assert f"{0.5 + number:.4f}" in text
+
+
+def test_a_long_name_keeps_both_ends() -> None:
+    found = [line for line in printed(table(), 80) if "\u2026" in line]
+    assert len(found) == 6
+    for line in found:
+        assert re.match(r"/backb\S*\u2026\S*tized ", line), line
+
+
+def test_a_reason_that_repeats_is_told_once() -> None:
+    text = " ".join(" ".join(printed(table(), 80)).split())
+    assert text.count("placement") == 1
+
+
+def test_a_table_that_fits_is_not_changed() -> None:
+    made = Table("node", "bytes", box=None)
+    made.add_row("conv1", "12")
+    assert [line.split() for line in printed(made, 80)] == [["node", "bytes"], ["conv1", "12"]]
+
+
+@given(
+    rows=st.lists(st.tuples(st.text("abc/", max_size=90), st.integers(0, 10**12)), max_size=8),
+    width=st.integers(60, 200),
+)
+def test_any_number_survives_any_width(rows: list[tuple[str, int]], width: int) -> None:
+    made = Table("name", "count", box=None)
+    for name, number in rows:
+        made.add_row(name, f"{number:,}")
+    text = "\n".join(printed(made, width))
+    assert all(f"{number:,}" in text for _, number in rows)
+
+
+def test_many_columns_of_numbers_leave_little_for_names_and_stay_whole() -> None:
+    made = Table("bytes", "macs", "intensity", "precision", "kind", "inputs", "outputs", "name", box=None)
+    for number in range(4):
+        size = f"{98765 + number:,}"
+        made.add_row(
+            size, "589,824", "29.92", "int8", "correlation", "int8[1,64,56,56]", "fp32[1,64,56,56]", NAME
+        )
+    lines = printed(made, 80)
+    assert max(map(len, lines)) <= 80
+    assert all(f"{98765 + number:,} " in lines[number + 1] for number in range(4))
+    assert all("589,824" in line and "29.92" in line for line in lines[1:])
