@@ -19,6 +19,7 @@ from qdqtool.graph.load import load
 from qdqtool.graph.picture import picture
 from qdqtool.graph.save import save
 from qdqtool.io.files import unreadable, write_text
+from qdqtool.io.text import TextSource
 from qdqtool.report import palette
 from qdqtool.report.graph import LARGEST, draw, network
 from qdqtool.report.layers import layer_rows
@@ -26,6 +27,7 @@ from qdqtool.report.picture import write_picture
 
 _TEXTS = frozenset({"layer-lines", "layers-dump"})
 """Forms of layer information that stand in logs."""
+_DUMP = "Layers:\n"
 _MODERATE = 1 << 26
 
 
@@ -35,13 +37,18 @@ def log_of(log: Path | None, file: Path, form: str) -> LogRun | None:
     Raises:
         InputFileError: `log` cannot be read, or holds no run.
     """
-    if log is None and (form not in _TEXTS or file.stat().st_size > _MODERATE):
+    if log is None and (form not in _TEXTS or file.stat().st_size > _MODERATE or _is_bare(file)):
         return None
     runs = read_log(log or file).runs
     if not runs and log is not None:
         raise InputFileError("holds no build log", fix="pass the verbose log of the build", where=str(log))
     told = runs[-1] if runs else None
     return told if log is not None or (told and (told.ledger or told.events or told.network.nodes)) else None
+
+
+def _is_bare(file: Path) -> bool:
+    """Whether a file is a layer dump and nothing else: as large as a log, and without anything to read in it."""
+    return next(TextSource(file).pieces(), "").startswith(_DUMP)
 
 
 def drawn(explored: Explored, out: Path) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from qdqtool.core.comparison import Comparison
 from qdqtool.core.events import End
 from qdqtool.core.findings import Finding, Severity
-from qdqtool.core.report import Report
+from qdqtool.core.report import Report, Summary
 from qdqtool.report import words
 
 _DATA = ("DAT", "CAL")
@@ -41,14 +41,19 @@ def _precision(report: Report) -> Area:
     summary = report.summary
     total, quantized = summary.nodes_total, summary.nodes_int8
     if not total or quantized is None:
-        known = summary.int8_kernels is not None and summary.compute_kernels
-        text = (
-            f"{summary.int8_kernels} of {summary.compute_kernels} kernels INT8" if known else "not recorded"
-        )
-        return Area(name="Precision", level="unknown", text=text, anchor="nodes")
+        return _kernels(summary)
     lost = sum(entry.requested for entry in report.fallbacks)
     text = f"{quantized} of {total} nodes INT8" + (f", {lost} requested in vain" if lost else "")
     return Area(name="Precision", level="doubtful" if lost else "good", text=text, anchor="nodes")
+
+
+def _kernels(summary: Summary) -> Area:
+    """Without the model nobody knows what was asked for: only an engine that is INT8 throughout is good."""
+    int8, compute = summary.int8_kernels, summary.compute_kernels
+    if int8 is None or not compute:
+        return Area(name="Precision", level="unknown", text="not recorded", anchor="layers")
+    text = f"{int8} of {compute} kernels INT8"
+    return Area(name="Precision", level="good" if int8 == compute else "unknown", text=text, anchor="layers")
 
 
 def _accuracy(comparison: Comparison | None) -> Area:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from qdqtool.core.engine import Role
 from qdqtool.core.findings import NodeVerdict
 from qdqtool.core.report import LayerRow, Report, Summary
 from qdqtool.report import words
+from qdqtool.report.areas import Area, areas
 from qdqtool.report.graph import main_node
+from qdqtool.report.groups import groups
+from qdqtool.trt.names import stem
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -19,6 +23,18 @@ class FigurePair:
     first: str
     second: str
     change: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KindPair:
+    """Findings of one kind: how many each run has, and about what only one of them has one."""
+
+    code: str
+    name: str
+    first: int
+    second: int
+    gone: tuple[str, ...]
+    new: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +65,9 @@ class CostPair:
 class Sides:
     """Everything that differs between two runs."""
 
+    areas: tuple[tuple[Area, Area], ...]
     figures: tuple[FigurePair, ...]
+    findings: tuple[KindPair, ...]
     nodes: tuple[NodePair, ...]
     costs: tuple[CostPair, ...]
 
@@ -57,7 +75,9 @@ class Sides:
 def compare_sides(first: Report, second: Report) -> Sides:
     """Runs of the same model are aligned by the names of their ONNX nodes."""
     return Sides(
+        areas=tuple(zip(areas(first), areas(second), strict=True)),
         figures=_figures(first, second),
+        findings=_kinds(first, second),
         nodes=_nodes(first.verdicts, second.verdicts),
         costs=_costs(first, second),
     )
@@ -100,6 +120,32 @@ def _figures(first: Report, second: Report) -> tuple[FigurePair, ...]:
             )
         )
     return tuple(row for row in rows if {row.first, row.second} - {"", words.UNKNOWN})
+
+
+def _kinds(first: Report, second: Report) -> tuple[KindPair, ...]:
+    """Findings by code, those whose number differs most first; kernels are compared without their numbers."""
+    left, right = (
+        {
+            group.code: (group.name, Counter(stem(found.subject) for found in group.findings))
+            for group in groups(side)
+        }
+        for side in (first, second)
+    )
+    pairs = []
+    for code in dict.fromkeys((*left, *right)):
+        name, _ = left.get(code) or right[code]
+        a, b = (side[code][1] if code in side else Counter[str]() for side in (left, right))
+        pairs.append(
+            KindPair(
+                code=code,
+                name=name,
+                first=a.total(),
+                second=b.total(),
+                gone=tuple(sorted((a - b).elements())),
+                new=tuple(sorted((b - a).elements())),
+            )
+        )
+    return tuple(sorted(pairs, key=lambda pair: (-abs(pair.second - pair.first), pair.code)))
 
 
 def _accuracy(summary: Summary) -> str:

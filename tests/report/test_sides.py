@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from qdqtool.core.dtypes import DType
+from qdqtool.core.findings import Severity
 from qdqtool.report.assemble import Material, assemble
 from qdqtool.report.sides import compare_sides
-from tests.report.material import AUDIT, FULL, VIEW, chain_material, verdict
+from tests.report.material import AUDIT, FULL, VIEW, chain_material, finding, verdict
 
 
 def test_a_run_beside_itself_differs_in_nothing() -> None:
@@ -57,3 +58,28 @@ def test_runs_without_a_common_node_are_paired_by_their_compute_layers() -> None
 def test_figures_that_neither_run_knows_are_left_out() -> None:
     bare = assemble(Material(model_name="m"))
     assert compare_sides(bare, bare).figures == ()
+
+
+def test_areas_and_findings_of_two_runs_stand_side_by_side() -> None:
+    first = assemble(FULL)
+    second = replace(
+        first,
+        findings=(
+            *first.findings[1:],
+            finding(Severity.WARNING, "new_myl0_7"),
+            finding(Severity.WARNING, "new_myl0_9"),
+        ),
+    )
+    found = compare_sides(first, second)
+    assert [area.name for area, _ in found.areas] == ["Precision", "Accuracy", "Data", "Engine", "Log"]
+    (kind,) = [pair for pair in found.findings if pair.code == "QDQ201"]
+    assert kind.second == kind.first + 1
+    assert kind.gone == (first.findings[0].subject,)
+    assert kind.new == ("new", "new")
+
+
+def test_the_number_of_a_kernel_makes_no_finding_new() -> None:
+    first = replace(assemble(FULL), findings=(finding(Severity.WARNING, "Q_myl0_7"),))
+    second = replace(first, findings=(finding(Severity.WARNING, "Q_myl0_31"),))
+    (kind,) = compare_sides(first, second).findings
+    assert (kind.gone, kind.new) == ((), ())
