@@ -33,8 +33,16 @@ def explanation(word: str) -> str | None:
     coded = coded_plugins().get(word.upper())
     if coded is not None:
         registry, name = coded
-        return f"{word.upper()} {name}\n\n{registry.manual(name)}\n"
+        return f"{word.upper()} {name}{_scope(registry.load(name))}\n\n{registry.manual(name)}\n"
     return next((registry.manual(word) for registry in _registries() if word in _names(registry)), None)
+
+
+def _scope(plugin: object) -> str:
+    """For a rule: which commands ask it, and for which builders; "" for others."""
+    parts = {"place": "place", "check": "lint", "fix": "repair"}
+    asked = [command for part, command in parts.items() if getattr(plugin, part, None) is not None]
+    targets = getattr(plugin, "targets", None)
+    return f"  (asked by {', '.join(asked)}; for {', '.join(sorted(targets))})" if asked and targets else ""
 
 
 def is_code(word: str) -> bool:

@@ -20,6 +20,7 @@ from qdqtool.core.recipe import Recipe
 from qdqtool.errors import UsageError
 from qdqtool.matching.registry import RULES
 from qdqtool.pipeline.recipe_places import Path, Places
+from qdqtool.trt.ops import LISTED_AS, PLACEABLE
 
 _LOSSES, _SCORES = ("cross_entropy", "mse"), ("top1", "loss")
 Mistake = tuple[Path, str]
@@ -75,6 +76,9 @@ def _misnamed(recipe: Recipe) -> Iterator[Mistake]:
         yield from _not_among(path, [method.partition(":")[0]], CALIBRATORS.names())
     yield from _not_among(("build", "builder"), [recipe.build.builder], BUILDERS.names())
     yield from _not_among(("place", "skip_rules"), recipe.place.skip_rules, RULES.names())
+    yield from _not_among(("place", "ops"), recipe.place.ops, tuple(sorted(PLACEABLE)))
+    excludable = tuple(sorted(PLACEABLE | set(LISTED_AS)))
+    yield from _not_among(("place", "exclude_ops"), recipe.place.exclude_ops, excludable)
     if recipe.audit.ignore:
         codes = tuple(CHECKS.load(name).code for name in CHECKS.usable())
         yield from _not_among(("audit", "ignore"), recipe.audit.ignore, (*codes, *CHECKS.names()))

@@ -40,7 +40,7 @@ class RepairRequest:
         out: where the mended one goes.
         samples: where samples come from, as for `qdqtool run`; "" measures nothing.
         labels: class indices of the samples.
-        recipe: preprocessing and metrics.
+        recipe: preprocessing, metrics, and the builder whose abilities count.
     """
 
     model: Path
@@ -60,7 +60,7 @@ def mend(order: RepairRequest, on_progress: OnProgress | None = None) -> RepairR
     model = load(order.model)
     if not quantized_ops(model):
         raise _nothing(model, order.model)
-    mended, changes = repaired(model)
+    mended, changes = repaired(model, order.recipe.place.builder)
     samples = _samples(order, model)
     if samples is not None and samples.meaningful:
         mended, more = _calibrated(mended, samples)

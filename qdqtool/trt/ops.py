@@ -164,6 +164,8 @@ SCALAR_SCALE_READERS = CONVOLUTIONS | {"Add"}
 """What runs in float in RTX 1.7.1 where the scale of an activation has shape [1]."""
 PASSES_PROBABILITIES = frozenset({"Cast", "Where"})
 """What stands between a softmax and the second product of an attention."""
+PLACEABLE = PRODUCTS | {"Add", "AveragePool", "Concat", "MaxPool"}
+"""Operators that placement decides about; other names in place.ops would have no effect."""
 LISTED_AS = {"GlobalAveragePool": "AveragePool", "Mul": "Add"}
 """Operators that place.ops knows by the name of their like: a gate's Mul has a shortcut as a residual Add has."""
 ASKED_FOR = frozenset({"Concat", "MaxPool"})

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qdqtool.cli.targets import TARGET_HELP
+
 if TYPE_CHECKING:
     from qdqtool.core.repair import Change, RepairReport
 
@@ -42,6 +44,7 @@ def repair(
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="Change one value of the recipe.")
     ] = None,
+    target: Annotated[str | None, typer.Option(help=f"{TARGET_HELP} The recipe's without.")] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the repair as JSON instead of a summary.")
     ] = False,
@@ -53,7 +56,7 @@ def repair(
     from qdqtool.core.kinds import REPAIR
     from qdqtool.pipeline.repair import RepairRequest, mend
 
-    chosen = load_recipe(recipe, changes)
+    chosen = load_recipe(recipe, [*(changes or []), *([f"place.target={target}"] if target else [])])
     source = "" if samples == "none" else samples
     order = RepairRequest(model=model, out=out, samples=source, labels=labels, recipe=chosen)
     with progress() as bars:
