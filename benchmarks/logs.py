@@ -8,12 +8,16 @@ a log that is written here. Every figure is measured in one run on one machine; 
 counts. The digest is the whole command, from starting Python to its last line; how long it takes on an empty file is
 printed beside it. The plain loop reads only the first 24 MB, and its time is scaled to the file. The last line is JSON:
 `digest_over_grep` (wall time of the digest over that of `grep -cE 'Running: |fusing|Fusing'`, larger file), `peak_mib`
-(all processes together, larger file) and `peak_growth` (that over the smaller file's).
+(all processes together, larger file) and `peak_growth` (that over the smaller file's); `mb_per_cpu_second_slowest` (of
+the real logs, each repeated with renamed nodes to 2 MB, the one that takes most CPU per byte; the time includes the
+arranging of the grammar and is not disturbed by other programs); `carriers` and `carriers_equal` (carriers in which
+logs were rewritten, and those of them that changed the digest of no log).
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import itertools
 import json
 import lzma
@@ -48,6 +52,10 @@ if __name__ == "__main__":
         sys.stdout.write(digest_words(run) if run.number <= 8 else brief_words(run))
 """
 """What `qdqtool parse FILE` does."""
+SHORTEST = 3_000
+"""Bytes of a log that is worth timing."""
+CARRIED, EVERY = 150_000, 7
+"""Bytes of a log that is rewritten, and the share of them that each carrier gets."""
 SAMPLE = 24_000_000
 """Bytes that the plain loop reads."""
 
@@ -59,10 +67,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         results = [measure(Path(folder) / f"{size}.log", size) for size in sizes]
     small, large = results
+    carriers, equal = carried_logs()
     last = {
         "digest_over_grep": round(large["digest"] / large["grep"], 2),
         "peak_mib": round(large["peak"], 1),
         "peak_growth": round(large["peak"] / small["peak"], 3),
+        "mb_per_cpu_second_slowest": round(slowest(), 2),
+        "carriers": carriers,
+        "carriers_equal": equal,
     }
     print(json.dumps(last))
 
@@ -86,6 +98,58 @@ def measure(path: Path, size: int) -> dict[str, float]:
     )
     path.unlink()
     return {"grep": grep, "digest": digest, "peak": peak}
+
+
+def slowest() -> float:
+    """Megabytes per second of CPU of the real log that is read most slowly."""
+    sys.path.insert(0, str(ROOT))
+    from qdqtool import buildlog
+
+    speeds = []
+    for name, text in real_logs():
+        data = b"".join(rename(text, number) for number in range(1 + 2_000_000 // len(text)))
+        begin = time.process_time()
+        for _ in buildlog.digests(buildlog.TextSource(io.BytesIO(data))):
+            pass
+        speeds.append((len(data) / 1e6 / (time.process_time() - begin), name))
+    for speed, name in sorted(speeds)[:5]:
+        print(f"{speed:.1f} MB per CPU second: {name}", flush=True)
+    return min(speeds)[0]
+
+
+def carried_logs() -> tuple[int, int]:
+    """Carriers, and those that changed the digest of no real log (each carrier gets every seventh, in turn)."""
+    sys.path.insert(0, str(ROOT))
+    from tests.buildlog import carried
+    from tests.buildlog.test_carriers import said_alike
+
+    short = [
+        (file, text.decode("utf-8", "surrogateescape"))
+        for file, text in real_logs()
+        if b"\r" not in text and len(text) < CARRIED
+    ]
+    equal = 0
+    for turn, name in enumerate(carried.NAMES):
+        mine = short[turn % EVERY :: EVERY]
+        changed = sum(not said_alike(text, name, file) for file, text in mine)
+        equal += not changed
+        if changed:
+            print(f"{changed} of {len(mine)} logs say something else in the carrier {name!r}", flush=True)
+    return len(carried.NAMES), equal
+
+
+@lru_cache(maxsize=1)
+def real_logs() -> tuple[tuple[str, bytes], ...]:
+    """Name and text of the real logs beside the checkout; of the log that is written here where there are none."""
+    folders = [CORPUS, CORPUS.parent / "trtexec_log", CORPUS.parent / "rtx"]
+    files = [file for folder in folders if folder.is_dir() for file in sorted(folder.iterdir())]
+    texts = []
+    for file in files:
+        if ".log" in file.name or ".txt" in file.name:
+            text = lzma.decompress(file.read_bytes()) if file.suffix == ".xz" else file.read_bytes()
+            if len(text) >= SHORTEST:
+                texts.append((file.name, text.rstrip(b"\n") + b"\n"))
+    return tuple(texts) or tuple((f"log {number}", text) for number, text in enumerate(material()))
 
 
 def write_log(path: Path, size: int) -> int:

@@ -19,16 +19,19 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import lru_cache
 from itertools import islice
 
 from qdqtool.buildlog.blocks import Block
 from qdqtool.buildlog.grammar import grammar
 from qdqtool.buildlog.prefix import SEVERITY_WORDS, native, peel, without_position
 
-SAMPLE = 3000
+SAMPLE = 800
 """Lines of a block that are looked at to learn its carrier."""
-_FIRST, _FEW, _BEGINNING = 400, 40, 1 << 15
+_FIRST, _FEW, _BEGINNING = 1000, 16, 1 << 15
 """Lines of the first block, and of the beginning of each other, that are asked whether there is something to learn."""
+_ALIKE = 60
+"""Lines of a block with the builder's own prefix, after which nothing else is expected in it."""
 DEPTH = 5
 """Layers inside each other."""
 _LONGEST = 400
@@ -179,18 +182,25 @@ class Carrier:
     def _strange(self, block: Block) -> bool:
         """Whether some lines hide known builder sentences behind something that is not taken off yet."""
         self._blocks += 1
-        texts = [
-            text for text in _texts(block.data[: _BEGINNING if self._blocks > 1 else SAMPLE * 100]) if text
-        ]
-        few = texts[:: len(texts) // _FEW + 1] if self._blocks > 1 else texts[:_FIRST]
-        found = [_prefix_of(line.text) for line in _decoded(self._layers, [_Line(text, 0) for text in few])]
-        hidden = sum(1 for prefix in found if prefix)
-        hidden += sum(1 for text in few if _json_field(text))
-        return hidden > 0 and 40 * hidden > sum(1 for prefix in found if prefix == "")
+        first = self._blocks == 1
+        texts = [text for text in _texts(block.data if first else block.data[:_BEGINNING]) if text]
+        few = texts[:: len(texts) // (_FIRST if first else _FEW) + 1]
+        if any(_json_field(text) for text in few[:_ALIKE]):
+            return True
+        plain = hidden = own = 0
+        for line in _decoded(self._layers, [_Line(text, 0) for text in few]):
+            prefix = _prefix_of(line.text)
+            hidden += bool(prefix)
+            plain += prefix == ""
+            own += prefix == "" and peel(line.text)[0].severity != ""
+            if own >= _ALIKE and not hidden:
+                break
+        return hidden > 0 and 40 * hidden > plain
 
     def _learn_from(self, block: Block) -> bool:
         """Find the layers of this block; whether it has any."""
-        texts = [text for text in _texts(block.data[: SAMPLE * 400]) if text.strip()][:SAMPLE]
+        texts = [text for text in _texts(block.data) if text.strip()]
+        texts = texts[:: len(texts) // SAMPLE + 1]
         lines = _decoded(self._layers, [_Line(text, 0) for text in texts])
         for _ in range(DEPTH - len(self._layers)):
             layer = _json_layer(lines) or self._rank_layer(lines) or _prefix_layer(lines)
@@ -283,6 +293,7 @@ def _prefix_of(text: str) -> str | None:
     return None
 
 
+@lru_cache(maxsize=4096)
 def _reads(message: str) -> bool:
     """Whether a message is one that only builders print."""
     for text in (message, without_position(message)):

@@ -128,9 +128,9 @@ def _peel_once(body: str) -> tuple[Prefix | None, str]:
     """One prefix taken off; None where there is none."""
     head = body[:1]
     forms: tuple[tuple[int, re.Pattern[str]], ...]
-    if head == "[":
+    if head == "[" and body[1:2] in _IN_BRACKETS:
         forms = _BRACKETED
-    elif head.isalpha() and not body.startswith(_COMMON):
+    elif head in _BEGINNINGS:
         forms = _WORDED
     else:
         return None, body
@@ -141,8 +141,9 @@ def _peel_once(body: str) -> tuple[Prefix | None, str]:
     return None, body
 
 
-_COMMON = ("Layer(", "Name: ")
-"""What lines without a prefix begin with most often."""
+_IN_BRACKETS = frozenset("0123456789[ \tTVIWEFX")
+_BEGINNINGS = frozenset(f"T{''.join(word[0] for word in _WORDS)}")
+"""First characters of prefixes: most lines without one end here."""
 
 
 def _prefix(found: re.Match[str], number: int) -> Prefix:

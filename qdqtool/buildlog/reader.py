@@ -168,6 +168,7 @@ class _Process:
         self._skim = prefilter
         self._run_numbers = numbers
         self._known: dict[str, _Message] = {}
+        self._rows: dict[tuple[str, str], tuple[str, Fields] | None] = {}
         self._done: list[Run] = []
         self._place = Place()
         self.line = first_line - 1
@@ -286,6 +287,8 @@ class _Process:
         self._tally()
         if len(known) > _REMEMBERED:
             known.clear()
+        if len(self._rows) > _REMEMBERED:
+            self._rows.clear()
         if self._run.full:
             place.tuned()
         else:
@@ -386,10 +389,20 @@ class _Process:
             else:
                 early = section.first or not (message.name and message.plain)
                 if early and (not section.bare or section.first or self._is_prefixed()):
-                    inside = _row(section, body)
+                    inside = self._row(section, body)
                     if inside is not None:
                         return (*inside, True)
         return (message.name, message.fields, False) if message.name else None
+
+    def _row(self, section: Section, body: str) -> tuple[str, Fields] | None:
+        """The row of a section that a message is; remembered as messages are."""
+        key = section.opens, body
+        if key in self._rows:
+            return self._rows[key]
+        found = _row(section, body)
+        if len(body) <= _MEMORABLE:
+            self._rows[key] = found
+        return found
 
     def _unknown(self, line: int, body: str, prefix: Prefix, message: _Message) -> Verdict:
         """A message that no sentence fits: perhaps it is not the builder's."""

@@ -14,6 +14,7 @@ _BUILD = re.compile(r"\[(b\d{1,6})\]")
 _LIBRARY = re.compile(r"nvinfer\w*\.so\.(\d{1,3}\.\d{1,3}\.\d{1,3})")
 _WINDOWS = re.compile(r"(?:^|[\s=\"'])(?:[A-Za-z]:|\.{1,2})?\\\w|\.exe\b")
 _EXECUTABLE = re.compile(r"[^-].{0,260}?\.exe\b\"?")
+_QUOTED = re.compile(r"[\"'\\]|\.exe\b|#")
 _HARNESS = re.compile(r"(?:^|/)harness_\w+")
 _DOTTED = re.compile(r"\d{1,3}(?:\.\d{1,5}){1,4}")
 _LONGEST_COMMAND = 1 << 16
@@ -72,6 +73,8 @@ class IdentityBook:
 
         On Windows a backslash separates folders and escapes nothing.
         """
+        if not _QUOTED.search(self.command):
+            return tuple(self.command.split())
         try:
             if _WINDOWS.search(self.command) is None:
                 return tuple(shlex.split(self.command))
