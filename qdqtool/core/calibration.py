@@ -30,6 +30,9 @@ class TensorRange:
         high: largest value seen; None where nobody looked.
         method: the calibrator that chose it ("max", "entropy", "cache", ...).
         note: anything a reader must know ("never fired", "tied to x").
+        gain_db: with the method `auto`, how much signal to noise the network's outputs gained by the choice that set
+            this range: a calibrator instead of the worst one, or another one in this part of the network; None where
+            nothing was chosen, or all calibrators agree.
         format: what the range was chosen for; the same range serves other formats, each with its own largest number.
         block: values along `axis` that share one scale, which is made from the values when they are written; None
             without blocks. `amax` is then that of the whole tensor.
@@ -42,6 +45,7 @@ class TensorRange:
     high: float | None = None
     method: str = "max"
     note: str = ""
+    gain_db: Annotated[float | None, Field(exclude_if=lambda value: value is None)] = None
     format: Annotated[NamedFormat, Field(exclude_if=lambda value: value == INT8)] = INT8
     block: Annotated[int | None, Field(exclude_if=lambda value: value is None)] = None
 

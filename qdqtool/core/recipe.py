@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -144,11 +144,15 @@ class PlacementOptions(Section):
         return Target.parse(self.target, self.sm, where="place.sm")
 
 
+AUTO: Final = "auto"
+"""Instead of a calibrator: the one, or the mixture, that keeps the network's outputs quietest."""
+
+
 class CalibrationOptions(Section):
     """How ranges are chosen."""
 
     method: str = "entropy"
-    """Calibrator for activations: the name of a file in `calibrators/methods`."""
+    """Calibrator for activations: a file in `calibrators/methods`, or auto, which chooses by the network's outputs."""
     percentile: Annotated[float, Field(gt=0, le=100)] = 99.99
     """Share of magnitudes kept by the percentile calibrator."""
     weights: Literal["max", "mse"] = "max"
