@@ -23,7 +23,7 @@ from qdqtool.core.equivalence import classes
 from qdqtool.core.grids import grid_for
 from qdqtool.core.placement import Decision, Placement, SlotKind
 from qdqtool.core.quant_format import INT8, QuantFormat
-from qdqtool.core.recipe import CalibrationOptions
+from qdqtool.core.recipe import AUTO, CalibrationOptions
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.platform import processors
 
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 Given = TypeVar("Given")
 Made = TypeVar("Made")
+_WITHOUT_NETWORK = "best"
+"""What `auto` comes down to where there is no network to run, as when shards are merged without samples."""
 Choose = Callable[[Histogram, Grid], Range]
 
 
@@ -227,6 +229,8 @@ def method_of(group: tuple[str, ...], options: CalibrationOptions) -> str:
     for pattern, method in options.overrides.items():
         if any(fnmatchcase(name, pattern) for name in group):
             return method
+    if options.method == AUTO:
+        return _WITHOUT_NETWORK
     if options.method == "percentile":
         return f"percentile:{options.percentile}"
     return options.method
@@ -246,6 +250,8 @@ def factor_of(group: tuple[str, ...], options: CalibrationOptions) -> float:
 
 def needs_bins(words: str) -> bool:
     """Whether a calibrator, as a recipe names it, needs counted magnitudes or only their extremes."""
+    if words == AUTO:
+        return True
     plugin = CALIBRATORS.load(words.partition(":")[0])
     return not isinstance(plugin, Calibrator) or plugin.needs_bins
 

@@ -151,7 +151,7 @@ AUTO: Final = "auto"
 class CalibrationOptions(Section):
     """How ranges are chosen."""
 
-    method: str = "entropy"
+    method: str = AUTO
     """Calibrator for activations: a file in `calibrators/methods`, or auto, which chooses by the network's outputs."""
     percentile: Annotated[float, Field(gt=0, le=100)] = 99.99
     """Share of magnitudes kept by the percentile calibrator."""

@@ -20,11 +20,12 @@ from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.findings import Finding
 from qdqtool.core.kinds import PLACEMENT
 from qdqtool.core.placement import Placement
-from qdqtool.core.recipe import Recipe
+from qdqtool.core.recipe import AUTO, Recipe
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.load import load
 from qdqtool.graph.model import Model
 from qdqtool.graph.prepare import prepare
+from qdqtool.pipeline.auto import choose
 from qdqtool.pipeline.bias import correct_biases
 from qdqtool.pipeline.channels import lost_channels
 from qdqtool.pipeline.same_function import check_conversion
@@ -169,11 +170,14 @@ class Calibration:
             )
 
     def tables(self, histograms: Histograms, methods: Sequence[str]) -> dict[str, CalibrationTable]:
-        """One table per method; biases are corrected where the recipe asks for it and samples are at hand."""
+        """One table per method, or by `auto`, which runs samples again; biases are corrected where the recipe asks for it and samples are at hand."""
         options = self.order.recipe.calibrate
         wishes = [options.model_copy(update={"method": method}) for method in methods]
         made = make_tables(histograms, self.placement, self.constants, wishes)
         tables = dict(zip(methods, made, strict=True))
+        if AUTO in tables and self.order.samples:
+            known = (histograms, self.constants)
+            tables[AUTO] = choose(self.model, self.placement, known, options, self.samples)
         if options.bias == "keep" or not self.order.samples:
             return tables
         return {

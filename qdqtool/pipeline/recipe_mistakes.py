@@ -16,7 +16,7 @@ from qdqtool.backends import BUILDERS
 from qdqtool.backends.shapes import parse_shapes
 from qdqtool.backends.torch_qat.fake_quant import ENGINES
 from qdqtool.core.calibration import CALIBRATORS
-from qdqtool.core.recipe import Recipe
+from qdqtool.core.recipe import AUTO, Recipe
 from qdqtool.errors import UsageError
 from qdqtool.matching.registry import RULES
 from qdqtool.pipeline.recipe_places import Path, Places
@@ -73,7 +73,8 @@ def _misnamed(recipe: Recipe) -> Iterator[Mistake]:
     methods: dict[Path, str] = {("calibrate", "method"): recipe.calibrate.method}
     methods |= {("calibrate", "overrides", key): value for key, value in recipe.calibrate.overrides.items()}
     for path, method in methods.items():
-        yield from _not_among(path, [method.partition(":")[0]], CALIBRATORS.names())
+        known = (AUTO, *CALIBRATORS.names()) if path[-1] == "method" else CALIBRATORS.names()
+        yield from _not_among(path, [method.partition(":")[0]], known)
     yield from _not_among(("build", "builder"), [recipe.build.builder], BUILDERS.names())
     yield from _not_among(("place", "skip_rules"), recipe.place.skip_rules, RULES.names())
     yield from _not_among(("place", "ops"), recipe.place.ops, tuple(sorted(PLACEABLE)))

@@ -17,7 +17,7 @@ from qdqtool.buildlog import read as read_log
 from qdqtool.calibration.collect import Collection, activations
 from qdqtool.calibration.histograms import Histograms, load_histograms, save_histograms
 from qdqtool.calibration.span import Span
-from qdqtool.calibration.table import make_table
+from qdqtool.calibration.table import constants, make_table
 from qdqtool.core.build import BuildProgress, BuildRequest, InputProfile
 from qdqtool.core.kinds import (
     ACCURACY,
@@ -35,6 +35,7 @@ from qdqtool.core.kinds import (
 from qdqtool.core.placement import Placement
 from qdqtool.core.preparation import Insertion, Preparation
 from qdqtool.core.protocols import Builder
+from qdqtool.core.recipe import AUTO
 from qdqtool.engine.read import read as read_layers
 from qdqtool.errors import BuildError
 from qdqtool.graph.insert import insert as insert_pairs
@@ -43,6 +44,7 @@ from qdqtool.graph.load import load
 from qdqtool.graph.prepare import prepare as prepare_model
 from qdqtool.graph.save import save
 from qdqtool.io.files import digest_file, write_text
+from qdqtool.pipeline.auto import choose
 from qdqtool.pipeline.bias import correct_biases
 from qdqtool.pipeline.channels import lost_channels
 from qdqtool.pipeline.comparing import noise_inside
@@ -118,7 +120,11 @@ def calibrate(work: RunContext) -> Measured:
     placement = PLACEMENT.read(work.path("placement.json"))
     model = work.model("model.prepared.onnx")
     histograms = load_histograms(work.path("histograms.npz"))
-    table = make_table(histograms, placement, model.view, work.recipe.calibrate)
+    options = work.recipe.calibrate
+    table = make_table(histograms, placement, model.view, options)
+    if options.method == AUTO:
+        known = (histograms, constants(placement, model.view, options.weights))
+        table = choose(model, placement, known, options, work.samples, work.listener.progressed)
     if work.recipe.calibrate.bias == "correct":
         table = correct_biases(model, placement, table, work.samples, work.listener.progressed)
     found = lost_channels(model, placement, table, work.samples)

@@ -12,7 +12,7 @@ from qdqtool.pipeline import recipes
 
 
 def test_no_recipe_is_all_defaults() -> None:
-    assert recipes.load(None).calibrate.method == "entropy"
+    assert recipes.load(None).calibrate.method == "auto"
 
 
 @pytest.mark.parametrize("name", recipes.names())

@@ -20,7 +20,7 @@ def test_an_heir_says_only_what_differs(tmp_path: Path) -> None:
     path = write(tmp_path, "mine.yaml", "extends: conv-int8\ncalibrate:\n  percentile: 99.9\n")
     mine, parent = recipes.load(path), recipes.load("conv-int8")
     assert mine.calibrate.percentile == 99.9
-    assert mine.calibrate.method == parent.calibrate.method == "percentile"
+    assert mine.calibrate.method == parent.calibrate.method == "auto"
     assert mine.place == parent.place
 
 

@@ -41,7 +41,7 @@ def calibrate(
     ] = None,
     method: Annotated[
         str | None,
-        typer.Option(help=f"{', '.join(calibrators.names())}, or all; default: the recipe's."),
+        typer.Option(help=f"{', '.join(calibrators.names())}, auto, or all; default: the recipe's."),
     ] = None,
     recipe: Annotated[
         str | None, typer.Option("--recipe", "-r", help="Shipped recipe or .yaml file.")

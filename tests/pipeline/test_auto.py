@@ -1,0 +1,258 @@
+"""`calibrate.method: auto` chooses by the network's outputs, within its budget, and says what it gained."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import calibrators
+from calibrators import Calibrator, Grid, Histogram, Range
+from qdqtool.backends.ort import OrtRunner, open_runner
+from qdqtool.calibration.collect import collect
+from qdqtool.calibration.histograms import Histograms
+from qdqtool.calibration.samples import Samples, open_samples
+from qdqtool.calibration.table import constants, make_table
+from qdqtool.cli.app import run
+from qdqtool.core.calibration import CALIBRATORS, CalibrationTable, NodeShift
+from qdqtool.core.kinds import CALIBRATION
+from qdqtool.core.placement import Placement
+from qdqtool.core.recipe import CalibrationOptions, InsertOptions, PlacementOptions
+from qdqtool.graph.bias import shiftable
+from qdqtool.graph.insert import insert
+from qdqtool.graph.layer_errors import layer_errors
+from qdqtool.graph.load import load
+from qdqtool.graph.model import Model
+from qdqtool.graph.save import serialize
+from qdqtool.graph.tunable import tunable
+from qdqtool.pipeline import auto
+from qdqtool.pipeline.auto import CHECKING, CHOOSING, RUNS, choose, competing
+from qdqtool.placement.decide import decide
+from tests import models
+
+Case = tuple[Model, Placement, Samples, Histograms]
+
+
+def case(folder: Path, proto: onnx.ModelProto, count: int = 40, tail: float = 0.0) -> Case:
+    """A network and samples; with `tail`, one value of every sample is that large."""
+    model = load(models.save(proto, folder))
+    (entry,) = model.view.inputs
+    shape = [dim if isinstance(dim, int) else 1 for dim in entry.shape or ()]
+    values = np.random.default_rng(2).standard_normal((count, *shape[1:])).astype(np.float32)
+    if tail:
+        values.reshape(count, -1)[:, 0] = tail
+    np.savez(folder / "s.npz", **{entry.name: values})
+    samples = open_samples(str(folder / "s.npz"), model.view.inputs)
+    placement = decide(model.view, PlacementOptions())
+    return model, placement, samples, collect(model, placement, samples)
+
+
+def chosen(found: Case, **options: object) -> CalibrationTable:
+    model, placement, samples, histograms = found
+    wish = CalibrationOptions(method="auto", **options)  # type: ignore[arg-type]
+    known = (histograms, constants(placement, model.view, wish.weights))
+    return choose(model, placement, known, wish, samples)
+
+
+def outputs(model: Model, samples: Iterator[object] | Samples) -> list[np.ndarray]:
+    runner = open_runner(serialize(model), description="test")
+    return [runner.run(sample.feeds)[runner.outputs[0]].astype(np.float64) for sample in samples]  # type: ignore[union-attr]
+
+
+def noise(found: Case, table: CalibrationTable) -> float:
+    """Relative noise of the output on the samples that choose."""
+    model, placement, samples, _ = found
+    taken = [sample for sample in samples.every(len(samples) // (CHOOSING + CHECKING))][
+        : CHOOSING + CHECKING
+    ][::2]
+    plain = outputs(model, iter(taken))
+    noisy = outputs(insert(model, placement, table, InsertOptions()), iter(taken))
+    energy = sum(float(np.square(one).sum()) for one in plain)
+    return sum(float(np.square(a - b).sum()) for a, b in zip(plain, noisy, strict=True)) / energy
+
+
+@pytest.mark.parametrize("name", ["conv_chain", "residual_cnn", "attention"])
+@pytest.mark.parametrize("tail", [0.0, 40.0], ids=["even values", "one value far out"])
+def test_no_single_calibrator_is_better_on_the_choosing_samples(
+    name: str, tail: float, tmp_path: Path
+) -> None:
+    found = case(tmp_path, models.ALL[name](), tail=tail)
+    model, placement, _, histograms = found
+    singles = {
+        method: noise(found, make_table(histograms, placement, model.view, CalibrationOptions(method=method)))
+        for method in competing()
+    }
+    assert noise(found, chosen(found)) <= min(singles.values()) * (1 + 1e-6)
+
+
+def test_the_choice_is_the_same_every_time(tmp_path: Path) -> None:
+    found = case(tmp_path, models.residual_cnn(), tail=30.0)
+    assert chosen(found) == chosen(found)
+
+
+@pytest.mark.parametrize("bias", ["keep", "correct"])
+def test_no_more_inferences_are_spent_than_six_passes(
+    bias: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = case(tmp_path, models.residual_cnn(), count=100)
+    spent = 0
+    run_one = OrtRunner.run
+
+    def counted(self: OrtRunner, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        nonlocal spent
+        # The session of single layers computes every layer twice.
+        spent += 2 if self.description.startswith("errors") else 1
+        return run_one(self, feeds)
+
+    monkeypatch.setattr(OrtRunner, "run", counted)
+    chosen(found, bias=bias)
+    assert CHOOSING < spent <= RUNS == 6 * 32
+
+
+def test_every_range_says_its_calibrator_and_what_it_gained(tmp_path: Path) -> None:
+    found = case(tmp_path, models.residual_cnn(), tail=40.0)
+    table = chosen(found)
+    activations = [entry for entry in table.ranges if entry.gain_db is not None]
+    assert activations
+    assert {entry.method for entry in activations} <= {*competing(), "max"}
+    assert all(entry.gain_db is not None and entry.gain_db >= 0 for entry in activations)
+    assert table.shifts == ()
+
+
+def test_a_calibrator_that_ruins_the_output_is_never_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crush(histogram: Histogram, grid: Grid) -> Range:
+        return Range(amax=histogram.amax / 100, method="crush")
+
+    found = case(tmp_path, models.conv_chain())
+    monkeypatch.setattr(auto, "competing", lambda: ("max", "mse", "crush"))
+    monkeypatch.setattr("qdqtool.calibration.table.CALIBRATORS", _With(crush=Calibrator(choose=crush)))
+    table = chosen(found)
+    assert "crush" not in {entry.method for entry in table.ranges}
+
+
+class _With:
+    """The registry with more calibrators."""
+
+    def __init__(self, **more: Calibrator) -> None:
+        self._more = more
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(CALIBRATORS, name)
+
+    def load(self, name: str) -> object:
+        return self._more.get(name) or CALIBRATORS.load(name)
+
+
+def test_recipe_overrides_hold_in_every_candidate(tmp_path: Path) -> None:
+    found = case(tmp_path, models.conv_chain(), tail=40.0)
+    table = chosen(found, overrides={"x": "percentile:50"})
+    entry = table.by_tensor()["x"]
+    assert entry.method == "percentile"
+    assert entry.amax[0] < 1
+    assert entry.gain_db is None
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_few_samples_are_enough_to_choose(count: int, tmp_path: Path) -> None:
+    table = chosen(case(tmp_path, models.conv_chain(), count=count), bias="correct")
+    assert {entry.tensor for entry in table.ranges} >= {"x"}
+
+
+def test_without_a_network_each_tensor_takes_its_own_best(tmp_path: Path) -> None:
+    model, placement, _, histograms = case(tmp_path, models.conv_chain())
+    two = [
+        make_table(histograms, placement, model.view, CalibrationOptions(method=method))
+        for method in ("auto", "best")
+    ]
+    assert two[0] == two[1]
+
+
+def test_the_command_writes_method_and_gain_for_scripts(tmp_path: Path) -> None:
+    case(tmp_path, models.residual_cnn(), tail=40.0)
+    out = tmp_path / "t.json"
+    words = ["calibrate", str(tmp_path / "model.onnx"), "--samples", str(tmp_path / "s.npz"), "-o", str(out)]
+    assert run(words) == 0
+    ranges = json.loads(out.read_text())["data"]["ranges"]
+    gains = [entry["gain_db"] for entry in ranges if "gain_db" in entry]
+    assert gains
+    assert all(entry["method"] for entry in ranges)
+    assert {entry.gain_db for entry in CALIBRATION.read(out).ranges} >= set(gains)
+
+
+@pytest.mark.parametrize("name", sorted(models.ALL))
+def test_a_tunable_model_computes_what_the_model_with_these_ranges_computes(
+    name: str, tmp_path: Path
+) -> None:
+    proto = models.ALL[name]()
+    if len(proto.graph.input) != 1:
+        pytest.skip("several inputs")
+    found = case(tmp_path, proto, count=2)
+    model, placement, samples, histograms = found
+    first, second = (
+        make_table(histograms, placement, model.view, CalibrationOptions(method=method))
+        for method in ("max", "mse")
+    )
+    if not placement.quantized:
+        pytest.skip("nothing is quantized")
+    layers = shiftable(model.view)[:1]
+    width = (
+        [len(entry) for node in layers if (entry := model.view.constant(node.inputs[2])) is not None]
+        if all(len(node.inputs) > 2 for node in layers)
+        else []
+    )
+    shifts = tuple(
+        NodeShift(node=node.name, shift=(0.25,) * size) for node, size in zip(layers, width, strict=False)
+    )
+    second = replace(second, shifts=shifts)
+    tuned = tunable(insert(model, placement, first, InsertOptions()), [entry.node for entry in shifts])
+    runner = open_runner(serialize(tuned.model), description="test")
+    wanted = open_runner(serialize(insert(model, placement, second, InsertOptions())), description="test")
+    for sample in samples:
+        got = runner.run({**sample.feeds, **tuned.feeds(second)})
+        for output, value in wanted.run(sample.feeds).items():
+            np.testing.assert_allclose(got[output], value, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("opset", [17, 18])
+def test_the_error_of_a_layer_is_that_of_its_own_quantization(opset: int, tmp_path: Path) -> None:
+    model, placement, samples, histograms = case(tmp_path, models.conv_chain(opset), count=1)
+    table = make_table(histograms, placement, model.view, CalibrationOptions(method="max"))
+    apart, names = layer_errors(insert(model, placement, table, InsertOptions()), {"conv1"})
+    assert list(names) == ["conv1"]
+    (sample,) = samples
+    got = open_runner(serialize(apart), description="test").run(sample.feeds)[names["conv1"]]
+    x, w, b = (
+        sample.feeds["x"],
+        *(model.view.constant(name) for name in model.view.by_name["conv1"].inputs[1:3]),
+    )
+    assert w is not None
+    ranges = table.by_tensor()
+    step = ranges["x"].scales[0]
+    steps = np.array(ranges[model.view.by_name["conv1"].inputs[1]].scales, np.float32).reshape(-1, 1, 1, 1)
+    rounded = np.clip(np.rint(x / np.float32(step)), -128, 127) * np.float32(step)
+    weights = np.clip(np.rint(w / steps), -128, 127) * steps
+    wanted = _conv_means(x, w, b) - _conv_means(rounded, weights, b)
+    np.testing.assert_allclose(got, wanted, rtol=1e-3, atol=1e-6)
+
+
+def _conv_means(x: np.ndarray, w: np.ndarray, b: np.ndarray | None) -> np.ndarray:
+    """Channel means of a 3x3 convolution with a border of 1, by definition."""
+    padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))).astype(np.float64)
+    rows, columns = x.shape[2:]
+    total = np.zeros(w.shape[0])
+    for i in range(w.shape[2]):
+        for j in range(w.shape[3]):
+            seen = padded[:, :, i : i + rows, j : j + columns].sum(axis=(0, 2, 3))
+            total += w[:, :, i, j].astype(np.float64) @ seen
+    return total / (x.shape[0] * rows * columns) + (0 if b is None else b)
+
+
+def test_calibrators_that_compete_are_those_that_say_so() -> None:
+    assert competing() == tuple(name for name in calibrators.names() if calibrators.load(name).competes)
