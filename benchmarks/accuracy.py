@@ -9,7 +9,9 @@ the outputs, and how many compute nodes are INT8. A rival shows the calibrator w
 samples, which favours it. Our sweep chooses by SQNR on samples of neither calibration nor evaluation (on those of the
 calibration where there are no more), and keeps the default's INT8 nodes. "Coverage of" a rival is our default with the nodes float that the rival leaves float,
 and no others: each model of its own placement, so the two are compared at equal coverage. Our default is no worse than
-a rival when the 95 % interval of the difference between the two, sample by sample, reaches zero. The rivals run in an environment of their own, made at --venv. The last line is one JSON object.
+a rival when the 95 % interval of the difference between the two, sample by sample, reaches zero. The rivals run in an environment of their own, made at --venv. The last line is one JSON object; its
+"models" gives SQNR in dB of the default, of the best of our own calibrators (an oracle, which sees the evaluation), and
+of the best rival.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ from qdqtool.graph.load import load
 from qdqtool.graph.save import save
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.pipeline import recipes
+from qdqtool.pipeline.auto import competing
 from qdqtool.pipeline.calibration import Calibration, CalibrationOrder
 from qdqtool.pipeline.request import RunRequest
 from qdqtool.pipeline.sweep import SweepOrder, sweep
@@ -52,6 +55,8 @@ HARDER = {
     "calibrate.bias": ["keep", "correct"],
 }
 """What the sweep searches; another space, and the ranges of two nodes, where it must beat the defaults."""
+METHOD_PREFIX = "method "
+"""Before the name of each of our own calibrators; the best of them is the oracle, which sees the evaluation."""
 OURS_ALONE = ("narrow", "gemv")
 """Rules that keep nodes float for the sake of speed; rivals have none like them."""
 DRAWS = 2000
@@ -147,7 +152,8 @@ def main() -> int:
         json.dumps(
             {
                 "verdicts": verdicts,
-                "models": {
+                "models": {name: _figures(found) for name, found in results.items()},
+                "candidates": {
                     name: {k: asdict(replace(r, right=None)) for k, r in found.items()}
                     for name, found in results.items()
                 },
@@ -189,6 +195,13 @@ def _measured(case: Subject, python: Path | None, options: argparse.Namespace) -
     results["default"] = _tried(lambda: _ours(judge, case, recipe, data, work / "default.onnx"))
     if not options.no_sweep:
         results["sweep"] = _tried(lambda: _swept(judge, case, data, work))
+    for method in competing():
+        single = recipe.model_copy(
+            update={"calibrate": recipe.calibrate.model_copy(update={"method": method})}
+        )
+        results[f"{METHOD_PREFIX}{method}"] = _tried(
+            lambda single=single, method=method: _ours(judge, case, single, data, work / f"{method}.onnx")
+        )
     for rival in RIVALS if python else ():
         path, results[rival] = _rival(judge, case, recipe, (str(python), rival, data, work))
         if path and not results[rival].error:
@@ -365,6 +378,20 @@ def _verdict(name: str, results: dict[str, Result]) -> dict[str, object]:
         if swept is None or swept.error
         else round((swept.sqnr_db or 0) - (default.sqnr_db or 0), 2),
         "hard": name in HARD,
+    }
+
+
+def _figures(results: dict[str, Result]) -> dict[str, float | None]:
+    """SQNR of the default, of the best of our own calibrators, and of the best rival; null where none was run."""
+
+    def best(names: list[str]) -> float | None:
+        known = [results[name].sqnr_db for name in names if not results[name].error]
+        return max((round(value, 2) for value in known if value is not None), default=None)
+
+    return {
+        "default_db": best(["default"]),
+        "oracle_db": best(["default", *(name for name in results if name.startswith(METHOD_PREFIX))]),
+        "best_rival_db": best([name for name in RIVALS if name in results]),
     }
 
 

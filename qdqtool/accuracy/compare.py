@@ -6,13 +6,16 @@ import math
 from collections.abc import Callable
 from itertools import islice
 
+import numpy as np
+
 from qdqtool.accuracy.custom import distance
-from qdqtool.accuracy.metric import Meter, Reading
+from qdqtool.accuracy.intervals import ratio_interval
+from qdqtool.accuracy.metric import Meter, Reading, energy
 from qdqtool.accuracy.pairing import Pair, comparable, pair_outputs, unpaired
 from qdqtool.accuracy.side_by_side import Outputs, abreast
 from qdqtool.accuracy.task import Task
 from qdqtool.accuracy.worst import Worst
-from qdqtool.core.comparison import Comparison, Measure, OutputComparison
+from qdqtool.core.comparison import Comparison, Measure, OutputComparison, SqnrEstimate
 from qdqtool.core.protocols import Runner, Sample, SampleSource
 from qdqtool.core.recipe import CompareOptions
 from qdqtool.errors import InputFileError, UsageError
@@ -71,6 +74,7 @@ class _Meeting:
         }
         self._task = Task(options.task)
         self._worst = Worst()
+        self._energies: list[tuple[float, float]] = []
         self.seen = 0
 
     def add(self, sample: Sample, left: Outputs, right: Outputs) -> None:
@@ -79,6 +83,8 @@ class _Meeting:
             a, b = comparable(left[pair.reference], right[pair.candidate], pair, sample)
             if pair.reference not in self._inside:
                 values[pair.reference] = (a, b)
+            if pair == self._scored:
+                self._energies.append((energy(a), energy(b - a)))
             for meter in meters.values():
                 meter.add(a, b)
         self._task.add(left[self._scored.reference], right[self._scored.candidate], sample)
@@ -96,6 +102,20 @@ class _Meeting:
             worst=self._worst.listed(),
             notes=(*unpaired(self._reference, self._candidate, self._pairs), *self._task.notes()),
             tensors=self._compared(lambda name: name in self._inside),
+            sqnr=self._sqnr(),
+        )
+
+    def _sqnr(self) -> SqnrEstimate | None:
+        """The pooled ratio of the scored output; 16 bytes are kept per sample for its interval."""
+        signal, noise = np.array(self._energies, np.float64).T
+        if not (0 < signal.sum() < math.inf and 0 < noise.sum() < math.inf):
+            return None
+        reach = ratio_interval(signal, noise)
+        return SqnrEstimate(
+            output=self._scored.reference,
+            sqnr_db=10 * math.log10(signal.sum() / noise.sum()),
+            low=None if reach is None else reach.low,
+            high=None if reach is None else reach.high,
         )
 
     def _compared(self, wanted: Callable[[str], bool]) -> tuple[OutputComparison, ...]:

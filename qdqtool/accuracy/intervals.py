@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 _DRAWS = 10_000
+_RATIO_DRAWS = 2_000
 _LEVEL = 0.95
 _SEED = 20250
 _CELLS = 1 << 22
@@ -19,6 +20,31 @@ class Interval:
 
     low: float
     high: float
+
+
+def ratio_interval(
+    signal: np.ndarray[tuple[int], np.dtype[np.float64]], noise: np.ndarray[tuple[int], np.dtype[np.float64]]
+) -> Interval | None:
+    """95 % interval of 10 log10(sum signal / sum noise) in dB over samples; None for fewer than two samples.
+
+    The same bootstrap: samples are drawn with replacement, each with its signal and its noise. Draws without any noise
+    have no ratio and count as the largest that was drawn.
+    """
+    count = len(signal)
+    if count < 2 or not noise.sum() or not signal.sum():
+        return None
+    rng = np.random.default_rng(_SEED)
+    batch = max(1, _CELLS // count)
+    sums = []
+    for start in range(0, _RATIO_DRAWS, batch):
+        drawn = rng.multinomial(count, np.full(count, 1 / count), size=min(batch, _RATIO_DRAWS - start))
+        sums.append(np.stack([drawn @ signal, drawn @ noise]))
+    above, below = np.concatenate(sums, axis=1)
+    known = (above > 0) & (below > 0)
+    decibels = 10 * np.log10(above[known] / below[known])
+    decibels = np.concatenate([decibels, np.full(int((~known).sum()), decibels.max(initial=-np.inf))])
+    low, high = np.quantile(decibels, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
+    return Interval(low=float(low), high=float(high))
 
 
 def paired_interval(differences: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Interval | None:

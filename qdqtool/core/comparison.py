@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Annotated
+
+from pydantic import Field
 
 from qdqtool.core.showing import Shown
 
@@ -16,6 +19,23 @@ class Measure:
     value: float | None
     unit: str = ""
     note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SqnrEstimate:
+    """Signal to noise of one output over all samples.
+
+    Attributes:
+        output: its name.
+        sqnr_db: energy of the reference over that of the difference, in dB.
+        low: lower end of the 95 % interval over samples; None for fewer than two.
+        high: upper end.
+    """
+
+    output: str
+    sqnr_db: float
+    low: float | None = None
+    high: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,6 +124,7 @@ class Comparison(Shown):
         notes: what a reader must know to trust the figures.
         tensors: metrics per intermediate tensor in graph order, where the models were watched inside.
         explanations: why the outputs differ, where somebody asked.
+        sqnr: signal to noise of the output that a task would score; None where the two are equal, or both silent.
     """
 
     reference: str
@@ -116,3 +137,4 @@ class Comparison(Shown):
     notes: tuple[str, ...] = ()
     tensors: tuple[OutputComparison, ...] = ()
     explanations: tuple[Explanation, ...] = ()
+    sqnr: Annotated[SqnrEstimate | None, Field(exclude_if=lambda value: value is None)] = None

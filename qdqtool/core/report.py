@@ -19,7 +19,19 @@ from qdqtool.core.showing import Shown
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AccuracySummary:
-    """The headline metric: a task metric where there are labels, else SQNR of the first output."""
+    """The headline metric: a task metric where there are labels, else SQNR of the first output.
+
+    Attributes:
+        metric: its name.
+        unit: "%", "dB" or "".
+        reference: of the float model; None where the metric is of both together.
+        int8: of the quantized model.
+        samples: how many were compared.
+        meaningful: False when they were random.
+        sqnr_db: signal to noise of the scored output in dB, whatever the headline is; None where the two are equal.
+        interval: 95 % interval of the headline: of the change in points for a task metric, of the value in dB for
+            SQNR; None where it is not known.
+    """
 
     metric: str
     unit: str
@@ -27,6 +39,8 @@ class AccuracySummary:
     int8: float | None
     samples: int
     meaningful: bool
+    sqnr_db: float | None = None
+    interval: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,7 +12,7 @@ from qdqtool.core.audit import Audit, KernelCounts
 from qdqtool.core.build import BuildResult
 from qdqtool.core.buildlog import BuildLog
 from qdqtool.core.calibration import CalibrationTable
-from qdqtool.core.comparison import Comparison
+from qdqtool.core.comparison import Comparison, SqnrEstimate, TaskAccuracy
 from qdqtool.core.datacheck import DataReport
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Engine, Role
@@ -173,6 +173,8 @@ def headline(comparison: Comparison) -> AccuracySummary | None:
             int8=task.candidate,
             samples=task.samples,
             meaningful=comparison.meaningful,
+            sqnr_db=comparison.sqnr.sqnr_db if comparison.sqnr else None,
+            interval=_ends(task),
         )
     measures = comparison.outputs[0].measures if comparison.outputs else ()
     measure = next(
@@ -187,7 +189,13 @@ def headline(comparison: Comparison) -> AccuracySummary | None:
         int8=measure.value,
         samples=comparison.samples,
         meaningful=comparison.meaningful,
+        sqnr_db=comparison.sqnr.sqnr_db if comparison.sqnr else None,
+        interval=_ends(comparison.sqnr) if measure.metric == "sqnr_db" and comparison.sqnr else None,
     )
+
+
+def _ends(found: TaskAccuracy | SqnrEstimate) -> tuple[float, float] | None:
+    return None if found.low is None or found.high is None else (found.low, found.high)
 
 
 def _fallback(verdict: NodeVerdict) -> Fallback:

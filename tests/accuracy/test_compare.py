@@ -304,3 +304,25 @@ def test_of_several_samples_at_a_time_the_first_bad_one_is_reported_and_no_threa
     with pytest.raises(InputFileError, match="fails on 3"):
         compare(Scripted(fussy, at_once=4), Scripted(identity, at_once=4), rows(np.eye(20)), CompareOptions())
     assert threading.active_count() == before
+
+
+def test_the_scored_output_has_an_interval_of_its_signal_to_noise() -> None:
+    plain = np.random.default_rng(0).standard_normal((40, 8)).astype(np.float32)
+    found = compare(
+        Scripted(identity),
+        Scripted(lambda x: {"y": x + np.float32(0.1) * np.sin(9 * x)}),
+        rows(plain),
+        CompareOptions(),
+    ).sqnr
+    assert found is not None
+    assert found.output == "y"
+    wanted = 10 * np.log10(np.square(plain).sum() / np.square(0.1 * np.sin(9 * plain)).sum())
+    assert found.sqnr_db == pytest.approx(wanted, rel=1e-4)
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low < found.sqnr_db < found.high
+
+
+def test_equal_outputs_have_no_signal_to_noise() -> None:
+    values = np.ones((3, 2), np.float32)
+    assert compare(Scripted(identity), Scripted(identity), rows(values), CompareOptions()).sqnr is None

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdqtool.accuracy.intervals import paired_interval
+from qdqtool.accuracy.intervals import Interval, paired_interval, ratio_interval
 
 
 @pytest.mark.parametrize("count", [0, 1])
@@ -45,3 +45,29 @@ def test_interval_holds_the_mean_and_does_not_depend_on_order(differences: list[
     assert interval is not None
     assert interval.low - 1e-9 <= np.mean(differences) <= interval.high + 1e-9
     assert paired_interval(np.array(shuffled)) == interval
+
+
+def test_the_interval_of_a_ratio_covers_it_and_shrinks_with_samples() -> None:
+    random = np.random.default_rng(4)
+    widths = []
+    for count in (10, 1000):
+        signal, noise = random.uniform(1, 2, count), random.uniform(0.001, 0.02, count)
+        found = ratio_interval(signal, noise)
+        assert found is not None
+        assert found.low < 10 * np.log10(signal.sum() / noise.sum()) < found.high
+        widths.append(found.high - found.low)
+    assert widths[1] < widths[0] / 5
+
+
+def test_equal_samples_have_one_ratio() -> None:
+    found = ratio_interval(np.full(9, 100.0), np.full(9, 1.0))
+    assert found == Interval(low=20.0, high=20.0)
+
+
+@pytest.mark.parametrize(
+    ("signal", "noise"),
+    [([1.0], [1.0]), ([1.0, 1.0], [0.0, 0.0]), ([0.0, 0.0], [1.0, 1.0])],
+    ids=["one sample", "no noise", "no signal"],
+)
+def test_what_has_no_ratio_has_no_interval(signal: list[float], noise: list[float]) -> None:
+    assert ratio_interval(np.array(signal), np.array(noise)) is None
