@@ -106,6 +106,9 @@ def choose(
     methods = competing()
     wishes = [options.model_copy(update={"method": method}) for method in methods]
     tables = dict(zip(methods, make_tables(collected[0], placement, collected[1], wishes), strict=True))
+    if not groups(placement):
+        # Weights alone, or nothing: no calibrator has a say.
+        return tables[methods[0]]
     taken = list(islice(_spread(samples, CHOOSING + CHECKING), CHOOSING + CHECKING))
     trial = _Trial(model, placement, tables[methods[0]], options, taken, on_progress)
     candidates = sorted(
@@ -139,7 +142,8 @@ class _Trial:
         self._errors: tuple[OrtRunner, Mapping[str, str]] | None = None
         if self._tunable.shifts:
             apart, outputs = layer_errors(self._tunable.model, frozenset(self._tunable.shifts))
-            self._errors = (_runner(apart, "errors of single layers"), outputs)
+            if outputs:
+                self._errors = (_runner(apart, "errors of single layers"), outputs)
         plain = _runner(model, "float model")
         self._plain = {id(sample): self._run(plain, sample, {}) for sample in taken}
         del plain

@@ -165,6 +165,18 @@ def test_few_samples_are_enough_to_choose(count: int, tmp_path: Path) -> None:
     assert {entry.tensor for entry in table.ranges} >= {"x"}
 
 
+@pytest.mark.parametrize(
+    "options", [{"exclude": ("*",)}, {"activations": "float"}], ids=["nothing", "weights"]
+)
+def test_without_quantized_activations_there_is_nothing_to_choose(
+    options: dict[str, object], tmp_path: Path
+) -> None:
+    model, _, samples, _ = case(tmp_path, models.conv_chain())
+    placement = decide(model.view, PlacementOptions(**options))  # type: ignore[arg-type]
+    table = chosen((model, placement, samples, collect(model, placement, samples)), bias="correct")
+    assert {entry.gain_db for entry in table.ranges} <= {None}
+
+
 def test_without_a_network_each_tensor_takes_its_own_best(tmp_path: Path) -> None:
     model, placement, _, histograms = case(tmp_path, models.conv_chain())
     two = [

@@ -8,6 +8,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from qdqtool.core.calibration import CALIBRATORS
+from qdqtool.core.recipe import AUTO
 from qdqtool.pipeline import recipes
 
 FOLDER = Path(__file__).resolve().parents[2] / "recipes"
@@ -71,4 +72,4 @@ def test_recipe_holds_no_data_and_keeps_what_it_does_not_name_at_the_default(pat
 
 @pytest.mark.parametrize("path", FILES, ids=NAMES)
 def test_calibrator_of_the_recipe_is_there(path: Path) -> None:
-    assert recipes.load(str(path)).calibrate.method in CALIBRATORS.names()
+    assert recipes.load(str(path)).calibrate.method in {AUTO, *CALIBRATORS.names()}
