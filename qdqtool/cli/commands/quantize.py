@@ -1,0 +1,86 @@
+"""From a float model and samples to the Q/DQ model, in one process: what to use where no engine is built here.
+
+    qdqtool quantize model.onnx --samples samples/ -o model.qdq.onnx
+    qdqtool quantize model.onnx --samples x.npz[:200] -o model.qdq.onnx --recipe transformer-int8
+    qdqtool quantize model.onnx --samples samples/ -o model.qdq.onnx --set calibrate.method=max --set calibrate.bias=keep
+
+Places, calibrates and inserts Q/DQ. The model is read and prepared once, the samples run once; the calibrator is then
+chosen by the outputs of 32 samples and biases are corrected with 32, unless the recipe says otherwise. The last line
+above is the leanest way: one pass that notes minima and maxima.
+
+`run` does the same as steps that can be resumed, builds an engine, audits and compares; `insert` takes ranges that are
+known already.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+    from qdqtool.core.calibration import CalibrationTable
+
+
+def quantize(
+    model: Annotated[Path, typer.Argument(help="Float ONNX model.")],
+    samples: Annotated[str, typer.Option(help="Folder, .npz, .npy, .json, module:function, or random:16.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Q/DQ model to write.")],
+    recipe: Annotated[
+        str, typer.Option("--recipe", "-r", help="Shipped recipe or .yaml file.")
+    ] = "conv-int8",
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", help="Change one value of the recipe.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the ranges as JSON.")] = False,
+) -> None:
+    """Turn a float model and samples into a Q/DQ model."""
+    from qdqtool.cli.options import load_recipe
+    from qdqtool.cli.screen import escaped, progress, stderr, stdout
+    from qdqtool.core.kinds import CALIBRATION
+    from qdqtool.pipeline.quantization import quantize_file
+
+    chosen = load_recipe(recipe, changes or [])
+    with progress() as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def on_step(step: str, done: int, total: int | None) -> None:
+            if step not in tasks:
+                tasks[step] = bars.add_task(step, total=total)
+            bars.update(tasks[step], completed=done, total=total)
+
+        made = quantize_file(model, samples, out, chosen, on_step)
+    table = made.table
+    for finding in table.findings:
+        words = f"{finding.code} {finding.subject}: {finding.reason}; {finding.fix}"
+        stderr().print(escaped(words), style="yellow", markup=False, highlight=False)
+    for note in made.notes:
+        stderr().print(escaped(f"note: {note}"), markup=False, highlight=False)
+    if as_json:
+        sys.stdout.write(CALIBRATION.dump(table))
+        return
+    nodes = {entry.slot.node for entry in made.placement.quantized}
+    line = f"wrote {out}: {len(nodes)} nodes quantized, {_methods(table)}"
+    stdout().print(escaped(f"{line}, {len(table.shifts)} biases corrected"), markup=False, highlight=False)
+
+
+def _methods(table: CalibrationTable) -> str:
+    """The calibrators by how many ranges each chose, and what the choice gained at the outputs."""
+    gains: dict[str, float] = {}
+    counts: dict[str, int] = {}
+    for entry in table.ranges:
+        if entry.gain_db is not None:
+            counts[entry.method] = counts.get(entry.method, 0) + 1
+            gains[entry.method] = max(gains.get(entry.method, 0.0), entry.gain_db)
+    chosen = sorted(counts, key=lambda method: (-counts[method], method))
+    words = (
+        f"{method} for {counts[method]} ranges (+{gains[method]:.1f} dB at the output)" for method in chosen
+    )
+    return "; ".join(words) or "ranges as the recipe says"
+
+
+PLUGIN = quantize

@@ -1,0 +1,62 @@
+"""`qdqtool quantize`: one command from a float model to the Q/DQ model that `run` would write."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import qdqtool
+from qdqtool.cli.app import run
+from qdqtool.graph.find import find
+from qdqtool.graph.load import load
+from tests import models
+
+TAIL = 40.0
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    models.save(models.residual_cnn(), tmp_path)
+    values = np.random.default_rng(0).standard_normal((12, 3, 16, 16)).astype(np.float32)
+    values[:, 0, 0, 0] = TAIL
+    np.savez(tmp_path / "s.npz", x=values)
+    return tmp_path
+
+
+def quantize(work: Path, *more: str) -> int:
+    words = ["quantize", str(work / "model.onnx"), "--samples", str(work / "s.npz")]
+    return run([*words, "-o", str(work / "q.onnx"), *more])
+
+
+def test_the_command_writes_what_the_library_writes(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert quantize(work) == 0
+    said = capsys.readouterr().out
+    qdqtool.quantize(str(work / "model.onnx"), str(work / "s.npz"), str(work / "api.onnx"))
+    assert (work / "q.onnx").read_bytes() == (work / "api.onnx").read_bytes()
+    assert find(load(work / "q.onnx"))
+    assert "nodes quantized" in said
+    assert "dB at the output)" in said
+
+
+def test_settings_of_the_recipe_hold(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert quantize(work, "--json", "--set", "calibrate.method=max", "--set", "calibrate.bias=keep") == 0
+    table = json.loads(capsys.readouterr().out)["data"]
+    assert {entry["method"] for entry in table["ranges"]} == {"max"}
+    assert max(entry["amax"][0] for entry in table["ranges"] if entry["tensor"] == "x") == TAIL
+    assert not table["shifts"]
+
+
+def test_a_quantized_model_is_refused(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert quantize(work) == 0
+    (work / "model.onnx").write_bytes((work / "q.onnx").read_bytes())
+    assert quantize(work) == 2
+    assert "has quantized operators already" in capsys.readouterr().err
+
+
+def test_nothing_is_written_where_samples_do_not_fit(work: Path) -> None:
+    np.savez(work / "s.npz", x=np.zeros((4, 3, 5, 5), np.float32))
+    assert quantize(work) == 5
+    assert not (work / "q.onnx").exists()
