@@ -45,7 +45,7 @@ def test_all_methods_come_from_one_collection(model: str, data: str, tmp_path: P
     out = tmp_path / "t.json"
     assert run(["calibrate", model, "--samples", data, "-o", str(out), "--method", "all"]) == 0
     made = {path.name for path in tmp_path.glob("t.*.json")}
-    assert made == {f"t.{method}.json" for method in calibrators.names()}
+    assert made == {f"t.{method}.json" for method in (*calibrators.names(), "auto")}
     ranges = {
         name: CALIBRATION.read(tmp_path / f"t.{name}.json").by_tensor()["x"].amax
         for name in ("max", "entropy")
@@ -76,9 +76,18 @@ def test_shards_are_merged_to_the_same_bytes(bias: str, model: str, data: str, t
         part = ["--shard", f"{number}/3", "-o", str(folder / f"p{number}.npz")]
         assert run(["calibrate", model, "--samples", data, *part]) == 0
     for place in (str(folder), str(folder / "p*.npz")):
-        more = ["--samples", data] if bias == "correct" else []
-        assert run(["calibrate", model, "--merge", place, "-o", str(merged), *options, *more]) == 0
+        more = ["--samples", data, "-o", str(merged), *options]
+        assert run(["calibrate", model, "--merge", place, *more]) == 0
         assert merged.read_bytes() == whole.read_bytes()
+
+
+def test_shards_without_samples_say_that_no_output_chose(
+    model: str, data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    part = str(tmp_path / "p.npz")
+    assert run(["calibrate", model, "--samples", data, "--shard", "1/1", "-o", part]) == 0
+    assert run(["calibrate", model, "--merge", part, "-o", str(tmp_path / "t.json")]) == 0
+    assert "to choose it by the network's outputs takes --samples too" in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -147,3 +148,65 @@ def test_a_segment_is_fed_the_nearest_known_tensors_and_computes_the_same(tmp_pa
     runner = open_runner(piece.source, description="piece")
     result = runner.run({name: whole[name] for name in ("first_y", "depth_y")})
     np.testing.assert_allclose(result["last_y"], whole["last_y"], rtol=1e-5, atol=1e-5)
+
+
+def fixed(model: Model) -> Model:
+    """The same network for batches of one sample only."""
+    proto = onnx.ModelProto.FromString(model.proto.SerializeToString())
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = 1
+    return Model(proto=proto, path=model.path)
+
+
+def mixing(model: Model) -> Model:
+    """A fixed network with a Reshape that would put the samples of a batch side by side."""
+    proto = fixed(model).proto
+    flat = onnx.numpy_helper.from_array(np.array([1, 8, -1], np.int64), "flat")
+    back = onnx.numpy_helper.from_array(np.array([1, 8, -1, 6], np.int64), "back")
+    proto.graph.initializer.extend([flat, back])
+    nodes = [
+        onnx.helper.make_node("Reshape", ["x", "flat"], ["x_flat"], name="flatten"),
+        onnx.helper.make_node("Reshape", ["x_flat", "back"], ["x_back"], name="unflatten"),
+    ]
+    for node in proto.graph.node:
+        node.input[:] = ["x_back" if name == "x" else name for name in node.input]
+    for node in reversed(nodes):
+        proto.graph.node.insert(0, node)
+    return Model(proto=proto, path=model.path)
+
+
+@pytest.mark.parametrize("shape", [lambda model: model, fixed], ids=["free batch", "batch of one"])
+def test_one_run_gives_the_shifts_of_a_run_per_layer(
+    shape: Callable[[Model], Model], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = shape(skewed(tmp_path))
+    monkeypatch.setattr("qdqtool.pipeline.bias._layer_by_layer", lambda *_: pytest.fail("run layer by layer"))
+    _, _, together = calibrated(model, tmp_path)
+    monkeypatch.undo()
+    monkeypatch.setattr("qdqtool.pipeline.bias._in_one_run", lambda *_: None)
+    _, _, apart = calibrated(model, tmp_path)
+    assert [entry.node for entry in together.shifts] == [entry.node for entry in apart.shifts]
+    for one, other in zip(together.shifts, apart.shifts, strict=True):
+        np.testing.assert_allclose(one.shift, other.shift, rtol=0.02, atol=1e-3)
+
+
+def test_a_model_that_mixes_the_samples_of_a_batch_is_run_layer_by_layer(tmp_path: Path) -> None:
+    plain = calibrated(fixed(skewed(tmp_path)), tmp_path)[2]
+    mixed = calibrated(mixing(skewed(tmp_path)), tmp_path)[2]
+    assert [entry.node for entry in mixed.shifts] == [entry.node for entry in plain.shifts]
+    for one, other in zip(mixed.shifts, plain.shifts, strict=True):
+        np.testing.assert_allclose(one.shift, other.shift, rtol=0.02, atol=1e-3)
+
+
+def test_no_layer_has_a_session_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = 0
+    real = open_runner
+
+    def counted(*words: object, **options: object) -> object:
+        nonlocal opened
+        opened += 1
+        return real(*words, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("qdqtool.pipeline.bias.open_runner", counted)
+    calibrated(skewed(tmp_path), tmp_path)
+    assert opened == 2

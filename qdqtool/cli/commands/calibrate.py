@@ -70,6 +70,7 @@ def calibrate(
     from qdqtool.calibration.table import working_methods
     from qdqtool.cli.options import load_recipe
     from qdqtool.cli.screen import readable, stderr
+    from qdqtool.core.recipe import AUTO
     from qdqtool.errors import UsageError
     from qdqtool.pipeline import calibration
 
@@ -88,7 +89,8 @@ def calibrate(
     job = calibration.Calibration(order)
     own = chosen.calibrate.method
     # The table of the recipe's own method comes last: it is the one that --out names.
-    methods = tuple(sorted(working_methods(), key=own.__eq__)) if method == "all" else (method or own,)
+    every = (*working_methods(), AUTO) if method == "all" else (method or own,)
+    methods = tuple(sorted(every, key=own.__eq__))
     kept = histograms or (out.with_suffix(".histograms.npz") if out else None)
     if shard is not None:
         place = out or histograms
@@ -102,6 +104,9 @@ def calibrate(
         job.check(found)
         if histograms is not None:
             save_histograms(histograms, found)
+        if AUTO in methods and not samples:
+            said = "each tensor takes its own best calibrator: to choose it by the network's outputs takes --samples too"
+            stderr().print(said, highlight=False)
         if chosen.calibrate.bias == "correct" and not samples:
             stderr().print("biases are not corrected: that takes --samples too", highlight=False)
     elif cluster is not None:
