@@ -1,4 +1,4 @@
-"""Metrics by name: those of the shelf, and a user's own function."""
+"""Metrics by name: those of the registry, and a user's own function."""
 
 from __future__ import annotations
 

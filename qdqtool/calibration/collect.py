@@ -86,16 +86,16 @@ class Collection:
         # Only our own source gives single rows; others feed the model as it wants to be fed.
         self._fixed = fixed_batch(model.view.inputs) if isinstance(samples, Samples) else 1
         self._manner = manner
-        self._crew = CollectorPool(model, self._tensors, manner, identify=resumable)
+        self._pool = CollectorPool(model, self._tensors, manner, identify=resumable)
         # One sample at a time unless the model is made for more: kernels round differently for other sizes.
         self._batch = self._fixed or 1
 
     def identity(self) -> dict[str, str]:
         """What must agree for two parts to belong together; reads all samples. Needs `resumable`."""
-        assert self._crew.digest is not None
+        assert self._pool.digest is not None
         about = canonical([self._tensors, self._manner.bins, self._manner.on_nan])
         return {
-            "model": self._crew.digest,
+            "model": self._pool.digest,
             "samples": self._samples.digest,
             "collected": hashlib.sha256(about.encode()).hexdigest(),
         }
@@ -134,7 +134,7 @@ class Collection:
             if on_progress is not None:
                 on_progress(before + seen, len(found.span.positions))
 
-        fresh = self._crew.run(self._work(positions), on_done)
+        fresh = self._pool.run(self._work(positions), on_done)
         return replace(
             found,
             tensors=merged((found.tensors, fresh)),
@@ -168,7 +168,9 @@ class Collection:
             found = load_histograms(path)
         except InputFileError as error:
             raise InputFileError(
-                f"is in the way: {error.what}", fix="choose another file for the histograms", where=str(path)
+                f"refusing to overwrite: {error.what}",
+                fix="choose another file for the histograms",
+                where=str(path),
             ) from error
         same = replace(found.span, done=0) == replace(span, done=0)
         return found if found.identity == identity and same else None

@@ -94,14 +94,14 @@ class CollectorPool:
         """
         self._open()
         with ThreadPoolExecutor(self.workers, thread_name_prefix="collect") as pool:
-            hands = [pool.submit(self._work, work, on_done) for _ in range(self.workers)]
+            futures = [pool.submit(self._work, work, on_done) for _ in range(self.workers)]
             try:
-                wait(hands, return_when=FIRST_EXCEPTION)
+                wait(futures, return_when=FIRST_EXCEPTION)
             except BaseException:
                 self._stopped = True
                 raise
-            self._stopped = any(hand.done() and hand.exception() for hand in hands)
-        return merged(hand.result() for hand in hands)
+            self._stopped = any(future.done() and future.exception() for future in futures)
+        return merged(future.result() for future in futures)
 
     def _open(self) -> None:
         """Open the session, if there is something to fetch: late, so that nobody holds the model by then."""

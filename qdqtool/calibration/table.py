@@ -173,7 +173,7 @@ class Chooser:
         missing = [name for name in group if name not in self.histograms]
         if missing:
             raise InputFileError(
-                f"the histograms know nothing of tensor {missing[0]!r}",
+                f"no histogram was collected for tensor {missing[0]!r}",
                 fix="collect again: the placement has changed since",
             )
         common = reduce(merge, (self.histograms[name] for name in group))
@@ -198,13 +198,11 @@ class Chooser:
         if common.amax == 0:
             why = "never fired: zero in every sample" if common.total else "held nothing but NaN or Inf"
             return Range(amax=NEVER_FIRED, method=found.method), why
+        # No value leaves its bound, so neither does the largest one that was seen: only clipping below it must not be.
         known = [limit for limit in limits if limit is not None]
-        if len(known) < len(limits):
-            return found, ""
-        largest = max(limit.amax for limit in known)
-        if any(limit.saturates for limit in known):
-            return Range(amax=min(common.amax, largest), method="max"), f"bounded by {known[0].op}"
-        return Range(amax=min(found.amax, largest), method=found.method), ""
+        if len(known) == len(limits) and any(limit.saturates for limit in known):
+            return Range(amax=common.amax, method="max"), f"bounded by {known[0].op}"
+        return found, ""
 
     def _entry(self, name: str, group: tuple[str, ...], found: Range, note: str) -> TensorRange:
         seen = self.histograms[name]

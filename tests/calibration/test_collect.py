@@ -300,7 +300,7 @@ def test_a_file_in_the_way_is_not_destroyed(model: Model, data: Path, tmp_path: 
     precious = tmp_path / "precious.npz"
     precious.write_text("not ours")
     samples = open_samples(str(data), model.view.inputs)
-    with pytest.raises(InputFileError, match="in the way"):
+    with pytest.raises(InputFileError, match="refusing to overwrite"):
         Collection(model, placed(model), samples, resumable=True).resume(Span(total=11), precious)
     assert precious.read_text() == "not ours"
 

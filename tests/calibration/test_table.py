@@ -16,7 +16,7 @@ from qdqtool.calibration.pool import CollectOptions
 from qdqtool.calibration.samples import open_samples
 from qdqtool.calibration.span import Span
 from qdqtool.calibration.table import calibrator, groups, make_table
-from qdqtool.core.calibration import CalibrationTable
+from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.grids import grid_for
 from qdqtool.core.kinds import CALIBRATION
 from qdqtool.core.placement import Tie
@@ -190,7 +190,7 @@ def test_a_clipped_tensor_never_gets_a_range_beyond_its_clip(tmp_path: Path) -> 
 
 def test_a_tensor_that_was_not_collected_is_named(model: Model, seen: Histograms) -> None:
     rest = replace(seen, tensors={name: found for name, found in seen.tensors.items() if name != "x"})
-    with pytest.raises(InputFileError, match="know nothing of tensor 'x'"):
+    with pytest.raises(InputFileError, match="no histogram was collected for tensor 'x'"):
         table(model, rest)
 
 
@@ -220,3 +220,43 @@ def test_the_table_survives_its_artefact_and_is_the_same_every_time(
 def test_random_samples_make_a_meaningless_table(model: Model) -> None:
     seen = collect(model, placed(model), open_samples("random:2", model.view.inputs))
     assert not table(model, seen).meaningful
+
+
+def bounded(folder: Path, op: str, others: tuple[str, ...] = ()) -> tuple[Model, dict[str, TensorRange]]:
+    """Two MatMul that read `op` of x, and x itself; `others` share the range of the first one's input."""
+    sketch = models.Sketch()
+    x = sketch.input("x", ["N", 4])
+    weight = sketch.constant("w", np.eye(4, dtype=np.float32))
+    limited = sketch.node(op, [x], "limited", name="limit")
+    sketch.output(sketch.node("MatMul", [limited, weight], "y", name="mm"), ["N", 4])
+    sketch.output(sketch.node("MatMul", [x, weight], "z", name="plain"), ["N", 4])
+    model = opened(sketch.model(), folder)
+    crowd = np.concatenate([np.linspace(0, 0.4, 20_000), np.linspace(0.4, 0.9, 40)])
+    seen = Histograms(
+        tensors={"limited": histogram_of(crowd), "x": histogram_of(crowd)},
+        samples=1,
+        span=Span(total=1, done=1),
+    )
+    ties = (Tie(tensors=("limited", *others), rule="a", reason=""),) if others else ()
+    return model, table(model, seen, ties=ties, method="percentile:99").by_tensor()
+
+
+@pytest.mark.parametrize("op", ["Sigmoid", "Tanh", "Softmax"])
+def test_what_saturates_keeps_the_largest_value_seen_and_no_more(op: str, tmp_path: Path) -> None:
+    found = bounded(tmp_path, op)[1]
+    assert found["limited"].amax == (pytest.approx(0.9),)
+    assert (found["limited"].method, found["limited"].note) == ("max", f"bounded by {op}")
+    assert found["x"].amax[0] < 0.42
+
+
+def test_what_does_not_saturate_is_clipped_as_the_method_says(tmp_path: Path) -> None:
+    found = bounded(tmp_path, "Relu")[1]
+    assert found["limited"].amax == found["x"].amax
+    assert found["limited"].note == ""
+
+
+def test_a_bound_that_not_all_of_a_group_have_is_none(tmp_path: Path) -> None:
+    found = bounded(tmp_path, "Sigmoid", others=("x",))[1]
+    assert found["limited"].amax == found["x"].amax
+    assert found["limited"].amax[0] < 0.42
+    assert "bounded" not in found["limited"].note

@@ -1,1 +1,1 @@
-"""The shelf of metrics: each file is one metric."""
+"""Metrics: each file here is one, with a `PLUGIN`."""

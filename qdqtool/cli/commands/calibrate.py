@@ -95,7 +95,7 @@ def calibrate(
     if shard is not None:
         place = out or histograms
         if place is None:
-            raise UsageError("--shard has nowhere to put its histograms", fix="add -o part.npz")
+            raise UsageError("--shard requires an output path for its histograms", fix="add -o part.npz")
         found = _collected(job, methods, place, parse_shard(shard))
         stderr().print(f"{found.span}: wrote {place}", markup=False, highlight=False)
         return

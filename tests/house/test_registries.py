@@ -1,4 +1,4 @@
-"""One contract for every plug-in on every shelf."""
+"""One contract for every plug-in in every registry."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import pytest
 from qdqtool.errors import UsageError
 from qdqtool.plugins import Registry
 
-SHELVES = (
+PACKAGES = (
+    "calibrators.methods",
+    "qdqtool.backends.builders",
     "qdqtool.rules",
     "qdqtool.buildlog.patterns",
     "qdqtool.auditing.checks",
@@ -19,14 +21,14 @@ SHELVES = (
     "qdqtool.report.sections",
     "qdqtool.cli.commands",
 )
-ENTRIES = [(package, name) for package in SHELVES for name in Registry(package=package).names()]
+ENTRIES = [(package, name) for package in PACKAGES for name in Registry(package=package).names()]
 
 
 @pytest.mark.parametrize(("package", "name"), ENTRIES, ids=[f"{package}:{name}" for package, name in ENTRIES])
 def test_a_plugin_has_a_plug_and_a_manual(package: str, name: str) -> None:
-    shelf = Registry(package=package)
-    assert shelf.load(name) is not None
-    assert shelf.manual(name)
+    registry = Registry(package=package)
+    assert registry.load(name) is not None
+    assert registry.manual(name)
 
 
 def test_an_unknown_name_is_answered_with_the_nearest_one() -> None:
@@ -36,24 +38,24 @@ def test_an_unknown_name_is_answered_with_the_nearest_one() -> None:
 
 
 def test_a_file_without_a_plug_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    package = tmp_path / "shelf_without_plug"
+    package = tmp_path / "registry_without_plugin"
     package.mkdir()
     (package / "__init__.py").write_text("")
     (package / "thing.py").write_text('"""A thing."""')
     monkeypatch.syspath_prepend(tmp_path)
     importlib.invalidate_caches()
     with pytest.raises(UsageError, match="has no PLUGIN"):
-        Registry(package="shelf_without_plug").load("thing")
+        Registry(package="registry_without_plugin").load("thing")
 
 
 def test_names_are_found_without_importing_the_plugins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    package = tmp_path / "shelf_of_bombs"
+    package = tmp_path / "registry_of_bombs"
     package.mkdir()
     (package / "__init__.py").write_text("")
     (package / "bomb.py").write_text("raise RuntimeError")
     (package / "_private.py").write_text("raise RuntimeError")
     monkeypatch.syspath_prepend(tmp_path)
     importlib.invalidate_caches()
-    assert Registry(package="shelf_of_bombs").names() == ("bomb",)
+    assert Registry(package="registry_of_bombs").names() == ("bomb",)
