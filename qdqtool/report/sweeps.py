@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from importlib.resources import files
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -63,12 +65,19 @@ def about_times(sweep: Sweep) -> str:
 
 def time(outcome: Outcome, spread: tuple[float, float] | None) -> str:
     """The time of a trial with what is known of its error."""
-    low, high = outcome.ms_low, outcome.ms_high
-    if spread is not None:
-        low, high = outcome.ms * spread[0], outcome.ms * spread[1]
-    if low is not None and high is not None:
-        return f"{outcome.ms:.4f} ({low:.4f} to {high:.4f})"
+    ends = interval(outcome, spread)
+    if ends is not None:
+        return f"{outcome.ms:.4f} ({ends[0]:.4f} to {ends[1]:.4f})"
     return f"{outcome.ms:.4f}" if outcome.ms else ""
+
+
+def interval(outcome: Outcome, spread: tuple[float, float] | None) -> tuple[float, float] | None:
+    """Between which times the true one lies: of estimates by their record, of measurements with 95 %."""
+    if spread is not None:
+        return outcome.ms * spread[0], outcome.ms * spread[1]
+    if outcome.ms_low is not None and outcome.ms_high is not None:
+        return outcome.ms_low, outcome.ms_high
+    return None
 
 
 def page(sweep: Sweep) -> str:
@@ -77,6 +86,7 @@ def page(sweep: Sweep) -> str:
         loader=PackageLoader("qdqtool.report", "page"), autoescape=True, undefined=StrictUndefined
     )
     environment.filters["clean"] = xml_line
+    script = (files("qdqtool.report") / "page" / "page.js").read_text("utf-8")
     style = palette.CLASSES + (files("qdqtool.report") / "page" / "page.css").read_text("utf-8")
     return environment.get_template("sweep.html").render(
         sweep=sweep,
@@ -86,8 +96,17 @@ def page(sweep: Sweep) -> str:
         about=about_times(sweep),
         pareto={trial.number for trial in sweep.pareto},
         chart=svg.inline(chart(sweep)),
+        folder=_folder,
+        script=Markup(script),  # noqa: S704 -- our own file
+        script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         style=Markup(style),  # noqa: S704 -- our own file
     )
+
+
+def _folder(sweep: Sweep, trial: Trial) -> str:
+    """What the sweep kept of a trial that nothing beats: its whole report, or its recipe where no engine was built."""
+    built = sweep.speed != "not timed" and not sweep.device.startswith("onnxruntime")
+    return f"pareto/{trial.number:04}/{'report.html' if built else 'recipe.yaml'}"
 
 
 def chart(sweep: Sweep) -> svg.Element:
@@ -96,6 +115,7 @@ def chart(sweep: Sweep) -> svg.Element:
     The front is a line, every point says its settings, and the float model is a level where it has one.
     """
     best = {trial.number for trial in sweep.pareto}
+    timed = sweep.speed != "not timed"
     points = [
         Point(
             x=_across(sweep, outcome),
@@ -103,16 +123,16 @@ def chart(sweep: Sweep) -> svg.Element:
             text="\n".join(_hint(sweep, trial, outcome)),
             style="p-int8" if trial.number in best else "p-other",
             radius=6.0 if trial.number in best else 4.0,
+            span=interval(outcome, sweep.spread) if timed else None,
         )
         for trial, outcome in sorted(_done(sweep.trials), key=lambda entry: entry[0].number in best)
     ]
-    timed = sweep.speed != "not timed"
     known = [] if sweep.reference is None else [sweep.reference]
     return scatter(
         points,
         axis_over(
             f"ms on {sweep.device} ({sweep.speed})" if timed else "compute nodes in INT8, %",
-            [point.x for point in points],
+            [end for point in points for end in (point.x, *(point.span or ()))],
         ),
         axis_over(f"{metric(sweep)} {sweep.unit} (measured)", [*known, *(point.y for point in points)]),
         "Accuracy against time" if timed else "Accuracy against the share of INT8",

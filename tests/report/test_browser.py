@@ -12,7 +12,8 @@ import pytest
 
 from qdqtool.core.difference import Cause, EngineDiff, EngineTotals
 from qdqtool.core.findings import Severity
-from qdqtool.report import html
+from qdqtool.core.sweep import Outcome, Sweep, Trial
+from qdqtool.report import html, sweeps
 from qdqtool.report.assemble import Material, assemble
 from qdqtool.report.html import render
 from tests.report.material import EVIL, chain, chain_material, finding
@@ -402,4 +403,51 @@ def test_too_many_layers_are_a_table_without_a_drawing(
     page = opened(browser, tmp_path, Material(model_name="m", engine=chain(20)))
     assert "too many to draw" in page.one("#run-a").text
     assert page.all("svg.graph") == []
+    assert browser.get_log("browser") == []
+
+
+def swept(number: int, accuracy: float, ms: float) -> Trial:
+    outcome = Outcome(
+        settings=(f"calibrate.method=m{number}",),
+        accuracy=accuracy,
+        ms=ms,
+        nodes_int8=3,
+        nodes_total=4,
+        kernels=9,
+        ms_low=0.9 * ms,
+        ms_high=1.2 * ms,
+    )
+    return Trial(number=number, state="complete", outcome=outcome)
+
+
+@pytest.mark.parametrize(
+    ("device", "kept"), [("RTX 4090", "report.html"), ("onnxruntime on this CPU", "recipe.yaml")]
+)
+def test_the_page_of_a_sweep_lists_picks_with_links_and_shows_intervals(
+    browser: Any, tmp_path: Path, device: str, kept: str
+) -> None:
+    from selenium.webdriver import ActionChains
+
+    trials = (swept(0, 70.0, 2.0), swept(1, 71.0, 3.0), swept(2, 60.0, 4.0))
+    sweep = Sweep(
+        model=EVIL,
+        metric="top1",
+        unit="%",
+        reference=72.0,
+        device=device,
+        spread=None,
+        pareto=trials[:2],
+        trials=trials,
+        speed="measured",
+    )
+    (tmp_path / "sweep.html").write_text(sweeps.page(sweep), "utf-8")
+    page = Page(browser, tmp_path / "sweep.html")
+    links = page.script("return [...document.querySelectorAll('a')].map(a => a.getAttribute('href'))")
+    assert links == [f"pareto/0000/{kept}", f"pareto/0001/{kept}"]
+    assert len(page.all("svg .span")) == 3
+    dot = page.all("svg circle.dot")[-1]
+    ActionChains(browser).move_to_element(dot).perform()
+    assert "2.7000 to 3.6000" in page.one(".hint").text
+    page.all("table.sortable th button")[2].click()
+    assert page.one("table.sortable tbody tr td").text == "1"
     assert browser.get_log("browser") == []

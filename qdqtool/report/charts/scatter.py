@@ -14,13 +14,14 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 16, 12, 44
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Point:
-    """A place, the words for it, a CSS class, and a radius in pixels."""
+    """A place, the words for it, a CSS class, a radius in pixels, and the ends of the interval of `x`."""
 
     x: float
     y: float
     text: str
     style: str = "plain"
     radius: float = 4.0
+    span: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,6 +51,10 @@ def scatter(
         path = " ".join(f"{_x(across, x):.1f},{_y(up, y):.1f}" for x, y in front)
         element("polyline", drawing, points=path, class_="front")
     for point in points:
+        if point.span is not None:
+            low, high = (_x(across, end) for end in point.span)
+            height = _y(up, point.y)
+            element("line", drawing, x1=low, y1=height, x2=high, y2=height, class_=f"span {point.style}")
         dot = element(
             "circle",
             drawing,
