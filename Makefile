@@ -6,7 +6,7 @@ DIGITS := recipes/examples/digits
 
 TORCH := .venv-torch
 
-.PHONY: demo test test-qat lint format docs clean
+.PHONY: fuzz demo test test-qat lint format docs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/qdqtool run $(DIGITS)/digits.onnx --recipe conv-int8 --samples $(DIGITS)/calibration.npz \
@@ -18,6 +18,11 @@ test: $(VENV)/.installed-test
 # Quantization-aware training needs torch, which the rest does without; one thread keeps its results the same everywhere.
 test-qat: $(TORCH)/.installed
 	OMP_NUM_THREADS=1 $(TORCH)/bin/python -m pytest -q tests/qat
+
+# MINUTES for all readers together; what goes wrong is kept in crashers/.
+MINUTES ?= 12
+fuzz: $(VENV)/.installed-test
+	$(BIN)/python benchmarks/fuzz.py --seconds $$(( $(MINUTES) * 60 / 12 )) --keep crashers
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -6,7 +6,7 @@ import onnx
 
 from qdqtool.core.dtypes import DType
 from qdqtool.graph.edit import Edit
-from qdqtool.graph.view import GraphView
+from qdqtool.graph.view import GraphView, dtype_of
 
 
 def bypass(edit: Edit, view: GraphView) -> int:
@@ -60,7 +60,7 @@ def _idle(node: onnx.NodeProto, edit: Edit, view: GraphView) -> bool:
     if node.op_type == "Cast":
         wanted = next((attribute.i for attribute in node.attribute if attribute.name == "to"), 0)
         there = view.info(node.input[0]).dtype
-        return there is not DType.UNKNOWN and there is DType.parse(onnx.TensorProto.DataType.Name(wanted))
+        return there is not DType.UNKNOWN and there is dtype_of(wanted)
     if node.op_type == "Dropout":
         mask_used = any(view.uses(name) or view.is_output(name) for name in node.output[1:] if name)
         training = edit.value(node.input[2]) if len(node.input) > 2 and node.input[2] else False

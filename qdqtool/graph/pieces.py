@@ -13,6 +13,8 @@ from typing import Final, NamedTuple
 import onnx
 from google.protobuf.message import DecodeError
 
+from qdqtool.graph.walk import tensors
+
 _GRAPH: Final = 7
 _INITIALIZER: Final = 5
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
@@ -43,6 +45,37 @@ def parse_in_pieces(path: Path) -> onnx.ModelProto:
             else:
                 proto.MergeFromString(_bytes(stream, field.begin, field.end))
     return proto
+
+
+def external_locations(path: Path) -> tuple[str, ...]:
+    """The external files that the tensors of a model name, whatever they name; empty for what is no model.
+
+    Weights inside the file are looked at one by one, so that a model of 2 GB does not fill the memory.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    found: set[str] = set()
+    rest = onnx.ModelProto()
+    try:
+        with path.open("rb") as stream:
+            for field in _fields(stream, 0, path.stat().st_size):
+                if field.number != _GRAPH:
+                    rest.MergeFromString(_bytes(stream, field.begin, field.end))
+                    continue
+                for inner in _fields(stream, field.content, field.end):
+                    if inner.number == _INITIALIZER:
+                        tensor = onnx.TensorProto.FromString(_bytes(stream, inner.content, inner.end))
+                        found.update(_locations(tensor))
+                    else:
+                        rest.graph.MergeFromString(_bytes(stream, inner.begin, inner.end))
+    except DecodeError:
+        return ()
+    return tuple(sorted(found.union(*map(_locations, tensors(rest)))))
+
+
+def _locations(tensor: onnx.TensorProto) -> Iterator[str]:
+    return (entry.value for entry in tensor.external_data if entry.key == "location")
 
 
 def _parse_graph(stream: BufferedReader, whole: _Field, graph: onnx.GraphProto) -> None:

@@ -114,7 +114,7 @@ class GraphView:
         """Type and shape as far as shape inference knows them."""
         proto = self._initializers.get(tensor) or self._constants.get(tensor)
         if proto is not None:
-            return TensorInfo(name=tensor, dtype=_dtype(proto.data_type), shape=tuple(proto.dims))
+            return TensorInfo(name=tensor, dtype=dtype_of(proto.data_type), shape=tuple(proto.dims))
         value = self._values.get(tensor)
         return TensorInfo(name=tensor) if value is None else _info(value)
 
@@ -192,7 +192,7 @@ def _info(value: onnx.ValueInfoProto) -> TensorInfo:
     if not value.type.HasField("tensor_type"):
         return TensorInfo(name=value.name)
     shape = tuple(_dim(dim) for dim in kind.shape.dim) if kind.HasField("shape") else None
-    return TensorInfo(name=value.name, dtype=_dtype(kind.elem_type), shape=shape)
+    return TensorInfo(name=value.name, dtype=dtype_of(kind.elem_type), shape=shape)
 
 
 def _dim(dim: onnx.TensorShapeProto.Dimension) -> int | str:
@@ -201,7 +201,8 @@ def _dim(dim: onnx.TensorShapeProto.Dimension) -> int | str:
     return dim.dim_param or "?"
 
 
-def _dtype(number: int) -> DType:
+def dtype_of(number: int) -> DType:
+    """The element type that ONNX gives this number; unknown for one that it does not know."""
     return DType.parse(onnx.TensorProto.DataType.Name(number)) if number in _KNOWN else DType.UNKNOWN
 
 

@@ -58,6 +58,8 @@ def _positions(view: GraphView, node: Node) -> int | None:
     if node.op == "Conv":
         return prod(sizes[:1] + sizes[2:])
     if node.op == "Gemm":
+        if len(sizes) != 2:
+            return None  # no matrix: onnxruntime and TensorRT refuse it
         return sizes[1 if node.attribute("transA", 0) else 0]
     return prod(sizes[:-1])
 

@@ -37,9 +37,13 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
             pair = factor.pair
             if pair is None or pair.kind is not SlotKind.WEIGHT:
                 continue
-            tensor = flow.plain.by_name[node.name].inputs[factor.index]
+            float_node = flow.plain.by_name.get(node.name)
+            if float_node is None:
+                continue  # it leads to no output
+            tensor = float_node.inputs[factor.index]
             axis = specs[tensor].axis if tensor in specs else None
-            if len(pair.scale) == 1 and axis is not None and (flow.plain.info(tensor).shape or ())[axis] != 1:
+            shape = flow.plain.info(tensor).shape or ()
+            if len(pair.scale) == 1 and axis is not None and axis < len(shape) and shape[axis] != 1:
                 yield Violation(
                     node=node.name,
                     reason="its weights have one scale for all channels",

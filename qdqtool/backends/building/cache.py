@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import mmap
-import os
-import re
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -21,8 +18,6 @@ from qdqtool.errors import InputFileError
 from qdqtool.io.files import digest_file, replacing, write_text
 from qdqtool.io.folders import drafting
 
-_LOCATION = re.compile(rb"\x0a\x08location\x12(?:([\x01-\x7f])|([\x80-\xff])([\x01-\x1f]))", re.DOTALL)
-"""The protobuf bytes before the name of an external data file: key "location", then the length of the value."""
 _INDEX = "digests.json"
 _RESULT = "result.json"
 
@@ -36,16 +31,12 @@ def digest(request: BuildRequest, builder: str, version: str) -> str:
 
 
 def external_files(model: Path) -> tuple[Path, ...]:
-    """The files beside the model that its bytes name as external data and that exist."""
-    if model.stat().st_size == 0:
-        return ()
-    names = set()
-    with model.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        for hit in _LOCATION.finditer(content):
-            length = hit[1][0] if hit[1] else (hit[2][0] & 0x7F) | hit[3][0] << 7
-            names.add(content[hit.end() : hit.end() + length])
-    found = (model.parent / os.fsdecode(name) for name in names if b"\0" not in name)
-    return tuple(sorted(path for path in found if path.is_file()))
+    """The files beside the model that its tensors name as external data and that exist."""
+    from qdqtool.graph.external import is_file
+    from qdqtool.graph.pieces import external_locations
+
+    found = (model.parent / name for name in external_locations(model) if name and "\0" not in name)
+    return tuple(sorted(path for path in found if is_file(path)))
 
 
 def fetch(cache: Path, key: str, folder: Path) -> BuildResult | None:
