@@ -138,6 +138,10 @@ class PlacementOptions(Section):
     sm: Words = ()
     """GPU architectures whose abilities count, as "75"; empty means SM80 and newer."""
 
+    float_type: Literal["fp32", "fp16", "bf16"] = "fp32"
+    """Type that the float part will have in the engine; a run takes it from insert.types. It decides whether a float
+    attention is one kernel."""
+
     @property
     def builder(self) -> Target:
         """Target and architectures together."""
@@ -352,5 +356,8 @@ class Recipe(Section):
 
     @property
     def placing(self) -> PlacementOptions:
-        """What placement obeys: its own section, with the architectures of the build where it names none."""
-        return self.place if self.place.sm else self.place.model_copy(update={"sm": self.build.sm})
+        """What placement obeys: its own section, completed from those of the build and of insertion."""
+        known: dict[str, object] = {} if self.place.sm else {"sm": self.build.sm}
+        if self.insert.types != "fp32":
+            known["float_type"] = self.insert.types
+        return self.place.model_copy(update=known)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from qdqtool.core.dtypes import DType
 from qdqtool.core.target import Target
 from qdqtool.graph.view import GraphView, Node, Use
 from qdqtool.trt.ops import (
@@ -23,6 +24,7 @@ _FARTHEST = 12
 """Operators between a product and the softmax: scale, mask, casts, reshapes."""
 _FUSED_HEADS = (16, 32, 64)
 _MOST_TOKENS = 512
+_LEAST_FLOAT_HEAD = 12
 _WIDEST = 16
 
 
@@ -88,14 +90,38 @@ def int8_obstacle(view: GraphView, scores: Node, target: Target) -> str:
     Found by building with RTX 1.7.1: heads of 16, 32 and 64 with up to 512 tokens are fused, no others from 8 to 288;
     for classic releases only the limit of tokens is known.
     """
-    query, result = view.info(scores.inputs[0]).shape, view.info(scores.outputs[0]).shape
-    size = query[-1] if query else None
-    if target.is_rtx and isinstance(size, int) and size not in _FUSED_HEADS:
+    size, tokens = _head_size(view, scores), _tokens(view, scores)
+    if target.is_rtx and size is not None and size not in _FUSED_HEADS:
         return f"its heads have size {size}, and only sizes {', '.join(map(str, _FUSED_HEADS))} are fused in INT8"
-    tokens = [dim for dim in (result or ())[-2:] if isinstance(dim, int)]
-    if tokens and max(tokens) > _MOST_TOKENS:
-        return f"it has {max(tokens)} tokens, and at most {_MOST_TOKENS} are fused in INT8"
+    if tokens > _MOST_TOKENS:
+        return f"it has {tokens} tokens, and at most {_MOST_TOKENS} are fused in INT8"
     return ""
+
+
+def is_fused_as_float(view: GraphView, scores: Node, target: Target, float_type: str) -> bool:
+    """Whether an attention without Q/DQ is one kernel, when the float part of the network has this type.
+
+    RTX 1.7.1: in FP16 and BF16 with heads of 12 to 128 and 16 to 1024 tokens, with a position bias and without; never
+    with heads of 8, and never in FP32 (256 builds of one block). Of classic TensorRT nothing else is known than that
+    its float attention is fused, so it is believed to be.
+    """
+    if not target.is_rtx:
+        return True
+    half = float_type != "fp32" or view.info(scores.inputs[0]).dtype in {DType.FLOAT16, DType.BFLOAT16}
+    size = _head_size(view, scores)
+    return half and (size is None or size >= _LEAST_FLOAT_HEAD)
+
+
+def _head_size(view: GraphView, scores: Node) -> int | None:
+    query = view.info(scores.inputs[0]).shape
+    return query[-1] if query and isinstance(query[-1], int) else None
+
+
+def _tokens(view: GraphView, scores: Node) -> int:
+    """The larger of the two numbers of tokens; 0 where none is known."""
+    return max(
+        (dim for dim in (view.info(scores.outputs[0]).shape or ())[-2:] if isinstance(dim, int)), default=0
+    )
 
 
 def is_pooled(view: GraphView, tensor: str) -> bool:

@@ -4,16 +4,21 @@
     q ─ MatMul ─ scale ─ Softmax ─ MatMul      q ─ QDQ ─ MatMul ─ scale ─ Softmax ─ QDQ ─ MatMul
     k ──┘                    v ──────┘         k ─ QDQ ──┘                    v ─ QDQ ──────┘
 
-The requests come from the MatMul rules; this rule only binds them: all four or none, and only where the result is
-read as INT8 (the projection behind is quantized too), because the fused kernel hands INT8 on. The softmax result is
-part of it although rounding it costs some accuracy: without it the fusion falls apart. Heads of other sizes than 16,
-32 and 64, and more than 512 tokens, have no such kernel: there the float attention is fused, so it stays float.
+The requests come from the MatMul rules; this rule binds them, all four or none, and only where the result is read as
+INT8 (the projection behind is quantized too), because the fused kernel hands INT8 on. The softmax result is part of it
+although rounding it costs some accuracy: without it the fusion falls apart.
 
-Evidence: RTX 1.7.1 makes `_gemm_mha_v2` with Int8 inputs and output out of the full pattern (sequence 16, 64, 65,
-197): 8 kernels for a self-attention block, against 9 for float FP16, 10 where the projection is float, and 11 to 14
-when the softmax result is left float. NVIDIA/TensorRT issue 3243 says the same of 8.x, and 3724 that more than 512
-tokens are not fused. In FP16 a block with heads of 48 takes 15 kernels with its attention float and 17 with it INT8;
-one of 600 tokens 15 and 3.1 MB against 17 and 7.2 MB.
+Heads of other sizes than 16, 32 and 64, more than 512 tokens, and a result that no product reads have no fused INT8
+kernel. Then it depends on the float part. In FP16 and BF16 the float attention is one kernel, so it stays float. In
+FP32 neither is fused, and the two products are quantized like any others.
+
+Evidence: RTX 1.7.1, one block of 4 heads, kernels and bytes with the attention INT8 and float. Fused INT8 (`_gemm_mha`
+with Int8 inputs): 64 tokens, heads of 16: 10 and 213 KB against 11 and 246 KB in FP16, 13 and 680 KB in FP32.
+Heads of 24: 13 and 430 KB against 11 and 369 KB in FP16, but 13 and 643 KB against 13 and 889 KB in FP32. 577 tokens,
+heads of 64: 17 and 24.6 MB against 11 and 8.9 MB in FP16, 17 and 38.8 MB against 17 and 60.1 MB in FP32. No
+product behind, 64 tokens, heads of 16: 9 and 246 KB against 7 and 172 KB in FP16, 9 and 393 KB against 9 and 565 KB in
+FP32. All sizes from 8 to 128 and 16 to 1024 tokens agree, with a position bias and without; BF16 is as FP16.
+NVIDIA/TensorRT issue 3243 says of 8.x that all four inputs are needed, and 3724 that more than 512 tokens are not fused.
 """
 
 from __future__ import annotations
@@ -26,31 +31,33 @@ from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.flow import Flow, is_int8
-from qdqtool.matching.patterns import attentions, int8_obstacle, readers
+from qdqtool.matching.patterns import attentions, int8_obstacle, is_fused_as_float, readers
 from qdqtool.matching.products import factors, veto
 from qdqtool.matching.rule import Rule, Violation
 from qdqtool.trt.ops import PRODUCTS, QUANTIZE
 
 
 def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Bond]:
-    """Bind the two matrix products of every attention to each other and to the layer behind them."""
+    """Bind the two matrix products of every attention that INT8 fuses; refuse it where float is fused and INT8 not."""
     for scores, values in attentions(view):
         behind = _products_behind(view, values)
-        objection, fix = int8_obstacle(view, scores, options.builder), "quantize the two products"
-        if objection:
-            objection += ": the float attention is fused, and moves less"
-        elif not behind:
-            objection = "the fused INT8 attention hands on INT8 values, and no product reads its result"
-            fix += " without fusing them"
-        if not objection:
+        obstacle = int8_obstacle(view, scores, options.builder)
+        if not obstacle and not behind:
+            obstacle = "no product reads its result, and the fused INT8 attention hands on INT8 values"
+        if not obstacle:
             yield Bond(
                 slots=(*factors(scores), *factors(values)),
                 reason="a half-quantized attention cannot be fused into one kernel",
                 requires=behind,
             )
-            continue
-        for node in (scores, values):
-            yield from veto(node, objection, f"set place.skip_rules=[attention] to {fix}")
+        elif is_fused_as_float(view, scores, options.builder, options.float_type):
+            objection = f"{obstacle}: INT8 would take several kernels where the float attention is one"
+            for node in (scores, values):
+                yield from veto(
+                    node,
+                    objection,
+                    "set place.skip_rules=[attention] to quantize the two products without fusing them",
+                )
 
 
 def _products_behind(view: GraphView, values: Node) -> tuple[Slot, ...]:
@@ -74,6 +81,10 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
                 fix=f"put Q/DQ on {', '.join(bare)}, or take it off all four",
             )
         elif not bare and not all(use.node.op == QUANTIZE for use in readers(flow.view, values.outputs[0])):
+            if not (
+                _products_behind(flow.view, values) or is_fused_as_float(flow.view, scores, target, "fp32")
+            ):
+                continue
             yield Violation(
                 node=values.name,
                 reason="the four inputs of its attention are INT8, its result is read as float",
@@ -81,6 +92,8 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
                 fix="quantize the layer behind it, or take Q/DQ off all four",
             )
         elif not bare and (obstacle := int8_obstacle(flow.view, scores, target)):
+            if not is_fused_as_float(flow.view, scores, target, "fp32"):
+                continue
             yield Violation(
                 node=scores.name,
                 reason=f"its attention is INT8, but {obstacle}",

@@ -67,7 +67,7 @@ def quantized(proto: onnx.ModelProto, types: str = "fp32", **options: object) ->
             dim.dim_value = 1
     with tempfile.TemporaryDirectory() as folder:
         model = prepare(load(models.save(proto, Path(folder))), PrepareOptions())
-    placement = decide(model.view, PlacementOptions(**options))
+    placement = decide(model.view, PlacementOptions(float_type=types, **options))
     return insert(model, placement, table(model, placement), InsertOptions(types=types)), placement
 
 

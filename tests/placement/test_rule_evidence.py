@@ -139,6 +139,17 @@ def test_int8_attention_is_fused_for_three_head_sizes_only(size, fused):
     assert len(kept.kernels) <= len(forced.kernels)
 
 
+@pytest.mark.parametrize(("size", "tokens"), [(8, 64), (24, 49), (48, 16), (64, 577)])
+@pytest.mark.parametrize("types", ["fp32", "fp16"])
+def test_the_placement_of_an_attention_is_the_cheaper_one(size, tokens, types):
+    """The rule's choice against its opposite: no more kernels, and fewer bytes where the kernels are equal."""
+    forced = {"skip_rules": ("attention",)}, {"exclude": ("qk", "av")}
+    kept = build(quantized(graphs.heads(size, tokens), types)[0].proto)
+    for options in forced:
+        other = build(quantized(graphs.heads(size, tokens), types, **options)[0].proto)
+        assert (len(kept.kernels), kept.bytes) <= (len(other.kernels), other.bytes)
+
+
 def test_int8_attention_is_not_fused_beyond_512_tokens():
     forced = build(quantized(graphs.heads(32, 520), "fp16", skip_rules=("attention",))[0].proto)
     assert not any("_gemm_mha" in layer.name for layer in forced.kernels)

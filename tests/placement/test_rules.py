@@ -127,13 +127,22 @@ def test_grouped_conv_transpose_has_one_scale():
     [(48, 16, "heads have size 48"), (32, 513, "513 tokens")],
     ids=["size", "length"],
 )
-def test_an_attention_that_int8_cannot_fuse_stays_float(size, tokens, reason):
-    placement = place(graphs.heads(size, tokens))
+def test_an_attention_that_int8_cannot_fuse_stays_float_where_float_is_fused(size, tokens, reason):
+    placement = place(graphs.heads(size, tokens), float_type="fp16")
     assert reason in vetoes(placement, "qk[0]")["attention"]
     assert quantized(placement) == {
         f"{node}[{index}]" for node in ("q", "k", "v", "proj") for index in (0, 1)
     }
-    assert {"qk[0]", "av[1]"} <= quantized(place(graphs.heads(size, tokens), skip_rules=("attention",)))
+    assert {"qk[0]", "av[1]"} <= quantized(
+        place(graphs.heads(size, tokens), float_type="fp16", skip_rules=("attention",))
+    )
+
+
+@pytest.mark.parametrize(("size", "tokens"), [(48, 16), (32, 513), (8, 64)])
+def test_an_attention_that_nothing_fuses_is_two_int8_products(size, tokens):
+    whole = {"qk[0]", "qk[1]", "av[0]", "av[1]"}
+    assert whole <= quantized(place(graphs.heads(size, tokens)))
+    assert whole.isdisjoint(quantized(place(graphs.heads(size, tokens), float_type="bf16"))) is (size >= 12)
 
 
 def test_classic_releases_fuse_other_head_sizes_but_no_longer_sequences():

@@ -44,7 +44,7 @@ def place(
 
     chosen = load_recipe(recipe, [*(changes or []), *([f"place.target={target}"] if target else [])])
     ready = prepare(load(model), chosen.prepare)
-    placement = decide(ready.view, chosen.place)
+    placement = decide(ready.view, chosen.placing)
     for note in (*ready.notes, *placement.notes):
         stderr().print(f"note: {note}", markup=False, highlight=False)
     if out is not None:
