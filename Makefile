@@ -6,14 +6,20 @@ DIGITS := recipes/examples/digits
 
 TORCH := .venv-torch
 
-.PHONY: fuzz demo test test-qat lint format docs clean
+.PHONY: fuzz demo test test-all test-qat lint format docs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/qdqtool run $(DIGITS)/digits.onnx --recipe conv-int8 --samples $(DIGITS)/calibration.npz \
 		--eval-samples $(DIGITS)/evaluation.npz --labels $(DIGITS)/labels.npy --out runs/demo
 
+# Every file stays on one core, because its tests share what they built; slow files run in `test-all` only.
+PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadfile
+
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -q
+	$(PYTEST) -m 'not slow'
+
+test-all: $(VENV)/.installed-test
+	$(PYTEST)
 
 # Quantization-aware training needs torch, which the rest does without; one thread keeps its results the same everywhere.
 test-qat: $(TORCH)/.installed
