@@ -5,9 +5,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from qdqtool._version import __version__ as __version__
+
+# onnxruntime leaves a device id in the user's cache as soon as it is imported; a user's own setting counts.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 if TYPE_CHECKING:
     from qdqtool.api import (

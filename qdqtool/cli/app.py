@@ -18,7 +18,7 @@ import typer
 from qdqtool._version import __version__
 from qdqtool.cli import process
 from qdqtool.cli.bare_cluster import BareCluster
-from qdqtool.cli.options import log_to_stderr, with_common
+from qdqtool.cli.options import examples, log_to_stderr, with_common
 from qdqtool.cli.screen import readable, stderr
 from qdqtool.errors import Bug, InputFileError, Interrupted, QdqError, of_system
 from qdqtool.plugins import Registry
@@ -111,9 +111,10 @@ def application() -> typer.main.Typer | Any:
     for name in COMMANDS.usable():
         plugin = COMMANDS.load(name)
         if isinstance(plugin, typer.Typer):
-            app.add_typer(_of_group(plugin), name=name)
+            app.add_typer(_of_group(plugin), name=name, epilog=examples(COMMANDS.manual(name)))
         else:
-            app.command(name=name, cls=BareCluster)(with_common(plugin))
+            epilog = examples(COMMANDS.manual(name))
+            app.command(name=name, cls=BareCluster, epilog=epilog)(with_common(plugin))
     return typer.main.get_command(app)
 
 

@@ -85,9 +85,54 @@ class _Redacting(logging.Formatter):
         return redacted(super().format(record))
 
 
+def examples(module: str) -> str:
+    """The lines of a command's documentation that can be typed, for the end of its help."""
+    lines = [line.strip() for line in module.splitlines() if line.startswith("    qdqtool ")]
+    # \b keeps the help from joining the lines
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines) if lines else ""
+
+
+def _recipes() -> list[str]:
+    from qdqtool.pipeline import recipes
+
+    return list(recipes.names())
+
+
+def _methods() -> list[str]:
+    from qdqtool.core.calibration import CALIBRATORS
+
+    return [*CALIBRATORS.names(), "all"]
+
+
+def _builders() -> list[str]:
+    from qdqtool.backends import BUILDERS
+
+    return list(BUILDERS.names())
+
+
+_VALUES: dict[str, Callable[[], list[str]]] = {
+    "recipe": _recipes,
+    "method": _methods,
+    "builder": _builders,
+    "target": lambda: ["rtx", "8.6", "10", "11"],
+    "fail_on": lambda: ["error", "warning", "info", "never"],
+}
+"""What a shell may complete behind an option of this name."""
+
+
+def _completed(parameter: inspect.Parameter) -> None:
+    """Let the shell complete the values of an option that has a known set of them."""
+    values = _VALUES.get(parameter.name)
+    for described in getattr(parameter.annotation, "__metadata__", ()) if values else ():
+        if getattr(described, "autocompletion", 0) is None:
+            described.autocompletion = values
+
+
 def with_common(command: Callable[..., Any]) -> Callable[..., Any]:
     """The command with the options that all commands have."""
     signature = inspect.signature(command, eval_str=True)
+    for parameter in signature.parameters.values():
+        _completed(parameter)
     has = signature.parameters.keys()
     extra: dict[str, Any] = {"verbose": _VERBOSE, "wide": _WIDE, "max_memory": _MAX_MEMORY}
     if has & _OF_RECIPES and "trust" not in has:

@@ -8,6 +8,9 @@ gets a verdict; every check adds findings with reason, fix and evidence. No GPU 
 
 For continuous integration choose a `--format`, and keep the JSON of an accepted audit as `--baseline`: then only new
 findings count for `--fail-on`.
+
+    qdqtool audit runs/digits
+    qdqtool audit model.qdq.onnx --layers layers.json --format sarif
 """
 
 from __future__ import annotations

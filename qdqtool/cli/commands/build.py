@@ -3,6 +3,9 @@
 The folder gets `engine.plan`, `build.log` (every line), `layers.txt` (where the builder gives it) and `build.json`.
 The builder runs in a process of its own: it can be stopped with Ctrl-C, has a time limit, and when it crashes the
 message names the likely node.
+
+    qdqtool build model.qdq.onnx --out built
+    qdqtool build model.onnx --out built --opt-shapes image:1x3x224x224 --flags=--fp16
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import typer
 
 def build(
     model: Annotated[Path, typer.Argument(help="ONNX model, with or without Q/DQ.")],
-    out: Annotated[Path, typer.Option(help="Folder for the engine, its log and its layers.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the engine, its log and its layers.")],
     builder: Annotated[str, typer.Option(help="Which builder: a backend's name.")] = "rtx",
     sm: Annotated[
         str, typer.Option(help="GPU architectures: 86,89 (rtx only; others: the GPU here).")

@@ -5,6 +5,9 @@ reads none of them any more: `to-qdq` turns a float model and its cache into a Q
 
 Of the three tables that onnxruntime writes take `calibration.json`: the others hold only the highest value of a tensor
 (seen with 1.31), also where the lowest lies farther from zero.
+
+    qdqtool cache show calibration.cache
+    qdqtool cache to-qdq model.onnx calibration.cache --out model.qdq.onnx
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ workers of a Dask scheduler; a bare --cluster starts workers on this machine. Th
 
 A depthwise convolution whose input channels are of such different size that one scale rounds some of them away is
 named at the end (CAL150), with what to do about it.
+
+    qdqtool calibrate model.onnx --samples images/ --method all -o table.json
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ confidence interval of the difference.
 
 --explain says whether a candidate differs from its own Q/DQ model by rounding, by fusion, or by something that neither
 explains.
+
+    qdqtool compare model.onnx model.qdq.onnx --samples inputs.npz
 """
 
 from __future__ import annotations

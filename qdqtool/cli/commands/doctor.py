@@ -2,6 +2,9 @@
 
 Nothing is built or loaded: packages are looked up by their metadata, the GPU is asked through its driver, trtexec
 through its --help.
+
+    qdqtool doctor
+    qdqtool doctor --json
 """
 
 from __future__ import annotations

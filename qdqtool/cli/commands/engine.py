@@ -4,6 +4,9 @@ Reads layer dumps, the files of `--exportLayerInfo` of every TensorRT release si
 come from `--exportProfile` files or logs of runs with `--dumpProfile`, and what the optimizer did to each layer from the
 verbose log of the build (`--log`). Packed files (xz, gzip, bzip2) and files of any size will do. No GPU and no TensorRT
 is needed.
+
+    qdqtool engine show runs/digits/layers.json
+    qdqtool engine graph layers.json --out graph.svg
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ scale per output channel for weights, a pair of its own for every consumer, and 
 
 With --types fp16 or bf16 the float rest changes its type too, as `qdqtool convert` explains; --samples then tells what
 overflows.
+
+    qdqtool insert model.onnx --placement placement.json --calibration table.json --out model.qdq.onnx
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ def insert(
     placement: Annotated[Path, typer.Option(help="placement.json, written by `qdqtool place`.")],
     calibration: Annotated[Path, typer.Option(help="calibration.json, written by `qdqtool calibrate`.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Q/DQ model to write.")],
-    recipe: Annotated[str | None, typer.Option(help="Shipped recipe or .yaml file.")] = None,
+    recipe: Annotated[
+        str | None, typer.Option("--recipe", "-r", help="Shipped recipe or .yaml file.")
+    ] = None,
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="Change one value of the recipe.")
     ] = None,

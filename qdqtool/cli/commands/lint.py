@@ -3,6 +3,9 @@
 Works on every Q/DQ model, whoever made it. Each rule has a code; `--rules` lists them, `qdqtool explain CODE` says more,
 `--select QDQ120,QDQ125` looks for some only, and `--ignore CODE=reason` accepts a rule's findings for a reason that is
 kept in every report. `--target` takes rtx, a family (8, 10, 11) or a release (8.2, 10.13).
+
+    qdqtool lint model.qdq.onnx --target 10.13
+    qdqtool lint --rules
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Every weighted node gets a line: which of its inputs are quantized, and the reasons that settled it. Tensors
 that share one scale are listed behind. `qdqtool explain RULE` prints what a rule wants and on what evidence.
+
+    qdqtool place model.onnx --recipe transformer-int8
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ Shown are the counts, the compute nodes that will not be INT8, and the Q and DQ 
 reason; `--all` shows every node with the layer that will hold it, and the fate of every Q and DQ: moved, fused into a
 layer, folded, merged, or left as a kernel. Estimated from rules, which `benchmarks/prediction.py` checks against real
 engines; a build says how it really is.
+
+    qdqtool predict model.qdq.onnx --all
 """
 
 from __future__ import annotations

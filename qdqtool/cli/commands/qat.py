@@ -9,6 +9,8 @@ the traced network at exactly the inputs that placement chose, starting from the
 trained, exported again as a float model, and the line runs a second time with the trained ranges (folder `qat`). The
 Q/DQ nodes are written by the same step as always, so no exporter has a say in them. Stopped at any time, the same
 command goes on from the last finished epoch.
+
+    qdqtool qat run qat-digits --out runs/qat
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ def qat() -> None:
 @PLUGIN.command()
 def run(
     recipe: Annotated[str, typer.Argument(help="Shipped recipe or .yaml file with a section `qat`.")],
-    out: Annotated[Path, typer.Option(help="Folder for checkpoints and both runs.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for checkpoints and both runs.")],
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="Change one value of the recipe: qat.epochs=5.")
     ] = None,

@@ -1,6 +1,9 @@
 """List, show, check and write recipes, and print the schema of everything a recipe can say.
 
 A recipe may begin with `extends: NAME` (a shipped recipe, or a file beside it): it then only says what differs.
+
+    qdqtool recipe new model.onnx --out mine.yaml
+    qdqtool recipe check mine.yaml
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ per channel on activations, shared and doubled pairs, pairs between a Conv and i
 Transpose or with scales along the wrong axis, Concat with different scales, Casts to FP16, integer operators, integer
 inputs and outputs with a zero point. Every change is listed with its reason, and the outputs before and after are
 compared on onnxruntime. The original stays as it is.
+
+    qdqtool repair theirs.onnx --out repaired.onnx --samples inputs.npz
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ Reads report.json of a run folder; where it is missing, the report is put togeth
 ran. Instead of a folder, layer information of any engine will do (--exportLayerInfo, a layer dump, a build log): it is
 audited, with its times from --profile and what the optimizer did from --log. The page is one file that needs no
 network; with --against it shows two runs side by side, and says what makes them differ.
+
+    qdqtool report runs/digits
 """
 
 from __future__ import annotations

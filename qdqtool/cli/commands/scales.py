@@ -3,6 +3,8 @@
 Takes what anybody trained or quantized: pytorch-quantization, modelopt, PT2E, TensorFlow QAT, onnxruntime, quark, our
 own. With `--out` the ranges become a calibration.json, and with `--model` the float model is written that they belong
 to, so that `qdqtool place` and `qdqtool insert` can quantize it afresh with the scales that were trained.
+
+    qdqtool scales model.qdq.onnx
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ Works on onnxruntime alone, so it needs neither a GPU nor the precision API that
 node is switched on and off in one model that is opened once; a quick estimate on a few samples ranks all nodes, the top
 ones are then run on all samples, alone and left out. With --min-sqnr or --max-drop the smallest set of float nodes that
 meets the limit is found by bisection. With --out, a study that was stopped goes on where it was.
+
+    qdqtool sensitivity model.qdq.onnx --samples inputs.npz --min-sqnr 25
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ Dask cluster join; a worker that dies loses its running trial only.
 
     --set 'sweep.space={"calibrate.method": [max, mse], "calibrate.bias": [keep, correct],
                         "place.per_channel": [true, false], "insert.types": [fp32, fp16]}'
+
+    qdqtool sweep model.onnx --samples calibration/ --eval-samples evaluation/ --labels labels.tsv --out runs/sweep
 """
 
 from __future__ import annotations
@@ -24,8 +26,10 @@ import typer
 def sweep(
     model: Annotated[Path, typer.Argument(help="Float ONNX model.")],
     samples: Annotated[str, typer.Option(help="Calibration samples.")],
-    out: Annotated[Path, typer.Option(help="Folder of the sweep.")],
-    recipe: Annotated[str, typer.Option(help="Base recipe: shipped name or .yaml file.")] = "conv-int8",
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the sweep.")],
+    recipe: Annotated[
+        str, typer.Option("--recipe", "-r", help="Base recipe: shipped name or .yaml file.")
+    ] = "conv-int8",
     eval_samples: Annotated[str | None, typer.Option(help="Evaluation samples; default: --samples.")] = None,
     labels: Annotated[str | None, typer.Option(help="Class indices of the evaluation samples.")] = None,
     changes: Annotated[

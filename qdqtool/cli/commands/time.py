@@ -1,8 +1,8 @@
 """Time models or engines in turns: is B faster than A, by how much, with what certainty?
 
-    qdqtool time fp16.plan int8.plan --trust          engines, on a machine with an NVIDIA GPU
-    qdqtool time float.onnx int8.onnx                 models on onnxruntime's CPU
-    qdqtool time m.onnx --provider tensorrt           models on another execution provider
+    qdqtool time fp16.plan int8.plan --trust          # engines, on a machine with an NVIDIA GPU
+    qdqtool time float.onnx int8.onnx                 # models on onnxruntime's CPU
+    qdqtool time m.onnx --provider tensorrt           # models on another execution provider
 
 The candidates take turns (A B, B A, ...), so heat and clocks hit all alike. Each round gives one ratio; the answer is
 their geometric mean with Student's 95 % interval. When the interval holds 1, no difference is
