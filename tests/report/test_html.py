@@ -52,7 +52,7 @@ def test_where_there_is_nothing_to_mend_the_page_says_so() -> None:
     clean = replace(assemble(FULL), findings=(), fallbacks=())
     assert "Nothing: every compute node runs INT8" in render(clean)
     assert "Nothing: every compute node" not in render(assemble(FULL))
-    assert "What to mend" not in render(assemble(Material(model_name="m.onnx")))
+    assert "What to fix" not in render(assemble(Material(model_name="m.onnx")))
 
 
 def test_layers_without_tensors_are_a_table_and_nothing_is_claimed_of_them() -> None:
