@@ -253,6 +253,11 @@ CASES: dict[str, tuple[Make, str, tuple[str, ...]]] = {
         "nvfp4",
         ("120",),
     ),
+    "nvfp4, fewer weights than scales": (
+        product(Graph.computed4, lambda g: g.weight4((48, 10)), 1, 48),
+        "nvfp4",
+        ("120",),
+    ),
     "nvfp4 weights": (product(bare, lambda g: g.weight4(SQUARE)), "nvfp4-weights", ("120",)),
     "fp4 with scales of one level": (
         product(Graph.computed4, w("nvfp4", SQUARE, (16, 256), 0)),
@@ -306,6 +311,7 @@ def truth(text: str, node: str) -> str:
         return "unknown"
     core = cores[0]
     stored = [(prod(shape), word) for _, word, shape in core.constants if _is_weight(word, shape)]
+    stored = [entry for entry in stored if entry[1] == "FP4E2M1"] or stored
     factors = [word for _, word, shape in core.inputs if len(shape) > 1]
     second = max(stored)[1] if stored else [*factors, "", ""][1]
     if (

@@ -114,6 +114,8 @@ def stored_weight(layers: Iterable[EngineLayer]) -> EngineTensor | None:
         for constant in layer.constants
         if constant.dtype in _SMALL and sum(size != 1 for size in constant.shape or ()) > 1
     ]
+    # Block scales of a small FP4 weight are padded, and may then be larger than the weight.
+    found = [constant for constant in found if constant.dtype is DType.FLOAT4] or found
     return max(found, key=lambda constant: prod(constant.shape or ()), default=None)
 
 

@@ -43,6 +43,8 @@ def weight(layer: EngineLayer) -> EngineTensor | None:
     ranked = [constant for constant in constants if constant.shape is None or len(constant.shape) > 1]
     if _multiplies_two_inputs(layer):
         ranked = [constant for constant in ranked if not _spreads(constant)]
+    # The FP8 scales of a small FP4 weight are padded to 128 columns and may be larger than the weight.
+    ranked = [constant for constant in ranked if constant.dtype is DType.FLOAT4] or ranked
     return max(ranked, key=lambda constant: prod(constant.shape or ()), default=None)
 
 

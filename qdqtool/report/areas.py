@@ -43,7 +43,13 @@ def _precision(report: Report) -> Area:
     if not total or quantized is None:
         return _kernels(summary)
     lost = sum(entry.requested for entry in report.fallbacks)
-    text = f"{quantized} of {total} nodes INT8" + (f", {lost} requested in vain" if lost else "")
+    plain = set(summary.requested) <= {"int8", "float"}
+    text = (
+        f"{quantized} of {total} nodes INT8"
+        if plain
+        else f"{words.formats(summary.realised)} of {total} nodes"
+    )
+    text += f", {lost} requested in vain" if lost else ""
     return Area(name="Precision", level="doubtful" if lost else "good", text=text, anchor="nodes")
 
 

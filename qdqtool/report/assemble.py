@@ -77,7 +77,7 @@ def assemble(material: Material) -> Report:
     log = material.log.runs[-1] if material.log and material.log.runs else None
     return Report(
         summary=_summary(material),
-        fallbacks=tuple(_fallback(verdict) for verdict in verdicts if not runs_int8(verdict)),
+        fallbacks=tuple(_fallback(verdict) for verdict in verdicts if not runs_as_asked(verdict)),
         verdicts=verdicts,
         findings=_findings(material),
         comparison=material.comparison,
@@ -98,6 +98,11 @@ def _findings(material: Material) -> tuple[Finding, ...]:
         *(material.data.findings if material.data else ()),
     )
     return tuple(sorted(found, key=_urgency))
+
+
+def runs_as_asked(verdict: NodeVerdict) -> bool:
+    """Whether the node's arithmetic is INT8, or in whatever other format its Q/DQ nodes ask for."""
+    return runs_int8(verdict) or (verdict.is_as_asked and verdict.asked != "float")
 
 
 def runs_int8(verdict: NodeVerdict) -> bool:

@@ -17,7 +17,7 @@ from qdqtool.io.escaping import xml, xml_line
 from qdqtool.pages.lookup import explanation
 from qdqtool.report import palette, svg, words
 from qdqtool.report.areas import Area, areas
-from qdqtool.report.assemble import runs_int8
+from qdqtool.report.assemble import runs_as_asked
 from qdqtool.report.details import Detail, details, marks
 from qdqtool.report.figure import Figure
 from qdqtool.report.figures import figures
@@ -64,7 +64,7 @@ def _environment() -> Environment:
     environment.filters["places"] = places
     environment.filters["brief"] = _brief
     environment.globals.update(
-        words=words, swatch=palette.swatch, in_order=palette.in_order, runs_int8=runs_int8
+        words=words, swatch=palette.swatch, in_order=palette.in_order, runs_as_asked=runs_as_asked
     )
     return environment
 

@@ -40,13 +40,23 @@ def judgement(summary: Summary) -> tuple[str, ...]:
 
 
 def verdict(summary: Summary) -> str:
-    """The one sentence to read: how much of the network runs INT8."""
+    """The one sentence to read: how much of the network runs INT8, or in which formats where others were asked for."""
     if summary.nodes_total is None or summary.nodes_int8 is None:
         return _kernel_verdict(summary)
     if not summary.nodes_total:
         return "INT8: the model has no compute nodes"
+    if not set(summary.requested) <= {"int8", "float"}:
+        asked, runs = formats(summary.requested), formats(summary.realised)
+        return f"Formats: {runs} of {summary.nodes_total} compute nodes" + (
+            ", as asked" if asked == runs else f"; asked: {asked}"
+        )
     share = percent(summary.nodes_int8, summary.nodes_total)
     return f"INT8: {summary.nodes_int8} of {summary.nodes_total} compute nodes ({share})"
+
+
+def formats(counts: Mapping[str, int]) -> str:
+    """`fp8 17, float 1`, most nodes first."""
+    return ", ".join(f"{word} {count}" for word, count in sorted(counts.items(), key=lambda item: -item[1]))
 
 
 def _kernel_verdict(summary: Summary) -> str:

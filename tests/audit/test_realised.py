@@ -40,7 +40,14 @@ def audited(case: str, folder: Path) -> tuple[Audit, NodeVerdict, str]:
 
 
 @pytest.mark.parametrize(
-    "case", ["fp8 matmul", "nvfp4, constant scales", "int4 blocks of 64", "int8 weights"]
+    "case",
+    [
+        "fp8 matmul",
+        "nvfp4, constant scales",
+        "nvfp4, fewer weights than scales",
+        "int4 blocks of 64",
+        "int8 weights",
+    ],
 )
 def test_a_node_that_runs_as_asked_has_no_finding(case, tmp_path):
     found, verdict, wanted = audited(case, tmp_path)

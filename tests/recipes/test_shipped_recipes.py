@@ -25,6 +25,7 @@ def test_every_family_of_models_has_a_recipe() -> None:
         "unet-int8",
         "audio-int8",
     }
+    families |= {"conv-fp8", "transformer-fp8", "llm-int4-weights", "llm-nvfp4", "mixed-best"}
     situations = {"int8-fp16-mixed", "weights-only-int8", "from-calibration-cache", "third-party-qdq"}
     assert families | situations | {"qat-digits", "qat-cifar10-resnet20"} <= set(NAMES)
 
