@@ -28,6 +28,8 @@ from qdqtool.buildlog.names import Names
 from qdqtool.buildlog.place import Place
 from qdqtool.buildlog.records import Layer
 from qdqtool.core.buildlog import LogRun, RunDigest, Unread
+from qdqtool.core.dtypes import DType
+from qdqtool.core.engine import Role
 from qdqtool.core.events import ComputeNode, End, PassCount
 from qdqtool.engine.precision import judged
 
@@ -94,7 +96,7 @@ class Run:
         self.tuning = TuningBook(place, self.phases.begins)
         self.tactics = TacticsCollector(place, announced)
         self.statements = StatementsCollector(grammar().columns)
-        self._small = (self.identity, self.options, self.measured, self.phases)
+        self._small = (self.identity, self.options, self.measured, self.phases, self.troubles)
         self._large = (self.network, self.optimizer, self.tuning, self.memory, self.layers)
 
     def ears(self) -> dict[str, Hear]:
@@ -161,6 +163,9 @@ class Run:
         verdicts = self._verdicts()
         tuning = self.tuning.finish(self.layers.tactics())
         performance = self.measured.performance(self.options.batch)
+        # With Q/DQ the compute nodes of the model tell it, and name the reason.
+        judging = () if self._ledger.rows else self._layers
+        computing = [one for one in (judged(layer.value) for layer in judging) if one.role is Role.COMPUTE]
         return RunDigest(
             **self._header(),
             plugins=self.options.plugins,
@@ -185,8 +190,14 @@ class Run:
             layer_kinds=dict(sorted(Counter(layer.kind for layer in self._layers).items())),
             performance=performance,
             profile=tuple(sorted(self.measured.profile(), key=lambda row: -row.total_ms))[:_SHOWN],
-            warnings=self.troubles.warnings[:_SHOWN],
-            errors=self.troubles.errors[:_SHOWN],
+            layer_precisions=dict(sorted(Counter(str(layer.precision) for layer in computing).items())),
+            float_layers=tuple(
+                layer.name for layer in computing if layer.precision not in (DType.INT8, DType.UNKNOWN)
+            ),
+            without_scale=self.troubles.without_scale,
+            int8_refused=dict(self.troubles.int8_refused),
+            warnings=self.troubles.warnings,
+            errors=self.troubles.errors,
         )
 
     def value(self) -> LogRun:

@@ -88,6 +88,10 @@ def _row(title: str, text: str) -> str:
 
 
 def _identity(run: RunDigest) -> Iterator[str]:
+    if run.carrier:
+        yield _row("carrier", run.carrier)
+    if run.process:
+        yield _row("process", run.process)
     if run.argv:
         yield _row("command", " ".join(run.argv))
     device = run.options.get("Device", {})
@@ -141,6 +145,7 @@ def _graph(run: RunDigest) -> Iterator[str]:
 def _quantization(run: RunDigest) -> Iterator[str]:
     summary = run.ledger_summary
     if summary is None:
+        yield from _implicit(run)
         return
     whole = summary.q + summary.dq
     yield _row(
@@ -156,8 +161,39 @@ def _quantization(run: RunDigest) -> Iterator[str]:
         )
     for node in run.not_int8[:_SHOWN]:
         yield _row("", f"{node.node} ({node.op}): {node.precision}: {node.reason}")
+    # The digest holds the first of them only; their number is that of all nodes that are not INT8.
+    left = sum(count for precision, count in run.precisions.items() if precision != "int8")
+    yield from _more(left, len(run.not_int8[:_SHOWN]))
     for node in run.contradictions[:_SHOWN]:
         yield _row("contradicts", f"{node.node}: {node.contradiction}")
+
+
+def _implicit(run: RunDigest) -> Iterator[str]:
+    """What runs in INT8 where the model has no Q/DQ: what its engine layers compute in, and what was refused."""
+    asked = "INT8" in run.options.get("Build", {}).get("Precision", "")
+    if run.layer_precisions:
+        counts = ", ".join(f"{count} {precision}" for precision, count in run.layer_precisions.items())
+        yield _row("compute", f"engine layers without Q/DQ in the model: {counts}")
+    told = bool(asked or run.int8_refused or run.without_scale or "int8" in run.layer_precisions)
+    if told and run.float_layers:
+        yield _row("not int8", ", ".join(run.float_layers[:_SHOWN]))
+        yield from _more(len(run.float_layers), _SHOWN)
+    for at, (layer, tensor) in enumerate(list(run.int8_refused.items())[:_SHOWN]):
+        yield _row("" if at else "refused", f"{layer}: INT8 kernels need a scale of tensor {tensor}")
+    yield from _more(len(run.int8_refused), _SHOWN)
+    if run.without_scale or run.int8_refused:
+        count = run.without_scale or len(set(run.int8_refused.values()))
+        yield _row(
+            "fix",
+            f"{count} tensors have no scale: calibrate with data that reaches them, pass a calibration cache that holds "
+            "them, or insert Q/DQ (qdqtool run)",
+        )
+
+
+def _more(count: int, shown: int) -> Iterator[str]:
+    """That a list is longer than what is shown of it."""
+    if count > shown:
+        yield _row("", f"and {count - shown} more: --json")
 
 
 def _tuning(run: RunDigest) -> Iterator[str]:
@@ -235,6 +271,7 @@ def _records(title: str, records: tuple[LogRecord, ...]) -> Iterator[str]:
     for at, record in enumerate(records[:_SHOWN]):
         times = f" ({record.count} times)" if record.count > 1 else ""
         yield _row("" if at else title + "s", f"line {record.line:,}{times}: {record.text}")
+    yield from _more(len(records), _SHOWN)
 
 
 def _unread(lines: tuple[Unread, ...]) -> Iterator[str]:

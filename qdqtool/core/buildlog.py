@@ -345,6 +345,11 @@ class RunDigest(RunHeader):
         slowest: layers that took the builder longest.
         placement: "GPU" and "DLA" -> number of layers.
         layer_kinds: kind of engine layer -> how many.
+        layer_precisions: precision of the engine's compute layers -> how many, where the model has no Q/DQ.
+        float_layers: names of those that do not compute in INT8.
+        without_scale: tensors that the builder found no scale for.
+        int8_refused: layers whose INT8 kernels were refused -> the tensor whose scale was missing.
+        warnings, errors: all wordings.
         profile: layers that take longest at run time.
     """
 
@@ -365,6 +370,10 @@ class RunDigest(RunHeader):
     placement: dict[str, int] = field(default_factory=dict)
     memory: Memory = field(default_factory=Memory)
     layer_kinds: dict[str, int] = field(default_factory=dict)
+    layer_precisions: dict[str, int] = field(default_factory=dict)
+    float_layers: tuple[str, ...] = ()
+    without_scale: int = 0
+    int8_refused: dict[str, str] = field(default_factory=dict)
     performance: Performance | None = None
     profile: tuple[ProfileRow, ...] = ()
     warnings: tuple[LogRecord, ...] = ()

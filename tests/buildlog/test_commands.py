@@ -19,7 +19,7 @@ import pytest
 import qdqtool.buildlog as room
 from qdqtool.cli.app import run
 from qdqtool.core.kinds import LOG
-from tests.buildlog import small
+from tests.buildlog import carried, small
 
 
 @pytest.fixture
@@ -350,3 +350,32 @@ def test_packed_logs_say_the_same(pack):
         or damaged.runs != plain.runs
         or not damaged.runs[0].lines
     )
+
+
+def test_a_log_without_q_and_dq_says_what_is_int8_and_why_the_rest_is_not(tmp_path, capsys):
+    missing = "".join(
+        f"{small.STAMP} [W] [TRT] Missing scale and zero-point for tensor {number}, expect fall back to non-int8 "
+        "implementation for any layer consuming or producing given tensor\n"
+        for number in range(18)
+    )
+    refused = "Rejecting some int8 implementation of layer Conv_1 due to missing int8 scales for tensor 93 at input index 0\n"
+    text = small.library(refused) + missing + small.library("Engine Layer Information:") + small.LAYERS
+    path = tmp_path / "implicit.log"
+    path.write_text(text)
+    assert run(["parse", str(path)]) == 0
+    out = capsys.readouterr().out
+    for words in (
+        "engine layers without Q/DQ in the model: 1 fp32, 1 int8",
+        "not int8    Conv_1",
+        "Conv_1: INT8 kernels need a scale of tensor 93",
+        "18 tensors have no scale",
+        "and 13 more: --json",
+    ):
+        assert words in out
+
+
+def test_the_carrier_is_printed(tmp_path, capsys):
+    path = tmp_path / "llm.log"
+    path.write_text(carried.rewritten(small.trtexec(), "TensorRT-LLM in C++"))
+    assert run(["parse", str(path)]) == 0
+    assert "carrier     [TensorRT-LLM][<severity>] <message>" in capsys.readouterr().out

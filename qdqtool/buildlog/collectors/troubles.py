@@ -23,9 +23,10 @@ class TroublesBook:
     def __init__(self) -> None:
         self._warnings: dict[_Key, LogRecord] = {}
         self._errors: dict[_Key, LogRecord] = {}
+        self.int8_refused: dict[str, str] = {}
 
     def ears(self) -> dict[str, Hear]:
-        return {}
+        return {"int8-rejected": self._refused}
 
     def note(self, line: int, severity: str, text: str, topic: str, names: tuple[str, ...] = ()) -> None:
         """Keep a message of severity W, E, F or X.
@@ -44,6 +45,15 @@ class TroublesBook:
             kept[key] = replace(known, count=known.count + 1)
         elif len(kept) < _MOST:
             kept[key] = LogRecord(line=line, severity=severity, text=text[:_LONGEST], topic=topic)
+
+    @property
+    def without_scale(self) -> int:
+        """Tensors that the builder warned to have no scale."""
+        return sum(record.topic == "scale-missing" for record in self._warnings.values())
+
+    def _refused(self, _line: int, layer: str, tensor: str, *_fields: object) -> None:
+        if len(self.int8_refused) < _MOST:
+            self.int8_refused.setdefault(layer, tensor)
 
     @property
     def warnings(self) -> tuple[LogRecord, ...]:
