@@ -90,6 +90,8 @@ class PrepareOptions(Section):
     """Compute what depends on constants only."""
     einsum: bool = True
     """Write an Einsum that is a matrix product as MatMul, which TensorRT can quantize."""
+    conv_transpose: bool = True
+    """Write a ConvTranspose of stride 1 as the Conv that computes the same, for which TensorRT has INT8 kernels."""
     fold_batchnorm: bool = True
     """Fold BatchNormalization into the Conv, ConvTranspose or Gemm before it."""
 

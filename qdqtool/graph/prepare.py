@@ -5,6 +5,7 @@ from __future__ import annotations
 from qdqtool.core.recipe import PrepareOptions
 from qdqtool.graph.batchnorm import fold_batchnorm
 from qdqtool.graph.bypass import bypass
+from qdqtool.graph.conv_transpose import write_convolutions
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.einsum import write_products
 from qdqtool.graph.fold import fold_constants
@@ -31,6 +32,11 @@ def prepare(model: Model, options: PrepareOptions) -> Model:
         edit.prune()
         model = edit.finish()
         edit = Edit(model)
+    turned = write_convolutions(edit) if options.conv_transpose else 0
+    if turned:
+        edit.notes.append(
+            f"{turned} ConvTranspose nodes of stride 1 written as the Conv that computes the same"
+        )
     folded = fold_batchnorm(edit) if options.fold_batchnorm else 0
     if folded:
         edit.notes.append(f"{folded} BatchNormalization nodes folded into the layer before them")
@@ -38,6 +44,6 @@ def prepare(model: Model, options: PrepareOptions) -> Model:
     unused = edit.prune()
     if unused:
         edit.notes.append(f"{unused} nodes that no output needs were removed")
-    if not folded and not unused and len(edit.constants) == constants:
+    if not turned and not folded and not unused and len(edit.constants) == constants:
         return model  # nothing to finish, and no second copy of the weights
     return edit.finish()

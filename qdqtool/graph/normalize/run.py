@@ -48,7 +48,7 @@ def normalize(model: Model, only: Sequence[str] = ()) -> tuple[Model, tuple[Chan
     Raises:
         InputFileError: the model contradicts itself, such as scales that do not fit their axis.
     """
-    ready = prepare(model, PrepareOptions(fold_batchnorm=False))
+    ready = prepare(model, PrepareOptions(fold_batchnorm=False, conv_transpose=False))
     changes = list(_dangling(model, ready))
     bench = RepairContext(ready)
     for pair in bench.pairs:
