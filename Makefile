@@ -6,7 +6,7 @@ DIGITS := recipes/examples/digits
 
 TORCH := .venv-torch
 
-.PHONY: fuzz demo test test-all test-qat lint format docs clean
+.PHONY: fuzz demo test test-all test-qat figures lint format docs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/qdqtool run $(DIGITS)/digits.onnx --recipe conv-int8 --samples $(DIGITS)/calibration.npz \
@@ -24,6 +24,10 @@ test-all: $(VENV)/.installed-test
 # Quantization-aware training needs torch, which the rest does without; one thread keeps its results the same everywhere.
 test-qat: $(TORCH)/.installed
 	OMP_NUM_THREADS=1 $(TORCH)/bin/python -m pytest -q tests/qat
+
+# The figures in the header of the recipe, measured again: about two minutes on one core.
+figures: $(TORCH)/.installed
+	OMP_NUM_THREADS=1 $(TORCH)/bin/python benchmarks/figures.py recipes/qat-digits.yaml
 
 # MINUTES for all readers together; what goes wrong is kept in crashers/.
 MINUTES ?= 12

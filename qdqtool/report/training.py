@@ -24,7 +24,7 @@ def table(result: QatResult, console: Console) -> None:
         shown.add_row(row.name, _number(row.value), _interval(row.low, row.high), _change(row), _nodes(row))
     console.print(shown)
     trained = f"{result.quantizers} tensors with a quantizer of {result.engine}, on {result.device}"
-    best = f"epoch {result.best_epoch} of {len(result.epochs) - 1} was best on the validation samples"
+    best = f"epoch {result.best_epoch} of {len(result.epochs) - 1} was kept, by its validation scores"
     said = [
         f"{result.samples} test samples; {best}; {trained}",
         *(f"not trained: {entry.slot}: {entry.reason}" for entry in result.untrained[:_SHOWN]),

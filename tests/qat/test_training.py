@@ -7,10 +7,14 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch", reason="needs torch: pip install 'qdqtool[qat]'")
 
-from qdqtool.backends.torch_qat import training  # noqa: E402
+from qdqtool.backends.torch_qat import losses, training  # noqa: E402
+from qdqtool.backends.torch_qat.choice import kept_epoch, noise_of  # noqa: E402
+from qdqtool.core.qat import Epoch  # noqa: E402
 from qdqtool.errors import InputFileError, UsageError  # noqa: E402
 from tests.qat import networks  # noqa: E402
 from tests.qat.material import make, network_of  # noqa: E402
@@ -74,7 +78,7 @@ def test_frozen_statistics_do_not_move_and_free_ones_do(tmp_path: Path) -> None:
     before = weights_of(make(tmp_path, "mixed"))["stem_1.running_mean"]
     for frozen, into in ((0, "frozen"), (2, "free")):
         case, trained = fit(tmp_path, f"qat.freeze_epoch={frozen}", "qat.metric=loss", into=into)
-        best = max(trained.epochs, key=lambda epoch: epoch.score).number
+        best = trained.kept
         moved = not torch.equal(before, weights_of(case)["stem_1.running_mean"])
         assert moved == (frozen > 0 and best > 0)
 
@@ -185,3 +189,55 @@ def test_a_gradient_that_is_no_number_stops_before_the_checkpoint(tmp_path: Path
 @pytest.fixture(autouse=True)
 def _first_step() -> None:
     networks.exploding.steps = 0
+
+
+def _epochs(*scores: float) -> list[Epoch]:
+    return [
+        Epoch(number=number, loss=None, score=score, learning_rate=0.0) for number, score in enumerate(scores)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("scores", "noise", "kept"),
+    [
+        ((89.0,), 1.3, 0),
+        ((89.0, 88.5, 87.0), 1.3, 0),
+        ((89.0, 96.5, 96.5, 96.5), 0.0, 3),
+        ((89.0, 88.5, 96.5, 93.5, 91.5, 95.5, 95.5, 95.5, 95.5), 1.3, 8),
+        ((50.0, 90.0, 90.0, 90.0, 60.0, 55.0), 1.0, 3),
+        ((50.0, 90.0, float("-inf")), 1.0, 1),
+    ],
+    ids=["untrained", "no better", "ties go to the later", "a lucky epoch", "a collapse", "no number"],
+)
+def test_the_kept_epoch_is_the_latest_within_the_noise_of_the_best(
+    scores: tuple[float, ...], noise: float, kept: int
+) -> None:
+    assert kept_epoch(_epochs(*scores), noise) == kept
+
+
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=20), st.floats(0, 5))
+def test_the_kept_epoch_was_already_kept_when_it_ended(scores: list[float], noise: float) -> None:
+    epochs = _epochs(*scores)
+    kept = kept_epoch(epochs, noise)
+    assert kept_epoch(epochs[: kept + 1], noise) == kept
+    assert all(kept_epoch(epochs[: each + 1], noise) != each for each in range(kept + 1, len(epochs)))
+
+
+def test_the_noise_of_a_share_is_that_of_its_samples() -> None:
+    assert noise_of("top1", 96.0, 200) == pytest.approx(1.386, abs=1e-3)
+    assert noise_of("top1", 100.0, 200) > 0
+    assert noise_of("loss", -0.3, 200) == 0
+
+
+def test_loss_metric_and_distillation_see_everything_that_the_network_returns() -> None:
+    outputs = {"boxes": torch.ones(2, 4), "scores": (torch.zeros(2, 3), torch.zeros(2, 3))}
+    targets = torch.zeros(2, dtype=torch.int64)
+    with pytest.raises(UsageError, match="returns 3 tensors"):
+        losses.LOSSES["cross_entropy"](outputs, targets)
+    with pytest.raises(UsageError, match="returns 3 tensors"):
+        losses.top1(outputs, targets)
+    assert losses.top1({"only": torch.eye(2, 3)}, torch.tensor([0, 1])) == 100.0
+    other = {"boxes": torch.zeros(2, 4), "scores": (torch.zeros(2, 3), torch.eye(2, 3))}
+    assert float(losses.distilled(outputs, outputs, 2.0)) == pytest.approx(0.0, abs=1e-6)
+    moved = {"boxes": torch.ones(2, 4), "scores": other["scores"]}
+    assert float(losses.distilled(moved, outputs, 2.0)) > 0.0

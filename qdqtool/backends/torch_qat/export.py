@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from qdqtool.backends.torch_qat.flat import placeholders
+from qdqtool.backends.torch_qat.flat import placeholders, tensors
 from qdqtool.backends.torch_qat.presence import need
 from qdqtool.errors import UsageError
 from qdqtool.graph.load import load
@@ -84,7 +84,7 @@ def _weight_bytes(flat: fx.GraphModule) -> int:
 
 
 def _legacy(flat: fx.GraphModule, inputs: Inputs, draft: Path, opset: int) -> None:
-    names = list(placeholders(flat))
+    names, outputs = list(placeholders(flat)), _output_names(flat, inputs)
     torch.onnx.export(
         flat,
         inputs,
@@ -92,8 +92,8 @@ def _legacy(flat: fx.GraphModule, inputs: Inputs, draft: Path, opset: int) -> No
         dynamo=False,
         opset_version=opset,
         input_names=names,
-        output_names=["output"],
-        dynamic_axes={name: {0: "batch"} for name in [*names, "output"]},
+        output_names=outputs,
+        dynamic_axes={name: {0: "batch"} for name in [*names, *outputs]},
         do_constant_folding=False,
         # PRESERVE of a network in evaluation mode: unlike EVAL it renames no weights and fuses nothing.
         training=torch.onnx.TrainingMode.PRESERVE,
@@ -101,14 +101,14 @@ def _legacy(flat: fx.GraphModule, inputs: Inputs, draft: Path, opset: int) -> No
 
 
 def _dynamo(flat: fx.GraphModule, inputs: Inputs, draft: Path, opset: int) -> None:
-    names = list(placeholders(flat))
+    names, outputs = list(placeholders(flat)), _output_names(flat, inputs)
     program: Any = torch.onnx.export(
         flat,
         tuple(_two(value) for value in inputs),
         dynamo=True,
         opset_version=opset,
         input_names=names,
-        output_names=["output"],
+        output_names=outputs,
         dynamic_shapes=tuple({0: torch.export.Dim("batch")} for _ in names),
         optimize=False,
         verbose=False,
@@ -122,6 +122,13 @@ def _dynamo(flat: fx.GraphModule, inputs: Inputs, draft: Path, opset: int) -> No
     optimizer.fold_constants(program.model)
     optimizer.remove_unused_nodes(program.model)
     program.save(str(draft), external_data=_weight_bytes(flat) >= SINGLE_FILE_LIMIT)
+
+
+@torch.no_grad()
+def _output_names(flat: fx.GraphModule, inputs: Inputs) -> list[str]:
+    """One name for every tensor that the network returns; a single one is called `output`."""
+    count = len(tensors(flat(*inputs)))
+    return ["output"] if count == 1 else [f"output{number}" for number in range(count)]
 
 
 def _two(value: torch.Tensor) -> torch.Tensor:

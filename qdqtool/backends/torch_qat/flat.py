@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.utils._pytree import tree_leaves, tree_map
 
 from qdqtool.errors import UsageError
 
@@ -104,11 +105,15 @@ def placeholders(flat: fx.GraphModule) -> tuple[str, ...]:
     return tuple(node.name for node in flat.graph.nodes if node.op == "placeholder")
 
 
-def run(flat: nn.Module, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
-    """The first output of the network."""
-    result = flat(*inputs)
-    if isinstance(result, dict):
-        result = next(iter(result.values()))
-    while isinstance(result, (tuple, list)):
-        result = result[0]
-    return result
+def run(flat: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Any:
+    """What the network returns, tensors as FP32: a tensor, or any structure of tuples, lists and dicts of them."""
+    return tree_map(_as_float, flat(*inputs))
+
+
+def tensors(outputs: Any) -> tuple[torch.Tensor, ...]:
+    """The tensors of a structure, in its order."""
+    return tuple(leaf for leaf in tree_leaves(outputs) if isinstance(leaf, torch.Tensor))
+
+
+def _as_float(value: Any) -> Any:
+    return value.float() if isinstance(value, torch.Tensor) and value.is_floating_point() else value

@@ -3,16 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.nn import functional
 
-Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-LOSSES: dict[str, Loss] = {"cross_entropy": functional.cross_entropy, "mse": functional.mse_loss}
+from qdqtool.backends.torch_qat.flat import tensors
+from qdqtool.errors import UsageError
+
+Loss = Callable[[Any, Any], torch.Tensor]
+"""Takes what the network returns and the targets."""
 
 
-def distilled(outputs: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
-    """How far the student's outputs are from the float network's.
+def _cross_entropy(outputs: Any, targets: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(only(outputs, "qat.loss"), targets)
+
+
+def _mse(outputs: Any, targets: torch.Tensor) -> torch.Tensor:
+    return functional.mse_loss(only(outputs, "qat.loss"), targets)
+
+
+LOSSES: dict[str, Loss] = {"cross_entropy": _cross_entropy, "mse": _mse}
+
+
+def only(outputs: Any, where: str) -> torch.Tensor:
+    """The one tensor that the network returns, by itself or in a container.
+
+    Raises:
+        UsageError: it returns several, and nobody can know which of them is meant.
+    """
+    found = tensors(outputs)
+    if len(found) != 1:
+        raise UsageError(
+            f"the network returns {len(found)} tensors, and this takes one",
+            fix="name a function of your own, module:function: it is given what the network returns, and the targets",
+            where=where,
+        )
+    return found[0]
+
+
+def distilled(outputs: Any, teacher: Any, temperature: float) -> torch.Tensor:
+    """How far the student's outputs are from the float network's: the mean over all tensors that it returns."""
+    pairs = zip(tensors(outputs), tensors(teacher), strict=True)
+    return torch.stack([_distance(mine, other, temperature) for mine, other in pairs]).mean()
+
+
+def _distance(outputs: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
+    """How far one tensor is from the float network's.
 
     Class scores [N, C]: Kullback-Leibler divergence at `temperature`, times its square, so that the gradient does not
     shrink with it (Hinton et al., Distilling the Knowledge in a Neural Network, 2015). Anything else: mean squared
@@ -25,6 +62,7 @@ def distilled(outputs: torch.Tensor, teacher: torch.Tensor, temperature: float) 
     return functional.kl_div(student, target, reduction="batchmean", log_target=True) * temperature**2
 
 
-def top1(outputs: torch.Tensor, targets: torch.Tensor) -> float:
+def top1(outputs: Any, targets: torch.Tensor) -> float:
     """Share of samples whose best class is the true one, in percent."""
+    outputs = only(outputs, "qat.metric")
     return 100.0 * float((outputs.argmax(dim=1) == targets).float().mean())

@@ -14,6 +14,7 @@ from torch import nn
 
 from qdqtool.backends.torch_qat import losses, training
 from qdqtool.backends.torch_qat.callables import resolve
+from qdqtool.backends.torch_qat.choice import noise_of
 from qdqtool.backends.torch_qat.data import Feed
 from qdqtool.backends.torch_qat.export import export
 from qdqtool.backends.torch_qat.fake_quant import ENGINES
@@ -37,12 +38,16 @@ class Trained:
     Attributes:
         table: ranges as trained; tensors without a quantizer keep what calibration gave them.
         epochs: how it went.
+        kept: number of the epoch whose weights were taken.
+        noise: standard error of a validation score; 0 where it is not known.
         sites: where quantizers were.
         device: where it was trained.
     """
 
     table: CalibrationTable
     epochs: tuple[Epoch, ...]
+    kept: int
+    noise: float
     sites: Sites
     device: str
 
@@ -111,10 +116,12 @@ class Network:
         shift_biases(self.flat, table.shifts, bias_owners(table.shifts, view, self.flat))
         student = make_student(self.flat, sites.found, placement, table, engine, learn=learn)
         with Journal(folder, tensorboard=self.options.tensorboard) as journal:
-            epochs = training.train(student, self._lesson(teacher, folder, key, on_step, journal))
+            epochs, kept = training.train(student, self._lesson(teacher, folder, key, on_step, journal))
         return Trained(
             table=student.table(table),
             epochs=epochs,
+            kept=kept,
+            noise=noise_of(self.options.metric, max(epoch.score for epoch in epochs), self._validated()),
             sites=sites,
             device=str(training.device_of(self.options)),
         )
@@ -141,7 +148,10 @@ class Network:
             on_epochs=journal.write,
         )
 
-    def _score(self, loss: losses.Loss) -> Callable[[torch.Tensor, torch.Tensor], float]:
+    def _validated(self) -> int:
+        return sum(len(targets) for _, targets in self.validate.batches())
+
+    def _score(self, loss: losses.Loss) -> Callable[[Any, torch.Tensor], float]:
         if self.options.metric == "top1":
             return losses.top1
         if self.options.metric == "loss":

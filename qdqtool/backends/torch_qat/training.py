@@ -16,8 +16,9 @@ import torch
 from torch import nn
 
 from qdqtool.backends.torch_qat import checkpoints
+from qdqtool.backends.torch_qat.choice import kept_epoch, noise_of
 from qdqtool.backends.torch_qat.data import Feed
-from qdqtool.backends.torch_qat.flat import run
+from qdqtool.backends.torch_qat.flat import run, tensors
 from qdqtool.backends.torch_qat.losses import Loss, distilled
 from qdqtool.backends.torch_qat.quantized_model import QuantizedModel, freeze_norms
 from qdqtool.core.qat import Epoch
@@ -48,7 +49,7 @@ class TrainingConfig:
     train: Feed
     validate: Feed
     loss: Loss
-    score: Callable[[torch.Tensor, torch.Tensor], float]
+    score: Callable[[Any, torch.Tensor], float]
     options: QatOptions
     folder: Path
     key: str
@@ -56,10 +57,10 @@ class TrainingConfig:
     on_epochs: Callable[[tuple[Epoch, ...]], object]
 
 
-def train(student: QuantizedModel, lesson: TrainingConfig) -> tuple[Epoch, ...]:
-    """Train to the last epoch, going on from the last checkpoint, and leave the best epoch's weights in `student`.
+def train(student: QuantizedModel, lesson: TrainingConfig) -> tuple[tuple[Epoch, ...], int]:
+    """Train to the last epoch, going on from the last checkpoint, and leave the chosen epoch's weights in `student`.
 
-    Epoch 0 is the network as calibration left it, so that training never ends with something worse on the validation
+    Returned are all epochs and the number of the chosen one; `choice` says how it is chosen. Epoch 0 is the network as calibration left it, so that training never ends with something worse on the validation
     samples. The same recipe gives the same result whether it was interrupted or not (on one kind of processor).
 
     Raises:
@@ -70,8 +71,7 @@ def train(student: QuantizedModel, lesson: TrainingConfig) -> tuple[Epoch, ...]:
     course.resume()
     while course.epoch < lesson.options.epochs:
         course.one_epoch()
-    course.take_best()
-    return tuple(course.records)
+    return tuple(course.records), course.take_best()
 
 
 def device_of(options: QatOptions) -> torch.device:
@@ -99,6 +99,7 @@ class _TrainingRun:
         self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, self._rate)
         self.epoch = 0
         self.records: list[Epoch] = []
+        self._validated = 0
 
     def resume(self) -> None:
         """Go on from the last checkpoint, or begin with epoch 0."""
@@ -128,17 +129,18 @@ class _TrainingRun:
         self.epoch += 1
         self._record(loss=total / self.steps, start=start)
 
-    def take_best(self) -> None:
-        """Give the student the weights of the best epoch."""
+    def take_best(self) -> int:
+        """Give the student the weights of the chosen epoch, and return its number."""
         best = checkpoints.read(self.lesson.folder / BEST, self.lesson.key)
         assert best is not None
         self.network.load_state_dict(best["network"])
         self.network.to("cpu").eval()
+        return int(best["epoch"])
 
     def _step(self, inputs: tuple[torch.Tensor, ...], targets: torch.Tensor, number: int) -> float:
         inputs, targets = self._here(inputs), targets.to(self.device)
         with self._precision():
-            outputs = _forward(self.network, inputs, self.lesson.train.where).float()
+            outputs = _forward(self.network, inputs, self.lesson.train.where)
             loss = self._loss(outputs, targets, inputs)
         value = float(loss.detach())
         if not math.isfinite(value):
@@ -167,14 +169,12 @@ class _TrainingRun:
                     where=str(self.lesson.folder / LAST),
                 )
 
-    def _loss(
-        self, outputs: torch.Tensor, targets: torch.Tensor, inputs: tuple[torch.Tensor, ...]
-    ) -> torch.Tensor:
+    def _loss(self, outputs: Any, targets: torch.Tensor, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
         share = self.options.distill
-        loss = self.lesson.loss(outputs, targets) if share < 1 else outputs.new_zeros(())
+        loss = self.lesson.loss(outputs, targets) if share < 1 else tensors(outputs)[0].new_zeros(())
         if share > 0:
             with torch.no_grad():
-                wish = run(self.teacher, inputs).float()
+                wish = run(self.teacher, inputs)
             loss = (1 - share) * loss + share * distilled(outputs, wish, self.options.temperature)
         return loss
 
@@ -184,10 +184,10 @@ class _TrainingRun:
         rate = self.scheduler.get_last_lr()[0]
         seconds = round(time.perf_counter() - start, 3)
         record = Epoch(number=self.epoch, loss=loss, score=score, learning_rate=rate, seconds=seconds)
-        best = max((entry.score for entry in self.records), default=-math.inf)
         self.records.append(record)
         folder, key = self.lesson.folder, self.lesson.key
-        if score > best:
+        # An epoch that is kept in the end was already kept when it ended: later ones only raise the best score.
+        if kept_epoch(self.records, self._noise()) == self.epoch:
             checkpoints.write(folder / BEST, key, {"epoch": self.epoch, "network": self.network.state_dict()})
         state: dict[str, Any] = {
             "epoch": self.epoch,
@@ -199,15 +199,20 @@ class _TrainingRun:
         checkpoints.write(folder / LAST, key, state)
         self.lesson.on_epochs(tuple(self.records))
 
+    def _noise(self) -> float:
+        best = max(entry.score for entry in self.records)
+        return noise_of(self.options.metric, best, self._validated)
+
     @torch.no_grad()
     def _validate(self) -> float:
         self.network.eval()
         total, count = 0.0, 0
         for inputs, targets in self.lesson.validate.batches():
             with self._precision():
-                outputs = _forward(self.network, self._here(inputs), self.lesson.validate.where).float()
+                outputs = _forward(self.network, self._here(inputs), self.lesson.validate.where)
             total += self.lesson.score(outputs, targets.to(self.device)) * len(targets)
             count += len(targets)
+        self._validated = count
         score = total / count
         return score if math.isfinite(score) else -math.inf
 
@@ -251,7 +256,7 @@ def _optimizer(student: QuantizedModel, options: QatOptions) -> torch.optim.Opti
     return torch.optim.AdamW([dict(group) for group in groups], lr=rate)
 
 
-def _forward(network: nn.Module, inputs: tuple[torch.Tensor, ...], where: str) -> torch.Tensor:
+def _forward(network: nn.Module, inputs: tuple[torch.Tensor, ...], where: str) -> Any:
     try:
         return run(network, inputs)
     except (RuntimeError, TypeError, ValueError) as error:

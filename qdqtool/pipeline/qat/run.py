@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from qdqtool.backends.torch_qat.network import Network, Trained
 
 
+_NOISE = 0.5
+"""Points of standard error from which on the choice of an epoch is said to be uncertain."""
 _FREE = frozenset({"tensorboard", "threads"})
 """Options that may change between two halves of one training."""
 
@@ -141,10 +143,14 @@ def _train(network: Network, order: QatOrder, data: _Data, listener: ProgressLis
 
 def _result(order: QatOrder, trained: Trained, ptq: Report, qat: Report) -> QatResult:
     metric, unit, table = rows(ptq, qat)
-    best = max(trained.epochs, key=lambda epoch: (epoch.score, -epoch.number))
     assert qat.comparison is not None
     notes = []
-    if best.number == 0:
+    if trained.noise > _NOISE:
+        notes.append(
+            f"a validation score is uncertain by {trained.noise:.1f} points (standard error): epochs within that were "
+            "taken for equal and the latest of them kept; more validation samples would choose better"
+        )
+    if trained.kept == 0:
         notes.append(
             "no epoch was better on the validation samples than calibration alone; PTQ weights were kept"
         )
@@ -155,7 +161,7 @@ def _result(order: QatOrder, trained: Trained, ptq: Report, qat: Report) -> QatR
         rows=table,
         engine=order.recipe.qat.engine,
         device=trained.device,
-        best_epoch=best.number,
+        best_epoch=trained.kept,
         epochs=tuple(replace(epoch, seconds=None) for epoch in trained.epochs),
         quantizers=len({site.tensor for site in trained.sites.found}),
         untrained=tuple(UntrainedSlot(slot=str(slot), reason=why) for slot, why in trained.sites.lost),

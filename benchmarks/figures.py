@@ -1,0 +1,105 @@
+"""Measures the figures that a recipe's header states, and says which of them are no longer true.
+
+    python benchmarks/figures.py recipes/qat-digits.yaml            # `make figures`
+    python benchmarks/figures.py recipes/qat-digits.yaml --first 1  # only the main table
+
+A header states lines such as
+
+    #   QAT    96.50   (94.71 to 97.70)   -0.50 (-1.83 to 0.83)    10 of 10 nodes INT8
+    #       --set qat.scales=fixed        95.83   -1.17 (-2.67 to 0.17)
+
+The first kind belongs to the bare recipe. The second is the QAT row, or with "(PTQ alone)" the PTQ row, of the recipe
+with these options. A figure is true while what is measured lies in the interval that it states.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+_ROW = re.compile(
+    r"^#\s+(?P<name>FP32|PTQ|QAT)\s+(?P<value>[\d.]+)\s+\((?P<low>[\d.]+) to (?P<high>[\d.]+)\)"
+)
+_VARIANT = re.compile(
+    r"^#\s+(?P<options>(?:--set \S+\s+)+)(?P<alone>\(PTQ alone\))?\s*(?P<value>\d[\d.]*)\s+-?[\d.]+ "
+    r"\((?P<low>-?[\d.]+) to (?P<high>-?[\d.]+)\)"
+)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A stated value of one row, the options that give it, and the interval around it."""
+
+    row: str
+    options: tuple[str, ...]
+    value: float
+    low: float
+    high: float
+
+
+def stated(recipe: Path) -> list[Figure]:
+    """The figures in the header of a recipe, in its order."""
+    found = []
+    reference = 0.0
+    for line in recipe.read_text("utf-8").splitlines():
+        if match := _ROW.match(line):
+            reference = float(match["value"]) if match["name"] == "FP32" else reference
+            values = (float(match[key]) for key in ("value", "low", "high"))
+            found.append(Figure(match["name"], (), *values))
+        elif match := _VARIANT.match(line):
+            row = "PTQ" if match["alone"] else "QAT"
+            low, high = (reference + float(match[key]) for key in ("low", "high"))
+            found.append(Figure(row, tuple(shlex.split(match["options"])), float(match["value"]), low, high))
+    return found
+
+
+def measured(recipe: Path, options: tuple[str, ...]) -> dict[str, dict[str, float]]:
+    """Every row of the table that the recipe gives with these options."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "run"
+        command = [sys.executable, "-m", "qdqtool", "qat", "run", str(recipe), *options, "--out", str(out)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        rows = json.loads((out / "qat.json").read_text("utf-8"))["data"]["rows"]
+    return {row["name"]: row for row in rows}
+
+
+def _change(row: dict[str, float]) -> str:
+    """The change against FP32 with its interval; "" for FP32 itself."""
+    if row["change"] is None:
+        return ""
+    return f"{row['change']:+.2f} ({row['change_low']:.2f} to {row['change_high']:.2f})"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("recipe", type=Path)
+    parser.add_argument("--first", type=int, default=None, help="runs to do; the first is the bare recipe")
+    arguments = parser.parse_args()
+    figures = stated(arguments.recipe)
+    wrong = 0
+    for options in list(dict.fromkeys(figure.options for figure in figures))[: arguments.first]:
+        values = measured(arguments.recipe, options)
+        for figure in (each for each in figures if each.options == options):
+            row = values[figure.row]
+            value = row["value"]
+            is_true = figure.low <= value <= figure.high
+            wrong += not is_true
+            said = "" if is_true else "  OUTSIDE"
+            print(
+                f"{figure.row:4} {value:6.2f} ({row['low']:.2f} to {row['high']:.2f})  {_change(row)}  "
+                f"stated {figure.value:6.2f} ({figure.low:.2f} to {figure.high:.2f}){said}  {shlex.join(options)}",
+                flush=True,
+            )
+    print(f"{wrong} of {len(figures)} figures are outside the interval that they state")
+    return 1 if wrong or not figures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
