@@ -103,20 +103,15 @@ def cell(text: str) -> str:
 
 
 def findings() -> str:
+    """One page for every code: of rules, of engines, of data, of calibration caches."""
+    from qdqtool.pages import pages
+    from qdqtool.pages.lookup import coded_plugins, explanation, is_code
+
+    codes = {name for page in pages().values() for name in page.names if is_code(name)}
     parts = ["# Findings\n", "`qdqtool explain CODE` prints the same pages in the terminal.\n"]
-    parts += [f"## {code}\n\n```text\n{output('explain', code).strip()}\n```\n" for code in codes()]
+    for code in sorted(codes | set(coded_plugins())):
+        parts.append(f"## {code}\n\n```text\n{(explanation(code) or '').strip()}\n```\n")
     return "\n".join(parts)
-
-
-def codes() -> list[str]:
-    """Codes of what is found before a build and after it."""
-    from qdqtool.plugins import Registry
-
-    shelves = [
-        Registry(package=name)
-        for name in ("qdqtool.rules", "qdqtool.auditing.checks", "qdqtool.datachecks.checks")
-    ]
-    return sorted({shelf.load(name).code for shelf in shelves for name in shelf.names()})
 
 
 def artefacts() -> str:
