@@ -128,5 +128,5 @@ def test_all_calibrators_are_all_that_work(site: Path, work: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     wrote = {path.name.split(".")[1] for path in work.glob("a.*.json")}
-    assert wrote == {"best", "entropy", "half", "legacy", "max", "mse", "percentile"}
+    assert wrote == {"auto", "best", "entropy", "half", "legacy", "max", "mse", "percentile"}
     assert "the calibrator 'quarrel' of the installed package qdqtool-example 1.0 fails" in done.stderr
