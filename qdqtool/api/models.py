@@ -41,7 +41,7 @@ from qdqtool.graph.prepare import prepare
 from qdqtool.pipeline.calibration import Calibration, CalibrationOrder
 from qdqtool.pipeline.conversion import convert_file
 from qdqtool.pipeline.dynamic_range import reach_for
-from qdqtool.pipeline.repair import RepairRequest, mend
+from qdqtool.pipeline.repair import RepairRequest, repair_file
 from qdqtool.placement.decide import decide
 from qdqtool.placement.lint import lint as lint_model
 from qdqtool.prediction.run import predict as predict_model
@@ -293,7 +293,7 @@ def repair(
         order = RepairRequest(
             model=path, out=target, samples=samples_of(samples), labels=label_file, recipe=chosen
         )
-        report = mend(order, shown.step("compare"))
+        report = repair_file(order, shown.step("compare"))
         result = Repaired(model=load(target).proto, notes=report.notes, report=report)
         _save_elsewhere(result, out, path)
         return result

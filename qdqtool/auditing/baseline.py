@@ -21,7 +21,7 @@ def fingerprint(finding: Finding) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-def fresh(audit: Audit, baseline: Audit) -> Audit:
+def without_known(audit: Audit, baseline: Audit) -> Audit:
     """`audit` without the findings that `baseline` has; how many were left out, and how many are gone, is noted.
 
     Where a baseline has a finding twice, two are left out.

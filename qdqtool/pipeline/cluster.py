@@ -189,7 +189,11 @@ def client_of(address: str) -> Iterator[Any]:
     if address in LOCAL:
         with (
             distributed.LocalCluster(
-                n_workers=processors(), threads_per_worker=1, dashboard_address=None, silence_logs=50
+                host="127.0.0.1",  # nobody else on the network reaches workers that unpickle what they are sent
+                n_workers=processors(),
+                threads_per_worker=1,
+                dashboard_address=None,
+                silence_logs=50,
             ) as cluster,
             distributed.Client(cluster) as client,
         ):

@@ -1,4 +1,4 @@
-"""Mends a Q/DQ model, measures what that changed, and writes the result."""
+"""Repairs a Q/DQ model, measures what that changed, and writes the result."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _LARGE = 5000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RepairRequest:
-    """What to mend.
+    """What to repair.
 
     Attributes:
         model: the Q/DQ model.
-        out: where the mended one goes.
+        out: where the repaired one goes.
         samples: where samples come from, as for `qdqtool run`; "" measures nothing.
         labels: class indices of the samples.
         recipe: preprocessing, metrics, and the builder whose abilities count.
@@ -50,8 +50,8 @@ class RepairRequest:
     recipe: Recipe
 
 
-def mend(order: RepairRequest, on_progress: OnProgress | None = None) -> RepairReport:
-    """Write the mended model and return what was changed, what was not, and how far outputs moved.
+def repair_file(order: RepairRequest, on_progress: OnProgress | None = None) -> RepairReport:
+    """Write the repaired model and return what was changed, what was not, and how far outputs moved.
 
     Raises:
         UsageError: the model has no Q/DQ at all.
@@ -60,20 +60,20 @@ def mend(order: RepairRequest, on_progress: OnProgress | None = None) -> RepairR
     model = load(order.model)
     if not quantized_ops(model):
         raise _nothing(model, order.model)
-    mended, changes = repaired(model, order.recipe.place.builder)
+    made, changes = repaired(model, order.recipe.place.builder)
     samples = _samples(order, model)
     if samples is not None and samples.meaningful:
-        mended, more = _calibrated(mended, samples)
+        made, more = _calibrated(made, samples)
         changes += more
-    comparison, notes = _difference(order, mended, samples, on_progress)
+    comparison, notes = _difference(order, made, samples, on_progress)
     # Last, so that a repair that ends in an error leaves nothing behind.
-    save(mended, order.out)
+    save(made, order.out)
     return RepairReport(
         model=order.model.name,
         changes=changes,
-        remaining=remaining(mended),
+        remaining=remaining(made),
         comparison=comparison,
-        notes=(*mended.notes, *notes),
+        notes=(*made.notes, *notes),
         origin=origin(model),
     )
 
@@ -108,15 +108,15 @@ def _calibrated(model: Model, samples: Samples) -> tuple[Model, tuple[Change, ..
 
 
 def _difference(
-    order: RepairRequest, mended: Model, samples: Samples | None, on_progress: OnProgress | None
+    order: RepairRequest, made: Model, samples: Samples | None, on_progress: OnProgress | None
 ) -> tuple[Comparison | None, tuple[str, ...]]:
     """The model before against the model after; a note instead where onnxruntime cannot run the original."""
     if samples is None:
         return None, ()
-    small = len(mended.view.nodes) < _LARGE
+    small = len(made.view.nodes) < _LARGE
     with tempfile.TemporaryDirectory() as folder:
         draft = Path(folder) / "repaired.onnx"
-        save(mended, draft)
+        save(made, draft)
         after = open_runner(draft, description="after the repair", crowded=True, optimized=small)
         try:
             before = open_runner(order.model, description="before the repair", crowded=True, optimized=small)

@@ -33,7 +33,7 @@ from qdqtool.graph.unquantize import unquantize
 from qdqtool.io.files import digest_file, write_text
 from qdqtool.pipeline import caches, steps
 from qdqtool.pipeline.context import RunContext
-from qdqtool.pipeline.repair import RepairRequest, mend
+from qdqtool.pipeline.repair import RepairRequest, repair_file
 from qdqtool.pipeline.runner import LINE, Step, model_digest
 from qdqtool.pipeline.steps import Measured
 from qdqtool.placement.lint import lint as find_mistakes
@@ -75,7 +75,7 @@ def repair(work: RunContext) -> Measured:
         labels=work.order.labels,
         recipe=work.recipe,
     )
-    report = mend(request, work.listener.progressed)
+    report = repair_file(request, work.listener.progressed)
     REPAIR.write(work.path("repair.json"), replace(report, model=work.order.model.name))
     repaired = load(work.path("model.qdq.onnx"))
     plain = unquantize(repaired, (node.name for node in repaired.view.nodes))

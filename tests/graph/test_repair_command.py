@@ -19,7 +19,7 @@ from qdqtool.errors import UsageError
 from qdqtool.graph.find import find
 from qdqtool.graph.load import load
 from qdqtool.pipeline import recipes
-from qdqtool.pipeline.repair import RepairRequest, mend
+from qdqtool.pipeline.repair import RepairRequest, repair_file
 from tests import models
 from tests.graph.repairing import Sketch, dynamic_layer, repaired
 from tests.shared import ROOT
@@ -243,7 +243,7 @@ def test_pairs_inside_a_loop_alone_are_no_reason_to_quantize_again(tmp_path: Pat
         model=file, out=tmp_path / "out.onnx", samples="", labels=None, recipe=recipes.load(None, [])
     )
     with pytest.raises(UsageError, match="inside its body"):
-        mend(order)
+        repair_file(order)
     assert not order.out.exists()
 
 
@@ -268,5 +268,5 @@ def test_weights_of_four_bits_in_an_operator_of_their_own_are_named(tmp_path: Pa
         model=file, out=tmp_path / "out.onnx", samples="", labels=None, recipe=recipes.load(None, [])
     )
     with pytest.raises(UsageError, match="MatMulNBits") as caught:
-        mend(order)
+        repair_file(order)
     assert "QuantFormat.QDQ" in caught.value.fix

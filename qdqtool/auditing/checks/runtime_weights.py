@@ -90,7 +90,7 @@ def _because(readers: list[NodeVerdict]) -> str:
 
 
 def _fix(layer: EngineLayer, readers: list[NodeVerdict]) -> str:
-    """What mends the node that reads the weight spares this kernel too."""
+    """What fixes the node that reads the weight spares this kernel too."""
     if readers:
         return "; ".join(dict.fromkeys(told.fix for told in readers[:3] if told.fix)) or _QUANTIZE
     return _TWICE if _again(layer) else _QUANTIZE

@@ -69,7 +69,7 @@ def audit(
     as_json: Annotated[bool, typer.Option("--json", help="Print findings.json.")] = False,
 ) -> int:
     """Say what became of every compute node in an engine: INT8 or not, why, and what to do."""
-    from qdqtool.auditing.baseline import fresh
+    from qdqtool.auditing.baseline import without_known
     from qdqtool.auditing.run import examine
     from qdqtool.cli.audit_material import Wanted, gather
     from qdqtool.cli.verdict import check_severity, findings_missed, tell, unrealised
@@ -88,7 +88,7 @@ def audit(
     )
     found = examine(gather(wanted), ignore=tuple(ignore or ()))
     if baseline is not None:
-        found = fresh(found, AUDIT.read(baseline))
+        found = without_known(found, AUDIT.read(baseline))
     sys.stdout.write(_written(found, "json" if as_json else form, subject.as_posix()))
     missed = findings_missed(found.findings, fail_on)
     return tell([*missed, *(unrealised(found.verdicts) if fail_on_unrealised else [])])

@@ -1,4 +1,4 @@
-"""Look at, compare, mend and convert calibration caches.
+"""Look at, compare, fix and convert calibration caches.
 
 Reads the caches of TensorRT 5 to 10, the tables of onnxruntime (text, JSON, flatbuffer) and qdqtool's own. TensorRT 11
 reads none of them any more: `to-qdq` turns a float model and its cache into a Q/DQ model, `from-qdq` goes back.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from qdqtool.core.findings import Finding
 
-PLUGIN = typer.Typer(no_args_is_help=True, help="Look at, compare, mend and convert calibration caches.")
+PLUGIN = typer.Typer(no_args_is_help=True, help="Look at, compare, fix and convert calibration caches.")
 File = Annotated[Path, typer.Argument(help="Calibration cache or table.")]
 Out = Annotated[Path, typer.Option("--out", "-o", help="File to write.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]

@@ -1,6 +1,6 @@
 """Find what is wrong with a Q/DQ model before any build: what, where, what TensorRT will do, and the fix.
 
-Works on every Q/DQ model, whoever made it. Each rule has a code; `--rules` lists them, `qdqtool explain CODE` says more,
+Works on every Q/DQ model, wherever it comes from. Each rule has a code; `--rules` lists them, `qdqtool explain CODE` says more,
 `--select QDQ120,QDQ125` looks for some only, and `--ignore CODE=reason` accepts a rule's findings for a reason that is
 kept in every report. `--target` takes rtx, a family (8, 10, 11) or a release (8.2, 10.13).
 
@@ -124,10 +124,12 @@ def _show(report: LintReport, model: Path) -> None:
         said = "a float model; `qdqtool run` quantizes it"
     waived = f", {len(report.waived)} waived" if report.waived else ""
     _print(f"{report.pairs} Q/DQ pairs looked at for {report.target}: {said}{waived}")
-    mended = [finding.fix for finding in report.findings if "`qdqtool repair" in finding.fix]
-    if mended:
-        samples = " --samples DATA" if any("--samples" in fix for fix in mended) else ""
-        _print(f"mend {len(mended)} of them: qdqtool repair {_quoted(model)} --out mended.onnx{samples}")
+    repairable = [finding.fix for finding in report.findings if "`qdqtool repair" in finding.fix]
+    if repairable:
+        samples = " --samples DATA" if any("--samples" in fix for fix in repairable) else ""
+        _print(
+            f"`repair` fixes {len(repairable)} of them: qdqtool repair {_quoted(model)} --out repaired.onnx{samples}"
+        )
 
 
 def _talk(notes: tuple[str, ...]) -> None:

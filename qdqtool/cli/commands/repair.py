@@ -30,7 +30,7 @@ _SHOWN = 3
 
 def repair(
     model: Annotated[Path, typer.Argument(help="ONNX model with Q/DQ or integer operators.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Mended model to write.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Repaired model to write.")],
     samples: Annotated[
         str,
         typer.Option(
@@ -56,14 +56,14 @@ def repair(
     from qdqtool.cli.screen import progress, stderr
     from qdqtool.cli.verdict import accuracy_missed, tell
     from qdqtool.core.kinds import REPAIR
-    from qdqtool.pipeline.repair import RepairRequest, mend
+    from qdqtool.pipeline.repair import RepairRequest, repair_file
 
     chosen = load_recipe(recipe, [*(changes or []), *([f"place.target={target}"] if target else [])])
     source = "" if samples == "none" else samples
     order = RepairRequest(model=model, out=out, samples=source, labels=labels, recipe=chosen)
     with progress() as bars:
         bar = bars.add_task("compare")
-        found = mend(order, lambda done, total: bars.update(bar, completed=done, total=total))
+        found = repair_file(order, lambda done, total: bars.update(bar, completed=done, total=total))
     stderr().print(f"wrote {out}", markup=False, highlight=False)
     if as_json:
         sys.stdout.write(REPAIR.dump(found))

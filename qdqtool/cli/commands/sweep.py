@@ -8,6 +8,11 @@ out. What is measured is measured in turns with one reference: the base recipe's
 `--storage postgresql://...` the same command on other machines joins the work, and `--cluster` lets all workers of a
 Dask cluster join; a worker that dies loses its running trial only.
 
+A Dask worker runs what its scheduler sends, so `--cluster` contacts only the address that is named, and a bare one stays
+on this machine (127.0.0.1). Dask and PostgreSQL are neither encrypted nor authenticated unless you say so: take a `tls://`
+address with certificates in Dask's configuration, and `?sslmode=verify-full` in the address of the database. The password
+may stand in ~/.pgpass or PGPASSWORD instead of the address; it is hidden in messages and in the list of processes.
+
     --set 'sweep.space={"calibrate.method": [max, mse], "calibrate.bias": [keep, correct],
                         "place.per_channel": [true, false], "insert.types": [fp32, fp16]}'
 

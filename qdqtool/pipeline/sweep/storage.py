@@ -15,7 +15,7 @@ class StorageLost(InputFileError):  # noqa: N818 -- what happened to it
 
     @property
     def full(self) -> bool:
-        """Whether there is no space left, which waiting does not mend."""
+        """Whether there is no space left, which waiting does not change."""
         return _is_full(self.what)
 
 

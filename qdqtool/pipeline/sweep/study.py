@@ -64,7 +64,7 @@ def beating(trial: Any, url: str) -> Iterator[None]:
         count = 0
         while not over.wait(BEAT_S):
             count += 1
-            # A beat that gets lost is no matter: whoever settles the trial will meet the same storage and state.
+            # A beat that gets lost is no matter: the worker that settles the trial meets the same storage and state.
             with suppress(StorageLost, optuna.exceptions.UpdateFinishedTrialError), speaking_plainly(url):
                 trial.set_user_attr(BEAT, count)
 
