@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdqtool.auditing.baseline import fresh
+from qdqtool.auditing.baseline import without_known
 from qdqtool.core.audit import Audit, KernelCounts
 from qdqtool.core.findings import Finding, Severity
 
@@ -27,17 +27,17 @@ def audit(*findings: Finding) -> Audit:
 
 
 def test_known_findings_are_left_out_and_counted():
-    left = fresh(audit(ONE, replace(ONE, code="QDQ210")), audit(ONE))
+    left = without_known(audit(ONE, replace(ONE, code="QDQ210")), audit(ONE))
     assert [finding.code for finding in left.findings] == ["QDQ210"]
     assert "1 findings are in the baseline and not shown; 0 of the baseline are gone" in left.notes
 
 
 def test_the_number_of_a_kernel_does_not_make_a_finding_new():
-    assert fresh(audit(replace(ONE, subject="Q_myl0_31")), audit(ONE)).findings == ()
+    assert without_known(audit(replace(ONE, subject="Q_myl0_31")), audit(ONE)).findings == ()
 
 
 def test_what_comes_twice_must_be_known_twice():
-    assert len(fresh(audit(ONE, ONE), audit(ONE)).findings) == 1
+    assert len(without_known(audit(ONE, ONE), audit(ONE)).findings) == 1
 
 
 @given(st.lists(st.sampled_from("abc"), max_size=6), st.lists(st.sampled_from("abc"), max_size=6))
@@ -45,6 +45,6 @@ def test_new_and_known_findings_add_up(now: list[str], before: list[str]):
     def of(names: list[str]) -> Audit:
         return audit(*(replace(ONE, subject=name) for name in names))
 
-    left = [finding.subject for finding in fresh(of(now), of(before)).findings]
+    left = [finding.subject for finding in without_known(of(now), of(before)).findings]
     for name in "abc":
         assert left.count(name) == max(0, now.count(name) - before.count(name))

@@ -47,7 +47,7 @@ def test_a_model_with_qdq_is_linted_repaired_predicted_built_audited_and_compare
     assert not quantized_ops(load(tmp_path / "out" / "model.prepared.onnx"))
     capsys.readouterr()
     assert cli(words) == 0
-    assert capsys.readouterr().err.count("up to date") == 10
+    assert capsys.readouterr().err.count("up to date") >= 10
 
 
 def test_the_commands_that_are_printed_for_after_a_run_work(
