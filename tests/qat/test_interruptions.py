@@ -20,7 +20,6 @@ TRAIN = """
 import os, signal, sys
 from pathlib import Path
 from qdqtool.backends.torch_qat import checkpoints, training
-from qdqtool.core import files
 from tests.qat.test_training import fit
 
 place, number = sys.argv[2].split(":")
@@ -36,7 +35,7 @@ def until(function, tear=False):
     return wrapped
 
 if place == "step":
-    training._Course._step = until(training._Course._step)
+    training._TrainingRun._step = until(training._TrainingRun._step)
 if place == "checkpoint":
     checkpoints.write_bytes = until(checkpoints.write_bytes)
 if place == "rename":
