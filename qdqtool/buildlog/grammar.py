@@ -1,12 +1,13 @@
-"""All sentences of the shelf, arranged so that a message meets only the few that can fit it."""
+"""All message patterns, arranged so that a message meets only the few that can fit it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
 
-from qdqtool.buildlog.sentence import Fields, Section, Sentence, Shape
+from qdqtool.buildlog.messages import messages
+from qdqtool.buildlog.sentence import Family, Fields, Section, Sentence, Shape
 from qdqtool.plugins import Registry
 
 PATTERNS = Registry(package="qdqtool.buildlog.patterns")
@@ -32,8 +33,7 @@ class Grammar:
         foreign: shapes of lines that are not the builder's.
     """
 
-    def __init__(self, families: tuple[str, ...] = ()) -> None:
-        plugs = [PATTERNS.load(name) for name in families or PATTERNS.usable()]
+    def __init__(self, plugs: Sequence[Family]) -> None:
         sentences = [sentence for plug in plugs for sentence in plug.sentences]
         self.sections: dict[str, Section] = {s.opens: s for plug in plugs for s in plug.sections}
         self.foreign: tuple[Shape, ...] = tuple(shape for plug in plugs for shape in plug.foreign)
@@ -165,5 +165,5 @@ def _without_names(form: str) -> str:
 
 @lru_cache(maxsize=1)
 def grammar() -> Grammar:
-    """The grammar of the whole shelf, arranged once."""
-    return Grammar()
+    """The grammar of all registered and all plain message patterns, arranged once."""
+    return Grammar([*map(PATTERNS.load, PATTERNS.usable()), Family(sentences=messages())])

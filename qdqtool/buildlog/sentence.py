@@ -30,6 +30,7 @@ from qdqtool.trt.tactics import tactic_id as known_id
 Fields = tuple[Any, ...]
 Read = Callable[[str], "Fields | None"]
 Light = Literal["no", "all", "rest", "noted"]
+_NAMED = re.compile(r"\(\?P<(\w+)>")
 HEX16 = 18
 """Characters of a tactic id that is spelt as `0x` and 16 digits."""
 
@@ -87,15 +88,22 @@ class Shape:
     read: Read = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        pattern = re.compile(self.form)
-        names = sorted(pattern.groupindex, key=lambda name: pattern.groupindex[name])
-        object.__setattr__(self, "fields", tuple(names))
+        object.__setattr__(self, "fields", tuple(_NAMED.findall(self.form)))
+        object.__setattr__(self, "read", _matching(self.form))
 
-        def read(body: str) -> Fields | None:
-            found = pattern.fullmatch(body)
-            return found.groups() if found else None
 
-        object.__setattr__(self, "read", read)
+def _matching(form: str) -> Read:
+    # Most logs meet few of the shapes: compiling all of them is a third of loading the grammar.
+    pattern: re.Pattern[str] | None = None
+
+    def read(body: str) -> Fields | None:
+        nonlocal pattern
+        if pattern is None:
+            pattern = re.compile(form)
+        found = pattern.fullmatch(body)
+        return found.groups() if found else None
+
+    return read
 
 
 def says(name: str, form: str, *examples: str, light: Light = "no") -> Sentence:

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 
 import qdqtool.buildlog as room
 from qdqtool.buildlog.grammar import PATTERNS, grammar
+from qdqtool.buildlog.messages import messages
 from qdqtool.buildlog.prefix import peel
 from qdqtool.buildlog.sentence import Sentence, Shape, tactic_id
 from qdqtool.buildlog.tables import TABLES, table_of
@@ -23,8 +24,10 @@ _RUN = TypeAdapter(LogRun)
 _PREFIX = f"{small.STAMP} [V] [TRT] "
 _CASES = [
     pytest.param(sentence, example, id=f"{sentence.name}: {example[:50]}")
-    for name in PATTERNS.names()
-    for sentence in PATTERNS.load(name).sentences
+    for sentence in (
+        *(one for name in PATTERNS.names() for one in PATTERNS.load(name).sentences),
+        *messages(),
+    )
     for example in sentence.examples
     if sentence.fields
 ]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from qdqtool.buildlog.grammar import KEY, PATTERNS, Grammar, grammar
+from qdqtool.buildlog.messages import messages, parsed
 from qdqtool.buildlog.place import Place
 from qdqtool.buildlog.run import Run
-from qdqtool.buildlog.sentence import Section, Sentence, Shape
+from qdqtool.buildlog.sentence import Family, Section, Sentence, Shape
 
-FAMILIES = {name: PATTERNS.load(name) for name in PATTERNS.names()}
+REGISTERED = {name: PATTERNS.load(name) for name in PATTERNS.names()}
+FAMILIES = {**REGISTERED, "messages": Family(sentences=messages())}
 SENTENCES = [
     pytest.param(sentence, id=f"{family}: {sentence.name}, {sentence.form[:40]!r}")
     for family, plug in FAMILIES.items()
@@ -23,7 +25,7 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize("name", list(FAMILIES))
+@pytest.mark.parametrize("name", list(REGISTERED))
 def test_a_family_says_in_its_docstring_what_it_is_about(name):
     assert PATTERNS.manual(name)
 
@@ -83,9 +85,19 @@ def test_light_sentences_are_heard_by_nobody_but_rows_of_tuning():
 
 
 def test_one_family_alone_makes_a_grammar():
-    alone = Grammar(("tuning",))
+    alone = Grammar([PATTERNS.load("tuning")])
     assert alone.read("Tactic: 0x00000000000003ea Time: 0.0141162") == (
         "tactic",
         ("0x00000000000003ea", 0.0141162),
     )
     assert alone.read("Running: ConvReluFusion on Conv_1") is None
+
+
+def test_messages_of_the_resource_are_handled_by_no_collector():
+    handled = set(Run(1, 1, Place(), whole=True).ears())
+    assert not handled & {message.name for message in messages()}
+
+
+def test_a_line_of_the_resource_that_is_no_pattern_is_refused():
+    with pytest.raises(ValueError, match="neither a topic"):
+        parsed("[topic] About.\n\nNot a name: text\n")

@@ -58,120 +58,15 @@ PLUGIN = Family(
         says("throughput", "throughput: {qps:num} qps", "throughput: 318.785 qps"),
         says("walltime", "walltime: {seconds:num} s", "walltime: 3.00516 s"),
         says("gpu-total", "total compute time: {seconds:num} s", "total compute time: 2.92575 s"),
-        says(
-            "profile-shape-set",
-            "Set shape of input tensor {tensor} for optimization profile {profile:int} to: MIN={low} OPT={opt} MAX={high}",
-            "Set shape of input tensor x for optimization profile 0 to: MIN=1x1x28x28 OPT=4x1x28x28 MAX=16x1x28x28",
-        ),
-        says(
-            "shape-set",
-            "Set shape of input tensor {tensor} to: {dims}",
-            "Set shape of input tensor x to: 1x1x28x28",
-        ),
-        says(
-            "shape-missing",
-            "Shape missing for input with dynamic shape: {tensor}Automatically setting shape to: {dims}",
-            "Shape missing for input with dynamic shape: xAutomatically setting shape to: 1x1x28x28",
-        ),
-        says(
-            "context-created",
-            "Created execution context with device memory size: {mib:num} MiB",
-            "Created execution context with device memory size: 3.44238 MiB",
-        ),
-        says(
-            "inference-skipped",
-            "Skipped inference phase since {reason}",
-            "Skipped inference phase since --skipInference is added.",
-        ),
-        says("trace-omitted", "... Omitting {lines:int} lines", "... Omitting 38190 lines"),
-        says(
-            "not-timed",
-            "The e2e network timing is not reported since {reason}",
-            "The e2e network timing is not reported since it is inaccurate due to the extra synchronizations when the profiler is enabled.",
-        ),
-        says(
-            "not-timed-advice",
-            "To show e2e network timing report, {advice}",
-            "To show e2e network timing report, add --separateProfileRun to profile layer timing in a separate run.",
-        ),
-        says(
-            "advice-flag",
-            "Add {flag:word} flag to {purpose}",
-            "Add --noDataTransfers flag to disable data transfers.",
-        ),
-        says(
-            "advice-flag-unused",
-            "If not already in use, {advice}",
-            "If not already in use, locking GPU clock frequency or adding --useSpinWait may improve the stability.",
-        ),
-        says(
-            "names-only",
-            "The profiling verbosity was set to {verbosity} when the engine was built, {rest}",
-            "The profiling verbosity was set to ProfilingVerbosity::kLAYER_NAMES_ONLY when the engine was built, so only "
-            "the layer names will be returned. Rebuild the engine with ProfilingVerbosity::kDETAILED.",
-        ),
-        says("raw-dump", "Dumping I/O Bindings to RAW Files:", "Dumping I/O Bindings to RAW Files:"),
-        says(
-            "raw-file",
-            "Writing file for {direction:word} binding {tensor} (with datatype {dtype} and dimensions {dims}) to {path}",
-            "Writing file for input binding x (with datatype fp32 and dimensions 1.1.28.28) to x.input.1.1.28.28.fp32.raw",
-        ),
         says("outputs-heading", "Output Tensors:", "Output Tensors:"),
         says("inputs-heading", "Input Tensors:", "Input Tensors:"),
-        says(
-            "values-random",
-            "Using random values for {direction:word} {tensor}",
-            "Using random values for input x",
-        ),
-        says(
-            "values-loaded",
-            "Using values loaded from {file} for {direction:word} {tensor}",
-            "Using values loaded from x.raw for input x",
-        ),
-        says(
-            "binding-created",
-            "Created {direction:word} binding for {tensor} with dimensions {dims}",
-            "Created input binding for images with dimensions 1x3x640x960",
-        ),
-        says(
-            "binding-created",
-            "{direction:word} binding for {tensor} with dimensions {dims} is created.",
-            "Input binding for x with dimensions 4x3x224x224 is created.",
-        ),
-        says(
-            "shapes-overridden",
-            "Dynamic dimensions required for input: {tensor}, but no shapes were provided. "
-            "Automatically overriding shape to: {dims}",
-            "Dynamic dimensions required for input: x, but no shapes were provided. Automatically overriding shape "
-            "to: 1x3x224x224",
-        ),
-        says(
-            "persistent-cache",
-            "Setting persistentCacheLimit to {bytes:int} bytes.",
-            "Setting persistentCacheLimit to 0 bytes.",
-        ),
-        says("enqueue-version", "Using enqueueV{n:int}.", "Using enqueueV3."),
         says("inference-begins", "Starting inference", "Starting inference"),
         says("inference-begins", "Starting inference threads", "Starting inference threads"),
-        says(
-            "warmup",
-            "Warmup completed {queries:int} queries over {ms:num} ms",
-            "Warmup completed 185 queries over 200 ms",
-        ),
         says(
             "traced",
             "Timing trace has {queries:int} queries over {seconds:num} s",
             "Timing trace has 2523 queries over 3.00267 s",
         ),
-        says("section-trace", "=== Trace details ===", "=== Trace details ==="),
-        says("trace-heading", "Trace averages of {runs:int} runs:", "Trace averages of 10 runs:"),
-        says(
-            "trace-average",
-            "Average on {runs:int} runs - GPU latency: {gpu:num} ms - {rest}",
-            "Average on 10 runs - GPU latency: 0.153 ms - Host latency: 0.16 ms (end to end 0.27 ms, enqueue 0.05 ms)",
-            light="all",
-        ),
-        says("section-performance", "=== Performance summary ===", "=== Performance summary ==="),
         says("throughput", "Throughput: {qps:num} qps", "Throughput: 840.251 qps"),
         _METRIC,
         says("walltime", "Total Host Walltime: {seconds:num} s", "Total Host Walltime: 3.00267 s"),
@@ -182,23 +77,9 @@ PLUGIN = Family(
             "* GPU compute time is unstable, with coefficient of variance = 18.1606%.",
         ),
         says(
-            "throughput-bound",
-            "* Throughput may be bound by {what} rather than {other}.",
-            "* Throughput may be bound by Enqueue Time rather than GPU Compute and the GPU may be under-utilized.",
-        ),
-        says(
             "explanations-elsewhere",
             "Explanations of the performance metrics are printed in the verbose logs.",
             "Explanations of the performance metrics are printed in the verbose logs.",
-        ),
-        says(
-            "section-explanations",
-            "=== Explanations of the performance metrics ===",
-            "=== Explanations of the performance metrics ===",
-        ),
-        *(
-            says("metric-explained", f"{metric}: the {words} {{text}}", f"{metric}: the {words} {text}")
-            for metric, words, text in _EXPLAINED
         ),
     ),
     sections=(

@@ -15,7 +15,6 @@ _FACT = row("engine-fact", r"(?P<key>[A-Z][\w -]{1,60}): (?P<value>.*)", "Multi-
 PLUGIN = Family(
     sentences=(
         says("layers-heading", "Engine Layer Information:", "Engine Layer Information:"),
-        says("layer-information", "Layer Information:", "Layer Information:"),
         says("layers-detailed", "Layers:", "Layers:"),
         says("bindings-heading", "Bindings:", "Bindings:"),
         says("engine-metadata", "Engine Metadata:", "Engine Metadata:"),

@@ -11,17 +11,6 @@ PLUGIN = Family(
             "(foreignNode) Autotuning op conv(key: 0x1234): [ONNX Layer: a]",
         ),
         says(
-            "myelin-sorted",
-            "(foreignNode) Sorted table of all evaluated tactics:",
-            "(foreignNode) Sorted table of all evaluated tactics:",
-        ),
-        says(
-            "myelin-columns",
-            "(foreignNode) tactic_id, {columns}",
-            "(foreignNode) tactic_id, cost(in ms), cost/fastest_cost, prediction_correlation, kernel_name, tactic_hash, "
-            "tunable_parameter",
-        ),
-        says(
             "myelin-row",
             "(foreignNode)  {id:int}, {ms:num}, {ratio:num}, {correlation:num}, {kernel}, {hash:hex},{parameter?}",
             "(foreignNode)    0, 0.0188384, 1.00000, 0.92564, sm80_xmma_gemm_f32f32_f32f32_f32_nn_n, 0x4841c72cefae1,",
@@ -34,49 +23,14 @@ PLUGIN = Family(
             "(foreignNode) 1021, 0.0079136, 1.02190, 1.21963, sm90_xmma_fprop, 0x36457eb459578,",
         ),
         says(
-            "myelin-scales",
-            "(foreignNode) Converting {what} to fp32.",
-            "(foreignNode) Converting conv activation scales to fp32.",
-        ),
-        says(
-            "myelin-mode",
-            "(foreignNode) Using legacy CPU-only mode.",
-            "(foreignNode) Using legacy CPU-only mode.",
-        ),
-        says(
-            "myelin-memory",
-            "(foreignNode) [{place}] Exceeded mem budget of {budget:int}. Need {needed:int}",
-            "(foreignNode) [pass.cpp:2131: run_passes] Exceeded mem budget of 2688. Need 852992",
-        ),
-        says(
             "foreign-node",
             "ForeignNode {region>} metadata:{nodes?}",
             "ForeignNode {ForeignNode[a...b]} metadata: [ONNX Layer: node_view][ONNX Layer: node_linear]",
         ),
         says(
-            "attention",
-            "Found {node} to be part of self-attention pattern.",
-            "Found /b/b.3/attn/MatMul_1 to be part of self-attention pattern.",
-        ),
-        says(
-            "attention-reassigned",
-            "Found and reassigned Myelin backends for Self-Attention nodes",
-            "Found and reassigned Myelin backends for Self-Attention nodes",
-        ),
-        says(
-            "myelin-pass-skipped",
-            "(foreignNode) Pass {pass} is currently skipped for {reason}",
-            "(foreignNode) Pass fuse_conv_padding is currently skipped for dynamic shapes",
-        ),
-        says(
             "myelin-selected",
             "(foreignNode) The selected tactic is (tactic hash, cost(in ms)):{tactic}, {ms:num}",
             "(foreignNode) The selected tactic is (tactic hash, cost(in ms)):0x4841c72cefae1, 0.0188384",
-        ),
-        says(
-            "myelin-kernel-library",
-            "(foreignNode) Set user's cuda kernel library",
-            "(foreignNode) Set user's cuda kernel library",
         ),
     )
 )

@@ -4,16 +4,8 @@ from qdqtool.buildlog.sentence import Family, says
 
 PLUGIN = Family(
     sentences=(
-        says(
-            "copy-before", "Generating copy before {node}", "Generating copy before reshape_before_MatMul_141"
-        ),
         says("attempt", "Running: {pass} on {node}", "Running: ConstShuffleFusion on fc.bias"),
         says("attempt-unnamed", "Running: {pass:word}", "Running: ConvReluFusion"),
-        says(
-            "input-replaced",
-            "Replacing input {index:int} of {nodes}",
-            "Replacing input 0 of MatMul_298 with out (output of reshape_before_MatMul_141)",
-        ),
         says(
             "quantize-into",
             "{pass:word}: fusing {nodes} into {node}",
@@ -74,12 +66,6 @@ PLUGIN = Family(
             "-----------SqueezePushDown kSQUEEZE_JOIN case: MatMul --> (Unnamed Layer* 19) [Shuffle] --> add_2",
         ),
         says(
-            "optimizing",
-            "Applying generic optimizations to the graph for inference.",
-            "Applying generic optimizations to the graph for inference.",
-        ),
-        says("scale-fusions", "Applying ScaleNodes fusions.", "Applying ScaleNodes fusions."),
-        says(
             "qdq-banner",
             "QDQ graph optimizer {step}",
             "QDQ graph optimizer - constant folding of Q/DQ initializers",
@@ -88,11 +74,6 @@ PLUGIN = Family(
         says("qdq-optimization", "QDQ optimization pass", "QDQ optimization pass"),
         says("layers-original", "Original: {layers:int} layers", "Original: 755 layers"),
         says("layers-after", "After {stage}: {layers:int} layers", "After vertical fusions: 76 layers"),
-        says(
-            "reshape-split",
-            "Trying to split Reshape and strided tensor",
-            "Trying to split Reshape and strided tensor",
-        ),
         says(
             "construction-took",
             "Graph construction completed in {seconds:num} seconds.",
@@ -109,23 +90,9 @@ PLUGIN = Family(
             "Graph construction and optimization completed in 0.971241 seconds.",
         ),
         says(
-            "backend-strategy",
-            "Building graph using backend strategy {n:int}",
-            "Building graph using backend strategy 2",
-        ),
-        says(
             "profile-number",
             "Constructing optimization profile number {n:int} [{of}].",
             "Constructing optimization profile number 0 [1/1].",
         ),
-        says(
-            "explicit-mode",
-            "Calibrator won't be used in explicit {kind} mode. {advice}",
-            "Calibrator won't be used in explicit precision mode. Use quantization aware training to generate "
-            "network with Quantize/Dequantize nodes.",
-            "Calibrator won't be used in explicit quantization mode. Please insert Quantize/Dequantize layers to "
-            "indicate which tensors to quantize/dequantize.",
-        ),
-        says("explicit-skips", "Calibrator is not being used{rest?}", "Calibrator is not being used."),
     )
 )

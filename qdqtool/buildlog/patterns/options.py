@@ -36,13 +36,6 @@ PLUGIN = Family(
             "=== {title} ==={option}: {value?}",
             "=== Device Information ===Device: 0",
         ),
-        says(
-            "option-advice",
-            "{types} precisions have been specified - more performance might be enabled by additionally "
-            "specifying {flags}",
-            "FP32 and INT8 precisions have been specified - more performance might be enabled by additionally "
-            "specifying --fp16 or --best",
-        ),
     ),
     sections=(
         Section(opens="section-options", rows=_ROWS),

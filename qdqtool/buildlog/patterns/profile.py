@@ -6,11 +6,6 @@ _N = r"(-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
 
 PLUGIN = Family(
     sentences=(
-        says(
-            "section-profile",
-            "=== Profile ({iterations:int} iterations ) ===",
-            "=== Profile (1410 iterations ) ===",
-        ),
         row(
             "profile-columns",
             r"(?P<columns>Layer\s+Time ?\(ms\).*|Time ?\(ms\)\s+Avg\. ?(?:Time )?\(ms\).*Layer)",

@@ -3,10 +3,7 @@
 from qdqtool.buildlog.sentence import Family, Section, row, says
 
 PLUGIN = Family(
-    sentences=(
-        says("shapes-begin", "SYMBOLIC CHECKS", "SYMBOLIC CHECKS"),
-        says("shapes-nodes", "GRAPH NODES", "GRAPH NODES"),
-    ),
+    sentences=(says("shapes-nodes", "GRAPH NODES", "GRAPH NODES"),),
     sections=(
         Section(
             opens="shapes-nodes",

@@ -78,41 +78,15 @@ PLUGIN = Family(
             light="all",
         ),
         says(
-            "costs",
-            "=============== Computing costs for{layer?}",
-            "=============== Computing costs for Conv_1",
-            "=============== Computing costs for",
-            light="all",
-        ),
-        says(
-            "reformat-costs",
-            "=============== Computing reformatting costs{rest?}",
-            "=============== Computing reformatting costs",
-            "=============== Computing reformatting costs for available format set",
-            light="all",
-        ),
-        says(
             "tactic-too-slow",
             "Fast skip Tactic:{tactic:hex} which exceed time limit during pre-run",
             "Fast skip Tactic:0x0000000000000000 which exceed time limit during pre-run",
             light="all",
         ),
         says(
-            "reformat-added",
-            "Adding reformat layer: {layer} from {before} to {after}",
-            "Adding reformat layer: Reformatted Input Tensor 0 to Conv_1 (x) from Float(1,1) to Int8(1,1:32)",
-            light="all",
-        ),
-        says(
             "selection-took",
             "Formats and tactics selection completed in {seconds:num} seconds.",
             "Formats and tactics selection completed in 6.81485 seconds.",
-        ),
-        says(
-            "workspace-short",
-            "Some tactics do not have sufficient workspace memory to run. {advice}",
-            "Some tactics do not have sufficient workspace memory to run. Increasing workspace size may increase "
-            "performance, please check verbose output.",
         ),
         says(
             "timing-cache-local",
@@ -130,22 +104,6 @@ PLUGIN = Family(
             "Deleting timing cache: 144 entries, served 172 hits since creation.",
         ),
         says(
-            "tactic-source-unused",
-            "Disabling unused tactic source: {source}",
-            "Disabling unused tactic source: JIT_CONVOLUTIONS",
-        ),
-        says(
-            "tactic-source",
-            "Using {library} a tactic source",
-            "Using cuDNN as a tactic source",
-            "Using cublas a tactic source",
-        ),
-        says(
-            "tactic-source-for",
-            "Using {library} as {user} tactic source",
-            "Using cublasLt as core library tactic source",
-        ),
-        says(
             "timing-cache-gone",
             "Deleting timing cache: {entries:int} entries, {hits:int} hits",
             "Deleting timing cache: 65 entries, 0 hits",
@@ -154,16 +112,6 @@ PLUGIN = Family(
             "only-option",
             "Tactic: {tactic} is the only option, timing skipped",
             "Tactic: 0 is the only option, timing skipped",
-        ),
-        says(
-            "tactics-pruned",
-            "{layer>}: {available:int} available tactics, {unparsable:int} unparsable, {rest}",
-            "Conv_1: 32 available tactics, 0 unparsable, 16 pruned, 16 remaining after tactic pruning.",
-        ),
-        says(
-            "library-version",
-            "{user} was linked against {library} but loaded {other}",
-            "TensorRT was linked against cuDNN 8.9.0 but loaded cuDNN 8.6.0",
         ),
     )
 )
