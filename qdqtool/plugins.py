@@ -5,7 +5,7 @@ plug-ins share lives beside that package, not inside it. A plug-in's value is th
 documentation the docstring of its file.
 
 Other distributions add plug-ins through Python entry points, in the group `qdqtool.` and the last word of the
-package, as `[project.entry-points."qdqtool.rules"]`. They are strangers' code, so they are isolated: names are found
+package, as `[project.entry-points."qdqtool.rules"]`, or in the group that `_GROUPS` names. They are strangers' code, so they are isolated: names are found
 without importing anything, a shipped plug-in is never replaced, and whatever goes wrong inside one is an error that
 names the distribution, raised only in commands that asked for this very plug-in. Commands that use every plug-in of
 a registry leave a broken one out and say so.
@@ -33,6 +33,13 @@ LOG: Final = logging.getLogger("qdqtool.plugins")
 _SLOW_SECONDS: Final = 1.0
 """A third-party plug-in that takes longer to import is named: nobody else would find out why a command is slow."""
 
+_GROUPS: Final = {
+    "calibrators.methods": "qdqtool.calibrators",
+    "qdqtool.datachecks.checks": "qdqtool.datachecks",
+    "qdqtool.report.sections": "qdqtool.report.sections",
+}
+"""Entry-point groups that are not named for the last word of the package: two packages would share `qdqtool.checks`."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Registry:
@@ -40,16 +47,14 @@ class Registry:
 
     Attributes:
         package: dotted name of the package that holds them.
-        group: entry-point group of third-party plug-ins; "" derives it from the package.
     """
 
     package: str
-    group: str = ""
 
     @property
     def entry_point_group(self) -> str:
         """Where other distributions add their plug-ins: "qdqtool.rules" for "qdqtool.rules"."""
-        return self.group or f"qdqtool.{self.package.rpartition('.')[2]}"
+        return _GROUPS.get(self.package, f"qdqtool.{self.package.rpartition('.')[2]}")
 
     @property
     def kind(self) -> str:

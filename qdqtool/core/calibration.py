@@ -12,7 +12,7 @@ from qdqtool.core.quant_format import INT8, NamedFormat, QuantFormat
 from qdqtool.core.showing import Shown
 from qdqtool.plugins import Registry
 
-CALIBRATORS: Final = Registry(package="calibrators.methods", group="qdqtool.calibrators")
+CALIBRATORS: Final = Registry(package="calibrators.methods")
 """Every way to choose a range from a histogram; each is a `calibrators.Calibrator`."""
 INT8_LEVELS = float(INT8.qmax)
 """Largest magnitude of symmetric INT8: scale = amax / 127."""

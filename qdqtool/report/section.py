@@ -17,7 +17,7 @@ from typing import Any
 from qdqtool.core.report import Report
 from qdqtool.plugins import Registry
 
-SECTIONS = Registry(package="qdqtool.report.sections", group="qdqtool.report.sections")
+SECTIONS = Registry(package="qdqtool.report.sections")
 
 Entry = tuple[str, str, str | None]
 """What, how to fix it, and a style of the terminal."""

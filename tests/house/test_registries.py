@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,18 @@ def test_a_plugin_has_a_plug_and_a_manual(package: str, name: str) -> None:
     registry = Registry(package=package)
     assert registry.load(name) is not None
     assert registry.manual(name)
+
+
+def test_no_two_registries_share_a_group_of_entry_points() -> None:
+    groups = [Registry(package=package).entry_point_group for package in PACKAGES]
+    assert sorted(set(groups)) == sorted(groups)
+    assert set(documented_groups()) == set(groups)
+
+
+def documented_groups() -> list[str]:
+    """The groups that the page about plug-ins names."""
+    text = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "extending.md").read_text("utf-8")
+    return re.findall(r"^\|[^|]+\| `[\w.]+` \| `(qdqtool\.[\w.]+)` \|", text, re.MULTILINE)
 
 
 def test_an_unknown_name_is_answered_with_the_nearest_one() -> None:
