@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -74,3 +75,19 @@ def test_recipe_holds_no_data_and_keeps_what_it_does_not_name_at_the_default(pat
 @pytest.mark.parametrize("path", FILES, ids=NAMES)
 def test_calibrator_of_the_recipe_is_there(path: Path) -> None:
     assert recipes.load(str(path)).calibrate.method in {AUTO, *CALIBRATORS.names()}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "/blocks/blocks.0/mlp/fc1/MatMul",
+        "/model/layers.3/mlp/down_proj/MatMul",
+        "/encoder/layer.0/intermediate/dense/MatMul",
+        "/layers.0/fc2/Gemm",
+        "/transformer/layer.1/ffn/lin1/MatMul",
+    ],
+)
+def test_names_that_exporters_give_feed_forward_layers_are_nvfp4_in_the_mixed_recipe(name: str) -> None:
+    formats = recipes.load(str(FOLDER / "mixed-best.yaml")).place.formats
+    assert [word for glob, word in formats.items() if fnmatchcase(name, glob)][:1] == ["nvfp4"]
+    assert not any(fnmatchcase("/encoder/layer.0/attention/self/query/MatMul", glob) for glob in formats)
