@@ -16,7 +16,7 @@ from qdqtool.engine.read import read
 from qdqtool.errors import InputFileError
 from qdqtool.graph.load import load
 from qdqtool.graph.save import save
-from qdqtool.graph.unquantize import unquantize
+from qdqtool.graph.unquantize import float_graph
 
 _PLAN = "engine.plan"
 
@@ -69,7 +69,7 @@ def built(model: Path, plain: Path | None, sm: str) -> NoOpReport:
         if plain is None:
             plain = theirs / "model.onnx"
             opened = load(model)
-            save(unquantize(opened, [node.name for node in opened.view.nodes]), plain)
+            save(float_graph(opened), plain)
         layers = [build(model, ours, sm), build(plain, theirs, sm)]
         sizes = [(folder / _PLAN).stat().st_size for folder in (ours, theirs) if (folder / _PLAN).is_file()]
         besides = ExtraEvidence(

@@ -18,7 +18,7 @@ from qdqtool.graph.load import load
 from qdqtool.graph.model import Model
 from qdqtool.graph.prepare import prepare
 from qdqtool.graph.typed.narrow import NARROW
-from qdqtool.graph.unquantize import unquantize
+from qdqtool.graph.unquantize import float_graph
 from qdqtool.pipeline.dynamic_range import reach_for, wants_samples
 from qdqtool.placement.decide import decide
 
@@ -72,7 +72,7 @@ def from_qdq(path: Path, header: Header) -> tuple[Model, Cache, tuple[str, ...]]
     pairs = find(model)
     if not pairs:
         raise UsageError("has no Q/DQ nodes", fix="pass a Q/DQ model", where=str(path))
-    plain = unquantize(model, (node.name for node in model.view.nodes))
+    plain = float_graph(model)
     scales, notes = scales_of(pairs, plain.view)
     left = quantized_ops(plain)
     if left:

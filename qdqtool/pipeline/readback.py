@@ -23,7 +23,7 @@ from qdqtool.graph.modules import Modules
 from qdqtool.graph.normalize.run import WRITTEN_OUT, normalize
 from qdqtool.graph.origin import origin
 from qdqtool.graph.prepare import prepare
-from qdqtool.graph.unquantize import unquantize
+from qdqtool.graph.unquantize import float_graph
 
 _LIMITS = {DType.INT8: (-128, 127), DType.UINT8: (0, 255)}
 _METHOD = "read back"
@@ -51,7 +51,7 @@ def read_back(path: Path) -> tuple[ReadBack, Model]:
     """
     original = load(path)
     model, _ = normalize(original, only=WRITTEN_OUT)
-    plain = prepare(unquantize(model, (node.name for node in model.view.nodes)), PrepareOptions())
+    plain = prepare(float_graph(model), PrepareOptions())
     notes: list[str] = []
     found = tuple(_read(model, plain, notes))
     if not found:

@@ -29,7 +29,7 @@ from qdqtool.core.preparation import Preparation
 from qdqtool.engine.view import view as view_engine
 from qdqtool.graph.load import load
 from qdqtool.graph.save import save
-from qdqtool.graph.unquantize import unquantize
+from qdqtool.graph.unquantize import float_graph
 from qdqtool.io.files import digest_file, write_text
 from qdqtool.pipeline import caches, steps
 from qdqtool.pipeline.context import RunContext
@@ -78,7 +78,7 @@ def repair(work: RunContext) -> Measured:
     report = repair_file(request, work.listener.progressed)
     REPAIR.write(work.path("repair.json"), replace(report, model=work.order.model.name))
     repaired = load(work.path("model.qdq.onnx"))
-    plain = unquantize(repaired, (node.name for node in repaired.view.nodes))
+    plain = float_graph(repaired)
     save(plain, work.path("model.prepared.onnx"))
     preparation = Preparation(
         model=work.order.model.name,

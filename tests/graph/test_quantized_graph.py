@@ -13,11 +13,13 @@ from qdqtool.core.placement import Slot
 from qdqtool.core.quant_format import FP8, FP8_E5M2, INT4, INT8, MXFP8, NVFP4, QuantFormat
 from qdqtool.errors import UsageError
 from qdqtool.graph.encode import block_scales
+from qdqtool.graph.find import quantized_ops
 from qdqtool.graph.lift import NORMAL_FORMS, Kind, lift
 from qdqtool.graph.lower import lower
 from qdqtool.graph.model import Model
 from qdqtool.graph.opset import raise_opset
 from qdqtool.graph.quantized import Quantization, QuantizedGraph
+from qdqtool.graph.unquantize import float_graph, unquantize
 from tests import models
 from tests.graph.placing import opened, placement_for
 from tests.placement.qdq import GRAPHS
@@ -194,3 +196,28 @@ def test_blocks_that_do_not_divide_their_axis_are_refused(tmp_path):
     odd = Quantization(format=INT4, scale=np.ones((1, 1), np.float32), axis=0, block=7, stored=True)
     with pytest.raises(UsageError, match="blocks of 7 do not divide axis 0"):
         lower(QuantizedGraph(model=model, assignment={slot: odd}))
+
+
+@pytest.mark.parametrize("format_", [INT8, FP8, INT4, NVFP4, MXFP8], ids=str)
+@pytest.mark.parametrize("name", ["gemms", "matmuls", "residual_cnn"])
+def test_the_float_form_of_a_model_in_any_format_has_no_quantizer_and_its_constants_are_those_stored(
+    name, format_, tmp_path
+):
+    graph = quantized(opened(models.ALL[name](), tmp_path), format_, stored=True)
+    model = lower(graph)
+    plain = float_graph(model)
+    assert not quantized_ops(plain)
+    assert QuantizedGraph(model=plain) == QuantizedGraph(model=lift(model)[0].model)
+    if format_ != MXFP8:
+        names = [node.name for node in model.view.nodes]
+        apart = unquantize(model, names)
+        assert not quantized_ops(apart)
+        held = {
+            slot: lift(model)[0].model.view.by_name[slot.node].inputs[slot.index] for slot in graph.assignment
+        }
+        for slot, tensor in held.items():
+            value = plain.view.constant(tensor)
+            if value is not None:
+                mine = apart.view.constant(apart.view.by_name[slot.node].inputs[slot.index])
+                assert mine is not None
+                assert np.array_equal(mine, value)

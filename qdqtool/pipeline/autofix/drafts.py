@@ -15,7 +15,7 @@ from qdqtool.core.recipe import InsertOptions
 from qdqtool.graph.insert import insert
 from qdqtool.graph.model import Model
 from qdqtool.graph.slots import requantize
-from qdqtool.graph.unquantize import unquantize
+from qdqtool.graph.unquantize import float_graph
 
 Edits = Mapping[Slot, SlotEdit]
 _RULE = "fix"
@@ -48,7 +48,7 @@ class Foreign:
 
     def __init__(self, model: Model) -> None:
         self._model = model
-        self.reference = unquantize(model, [node.name for node in model.view.nodes])
+        self.reference = float_graph(model)
 
     def apply(self, edits: Edits) -> Model:
         """The model with the edited inputs."""
