@@ -1,4 +1,6 @@
-"""Why a node does not run INT8, from evidence: the placement's vetoes and the Q/DQ graph around the node.
+"""Why a node does not run INT8, or what else it was asked for, from evidence.
+
+The evidence is the placement's vetoes and the Q/DQ graph around the node.
 
 Each cause was seen in builds of small graphs with TensorRT for RTX 1.7.1, which the tests repeat. Where no cause applies
 the audit says so instead of inventing one.
@@ -11,6 +13,7 @@ from dataclasses import dataclass
 
 from qdqtool.auditing.evidence import NodeEvidence
 from qdqtool.auditing.operands import Operand
+from qdqtool.auditing.realised import words_of
 from qdqtool.core.placement import Stance
 from qdqtool.graph.view import Node
 from qdqtool.trt.ops import CASTS, RECURRENT, weight_axis
@@ -73,7 +76,7 @@ def _never(case: NodeEvidence) -> Iterator[Cause]:
         )
     elif case.node.op in RECURRENT and not case.decisions:
         yield Cause(
-            reason=f"TensorRT has no INT8 kernel for {case.node.op}",
+            reason=f"TensorRT has no {words_of(case)} kernel for {case.node.op}",
             fix=f"{_bare(case)}; FP16 (`qdqtool convert`) is the fastest it runs in",
         )
 
@@ -101,7 +104,7 @@ def _transposed(case: NodeEvidence) -> Iterator[Cause]:
     if case.rtx:
         quantized = _any_quantized(case.operands)
         yield Cause(
-            reason="TensorRT for RTX runs no ConvTranspose in INT8"
+            reason=f"TensorRT for RTX runs no ConvTranspose in {words_of(case)}"
             + ("; its Q/DQ only adds dequantize kernels" if quantized else ""),
             fix=f"{_bare(case)}: this builder runs it in float"
             + (" (in a recipe place.exclude_ops: [ConvTranspose])" if quantized else ""),
@@ -165,7 +168,7 @@ def _bare_activation(case: NodeEvidence) -> Iterator[Cause]:
         )
         yield Cause(
             reason=f"no Q/DQ in front of its activation{'s' * several} {sources}{extra}",
-            fix=f"put Q/DQ on input{'s' * several} {numbers}{': INT8 needs all of them' * several}",
+            fix=f"put Q/DQ on input{'s' * several} {numbers}{f': {words_of(case)} needs all of them' * several}",
         )
 
 
@@ -184,7 +187,7 @@ def _bare_weight(case: NodeEvidence) -> Iterator[Cause]:
         if not operand.quantized:
             yield Cause(
                 reason=f"no Q/DQ on its weight {operand.source!r}{back}",
-                fix=f"put Q/DQ on input {operand.index} as well: INT8 needs both",
+                fix=f"put Q/DQ on input {operand.index} as well: {words_of(case)} needs both",
             )
 
 
@@ -207,7 +210,7 @@ def _channel_activation(case: NodeEvidence) -> Iterator[Cause]:
     for operand in case.activations:
         if operand.axis is not None:
             yield Cause(
-                reason="its activation has one scale per channel; TensorRT multiplies INT8 only with one per tensor",
+                reason=f"its activation has one scale per channel; TensorRT multiplies {words_of(case)} only with one per tensor",
                 fix="calibrate the activation per tensor",
             )
 

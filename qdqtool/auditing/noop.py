@@ -8,11 +8,11 @@ and, to the last bit, the outputs of the float one.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from qdqtool.core.dtypes import DType
-from qdqtool.core.engine import Engine, EngineLayer, Role
+from qdqtool.core.engine import Engine, EngineLayer, Role, multiplied_in
 from qdqtool.core.noop import Evidence, NoOpReport, NoOpVerdict, Vote
 
 _SAME = 0.02
@@ -41,20 +41,27 @@ def really_int8(
 ) -> NoOpReport:
     """The verdict on `engine`, compared with the float build `reference` where there is one."""
     computing = [layer for layer in engine.kernels if layer.role is Role.COMPUTE]
-    int8 = sum(layer.precision is DType.INT8 for layer in computing)
+    others = multiplied_in(computing)
+    int8 = others.pop(str(DType.INT8), 0)
     unknown = sum(layer.precision is DType.UNKNOWN for layer in computing)
     signs = (
-        *_own(computing, int8, unknown),
+        *_own(computing, int8, unknown, others),
         *(_against(engine, reference) if reference else ()),
         *_besides(besides or ExtraEvidence()),
     )
-    verdict = _verdict(len(computing), int8, unknown, signs)
-    return NoOpReport(verdict=verdict, int8=int8, compute=len(computing), unknown=unknown, signs=signs)
+    verdict = _verdict(len(computing), int8, unknown, signs, others)
+    return NoOpReport(
+        verdict=verdict, int8=int8, compute=len(computing), unknown=unknown, signs=signs, others=others
+    )
 
 
-def _verdict(compute: int, int8: int, unknown: int, signs: tuple[Evidence, ...]) -> NoOpVerdict:
+def _verdict(
+    compute: int, int8: int, unknown: int, signs: tuple[Evidence, ...], others: Mapping[str, int]
+) -> NoOpVerdict:
     if int8:
         return NoOpVerdict.INT8 if int8 == compute else NoOpVerdict.PARTLY
+    if others:
+        return NoOpVerdict.OTHER
     if compute and not unknown:
         return NoOpVerdict.NO_OP
     told = {sign.points for sign in signs} - {Vote.NOTHING}
@@ -62,12 +69,15 @@ def _verdict(compute: int, int8: int, unknown: int, signs: tuple[Evidence, ...])
     return NoOpVerdict.NO_OP if told == {Vote.NO_OP} else NoOpVerdict.UNKNOWN
 
 
-def _own(computing: list[EngineLayer], int8: int, unknown: int) -> Iterator[Evidence]:
+def _own(
+    computing: list[EngineLayer], int8: int, unknown: int, others: Mapping[str, int]
+) -> Iterator[Evidence]:
     if not computing:
         yield Evidence(text="the layer information shows no compute kernel", points=Vote.NOTHING)
         return
-    points = Vote.INT8 if int8 else Vote.NOTHING if unknown else Vote.NO_OP
-    rest = f", {unknown} of unknown type" if unknown else ""
+    points = Vote.INT8 if int8 else Vote.NOTHING if unknown or others else Vote.NO_OP
+    rest = "".join(f", {count} in {name}" for name, count in others.items())
+    rest += f", {unknown} of unknown type" if unknown else ""
     yield Evidence(text=f"{int8} of {len(computing)} compute kernels multiply in INT8{rest}", points=points)
 
 
@@ -90,9 +100,9 @@ def _against(engine: Engine, reference: Engine) -> Iterator[Evidence]:
 
 def _unlike(engine: Engine, reference: Engine) -> str:
     """Why the other engine is no yardstick; "" where it is one."""
-    there = [layer.precision for layer in reference.kernels if layer.role is Role.COMPUTE]
-    if DType.INT8 in there:
-        return f"{there.count(DType.INT8)} of {len(there)} compute kernels of the float engine multiply in INT8: it is none"
+    there = [layer for layer in reference.kernels if layer.role is Role.COMPUTE]
+    for name, count in multiplied_in(there).items():
+        return f"{count} of {len(there)} compute kernels of the float engine multiply in {name.upper()}: it is none"
     half = [_halves(one) for one in (engine, reference)]
     return (
         "only one of the two engines uses FP16 or BF16, which halves bytes by itself"

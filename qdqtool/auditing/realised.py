@@ -18,6 +18,7 @@ from qdqtool.auditing.evidence import NodeEvidence
 from qdqtool.auditing.operands import Operand
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Engine, EngineLayer, EngineTensor, Role
+from qdqtool.core.quant_format import INT4
 from qdqtool.graph.lower import MX_DEQUANTIZE
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.ops import FP4_DYNAMIC
@@ -65,18 +66,25 @@ def realised(case: NodeEvidence, precision: DType) -> Realised:
         return Realised(asked=asked, realised=UNKNOWN)
     held = stored_weight(layers)
     if held is not None:
-        return Realised(asked=asked, realised=f"{_SMALL[held.dtype]}-weights")
+        return Realised(asked=asked, realised=f"{_held_as(held, asked)}-weights")
     for layer in case.made:
         stored = stored_weight((layer,))
         if stored is not None and layer.outputs:
             size = layer.outputs[0].bytes
             return Realised(
                 asked=asked,
-                realised=f"{_SMALL[stored.dtype]}-weights{BEFORE}",
+                realised=f"{_held_as(stored, asked)}-weights{BEFORE}",
                 layer=layer.name,
                 bytes_lost=None if size is None else 2 * size,
             )
     return Realised(asked=asked, realised=FLOAT)
+
+
+def _held_as(weight: EngineTensor, asked: str) -> str:
+    """The format that a stored weight has; a dump shows E4M3 values for MXFP8 too, and nothing of its scales."""
+    if weight.dtype is DType.FLOAT8 and asked.startswith("mxfp8"):
+        return "mxfp8"
+    return _SMALL[weight.dtype]
 
 
 def asked_of(case: NodeEvidence) -> str:
@@ -94,6 +102,13 @@ def asked_of(case: NodeEvidence) -> str:
     if weights <= {FLOAT}:
         return f"{'+'.join(sorted(activations - {FLOAT}))}-activations"
     return "+".join(sorted(asked - {FLOAT}))
+
+
+def words_of(case: NodeEvidence) -> str:
+    """What a sentence calls the arithmetic that Q/DQ on all inputs of a node would ask for."""
+    asked = asked_of(case).split("+")[0].split("-")[0]
+    # INT4 is a format of weights alone.
+    return "INT8" if asked in {FLOAT, INT4.name} else asked.upper()
 
 
 def makers(engine: Engine) -> Mapping[str, EngineLayer]:

@@ -119,6 +119,9 @@ def missed(found: NoOpReport, least: float) -> list[str]:
     """What to say where an engine is not INT8, or less so than the user wants."""
     if found.verdict is NoOpVerdict.NO_OP:
         return ["this engine is not INT8"]
+    if found.verdict is NoOpVerdict.OTHER:
+        kinds = " and ".join(f"{count} in {name}" for name, count in found.others.items())
+        return [f"this engine is not INT8: of {found.compute} compute kernels {kinds} multiply"]
     if found.verdict is NoOpVerdict.UNKNOWN:
         return ["nothing shows that this engine is INT8"]
     share = found.int8 / found.compute

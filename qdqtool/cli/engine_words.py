@@ -44,6 +44,10 @@ def difference(found: EngineDiff) -> Iterator[str]:
         ("kernels", found.left.kernels, found.right.kernels),
         ("compute", found.left.compute, found.right.compute),
         ("of these INT8", found.left.int8, found.right.int8),
+        *(
+            (f"of these {name.upper()}", found.left.others.get(name, 0), found.right.others.get(name, 0))
+            for name in sorted({*found.left.others, *found.right.others})
+        ),
         ("conversions", found.left.conversions, found.right.conversions),
         ("bytes, recorded", found.left.bytes, found.right.bytes),
         ("ms, measured", found.left.ms, found.right.ms),

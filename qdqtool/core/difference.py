@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 
@@ -66,6 +66,7 @@ class EngineTotals:
         kernels: layers that launch something.
         compute: of these, convolutions, matrix products and attentions.
         int8: of these, INT8.
+        others: of these, in other quantized types, by type ("fp8", "fp4").
         conversions: kernels that only quantize, dequantize, cast or reformat.
         ms: sum of all layers, or None.
         conversion_ms: time of the conversions, or None.
@@ -80,6 +81,7 @@ class EngineTotals:
     ms: float | None
     conversion_ms: float | None
     bytes: int | None
+    others: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from math import prod
@@ -124,3 +126,9 @@ class Engine(Shown):
     def kernels(self) -> tuple[EngineLayer, ...]:
         """The layers that launch something, for the first optimization profile."""
         return tuple(layer for layer in self.layers if layer.role is not Role.NONE and layer.profile == 0)
+
+
+def multiplied_in(layers: Iterable[EngineLayer]) -> dict[str, int]:
+    """How many layers multiply in each type that tensors are quantized to, the most frequent first."""
+    found = Counter(str(layer.precision) for layer in layers if layer.precision.is_quantized)
+    return dict(found.most_common())

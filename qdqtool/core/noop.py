@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 
 class NoOpVerdict(str, Enum):
-    """The verdict: INT8 throughout, in part, not at all, or not to be told."""
+    """The verdict: INT8 throughout, in part, not at all but in another format, float, or not to be told."""
 
     INT8 = "int8"
     PARTLY = "partly int8"
+    OTHER = "another format"
     NO_OP = "no-op"
     UNKNOWN = "unknown"
 
@@ -45,6 +46,7 @@ class NoOpReport:
         int8: compute kernels that multiply in INT8.
         compute: all compute kernels.
         unknown: compute kernels whose type is not known.
+        others: compute kernels that multiply in other quantized types, by type ("fp8", "fp4").
         signs: the observations, those on kernels first.
     """
 
@@ -53,3 +55,4 @@ class NoOpReport:
     compute: int
     unknown: int
     signs: tuple[Evidence, ...]
+    others: dict[str, int] = field(default_factory=dict)

@@ -8,6 +8,7 @@ import pytest
 
 from qdqtool.auditing.noop import ExtraEvidence, really_int8
 from qdqtool.cli.app import run
+from qdqtool.cli.engine_files import missed
 from qdqtool.core.dtypes import DType
 from qdqtool.core.noop import NoOpReport, NoOpVerdict, Vote
 from qdqtool.engine.outputs import read_outputs
@@ -173,3 +174,17 @@ def test_a_model_and_files_of_an_engine_are_one_too_many(tmp_path, capsys):
     model = str(models.save(models.conv_chain(), tmp_path))
     assert run(["engine", "is-int8", model, "--plan", "a", "--plan", "b"]) == 2
     assert "leave out --plan" in capsys.readouterr().err
+
+
+def test_an_engine_of_another_small_format_is_neither_int8_nor_float():
+    small = engine(kernel("a", precision=DType.FLOAT8), kernel("b", precision=DType.FLOAT4))
+    found = really_int8(small, HALF)
+    assert found.verdict is NoOpVerdict.OTHER
+    assert found.others == {"fp8": 1, "fp4": 1}
+    assert found.signs[0].text == "0 of 2 compute kernels multiply in INT8, 1 in fp8, 1 in fp4"
+    assert missed(found, 0.0) == [
+        "this engine is not INT8: of 2 compute kernels 1 in fp8 and 1 in fp4 multiply"
+    ]
+    assert (
+        "1 of 2 compute kernels of the float engine multiply in FP8" in really_int8(HALF, small).signs[1].text
+    )

@@ -36,7 +36,7 @@ def audited(case: str, folder: Path) -> tuple[Audit, NodeVerdict, str]:
     dump = folder / result.layers
     found = audit(load(path).view, read(dump), targets=(sm,))
     verdict = next(told for told in found.verdicts if told.node == "core")
-    return found, verdict, truth(dump.read_text("utf-8"), "core")
+    return found, verdict, truth(dump.read_text("utf-8"), "core", CASES[case][1])
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_weights_dequantized_before_the_kernel_are_told_with_their_bytes(case, w
     [
         ("fp8 conv of 49 taps", f"fp8-weights {BEFORE}", "more than 32 taps run in float, this one has 49"),
         ("fp4 with scales of one level", f"nvfp4-weights {BEFORE}", "have one level"),
-        ("mxfp8", "fp8-weights", "computes MXFP8 in float"),
+        ("mxfp8", "mxfp8-weights", "computes MXFP8 in float"),
     ],
 )
 def test_arithmetic_that_is_silently_float_is_a_fallback_with_its_reason(case, realised, word, tmp_path):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
+from qdqtool.cli.engine_words import difference
 from qdqtool.core.difference import EngineDiff
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty, Engine, EngineLayer, EngineTensor, Role
@@ -173,3 +175,15 @@ def test_a_convolution_that_took_a_pooling_in_is_aligned_by_its_weight_alone():
     assert [(pair.left.layers, pair.right.layers, pair.certainty) for pair in found.pairs] == [
         (("one",), ("other",), Certainty.INFERRED)
     ]
+
+
+def test_kernels_of_other_small_formats_are_counted_by_their_type():
+    left = explored("half", conv("c1", "x", "t", FP16), conv("c2", "t", "y", FP16))
+    small = replace(
+        left.engine,
+        layers=tuple(replace(layer, precision=DType.FLOAT8) for layer in left.engine.layers),
+    )
+    found = compare(left, replace(left, name="fp8", engine=small))
+    assert (found.left.others, found.right.int8, found.right.others) == ({}, 0, {"fp8": 2})
+    (row,) = [line for line in difference(found) if "FP8" in line]
+    assert row.split() == ["of", "these", "FP8", "0", "2"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from qdqtool.core.difference import EngineDiff, EngineTotals, LayerPair, Side
 from qdqtool.core.dtypes import DType
-from qdqtool.core.engine import EngineLayer, Role
+from qdqtool.core.engine import EngineLayer, Role, multiplied_in
 from qdqtool.engine.diff.align import align, computing
 from qdqtool.engine.diff.causes import causes
 from qdqtool.engine.diff.explored import Explored
@@ -42,11 +42,13 @@ def totals(side: Explored) -> EngineTotals:
     kernels = side.engine.kernels
     compute = computing(kernels)
     conversions = [layer for layer in kernels if layer.role is Role.QDQ]
+    others = multiplied_in(compute)
     return EngineTotals(
         name=side.name,
         kernels=len(kernels),
         compute=len(compute),
-        int8=sum(layer.precision is DType.INT8 for layer in compute),
+        int8=others.pop(str(DType.INT8), 0),
+        others=others,
         conversions=len(conversions),
         ms=side.view.total_ms,
         conversion_ms=side.ms(conversions),
