@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.buildlog.reader import Progress, Reader, Watch
-from qdqtool.buildlog.run import Run
+from qdqtool.buildlog.run import SHOWN, Run
 from qdqtool.core.buildlog import BuildLog, LogRun, RunDigest
 from qdqtool.io.text import Source, TextSource
 
@@ -45,10 +45,15 @@ def open_runs(source: TextSource, watch: Watch | None = None) -> Iterator[Run]:
     return Reader(source, watch, whole=True).runs()
 
 
-def digests(source: TextSource, watch: Watch | None = None) -> Iterator[RunDigest]:
+def digests(source: TextSource, watch: Watch | None = None, *, shown: int = SHOWN) -> Iterator[RunDigest]:
     """As `runs`, but only what a person wants to know of each run: several times faster.
+
+    Args:
+        source: the log.
+        watch: called after each block that was read.
+        shown: how many entries of each long list.
 
     Raises:
         InputFileError: the file cannot be opened or read.
     """
-    return (run.digest() for run in Reader(source, watch).runs())
+    return (run.digest(shown) for run in Reader(source, watch).runs())

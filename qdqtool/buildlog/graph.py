@@ -71,6 +71,11 @@ class Graph:
         """The node that makes a tensor; None for inputs and initializers."""
         return self._maker.get(tensor)
 
+    def around(self, tensor: str) -> tuple[str, ...]:
+        """Names of the nodes that make or read a tensor."""
+        maker = self._maker.get(tensor)
+        return tuple(node.name for node in (*((maker,) if maker else ()), *self._reader.get(tensor, ())))
+
     def readers(self, name: str) -> list[Node]:
         """Nodes that read any output of a node."""
         node = self._by_name.get(name)

@@ -28,7 +28,7 @@ from qdqtool.io.text import TextSource
 _JOINT = re.compile(
     # A class of first characters lets the search pass over all others at once.
     r"[\[=&*NTPIHD\"](?:"
-    r"(?<=\[)\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d\] ?\[|(?<==)== [A-Z][\w ]{3,60} ===|(?<=&)&&& |(?<=\*)\*{14} Autotuning"
+    r"(?<=\[)\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d\] ?\[|(?<==)(?<!==)== [A-Z][\w ]{3,60} ===|(?<=&)&&& |(?<=\*)\*{14} Autotuning"
     r"|(?<=N)ote: The application clock|(?<=T)ensorRT version: |(?<=P)arsing node: |(?<=I)f not already in use, "
     r"|(?<=[HD])2[HD] Latency: the |(?<=\")[^\x00-\x7f])"
 )

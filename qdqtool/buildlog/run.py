@@ -8,6 +8,7 @@ from enum import Enum, auto
 from functools import cached_property
 from typing import Any, Protocol
 
+from qdqtool.buildlog.collectors.constraints import ConstraintsCollector
 from qdqtool.buildlog.collectors.identity import IdentityBook
 from qdqtool.buildlog.collectors.layers import LayersBook
 from qdqtool.buildlog.collectors.measured import MeasuredBook
@@ -41,7 +42,8 @@ RECORD = 400
 _CHANGING = re.compile(r"0x[0-9a-fA-F]+|\d+")
 _WORDINGS = 2000
 _EXAMPLE = 200
-_SHOWN = 20
+SHOWN = 20
+"""Entries of long lists that a digest keeps."""
 
 
 class _Book(Protocol):
@@ -92,11 +94,19 @@ class Run:
         self.layers = LayersBook()
         self.measured = MeasuredBook()
         self.troubles = TroublesBook()
+        self.constraints = ConstraintsCollector()
         self.phases = PhasesBook(place.stamp)
         self.tuning = TuningBook(place, self.phases.begins)
         self.tactics = TacticsCollector(place, announced)
         self.statements = StatementsCollector(grammar().columns)
-        self._small = (self.identity, self.options, self.measured, self.phases, self.troubles)
+        self._small = (
+            self.identity,
+            self.options,
+            self.measured,
+            self.phases,
+            self.troubles,
+            self.constraints,
+        )
         self._large = (self.network, self.optimizer, self.tuning, self.memory, self.layers)
 
     def ears(self) -> dict[str, Hear]:
@@ -158,8 +168,8 @@ class Run:
         elif len(self._wordings) < _WORDINGS:
             self._wordings[key] = Unread(text=body[:_EXAMPLE], count=1, line=line)
 
-    def digest(self) -> RunDigest:
-        """What a person wants to know of the run, without its tables."""
+    def digest(self, shown: int = SHOWN) -> RunDigest:
+        """What a person wants to know of the run, without its tables: at most so many entries of long lists."""
         verdicts = self._verdicts()
         tuning = self.tuning.finish(self.layers.tactics())
         performance = self.measured.performance(self.options.batch)
@@ -174,28 +184,30 @@ class Run:
             funnel=tuple(self.optimizer.funnel),
             phases=self.phases.finish(self.last_stamp),
             ledger_summary=self._ledger.summary(),
-            kernels_left=tuple(row.node for row in self._ledger.rows.values() if row.end is End.COPY)[
-                :_SHOWN
-            ],
+            kernels_left=tuple(row.node for row in self._ledger.rows.values() if row.end is End.COPY)[:shown],
             precisions=dict(sorted(Counter(node.precision for node in verdicts).items())),
-            not_int8=tuple(node for node in verdicts if node.precision != "int8")[:_SHOWN],
-            contradictions=tuple(node for node in verdicts if node.contradiction)[:_SHOWN],
+            not_int8=tuple(node for node in verdicts if node.precision != "int8")[:shown],
+            contradictions=tuple(node for node in verdicts if node.contradiction)[:shown],
             tuned_layers=len(tuning.layers),
             candidates=sum(row.candidates for row in tuning.layers)
             + sum(op.candidates for op in tuning.myelin),
-            slowest=tuning.layers[:_SHOWN],
-            myelin=tuple(sorted(tuning.myelin, key=lambda op: -op.candidates))[:_SHOWN],
+            slowest=tuning.layers[:shown],
+            myelin=tuple(sorted(tuning.myelin, key=lambda op: -op.candidates))[:shown],
             placement={device: len(layers) for device, layers in sorted(self.memory.placement.items())},
             memory=self.memory.finish(),
             layer_kinds=dict(sorted(Counter(layer.kind for layer in self._layers).items())),
             performance=performance,
-            profile=tuple(sorted(self.measured.profile(), key=lambda row: -row.total_ms))[:_SHOWN],
+            profile=tuple(sorted(self.measured.profile(), key=lambda row: -row.total_ms))[:shown],
             layer_precisions=dict(sorted(Counter(str(layer.precision) for layer in computing).items())),
             float_layers=tuple(
                 layer.name for layer in computing if layer.precision not in (DType.INT8, DType.UNKNOWN)
             ),
-            without_scale=self.troubles.without_scale,
+            without_scale={tensor: self._graph.around(tensor) for tensor in self.troubles.without_scale},
             int8_refused=dict(self.troubles.int8_refused),
+            dla_refused=self.constraints.dla_refused,
+            unobeyed=self.constraints.unobeyed,
+            accuracy=self.constraints.losses,
+            foreign_nodes={name: nodes for _, name, nodes in self.layers.regions if nodes},
             warnings=self.troubles.warnings,
             errors=self.troubles.errors,
         )

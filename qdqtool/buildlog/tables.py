@@ -195,6 +195,11 @@ _STATEMENTS: dict[str, tuple[str, ...]] = {
         "tactic-source",
         "tactic-source-for",
     ),
+    "constraints": (
+        *("dla-refused", "dla-unsupported", "dla-invalid", "dla-subgraphs", "dla-precision", "dla-reason"),
+        "unobeyed",
+    ),
+    "accuracy": ("accuracy-loss", "accuracy-failed"),
     "implicit_int8": ("scale-missing", "int8-rejected", "range-set", "tensor-scale", "default-quantization"),
 }
 """Tables made of statements of these wordings; those of all others are in the table `statements`."""

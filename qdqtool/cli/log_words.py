@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from qdqtool.buildlog import Progress
 from qdqtool.core.buildlog import LayerTuning, Memory, Performance, RunDigest, Unread
@@ -11,25 +11,35 @@ from qdqtool.core.logdiff import LogDiff, TimeChange
 from qdqtool.io.escaping import printable
 
 _WIDTH = 12
-_SHOWN = 5
+SHOWN = 5
+"""Entries of a list that are shown where nobody asks for all."""
 _LONGEST = 160
 _MIB = 1 << 20
 
 
-def digest_words(run: RunDigest) -> str:
-    """Everything a person wants to know of one run."""
+def digest_words(run: RunDigest, *, shown: int = SHOWN, cache: Collection[str] | None = None) -> str:
+    """Everything a person wants to know of one run.
+
+    Args:
+        run: the run.
+        shown: how many entries of each list.
+        cache: the tensors of a calibration cache, to be compared with those that have no scale.
+    """
     blocks = (
         _identity(run),
         _failure(run),
         _graph(run),
-        _quantization(run),
-        _tuning(run),
-        _engine(run),
+        _quantization(run, shown),
+        _without_scale(run, shown, cache),
+        _constraints(run, shown),
+        _tuning(run, shown),
+        _engine(run, shown),
+        _accuracy(run, shown),
         _performance(run.performance),
-        _profile(run),
-        _records("warning", run.warnings),
-        _records("error", run.errors),
-        _unread(run.unread_lines[:_SHOWN]),
+        _profile(run, shown),
+        _records("warning", run.warnings, shown),
+        _records("error", run.errors, shown),
+        _unread(run.unread_lines[:shown]),
     )
     return "\n".join([_title(run), *(f"  {line}" for block in blocks for line in block)]) + "\n"
 
@@ -142,10 +152,10 @@ def _graph(run: RunDigest) -> Iterator[str]:
         )
 
 
-def _quantization(run: RunDigest) -> Iterator[str]:
+def _quantization(run: RunDigest, shown: int) -> Iterator[str]:
     summary = run.ledger_summary
     if summary is None:
-        yield from _implicit(run)
+        yield from _implicit(run, shown)
         return
     whole = summary.q + summary.dq
     yield _row(
@@ -159,50 +169,88 @@ def _quantization(run: RunDigest) -> Iterator[str]:
         yield _row(
             "compute", ", ".join(f"{count} {precision}" for precision, count in run.precisions.items())
         )
-    for node in run.not_int8[:_SHOWN]:
+    for node in run.not_int8[:shown]:
         yield _row("", f"{node.node} ({node.op}): {node.precision}: {node.reason}")
     # The digest holds the first of them only; their number is that of all nodes that are not INT8.
     left = sum(count for precision, count in run.precisions.items() if precision != "int8")
-    yield from _more(left, len(run.not_int8[:_SHOWN]))
-    for node in run.contradictions[:_SHOWN]:
+    yield from _more(left, len(run.not_int8[:shown]))
+    for node in run.contradictions[:shown]:
         yield _row("contradicts", f"{node.node}: {node.contradiction}")
 
 
-def _implicit(run: RunDigest) -> Iterator[str]:
+def _implicit(run: RunDigest, shown: int) -> Iterator[str]:
     """What runs in INT8 where the model has no Q/DQ: what its engine layers compute in, and what was refused."""
     asked = "INT8" in run.options.get("Build", {}).get("Precision", "")
     if run.layer_precisions:
         counts = ", ".join(f"{count} {precision}" for precision, count in run.layer_precisions.items())
         yield _row("compute", f"engine layers without Q/DQ in the model: {counts}")
-    told = bool(asked or run.int8_refused or run.without_scale or "int8" in run.layer_precisions)
-    if told and run.float_layers:
-        yield _row("not int8", ", ".join(run.float_layers[:_SHOWN]))
-        yield from _more(len(run.float_layers), _SHOWN)
-    for at, (layer, tensor) in enumerate(list(run.int8_refused.items())[:_SHOWN]):
+    has_int8 = bool(asked or run.int8_refused or run.without_scale or "int8" in run.layer_precisions)
+    if has_int8 and run.float_layers:
+        for at, layer in enumerate(run.float_layers[:shown]):
+            yield _row("" if at else "not int8", layer)
+        yield from _more(len(run.float_layers), shown)
+    for at, (layer, tensor) in enumerate(list(run.int8_refused.items())[:shown]):
         yield _row("" if at else "refused", f"{layer}: INT8 kernels need a scale of tensor {tensor}")
-    yield from _more(len(run.int8_refused), _SHOWN)
-    if run.without_scale or run.int8_refused:
-        count = run.without_scale or len(set(run.int8_refused.values()))
+    yield from _more(len(run.int8_refused), shown)
+
+
+def _without_scale(run: RunDigest, shown: int, cache: Collection[str] | None) -> Iterator[str]:
+    """Tensors without a scale with the nodes around them, what a calibration cache knows of them, and the fix."""
+    tensors = run.without_scale or {tensor: (layer,) for layer, tensor in run.int8_refused.items()}
+    if not tensors:
+        return
+    missing = tensors if cache is None else {name: tensors[name] for name in tensors if name not in cache}
+    for at, (tensor, nodes) in enumerate(list(missing.items())[:shown]):
+        around = f" ({', '.join(nodes)})" if nodes else ""
+        yield _row("" if at else "no scale", f"{tensor}{around}")
+    yield from _more(len(missing), shown)
+    held = len(tensors) - len(missing)
+    if held:
+        yield _row(
+            "cache",
+            f"{held} of {len(tensors)} tensors without a scale are in the calibration cache: this build did not use it "
+            "(trtexec --calib=FILE)",
+        )
+    if missing:
+        neither = "" if cache is None else " in the build or the cache"
         yield _row(
             "fix",
-            f"{count} tensors have no scale: calibrate with data that reaches them, pass a calibration cache that holds "
-            "them, or insert Q/DQ (qdqtool run)",
+            f"{len(missing)} tensors have no scale{neither}: calibrate with data that reaches them, pass a calibration "
+            "cache that holds them, or insert Q/DQ (qdqtool run)",
         )
+
+
+def _constraints(run: RunDigest, shown: int) -> Iterator[str]:
+    """Wishes that the builder did not follow: layers on DLA, precisions of layers."""
+    for at, (layer, reason) in enumerate(list(run.dla_refused.items())[:shown]):
+        yield _row("" if at else "not on DLA", f"{layer}: {reason}")
+    yield from _more(len(run.dla_refused), shown)
+    for at, layer in enumerate(run.unobeyed[:shown]):
+        yield _row("" if at else "unobeyed", f"{layer}: no kernel has the precision that was asked for")
+    yield from _more(len(run.unobeyed), shown)
+
+
+def _accuracy(run: RunDigest, shown: int) -> Iterator[str]:
+    for at, one in enumerate(run.accuracy[:shown]):
+        failed = f", fails: threshold {one.failed_threshold:.6g}" if one.failed_threshold is not None else ""
+        loss = f"{one.loss:.6g}" if one.loss is not None else "not finite"
+        yield _row("" if at else "accuracy", f"{one.tensor}: loss {loss} ({one.algorithm}){failed}")
+    yield from _more(len(run.accuracy), shown)
 
 
 def _more(count: int, shown: int) -> Iterator[str]:
     """That a list is longer than what is shown of it."""
     if count > shown:
-        yield _row("", f"and {count - shown} more: --json")
+        yield _row("", f"and {count - shown} more: --all")
 
 
-def _tuning(run: RunDigest) -> Iterator[str]:
+def _tuning(run: RunDigest, shown: int) -> Iterator[str]:
     if not run.tuned_layers and not run.myelin:
         return
     yield _row("tuning", f"{run.tuned_layers} layers, {run.candidates:,} kernels timed")
-    for row in run.slowest[:_SHOWN]:
+    for row in run.slowest[:shown]:
         yield _row("", _tuned(row))
-    for op in run.myelin[:_SHOWN]:
+    for op in run.myelin[:shown]:
         fastest = f"fastest {op.fastest_ms:.4g} ms" if op.fastest_ms is not None else "no time"
         yield _row("", f"{op.candidates:>5} kernels, {fastest}: {op.op} (Myelin)")
 
@@ -216,7 +264,7 @@ def _tuned(row: LayerTuning) -> str:
     return f"{row.candidates:>5} kernels, {seconds}{fastest}{chosen}: {row.layer}"
 
 
-def _engine(run: RunDigest) -> Iterator[str]:
+def _engine(run: RunDigest, shown: int) -> Iterator[str]:
     if run.layer_kinds:
         kinds = sorted(run.layer_kinds.items(), key=lambda item: (-item[1], item[0]))
         whole = sum(run.layer_kinds.values())
@@ -225,6 +273,9 @@ def _engine(run: RunDigest) -> Iterator[str]:
         )
     if run.placement:
         yield _row("placement", ", ".join(f"{count} on {device}" for device, count in run.placement.items()))
+    for at, (region, nodes) in enumerate(list(run.foreign_nodes.items())[:shown]):
+        yield _row("" if at else "Myelin", f"{region}: {len(nodes)} nodes: {', '.join(nodes)}")
+    yield from _more(len(run.foreign_nodes), shown)
     memory = _memory(run.memory)
     if memory:
         yield _row("memory", ", ".join(memory))
@@ -262,16 +313,16 @@ def _performance(seen: Performance | None) -> Iterator[str]:
         yield _row("", f"- {words}")
 
 
-def _profile(run: RunDigest) -> Iterator[str]:
-    for at, row in enumerate(run.profile[:_SHOWN]):
+def _profile(run: RunDigest, shown: int) -> Iterator[str]:
+    for at, row in enumerate(run.profile[:shown]):
         yield _row("" if at else "hot layers", f"{row.percent:5.1f} % {row.average_ms:8.4f} ms  {row.layer}")
 
 
-def _records(title: str, records: tuple[LogRecord, ...]) -> Iterator[str]:
-    for at, record in enumerate(records[:_SHOWN]):
+def _records(title: str, records: tuple[LogRecord, ...], shown: int) -> Iterator[str]:
+    for at, record in enumerate(records[:shown]):
         times = f" ({record.count} times)" if record.count > 1 else ""
         yield _row("" if at else title + "s", f"line {record.line:,}{times}: {record.text}")
-    yield from _more(len(records), _SHOWN)
+    yield from _more(len(records), shown)
 
 
 def _unread(lines: tuple[Unread, ...]) -> Iterator[str]:
@@ -301,7 +352,7 @@ def diff_words(found: LogDiff) -> str:
             _row("", f"second: {theirs or 'ends here'}"),
         ]
     for title, events in (("only first", found.only_first), ("only second", found.only_second)):
-        shown = events[: 4 * _SHOWN]
+        shown = events[: 4 * SHOWN]
         lines += [
             _row(
                 "" if at else title,
@@ -311,7 +362,7 @@ def diff_words(found: LogDiff) -> str:
         ]
         lines += [_row("", f"and {len(events) - len(shown)} more")] if len(events) > len(shown) else []
     for title, changes in (("precision", found.precisions), ("Q/DQ", found.ledger)):
-        shown_changes = changes[: 4 * _SHOWN]
+        shown_changes = changes[: 4 * SHOWN]
         lines += [
             _row("" if at else title, f"{one.node}: {one.first or 'absent'} -> {one.second or 'absent'}")
             for at, one in enumerate(shown_changes)
@@ -321,7 +372,7 @@ def diff_words(found: LogDiff) -> str:
             if len(changes) > len(shown_changes)
             else []
         )
-    lines += [_row("" if at else "times", _time(one)) for at, one in enumerate(found.times[: 4 * _SHOWN])]
+    lines += [_row("" if at else "times", _time(one)) for at, one in enumerate(found.times[: 4 * SHOWN])]
     if len(lines) == 1:
         lines.append(_row("", "no difference in fusions, precision or times"))
     return "\n".join(lines) + "\n"

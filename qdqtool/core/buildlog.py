@@ -331,6 +331,23 @@ class LogRun(RunHeader):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class AccuracyLoss:
+    """What trtexec's accuracy check (TensorRT 11.1) measured for an output; algorithms cannot be compared.
+
+    Attributes:
+        tensor: the output.
+        algorithm: l0, l1, l2, lInf or cos.
+        loss: in the unit of the algorithm; None where it is not finite.
+        failed_threshold: the threshold that the loss reaches; None where it passed or none was set.
+    """
+
+    tensor: str
+    algorithm: str
+    loss: float | None
+    failed_threshold: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RunDigest(RunHeader):
     """What a person wants to know of a run: counts, and the first twenty of each list.
 
@@ -347,8 +364,12 @@ class RunDigest(RunHeader):
         layer_kinds: kind of engine layer -> how many.
         layer_precisions: precision of the engine's compute layers -> how many, where the model has no Q/DQ.
         float_layers: names of those that do not compute in INT8.
-        without_scale: tensors that the builder found no scale for.
+        without_scale: tensors that the builder found no scale for -> the nodes that make or read them.
         int8_refused: layers whose INT8 kernels were refused -> the tensor whose scale was missing.
+        dla_refused: layers that DLA refused -> why.
+        unobeyed: layers for which no kernel has the precision that was asked for.
+        accuracy: what trtexec's accuracy check measured.
+        foreign_nodes: Myelin regions (ForeignNode) -> the ONNX nodes they hold.
         warnings, errors: all wordings.
         profile: layers that take longest at run time.
     """
@@ -372,8 +393,12 @@ class RunDigest(RunHeader):
     layer_kinds: dict[str, int] = field(default_factory=dict)
     layer_precisions: dict[str, int] = field(default_factory=dict)
     float_layers: tuple[str, ...] = ()
-    without_scale: int = 0
+    without_scale: dict[str, tuple[str, ...]] = field(default_factory=dict)
     int8_refused: dict[str, str] = field(default_factory=dict)
+    dla_refused: dict[str, str] = field(default_factory=dict)
+    unobeyed: tuple[str, ...] = ()
+    accuracy: tuple[AccuracyLoss, ...] = ()
+    foreign_nodes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     performance: Performance | None = None
     profile: tuple[ProfileRow, ...] = ()
     warnings: tuple[LogRecord, ...] = ()

@@ -369,7 +369,7 @@ def test_a_log_without_q_and_dq_says_what_is_int8_and_why_the_rest_is_not(tmp_pa
         "not int8    Conv_1",
         "Conv_1: INT8 kernels need a scale of tensor 93",
         "18 tensors have no scale",
-        "and 13 more: --json",
+        "and 13 more: --all",
     ):
         assert words in out
 

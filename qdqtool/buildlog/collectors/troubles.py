@@ -24,6 +24,8 @@ class TroublesBook:
         self._warnings: dict[_Key, LogRecord] = {}
         self._errors: dict[_Key, LogRecord] = {}
         self.int8_refused: dict[str, str] = {}
+        # Tensors that the builder warned to have no scale, in the order of the log.
+        self.without_scale: dict[str, None] = {}
 
     def ears(self) -> dict[str, Hear]:
         return {"int8-rejected": self._refused}
@@ -40,16 +42,13 @@ class TroublesBook:
         """
         kept = self._warnings if severity == "W" else self._errors
         key = (_CHANGING.sub("#", text[:_LONGEST]), names)
+        if topic == "scale-missing" and len(self.without_scale) < _MOST:
+            self.without_scale.update(dict.fromkeys(names))
         known = kept.get(key)
         if known is not None:
             kept[key] = replace(known, count=known.count + 1)
         elif len(kept) < _MOST:
             kept[key] = LogRecord(line=line, severity=severity, text=text[:_LONGEST], topic=topic)
-
-    @property
-    def without_scale(self) -> int:
-        """Tensors that the builder warned to have no scale."""
-        return sum(record.topic == "scale-missing" for record in self._warnings.values())
 
     def _refused(self, _line: int, layer: str, tensor: str, *_fields: object) -> None:
         if len(self.int8_refused) < _MOST:

@@ -10,6 +10,7 @@ PLUGIN = Family(
             "Loaded Module: numpy | Version: 1.25.1 | Path: ['/usr/lib/python3/dist-packages/numpy']",
             "Loaded Module: numpy              | Version: 1.22.3 | Path: ['/usr/local/lib/python3.8/dist-packages/numpy']",
         ),
+        says("bad-tactics", "Found potentially bad tactics:", "Found potentially bad tactics:"),
         says("configuring", "Building engine with configuration:", "Building engine with configuration:"),
         says(
             "profiles-heading",
@@ -22,6 +23,17 @@ PLUGIN = Family(
         Section(
             opens="polygraphy-begins",
             rows=(row("model-file", r"Model: (?P<path>.+)", "Model: model.onnx"),),
+        ),
+        Section(
+            opens="bad-tactics",
+            rows=(
+                row("bad-tactics-layer", r"Layer: (?P<layer>.+)", "Layer: layer0"),
+                row(
+                    "bad-tactics-algorithms",
+                    r"Algorithms: (?P<algorithms>.+)",
+                    "Algorithms: [\"(Implementation: 0, Tactic: 2) | Inputs: (('TensorFormat.LINEAR', 'DataType.FLOAT'),)\"]",
+                ),
+            ),
         ),
         Section(
             opens="configuring",

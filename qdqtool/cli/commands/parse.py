@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal, TypeVar
 import typer
 
 from qdqtool.cli.screen import stderr
-from qdqtool.errors import BuildError, InputFileError
+from qdqtool.errors import BuildError, InputFileError, UsageError
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -56,21 +56,33 @@ def parse(
         Literal["unread"] | None,
         typer.Option(help="Exit with 1 when more than 5 % of a run's lines were not understood."),
     ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Show lists in full, where the digest shows their first entries.")
+    ] = False,
+    cache: Annotated[
+        Path | None,
+        typer.Option(help="Calibration cache: says which tensors without a scale it holds, and which not."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all that the log tells as JSON.")] = False,
 ) -> int:
     """Read any log of a TensorRT builder: what became of every Q/DQ pair, tactics, memory, times, failures."""
+    if cache and (as_json or unread):
+        raise UsageError(
+            "--cache adds to the digest, which --json and --unread do not print", fix="leave one of them out"
+        )
     piped = log == "-"
+    words = _Words(every=every, unread=unread, cache=_tensors_of(cache) if cache else None)
     exports = _Exports(events=events, tables=tables, parquet=parquet, trace=trace)
     with ExitStack() as stack:
         copy = stack.enter_context(_copy(tee)) if tee else None
         display = stack.enter_context(_Display(wanted=piped))
         seen = _Seen("standard input" if piped else log)
         if exports.wanted:
-            _exported(_opened(log, copy), display, exports, seen, as_json=as_json)
+            _exported(_opened(log, copy), display, exports, seen, None if as_json else words)
         elif as_json:
             _as_json(_opened(log, copy), display, seen)
         else:
-            _told(seen.all(display.aside(_digests(log, copy, display.watch))), unread=unread)
+            words.print(seen.all(display.aside(_digests(log, copy, display.watch, words.kept))))
     if piped and seen.failed:
         return BuildError.exit_code
     return 1 if fail_on == "unread" and seen.misread else 0
@@ -152,27 +164,58 @@ def _opened(log: str, copy: BinaryIO | None) -> TextSource:
     return TextSource(sys.stdin.buffer if log == "-" else Path(log), copy)
 
 
-def _digests(log: str, copy: BinaryIO | None, watch: Watch | None) -> Iterable[RunDigest]:
+def _digests(log: str, copy: BinaryIO | None, watch: Watch | None, kept: int | None) -> Iterable[RunDigest]:
     from qdqtool.buildlog import digests
     from qdqtool.buildlog.parts import digests_of
 
+    if kept is not None:
+        return digests(_opened(log, copy), watch, shown=kept)
     if log == "-" or copy is not None:
         return digests(_opened(log, copy), watch)
     return digests_of(Path(log))
 
 
-def _told(digests: Iterable[RunDigest], *, unread: bool) -> None:
-    """Print each run as soon as it is read."""
-    from qdqtool.cli.log_words import Wordings, brief_words, digest_words
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Words:
+    """How digests are printed.
 
-    wordings = Wordings()
-    for digest in digests:
-        if unread:
-            wordings.add(digest.unread_lines)
-        else:
-            sys.stdout.write(digest_words(digest) if digest.number <= _MANY else brief_words(digest))
-    if unread:
-        sys.stdout.write(wordings.words())
+    Attributes:
+        every: whether lists are shown in full.
+        unread: whether only the lines that were not understood are wanted.
+        cache: tensors of a calibration cache; None where none was given.
+    """
+
+    every: bool
+    unread: bool
+    cache: frozenset[str] | None
+
+    @property
+    def kept(self) -> int | None:
+        """How many entries of a long list a digest has to keep; None where its own number will do."""
+        return sys.maxsize if self.every else None
+
+    def print(self, digests: Iterable[RunDigest]) -> None:
+        """Print each run as soon as it is read."""
+        from qdqtool.cli.log_words import SHOWN, Wordings, brief_words, digest_words
+
+        wordings = Wordings()
+        shown = sys.maxsize if self.every else SHOWN
+        for digest in digests:
+            if self.unread:
+                wordings.add(digest.unread_lines)
+            elif digest.number <= _MANY or self.every:
+                sys.stdout.write(digest_words(digest, shown=shown, cache=self.cache))
+            else:
+                sys.stdout.write(brief_words(digest))
+        if self.unread:
+            sys.stdout.write(wordings.words())
+
+
+def _tensors_of(cache: Path) -> frozenset[str]:
+    """The tensors that a calibration cache holds."""
+    from qdqtool.calibration.caches.reading import read_cache
+
+    return frozenset(read_cache(cache).by_tensor())
 
 
 def _as_json(source: TextSource, display: _Display, seen: _Seen) -> None:
@@ -184,20 +227,22 @@ def _as_json(source: TextSource, display: _Display, seen: _Seen) -> None:
 
 
 def _exported(
-    source: TextSource, display: _Display, exports: _Exports, seen: _Seen, *, as_json: bool
+    source: TextSource, display: _Display, exports: _Exports, seen: _Seen, words: _Words | None
 ) -> None:
     """Write the files that are wanted, and print the digest or the artefact."""
     from qdqtool.buildlog import open_runs
+    from qdqtool.buildlog.run import SHOWN
     from qdqtool.core.buildlog import BuildLog
     from qdqtool.core.kinds import LOG
 
-    pairs = [(run.digest(), run.value()) for run in display.aside(open_runs(source, display.watch))]
+    kept = words.kept if words and words.kept is not None else SHOWN
+    pairs = [(run.digest(kept), run.value()) for run in display.aside(open_runs(source, display.watch))]
     log = BuildLog(runs=tuple(seen.all(value for _, value in pairs)), notes=tuple(source.notes))
     _write(log, exports)
-    if as_json:
+    if words is None:
         sys.stdout.write(LOG.dump(log))
     else:
-        _told((digest for digest, _ in pairs), unread=False)
+        words.print(digest for digest, _ in pairs)
 
 
 def _write(log: BuildLog, exports: _Exports) -> None:
