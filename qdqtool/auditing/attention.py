@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.auditing.context import AuditContext
-from qdqtool.auditing.operands import reads_through
 from qdqtool.core.engine import EngineLayer
 from qdqtool.graph.find import QUANTIZE
 from qdqtool.graph.view import GraphView, Node
+from qdqtool.matching.evidence import reads_through
 
 
 def unquantized_results(scene: AuditContext, softmax: EngineLayer) -> Iterator[tuple[Node, str]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from qdqtool.auditing.evidence import NodeEvidence
 from qdqtool.auditing.verdicts import cases, verdicts_of
 from qdqtool.core.buildlog import LogRun
 from qdqtool.core.difference import EngineDiff
@@ -16,6 +15,8 @@ from qdqtool.core.history import LayerHistory
 from qdqtool.core.placement import Placement
 from qdqtool.core.wiring import Wiring
 from qdqtool.graph.view import GraphView
+from qdqtool.matching.evidence import NodeEvidence
+from qdqtool.matching.registry import rulebook
 from qdqtool.trt.histories import histories
 from qdqtool.trt.tensor_formats import padded_bytes
 
@@ -32,6 +33,7 @@ class AuditContext:
         view: the Q/DQ model; None when only layer information is there.
         placement: the decisions, or None.
         cases: every compute node with its evidence, in graph order.
+        rule_notes: which rules of other distributions failed.
         verdicts: what became of each, in the same order.
         explored: costs and times of the layers, or None.
         compared: how the engine differs from another one, or None; it is the second of the two.
@@ -45,6 +47,7 @@ class AuditContext:
     placement: Placement | None = None
     cases: tuple[NodeEvidence, ...] = ()
     verdicts: tuple[NodeVerdict, ...] = ()
+    rule_notes: tuple[str, ...] = ()
     explored: EngineView | None = None
     compared: EngineDiff | None = None
     layers_file: str = "layers.json"
@@ -141,13 +144,15 @@ def stage(
     targets: tuple[str, ...] = (),
 ) -> AuditContext:
     """The scene of an engine, with a verdict on every compute node of the model where there is one."""
-    found = cases(view, engine, placement, targets=targets) if view else ()
+    book = rulebook()
+    found = cases(view, engine, placement, targets=targets, book=book) if view else ()
     return AuditContext(
         engine=engine,
         view=view,
         placement=placement,
         cases=found,
         verdicts=verdicts_of(found),
+        rule_notes=tuple(dict.fromkeys(book.notes)),
     )
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-from qdqtool.auditing.evidence import NodeEvidence
-from qdqtool.auditing.operands import Operand
 from qdqtool.auditing.realised import BEFORE, Realised
+from qdqtool.matching.evidence import NodeEvidence, Operand
 
 _MOST_TAPS = 32
 _INSIDE = "inside the kernel"

@@ -14,25 +14,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from qdqtool.auditing.evidence import NodeEvidence
-from qdqtool.auditing.operands import Operand
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Engine, EngineLayer, EngineTensor, Role
-from qdqtool.core.quant_format import INT4
-from qdqtool.graph.lower import MX_DEQUANTIZE
-from qdqtool.graph.view import GraphView, Node
-from qdqtool.trt.ops import FP4_DYNAMIC
+from qdqtool.matching.asked import FLOAT, FORMATS, asked_of
+from qdqtool.matching.evidence import NodeEvidence
 
-FLOAT, UNKNOWN = "float", "unknown"
+UNKNOWN = "unknown"
 BEFORE = " dequantized before the kernel"
 """Ends the words for a weight that another kernel turns into floats in every inference."""
-_SMALL = {
-    DType.INT8: "int8",
-    DType.INT4: "int4",
-    DType.FLOAT8: "fp8",
-    DType.FLOAT8_E5M2: "fp8_e5m2",
-    DType.FLOAT4: "nvfp4",
-}
 _VECTOR_PRODUCT = "MulSum"
 """How a generated kernel is called that multiplies a matrix with one row: `...CastMulCastReshMulSum`."""
 
@@ -57,8 +46,8 @@ class Realised:
 def realised(case: NodeEvidence, precision: DType) -> Realised:
     """What became of what was asked of one node; `precision` is the type of its arithmetic."""
     asked = asked_of(case)
-    if precision in _SMALL:
-        return Realised(asked=asked, realised=_SMALL[precision])
+    if precision in FORMATS:
+        return Realised(asked=asked, realised=FORMATS[precision])
     layers = case.holders.compute or tuple(
         layer for layer in case.holders.other if _VECTOR_PRODUCT in layer.name
     )
@@ -84,31 +73,7 @@ def _held_as(weight: EngineTensor, asked: str) -> str:
     """The format that a stored weight has; a dump shows E4M3 values for MXFP8 too, and nothing of its scales."""
     if weight.dtype is DType.FLOAT8 and asked.startswith("mxfp8"):
         return "mxfp8"
-    return _SMALL[weight.dtype]
-
-
-def asked_of(case: NodeEvidence) -> str:
-    """The format that the Q/DQ nodes in front of a node ask for."""
-    view = case.view
-    weights = {_format(view, operand) for operand in case.weights}
-    activations = {_format(view, operand) for operand in case.activations}
-    asked = weights | activations
-    if asked <= {FLOAT}:
-        return FLOAT
-    if len(asked) == 1:
-        return asked.pop()
-    if activations <= {FLOAT}:
-        return f"{'+'.join(sorted(weights - {FLOAT}))}-weights"
-    if weights <= {FLOAT}:
-        return f"{'+'.join(sorted(activations - {FLOAT}))}-activations"
-    return "+".join(sorted(asked - {FLOAT}))
-
-
-def words_of(case: NodeEvidence) -> str:
-    """What a sentence calls the arithmetic that Q/DQ on all inputs of a node would ask for."""
-    asked = asked_of(case).split("+")[0].split("-")[0]
-    # INT4 is a format of weights alone.
-    return "INT8" if asked in {FLOAT, INT4.name} else asked.upper()
+    return FORMATS[weight.dtype]
 
 
 def makers(engine: Engine) -> Mapping[str, EngineLayer]:
@@ -127,26 +92,8 @@ def stored_weight(layers: Iterable[EngineLayer]) -> EngineTensor | None:
         constant
         for layer in layers
         for constant in layer.constants
-        if constant.dtype in _SMALL and sum(size != 1 for size in constant.shape or ()) > 1
+        if constant.dtype in FORMATS and sum(size != 1 for size in constant.shape or ()) > 1
     ]
     # Block scales of a small FP4 weight are padded, and may then be larger than the weight.
     found = [constant for constant in found if constant.dtype is DType.FLOAT4] or found
     return max(found, key=lambda constant: prod(constant.shape or ()), default=None)
-
-
-def _format(view: GraphView, operand: Operand) -> str:
-    if operand.dequantize is None:
-        return FLOAT
-    return _stored_format(view, operand.dequantize)
-
-
-def _stored_format(view: GraphView, dequantize: Node) -> str:
-    if dequantize.op == MX_DEQUANTIZE:
-        return "mxfp8"
-    before = view.producer(dequantize.inputs[0])
-    if before is not None and before.op == FP4_DYNAMIC:
-        return "nvfp4"
-    dtype = view.info(dequantize.inputs[0]).dtype
-    if len(dequantize.inputs) > 2 and dequantize.inputs[2]:
-        dtype = view.info(dequantize.inputs[2]).dtype
-    return _SMALL.get(dtype, str(dtype))

@@ -102,7 +102,12 @@ def _notes(scene: AuditContext, float_view: GraphView | None) -> tuple[str, ...]
             "no layer names any node of this model: the layer information belongs to another one",
         ),
     )
-    return (*engine.notes, *(text for wanted, text in notes if wanted), *_gone(scene.view, float_view))
+    return (
+        *engine.notes,
+        *scene.rule_notes,
+        *(text for wanted, text in notes if wanted),
+        *_gone(scene.view, float_view),
+    )
 
 
 def _gone(view: GraphView | None, float_view: GraphView | None) -> tuple[str, ...]:

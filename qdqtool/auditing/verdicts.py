@@ -7,11 +7,9 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from qdqtool.auditing.causes import causes
 from qdqtool.auditing.defeats import defeat
-from qdqtool.auditing.evidence import NodeEvidence
-from qdqtool.auditing.operands import Operands
-from qdqtool.auditing.realised import FLOAT, makers, realised
+from qdqtool.auditing.explanations import explained, reasons
+from qdqtool.auditing.realised import makers, realised
 from qdqtool.auditing.regions import is_opaque, region_around
 from qdqtool.core.advice import joined
 from qdqtool.core.dtypes import DType
@@ -19,6 +17,9 @@ from qdqtool.core.engine import Certainty, Engine, EngineLayer
 from qdqtool.core.findings import NodeVerdict, Verdict
 from qdqtool.core.placement import Decision, Placement
 from qdqtool.graph.view import GraphView
+from qdqtool.matching.asked import FLOAT, FORMATS
+from qdqtool.matching.evidence import NodeEvidence, Operands
+from qdqtool.matching.registry import Rulebook, rulebook
 from qdqtool.trt.join import LayerMatch, join
 from qdqtool.trt.ops import COMPUTE
 
@@ -62,9 +63,14 @@ def verdicts_of(found: Sequence[NodeEvidence]) -> tuple[NodeVerdict, ...]:
 
 
 def cases(
-    view: GraphView, engine: Engine, placement: Placement | None, *, targets: tuple[str, ...] = ()
+    view: GraphView,
+    engine: Engine,
+    placement: Placement | None,
+    *,
+    targets: tuple[str, ...] = (),
+    book: Rulebook | None = None,
 ) -> tuple[NodeEvidence, ...]:
-    """Every compute node with its evidence, in graph order."""
+    """Every compute node with its evidence, in graph order; `book` notes which rules failed."""
     nodes = [node for node in view.nodes if node.op in COMPUTE]
     holders = join(engine, frozenset(node.name for node in nodes))
     operands = Operands(view)
@@ -76,7 +82,7 @@ def cases(
         if decision.slot.index < 2:
             decisions[decision.slot.node].append(decision)
     made = makers(engine)
-    return tuple(
+    found = tuple(
         NodeEvidence(
             view=view,
             node=node,
@@ -95,6 +101,7 @@ def cases(
         )
         for node in nodes
     )
+    return explained(found, _in_few_bits, book or rulebook())
 
 
 def _own(holders: LayerMatch, shared: Counter[str]) -> LayerMatch:
@@ -127,6 +134,12 @@ def _verdict_on_type(case: NodeEvidence) -> NodeVerdict:
         return _verdict(case, kind, precision, certainty=certainty)
     reason, fix = _why(case, kind, precision)
     return _verdict(case, kind, precision, reason=reason, fix=fix, certainty=certainty)
+
+
+def _in_few_bits(case: NodeEvidence) -> bool:
+    """Whether kernels of its own compute it in INT8, FP8 or FP4."""
+    layers = case.holders.compute
+    return bool(layers) and not all(map(_multiplies_rounded, layers)) and _precision(case)[0] in FORMATS
 
 
 def _precision(case: NodeEvidence) -> tuple[DType, Verdict, Certainty]:
@@ -175,7 +188,7 @@ def _reads_int8(layer: EngineLayer) -> bool:
 
 
 def _why(case: NodeEvidence, kind: Verdict, precision: DType) -> tuple[str, str]:
-    found = causes(case)
+    found = reasons(case)
     if found:
         reason = "; ".join(cause.reason for cause in found)
         if kind is Verdict.ATTENTION and not case.decisions:
@@ -215,9 +228,9 @@ def _without_kernel(case: NodeEvidence) -> NodeVerdict:
 def _absorbed(case: NodeEvidence, others: tuple[EngineLayer, ...]) -> NodeVerdict:
     """Named by kernels that are no convolution or matrix product, such as a product written as multiply and sum."""
     names = ", ".join(sorted({layer.name for layer in others})[:3])
-    found = causes(case)
-    reasons = [*(cause.reason for cause in found), f"no convolution or matrix kernel names it, only {names}"]
-    verdict = _absent(case, Verdict.ABSORBED, "; ".join(reasons), others)
+    found = reasons(case)
+    texts = [*(cause.reason for cause in found), f"no convolution or matrix kernel names it, only {names}"]
+    verdict = _absent(case, Verdict.ABSORBED, "; ".join(texts), others)
     fix = joined(cause.fix for cause in found)
     return replace(verdict, fix=fix) if fix else verdict
 

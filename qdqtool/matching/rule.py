@@ -16,6 +16,7 @@ from qdqtool.core.repair import Change
 from qdqtool.core.target import FAMILIES, Target
 from qdqtool.graph.normalize.context import RepairContext
 from qdqtool.graph.view import GraphView
+from qdqtool.matching.evidence import Explanation, NodeEvidence
 from qdqtool.matching.flow import Flow
 
 CLASSIC = frozenset({"8", "10", "11"})
@@ -44,10 +45,11 @@ class Rule:
             kernels are added; 140-159: advice; from 160 on: where Q/DQ goes.
         severity: how much findings matter unless one says otherwise.
         targets: builders for which `check` and `fix` are asked.
-        place: what it wishes for a float graph. Wishes are data; no rule sees those of another, so their order cannot
-            matter.
+        place: what it requests for a float graph. Requests are data; no rule sees those of another, so their order
+            cannot matter.
         check: what is wrong in a Q/DQ graph, in graph order.
         fix: changes a Q/DQ model so that `check` is silent, and tells each change.
+        explain: why this behaviour keeps a node of a built engine from INT8; nothing where it does not.
     """
 
     code: str
@@ -56,3 +58,4 @@ class Rule:
     place: Place | None = None
     check: Callable[[Flow, Target], Iterable[Violation]] | None = None
     fix: Callable[[RepairContext], Iterator[Change]] | None = None
+    explain: Callable[[NodeEvidence], Iterable[Explanation]] | None = None

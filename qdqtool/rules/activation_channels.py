@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.target import Target
+from qdqtool.matching.asked import words_of
+from qdqtool.matching.evidence import Claim, Explanation, NodeEvidence
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.rule import Rule, Violation
 
@@ -32,4 +34,15 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
             )
 
 
-PLUGIN = Rule(code="QDQ122", severity=Severity.WARNING, check=check)
+def explain(evidence: NodeEvidence) -> Iterator[Explanation]:
+    """Per-channel scales on an activation."""
+    for operand in evidence.activations:
+        if operand.axis is not None:
+            yield Explanation(
+                reason=f"its activation has one scale per channel; TensorRT multiplies {words_of(evidence)} only with one per tensor",
+                fix="calibrate the activation per tensor",
+                claim=Claim.BUILDER,
+            )
+
+
+PLUGIN = Rule(code="QDQ122", severity=Severity.WARNING, check=check, explain=explain)

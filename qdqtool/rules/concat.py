@@ -30,6 +30,7 @@ from qdqtool.core.target import Target
 from qdqtool.graph.normalize.context import RepairContext
 from qdqtool.graph.scales import a_step_above
 from qdqtool.graph.view import GraphView, Node
+from qdqtool.matching.evidence import Explanation, NodeEvidence
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.rule import Rule, Violation
 from qdqtool.trt.ops import PRODUCTS
@@ -106,4 +107,17 @@ def _families(bench: RepairContext) -> list[list[QdqPair]]:
     return list({id(members): members for members in family.values()}.values())
 
 
-PLUGIN = Rule(code="QDQ125", severity=Severity.WARNING, place=place, check=check, fix=fix)
+def explain(evidence: NodeEvidence) -> Iterator[Explanation]:
+    """A Concat of differently scaled branches with no Q/DQ behind it."""
+    for operand in evidence.activations:
+        found = evidence.concat(operand)
+        if found is not None:
+            name = found[0].name
+            yield Explanation(
+                reason=f"its input comes from {name!r}, whose branches are quantized with scales of their own "
+                "and which no Q/DQ follows",
+                fix=f"put Q/DQ between {name!r} and this node, or give its branches one shared scale",
+            )
+
+
+PLUGIN = Rule(code="QDQ125", severity=Severity.WARNING, place=place, check=check, fix=fix, explain=explain)

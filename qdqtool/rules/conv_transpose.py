@@ -20,6 +20,8 @@ from qdqtool.core.placement import Bond, Opinion, QuantSpec, Stance
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
 from qdqtool.graph.view import GraphView
+from qdqtool.matching.asked import words_of
+from qdqtool.matching.evidence import Claim, Explanation, NodeEvidence
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.products import compute_nodes, factors, veto, weight_specs
 from qdqtool.matching.rule import Rule, Violation
@@ -61,4 +63,32 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
             )
 
 
-PLUGIN = Rule(code="QDQ130", severity=Severity.WARNING, targets=frozenset({"rtx"}), place=place, check=check)
+def explain(evidence: NodeEvidence) -> Iterator[Explanation]:
+    """RTX has no INT8 kernel for ConvTranspose; classic releases disagree about the axis of its scales."""
+    if evidence.node.op != "ConvTranspose":
+        return
+    if evidence.rtx:
+        quantized = evidence.any_quantized
+        yield Explanation(
+            reason=f"TensorRT for RTX runs no ConvTranspose in {words_of(evidence)}"
+            + ("; its Q/DQ only adds dequantize kernels" if quantized else ""),
+            fix=f"{evidence.without_qdq}: this builder runs it in float"
+            + (" (in a recipe place.exclude_ops: [ConvTranspose])" if quantized else ""),
+            claim=Claim.NO_KERNEL,
+        )
+    elif any(operand.axis is not None for operand in evidence.weights):
+        yield Explanation(
+            reason="its weight has one scale per channel; TensorRT releases disagree about their axis for ConvTranspose",
+            fix="quantize the weight of ConvTranspose per tensor",
+            claim=Claim.BUILDER,
+        )
+
+
+PLUGIN = Rule(
+    code="QDQ130",
+    severity=Severity.WARNING,
+    targets=frozenset({"rtx"}),
+    place=place,
+    check=check,
+    explain=explain,
+)

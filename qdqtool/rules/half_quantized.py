@@ -26,6 +26,8 @@ from qdqtool.core.target import Target
 from qdqtool.graph.normalize.context import RepairContext
 from qdqtool.graph.normalize.half_quantized import half_quantized
 from qdqtool.graph.normalize.weights import requantized
+from qdqtool.matching.asked import words_of
+from qdqtool.matching.evidence import Explanation, NodeEvidence
 from qdqtool.matching.flow import Flow, is_int8
 from qdqtool.matching.operands import State, both
 from qdqtool.matching.rule import Rule, Violation
@@ -95,4 +97,38 @@ def _quantized(bench: RepairContext, name: str, index: int) -> Change | None:
     )
 
 
-PLUGIN = Rule(code="QDQ120", severity=Severity.WARNING, check=check, fix=fix)
+def explain(evidence: NodeEvidence) -> Iterator[Explanation]:
+    """What has no Q/DQ: one of two activations, all of them, or the weight."""
+    bare = [operand for operand in evidence.activations if not operand.quantized]
+    if 0 < len(bare) < len(evidence.activations):
+        yield Explanation(
+            reason=f"only one of the matrices it multiplies is quantized; {bare[0].source!r} is float",
+            fix=f"put Q/DQ on input {bare[0].index} as well, or take it off both",
+        )
+    if bare and len(bare) == len(evidence.activations) and not any(map(evidence.concat, bare)):
+        sources = " and ".join(repr(operand.source) for operand in bare)
+        numbers = " and ".join(str(operand.index) for operand in bare)
+        several = len(bare) > 1
+        extra = "; its quantized weight is dequantized in every inference" if _is_computed(evidence) else ""
+        yield Explanation(
+            reason=f"no Q/DQ in front of its activation{'s' * several} {sources}{extra}",
+            fix=f"put Q/DQ on input{'s' * several} {numbers}{f': {words_of(evidence)} needs all of them' * several}",
+        )
+    back = (
+        "; its quantized activation is turned back to float" if len(bare) < len(evidence.activations) else ""
+    )
+    for operand in evidence.weights if evidence.activations else ():
+        if not operand.quantized:
+            yield Explanation(
+                reason=f"no Q/DQ on its weight {operand.source!r}{back}",
+                fix=f"put Q/DQ on input {operand.index} as well: {words_of(evidence)} needs both",
+            )
+
+
+def _is_computed(evidence: NodeEvidence) -> bool:
+    """Whether the kernel reads a quantized weight from another kernel instead of holding it."""
+    weight = len(evidence.activations) == 1 and any(operand.quantized for operand in evidence.weights)
+    return weight and any(len(layer.inputs) > 1 for layer in evidence.holders.compute)
+
+
+PLUGIN = Rule(code="QDQ120", severity=Severity.WARNING, check=check, fix=fix, explain=explain)

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
 from qdqtool.core.target import Target
+from qdqtool.matching.evidence import Claim, Explanation, NodeEvidence
 from qdqtool.matching.flow import Flow, is_int8
 from qdqtool.matching.rule import Rule, Violation
 
@@ -45,4 +46,14 @@ def _is_old(sm: str, target: Target) -> bool:
     return int(sm) <= 75 if target.is_rtx else int(sm) < 75 and sm != "72"
 
 
-PLUGIN = Rule(code="QDQ135", severity=Severity.WARNING, check=check)
+def explain(evidence: NodeEvidence) -> Iterator[Explanation]:
+    """RTX has no INT8 convolution for SM75."""
+    if evidence.rtx and evidence.node.op == "Conv" and "sm75" in evidence.targets:
+        yield Explanation(
+            reason="built for SM75, where TensorRT for RTX silently runs every INT8 convolution in float",
+            fix="build for SM80 or newer; on SM75 leave convolutions float",
+            claim=Claim.NO_KERNEL,
+        )
+
+
+PLUGIN = Rule(code="QDQ135", severity=Severity.WARNING, check=check, explain=explain)

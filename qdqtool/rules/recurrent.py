@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from qdqtool.core.placement import Opinion, Slot, Stance
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.graph.view import GraphView
+from qdqtool.matching.asked import words_of
+from qdqtool.matching.evidence import Claim, Explanation, NodeEvidence
 from qdqtool.matching.rule import Rule
 from qdqtool.trt.ops import RECURRENT
 
@@ -30,4 +32,14 @@ def place(view: GraphView, _options: PlacementOptions) -> Iterator[Opinion]:
                 )
 
 
-PLUGIN = Rule(code="QDQ177", place=place)
+def explain(evidence: NodeEvidence) -> Iterator[Explanation]:
+    """No INT8 kernel, with whatever Q/DQ around it."""
+    if evidence.node.op in RECURRENT:
+        yield Explanation(
+            reason=f"TensorRT has no {words_of(evidence)} kernel for {evidence.node.op}",
+            fix=f"{evidence.without_qdq}; FP16 (`qdqtool convert`) is the fastest it runs in",
+            claim=Claim.NO_KERNEL,
+        )
+
+
+PLUGIN = Rule(code="QDQ177", place=place, explain=explain)

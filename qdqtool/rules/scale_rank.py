@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.target import Target
+from qdqtool.matching.evidence import Claim, Explanation, NodeEvidence
 from qdqtool.matching.flow import Flow, is_int8
 from qdqtool.matching.rule import Rule, Violation
 from qdqtool.trt.ops import SCALAR_SCALE_READERS
@@ -40,4 +41,17 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
                 )
 
 
-PLUGIN = Rule(code="QDQ121", severity=Severity.WARNING, check=check, targets=frozenset({"rtx"}))
+def explain(evidence: NodeEvidence) -> Iterator[Explanation]:
+    """A scale of shape [1] on the input of a convolution."""
+    for operand in evidence.activations:
+        if evidence.rtx and evidence.node.op == "Conv" and operand.scale_shape == (1,):
+            yield Explanation(
+                reason="the scale of its activation has shape [1] instead of []; TensorRT for RTX then computes in float",
+                fix="make the scale and the zero point scalars (`qdqtool repair` does it)",
+                claim=Claim.BUILDER,
+            )
+
+
+PLUGIN = Rule(
+    code="QDQ121", severity=Severity.WARNING, check=check, targets=frozenset({"rtx"}), explain=explain
+)

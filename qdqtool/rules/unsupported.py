@@ -18,6 +18,7 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import Opinion
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.graph.view import GraphView, Node
+from qdqtool.matching.evidence import Claim, Explanation, NodeEvidence
 from qdqtool.matching.products import compute_nodes, veto
 from qdqtool.matching.rule import Rule
 
@@ -59,4 +60,21 @@ def _obstacles(view: GraphView, node: Node, options: PlacementOptions) -> Iterat
         )
 
 
-PLUGIN = Rule(code="QDQ180", place=place)
+def explain(evidence: NodeEvidence) -> Iterator[Explanation]:
+    """An operator that classic TensorRT does not quantize, and a product of constants that nobody folded."""
+    if evidence.node.op == "Einsum" and not evidence.rtx:
+        yield Explanation(
+            reason="classic TensorRT quantizes MatMul, not Einsum",
+            fix="write it as MatMul with Transpose and Reshape around it (prepare.einsum does, where one MatMul suffices)",
+            claim=Claim.NO_KERNEL,
+        )
+    if not evidence.activations:
+        yield Explanation(
+            reason="it multiplies constants, the same in every inference, because nobody folded them",
+            fix="nothing to do: `prepare` folds what is small enough, and the builder computes the rest once"
+            if evidence.decisions
+            else "fold constants before the build: `qdqtool repair` does it",
+        )
+
+
+PLUGIN = Rule(code="QDQ180", place=place, explain=explain)

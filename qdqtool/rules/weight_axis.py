@@ -16,6 +16,7 @@ from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
 from qdqtool.core.target import Target
+from qdqtool.matching.evidence import Claim, Explanation, NodeEvidence
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.operands import State, both
 from qdqtool.matching.rule import Rule, Violation
@@ -36,4 +37,22 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
                 )
 
 
-PLUGIN = Rule(code="QDQ123", severity=Severity.WARNING, check=check)
+def explain(evidence: NodeEvidence) -> Iterator[Explanation]:
+    """Per-channel weight scales on the wrong axis."""
+    for operand in evidence.weights:
+        rank = len(evidence.view.constant_shape(operand.source) or ())
+        wanted = weight_axis(evidence.node, operand.index, rank)
+        if None in {operand.seen_axis, wanted} or operand.seen_axis == wanted:
+            continue
+        behind = f" (axis {operand.seen_axis} behind {' and '.join(operand.moves)})" if operand.moves else ""
+        yield Explanation(
+            reason=f"its weight scales run along axis {operand.axis}{behind}, not along the output channels "
+            f"(axis {wanted})",
+            fix=f"put the Q/DQ behind {operand.moves[-1]} and quantize the weight along axis {wanted}"
+            if operand.moves
+            else f"quantize the weight along axis {wanted}",
+            claim=Claim.BUILDER,
+        )
+
+
+PLUGIN = Rule(code="QDQ123", severity=Severity.WARNING, check=check, explain=explain)

@@ -16,8 +16,13 @@ from collections.abc import Iterator
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.target import Target
+from qdqtool.matching.evidence import Claim, Explanation, NodeEvidence
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.rule import CLASSIC, Rule, Violation
+from qdqtool.trt.ops import CASTS
+
+_HINDERING = CASTS | {"Pad"}
+"""What TensorRT for RTX does not look through on a weight, and Pad with another value than 0 nowhere."""
 
 
 def check(flow: Flow, _target: Target) -> Iterator[Violation]:
@@ -37,4 +42,19 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
                 )
 
 
-PLUGIN = Rule(code="QDQ124", severity=Severity.WARNING, check=check, targets=CLASSIC)
+def explain(evidence: NodeEvidence) -> Iterator[Explanation]:
+    """An operator between DequantizeLinear and the node: Cast and Pad hinder, others only some classic releases."""
+    for operand in evidence.operands:
+        hindering = sorted({move for move in operand.moves if not evidence.rtx or move in _HINDERING})
+        if hindering:
+            hinders = (
+                "" if _HINDERING & set(hindering) else ", which keeps some TensorRT releases from fusing"
+            )
+            yield Explanation(
+                reason=f"{' and '.join(hindering)} between DequantizeLinear and input {operand.index}{hinders}",
+                fix="move Q/DQ behind it, so that DequantizeLinear feeds this node directly",
+                claim=Claim.BUILDER,
+            )
+
+
+PLUGIN = Rule(code="QDQ124", severity=Severity.WARNING, check=check, targets=CLASSIC, explain=explain)

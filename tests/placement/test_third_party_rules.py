@@ -9,6 +9,7 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from qdqtool import plugins
+from qdqtool.auditing import audit
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.graph.load import load
 from qdqtool.matching import registry
@@ -16,6 +17,7 @@ from qdqtool.placement.decide import decide
 from qdqtool.placement.lint import lint
 from qdqtool.placement.repair import repair
 from tests import models
+from tests.audit.scenes import engine, kernel
 from tests.placement.qdq import GRAPHS
 
 GOOD = """
@@ -36,7 +38,7 @@ from qdqtool.matching.rule import Rule
 def part(*_):
     raise RuntimeError("no luck")
 
-PLUGIN = Rule(code="ACM101", place=part, check=part, fix=part)
+PLUGIN = Rule(code="ACM101", place=part, check=part, fix=part, explain=part)
 """
 BROKEN = "raise RuntimeError('cannot be imported')"
 
@@ -89,6 +91,8 @@ def test_a_rule_that_fails_is_named_and_the_others_answer(installed, tmp_path) -
     assert {finding.code for finding in report.findings} == {"QDQ126"}
     assert any("acme" in note for note in report.notes)
     assert [change.repair for change in repair(model)[1]] == ["activation"]
+    found = audit(model.view, engine(*(kernel(node, node) for node in ("c1", "c2"))))
+    assert sum("acme" in note for note in found.notes) == 1
 
 
 @pytest.mark.filterwarnings("ignore")

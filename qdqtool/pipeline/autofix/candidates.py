@@ -6,8 +6,6 @@ from collections.abc import Iterator
 
 from qdqtool.auditing.attention import unquantized_results
 from qdqtool.auditing.context import AuditContext
-from qdqtool.auditing.evidence import NodeEvidence
-from qdqtool.auditing.operands import Operand
 from qdqtool.core.audit import Audit
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer
@@ -15,6 +13,7 @@ from qdqtool.core.findings import Finding, Verdict
 from qdqtool.core.placement import Slot, Stance
 from qdqtool.graph.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.view import GraphView, Node
+from qdqtool.matching.evidence import NodeEvidence, Operand
 from qdqtool.pipeline.autofix.edits import Candidate, EditRequest, Goal, Granularity, scale_of
 from qdqtool.pipeline.autofix.ties import untied
 from qdqtool.trt.ops import RECURRENT, weight_axis

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qdqtool.auditing.operands import Operands
 from qdqtool.backends.ort import open_runner
 from qdqtool.core.calibration import INT8_LEVELS
 from qdqtool.core.fixes import SlotEdit
 from qdqtool.core.protocols import SampleSource
 from qdqtool.graph.model import Model
 from qdqtool.graph.probe import probe
+from qdqtool.matching.evidence import Operands
 from qdqtool.pipeline.autofix.edits import EditRequest, Granularity
 
 if TYPE_CHECKING:

@@ -1,16 +1,40 @@
-"""What feeds an input of a compute node: a weight or a run-time value, behind Q/DQ or not, quantized how."""
+"""One compute node of a built engine: its operands in the Q/DQ graph, the layers that hold it, why it is not INT8."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from functools import cached_property
 
+from qdqtool.core.engine import EngineLayer
+from qdqtool.core.placement import Decision, SlotKind
 from qdqtool.graph.lower import MX_DEQUANTIZE
 from qdqtool.graph.view import GraphView, Node
+from qdqtool.trt.join import LayerMatch
 from qdqtool.trt.ops import DEQUANTIZE, KEEPS_AXES, QUANTIZE, RECURRENT, value_preserving
 
-_Q = QUANTIZE
 _DEQUANTIZERS = frozenset({DEQUANTIZE, MX_DEQUANTIZE})
+
+
+class Claim(Enum):
+    """What an explanation says, and so what contradicts it."""
+
+    NO_KERNEL = "the builder has no INT8 kernel for this operator, whatever Q/DQ is around it"
+    BUILDER = "the builder computes every such node in float"
+    GRAPH = "something that INT8 needs is missing in front of this node"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Explanation:
+    """Why a node is not INT8, and what to do about it.
+
+    A node of the same operator in INT8 in the same engine, of which the rule says the same, contradicts every claim
+    about the builder; such an explanation is not printed.
+    """
+
+    reason: str
+    fix: str
+    claim: Claim = Claim.GRAPH
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,6 +65,80 @@ class Operand:
     def quantized(self) -> bool:
         """Whether a DequantizeLinear feeds it."""
         return self.dequantize is not None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeEvidence:
+    """A node, its operands in the Q/DQ graph, what placement decided, and the layers that hold it.
+
+    Attributes:
+        view: the Q/DQ model.
+        node: the node in question.
+        operands: its inputs that take part in the products.
+        decisions: what placement decided for them; empty without a placement.
+        holders: the engine layers that name it.
+        regions: regions of the engine whose kernels are not listed.
+        made: kernels that make a constant operand of these layers from stored constants, in every inference.
+        rtx: whether TensorRT for RTX made the engine, which refuses some INT8 that classic TensorRT runs.
+        targets: architectures the engine was built for ("sm86"), as far as known.
+        explanations: why it is not INT8 in this engine, by the rules; what the engine contradicts is left out.
+    """
+
+    view: GraphView
+    node: Node
+    operands: tuple[Operand, ...]
+    decisions: tuple[Decision, ...]
+    holders: LayerMatch
+    regions: tuple[EngineLayer, ...] = ()
+    made: tuple[EngineLayer, ...] = ()
+    rtx: bool = False
+    targets: tuple[str, ...] = ()
+    explanations: tuple[Explanation, ...] = ()
+
+    @property
+    def activations(self) -> tuple[Operand, ...]:
+        """Run-time operands."""
+        return tuple(operand for operand in self.operands if not operand.fixed)
+
+    @property
+    def weights(self) -> tuple[Operand, ...]:
+        """Operands that are known when the engine is built."""
+        return tuple(operand for operand in self.operands if operand.fixed)
+
+    @property
+    def requested(self) -> bool:
+        """Whether INT8 was asked for on every operand: by the placement, or without one by the Q/DQ nodes."""
+        if self.decisions:
+            return all(decision.quantize for decision in self.decisions)
+        return bool(self.operands) and all(operand.quantized for operand in self.operands)
+
+    @property
+    def weights_alone(self) -> bool:
+        """Whether placement quantized its weights only: a smaller engine, and float arithmetic as requested."""
+        kinds = {decision.kind for decision in self.decisions if decision.quantize}
+        return kinds == {SlotKind.WEIGHT}
+
+    @property
+    def any_quantized(self) -> bool:
+        """Whether Q/DQ feeds an operand."""
+        return any(operand.quantized for operand in self.operands)
+
+    @property
+    def without_qdq(self) -> str:
+        """What to do with a node that no kernel computes in INT8."""
+        return "take the Q/DQ off its inputs" if self.any_quantized else "nothing to do"
+
+    def concat(self, operand: Operand) -> tuple[Node, tuple[Node, ...]] | None:
+        """The Concat without Q/DQ behind it that feeds an operand, and the DequantizeLinear of each of its branches.
+
+        None where the operand is quantized, comes from elsewhere, or has a branch without DequantizeLinear.
+        """
+        node = self.view.producer(self.node.inputs[operand.index])
+        if operand.quantized or node is None or node.op != "Concat":
+            return None
+        makers = [self.view.producer(name) for name in node.inputs]
+        found = tuple(maker for maker in makers if maker is not None and maker.op == DEQUANTIZE)
+        return (node, found) if len(found) == len(makers) else None
 
 
 def reads_through(view: GraphView, node: Node) -> bool:
@@ -78,7 +176,9 @@ class Operands:
         if producer is None or producer.op not in _DEQUANTIZERS:
             return Operand(index=index, source=tensor, fixed=self._is_fixed(tensor))
         quantize = view.producer(producer.inputs[0])
-        source = quantize.inputs[0] if quantize is not None and quantize.op == _Q else producer.inputs[0]
+        source = (
+            quantize.inputs[0] if quantize is not None and quantize.op == QUANTIZE else producer.inputs[0]
+        )
         shape = view.constant_shape(producer.inputs[1])
         several = shape is not None and any(dim > 1 for dim in shape)
         axis = producer.attribute("axis", 1) if several else None
