@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ sys.path.insert(0, str(ROOT))
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the generated pages; `recipes/INTEROPERATION.md` is the guide to other tools."""
+    """Add the generated pages, those that are files elsewhere, and the schema of recipes for editors."""
     pages = {
         "reference/commands.md": commands(),
         "reference/recipe.md": recipe(),
@@ -25,6 +24,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         "reference/artefacts.md": artefacts(),
         "reference/exit-codes.md": exit_codes(),
         "guides/other-tools.md": (ROOT / "recipes" / "INTEROPERATION.md").read_text("utf-8"),
+        "security.md": (ROOT / "SECURITY.md").read_text("utf-8"),
+        "recipe.schema.json": output("recipe", "schema"),
     }
     for name, text in pages.items():
         files.append(File.generated(config, name, content=text))
@@ -39,26 +40,14 @@ def output(*arguments: str) -> str:
 
 
 def commands() -> str:
-    from qdqtool.cli.app import COMMANDS
+    from qdqtool.cli.app import application
 
     parts = ["# Commands\n"]
-    for name in COMMANDS.names():
-        help_text = output(name, "--help")
-        parts.append(f"## {name}\n\n```text\n{help_text.strip()}\n```\n")
-        for inner in inner_commands(help_text):
+    for name, command in sorted(application().commands.items()):
+        parts.append(f"## {name}\n\n```text\n{output(name, '--help').strip()}\n```\n")
+        for inner in getattr(command, "commands", {}):
             parts.append(f"### {name} {inner}\n\n```text\n{output(name, inner, '--help').strip()}\n```\n")
     return "\n".join(parts)
-
-
-def inner_commands(help_text: str) -> Iterator[str]:
-    """The names under the heading `Commands:` of a group."""
-    lines = iter(help_text.splitlines())
-    for line in lines:
-        if line.startswith("Commands:"):
-            break
-    for line in lines:
-        if line.startswith("  ") and not line.startswith("   "):
-            yield line.split()[0]
 
 
 def recipe() -> str:

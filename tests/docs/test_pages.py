@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+import textwrap
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -49,7 +50,9 @@ def quantized_by_onnxruntime() -> None:
     quantization.quantize_static("model.onnx", "theirs.onnx", Reader())
 
 
-WITH_COMMANDS = [page for page in PAGES if blocks(page, "sh")]
+README = "../README.md"
+WITH_COMMANDS = [page for page in [README, *PAGES] if blocks(page, "sh")]
+WITH_PYTHON = [page for page in [README, *PAGES] if blocks(page, "python")]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -65,6 +68,15 @@ def test_every_command_of_a_page_runs(page: str, folder: Path, capsys: pytest.Ca
         assert run(words[1:]) == 0, (command, capsys.readouterr().err)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.skipif(find_spec("tensorrt_rtx") is None, reason="the pages build engines: qdqtool[rtx]")
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("page", WITH_PYTHON)
+def test_the_python_of_a_page_runs(page: str) -> None:
+    """The blocks of a page are one program, from top to bottom."""
+    exec(compile("".join(map(textwrap.dedent, blocks(page, "python"))), page, "exec"), {})
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_to_pages_that_exist(page: str) -> None:
     written = {
@@ -73,7 +85,7 @@ def test_links_lead_to_pages_that_exist(page: str) -> None:
         "reference/findings.md",
         "reference/artefacts.md",
     }
-    written |= {"reference/exit-codes.md", "guides/other-tools.md"}
+    written |= {"reference/exit-codes.md", "guides/other-tools.md", "security.md", "recipe.schema.json"}
     for target in LINK.findall((DOCS / page).read_text("utf-8")):
         path = (DOCS / page).parent / target
         inside = path.resolve().relative_to(DOCS).as_posix()
