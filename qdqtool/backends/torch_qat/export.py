@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from qdqtool.backends.torch_qat.flat import placeholders, tensors
+from qdqtool.backends.torch_qat.flat import placeholders, tensors, with_tensors_only
 from qdqtool.backends.torch_qat.presence import need
 from qdqtool.errors import UsageError
 from qdqtool.graph.load import load
@@ -37,7 +37,7 @@ def export(flat: fx.GraphModule, inputs: Inputs, path: Path, *, exporter: str, o
     Raises:
         UsageError: the exporter refuses the network.
     """
-    flat.eval()
+    flat = with_tensors_only(flat.eval())
     device = next((parameter.device for parameter in flat.parameters()), torch.device("cpu"))
     inputs = tuple(value.to(device) for value in inputs)
     _clear(path)

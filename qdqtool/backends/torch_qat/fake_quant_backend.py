@@ -8,22 +8,26 @@ from typing import Protocol
 import torch
 from torch import nn
 
+from qdqtool.core.quant_format import INT8, QuantFormat
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Start:
     """What a quantizer begins with.
 
     Attributes:
-        amax: the magnitude that becomes 127: one value, or one per channel.
+        amax: the magnitude that becomes the largest number of the format: one value, or one per channel.
         axis: channel axis of a weight; None for one scale per tensor.
         rank: dimensions of the tensor, where `axis` is given.
         learn: whether training may move the scale.
+        format: what values are rounded to.
     """
 
     amax: tuple[float, ...]
     axis: int | None = None
     rank: int = 0
     learn: bool = True
+    format: QuantFormat = INT8
 
     def shaped(self) -> torch.Tensor:
         """The magnitudes in a shape that multiplies the tensor."""
@@ -34,17 +38,19 @@ class Start:
 
 
 class FakeQuantBackend(Protocol):
-    """Makes modules that round a float tensor to the values INT8 can hold."""
+    """Makes modules that round a float tensor to the values that a format can hold."""
 
     learns: str
     """Which scales it can learn: "all", "per-tensor" or "none"."""
+    formats: frozenset[str]
+    """Names of the formats that it can round to."""
 
     def quantizer(self, start: Start) -> nn.Module:
-        """A module from float tensor to float tensor: symmetric INT8, gradients passed straight through.
+        """A module from float tensor to float tensor: symmetric, gradients passed straight through.
 
         Raises:
             MissingPackage: the engine's package is not installed.
         """
 
     def amax(self, quantizer: nn.Module) -> torch.Tensor:
-        """The magnitudes that become 127 now."""
+        """The magnitudes that become the largest number of the format now."""

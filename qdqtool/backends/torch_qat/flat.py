@@ -3,33 +3,36 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.utils._pytree import tree_leaves, tree_map
 
+from qdqtool.backends.torch_qat import exported
+from qdqtool.backends.torch_qat.step import Step
 from qdqtool.errors import UsageError
 
-
-class Step(nn.Module):
-    """One function or method call of the network as a module, so that the exporter keeps its name."""
-
-    def __init__(self, function: Callable[..., Any], method: str = "") -> None:
-        super().__init__()
-        self.function = function
-        self.method = method
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        if self.method:
-            return getattr(args[0], self.method)(*args[1:], **kwargs)
-        return self.function(*args, **kwargs)
+_REFUSALS = (
+    fx.proxy.TraceError,
+    TypeError,
+    ValueError,
+    RuntimeError,
+    NotImplementedError,
+    AttributeError,
+    AssertionError,
+    KeyError,
+)
+"""What torch raises where a network's path depends on its data."""
 
 
-def flatten(model: nn.Module) -> fx.GraphModule:
+def flatten(model: nn.Module, example: tuple[torch.Tensor, ...] = ()) -> fx.GraphModule:
     """The network as one flat graph of named modules; parameters are shared with `model`.
+
+    A part that cannot be traced stays whole, as one step in which nothing is trained. Where the network itself
+    cannot, `torch.export` records it with the example inputs, which fixes what depends on shapes.
 
     Functions that ask for `self.training` are fixed to what they do in evaluation; modules (nn.Dropout) are not.
 
@@ -38,21 +41,52 @@ def flatten(model: nn.Module) -> fx.GraphModule:
     """
     model.eval()
     try:
-        traced = fx.symbolic_trace(model)
-    except (
-        fx.proxy.TraceError,
-        TypeError,
-        ValueError,
-        RuntimeError,
-        NotImplementedError,
-        AttributeError,
-    ) as error:
-        raise UsageError(
-            f"{type(model).__name__} cannot be traced: {' '.join(str(error).split())[:300]}",
-            fix="take branches and loops that depend on data out of forward(), or mark them with torch.fx.wrap",
-            where="qat.model",
-        ) from error
-    return _named(traced)
+        return _named(fx.symbolic_trace(model))
+    except _REFUSALS as error:
+        refusal: Exception = error
+    whole = _untraceable(model)
+    if model not in whole:
+        tracer = _Around(whole)
+        return _named(fx.GraphModule(model, tracer.trace(model)))
+    if example:
+        try:
+            return _named(exported.record(model, example))
+        except (*_REFUSALS, torch._dynamo.exc.TorchDynamoException) as error:  # noqa: SLF001 -- no public base class
+            refusal = error
+    raise UsageError(
+        f"{type(model).__name__} cannot be traced: {' '.join(str(refusal).split())[:300]}",
+        fix="take branches and loops that depend on data out of forward(), move them into a module of their own, "
+        "or mark them with torch.fx.wrap",
+        where="qat.model",
+    ) from refusal
+
+
+class _Around(fx.Tracer):
+    """Traces around the modules that cannot be traced themselves."""
+
+    def __init__(self, whole: set[nn.Module]) -> None:
+        super().__init__()
+        self._whole = whole
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return m in self._whole or super().is_leaf_module(m, module_qualified_name)
+
+
+def _untraceable(model: nn.Module) -> set[nn.Module]:
+    """The innermost modules that cannot be traced, and `model` itself if that does not help."""
+    whole: set[nn.Module] = set()
+    # Children come after their parents, so the other way round an inner module is known before an outer one is tried.
+    for module in reversed(list(model.modules())):
+        tracer = _Around(whole)
+        if next(module.children(), None) is None and tracer.is_leaf_module(module, ""):
+            continue
+        if module is not model and isinstance(module, (nn.ModuleList, nn.ModuleDict)):
+            continue
+        try:
+            tracer.trace(module)
+        except _REFUSALS:
+            whole.add(module)
+    return whole
 
 
 def _named(traced: fx.GraphModule) -> fx.GraphModule:
@@ -106,14 +140,50 @@ def placeholders(flat: fx.GraphModule) -> tuple[str, ...]:
 
 
 def run(flat: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Any:
-    """What the network returns, tensors as FP32: a tensor, or any structure of tuples, lists and dicts of them."""
-    return tree_map(_as_float, flat(*inputs))
+    """What the network returns, tensors as FP32: a tensor, or any structure of tuples, lists, dicts and dataclasses."""
+    return _as_float(flat(*inputs))
 
 
 def tensors(outputs: Any) -> tuple[torch.Tensor, ...]:
     """The tensors of a structure, in its order."""
-    return tuple(leaf for leaf in tree_leaves(outputs) if isinstance(leaf, torch.Tensor))
+    if isinstance(outputs, torch.Tensor):
+        return (outputs,)
+    return tuple(leaf for part in _parts(outputs) for leaf in tensors(part))
+
+
+def _parts(outputs: Any) -> tuple[Any, ...]:
+    if isinstance(outputs, Mapping):
+        return tuple(outputs.values())
+    if isinstance(outputs, (tuple, list)):
+        return tuple(outputs)
+    if dataclasses.is_dataclass(outputs) and not isinstance(outputs, type):
+        return tuple(getattr(outputs, field.name) for field in dataclasses.fields(outputs))
+    return ()
+
+
+def with_tensors_only(flat: fx.GraphModule) -> fx.GraphModule:
+    """The same network returning a plain tuple of its tensors, which is all that an ONNX file can hold."""
+    graph = copy.deepcopy(flat.graph)
+    output = next(node for node in graph.nodes if node.op == "output")
+    with graph.inserting_before(output):
+        plain = graph.call_function(tensors, (output.args[0],))
+    output.args = (plain,)
+    made = fx.GraphModule(flat, graph)
+    return made.train(flat.training)
 
 
 def _as_float(value: Any) -> Any:
-    return value.float() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+    if isinstance(value, torch.Tensor):
+        return value.float() if value.is_floating_point() else value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        # A copy and not `replace`, which would run __post_init__ again.
+        made = copy.copy(value)
+        for field in dataclasses.fields(value):
+            object.__setattr__(made, field.name, _as_float(getattr(value, field.name)))
+        return made
+    if isinstance(value, Mapping):
+        entries = {name: _as_float(entry) for name, entry in value.items()}
+        return entries if type(value) is dict else type(value)(**entries)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*map(_as_float, value))
+    return type(value)(map(_as_float, value)) if isinstance(value, (tuple, list)) else value

@@ -17,12 +17,11 @@ from qdqtool.backends.torch_qat.callables import resolve
 from qdqtool.backends.torch_qat.choice import noise_of
 from qdqtool.backends.torch_qat.data import Feed
 from qdqtool.backends.torch_qat.export import export
-from qdqtool.backends.torch_qat.fake_quant import ENGINES
-from qdqtool.backends.torch_qat.fake_quant_backend import FakeQuantBackend
 from qdqtool.backends.torch_qat.flat import flatten, placeholders, run
 from qdqtool.backends.torch_qat.journal import Journal
-from qdqtool.backends.torch_qat.quantized_model import fold_norms, make_student, shift_biases
-from qdqtool.backends.torch_qat.sites import Sites, bias_owners, locate
+from qdqtool.backends.torch_qat.model import QatModel
+from qdqtool.backends.torch_qat.quantized_model import fold_norms
+from qdqtool.backends.torch_qat.sites import Sites
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.placement import Placement
 from qdqtool.core.qat import Epoch
@@ -103,26 +102,17 @@ class Network:
         `start` is placement, table and prepared graph of this network's export. Checkpoints go to `folder`.
         """
         placement, table, view = start
-        engine: FakeQuantBackend = ENGINES.load(self.options.engine)
-        learn = self.options.scales == "learned"
-        if learn and engine.learns == "none":
-            raise UsageError(
-                f"the engine {self.options.engine} learns no scales",
-                fix="--set qat.scales=fixed, or --set qat.engine=own",
-                where="qat.scales",
-            )
-        sites = locate(placement, view, self.flat)
+        model = QatModel(self.flat, placement, view, self.options)
         teacher = copy.deepcopy(self.flat)
-        shift_biases(self.flat, table.shifts, bias_owners(table.shifts, view, self.flat))
-        student = make_student(self.flat, sites.found, placement, table, engine, learn=learn)
+        model.set_calibration(table, view)
         with Journal(folder, tensorboard=self.options.tensorboard) as journal:
-            epochs, kept = training.train(student, self._lesson(teacher, folder, key, on_step, journal))
+            epochs, kept = training.train(model.student, self._lesson(teacher, folder, key, on_step, journal))
         return Trained(
-            table=student.table(table),
+            table=model.trained(),
             epochs=epochs,
             kept=kept,
             noise=noise_of(self.options.metric, max(epoch.score for epoch in epochs), self._validated()),
-            sites=sites,
+            sites=model.sites,
             device=str(training.device_of(self.options)),
         )
 

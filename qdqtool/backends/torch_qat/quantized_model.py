@@ -16,7 +16,7 @@ from qdqtool.backends.torch_qat.sites import Site
 from qdqtool.core.calibration import CalibrationTable, NodeShift, TensorRange
 from qdqtool.core.equivalence import classes
 from qdqtool.core.placement import Placement
-from qdqtool.errors import InputFileError
+from qdqtool.errors import InputFileError, UsageError
 
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
@@ -92,44 +92,76 @@ def make_student(
     flat: fx.GraphModule,
     sites: tuple[Site, ...],
     placement: Placement,
-    table: CalibrationTable,
+    table: CalibrationTable | None,
     engine: FakeQuantBackend,
     *,
     learn: bool,
 ) -> QuantizedModel:
     """Put quantizers into a new graph over the modules of `flat`; tied tensors share one.
 
+    Without a table their ranges mean nothing until `set_ranges`.
+
     Raises:
         InputFileError: the table has no range for a tensor.
+        UsageError: the engine cannot round to a format of the placement.
     """
     network = fx.GraphModule(flat, copy.deepcopy(flat.graph))
-    ranges = table.by_tensor()
     group_of = _groups(placement)
     quantizers: dict[str, nn.Module] = {}
     tensors: dict[str, str] = {}
+    for site in sites:
+        if site.format.name not in engine.formats:
+            raise UsageError(
+                f"this engine cannot round {site.tensor!r} to {site.format.name}",
+                fix=f"--set qat.engine=own, or place one of {', '.join(sorted(engine.formats))}",
+                where="qat.engine",
+            )
+        key = group_of.get(site.tensor, site.tensor)
+        name = f"quantizer_{len(quantizers)}" if key not in tensors else tensors[key]
+        if name not in quantizers:
+            quantizers[name] = engine.quantizer(_start(None, site, flat, learn=learn))
+            network.add_submodule(name, quantizers[name])
+        tensors[key] = tensors[site.tensor] = name
+        _place(network, site, name, flat)
+    network.graph.lint()
+    network.recompile()
+    made = QuantizedModel(network=network, quantizers=quantizers, tensors=tensors, engine=engine)
+    if table is not None:
+        set_ranges(made, sites, table, flat)
+    return made
+
+
+def set_ranges(
+    made: QuantizedModel, sites: tuple[Site, ...], table: CalibrationTable, flat: fx.GraphModule
+) -> None:
+    """Give every quantizer the range of its tensor, of tied ones that of the first; parameters stay the same objects.
+
+    Raises:
+        InputFileError: the table has no range for a tensor.
+    """
+    ranges = table.by_tensor()
+    done: set[str] = set()
     for site in sites:
         entry = ranges.get(site.tensor)
         if entry is None:
             raise InputFileError(
                 f"the table has no range for {site.tensor!r}", fix="calibrate this placement again"
             )
-        key = group_of.get(site.tensor, site.tensor)
-        name = f"quantizer_{len(quantizers)}" if key not in tensors else tensors[key]
-        if name not in quantizers:
-            quantizers[name] = engine.quantizer(_start(entry, site, flat, learn=learn))
-            network.add_submodule(name, quantizers[name])
-        tensors[key] = tensors[site.tensor] = name
-        _place(network, site, name, flat)
-    network.graph.lint()
-    network.recompile()
-    return QuantizedModel(network=network, quantizers=quantizers, tensors=tensors, engine=engine)
+        name = made.tensors[site.tensor]
+        if name not in done:
+            done.add(name)
+            wanted = made.engine.quantizer(_start(entry, site, flat, learn=False))
+            made.quantizers[name].load_state_dict(wanted.state_dict())
 
 
-def _start(entry: TensorRange, site: Site, flat: fx.GraphModule, *, learn: bool) -> Start:
+def _start(entry: TensorRange | None, site: Site, flat: fx.GraphModule, *, learn: bool) -> Start:
+    """What the quantizer of a site begins with; without a range, with ones."""
     if site.source or site.axis is None:
-        return Start(amax=(max(entry.amax),), learn=learn)
+        whole = (1.0,) if entry is None else (max(entry.amax),)
+        return Start(amax=whole, learn=learn, format=site.format)
     weight: Any = flat.get_submodule(site.step).weight
-    return Start(amax=entry.amax, axis=site.axis, rank=weight.ndim, learn=learn)
+    amax = (1.0,) * weight.shape[site.axis] if entry is None else entry.amax
+    return Start(amax=amax, axis=site.axis, rank=weight.ndim, learn=learn, format=site.format)
 
 
 def _groups(placement: Placement) -> dict[str, str]:

@@ -9,6 +9,7 @@ from torch import fx, nn
 
 from qdqtool.core.calibration import NodeShift
 from qdqtool.core.placement import Decision, Placement, Slot, SlotKind
+from qdqtool.core.quant_format import INT8, QuantFormat
 from qdqtool.graph.view import GraphView, Node
 
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -24,6 +25,7 @@ class Site:
         step: the step that reads it.
         source: the step whose result is quantized before `step` reads it; "" for the weight of `step`.
         axis: channel axis of the weight in torch; None for one scale per tensor.
+        format: what its values are rounded to.
         norm: a BatchNorm step that is folded into this weight when the model is prepared; "" where there is none.
     """
 
@@ -32,6 +34,7 @@ class Site:
     step: str
     source: str = ""
     axis: int | None = None
+    format: QuantFormat = INT8
     norm: str = ""
 
 
@@ -67,6 +70,10 @@ def bias_owners(shifts: Iterable[NodeShift], view: GraphView, flat: fx.GraphModu
     return {node: step for node, step in found.items() if step}
 
 
+def _format(decision: Decision) -> QuantFormat:
+    return INT8 if decision.spec is None else decision.spec.format
+
+
 class _Finder:
     def __init__(self, view: GraphView, flat: fx.GraphModule) -> None:
         self._view = view
@@ -81,6 +88,8 @@ class _Finder:
         step = self._step_of(node)
         if not step:
             return "the exporter left no step name"
+        if decision.spec is not None and decision.spec.block is not None:
+            return "values that share scales in blocks are not trained"
         if decision.kind is SlotKind.WEIGHT:
             return self._weight(decision, node, step)
         producer = self._view.producer(decision.tensor)
@@ -90,7 +99,9 @@ class _Finder:
         source = self._source(self._steps[step], origin)
         if not source:
             return f"{step} does not read {origin or decision.tensor} directly"
-        return Site(slot=decision.slot, tensor=decision.tensor, step=step, source=source)
+        return Site(
+            slot=decision.slot, tensor=decision.tensor, step=step, source=source, format=_format(decision)
+        )
 
     def _weight(self, decision: Decision, node: Node, step: str) -> Site | str:
         weight = getattr(self._modules.get(step), "weight", None)
@@ -104,7 +115,12 @@ class _Finder:
         elif own != shape:
             return f"the weight of {step} has shape {own}, the model has {shape}"
         return Site(
-            slot=decision.slot, tensor=decision.tensor, step=step, axis=axis, norm=self._norm_after(step)
+            slot=decision.slot,
+            tensor=decision.tensor,
+            step=step,
+            axis=axis,
+            format=_format(decision),
+            norm=self._norm_after(step),
         )
 
     def bias_owner(self, node: Node) -> str:

@@ -19,6 +19,7 @@ class Modelopt:
     """The engine."""
 
     learns = "none"
+    formats = frozenset({"int8"})
 
     def quantizer(self, start: Start) -> nn.Module:
         with warnings.catch_warnings():

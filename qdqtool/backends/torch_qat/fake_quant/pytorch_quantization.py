@@ -22,6 +22,7 @@ class PytorchQuantization:
     """The engine."""
 
     learns = "per-tensor"
+    formats = frozenset({"int8"})
 
     def quantizer(self, start: Start) -> nn.Module:
         with warnings.catch_warnings():

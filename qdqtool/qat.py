@@ -1,0 +1,137 @@
+"""Training with quantizers inside your own loop (needs torch: pip install 'qdqtool[qat]').
+
+    from qdqtool import qat
+
+    model = qat.prepare(network, example_inputs, "conv-int8")
+    qat.calibrate(model, loader)
+    for inputs, targets in loader:          # your loop, unchanged
+        loss = criterion(model(inputs), targets)
+        ...
+    qat.export(model, "model.qdq.onnx")
+
+`prepare` puts fake quantizers where placement wants Q/DQ, so what is trained is what TensorRT runs. The model is a
+`torch.nn.Module` that takes and returns what the network does: DistributedDataParallel, mixed precision, averaged
+weights and checkpoints work as with any other. Make the optimizer, and wrap the model, after `calibrate`, because a
+corrected bias may be a new parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qdqtool.api.inputs import AnyPath, RecipeInput, SettingsInput, path_of, recipe_of
+from qdqtool.api.progress import public
+from qdqtool.backends.torch_qat.presence import need_torch
+from qdqtool.core.calibration import CalibrationTable
+from qdqtool.core.kinds import PLACEMENT
+from qdqtool.core.placement import Placement
+from qdqtool.core.qat import UntrainedSlot
+from qdqtool.errors import UsageError
+
+if TYPE_CHECKING:
+    from qdqtool.pipeline.qat.library import PreparedModel
+
+__all__ = ["calibrate", "export", "prepare", "untrained"]
+
+
+@public
+def prepare(
+    network: Any,
+    example_inputs: Any,
+    recipe: RecipeInput = "conv-int8",
+    *,
+    settings: SettingsInput = (),
+    trust: bool = False,
+    placement: Placement | AnyPath | None = None,
+) -> PreparedModel:
+    """A module with fake quantizers where placement wants Q/DQ; its weights are those of `network`.
+
+    A network whose path depends on shapes is recorded with the example inputs; a part whose path depends on data
+    stays whole and float, and `untrained` names what is in it.
+
+    Args:
+        network: the trained float `torch.nn.Module`; it is put into evaluation mode, and training moves its weights.
+        example_inputs: a tensor with a batch dimension, or a tuple or dict of them in the order of forward().
+        recipe: a shipped recipe's name, a .yaml file, a dict or a `Recipe`: placement, calibration, insertion, and
+            from its section `qat` the engine, whether scales are learned, BatchNorm, exporter and opset.
+        settings: changes of the recipe, as {"place.first_layer": "float"}.
+        trust: whether a recipe file may name Python functions, which are imported and run.
+        placement: what `qdqtool.place` returned for the export of this network, or a placement.json; None decides.
+
+    Raises:
+        MissingPackage: torch is not installed.
+        UsageError: the network cannot be traced or exported, or the placement quantizes nothing.
+    """
+    need_torch()
+    from torch import nn
+
+    from qdqtool.pipeline.qat import library
+
+    if not isinstance(network, nn.Module):
+        raise UsageError(
+            f"a network cannot be read from {type(network).__name__}",
+            fix="pass a torch.nn.Module",
+            where="network",
+        )
+    if placement is not None and not isinstance(placement, Placement):
+        placement = PLACEMENT.read(path_of(placement, "placement"))
+    return library.prepare(network, example_inputs, recipe_of(recipe, settings, trust=trust), placement)
+
+
+@public
+def calibrate(model: Any, loader: Iterable[Any], *, limit: int = 512) -> CalibrationTable:
+    """Choose all ranges on samples and start the quantizers from them; the model is changed in place.
+
+    With an initialized process group every rank must call it, each with its own part of the samples: they are
+    gathered, and all ranks get the ranges that one process would have found.
+
+    Args:
+        model: what `prepare` returned, plain or wrapped.
+        loader: gives batches: a tensor, (inputs, targets), or a dict by the names of forward()'s inputs.
+        limit: most samples to use, per rank.
+
+    Raises:
+        InputFileError: there are no samples, or they do not fit.
+    """
+    from qdqtool.pipeline.qat import library
+
+    return library.calibrate(_unwrapped(model), loader, limit)
+
+
+@public
+def export(model: Any, path: AnyPath) -> Path:
+    """Write the trained network as a Q/DQ model with the trained ranges, and return the path.
+
+    Args:
+        model: what `prepare` returned, plain or wrapped (DistributedDataParallel, AveragedModel).
+        path: ONNX file to write. With several ranks let one of them write.
+
+    Raises:
+        UsageError: the model was never calibrated, or the exporter refuses it.
+    """
+    from qdqtool.pipeline.qat import library
+
+    return library.export(_unwrapped(model), path_of(path, "path"))
+
+
+def untrained(model: Any) -> tuple[UntrainedSlot, ...]:
+    """The slots that will be quantized with calibrated ranges because training has no quantizer there, with reasons."""
+    lost = _unwrapped(model).sites.lost
+    return tuple(UntrainedSlot(slot=str(slot), reason=reason) for slot, reason in lost)
+
+
+def _unwrapped(model: Any) -> PreparedModel:
+    """What `prepare` returned, out of wrappers that keep it as `module`."""
+    need_torch()
+    from qdqtool.pipeline.qat.library import PreparedModel
+
+    found = model
+    while found is not None and not isinstance(found, PreparedModel):
+        found = getattr(found, "module", None)
+    if found is None:
+        raise UsageError(
+            f"a {type(model).__name__} was not prepared", fix="pass what qat.prepare returned", where="model"
+        )
+    return found

@@ -1,0 +1,262 @@
+"""`qdqtool.qat`: quantizers in a network, calibration, somebody's own training loop, and a Q/DQ model out of it."""
+
+from __future__ import annotations
+
+import copy
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import onnxruntime
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs torch: pip install 'qdqtool[qat]'")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+import qdqtool  # noqa: E402
+from qdqtool import qat  # noqa: E402
+from qdqtool.backends.torch_qat.flat import tensors  # noqa: E402
+from qdqtool.core.findings import Severity, Verdict  # noqa: E402
+from qdqtool.errors import InputFileError, UsageError  # noqa: E402
+from tests.qat import networks  # noqa: E402
+
+IMAGES = torch.from_numpy(networks.images("train")[0])
+SETTINGS = {"calibrate.method": "max"}
+
+
+class Named(NamedTuple):
+    boxes: torch.Tensor
+    scores: torch.Tensor
+
+
+@dataclass
+class Record:
+    boxes: torch.Tensor
+    scores: torch.Tensor
+
+
+class TwoHeads(nn.Module):
+    """What a detector has: two heads on one trunk, returned as `form` makes it."""
+
+    def __init__(self, form) -> None:
+        super().__init__()
+        self.trunk = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU())
+        self.boxes, self.scores = nn.Conv2d(8, 4, 1), nn.Conv2d(8, 2, 1)
+        self.form = form
+
+    def forward(self, image):
+        value = self.trunk(image)
+        return self.form(self.boxes(value), self.scores(value))
+
+
+FORMS = {
+    "tuple": lambda boxes, scores: (boxes, scores),
+    "list": lambda boxes, scores: [boxes, scores],
+    "dict": lambda boxes, scores: {"boxes": boxes, "scores": scores},
+    "nested": lambda boxes, scores: {"all": [boxes, (scores,)]},
+    "named tuple": Named,
+    "dataclass": Record,
+}
+
+
+class ByShape(nn.Module):
+    """torch.fx cannot follow `len` of a tensor's shape or a loop over it; torch.export can."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8)
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, image):
+        value = torch.relu(self.norm(self.conv(image)))
+        for _ in range(int(image.shape[2] > 4)):
+            value = functional.avg_pool2d(value, 2)
+        return self.head(value.mean((2, 3)))
+
+
+class Gate(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(8, 8, 1)
+
+    def forward(self, value):
+        return self.conv(value) if value.sum() > -1e9 else value
+
+
+class WithGate(nn.Module):
+    """One part's path depends on data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.gate, self.head = nn.Conv2d(3, 8, 3), Gate(), nn.Conv2d(8, 4, 1)
+
+    def forward(self, image):
+        return self.head(torch.relu(self.gate(torch.relu(self.stem(image)))))
+
+
+def seeded(make, *arguments) -> nn.Module:
+    torch.manual_seed(3)
+    return make(*arguments).eval()
+
+
+def ready(network: nn.Module, **more):
+    model = qat.prepare(network, IMAGES[:2], settings={**SETTINGS, **more.pop("settings", {})}, **more)
+    qat.calibrate(model, [(IMAGES[start : start + 16], None) for start in (0, 16, 32)])
+    return model
+
+
+def train(model: nn.Module, steps: int = 3) -> None:
+    """The plainest loop there is."""
+    model.train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(steps):
+        loss = sum(value.square().mean() for value in tensors(model(IMAGES[step * 16 : step * 16 + 16])))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def run_onnx(path: Path, images: torch.Tensor) -> list[np.ndarray]:
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    return session.run(None, {session.get_inputs()[0].name: images.numpy()})
+
+
+def assert_same(model: nn.Module, path: Path) -> None:
+    """The file computes what the trained module does: far closer than the float network with the same weights.
+
+    A value at the middle between two steps may round either way, so single values differ by a step.
+    """
+    inner = getattr(model, "module", model)
+    with torch.no_grad():
+        expected = tensors(model.eval()(IMAGES[:8]))
+        plain = tensors(inner.flat.eval()(IMAGES[:8]))
+    found = run_onnx(path, IMAGES[:8])
+    assert len(found) == len(expected)
+    for mine, theirs, unrounded in zip(found, expected, plain, strict=True):
+        noise = np.abs(unrounded.numpy() - theirs.numpy()).mean()
+        assert noise > 0
+        assert np.abs(mine - theirs.numpy()).mean() < 0.05 * noise
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_all_that_a_network_returns_is_trained_and_exported(tmp_path: Path, form: str) -> None:
+    network = seeded(TwoHeads, FORMS[form])
+    structure = type(network(IMAGES[:1]))
+    model = ready(network)
+    before = [value.detach().clone() for value in (network.boxes.weight, network.scores.weight)]
+    train(model)
+    assert type(model(IMAGES[:1])) is structure
+    for old, new in zip(before, (network.boxes.weight, network.scores.weight), strict=True):
+        assert not torch.equal(old, new)
+    assert_same(model, qat.export(model, tmp_path / "model.onnx"))
+
+
+def test_the_exported_model_passes_lint_and_every_slot_was_trained(tmp_path: Path) -> None:
+    model = ready(networks.residual())
+    assert qat.untrained(model) == ()
+    train(model)
+    report = qdqtool.lint(qat.export(model, tmp_path / "model.onnx"))
+    assert [entry for entry in report.findings if entry.severity is Severity.ERROR] == []
+
+
+@pytest.mark.skipif(
+    __import__("importlib.util").util.find_spec("tensorrt_rtx") is None, reason="needs qdqtool[rtx]"
+)
+def test_the_exported_model_builds_with_every_layer_in_int8(tmp_path: Path) -> None:
+    model = ready(networks.residual())
+    train(model)
+    path = qat.export(model, tmp_path / "model.onnx")
+    audit = qdqtool.audit(path, qdqtool.build(path))
+    assert {entry.verdict for entry in audit.verdicts} == {Verdict.INT8}
+
+
+def test_fp8_is_trained_as_fp8(tmp_path: Path) -> None:
+    model = ready(networks.residual(), recipe="conv-fp8", settings={"build.sm": 89})
+    assert {site.format.name for site in model.sites.found} == {"fp8"}
+    train(model)
+    assert_same(model, qat.export(model, tmp_path / "model.onnx"))
+
+
+def test_a_network_that_depends_on_shapes_goes_through_torch_export(tmp_path: Path) -> None:
+    model = ready(seeded(ByShape))
+    assert qat.untrained(model) == ()
+    assert any(site.norm for site in model.sites.found)
+    train(model)
+    assert_same(model, qat.export(model, tmp_path / "model.onnx"))
+
+
+def test_a_part_that_depends_on_data_stays_whole_and_is_named(tmp_path: Path) -> None:
+    model = ready(seeded(WithGate))
+    assert {site.step for site in model.sites.found if not site.source} == {"stem", "head"}
+    assert qat.untrained(model)
+    assert all("gate" in entry.reason for entry in qat.untrained(model))
+    train(model)
+    assert len(run_onnx(qat.export(model, tmp_path / "model.onnx"), IMAGES[:3])[0]) == 3
+
+
+def test_a_model_without_ranges_refuses_to_run_and_to_be_exported(tmp_path: Path) -> None:
+    model = qat.prepare(networks.residual(), IMAGES[:1])
+    with pytest.raises(UsageError, match="no ranges yet"):
+        model(IMAGES[:1])
+    with pytest.raises(UsageError, match="never calibrated"):
+        qat.export(model, tmp_path / "model.onnx")
+    with pytest.raises(InputFileError, match="no samples"):
+        qat.calibrate(model, [])
+    with pytest.raises(InputFileError, match="batch 0"):
+        qat.calibrate(model, [{"other": IMAGES}])
+
+
+def test_a_checkpoint_goes_on_in_another_process(tmp_path: Path) -> None:
+    model = ready(networks.residual())
+    train(model)
+    stream = io.BytesIO()
+    torch.save(model.state_dict(), stream)
+    stream.seek(0)
+    again = qat.prepare(networks.residual(), IMAGES[:1], settings=SETTINGS)
+    again.load_state_dict(torch.load(stream, weights_only=True))
+    assert torch.equal(model.eval()(IMAGES[:4]), again.eval()(IMAGES[:4]))
+    first, second = (
+        qat.export(each, tmp_path / name) for each, name in ((model, "a.onnx"), (again, "b.onnx"))
+    )
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_averaged_weights_are_exported_like_the_model_itself(tmp_path: Path) -> None:
+    model = ready(networks.residual())
+    averaged = torch.optim.swa_utils.AveragedModel(
+        model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.5)
+    )
+    before = copy.deepcopy(averaged.module.flat.state_dict())
+    train(model)
+    averaged.update_parameters(model)
+    averaged.update_parameters(model)
+    after = averaged.module.flat.state_dict()
+    assert any(not torch.equal(before[name], after[name]) for name in before)
+    assert_same(averaged, qat.export(averaged, tmp_path / "model.onnx"))
+
+
+def test_bfloat16_autocast_and_accumulated_gradients_train(tmp_path: Path) -> None:
+    model = ready(networks.residual())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    model.train()
+    for start in (0, 16):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            (model(IMAGES[start : start + 16]).square().mean() / 2).backward()
+    assert all(parameter.grad is not None for parameter in model.scale_parameters())
+    optimizer.step()
+    assert_same(model, qat.export(model, tmp_path / "model.onnx"))
+
+
+def test_what_is_no_network_and_what_was_not_prepared_are_refused() -> None:
+    with pytest.raises(UsageError, match="cannot be read from str"):
+        qat.prepare("model.onnx", IMAGES[:1])
+    with pytest.raises(UsageError, match="was not prepared"):
+        qat.calibrate(networks.residual(), [])
+    with pytest.raises(UsageError, match="example inputs cannot be read"):
+        qat.prepare(networks.residual(), 3)
