@@ -31,7 +31,7 @@ from qdqtool.core.qat import UntrainedSlot
 from qdqtool.errors import UsageError
 
 if TYPE_CHECKING:
-    from qdqtool.pipeline.qat.library import PreparedModel
+    from qdqtool.backends.torch_qat.model import PreparedModel
 
 __all__ = ["calibrate", "export", "prepare", "untrained"]
 
@@ -125,7 +125,7 @@ def untrained(model: Any) -> tuple[UntrainedSlot, ...]:
 def _unwrapped(model: Any) -> PreparedModel:
     """What `prepare` returned, out of wrappers that keep it as `module`."""
     need_torch()
-    from qdqtool.pipeline.qat.library import PreparedModel
+    from qdqtool.backends.torch_qat.model import PreparedModel
 
     found = model
     while found is not None and not isinstance(found, PreparedModel):

@@ -18,7 +18,7 @@ from qdqtool.backends.torch_qat.sites import Sites, bias_owners, locate
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.kinds import CALIBRATION
 from qdqtool.core.placement import Placement
-from qdqtool.core.recipe import QatOptions
+from qdqtool.core.recipe import QatOptions, Recipe
 from qdqtool.errors import UsageError
 from qdqtool.graph.view import GraphView
 
@@ -126,3 +126,17 @@ class QatModel(nn.Module):
             memo[id(shared)] = shared
         made.__dict__.update({name: copy.deepcopy(value, memo) for name, value in self.__dict__.items()})
         return made
+
+
+class PreparedModel(QatModel):
+    """A `QatModel` with what its own calibration and export need.
+
+    Attributes:
+        recipe: how it is calibrated and written.
+        example: one sample of every input.
+        inputs: names of the inputs, those of forward().
+    """
+
+    recipe: Recipe
+    example: tuple[torch.Tensor, ...]
+    inputs: tuple[str, ...]

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import torch
-from torch import nn
-
 from qdqtool.backends.torch_qat.export import export as write_float
 from qdqtool.backends.torch_qat.flat import flatten, placeholders
-from qdqtool.backends.torch_qat.model import QatModel
+from qdqtool.backends.torch_qat.material import example_of, feeds_of
+from qdqtool.backends.torch_qat.model import PreparedModel
 from qdqtool.backends.torch_qat.quantized_model import fold_norms
+from qdqtool.backends.torch_qat.ranks import from_first, gathered
 from qdqtool.calibration.samples import sample_objects
 from qdqtool.calibration.span import Span
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.placement import Placement
 from qdqtool.core.recipe import Recipe
-from qdqtool.errors import InputFileError, QdqError, UsageError
+from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.insert import insert
 from qdqtool.graph.load import load
 from qdqtool.graph.model import Model
@@ -31,23 +30,15 @@ from qdqtool.pipeline.calibration import Calibration, CalibrationOrder
 from qdqtool.placement.decide import decide
 
 
-class PreparedModel(QatModel):
-    """What `prepare` returns: the module to train, with what its calibration and export need."""
-
-    recipe: Recipe
-    example: tuple[torch.Tensor, ...]
-    inputs: tuple[str, ...]
-
-
 def prepare(
-    network: nn.Module, example_inputs: Any, recipe: Recipe, placement: Placement | None = None
+    network: Any, example_inputs: Any, recipe: Recipe, placement: Placement | None = None
 ) -> PreparedModel:
     """The network with quantizers where the recipe's placement, or the one given, wants them.
 
     Raises:
         UsageError: the network cannot be traced or exported, or the placement quantizes nothing.
     """
-    example = _example(example_inputs, network)
+    example = example_of(example_inputs, network)
     flat = flatten(network, example)
     if recipe.qat.batchnorm == "fold":
         flat = fold_norms(flat)
@@ -83,27 +74,9 @@ def calibrate(model: PreparedModel, loader: Iterable[Any], limit: int) -> Calibr
     Raises:
         InputFileError: the loader gives nothing, or what does not fit.
     """
-    feeds = _feeds(loader, model.inputs, limit)
-    ranks = torch.distributed.get_world_size() if _distributed() else 1
-    table: CalibrationTable | QdqError | None = None
-    if ranks > 1:
-        everyone: list[Any] = [None] * ranks
-        torch.distributed.all_gather_object(everyone, feeds)
-        feeds = [feed for given in everyone for feed in given]
+    feeds = gathered(feeds_of(loader, model.inputs, limit))
     with _float(model) as (path, ready):
-        if ranks == 1 or torch.distributed.get_rank() == 0:
-            try:
-                table = _table(model, path, ready, feeds)
-            except QdqError as error:
-                # The other ranks wait for a table, so they are told.
-                table = error
-        if ranks > 1:
-            box = [table]
-            torch.distributed.broadcast_object_list(box)
-            table = box[0]
-        if not isinstance(table, CalibrationTable):
-            assert table is not None
-            raise table
+        table = from_first(lambda: _table(model, path, ready, feeds))
         model.set_calibration(table, ready.view)
     return table
 
@@ -142,58 +115,3 @@ def _float(model: PreparedModel) -> Iterator[tuple[Path, Model]]:
         path = Path(folder) / "float.onnx"
         model.write_float(path, model.example)
         yield path, prepare_graph(load(path), model.recipe.prepare)
-
-
-def _distributed() -> bool:
-    return torch.distributed.is_available() and torch.distributed.is_initialized()
-
-
-def _example(given: Any, network: nn.Module) -> tuple[torch.Tensor, ...]:
-    """Example inputs in the order of forward(), one sample of each, on the network's device."""
-    values = given.values() if isinstance(given, Mapping) else given
-    values = tuple(values) if isinstance(given, (Mapping, tuple, list)) else (values,)
-    if not values or not all(isinstance(value, torch.Tensor) and value.ndim for value in values):
-        raise UsageError(
-            f"example inputs cannot be read from {type(given).__name__}",
-            fix="pass a tensor with a batch dimension, or a tuple or dict of them in the order of forward()",
-            where="example_inputs",
-        )
-    device = next((parameter.device for parameter in network.parameters()), torch.device("cpu"))
-    return tuple(value[:1].to(device) for value in values)
-
-
-def _feeds(loader: Iterable[Any], names: Sequence[str], limit: int) -> list[dict[str, Any]]:
-    """The inputs in what a loader gives, batch by batch, as arrays by name: of a pair with targets the first part."""
-    feeds: list[dict[str, Any]] = []
-    count = 0
-    for number, batch in enumerate(loader):
-        values = _inputs(batch, names)
-        if values is None:
-            raise InputFileError(
-                f"has no {len(names)} input tensors ({', '.join(names)})",
-                fix="give a tensor, (inputs, targets), or a dict by the names of forward()",
-                where=f"loader, batch {number}",
-            )
-        feed = {
-            name: value[: limit - count].detach().cpu().numpy()
-            for name, value in zip(names, values, strict=True)
-        }
-        feeds.append(feed)
-        count += len(feed[names[0]])
-        if count >= limit:
-            break
-    return feeds
-
-
-def _inputs(batch: Any, names: Sequence[str]) -> tuple[torch.Tensor, ...] | None:
-    if isinstance(batch, torch.Tensor):
-        batch = (batch,)
-    if isinstance(batch, Mapping):
-        found = tuple(batch.get(name) for name in names)
-    else:
-        found = tuple(batch)
-        if found and not isinstance(found[0], torch.Tensor):
-            return _inputs(found[0], names)
-        found = found[: len(names)]
-    whole = len(found) == len(names) and all(isinstance(value, torch.Tensor) for value in found)
-    return found if whole else None

@@ -1,0 +1,70 @@
+"""Example inputs and batches, in the forms that training loops have them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from qdqtool.errors import InputFileError, UsageError
+
+
+def example_of(given: Any, network: nn.Module) -> tuple[torch.Tensor, ...]:
+    """Example inputs in the order of forward(), one sample of each, on the network's device.
+
+    Raises:
+        UsageError: they are something else.
+    """
+    values = given.values() if isinstance(given, Mapping) else given
+    values = tuple(values) if isinstance(given, (Mapping, tuple, list)) else (values,)
+    if not values or not all(isinstance(value, torch.Tensor) and value.ndim for value in values):
+        raise UsageError(
+            f"example inputs cannot be read from {type(given).__name__}",
+            fix="pass a tensor with a batch dimension, or a tuple or dict of them in the order of forward()",
+            where="example_inputs",
+        )
+    device = next((parameter.device for parameter in network.parameters()), torch.device("cpu"))
+    return tuple(value[:1].to(device) for value in values)
+
+
+def feeds_of(loader: Iterable[Any], names: Sequence[str], limit: int) -> list[dict[str, Any]]:
+    """The inputs in what a loader gives, batch by batch, as arrays by name: of a pair with targets the first part.
+
+    Raises:
+        InputFileError: a batch holds no such inputs.
+    """
+    feeds: list[dict[str, Any]] = []
+    count = 0
+    for number, batch in enumerate(loader):
+        values = _inputs(batch, names)
+        if values is None:
+            raise InputFileError(
+                f"has no {len(names)} input tensors ({', '.join(names)})",
+                fix="give a tensor, (inputs, targets), or a dict by the names of forward()",
+                where=f"loader, batch {number}",
+            )
+        feed = {
+            name: value[: limit - count].detach().cpu().numpy()
+            for name, value in zip(names, values, strict=True)
+        }
+        feeds.append(feed)
+        count += len(feed[names[0]])
+        if count >= limit:
+            break
+    return feeds
+
+
+def _inputs(batch: Any, names: Sequence[str]) -> tuple[torch.Tensor, ...] | None:
+    if isinstance(batch, torch.Tensor):
+        batch = (batch,)
+    if isinstance(batch, Mapping):
+        found = tuple(batch.get(name) for name in names)
+    else:
+        found = tuple(batch)
+        if found and not isinstance(found[0], torch.Tensor):
+            return _inputs(found[0], names)
+        found = found[: len(names)]
+    whole = len(found) == len(names) and all(isinstance(value, torch.Tensor) for value in found)
+    return found if whole else None
