@@ -19,6 +19,8 @@ from qdqtool.errors import InputFileError, UsageError
 from qdqtool.pipeline.recipe_mistakes import checked
 from qdqtool.pipeline.recipe_places import Places, yaml_trouble
 
+SCHEMA_URL = "https://qdqtool.github.io/qdqtool/recipe.schema.json"
+"""Where the documentation publishes `schema()`; editors complete and check a recipe that names it."""
 _LARGEST = 1 << 20
 """Bytes; a recipe is a page, not a book."""
 _MOST_ENTRIES = 5_000
@@ -112,7 +114,10 @@ def dump(recipe: Recipe) -> str:
 
 def schema() -> dict[str, Any]:
     """JSON schema of a recipe, made from the models that read it."""
-    found = Recipe.model_json_schema()
+    found = {
+        "$id": SCHEMA_URL,
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+    } | Recipe.model_json_schema()
     found["properties"]["extends"] = {
         "type": "string",
         "description": "A shipped recipe or a file beside this one; only what differs need be said.",

@@ -12,6 +12,7 @@ from qdqtool.graph.find import quantized_ops
 from qdqtool.graph.load import load
 from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView, Node
+from qdqtool.pipeline.recipes import SCHEMA_URL
 from qdqtool.trt.ops import BOXES, PRODUCTS, RECURRENT, SPECTRAL, UPSCALING
 
 _RECURRENT = RECURRENT | SPECTRAL
@@ -68,6 +69,7 @@ def suggest(path: Path) -> str:
     )
     title = _title(path)
     lines = [
+        f"# yaml-language-server: $schema={SCHEMA_URL}",
         f"# {_line(path.name)}: {len(view.nodes)} nodes, of them {weighted or 'none with weights'}; opset {view.opset}.",
         *(f"# As it was read: {_line(note)}." for note in model.notes),
         f"# Extends {name}, because {reason}.",

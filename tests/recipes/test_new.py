@@ -163,6 +163,19 @@ def test_the_command_writes_a_file_once(tmp_path: Path, capsys: pytest.CaptureFi
     assert "is there already" in capsys.readouterr().err
 
 
+def test_editors_find_the_schema_that_the_site_publishes() -> None:
+    first, *_ = suggest(DIGITS).splitlines()
+    prefix, _, address = first.partition("=")
+    assert prefix == "# yaml-language-server: $schema"
+    assert recipes.schema()["$id"] == address
+    root = DIGITS.parents[3]
+    site, _, name = address.rpartition("/")
+    assert f"site_url: {site}/\n" in (root / "mkdocs.yml").read_text("utf-8")
+    assert f'"{name}": output("recipe", "schema")' in (root / "docs" / "hooks" / "reference.py").read_text(
+        "utf-8"
+    )
+
+
 def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(b"not a model")

@@ -1,0 +1,20 @@
+# qdqtool with TensorRT for RTX: quantizes, builds and audits without a GPU.
+#
+#   docker build -t qdqtool .
+#   docker run --rm -v "$PWD:/data" qdqtool run model.onnx --samples calibration/ --out runs/first
+#
+# Not built or run so far. A variant for timing on a GPU (not built either) starts from an image with CUDA, as
+# nvidia/cuda:12.8.1-base-ubuntu24.04 with python3-venv, installs '.[rtx,trt]' and 'cuda-python', and runs with --gpus all.
+FROM python:3.12-slim AS wheel
+WORKDIR /source
+COPY . .
+RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
+
+FROM python:3.12-slim
+COPY --from=wheel /wheels /wheels
+RUN wheel=$(ls /wheels/qdqtool-*.whl) && pip install --no-cache-dir "${wheel}[rtx]" && rm -r /wheels \
+    && useradd --create-home --uid 1000 qdqtool
+USER qdqtool
+WORKDIR /data
+ENTRYPOINT ["qdqtool"]
+CMD ["doctor"]

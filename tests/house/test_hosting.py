@@ -1,0 +1,81 @@
+"""Files that a hosting service reads: forms, workflows, the action, the image; the parts that can run here do."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+ROOT = Path(__file__).resolve().parents[2]
+FORMS = sorted(path for path in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml") if path.stem != "config")
+PARTS = {"markdown", "textarea", "input", "dropdown", "checkboxes"}
+EXPRESSION = re.compile(r"\$\{\{\s*([\w.-]+)")
+
+
+def read(path: Path) -> dict:
+    return YAML(typ="safe").load(path.read_text("utf-8"))
+
+
+@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
+def test_an_issue_form_has_what_the_service_asks_for(path: Path) -> None:
+    form = read(path)
+    assert form["name"]
+    assert form["description"]
+    for part in form["body"]:
+        assert part["type"] in PARTS
+        assert part["attributes"]["label"]
+    names = [part["id"] for part in form["body"]]
+    assert len(set(names)) == len(names)
+
+
+def test_the_action_audits_and_writes_findings(tmp_path: Path) -> None:
+    bash = shutil.which("bash")
+    if bash is None or sys.platform == "win32":
+        pytest.skip("the action runs in bash")
+    action = read(ROOT / "action.yml")
+    step = next(step for step in action["runs"]["steps"] if "qdqtool audit" in step.get("run", ""))
+    asked = {match for value in step["env"].values() for match in EXPRESSION.findall(value)}
+    assert asked <= {f"inputs.{name}" for name in action["inputs"]}
+    given = {name: entry.get("default", "") for name, entry in action["inputs"].items()}
+    given["subject"] = str(next((ROOT / "tests" / "data" / "layers").glob("rtx-*int8conv*")))
+    given["fail-on"] = "never"
+    environment = {
+        name: given[EXPRESSION.search(value).group(1).removeprefix("inputs.")]  # type: ignore[union-attr]
+        for name, value in step["env"].items()
+    }
+    program = tmp_path / "qdqtool"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m qdqtool "$@"\n')
+    program.chmod(0o755)
+    path = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
+    subprocess.run(
+        [bash, "-e", "-c", step["run"]],
+        cwd=tmp_path,
+        env={**os.environ, **environment, "PATH": path, "PYTHONPATH": str(ROOT)},
+        check=True,
+    )
+    assert json.loads((tmp_path / given["sarif"]).read_text("utf-8"))["version"] == "2.1.0"
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / ".github" / "workflows").glob("*.yml")), ids=lambda path: path.stem
+)
+def test_scripts_of_a_workflow_take_no_expression_as_code(path: Path) -> None:
+    """A name of a branch or a tag must not become part of a script."""
+    for job in read(path)["jobs"].values():
+        for step in job["steps"]:
+            assert "${{" not in step.get("run", ""), step
+
+
+def test_only_the_job_that_publishes_may_ask_for_an_identity() -> None:
+    release = read(ROOT / ".github" / "workflows" / "release.yml")
+    assert release["permissions"] == {"contents": "read"}
+    asking = [name for name, job in release["jobs"].items() if "id-token" in job.get("permissions", {})]
+    assert asking == ["publish"]
+    assert not any("run" in step for step in release["jobs"]["publish"]["steps"])
