@@ -1,6 +1,6 @@
 """Why TensorRT silently computes in float what Q/DQ asks of it in FP8, FP4, or with small weights, and the way out.
 
-Each was seen in builds with TensorRT for RTX 1.7.1, beside one like it that was realised.
+What does so is in `matching/silent_float.py`; here it is read from the graph around a node.
 """
 
 from __future__ import annotations
@@ -8,11 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-from qdqtool.auditing.realised import BEFORE, Realised
+from qdqtool.auditing.realised import Realised
 from qdqtool.matching.evidence import NodeEvidence, Operand
-
-_MOST_TAPS = 32
-_INSIDE = "inside the kernel"
+from qdqtool.matching.silent_float import (
+    BEFORE,
+    MXFP8_IS_FLOAT,
+    StoredWeight,
+    columns_of,
+    dequantized_apart,
+    rows_of,
+    too_many_taps,
+)
 
 
 def defeat(case: NodeEvidence, found: Realised) -> tuple[str, str] | None:
@@ -30,50 +36,28 @@ def _weights(case: NodeEvidence, asked: str) -> Iterator[tuple[str, str]]:
     weight = next((operand for operand in case.weights if operand.dequantize is not None), None)
     if weight is None or weight.dequantize is None:
         return
-    if case.node.op.startswith("Conv"):
-        yield (
-            f"no Conv dequantizes weights {_INSIDE}",
-            "quantize its input too (int8, or fp8 from SM89 on), or leave it float",
+    shape = case.view.info(case.node.inputs[weight.index]).shape or ()
+    yield from dequantized_apart(
+        StoredWeight(
+            op=case.node.op,
+            format=asked.removesuffix("-weights"),
+            columns=columns_of(case.node, shape),
+            size=prod(size for size in shape if isinstance(size, int)),
+            scales=weight.scale_shape or (),
+            rows=rows_of(case.view, case.node) if case.activations else None,
+            readers=_readers(case, weight),
         )
-    if asked == "nvfp4-weights":
-        yield (
-            f"FP4 weights are dequantized {_INSIDE} for no product of more than one row",
-            "quantize its input to nvfp4 too",
-        )
-    if _readers(case, weight) > 1:
-        yield (
-            "several nodes read this weight through Q/DQ, and equal nodes are merged",
-            "give each of them an initializer of its own, with a DequantizeLinear of its own",
-        )
-    shape = case.view.info(weight.dequantize.inputs[0]).shape or ()
-    if len(shape) > 1 and isinstance(shape[-1], int) and shape[-1] % 2:
-        yield f"{shape[-1]} columns are an odd number", "pad the columns to an even number"
-    scales = weight.scale_shape or ()
-    if asked == "int4-weights" and (len(scales) < 2 or 1 in scales[-2:]):
-        yield (
-            f"INT4 without at least two blocks is not dequantized {_INSIDE}",
-            "use blocks of 16 to 128 along the summed axis",
-        )
-    if asked == "int8-weights" and len(scales) > 1:
-        yield f"INT8 in blocks is not dequantized {_INSIDE}", "one scale per output channel, or INT4 blocks"
-    if scales and _rows(case) == 1:
-        yield "with one row, weights with a scale per channel are not", "one scale for the whole weight"
+    )
 
 
 def _products(case: NodeEvidence, asked: str) -> Iterator[tuple[str, str]]:
     if asked == "mxfp8":
-        yield (
-            "TensorRT for RTX 1.7.1 computes MXFP8 in float in every graph that was built",
-            "use nvfp4 (SM120) or fp8 (SM89), or classic TensorRT 10.12 on SM100",
-        )
+        yield MXFP8_IS_FLOAT
     if asked == "fp8" and case.node.op == "Conv":
         shape = next((case.view.info(operand.source).shape or () for operand in case.weights), ())
-        taps = prod(size for size in shape[2:] if isinstance(size, int))
-        if taps > _MOST_TAPS:
-            yield (
-                f"FP8 convolutions of more than {_MOST_TAPS} taps run in float, this one has {taps}",
-                "quantize it to int8, or leave it float",
-            )
+        objection = too_many_taps(shape)
+        if objection is not None:
+            yield objection
     if asked == "nvfp4":
         flat = [
             operand
@@ -95,10 +79,3 @@ def _readers(case: NodeEvidence, weight: Operand) -> int:
         for use in case.view.uses(weight.dequantize.inputs[0])
         if use.index == 0 and use.node.inputs[1:] == weight.dequantize.inputs[1:]
     )
-
-
-def _rows(case: NodeEvidence) -> int | None:
-    shape = next((case.view.info(case.node.inputs[0]).shape for _ in case.activations), None)
-    if shape is None or not all(isinstance(size, int) for size in shape[:-1]):
-        return None
-    return prod(size for size in shape[:-1] if isinstance(size, int))

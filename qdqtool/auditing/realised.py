@@ -18,10 +18,9 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Engine, EngineLayer, EngineTensor, Role
 from qdqtool.matching.asked import FLOAT, FORMATS, asked_of
 from qdqtool.matching.evidence import NodeEvidence
+from qdqtool.matching.silent_float import BEFORE
 
 UNKNOWN = "unknown"
-BEFORE = " dequantized before the kernel"
-"""Ends the words for a weight that another kernel turns into floats in every inference."""
 _VECTOR_PRODUCT = "MulSum"
 """How a generated kernel is called that multiplies a matrix with one row: `...CastMulCastReshMulSum`."""
 

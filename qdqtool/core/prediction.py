@@ -20,6 +20,8 @@ class PredictedNode:
         layer: name of the predicted layer that holds it; "" where it leaves no trace.
         compute: whether it is a convolution or a matrix product.
         reason: why, in words.
+        realised: what is computed in, in the words of an audit: "fp8", "int4-weights" where the kernel itself dequantizes
+            a stored weight, "float"; "" for a node that computes nothing.
     """
 
     node: str
@@ -28,6 +30,7 @@ class PredictedNode:
     layer: str
     compute: bool
     reason: str
+    realised: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,6 +7,7 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 import numpy as np
+import onnx
 
 from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.conversion import DynamicRangeReport
@@ -16,6 +17,7 @@ from qdqtool.core.quant_format import INT8
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.bias import shift_biases
+from qdqtool.graph.edit import Edit
 from qdqtool.graph.encode import block_scales
 from qdqtool.graph.find import quantized_ops
 from qdqtool.graph.lower import lower
@@ -25,6 +27,7 @@ from qdqtool.graph.quantized import Quantization, QuantizedGraph
 from qdqtool.graph.scales import a_step_above, storable_as
 from qdqtool.graph.typed.convert import convert, with_opset
 from qdqtool.graph.view import GraphView
+from qdqtool.trt.ops import MATRIX_PRODUCTS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -62,6 +65,7 @@ def insert(
         model = with_opset(model, "fp16", quantized=True)
     model = _with_opset_of_formats(model, placement)
     assignment = _assignment(model, placement, table, options)
+    model = _with_weights_apart(model, assignment)
     if options.types != "fp32" and any(entry.format != INT8 for entry in assignment.values()):
         # Operators of TensorRT's own have no types that conversion could follow, so it comes first here.
         return lower(QuantizedGraph(model=convert(model, options, reach)[0], assignment=assignment))
@@ -97,6 +101,32 @@ def _with_opset_of_formats(model: Model, placement: Placement) -> Model:
         return model
     name = max(formats, key=lambda entry: entry.opset)
     return Model(proto=proto, path=model.path, notes=(*model.notes, f"{note}, the first that holds {name}"))
+
+
+def _with_weights_apart(model: Model, assignment: Mapping[Slot, Quantization]) -> Model:
+    """The model in which every product with a quantized weight and a float activation reads a weight of its own.
+
+    TensorRT for RTX 1.7.1 dequantizes a weight inside the kernel of one product only: with two, also where each has its
+    own DequantizeLinear, equal nodes are merged, and one kernel writes the float weight in every inference.
+    """
+    edit = Edit(model)
+    nodes = {node.name: node for node in edit.nodes}
+    taken: set[str] = set()
+    copied = False
+    for slot in assignment:
+        node = nodes[slot.node]
+        alone = slot.index == 1 and Slot(node=slot.node, index=0) not in assignment
+        tensor = node.input[slot.index]
+        if node.op_type not in MATRIX_PRODUCTS or not alone or tensor not in edit.constants:
+            continue
+        if tensor in taken:
+            copy = onnx.TensorProto()
+            copy.CopyFrom(edit.constants[tensor])
+            copy.name = node.input[slot.index] = edit.fresh(f"{tensor}_{slot.node}")
+            edit.constants[copy.name] = copy
+            copied = True
+        taken.add(tensor)
+    return edit.finish() if copied else model
 
 
 def _assignment(

@@ -10,6 +10,7 @@ from qdqtool.core.qdq import QdqPair
 from qdqtool.graph.find import find
 from qdqtool.graph.lift import lift
 from qdqtool.graph.model import Model
+from qdqtool.graph.quantized import QuantizedGraph
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.ops import (
     KEEPS_AXES,
@@ -30,9 +31,14 @@ class Flow:
         self.pairs = tuple(pair for pair in find(model) if not _makes_scales(model.view, pair))
 
     @cached_property
+    def lifted(self) -> QuantizedGraph:
+        """The float graph behind the Q/DQ and how each slot is quantized; nodes keep their names."""
+        return lift(self._model)[0]
+
+    @property
     def plain(self) -> GraphView:
-        """The float graph behind the Q/DQ, in which patterns are matched; nodes keep their names."""
-        return lift(self._model)[0].model.view
+        """The float graph alone, in which patterns are matched."""
+        return self.lifted.model.view
 
     @cached_property
     def by_dequantize(self) -> dict[str, QdqPair]:

@@ -28,18 +28,14 @@ from qdqtool.core.recipe import PlacementOptions
 from qdqtool.errors import UsageError
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.products import compute_nodes, factors, weight_specs
-from qdqtool.trt.ops import MATRIX_PRODUCTS
+from qdqtool.matching.silent_float import FEWEST_BLOCKS, rows_of, too_many_taps
 
 RULE: Final = "format"
 """What opinions of this module call themselves."""
 _KEPT: Final = frozenset({"user", "first_last", "min_channels"})
 """Rules that say what the user wants, whatever the format."""
-_MOST_TAPS: Final = 32
-"""FP8 convolutions with more kernel taps run in float: 1x32, 4x8 and 3x3x3 are FP8; 1x33, 6x6 and 7x7 are not."""
 _RTX_FP4_SM: Final = 120
 """TensorRT for RTX builds FP4 for SM120 and SM121; it offers no SM100."""
-_ROOM_FOR_BLOCKS: Final = 2
-"""With a single block TensorRT for RTX dequantizes INT4 weights in a kernel of their own."""
 
 
 def schemes(view: GraphView, options: PlacementOptions) -> dict[str, Scheme]:
@@ -188,7 +184,7 @@ def _spec(
         if constant and node.op == "Gather":
             return QuantSpec(format=format_, axis=0)
         axis = specs[tensor].axis if tensor in specs and constant else None
-        if constant and format_ == INT8 and _rows(view, node) == 1:
+        if constant and format_ == INT8 and rows_of(view, node) == 1:
             axis = (
                 None  # per channel, TensorRT for RTX dequantizes the weight of a matrix-vector product apart
             )
@@ -225,7 +221,7 @@ def _block(node: Node, length: int | str, format_: QuantFormat, options: Placeme
 
 
 def _fits(length: int, block: int) -> bool:
-    return length % block == 0 and length // block >= _ROOM_FOR_BLOCKS
+    return length % block == 0 and length // block >= FEWEST_BLOCKS
 
 
 def _reduction_axis(node: Node, index: int, rank: int) -> int:
@@ -236,17 +232,6 @@ def _reduction_axis(node: Node, index: int, rank: int) -> int:
         transposed = bool(node.attribute("transB" if index else "transA", 0))
         return int(transposed) if index else 1 - transposed
     return rank - 2 if index and rank > 1 else rank - 1
-
-
-def _rows(view: GraphView, node: Node) -> int | None:
-    """How many rows the activation of a product has, all leading dimensions together; None where that is open."""
-    shape = view.info(node.inputs[0]).shape
-    if node.op not in MATRIX_PRODUCTS or shape is None:
-        return None
-    if node.op == "Gemm" and node.attribute("transA", 0):
-        shape = shape[::-1]
-    sizes = [size for size in shape[:-1] if isinstance(size, int)]
-    return prod(sizes) if len(sizes) == len(shape) - 1 else None
 
 
 def _objection(
@@ -280,13 +265,7 @@ def _conv_objection(view: GraphView, node: Node) -> tuple[str, str] | None:
     shape = view.constant_shape(node.inputs[1])
     if shape is None:
         return "its weights are computed at run time", "keep it float"
-    taps = prod(shape[2:])
-    if taps > _MOST_TAPS:
-        return (
-            f"FP8 convolutions of more than {_MOST_TAPS} taps run in float, this one has {taps}",
-            "quantize it to int8",
-        )
-    return None
+    return too_many_taps(shape)
 
 
 def _matrix_objection(

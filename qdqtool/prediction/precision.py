@@ -1,4 +1,4 @@
-"""Which products compute in INT8, and why the others do not."""
+"""Which products compute in INT8 or in another format, and why the others do not."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from qdqtool.core.target import Target
 from qdqtool.graph.view import Node
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.operands import Factor, State, both
+from qdqtool.prediction.small import small
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judgement:
-    """The type a product computes in, and the reason."""
+    """The type a product computes in, the reason, and what is realised in the words of an audit."""
 
     precision: DType
     reason: str
+    realised: str = "float"
 
 
 _BECAUSE = {
@@ -35,6 +37,11 @@ _BECAUSE = {
 def judge(flow: Flow, node: Node, target: Target) -> Judgement:
     """What `node` computes in for a builder."""
     floating = float_type(flow, node)
+    other = small(flow, node, target)
+    if other is not None:
+        return Judgement(
+            precision=other.precision or floating, reason=other.reason, realised=other.realised or "float"
+        )
     factors = both(flow, node, target)
     for factor in factors:
         if factor.state is not State.READY:
@@ -42,7 +49,7 @@ def judge(flow: Flow, node: Node, target: Target) -> Judgement:
     objection = _rtx_objection(flow, node) if target.is_rtx else _classic_objection(flow, node, factors)
     if objection:
         return Judgement(precision=floating, reason=objection)
-    return Judgement(precision=DType.INT8, reason="both of its factors are INT8")
+    return Judgement(precision=DType.INT8, reason="both of its factors are INT8", realised="int8")
 
 
 def float_type(flow: Flow, node: Node) -> DType:

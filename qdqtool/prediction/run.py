@@ -42,6 +42,7 @@ def predict(model: Model, target: Target | None = None) -> Prediction:
             layer=holder.get(node.name, ""),
             compute=node.name in judged,
             reason=judged[node.name].reason if node.name in judged else "",
+            realised=judged[node.name].realised if node.name in judged else "",
         )
         for node in flow.view.nodes
         if node.op not in _SILENT

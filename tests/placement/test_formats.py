@@ -19,6 +19,7 @@ from qdqtool.graph.load import load
 from qdqtool.graph.model import Model
 from qdqtool.graph.prepare import prepare
 from qdqtool.placement.decide import decide
+from qdqtool.prediction.run import predict
 from tests import models
 from tests.placement.building import build, table
 
@@ -211,6 +212,41 @@ def test_the_engine_multiplies_what_was_asked_for(format_, sm, options, kernel, 
         if constant.shape == (256, 256)
     }
     assert operands == {kernel}
+
+
+def one_weight_for_two() -> onnx.ModelProto:
+    s = models.Sketch()
+    s.input("x", (64, 256))
+    s.weight("w", 256, 256)
+    s.node("MatMul", ["x", "w"], "a", name="first")
+    s.node("Relu", ["a"], "r")
+    s.node("MatMul", ["r", "w"], "y", name="second")
+    s.output("y", (64, 256))
+    return s.model()
+
+
+@needs_rtx
+@pytest.mark.parametrize(("format_", "held"), [("int8-weights", "int8"), ("int4-weights", "int4")])
+def test_a_weight_of_two_products_is_written_once_for_each_so_that_both_kernels_read_few_bits(
+    format_, held, tmp_path
+):
+    model = opened(one_weight_for_two(), tmp_path)
+    placement = decide(model.view, PlacementOptions(format=format_, sm=("86",)))
+    written = insert(model, placement, table(model, placement), InsertOptions(types="fp16", weights="stored"))
+    foreseen = {node.node: node.realised for node in predict(written).nodes if node.compute}
+    assert foreseen == {"first": format_, "second": format_}
+    built = build(written.proto, "sm86")
+    assert built.error == ""
+    read = [str(constant.dtype) for layer in built.kernels if layer.inputs for constant in layer.constants]
+    assert read.count(held) == 2
+    assert not [layer for layer in built.kernels if layer.constants and not layer.inputs]
+
+
+def test_a_weight_of_two_products_in_fp8_stays_one(tmp_path):
+    model = opened(one_weight_for_two(), tmp_path)
+    placement = decide(model.view, PlacementOptions(format="fp8", sm=("89",)))
+    written = insert(model, placement, table(model, placement), InsertOptions(weights="stored"))
+    assert sum(tensor.dims[:] == [256, 256] for tensor in written.proto.graph.initializer) == 1
 
 
 @needs_rtx

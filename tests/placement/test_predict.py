@@ -11,10 +11,14 @@ from qdqtool.cli.app import run
 from qdqtool.core.dtypes import DType
 from qdqtool.core.events import End
 from qdqtool.core.kinds import PREDICTION
+from qdqtool.core.quant_format import FP8, INT4, INT8
 from qdqtool.core.target import Target
 from qdqtool.graph.load import load
+from qdqtool.graph.lower import lower
 from qdqtool.prediction.run import predict
 from tests import models
+from tests.graph.placing import opened
+from tests.graph.test_quantized_graph import quantized
 from tests.placement.qdq import GRAPHS, Quantized
 from tests.shared import ROOT, SHARED
 
@@ -237,3 +241,18 @@ def test_recorded_classic_engines_are_predicted_as_well_as_promised(monkeypatch)
     assert precision.share() >= 0.97
     assert partition.total > 250
     assert partition.share() >= 0.90
+
+
+@pytest.mark.parametrize(
+    ("format_", "realised", "precision"),
+    [(FP8, "fp8", DType.FLOAT8), (INT4, "int4-weights", DType.FLOAT32), (INT8, "int8", DType.INT8)],
+    ids=str,
+)
+@pytest.mark.parametrize("name", ["attention", "matmuls"])
+def test_every_format_is_foreseen_as_what_it_computes_in(name, format_, realised, precision, tmp_path):
+    graph = quantized(opened(models.ALL[name](), tmp_path), format_, stored=True)
+    prediction = predict(lower(graph), Target.parse("rtx"))
+    asked = {slot.node for slot in graph.assignment if slot.index == 1}
+    told = [node for node in prediction.nodes if node.node in asked]
+    assert told
+    assert {(node.realised, node.precision) for node in told} == {(realised, precision)}
