@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from qdqtool.core.dtypes import DType
+from qdqtool.core.quant_format import FORMATS as BY_NAME
 from qdqtool.core.quant_format import INT4
 from qdqtool.graph.lower import MX_DEQUANTIZE
 from qdqtool.graph.view import GraphView, Node
@@ -39,8 +40,8 @@ def asked_of(evidence: NodeEvidence) -> str:
 def words_of(evidence: NodeEvidence) -> str:
     """What a sentence calls the arithmetic that Q/DQ on all inputs of a node would ask for."""
     asked = asked_of(evidence).split("+")[0].split("-")[0]
-    # INT4 is a format of weights alone.
-    return "INT8" if asked in {FLOAT, INT4.name} else asked.upper()
+    # INT4 is a format of weights alone; UINT8 and wider integers are read as INT8 where they are read at all.
+    return asked.upper() if asked in BY_NAME and asked != INT4.name else "INT8"
 
 
 def _format(view: GraphView, operand: Operand) -> str:
