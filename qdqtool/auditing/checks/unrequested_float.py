@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext
-from qdqtool.auditing.realised import BEFORE
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity, Verdict
+from qdqtool.matching.silent_float import BEFORE
 
 
 def find(scene: AuditContext) -> Iterator[Draft]:

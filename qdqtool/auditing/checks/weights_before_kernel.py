@@ -17,8 +17,8 @@ from collections.abc import Iterator
 
 from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext
-from qdqtool.auditing.realised import BEFORE
 from qdqtool.core.findings import Severity
+from qdqtool.matching.silent_float import BEFORE
 
 
 def find(scene: AuditContext) -> Iterator[Draft]:
