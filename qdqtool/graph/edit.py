@@ -83,13 +83,13 @@ class Edit:
         proto = self.constants.get(tensor)
         return None if proto is None else numpy_helper.to_array(proto)
 
-    def fresh(self, wish: str) -> str:
-        """A tensor name that nobody has, as near to `wish` as possible."""
-        return self._tensors.take(wish)
+    def fresh(self, base: str) -> str:
+        """A tensor name that nobody has, as near to `base` as possible."""
+        return self._tensors.take(base)
 
-    def constant(self, wish: str, value: NDArray[Any]) -> str:
+    def constant(self, base: str, value: NDArray[Any]) -> str:
         """A new constant under a fresh name, which is returned."""
-        name = self.fresh(wish)
+        name = self.fresh(base)
         self.put(name, value)
         return name
 

@@ -1,4 +1,4 @@
-"""Other lawful roundings of a Q/DQ model: its scales moved by a hair, so that other values cross a rounding border.
+"""Other lawful roundings of a Q/DQ model: its scales moved by the least step, so that other values cross a rounding border.
 
 No two implementations agree in the last bits of a float, and where a value lies next to a rounding border these bits
 decide. Which values do is chance, so a few models with scales that differ in their last bits, each in its own way,

@@ -45,7 +45,7 @@ def load(path: Path) -> Model:
     warm_up()
     with guarded(path):
         model = _loaded(path)
-        model.view.nodes  # noqa: B018 -- an attribute that cannot be read is found here, not by whoever asks first
+        model.view.nodes  # noqa: B018 -- an attribute that cannot be read is found here, not by the first reader
         return model
 
 

@@ -21,8 +21,8 @@ def name_nodes(nodes: Iterable[onnx.NodeProto]) -> int:
         if node.name and node.name not in seen:
             seen.add(node.name)
             continue
-        wish = node.name or f"node_of_{next(filter(None, node.output), node.op_type)}"
-        node.name = unique(wish, taken)
+        base = node.name or f"node_of_{next(filter(None, node.output), node.op_type)}"
+        node.name = unique(base, taken)
         taken.add(node.name)
         seen.add(node.name)
         changed += 1
@@ -36,22 +36,22 @@ class Names:
         self._taken = set(taken)
         self._next: dict[str, int] = {}
 
-    def take(self, wish: str) -> str:
-        """`wish`, or `wish_2`, `wish_3`, ... whichever is free first; it is taken from now on."""
-        name, number = wish, self._next.get(wish, 2)
+    def take(self, base: str) -> str:
+        """`base`, or `wish_2`, `wish_3`, ... whichever is free first; it is taken from now on."""
+        name, number = base, self._next.get(base, 2)
         while name in self._taken:
-            name = f"{wish}_{number}"
+            name = f"{base}_{number}"
             number += 1
-        self._next[wish] = number
+        self._next[base] = number
         self._taken.add(name)
         return name
 
 
-def unique(wish: str, taken: Container[str]) -> str:
-    """`wish`, or `wish_2`, `wish_3`, ... whichever is free first."""
-    if wish not in taken:
-        return wish
+def unique(base: str, taken: Container[str]) -> str:
+    """`base`, or `wish_2`, `wish_3`, ... whichever is free first."""
+    if base not in taken:
+        return base
     number = 2
-    while f"{wish}_{number}" in taken:
+    while f"{base}_{number}" in taken:
         number += 1
-    return f"{wish}_{number}"
+    return f"{base}_{number}"

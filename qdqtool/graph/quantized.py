@@ -44,7 +44,7 @@ class Quantization:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Equal for quantizations that write the same constants, whoever shares the pair."""
+        """Equal for quantizations that write the same constants, whatever else shares the pair."""
         scale = None if self.scale is None else (self.scale.shape, self.scale.astype(np.float32).tobytes())
         return (self.format.name, scale, self.axis, self.block, self.global_scale, self.stored)
 

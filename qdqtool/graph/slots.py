@@ -26,18 +26,18 @@ def requantize(model: Model, edits: Iterable[SlotEdit]) -> Model:
     edit = Edit(model)
     makers = edit.producers()
     nodes = {node.name: node for node in edit.nodes}
-    for wish in sorted(edits, key=lambda wish: wish.slot):
-        node = nodes.get(wish.slot.node)
-        if node is None or wish.slot.index >= len(node.input):
+    for change in sorted(edits, key=lambda change: change.slot):
+        node = nodes.get(change.slot.node)
+        if node is None or change.slot.index >= len(node.input):
             raise UsageError(
-                f"there is no input {wish.slot}", fix="name one of this model", where=str(model.path)
+                f"there is no input {change.slot}", fix="name one of this model", where=str(model.path)
             )
-        source = _source(edit, model, makers, node.input[wish.slot.index])
+        source = _source(edit, model, makers, node.input[change.slot.index])
         if source is None:
             raise UsageError(
-                f"what {wish.slot} reads has no float form", fix="edit its producer", where=str(model.path)
+                f"what {change.slot} reads has no float form", fix="edit its producer", where=str(model.path)
             )
-        node.input[wish.slot.index] = _pair(edit, model, wish, source) if wish.scales else source
+        node.input[change.slot.index] = _pair(edit, model, change, source) if change.scales else source
     edit.prune()
     return edit.finish()
 
@@ -66,17 +66,17 @@ def _before_pair(edit: Edit, model: Model, makers: dict[str, onnx.NodeProto], te
     return float_source(edit, maker, makers)
 
 
-def _pair(edit: Edit, model: Model, wish: SlotEdit, source: str) -> str:
+def _pair(edit: Edit, model: Model, change: SlotEdit, source: str) -> str:
     """Add a pair for one input and return the tensor that comes out of it."""
-    stem = f"{source}_{wish.slot.node}_{wish.slot.index}"
+    stem = f"{source}_{change.slot.node}_{change.slot.index}"
     half = model.view.info(source).dtype is DType.FLOAT16
-    steps = np.asarray(wish.scales if wish.axis is not None else wish.scales[0], np.float32)
+    steps = np.asarray(change.scales if change.axis is not None else change.scales[0], np.float32)
     scale = storable(steps, half=half)
     names = [
         edit.constant(f"{stem}_scale", scale.astype(np.float16) if half else scale),
         edit.constant(f"{stem}_zero_point", np.zeros(scale.shape, np.int8)),
     ]
-    along = {} if wish.axis is None else {"axis": wish.axis}
+    along = {} if change.axis is None else {"axis": change.axis}
     integers, result = edit.fresh(f"{stem}_quantized"), edit.fresh(f"{stem}_dequantized")
     edit.node(QUANTIZE, [source, *names], [integers], name=f"{stem}_{QUANTIZE}", **along)
     edit.node(DEQUANTIZE, [integers, *names], [result], name=f"{stem}_{DEQUANTIZE}", **along)

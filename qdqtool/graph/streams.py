@@ -147,8 +147,8 @@ class _Builder:
             return self._new(op, [tensor, self._shape(f"{tensor}_axes", axes)], keepdims=0)
         return self._new(op, [tensor], axes=axes, keepdims=0)
 
-    def _shape(self, wish: str, numbers: list[int]) -> str:
-        return self._edit.constant(wish, np.array(numbers, np.int64))
+    def _shape(self, base: str, numbers: list[int]) -> str:
+        return self._edit.constant(base, np.array(numbers, np.int64))
 
     def _new(self, op: str, inputs: list[str], *, name: str = "", **attributes: Any) -> str:
         output = self._edit.fresh(name or f"{inputs[0]}_{op}")

@@ -26,7 +26,7 @@ from qdqtool.graph.model import Model
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Switchboard:
+class SwitchableModel:
     """The model with its switches.
 
     Attributes:
@@ -40,7 +40,7 @@ class Switchboard:
     stuck: tuple[str, ...]
 
 
-def switchboard(model: Model, shifts: Iterable[NodeShift] = ()) -> Switchboard:
+def switchable(model: Model, shifts: Iterable[NodeShift] = ()) -> SwitchableModel:
     """The switchable form of a Q/DQ model; one without Q/DQ has no switches.
 
     `shifts` are the bias corrections that the model holds.
@@ -70,7 +70,7 @@ def switchboard(model: Model, shifts: Iterable[NodeShift] = ()) -> Switchboard:
     for entry in shifts:
         if entry.node in switches:
             _switch_bias(edit, nodes[entry.node], switches[entry.node], entry)
-    return Switchboard(model=edit.finish(), switches=switches, stuck=tuple(stuck))
+    return SwitchableModel(model=edit.finish(), switches=switches, stuck=tuple(stuck))
 
 
 def _switch_bias(edit: Edit, node: onnx.NodeProto, switch: str, entry: NodeShift) -> None:

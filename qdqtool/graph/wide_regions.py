@@ -67,7 +67,7 @@ def _quantize_wide(edit: Edit, node: onnx.NodeProto, source: str) -> None:
 
 
 def _make_wide(edit: Edit, node: onnx.NodeProto, wide: dict[str, Wide], kernel: str) -> None:
-    """Turn `node` to FP32; its FP16 result comes from a Cast, for whoever else reads it."""
+    """Turn `node` to FP32; its FP16 result comes from a Cast, for its other readers."""
     makers = edit.producers()
     for index, name in enumerate(node.input):
         if name:

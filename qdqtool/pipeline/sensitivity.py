@@ -22,7 +22,7 @@ from qdqtool.graph.insert import insert
 from qdqtool.graph.load import load
 from qdqtool.graph.model import Model
 from qdqtool.graph.save import serialize
-from qdqtool.graph.toggles import switchboard
+from qdqtool.graph.toggles import switchable
 from qdqtool.io.json_files import canonical
 from qdqtool.pipeline.calibration import Calibration, CalibrationOrder
 from qdqtool.trt.ops import PRODUCTS
@@ -64,7 +64,7 @@ def study(order: SensitivityOrder, on_step: OnStep) -> Sensitivity:
         InputFileError: a file is unreadable or does not fit.
     """
     model, shifts = _quantized(order, on_step)
-    board = switchboard(model, shifts)
+    board = switchable(model, shifts)
     runner = open_runner(serialize(board.model), description=order.model.name)
     samples = open_samples(
         order.eval_samples or order.samples,

@@ -123,15 +123,15 @@ def _rank(opinion: Opinion) -> tuple[bool, str, str]:
 
 
 def _spec(slot: Slot, opinions: list[Opinion]) -> QuantSpec:
-    wishes = {opinion.spec for opinion in opinions if opinion.spec is not None}
-    if len(wishes) > 1:
+    specs = {opinion.spec for opinion in opinions if opinion.spec is not None}
+    if len(specs) > 1:
         rules = " and ".join(sorted({opinion.rule for opinion in opinions}))
         raise UsageError(
             f"the rules {rules} disagree on how to quantize it",
             fix="leave one of them out with place.skip_rules",
             where=str(slot),
         )
-    return wishes.pop() if wishes else QuantSpec()
+    return specs.pop() if specs else QuantSpec()
 
 
 def _aim(options: PlacementOptions) -> Iterator[str]:

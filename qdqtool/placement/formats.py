@@ -130,7 +130,7 @@ def notes(options: PlacementOptions, asked: Mapping[str, Scheme]) -> Iterator[st
 
 
 def _reads_other_format(view: GraphView, slot: Slot, asked: Mapping[str, Scheme]) -> bool:
-    """Whether an INT8 wish was meant for the arithmetic of a product that computes in another format now."""
+    """Whether an INT8 request was meant for the arithmetic of a product that computes in another format now."""
     node = view.by_name[slot.node]
     if slot.index >= len(node.inputs) or node.op in _PRODUCTS:
         return False

@@ -1,4 +1,4 @@
-"""Asks every lint rule about a Q/DQ model: what is wrong, what TensorRT will do, how to mend it."""
+"""Asks every lint rule about a Q/DQ model: what is wrong, what TensorRT will do, how to fix it."""
 
 from __future__ import annotations
 

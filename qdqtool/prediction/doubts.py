@@ -22,7 +22,7 @@ def doubts(model: Model, flow: Flow) -> Iterator[str]:
         if named:
             yield (
                 f"{len(named)} pairs have {what}, the first {_name(named[0])!r}: the parser refuses them, and what is "
-                "said here holds once they are mended; `qdqtool lint` tells each"
+                "said here holds once they are fixed; `qdqtool lint` tells each"
             )
     for node in model.view.nodes:
         if QDQ & set(model.view.body_ops(node)):

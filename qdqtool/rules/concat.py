@@ -70,14 +70,14 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
         )
 
 
-def fix(bench: RepairContext) -> Iterator[Change]:
+def fix(context: RepairContext) -> Iterator[Change]:
     """Give the pairs before and behind each Concat and MaxPool their largest scale."""
-    for members in _families(bench):
+    for members in _families(context):
         scales = [member.scale[0] for member in members]
         if max(scales) <= a_step_above(np.asarray(min(scales), np.float32), DType.FLOAT32):
             continue  # a step apart on purpose: no integer changes by it, and the builder does not take it for a repetition
         for member in members:
-            bench.restate(member, np.asarray(max(scales)))
+            context.restate(member, np.asarray(max(scales)))
         yield Change(
             repair="concat",
             subject=", ".join(sorted({member.tensor for member in members})),
@@ -86,16 +86,16 @@ def fix(bench: RepairContext) -> Iterator[Change]:
         )
 
 
-def _families(bench: RepairContext) -> list[list[QdqPair]]:
+def _families(context: RepairContext) -> list[list[QdqPair]]:
     """Pairs that must share a scale: those around one node, and around nodes that have a pair in common."""
     before: dict[tuple[str, int], QdqPair] = {}
     behind: dict[str, list[QdqPair]] = {}
-    for pair in bench.pairs:
+    for pair in context.pairs:
         if pair.quantize and pair.dequantize and pair.kind is SlotKind.ACTIVATION and pair.scale_shape == ():
             before |= {(slot.node, slot.index): pair for slot in pair.slots}
             behind.setdefault(pair.tensor, []).append(pair)
     family: dict[str, list[QdqPair]] = {}
-    for node in bench.view.nodes:
+    for node in context.view.nodes:
         count = len(node.inputs) if node.op == "Concat" else int(node.op == "MaxPool")
         inputs = [before[node.name, index] for index in range(count) if (node.name, index) in before]
         if not count or len(inputs) < count:

@@ -16,17 +16,14 @@ alone (`place.activations: float`) need no Q in front, so this rule then says no
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import prod
 
 from qdqtool.core.placement import Opinion
 from qdqtool.core.recipe import PlacementOptions
-from qdqtool.graph.view import GraphView, Node
+from qdqtool.graph.view import GraphView
 from qdqtool.matching.patterns import is_pooled
 from qdqtool.matching.products import compute_nodes, veto
 from qdqtool.matching.rule import Rule
-
-_LARGE = 1 << 18
-"""Weights from which reading them costs more than another kernel does: 768 KiB saved against FP32."""
+from qdqtool.matching.small import is_one_vector
 
 
 def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
@@ -34,34 +31,13 @@ def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
     if options.activations == "float":
         return
     for node in compute_nodes(view, "Conv", "Gemm", "MatMul"):
-        weights = view.info(node.inputs[1]).elements
-        if _positions(view, node) != 1 or weights is None or weights >= _LARGE:
-            continue
-        if not is_pooled(view, node.inputs[0]):
+        small = view.is_constant(node.inputs[1]) and is_one_vector(view, node)
+        if small and not is_pooled(view, node.inputs[0]):
             yield from veto(
                 node,
                 "it multiplies a small matrix by one vector: INT8 saves no time and its Q is a kernel more",
                 "set place.skip_rules=[gemv] to quantize it all the same",
             )
-
-
-def _positions(view: GraphView, node: Node) -> int | None:
-    """How many vectors the weights meet; None where the shape is not known or both factors are activations."""
-    shape = view.info(node.inputs[0]).shape
-    if (
-        shape is None
-        or not view.is_constant(node.inputs[1])
-        or not all(isinstance(dim, int) for dim in shape)
-    ):
-        return None
-    sizes = [int(dim) for dim in shape]
-    if node.op == "Conv":
-        return prod(sizes[:1] + sizes[2:])
-    if node.op == "Gemm":
-        if len(sizes) != 2:
-            return None  # no matrix: onnxruntime and TensorRT refuse it
-        return sizes[1 if node.attribute("transA", 0) else 0]
-    return prod(sizes[:-1])
 
 
 PLUGIN = Rule(code="QDQ170", place=place)

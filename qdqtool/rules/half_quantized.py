@@ -61,19 +61,19 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
             )
 
 
-def fix(bench: RepairContext) -> Iterator[Change]:
+def fix(context: RepairContext) -> Iterator[Change]:
     """Quantize float weights of nodes whose activation is quantized."""
-    for node in bench.view.nodes:
-        for index in half_quantized(bench.view, node):
-            told = _quantized(bench, node.name, index)
+    for node in context.view.nodes:
+        for index in half_quantized(context.view, node):
+            told = _quantized(context, node.name, index)
             if told is not None:
                 yield told
 
 
-def _quantized(bench: RepairContext, name: str, index: int) -> Change | None:
+def _quantized(context: RepairContext, name: str, index: int) -> Change | None:
     """Put INT8 values behind a DequantizeLinear in the place of a float constant; None where there is none."""
-    edit, reader = bench.edit, bench.view.by_name[name]
-    node = bench.nodes[name]
+    edit, reader = context.edit, context.view.by_name[name]
+    node = context.nodes[name]
     tensor = node.input[index]
     value = edit.value(tensor)
     if value is None or value.dtype not in (np.float32, np.float16) or value.ndim < 2 or not value.size:

@@ -41,16 +41,16 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
                 )
 
 
-def fix(bench: RepairContext) -> Iterator[Change]:
+def fix(context: RepairContext) -> Iterator[Change]:
     """Put a pair in front of each factor that INT8 values reach through a Resize or Pad."""
-    by_result = {bench.result(pair): pair for pair in bench.pairs if pair.dequantize is not None}
-    for node in bench.view.nodes:
+    by_result = {context.result(pair): pair for pair in context.pairs if pair.dequantize is not None}
+    for node in context.view.nodes:
         for index in range(min(2, len(node.inputs))) if node.op in PRODUCTS else ():
-            source, barrier = _source(bench.view, node.inputs[index])
+            source, barrier = _source(context.view, node.inputs[index])
             pair = by_result.get(source)
-            if barrier is None or pair is None or pair.scale_shape != () or not bench.symmetric(pair):
+            if barrier is None or pair is None or pair.scale_shape != () or not context.symmetric(pair):
                 continue
-            bench.edit.connect(bench.nodes[node.name], index, bench.pair_like(pair, node.inputs[index]))
+            context.edit.connect(context.nodes[node.name], index, context.pair_like(pair, node.inputs[index]))
             yield Change(
                 repair="carried",
                 subject=node.inputs[index],

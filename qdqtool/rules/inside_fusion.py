@@ -45,23 +45,23 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
                 )
 
 
-def fix(bench: RepairContext) -> Iterator[Change]:
+def fix(context: RepairContext) -> Iterator[Change]:
     """Dissolve pairs that stand before an activation or before the product of a SiLU."""
-    for pair in bench.pairs:
-        reader, maker = bench.consumer(pair), bench.maker(pair.tensor)
+    for pair in context.pairs:
+        reader, maker = context.consumer(pair), context.maker(pair.tensor)
         if reader is None or pair.quantize is None or pair.kind is SlotKind.WEIGHT:
             continue
         behind = maker in FUSES_ACTIVATION and reader.op in FUSES_BEHIND_PRODUCT
-        if behind or _inside_silu(bench, pair, reader):
-            bench.dissolve(pair)
+        if behind or _inside_silu(context, pair, reader):
+            context.dissolve(pair)
             yield Change(
                 repair="activation",
                 subject=pair.quantize,
                 what=f"taken out between {maker or 'the input'} and {reader.op} {reader.name!r}",
                 reason="a pair between a node and its activation adds a rounding and may split their fusion",
             )
-        elif reader.op == "Relu" and bench.symmetric(pair) and _feeds_compute(bench, reader):
-            _move_behind(bench, pair, reader)
+        elif reader.op == "Relu" and context.symmetric(pair) and _feeds_compute(context, reader):
+            _move_behind(context, pair, reader)
             yield Change(
                 repair="activation",
                 subject=pair.quantize,
@@ -71,38 +71,38 @@ def fix(bench: RepairContext) -> Iterator[Change]:
             )
 
 
-def _feeds_compute(bench: RepairContext, relu: Node) -> bool:
+def _feeds_compute(context: RepairContext, relu: Node) -> bool:
     """Whether a Relu feeds data inputs of compute nodes only."""
-    uses = bench.view.uses(relu.outputs[0])
-    pinned = relu.outputs[0] in bench.pinned
+    uses = context.view.uses(relu.outputs[0])
+    pinned = relu.outputs[0] in context.pinned
     return bool(uses) and not pinned and all(use.node.op in PRODUCTS and use.index < 2 for use in uses)
 
 
-def _move_behind(bench: RepairContext, pair: QdqPair, relu: Node) -> None:
-    quantize = bench.nodes[pair.quantize or ""]
-    bench.redirect(relu.outputs[0], bench.result(pair))
-    bench.edit.connect(bench.nodes[relu.name], 0, pair.tensor)
-    bench.edit.connect(quantize, 0, relu.outputs[0])
+def _move_behind(context: RepairContext, pair: QdqPair, relu: Node) -> None:
+    quantize = context.nodes[pair.quantize or ""]
+    context.redirect(relu.outputs[0], context.result(pair))
+    context.edit.connect(context.nodes[relu.name], 0, pair.tensor)
+    context.edit.connect(quantize, 0, relu.outputs[0])
 
 
-def _inside_silu(bench: RepairContext, pair: QdqPair, reader: Node) -> bool:
+def _inside_silu(context: RepairContext, pair: QdqPair, reader: Node) -> bool:
     """Whether `reader` multiplies x with sigmoid(x), and the pair is on one of the two."""
     if reader.op != "Mul" or len(reader.inputs) != 2:
         return False
-    sources = [_source(bench, name) for name in reader.inputs]
+    sources = [_source(context, name) for name in reader.inputs]
     for gate, value in (sources, sources[::-1]):
-        node = bench.view.producer(gate)
-        if node is not None and node.op in GATES and _source(bench, node.inputs[0]) == value:
+        node = context.view.producer(gate)
+        if node is not None and node.op in GATES and _source(context, node.inputs[0]) == value:
             return pair.tensor in {gate, value}
     return False
 
 
-def _source(bench: RepairContext, tensor: str) -> str:
+def _source(context: RepairContext, tensor: str) -> str:
     """The float tensor behind Q/DQ nodes."""
-    node = bench.view.producer(tensor)
+    node = context.view.producer(tensor)
     while node is not None and node.op in QDQ:
         tensor = node.inputs[0]
-        node = bench.view.producer(tensor)
+        node = context.view.producer(tensor)
     return tensor
 
 

@@ -22,8 +22,7 @@ from qdqtool.graph.view import GraphView
 from qdqtool.matching.patterns import is_pooled
 from qdqtool.matching.products import channels, compute_nodes, veto
 from qdqtool.matching.rule import Rule
-
-_TILE = 16
+from qdqtool.matching.small import TILE, is_narrow
 
 
 def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
@@ -32,10 +31,10 @@ def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
         return
     for node in compute_nodes(view, "Gemm", "MatMul"):
         counts = channels(view, node)
-        if counts is not None and min(counts) < _TILE and not is_pooled(view, node.inputs[0]):
+        if counts is not None and is_narrow(counts) and not is_pooled(view, node.inputs[0]):
             yield from veto(
                 node,
-                f"its weights are {counts[0]} x {counts[1]}, less than a tile of {_TILE}: INT8 adds a kernel",
+                f"its weights are {counts[0]} x {counts[1]}, less than a tile of {TILE}: INT8 adds a kernel",
                 "set place.skip_rules=[narrow] to quantize it all the same",
             )
 

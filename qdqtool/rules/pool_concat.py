@@ -1,4 +1,4 @@
-"""A Concat of pools is one kernel when the scale behind it is a hair larger than the one in front.
+"""A Concat of pools is one kernel when the scale behind it is the next number above the one in front.
 
     before                                 after
     x ─┬───────────────── Concat ─ Conv    x ─┬─────────────── QDQ(s) ─ Concat ─ QDQ(s+) ─ Conv
@@ -47,7 +47,7 @@ def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Tie]
             )
         yield Tie(
             tensors=(node.outputs[0], *node.inputs),
-            reason=f"{node.name} joins pools: a hair between the scales spares a copy of each",
+            reason=f"{node.name} joins pools: one step between the scales spares a copy of each",
             apart=node.outputs,
         )
 

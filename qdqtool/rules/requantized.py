@@ -4,7 +4,7 @@
     x ─ Q(s=0.10) ─ DQ ─ MaxPool ─ Q(s=0.10) ─ DQ ─ Conv      one
 
 Two roundings instead of one; the coarser scale decides what is left. Equal scales cost nothing: the second pair
-changes no value and is removed. Scales a hair apart change no value either.
+changes no value and is removed. Scales one step apart change no value either.
 
 Evidence: RTX 1.7.1 quantizes twice (double_qdq); with equal scales one kernel is left. Across MaxPool the same happens
 (B3 rule 1: the scale must not change through operators that only move values).

@@ -104,15 +104,15 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
             )
 
 
-def fix(bench: RepairContext) -> Iterator[Change]:
+def fix(context: RepairContext) -> Iterator[Change]:
     """Take the pair off the branch that the Add fuses with, and put one on a shortcut that is INT8 elsewhere."""
-    flow = Flow(bench.model)
+    flow = Flow(context.model)
     for found in match(flow.plain):
         for index in _superfluous(flow, found):
             pair = flow.origins[flow.view.by_name[found.node.name].inputs[index]]
-            if pair.quantize is None or bench.consumer(pair) is None:
+            if pair.quantize is None or context.consumer(pair) is None:
                 continue
-            bench.dissolve(pair)
+            context.dissolve(pair)
             yield Change(
                 repair="residual",
                 subject=pair.tensor,
@@ -123,8 +123,8 @@ def fix(bench: RepairContext) -> Iterator[Change]:
             )
 
         for index, pair in _bare_shortcuts(flow, found):
-            node = bench.nodes[found.node.name]
-            bench.edit.connect(node, index, bench.pair_like(pair, node.input[index]))
+            node = context.nodes[found.node.name]
+            context.edit.connect(node, index, context.pair_like(pair, node.input[index]))
             yield Change(
                 repair="residual",
                 subject=pair.tensor,

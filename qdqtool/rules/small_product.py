@@ -13,7 +13,6 @@ Evidence: RTX 1.7.1 (one_row, narrow_head). nvidia-modelopt leaves them float to
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import prod
 
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
@@ -22,10 +21,8 @@ from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.flow import Flow, is_int8
 from qdqtool.matching.patterns import is_pooled
 from qdqtool.matching.rule import Rule, Violation
+from qdqtool.matching.small import TILE, is_narrow, is_one_vector, static_shape
 from qdqtool.trt.ops import MATRIX_PRODUCTS
-
-_TILE = 16
-_LARGE = 1 << 18
 
 
 def check(flow: Flow, _target: Target) -> Iterator[Violation]:
@@ -46,29 +43,13 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 def _smallness(view: GraphView, node: Node) -> str:
     """What is small about a product; "" where nothing is, or shapes are not known."""
-    weights, vectors = _sizes(view, node.inputs[1]), _sizes(view, node.inputs[0])
+    weights = static_shape(view, node.inputs[1])
     if weights is None or len(weights) < 2:
         return ""
     shown = " x ".join(map(str, weights))
-    if node.op in MATRIX_PRODUCTS and min(weights[-2:]) < _TILE:
-        return f"its weights are {shown}, less than a tile of {_TILE}"
-    if vectors is None or node.op == "ConvTranspose" or prod(weights) >= _LARGE:
-        return ""
-    if node.op == "Conv":
-        count = prod(vectors[:1] + vectors[2:])
-    elif node.op == "Gemm":
-        count = vectors[1 if node.attribute("transA", 0) else 0]
-    else:
-        count = prod(vectors[:-1])
-    return f"it multiplies small weights, {shown}, by one vector" if count == 1 else ""
-
-
-def _sizes(view: GraphView, tensor: str) -> list[int] | None:
-    shape = view.info(tensor).shape
-    if not shape:
-        return None
-    sizes = [dim for dim in shape if isinstance(dim, int)]
-    return sizes if len(sizes) == len(shape) else None
+    if node.op in MATRIX_PRODUCTS and is_narrow(weights):
+        return f"its weights are {shown}, less than a tile of {TILE}"
+    return f"it multiplies small weights, {shown}, by one vector" if is_one_vector(view, node) else ""
 
 
 PLUGIN = Rule(code="QDQ147", severity=Severity.INFO, check=check)

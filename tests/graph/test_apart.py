@@ -1,4 +1,4 @@
-"""Scales a hair apart differ for the builder and for no INT8 value."""
+"""Scales one step apart differ for the builder and for no INT8 value."""
 
 from __future__ import annotations
 

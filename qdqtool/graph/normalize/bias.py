@@ -17,14 +17,16 @@ from qdqtool.graph.normalize.values import dequantized
 from qdqtool.trt.ops import PRODUCTS
 
 
-def repair(bench: RepairContext) -> Iterator[Change]:
+def repair(context: RepairContext) -> Iterator[Change]:
     """Store what the DequantizeLinear of a bias, or of any INT32 constant, would make."""
-    for pair in bench.pairs:
-        value = dequantized(bench, pair) if _is_bias(bench, pair) else None
+    for pair in context.pairs:
+        value = dequantized(context, pair) if _is_bias(context, pair) else None
         if value is None:
             continue
-        kind = bench.scale_type(bench.nodes[pair.dequantize or ""])
-        bench.redirect(bench.result(pair), bench.edit.constant(f"{pair.tensor}_float", value.astype(kind)))
+        kind = context.scale_type(context.nodes[pair.dequantize or ""])
+        context.redirect(
+            context.result(pair), context.edit.constant(f"{pair.tensor}_float", value.astype(kind))
+        )
         yield Change(
             repair="bias",
             subject=pair.tensor,
@@ -34,14 +36,14 @@ def repair(bench: RepairContext) -> Iterator[Change]:
         )
 
 
-def _is_bias(bench: RepairContext, pair: QdqPair) -> bool:
-    if pair.dequantize is None or bench.result(pair) in bench.pinned:
+def _is_bias(context: RepairContext, pair: QdqPair) -> bool:
+    if pair.dequantize is None or context.result(pair) in context.pinned:
         return False
-    if bench.integers(pair) == np.int32:
+    if context.integers(pair) == np.int32:
         return True
     slots = pair.slots
     return bool(slots) and all(
-        slot.index == 2 and bench.nodes[slot.node].op_type in PRODUCTS for slot in slots
+        slot.index == 2 and context.nodes[slot.node].op_type in PRODUCTS for slot in slots
     )
 
 

@@ -25,55 +25,55 @@ if TYPE_CHECKING:
     from qdqtool.graph.view import Node
 
 
-def repair(bench: RepairContext) -> Iterator[Change]:
+def repair(context: RepairContext) -> Iterator[Change]:
     """Fold Cast to FP16 behind DequantizeLinear, and Cast from FP16 before QuantizeLinear."""
-    for pair in bench.pairs:
-        reader, maker = _cast_behind(bench, pair), _cast_before(bench, pair)
+    for pair in context.pairs:
+        reader, maker = _cast_behind(context, pair), _cast_before(context, pair)
         if reader is None and maker is None:
             continue
         scale = storable(np.asarray(pair.scale, np.float32).reshape(pair.scale_shape or ()), half=True)
         if pair.dequantize:
-            _rescale(bench, pair.dequantize, scale, half=reader is not None)
+            _rescale(context, pair.dequantize, scale, half=reader is not None)
         if pair.quantize:
-            _rescale(bench, pair.quantize, scale, half=maker is not None)
+            _rescale(context, pair.quantize, scale, half=maker is not None)
         if reader is not None:
-            bench.redirect(reader.outputs[0], bench.result(pair))
+            context.redirect(reader.outputs[0], context.result(pair))
             yield _told(pair.dequantize or "", f"Cast {reader.name!r} behind it folded into its scale")
         if maker is not None:
-            bench.edit.connect(bench.nodes[pair.quantize or ""], 0, maker.inputs[0])
+            context.edit.connect(context.nodes[pair.quantize or ""], 0, maker.inputs[0])
             yield _told(pair.quantize or "", f"Cast {maker.name!r} before it folded into its scale")
 
 
-def needs_new_opset(bench: RepairContext) -> bool:
+def needs_new_opset(context: RepairContext) -> bool:
     """Whether FP16 scales are there or will be, while the opset has none."""
-    return bench.edit.opset < HALF_SCALES and any(
-        _has_half_scale(bench, pair) or _cast_behind(bench, pair) or _cast_before(bench, pair)
-        for pair in bench.pairs
+    return context.edit.opset < HALF_SCALES and any(
+        _has_half_scale(context, pair) or _cast_behind(context, pair) or _cast_before(context, pair)
+        for pair in context.pairs
     )
 
 
-def _has_half_scale(bench: RepairContext, pair: QdqPair) -> bool:
+def _has_half_scale(context: RepairContext, pair: QdqPair) -> bool:
     names = [name for name in (pair.quantize, pair.dequantize) if name]
-    return any(bench.view.info(bench.nodes[name].input[1]).dtype is DType.FLOAT16 for name in names)
+    return any(context.view.info(context.nodes[name].input[1]).dtype is DType.FLOAT16 for name in names)
 
 
-def _cast_behind(bench: RepairContext, pair: QdqPair) -> Node | None:
-    reader = bench.consumer(pair) if pair.dequantize and pair.scale else None
+def _cast_behind(context: RepairContext, pair: QdqPair) -> Node | None:
+    reader = context.consumer(pair) if pair.dequantize and pair.scale else None
     wanted = reader is not None and reader.op == "Cast" and reader.attribute("to") == onnx.TensorProto.FLOAT16
     return reader if wanted else None
 
 
-def _cast_before(bench: RepairContext, pair: QdqPair) -> Node | None:
-    maker = bench.view.producer(pair.tensor) if pair.quantize and pair.scale else None
+def _cast_before(context: RepairContext, pair: QdqPair) -> Node | None:
+    maker = context.view.producer(pair.tensor) if pair.quantize and pair.scale else None
     wanted = (
-        maker is not None and maker.op == "Cast" and bench.view.info(maker.inputs[0]).dtype is DType.FLOAT16
+        maker is not None and maker.op == "Cast" and context.view.info(maker.inputs[0]).dtype is DType.FLOAT16
     )
     return maker if wanted else None
 
 
-def _rescale(bench: RepairContext, name: str, scale: NDArray[np.float32], *, half: bool) -> None:
-    node = bench.nodes[name]
-    node.input[1] = bench.edit.constant(node.input[1], scale.astype(np.float16) if half else scale)
+def _rescale(context: RepairContext, name: str, scale: NDArray[np.float32], *, half: bool) -> None:
+    node = context.nodes[name]
+    node.input[1] = context.edit.constant(node.input[1], scale.astype(np.float16) if half else scale)
 
 
 def _told(subject: str, what: str) -> Change:

@@ -21,32 +21,32 @@ _EXACT = frozenset({(0, 127), (-128, 127)})
 """Steps below and above zero that INT8 has, too; below 0 a Relu cuts off."""
 
 
-def repair(bench: RepairContext) -> Iterator[Change]:
+def repair(context: RepairContext) -> Iterator[Change]:
     """Let each DequantizeLinear behind a Clip of integers read the QuantizeLinear, with a scale that fits."""
     cut: dict[str, str] = {}
-    for pair in bench.pairs:
-        clip = bench.view.producer(pair.tensor) if pair.quantize is None else None
-        quantize = _quantize(bench, pair, clip)
+    for pair in context.pairs:
+        clip = context.view.producer(pair.tensor) if pair.quantize is None else None
+        quantize = _quantize(context, pair, clip)
         if clip is None or quantize is None:
             continue
-        limits = _limits(bench, pair, clip)
+        limits = _limits(context, pair, clip)
         step = pair.scale[0]
         low, high = (limit - pair.zero_point[0] for limit in limits)
         if low >= high:
             continue
         exact = (low, high) in _EXACT
         scale = step if exact else max(-low, high) * step / 127
-        node = bench.nodes[pair.dequantize or ""]
-        twin = bench.edit.node(
+        node = context.nodes[pair.dequantize or ""]
+        twin = context.edit.node(
             "QuantizeLinear",
             [quantize.inputs[0], *node.input[1:]],
-            [bench.edit.fresh(f"{quantize.inputs[0]}_quantized")],
+            [context.edit.fresh(f"{quantize.inputs[0]}_quantized")],
             name=f"{node.name}_QuantizeLinear",
         )
-        bench.edit.connect(node, 0, twin.output[0])
-        bench.restate_nodes((twin, node), quantize.inputs[0], np.asarray(scale))
+        context.edit.connect(node, 0, twin.output[0])
+        context.restate_nodes((twin, node), quantize.inputs[0], np.asarray(scale))
         if low == 0:
-            bench.edit.connect(twin, 0, cut_below(bench, quantize.inputs[0], cut))
+            context.edit.connect(twin, 0, cut_below(context, quantize.inputs[0], cut))
         yield Change(
             repair="clipped",
             subject=clip.name,
@@ -56,22 +56,22 @@ def repair(bench: RepairContext) -> Iterator[Change]:
         )
 
 
-def _quantize(bench: RepairContext, pair: QdqPair, clip: Node | None) -> Node | None:
+def _quantize(context: RepairContext, pair: QdqPair, clip: Node | None) -> Node | None:
     """The QuantizeLinear before a Clip that a DequantizeLinear reads."""
     known = pair.kind is SlotKind.ACTIVATION and len(pair.scale) == 1 and len(pair.zero_point) == 1
     if clip is None or clip.op != "Clip" or not known or not pair.scale[0] > 0:
         return None
-    maker = bench.view.producer(clip.inputs[0])
+    maker = context.view.producer(clip.inputs[0])
     bounds = [name for name in clip.inputs[1:] if name]
-    numbers = bench.view.by_name[pair.dequantize or ""].inputs[1:]
+    numbers = context.view.by_name[pair.dequantize or ""].inputs[1:]
     same = maker is not None and maker.op == "QuantizeLinear" and maker.inputs[1:] == numbers
-    return maker if same and all(bench.view.is_constant(name) for name in bounds) else None
+    return maker if same and all(context.view.is_constant(name) for name in bounds) else None
 
 
-def _limits(bench: RepairContext, pair: QdqPair, clip: Node) -> tuple[int, int]:
+def _limits(context: RepairContext, pair: QdqPair, clip: Node) -> tuple[int, int]:
     """Smallest and largest integer that the Clip lets through."""
-    kind = np.iinfo(bench.integers(pair))
-    given = [bench.edit.value(name) if name else None for name in (*clip.inputs[1:], "", "")]
+    kind = np.iinfo(context.integers(pair))
+    given = [context.edit.value(name) if name else None for name in (*clip.inputs[1:], "", "")]
     low, high = given[0], given[1]
     return (
         kind.min if low is None else int(low.reshape(())),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Repair = Callable[["RepairContext"], Iterator[Change]]
-"""Changes what lies on the bench and tells each change; telling none means that nothing was touched."""
+"""Changes the model of a context and tells each change; telling none means that nothing was touched."""
 
 _KINDS = frozenset({DType.INT8, DType.UINT8, DType.INT16, DType.INT32})
 _INTEGERS = frozenset(np.dtype(kind) for kind in (np.int8, np.uint8, np.int16, np.uint16, np.int32))

@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     import onnx
 
 
-def repair(bench: RepairContext) -> Iterator[Change]:
+def repair(context: RepairContext) -> Iterator[Change]:
     """Copy shared nodes, DequantizeLinear first, then QuantizeLinear."""
     for op in (DEQUANTIZE, QUANTIZE):
-        consumers = bench.edit.consumers()
-        for node in [node for node in bench.edit.nodes if is_pair_op(node) and node.op_type == op]:
+        consumers = context.edit.consumers()
+        for node in [node for node in context.edit.nodes if is_pair_op(node) and node.op_type == op]:
             readers = consumers.get(node.output[0], [])
-            kept = 0 if node.output[0] in bench.pinned else 1
+            kept = 0 if node.output[0] in context.pinned else 1
             spare = readers[kept:]
             for reader, index in spare:
-                bench.edit.connect(reader, index, _copy(bench, node, reader, index))
+                context.edit.connect(reader, index, _copy(context, node, reader, index))
             if spare:
                 yield Change(
                     repair="dedicated",
@@ -37,10 +37,10 @@ def repair(bench: RepairContext) -> Iterator[Change]:
                 )
 
 
-def _copy(bench: RepairContext, node: onnx.NodeProto, reader: onnx.NodeProto, index: int) -> str:
+def _copy(context: RepairContext, node: onnx.NodeProto, reader: onnx.NodeProto, index: int) -> str:
     """A node like `node` for one input of `reader`; returns its output."""
-    result = bench.edit.fresh(f"{node.output[0]}_{reader.name}_{index}")
-    twin = bench.edit.node(node.op_type, node.input, [result], name=f"{node.name}_{reader.name}_{index}")
+    result = context.edit.fresh(f"{node.output[0]}_{reader.name}_{index}")
+    twin = context.edit.node(node.op_type, node.input, [result], name=f"{node.name}_{reader.name}_{index}")
     twin.attribute.extend(node.attribute)
     return result
 

@@ -12,9 +12,9 @@ from qdqtool.core.repair import Change
 from qdqtool.graph.normalize.context import RepairContext, is_pair_op
 
 
-def repair(bench: RepairContext) -> Iterator[Change]:
+def repair(context: RepairContext) -> Iterator[Change]:
     """Move Q/DQ nodes to the default domain."""
-    for node in bench.edit.nodes:
+    for node in context.edit.nodes:
         if is_pair_op(node) and node.domain == "com.microsoft":
             node.domain = ""
             yield Change(

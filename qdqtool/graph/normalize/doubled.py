@@ -14,16 +14,16 @@ from qdqtool.core.repair import Change
 from qdqtool.graph.normalize.context import RepairContext
 
 
-def repair(bench: RepairContext) -> Iterator[Change]:
+def repair(context: RepairContext) -> Iterator[Change]:
     """Dissolve the needless one of two pairs that follow each other."""
-    following = _following(bench)
+    following = _following(context)
     before = {second.quantize or "": first for first, second in following.items()}
-    for first in bench.pairs:
+    for first in context.pairs:
         while (second := following.get(first.quantize or "")) is not None:
-            loser = _loser(bench, first, second)
+            loser = _loser(context, first, second)
             if loser is None:
                 break
-            bench.dissolve(loser)
+            context.dissolve(loser)
             yield Change(
                 repair="doubled",
                 subject=loser.quantize or "",
@@ -33,12 +33,12 @@ def repair(bench: RepairContext) -> Iterator[Change]:
             _unlink(following, before, loser)
 
 
-def _following(bench: RepairContext) -> dict[str, QdqPair]:
+def _following(context: RepairContext) -> dict[str, QdqPair]:
     """For each pair, by the name of its QuantizeLinear, the pair that reads nothing but its result."""
-    by_node = {pair.quantize: pair for pair in bench.pairs if pair.quantize and bench.is_known(pair)}
+    by_node = {pair.quantize: pair for pair in context.pairs if pair.quantize and context.is_known(pair)}
     found = {}
     for pair in by_node.values():
-        reader = bench.consumer(pair) if pair.dequantize and pair.kind is not SlotKind.WEIGHT else None
+        reader = context.consumer(pair) if pair.dequantize and pair.kind is not SlotKind.WEIGHT else None
         if reader is not None and reader.name in by_node:
             found[pair.quantize or ""] = by_node[reader.name]
     return found
@@ -58,13 +58,13 @@ def _unlink(following: dict[str, QdqPair], before: dict[str, str], gone: QdqPair
         before[behind.quantize or ""] = first
 
 
-def _loser(bench: RepairContext, first: QdqPair, second: QdqPair) -> QdqPair | None:
+def _loser(context: RepairContext, first: QdqPair, second: QdqPair) -> QdqPair | None:
     """The pair whose range covers the other's, within one step; the second only where it can be spared."""
-    (low_1, high_1), (low_2, high_2) = bench.span(first), bench.span(second)
+    (low_1, high_1), (low_2, high_2) = context.span(first), context.span(second)
     step = max(first.scale[0], second.scale[0])
     if low_1 <= low_2 + step and high_1 >= high_2 - step:
         return first
-    spare = second.dequantize is not None and bench.result(second) not in bench.pinned
+    spare = second.dequantize is not None and context.result(second) not in context.pinned
     covers = low_2 <= low_1 + step and high_2 >= high_1 - step
     return second if spare and covers else None
 

@@ -39,14 +39,14 @@ class _Pattern:
     result: str
 
 
-def repair(bench: RepairContext) -> Iterator[Change]:
+def repair(context: RepairContext) -> Iterator[Change]:
     """Write each dynamically quantized layer as Conv or MatMul with an INT8 weight."""
-    for node in bench.view.nodes:
-        yield from _round_trip(bench, node)
-        found = _pattern(bench, node)
+    for node in context.view.nodes:
+        yield from _round_trip(context, node)
+        found = _pattern(context, node)
         if found is None:
             continue
-        _rewrite(bench, found)
+        _rewrite(context, found)
         yield Change(
             repair="dynamic",
             subject=node.name,
@@ -55,16 +55,16 @@ def repair(bench: RepairContext) -> Iterator[Change]:
         )
 
 
-def _round_trip(bench: RepairContext, node: Node) -> Iterator[Change]:
+def _round_trip(context: RepairContext, node: Node) -> Iterator[Change]:
     """A DequantizeLinear straight behind a DynamicQuantizeLinear gives the float tensor back."""
-    dynamic = bench.view.producer(node.inputs[0]) if node.op == "DequantizeLinear" else None
+    dynamic = context.view.producer(node.inputs[0]) if node.op == "DequantizeLinear" else None
     if dynamic is None or dynamic.op != "DynamicQuantizeLinear":
         return
-    if node.outputs[0] in bench.pinned:
-        bench.edit.remove([bench.nodes[node.name]])
-        bench.edit.node("Identity", [dynamic.inputs[0]], [node.outputs[0]], name=f"{node.name}_Identity")
+    if node.outputs[0] in context.pinned:
+        context.edit.remove([context.nodes[node.name]])
+        context.edit.node("Identity", [dynamic.inputs[0]], [node.outputs[0]], name=f"{node.name}_Identity")
     else:
-        bench.redirect(node.outputs[0], dynamic.inputs[0])
+        context.redirect(node.outputs[0], dynamic.inputs[0])
     yield Change(
         repair="dynamic",
         subject=dynamic.name,
@@ -73,12 +73,14 @@ def _round_trip(bench: RepairContext, node: Node) -> Iterator[Change]:
     )
 
 
-def _pattern(bench: RepairContext, node: Node) -> _Pattern | None:
+def _pattern(context: RepairContext, node: Node) -> _Pattern | None:
     if node.domain == "com.microsoft" and node.op == "DynamicQuantizeMatMul":
         return _whole(node) if len(node.inputs) < 5 or not node.inputs[4] else None
     if node.domain == "com.microsoft" and node.op == "MatMulIntegerToFloat":
-        return _scaled(bench, node) if len(node.inputs) < 7 or not node.inputs[6] else None
-    return _parts(bench, node) if node.op in FLOAT_FORM and not node.domain and len(node.inputs) > 2 else None
+        return _scaled(context, node) if len(node.inputs) < 7 or not node.inputs[6] else None
+    return (
+        _parts(context, node) if node.op in FLOAT_FORM and not node.domain and len(node.inputs) > 2 else None
+    )
 
 
 def _whole(node: Node) -> _Pattern:
@@ -94,10 +96,10 @@ def _whole(node: Node) -> _Pattern:
     )
 
 
-def _scaled(bench: RepairContext, node: Node) -> _Pattern | None:
+def _scaled(context: RepairContext, node: Node) -> _Pattern | None:
     """DynamicQuantizeLinear -> com.microsoft.MatMulIntegerToFloat, which scales by itself."""
-    dynamic = bench.view.producer(node.inputs[0])
-    constant = all(bench.view.is_constant(node.inputs[index]) for index in (1, 3))
+    dynamic = context.view.producer(node.inputs[0])
+    constant = all(context.view.is_constant(node.inputs[index]) for index in (1, 3))
     if dynamic is None or dynamic.op != "DynamicQuantizeLinear" or not constant:
         return None
     if len(node.inputs) < 5 or (node.inputs[2], node.inputs[4]) != dynamic.outputs[1:]:
@@ -113,12 +115,12 @@ def _scaled(bench: RepairContext, node: Node) -> _Pattern | None:
     )
 
 
-def _parts(bench: RepairContext, node: Node) -> _Pattern | None:
+def _parts(context: RepairContext, node: Node) -> _Pattern | None:
     """DynamicQuantizeLinear -> ...Integer -> Cast -> Mul(Mul(scale of x, scale of w))."""
-    view = bench.view
+    view = context.view
     dynamic = view.producer(node.inputs[0])
-    cast = _only_reader(bench, node.outputs[0])
-    product = _only_reader(bench, cast.outputs[0]) if cast and cast.op == "Cast" else None
+    cast = _only_reader(context, node.outputs[0])
+    product = _only_reader(context, cast.outputs[0]) if cast and cast.op == "Cast" else None
     if dynamic is None or dynamic.op != "DynamicQuantizeLinear" or cast is None or product is None:
         return None
     if product.op != "Mul" or node.inputs[2] != dynamic.outputs[2] or not view.is_constant(node.inputs[1]):
@@ -140,16 +142,16 @@ def _parts(bench: RepairContext, node: Node) -> _Pattern | None:
     )
 
 
-def _only_reader(bench: RepairContext, tensor: str) -> Node | None:
-    uses = bench.view.uses(tensor)
-    return uses[0].node if len(uses) == 1 and tensor not in bench.pinned else None
+def _only_reader(context: RepairContext, tensor: str) -> Node | None:
+    uses = context.view.uses(tensor)
+    return uses[0].node if len(uses) == 1 and tensor not in context.pinned else None
 
 
-def _rewrite(bench: RepairContext, found: _Pattern) -> None:
-    edit, node = bench.edit, bench.nodes[found.core.name]
+def _rewrite(context: RepairContext, found: _Pattern) -> None:
+    edit, node = context.edit, context.nodes[found.core.name]
     op = FLOAT_FORM.get(found.core.op, "MatMul")
     scale = edit.value(found.scale)
-    rank = len(bench.view.constant_shape(found.weight) or ())
+    rank = len(context.view.constant_shape(found.weight) or ())
     axis: dict[str, int] = {}
     inputs = [found.weight, found.scale]
     if scale is not None:
@@ -164,7 +166,7 @@ def _rewrite(bench: RepairContext, found: _Pattern) -> None:
         inputs.append(edit.constant(found.zero_point, flat))
     weight = edit.fresh(f"{found.weight}_float")
     edit.node("DequantizeLinear", inputs, [weight], name=f"{node.name}_DequantizeLinear", **axis)
-    old = bench.nodes[found.end]
+    old = context.nodes[found.end]
     twin = edit.node(op, [found.source, weight], [found.result], name=f"{node.name}_{op}")
     twin.attribute.extend(node.attribute)
     edit.remove([old])

@@ -32,18 +32,18 @@ _INT4 = onnx.TensorProto.INT4
 _FACTORS = 2
 
 
-def repair(bench: RepairContext) -> Iterator[Change]:
+def repair(context: RepairContext) -> Iterator[Change]:
     """Store 4-bit constants as INT8 unless all they do is multiply floats."""
-    for node in list(bench.edit.nodes):
-        stored = bench.edit.constants.get(node.input[0]) if node.op_type == DEQUANTIZE else None
+    for node in list(context.edit.nodes):
+        stored = context.edit.constants.get(node.input[0]) if node.op_type == DEQUANTIZE else None
         if stored is None or stored.data_type not in _FOUR_BITS:
             continue
-        uses = tuple(_uses(bench.view, node.output[0]))
-        if uses and all(_multiplies_floats(bench.view, use) for use in uses):
-            yield from _signed(bench, node)
+        uses = tuple(_uses(context.view, node.output[0]))
+        if uses and all(_multiplies_floats(context.view, use) for use in uses):
+            yield from _signed(context, node)
             continue
         axis = weight_axis(uses[0].node, uses[0].index, len(stored.dims)) if len(uses) == 1 else None
-        error = _widened(bench, node, axis)
+        error = _widened(context, node, axis)
         if error is not None:
             yield Change(
                 repair="four_bits",
@@ -71,10 +71,10 @@ def _multiplies_floats(view: GraphView, use: Use) -> bool:
     )
 
 
-def _signed(bench: RepairContext, node: onnx.NodeProto) -> Iterator[Change]:
+def _signed(context: RepairContext, node: onnx.NodeProto) -> Iterator[Change]:
     """INT4 with zero point 0 for a node that has others."""
-    found = _given(bench, node)
-    kind = bench.edit.constants[node.input[0]].data_type
+    found = _given(context, node)
+    kind = context.edit.constants[node.input[0]].data_type
     if found is None or (kind == onnx.TensorProto.INT4 and not found[2].any()):
         return
     integers, scale, zero = found
@@ -85,9 +85,9 @@ def _signed(bench: RepairContext, node: onnx.NodeProto) -> Iterator[Change]:
     shrunk = np.rint(steps / wide)
     error = float(np.abs(shrunk * wide - steps).max(initial=0) / max(np.abs(steps).max(initial=0), 1))
     stem = node.input[0]
-    edit = bench.edit
+    edit = context.edit
     packed = edit.constant(f"{stem}_int4", shrunk.astype(onnx.helper.tensor_dtype_to_np_dtype(_INT4)))
-    _connect(bench, node, [packed, edit.constant(f"{stem}_scale", (scale * stretch).astype(scale.dtype))])
+    _connect(context, node, [packed, edit.constant(f"{stem}_scale", (scale * stretch).astype(scale.dtype))])
     del node.input[2:]
     yield Change(
         repair="four_bits",
@@ -98,9 +98,9 @@ def _signed(bench: RepairContext, node: onnx.NodeProto) -> Iterator[Change]:
     )
 
 
-def _widened(bench: RepairContext, node: onnx.NodeProto, axis: int | None) -> float | None:
+def _widened(context: RepairContext, node: onnx.NodeProto, axis: int | None) -> float | None:
     """Give the node INT8 inputs; returns the error, None where its scales are not constants that fit."""
-    found = _given(bench, node)
+    found = _given(context, node)
     if found is None:
         return None
     integers, scale, zero = found
@@ -116,27 +116,27 @@ def _widened(bench: RepairContext, node: onnx.NodeProto, axis: int | None) -> fl
         if axis is not None:
             node.attribute.append(onnx.helper.make_attribute("axis", axis))
     inputs = [
-        bench.edit.constant(f"{stem}_int8", steps.astype(np.int8)),
-        bench.edit.constant(f"{stem}_scale", scale.astype(kind)),
-        bench.edit.constant(f"{stem}_zero_point", np.zeros(scale.shape, np.int8)),
+        context.edit.constant(f"{stem}_int8", steps.astype(np.int8)),
+        context.edit.constant(f"{stem}_scale", scale.astype(kind)),
+        context.edit.constant(f"{stem}_zero_point", np.zeros(scale.shape, np.int8)),
     ]
-    _connect(bench, node, inputs)
+    _connect(context, node, inputs)
     return error
 
 
-def _connect(bench: RepairContext, node: onnx.NodeProto, inputs: list[str]) -> None:
+def _connect(context: RepairContext, node: onnx.NodeProto, inputs: list[str]) -> None:
     for place, name in enumerate(inputs):
         if place < len(node.input):
-            bench.edit.connect(node, place, name)
+            context.edit.connect(node, place, name)
         else:
             node.input.append(name)
 
 
 def _given(
-    bench: RepairContext, node: onnx.NodeProto
+    context: RepairContext, node: onnx.NodeProto
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]] | None:
     """Integers, scales and zero points of a DequantizeLinear; None where they are no constants that fit."""
-    values = [bench.edit.value(name) if name else None for name in node.input[:3]]
+    values = [context.edit.value(name) if name else None for name in node.input[:3]]
     integers, scale = values[0], values[1]
     zero = values[2] if len(values) > 2 else np.zeros((), np.int8)
     if integers is None or scale is None or zero is None:

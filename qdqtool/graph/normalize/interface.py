@@ -1,7 +1,7 @@
 """Integer inputs and outputs of the model keep their meaning without a zero point.
 
 A model that takes or returns asymmetric integers has a DequantizeLinear or QuantizeLinear of its own at the border.
-INT8 goes through a pair with zero point 0 and an addition; other types are computed with in float. Whoever feeds the
+INT8 goes through a pair with zero point 0 and an addition; other types are computed with in float. The caller who feeds the
 model sees no difference.
 """
 
@@ -24,19 +24,24 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def repair(bench: RepairContext) -> Iterator[Change]:
+def repair(context: RepairContext) -> Iterator[Change]:
     """Replace each lone DequantizeLinear or QuantizeLinear that is not symmetric INT8."""
-    for pair in bench.pairs:
+    for pair in context.pairs:
         lone = pair.quantize is None or pair.dequantize is None
-        if not lone or pair.kind is SlotKind.WEIGHT or bench.symmetric(pair) or not _is_single(bench, pair):
+        if (
+            not lone
+            or pair.kind is SlotKind.WEIGHT
+            or context.symmetric(pair)
+            or not _is_single(context, pair)
+        ):
             continue
-        before = f"{bench.integers(pair)} with zero point {pair.zero_point[0]}"
+        before = f"{context.integers(pair)} with zero point {pair.zero_point[0]}"
         if pair.quantize is None:
-            _enter(bench, pair)
+            _enter(context, pair)
         elif not pair.returned:
             continue
         else:
-            _leave(bench, pair)
+            _leave(context, pair)
         yield Change(
             repair="interface",
             subject=pair.tensor,
@@ -46,24 +51,24 @@ def repair(bench: RepairContext) -> Iterator[Change]:
         )
 
 
-def _is_single(bench: RepairContext, pair: QdqPair) -> bool:
+def _is_single(context: RepairContext, pair: QdqPair) -> bool:
     """Whether the pair has one positive scale and one zero point."""
-    return bench.is_known(pair) and len(pair.scale) == 1 and pair.scale[0] > 0
+    return context.is_known(pair) and len(pair.scale) == 1 and pair.scale[0] > 0
 
 
-def _enter(bench: RepairContext, pair: QdqPair) -> None:
+def _enter(context: RepairContext, pair: QdqPair) -> None:
     """(q - z) * s without a DequantizeLinear that has a zero point."""
-    edit = bench.edit
-    node = bench.nodes[pair.dequantize or ""]
-    kind = bench.scale_type(node)
+    edit = context.edit
+    node = context.nodes[pair.dequantize or ""]
+    kind = context.scale_type(node)
     scale, zero = pair.scale[0], pair.zero_point[0]
     result = node.output[0]
-    if bench.integers(pair) == np.int8:
+    if context.integers(pair) == np.int8:
         node.output[0] = edit.fresh(f"{pair.tensor}_unshifted")
-        bench.restate(pair, np.asarray(scale))
+        context.restate(pair, np.asarray(scale))
         shift = edit.constant(f"{pair.tensor}_shift", np.asarray(scale * zero, kind))
         edit.node("Sub", [node.output[0], shift], [result], name=f"{node.name}_Sub")
-        _follow_up(bench, pair, result)
+        _follow_up(context, pair, result)
         return
     names = [edit.fresh(f"{pair.tensor}_{part}") for part in ("float", "shifted")]
     edit.remove([node])
@@ -80,21 +85,21 @@ def _enter(bench: RepairContext, pair: QdqPair) -> None:
         [result],
         name=f"{node.name}_Mul",
     )
-    _follow_up(bench, pair, result)
+    _follow_up(context, pair, result)
 
 
-def _follow_up(bench: RepairContext, pair: QdqPair, tensor: str) -> None:
+def _follow_up(context: RepairContext, pair: QdqPair, tensor: str) -> None:
     """A pair with zero point 0 and the same range, where a compute node would read float now."""
-    small = bench.integers(pair).itemsize == 1
-    if tensor in bench.pinned or not small or not _feeds_compute(bench.view, tensor):
+    small = context.integers(pair).itemsize == 1
+    if tensor in context.pinned or not small or not _feeds_compute(context.view, tensor):
         return
-    edit = bench.edit
-    low, high = bench.span(pair)
-    kind = bench.scale_type(bench.nodes[pair.dequantize or ""])
+    edit = context.edit
+    low, high = context.span(pair)
+    kind = context.scale_type(context.nodes[pair.dequantize or ""])
     scale = edit.constant(f"{tensor}_scale", np.asarray(max(-low, high) / 127, kind))
     zero = edit.constant(f"{tensor}_zero_point", np.asarray(0, np.int8))
     integers, result = edit.fresh(f"{tensor}_quantized"), edit.fresh(f"{tensor}_again")
-    bench.redirect(tensor, result)
+    context.redirect(tensor, result)
     edit.node("QuantizeLinear", [tensor, scale, zero], [integers], name=f"{tensor}_QuantizeLinear")
     edit.node("DequantizeLinear", [integers, scale, zero], [result], name=f"{tensor}_DequantizeLinear")
 
@@ -111,20 +116,20 @@ def _feeds_compute(view: GraphView, tensor: str) -> bool:
     return False
 
 
-def _leave(bench: RepairContext, pair: QdqPair) -> None:
+def _leave(context: RepairContext, pair: QdqPair) -> None:
     """saturate(round(x / s) + z) without a QuantizeLinear that has a zero point."""
-    edit = bench.edit
-    node = bench.nodes[pair.quantize or ""]
-    kind = bench.scale_type(node)
+    edit = context.edit
+    node = context.nodes[pair.quantize or ""]
+    kind = context.scale_type(node)
     scale, zero = pair.scale[0], pair.zero_point[0]
-    if bench.integers(pair) == np.int8:
+    if context.integers(pair) == np.int8:
         shifted = edit.fresh(f"{pair.tensor}_shifted")
         shift = edit.constant(f"{pair.tensor}_shift", np.asarray(scale * zero, kind))
         edit.node("Add", [pair.tensor, shift], [shifted], name=f"{node.name}_Add")
         edit.connect(node, 0, shifted)
-        bench.restate(pair, np.asarray(scale))
+        context.restate(pair, np.asarray(scale))
         return
-    limits = np.iinfo(bench.integers(pair))
+    limits = np.iinfo(context.integers(pair))
     steps: list[tuple[str, list[NDArray[np.float32]]]] = [
         ("Div", [np.asarray(scale, kind)]),
         ("Round", []),
@@ -138,7 +143,7 @@ def _leave(bench: RepairContext, pair: QdqPair) -> None:
         names = [edit.constant(f"{pair.tensor}_{op}_operand", operand) for operand in operands]
         edit.node(op, [tensor, *names], [made], name=f"{node.name}_{op}")
         tensor = made
-    target = _onnx(bench.integers(pair))
+    target = _onnx(context.integers(pair))
     edit.node("Cast", [tensor], [node.output[0]], name=f"{node.name}_Cast", to=target)
 
 

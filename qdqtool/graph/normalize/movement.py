@@ -27,24 +27,24 @@ _PAD_VALUE = 2
 """Position of a Pad's constant."""
 
 
-def repair(bench: RepairContext) -> Iterator[Change]:
+def repair(context: RepairContext) -> Iterator[Change]:
     """Let readers of a DequantizeLinear behind moved integers read moved floats."""
-    floats = _Floats(bench)
-    for pair in bench.pairs:
-        if pair.dequantize is None or len(pair.scale) != 1 or not bench.is_known(pair):
+    floats = _Floats(context)
+    for pair in context.pairs:
+        if pair.dequantize is None or len(pair.scale) != 1 or not context.is_known(pair):
             continue
-        node = bench.nodes[pair.dequantize]
+        node = context.nodes[pair.dequantize]
         move = floats.mover(node.input[0])
         if move is None:
             continue
         made = floats.of((node.input[0], tuple(node.input[1:])))
         result = node.output[0]
-        if result in bench.pinned:
-            bench.edit.remove([node])
+        if result in context.pinned:
+            context.edit.remove([node])
             if not floats.rename(made, result):
-                bench.edit.node("Identity", [made], [result], name=f"{node.name}_Identity")
+                context.edit.node("Identity", [made], [result], name=f"{node.name}_Identity")
         else:
-            bench.redirect(result, made)
+            context.redirect(result, made)
         yield Change(
             repair="movement",
             subject=node.name,
@@ -57,9 +57,9 @@ def repair(bench: RepairContext) -> Iterator[Change]:
 class _Floats:
     """The float form of integer tensors, each made once; what the integers' operators leave unused is pruned later."""
 
-    def __init__(self, bench: RepairContext) -> None:
-        self._edit = bench.edit
-        self._makers = bench.edit.producers()
+    def __init__(self, context: RepairContext) -> None:
+        self._edit = context.edit
+        self._makers = context.edit.producers()
         self._made: dict[_Key, str] = {}
         self._twins: dict[str, onnx.NodeProto] = {}
 
@@ -91,14 +91,14 @@ class _Floats:
                 self._move(move, numbers)
         return self._made[key]
 
-    def rename(self, made: str, wish: str) -> bool:
-        """Call a float tensor `wish`, unless an output of the model has named it already."""
+    def rename(self, made: str, new_name: str) -> bool:
+        """Call a float tensor `new_name`, unless an output of the model has named it already."""
         twin = self._twins.pop(made, None)
         if twin is None:
             return False
-        twin.output[list(twin.output).index(made)] = wish
-        self._edit.redirect(made, wish)
-        self._made = {key: wish if name == made else name for key, name in self._made.items()}
+        twin.output[list(twin.output).index(made)] = new_name
+        self._edit.redirect(made, new_name)
+        self._made = {key: new_name if name == made else name for key, name in self._made.items()}
         return True
 
     def _dequantize(self, tensor: str, numbers: tuple[str, ...]) -> None:

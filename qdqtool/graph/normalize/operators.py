@@ -64,9 +64,9 @@ _FORMS: Mapping[tuple[str, str], _Form] = {
 }
 
 
-def repair(bench: RepairContext) -> Iterator[Change]:
+def repair(context: RepairContext) -> Iterator[Change]:
     """Write each known operator on integers as DQ, float operator, Q."""
-    for node in list(bench.edit.nodes):
+    for node in list(context.edit.nodes):
         domain = "" if node.domain == "ai.onnx" else node.domain
         if (domain, node.op_type) == (_MICROSOFT, "QLinearConcat"):
             form: _Form | None = _concat(node)
@@ -74,7 +74,7 @@ def repair(bench: RepairContext) -> Iterator[Change]:
             form = _FORMS.get((domain, node.op_type))
         if form is None or _last_channels(node) or not _is_complete(node, form):
             continue
-        _rewrite(bench, node, form)
+        _rewrite(context, node, form)
         yield Change(
             repair="operators",
             subject=node.name,
@@ -104,43 +104,45 @@ def _concat(node: onnx.NodeProto) -> _Form:
     return _Form(op="Concat", inputs=operands, output=(0, 1))
 
 
-def _rewrite(bench: RepairContext, node: onnx.NodeProto, form: _Form) -> None:
-    edit = bench.edit
+def _rewrite(context: RepairContext, node: onnx.NodeProto, form: _Form) -> None:
+    edit = context.edit
     operands = []
     for number, positions in enumerate(form.inputs):
         names = [_input(node, position) for position in positions]
         result = edit.fresh(f"{names[0]}_{node.name}_float")
-        axis = _axis(bench, names, (node, form.op, number))
+        axis = _axis(context, names, (node, form.op, number))
         given = [name for name in names if name]
         edit.node("DequantizeLinear", given, [result], name=f"{node.name}_{number}_DequantizeLinear", **axis)
         operands.append(result)
     if form.bias is not None and _input(node, form.bias):
-        operands.append(_bias(bench, node, form))
+        operands.append(_bias(context, node, form))
     made = edit.fresh(f"{node.output[0]}_float")
     twin = edit.node(form.op, operands, [made], name=f"{node.name}_{form.op}")
     twin.attribute.extend(attribute for attribute in node.attribute if attribute.name not in form.dropped)
     scale, zero = (_input(node, position) for position in form.output)
     if not zero:
-        signed = bench.view.info(node.input[form.inputs[0][0]]).dtype is DType.INT8
+        signed = context.view.info(node.input[form.inputs[0][0]]).dtype is DType.INT8
         zero = edit.constant(f"{node.output[0]}_zero_point", np.zeros((), np.int8 if signed else np.uint8))
     edit.node("QuantizeLinear", [made, scale, zero], [node.output[0]], name=f"{node.name}_QuantizeLinear")
     edit.remove([node])
 
 
-def _axis(bench: RepairContext, names: list[str], operand: tuple[onnx.NodeProto, str, int]) -> dict[str, int]:
+def _axis(
+    context: RepairContext, names: list[str], operand: tuple[onnx.NodeProto, str, int]
+) -> dict[str, int]:
     """The attribute of a scale with one value per channel."""
-    scale = bench.edit.constants.get(names[1])
+    scale = context.edit.constants.get(names[1])
     if scale is None or not scale.dims or scale.dims[0] == 1:
         return {}
     node, op, number = operand
-    twin = replace(bench.view.by_name[node.name], op=op)
-    rank = len(bench.view.info(names[0]).shape or ())
+    twin = replace(context.view.by_name[node.name], op=op)
+    rank = len(context.view.info(names[0]).shape or ())
     return {"axis": weight_axis(twin, number, rank) or 0}
 
 
-def _bias(bench: RepairContext, node: onnx.NodeProto, form: _Form) -> str:
+def _bias(context: RepairContext, node: onnx.NodeProto, form: _Form) -> str:
     """The INT32 bias as float: integer times both scales."""
-    edit = bench.edit
+    edit = context.edit
     name = node.input[form.bias or 0]
     scales = [edit.value(node.input[positions[1]]) for positions in form.inputs]
     value = edit.value(name)

@@ -50,20 +50,20 @@ def normalize(model: Model, only: Sequence[str] = ()) -> tuple[Model, tuple[Chan
     """
     ready = prepare(model, PrepareOptions(fold_batchnorm=False, conv_transpose=False))
     changes = list(_dangling(model, ready))
-    bench = RepairContext(ready)
-    for pair in bench.pairs:
-        check_counts(bench, pair)
+    context = RepairContext(ready)
+    for pair in context.pairs:
+        check_counts(context, pair)
     for name in only or ORDER:
-        if name == "casts" and casts.needs_new_opset(bench):
+        if name == "casts" and casts.needs_new_opset(context):
             ready, raised = _with_half_scales(ready)
-            bench = RepairContext(ready)
+            context = RepairContext(ready)
             changes.append(raised)
-        told = tuple(REPAIRS.load(name)(bench))
+        told = tuple(REPAIRS.load(name)(context))
         if told:
             changes += told
-            bench.edit.prune()
-            ready = bench.edit.finish(retyped=True)
-            bench = RepairContext(ready)
+            context.edit.prune()
+            ready = context.edit.finish(retyped=True)
+            context = RepairContext(ready)
     return ready, tuple(changes)
 
 

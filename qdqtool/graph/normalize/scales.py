@@ -17,28 +17,28 @@ from qdqtool.core.repair import Change
 from qdqtool.graph.normalize.context import RepairContext
 
 
-def repair(bench: RepairContext) -> Iterator[Change]:
-    """Mend the scale of every activation pair; take the pair out where there is no usable scale."""
-    for pair in bench.pairs:
+def repair(context: RepairContext) -> Iterator[Change]:
+    """Repair the scale of every activation pair; take the pair out where there is no usable scale."""
+    for pair in context.pairs:
         if pair.kind is SlotKind.WEIGHT or pair.quantize is None or pair.dequantize is None:
             continue
         trouble = _unusable(pair)
-        if trouble and bench.result(pair) not in bench.pinned:
-            bench.dissolve(pair)
+        if trouble and context.result(pair) not in context.pinned:
+            context.dissolve(pair)
             yield _told(pair, "taken out: the tensor stays float", trouble)
         elif not trouble and any(scale < 0 for scale in pair.scale):
-            bench.restate(pair, np.abs(np.asarray(pair.scale)).max())
+            context.restate(pair, np.abs(np.asarray(pair.scale)).max())
             yield _told(pair, "negative scale became positive", "the parser refuses negative scales")
         elif not trouble and len(pair.scale) > 1:
-            low, high = bench.span(pair)
+            low, high = context.span(pair)
             scale = max(-low, high) / 127
-            bench.restate(pair, np.asarray(scale))
+            context.restate(pair, np.asarray(scale))
             what = f"{len(pair.scale)} scales became one, the largest ({scale:.4g})"
             yield _told(
                 pair, what, "a scale per channel on an activation keeps its consumer silently in float"
             )
         elif not trouble and pair.scale_shape == (1,):
-            _as_scalar(bench, pair)
+            _as_scalar(context, pair)
             reason = "a scale of shape [1] on an activation keeps a Conv silently in float"
             yield _told(pair, "scale of shape [1] became a scalar", reason, error=0.0)
 
@@ -53,14 +53,14 @@ def _unusable(pair: QdqPair) -> str | None:
     return None
 
 
-def _as_scalar(bench: RepairContext, pair: QdqPair) -> None:
+def _as_scalar(context: RepairContext, pair: QdqPair) -> None:
     """Reshape scale and zero point of both nodes, keeping their values and types."""
     for name in (pair.quantize, pair.dequantize):
-        node = bench.nodes[name or ""]
+        node = context.nodes[name or ""]
         for index in range(1, len(node.input)):
-            value = bench.edit.value(node.input[index])
+            value = context.edit.value(node.input[index])
             if value is not None:
-                node.input[index] = bench.edit.constant(node.input[index], value.reshape(()))
+                node.input[index] = context.edit.constant(node.input[index], value.reshape(()))
 
 
 def _told(pair: QdqPair, what: str, reason: str, error: float | None = None) -> Change:

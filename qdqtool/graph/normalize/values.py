@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _AGAIN = "export the model again"
 
 
-def steps_and_scale(bench: RepairContext, pair: QdqPair) -> tuple[NDArray[Any], NDArray[Any]] | None:
+def steps_and_scale(context: RepairContext, pair: QdqPair) -> tuple[NDArray[Any], NDArray[Any]] | None:
     """Integers minus zero point, and the scale of each of them, both shaped like the constant.
 
     None where tensor, scale or zero point are not constant.
@@ -24,25 +24,25 @@ def steps_and_scale(bench: RepairContext, pair: QdqPair) -> tuple[NDArray[Any], 
     Raises:
         InputFileError: a scale is not a number.
     """
-    value = bench.edit.value(pair.tensor)
+    value = context.edit.value(pair.tensor)
     if value is None or pair.scale_shape is None or not pair.zero_point:
         return None
     scale = spread(np.asarray(pair.scale, np.float64), pair, value.shape)
     zero = spread(np.asarray(pair.zero_point, np.int64), pair, value.shape)
     if not np.isfinite(scale).all():
         raise InputFileError(
-            f"a scale of constant {pair.tensor!r} is not a number", fix=_AGAIN, where=str(bench.path)
+            f"a scale of constant {pair.tensor!r} is not a number", fix=_AGAIN, where=str(context.path)
         )
     if pair.quantize is None:
         return value.astype(np.int64) - zero, scale
-    limits = np.iinfo(bench.integers(pair))
+    limits = np.iinfo(context.integers(pair))
     steps = np.divide(value.astype(np.float64), scale, out=np.zeros(value.shape), where=scale != 0)
     return np.clip(np.rint(steps) + zero, limits.min, limits.max).astype(np.int64) - zero, scale
 
 
-def dequantized(bench: RepairContext, pair: QdqPair) -> NDArray[Any] | None:
+def dequantized(context: RepairContext, pair: QdqPair) -> NDArray[Any] | None:
     """What comes out of the pair of a constant, in float64; None where it is not constant."""
-    found = steps_and_scale(bench, pair)
+    found = steps_and_scale(context, pair)
     return None if found is None else found[0] * found[1]
 
 
@@ -55,7 +55,7 @@ def spread(values: NDArray[Any], pair: QdqPair, shape: tuple[int, ...]) -> NDArr
     )
 
 
-def check_counts(bench: RepairContext, pair: QdqPair) -> None:
+def check_counts(context: RepairContext, pair: QdqPair) -> None:
     """Prove that there is one scale and one zero point for each channel, or one for all.
 
     Raises:
@@ -67,7 +67,7 @@ def check_counts(bench: RepairContext, pair: QdqPair) -> None:
     what = None
     if pair.zero_point and len(pair.zero_point) != count:
         what = f"{count} scales and {len(pair.zero_point)} zero points"
-    shape = bench.view.info(pair.tensor).shape
+    shape = context.view.info(pair.tensor).shape
     if count > 1 and shape is not None:
         dim = shape[pair.axis] if pair.axis is not None and pair.axis < len(shape) else None
         if dim is None or (isinstance(dim, int) and dim != count):
@@ -75,5 +75,5 @@ def check_counts(bench: RepairContext, pair: QdqPair) -> None:
     if what is not None:
         node = pair.dequantize or pair.quantize
         raise InputFileError(
-            f"node {node!r} quantizes {pair.tensor!r} with {what}", fix=_AGAIN, where=str(bench.path)
+            f"node {node!r} quantizes {pair.tensor!r} with {what}", fix=_AGAIN, where=str(context.path)
         )

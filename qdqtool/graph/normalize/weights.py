@@ -50,21 +50,21 @@ class _Route:
     index: int
 
 
-def repair(bench: RepairContext) -> Iterator[Change]:
+def repair(context: RepairContext) -> Iterator[Change]:
     """Store INT8 weights where TensorRT would refuse a constant, or run its reader in float."""
-    for pair in bench.pairs:
+    for pair in context.pairs:
         if pair.kind is not SlotKind.WEIGHT or pair.dequantize is None:
             continue
-        route = _route(bench, pair)
-        troubles = _troubles(bench, pair, route)
-        found = steps_and_scale(bench, pair) if troubles else None
+        route = _route(context, pair)
+        troubles = _troubles(context, pair, route)
+        found = steps_and_scale(context, pair) if troubles else None
         if found is None or not found[0].size:
             continue
-        moved = [_moved(bench, route.moves, part) if route else part for part in found]
+        moved = [_moved(context, route.moves, part) if route else part for part in found]
         steps, scale = moved
         if steps is None or scale is None:
             continue
-        error = _replace(bench, pair, route, steps, scale)
+        error = _replace(context, pair, route, steps, scale)
         yield Change(
             repair="weights",
             subject=pair.tensor,
@@ -74,19 +74,19 @@ def repair(bench: RepairContext) -> Iterator[Change]:
         )
 
 
-def _route(bench: RepairContext, pair: QdqPair) -> _Route | None:
+def _route(context: RepairContext, pair: QdqPair) -> _Route | None:
     """Where the constant goes; None where it forks, is returned, or ends in nothing that computes."""
     moves: list[Node] = []
-    tensor = bench.result(pair)
-    while tensor not in bench.pinned:
-        uses = bench.view.uses(tensor)
+    tensor = context.result(pair)
+    while tensor not in context.pinned:
+        uses = context.view.uses(tensor)
         if len(uses) != 1:
             return None
         node, index = uses[0].node, uses[0].index
         if (
-            not quantization_commutes(bench.view, node)
+            not quantization_commutes(context.view, node)
             or index != 0
-            or not all(bench.view.is_constant(name) for name in node.inputs[1:] if name)
+            or not all(context.view.is_constant(name) for name in node.inputs[1:] if name)
         ):
             return _Route(moves=tuple(moves), reader=node, index=index)
         moves.append(node)
@@ -94,11 +94,11 @@ def _route(bench: RepairContext, pair: QdqPair) -> _Route | None:
     return None
 
 
-def _troubles(bench: RepairContext, pair: QdqPair, route: _Route | None) -> list[str]:
+def _troubles(context: RepairContext, pair: QdqPair, route: _Route | None) -> list[str]:
     """What TensorRT would dislike; empty where all is well."""
     told = []
-    shape = bench.view.constant_shape(pair.tensor) or ()
-    if not bench.symmetric(pair):
+    shape = context.view.constant_shape(pair.tensor) or ()
+    if not context.symmetric(pair):
         told.append("TensorRT takes INT8 weights with zero point 0 only")
     if any(not np.isfinite(scale) or scale <= 0 for scale in pair.scale):
         told.append("the parser refuses scales that are not positive")
@@ -118,12 +118,12 @@ def _troubles(bench: RepairContext, pair: QdqPair, route: _Route | None) -> list
     return told
 
 
-def _moved(bench: RepairContext, moves: tuple[Node, ...], value: NDArray[Any]) -> NDArray[Any] | None:
+def _moved(context: RepairContext, moves: tuple[Node, ...], value: NDArray[Any]) -> NDArray[Any] | None:
     """What the operators on the way make of `value`."""
     for move in moves:
         names = [name for name in move.inputs[1:] if name]
-        constants = {name: found for name in names if (found := bench.edit.value(name)) is not None}
-        made = compute(bench.nodes[move.name], {**constants, move.inputs[0]: value}, bench.edit.opset)
+        constants = {name: found for name in names if (found := context.edit.value(name)) is not None}
+        made = compute(context.nodes[move.name], {**constants, move.inputs[0]: value}, context.edit.opset)
         if made is None:
             return None
         value = made[move.outputs[0]]
@@ -131,14 +131,14 @@ def _moved(bench: RepairContext, moves: tuple[Node, ...], value: NDArray[Any]) -
 
 
 def _replace(
-    bench: RepairContext, pair: QdqPair, route: _Route | None, steps: NDArray[Any], scale: NDArray[Any]
+    context: RepairContext, pair: QdqPair, route: _Route | None, steps: NDArray[Any], scale: NDArray[Any]
 ) -> float:
     """Store the new constant and connect the reader to it; returns the error."""
-    edit = bench.edit
-    end = route.moves[-1].outputs[0] if route and route.moves else bench.result(pair)
-    kind = bench.scale_type(bench.nodes[pair.dequantize or ""])
+    edit = context.edit
+    end = route.moves[-1].outputs[0] if route and route.moves else context.result(pair)
+    kind = context.scale_type(context.nodes[pair.dequantize or ""])
     if not steps.ndim:
-        bench.redirect(end, edit.constant(f"{pair.tensor}_float", (steps * scale).astype(kind)))
+        context.redirect(end, edit.constant(f"{pair.tensor}_float", (steps * scale).astype(kind)))
         return 0.0
     axis = weight_axis(route.reader, route.index, steps.ndim) if route else None
     values, new_scale, error = _exact(steps, scale, axis, pair) or requantized(
@@ -152,7 +152,7 @@ def _replace(
     result = edit.fresh(f"{end}_int8")
     along = {"axis": axis} if new_scale.ndim else {}
     edit.node("DequantizeLinear", inputs, [result], name=f"{pair.dequantize}_int8", **along)
-    bench.redirect(end, result)
+    context.redirect(end, result)
     return error
 
 

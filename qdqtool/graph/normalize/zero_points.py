@@ -19,34 +19,34 @@ from qdqtool.graph.view import Node
 from qdqtool.trt.ops import AVERAGE_POOLS, NEVER_NEGATIVE, QDQ, carried_inputs
 
 
-def repair(bench: RepairContext) -> Iterator[Change]:
+def repair(context: RepairContext) -> Iterator[Change]:
     """Restate every activation pair that has a QuantizeLinear and is not symmetric INT8."""
     cut: dict[str, str] = {}
-    for pair in bench.pairs:
+    for pair in context.pairs:
         whole = pair.quantize is not None and pair.dequantize is not None
         if not whole or pair.kind is SlotKind.WEIGHT or pair.scale_shape != () or not pair.zero_point:
             continue
-        if bench.symmetric(pair):
-            yield from _written_out(bench, pair)
+        if context.symmetric(pair):
+            yield from _written_out(context, pair)
             continue
-        low, high = bench.span(pair)
+        low, high = context.span(pair)
         old = pair.scale[0]
         exact = np.isclose(low, -128 * old) and np.isclose(high, 127 * old)
         scale = old if exact else max(-low, high) / 127
-        kind = str(bench.integers(pair))
-        bench.restate(pair, np.asarray(scale))
-        source = cut_below(bench, pair.tensor, cut) if low == 0 else pair.tensor
+        kind = str(context.integers(pair))
+        context.restate(pair, np.asarray(scale))
+        source = cut_below(context, pair.tensor, cut) if low == 0 else pair.tensor
         relu = source != pair.tensor
         if relu:
-            bench.edit.connect(bench.nodes[pair.quantize or ""], 0, source)
+            context.edit.connect(context.nodes[pair.quantize or ""], 0, source)
         yield _told(pair, old, scale, relu=relu, kind=kind)
 
 
-def _written_out(bench: RepairContext, pair: QdqPair) -> Iterator[Change]:
+def _written_out(context: RepairContext, pair: QdqPair) -> Iterator[Change]:
     """Zero points that one node of a pair leaves out."""
-    if all(len(bench.nodes[name].input) > 2 for name in (pair.quantize, pair.dequantize) if name):
+    if all(len(context.nodes[name].input) > 2 for name in (pair.quantize, pair.dequantize) if name):
         return
-    bench.restate(pair, np.asarray(pair.scale[0]))
+    context.restate(pair, np.asarray(pair.scale[0]))
     yield Change(
         repair="zero_points",
         subject=pair.tensor,
@@ -72,25 +72,25 @@ def _told(pair: QdqPair, old: float, scale: float, *, relu: bool, kind: str) -> 
     )
 
 
-def cut_below(bench: RepairContext, tensor: str, cut: dict[str, str]) -> str:
+def cut_below(context: RepairContext, tensor: str, cut: dict[str, str]) -> str:
     """`tensor` behind a Relu, one for all its pairs, which `cut` remembers; `tensor` itself where it is never negative."""
-    if _never_negative(bench, tensor):
+    if _never_negative(context, tensor):
         return tensor
     if tensor not in cut:
-        cut[tensor] = bench.edit.fresh(f"{tensor}_relu")
-        bench.edit.node("Relu", [tensor], [cut[tensor]], name=f"{tensor}_Relu")
+        cut[tensor] = context.edit.fresh(f"{tensor}_relu")
+        context.edit.node("Relu", [tensor], [cut[tensor]], name=f"{tensor}_Relu")
     return cut[tensor]
 
 
-def _never_negative(bench: RepairContext, tensor: str) -> bool:
+def _never_negative(context: RepairContext, tensor: str) -> bool:
     """Whether everything that the values of `tensor` come from is never negative."""
     waiting, seen = [tensor], {tensor}
     while waiting:
-        node = bench.view.producer(waiting.pop())
+        node = context.view.producer(waiting.pop())
         if node is None:
             return False
-        carried = (0,) if node.op in QDQ | AVERAGE_POOLS else carried_inputs(bench.view, node)
-        if not carried and not _is_positive(bench, node):
+        carried = (0,) if node.op in QDQ | AVERAGE_POOLS else carried_inputs(context.view, node)
+        if not carried and not _is_positive(context, node):
             return False
         fresh = {node.inputs[index] for index in carried} - seen
         seen |= fresh
@@ -98,10 +98,10 @@ def _never_negative(bench: RepairContext, tensor: str) -> bool:
     return True
 
 
-def _is_positive(bench: RepairContext, node: Node) -> bool:
+def _is_positive(context: RepairContext, node: Node) -> bool:
     if node.op != "Clip":
         return node.op in NEVER_NEGATIVE
-    bound = bench.edit.value(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] else None
+    bound = context.edit.value(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] else None
     return bound is not None and float(bound) >= 0
 
 

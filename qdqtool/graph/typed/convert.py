@@ -16,7 +16,7 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.opset import raise_opset
 from qdqtool.graph.typed.forms import NARROW, WIDE, Forms
 from qdqtool.graph.typed.integers import rescale_integers
-from qdqtool.graph.typed.keep import Wish, kept, unused
+from qdqtool.graph.typed.keep import FloatRequest, kept, unused
 from qdqtool.graph.typed.narrow import NARROW as TYPES
 from qdqtool.graph.typed.narrow import Narrow, Types
 from qdqtool.graph.typed.rewrite import Rewrite
@@ -50,8 +50,8 @@ def convert(
     model = with_opset(_checked(model), options.types, quantized=_has_pairs(model))
     model = rescale_integers(model, narrow)
     tensors = reach.overflowing if reach is not None and options.overflow == "keep" else frozenset()
-    wish = Wish(nodes=options.keep_nodes, ops=options.keep_ops, tensors=tensors)
-    reasons = kept(model.view, wish, narrow)
+    request = FloatRequest(nodes=options.keep_nodes, ops=options.keep_ops, tensors=tensors)
+    reasons = kept(model.view, request, narrow)
     edit = Edit(model)
     forms = Forms(edit, model.view, narrow, reasons, keep_io=options.keep_io)
     told = _told(edit, forms, reasons, narrow)
@@ -69,7 +69,7 @@ def convert(
         reach=reach,
     )
     edit.notes += _sentences(found, narrow, protected=options.overflow == "keep")
-    edit.notes += [f"no node is called {pattern!r}" for pattern in unused(model.view, wish.nodes)]
+    edit.notes += [f"no node is called {pattern!r}" for pattern in unused(model.view, request.nodes)]
     result = edit.finish(retyped=True)
     return result, replace(found, notes=result.notes)
 

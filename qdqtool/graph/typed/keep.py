@@ -14,7 +14,7 @@ from qdqtool.trt.ops import MAGNITUDE_KEPT, MAGNITUDE_LOWERED
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wish:
+class FloatRequest:
     """What must stay FP32.
 
     Attributes:
@@ -28,17 +28,17 @@ class Wish:
     tensors: frozenset[str] = frozenset()
 
 
-def kept(view: GraphView, wish: Wish, narrow: Narrow) -> dict[str, str]:
+def kept(view: GraphView, request: FloatRequest, narrow: Narrow) -> dict[str, str]:
     """Node name -> why it stays FP32, in graph order. Q/DQ are never among them: they take their neighbours' types."""
     reasons: dict[str, str] = {}
     risen: set[str] = set()
-    large = set(wish.tensors)
+    large = set(request.tensors)
     for node in view.nodes:
         if node.op in PAIRS and node.inputs[0] in large:
             large.update(node.outputs)  # quantizing does not make it smaller
         if node.op in PAIRS or not _has_wide(view, node):
             continue
-        reason, rises = _reason(view, node, wish, narrow, large), node.op in wish.ops
+        reason, rises = _reason(view, node, request, narrow, large), node.op in request.ops
         if reason is None and _follows(view, node, risen):
             reason, rises = "computes on with large values of kept nodes", node.op not in MAGNITUDE_LOWERED
         if reason is not None:
@@ -55,8 +55,10 @@ def unused(view: GraphView, patterns: Iterable[str]) -> tuple[str, ...]:
     )
 
 
-def _reason(view: GraphView, node: Node, wish: Wish, narrow: Narrow, large: set[str]) -> str | None:
-    pattern = next((glob for glob in wish.nodes if fnmatchcase(node.name, glob)), None)
+def _reason(
+    view: GraphView, node: Node, request: FloatRequest, narrow: Narrow, large: set[str]
+) -> str | None:
+    pattern = next((glob for glob in request.nodes if fnmatchcase(node.name, glob)), None)
     if pattern is not None:
         return f"matches {pattern!r}"
     beyond = next((name for name in (*node.inputs, *node.outputs) if name in large), None)
@@ -65,7 +67,7 @@ def _reason(view: GraphView, node: Node, wish: Wish, narrow: Narrow, large: set[
     unknown = next((name for name in node.inputs if _is_unknown(view, name)), None)
     if unknown is not None:
         return f"the type of {unknown!r} is not known"
-    return f"{node.op} makes large values of small ones" if node.op in wish.ops else None
+    return f"{node.op} makes large values of small ones" if node.op in request.ops else None
 
 
 def _has_wide(view: GraphView, node: Node) -> bool:

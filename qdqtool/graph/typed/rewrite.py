@@ -201,7 +201,7 @@ class Rewrite:
             del self._edit.constants[name]
 
     def _drop(self, idle: list[onnx.NodeProto]) -> None:
-        """Take these Casts out; whoever read their results reads what they read."""
+        """Take these Casts out; readers of their results read what they read."""
         instead = {node.output[0]: node.input[0] for node in idle}
         for node in self._edit.nodes:
             for index in range(len(node.input)):

@@ -15,7 +15,7 @@ from qdqtool.errors import InputFileError
 from qdqtool.graph.bias import shiftable
 from qdqtool.graph.insert import insert
 from qdqtool.graph.model import Model
-from qdqtool.graph.toggles import Switchboard, switchboard
+from qdqtool.graph.toggles import SwitchableModel, switchable
 from tests import models
 from tests.graph.placing import opened, placement_for, table_for
 
@@ -28,21 +28,21 @@ BUILDERS = {
 
 def made(
     proto: onnx.ModelProto, folder: Path, options: InsertOptions | None = None
-) -> tuple[Model, Switchboard]:
+) -> tuple[Model, SwitchableModel]:
     model = opened(proto, folder)
     placement = placement_for(model)
     table = table_for(model, placement, models.feeds(proto))
     quantized = insert(model, placement, table, options or InsertOptions())
-    return quantized, switchboard(quantized)
+    return quantized, switchable(quantized)
 
 
-def ran(board: Switchboard, feeds: dict[str, np.ndarray], on: set[str]) -> dict[str, np.ndarray]:
+def ran(board: SwitchableModel, feeds: dict[str, np.ndarray], on: set[str]) -> dict[str, np.ndarray]:
     switches = {switch: np.array(node in on) for node, switch in board.switches.items()}
     return models.run(board.model.proto, {**feeds, **switches}, optimize=False)
 
 
 def test_a_float_model_has_no_switches(tmp_path: Path) -> None:
-    assert switchboard(opened(models.conv_chain(), tmp_path)).switches == {}
+    assert switchable(opened(models.conv_chain(), tmp_path)).switches == {}
 
 
 @pytest.mark.parametrize("build", BUILDERS.values(), ids=BUILDERS)
@@ -70,7 +70,7 @@ def test_a_corrected_bias_is_switched_with_its_node(tmp_path: Path) -> None:
     }
     shifts = tuple(NodeShift(node=name, shift=(0.5,) * count) for name, count in channels.items())
     quantized = insert(model, placement, replace(plain, shifts=shifts), InsertOptions())
-    board = switchboard(quantized, shifts)
+    board = switchable(quantized, shifts)
     feeds = models.feeds(proto)
     for outputs, on in (
         (models.run(model.proto, feeds, optimize=False), set()),
@@ -85,7 +85,7 @@ def test_corrections_of_another_model_are_refused(tmp_path: Path) -> None:
     node = next(node.name for node in quantized.view.nodes if node.op == "Conv")
     assert node in board.switches
     with pytest.raises(InputFileError, match="does not have 999"):
-        switchboard(quantized, [NodeShift(node=node, shift=(0.0,) * 999)])
+        switchable(quantized, [NodeShift(node=node, shift=(0.0,) * 999)])
 
 
 def test_every_node_that_reads_dequantized_values_has_one_switch(tmp_path: Path) -> None:
