@@ -97,3 +97,14 @@ def test_pages_say_what_is_run_and_what_is_shown() -> None:
     for page in PAGES:
         assert not blocks(page, "bash"), page
         assert not blocks(page, "console"), page
+
+
+def test_figures_of_the_page_about_formats_are_those_of_the_recipes() -> None:
+    text = (DOCS / "guides" / "formats.md").read_text("utf-8")
+    rows = re.findall(
+        r"^\| `([\w-]+)` \| [^|]+ \| ([\d.]+) \| ([\d.]+) \| (\S+ to \S+) \|", text, re.MULTILINE
+    )
+    assert len(rows) == 7
+    for recipe, reference, value, interval in rows:
+        head = (ROOT / "recipes" / f"{recipe}.yaml").read_text("utf-8")
+        assert re.search(rf"FP32 {reference}, [\w ]+ {value} \({re.escape(interval)}\)", head), recipe
