@@ -1,4 +1,4 @@
-"""The log room: any log of a TensorRT builder in, what it says out."""
+"""Log reader: any log of a TensorRT builder in, what it says out."""
 
 from __future__ import annotations
 

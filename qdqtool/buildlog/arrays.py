@@ -1,4 +1,4 @@
-"""The grammar as arrays: which sentences the first and last bytes of many messages choose, asked all at once.
+"""The grammar as arrays: which patterns the first and last bytes of many messages choose, asked all at once.
 
 Eight bytes of a message are one word; a shorter piece is a word under a mask.
 """
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qdqtool.buildlog.grammar import ENDING, KEY, SHORT_KEY, UNSURE, Grammar
-from qdqtool.buildlog.sentence import HEX16, Sentence
+from qdqtool.buildlog.pattern import HEX16, MessagePattern
 
 Ints = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
@@ -21,9 +21,9 @@ Codes = npt.NDArray[np.int16]
 Flags = npt.NDArray[np.bool_]
 
 _BARE = ("layer", "layer-record")
-"""Sentences whose lines have no prefix, being parts of a message of many lines."""
+"""Patterns whose lines have no prefix, being parts of a message of many lines."""
 TUNED = frozenset({"tactic", "tactic-named", "myelin-row"})
-"""Sentences that report one timed kernel each."""
+"""Patterns that report one timed kernel each."""
 
 
 class Arrays:
@@ -33,9 +33,9 @@ class Arrays:
         heads, short_heads, endings: find a bucket by the first bytes of a message, or its last.
         common: the ninth to sixteenth byte that all heads of a bucket share.
         bare: whether lines of a bucket have no prefix.
-        ranks: the light sentences that have a head.
-        tails: the last eight bytes of each light sentence without one, and the eight before them.
-        before_id: the eight bytes in front of the tactic id that ends a light sentence.
+        ranks: the light patterns that have a head.
+        tails: the last eight bytes of each light pattern without one, and the eight before them.
+        before_id: the eight bytes in front of the tactic id that ends a light pattern.
     """
 
     def __init__(self, grammar: Grammar) -> None:
@@ -50,11 +50,11 @@ class Arrays:
         )
         self.ranks = _ranks(grammar)
         self.tails = [
-            (word(sentence.tail[-KEY:]), word(sentence.tail[-2 * KEY : -KEY]))
-            for sentence in grammar.light
-            if sentence.tail and not sentence.head
+            (word(pattern.tail[-KEY:]), word(pattern.tail[-2 * KEY : -KEY]))
+            for pattern in grammar.light
+            if pattern.tail and not pattern.head
         ]
-        self.before_id = [word(sentence.before_id[-KEY:]) for sentence in grammar.light if sentence.before_id]
+        self.before_id = [word(pattern.before_id[-KEY:]) for pattern in grammar.light if pattern.before_id]
 
 
 @lru_cache(maxsize=2)
@@ -95,17 +95,17 @@ def _parts(heads: list[str], step: int) -> Parts:
     )
 
 
-def _common_head(bucket: list[Sentence]) -> str:
-    """What all sentences of a bucket begin with."""
+def _common_head(bucket: list[MessagePattern]) -> str:
+    """What all patterns of a bucket begin with."""
     common = bucket[0].head
-    while not all(sentence.head.startswith(common) for sentence in bucket):
+    while not all(pattern.head.startswith(common) for pattern in bucket):
         common = common[:-1]
     return common
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rank:
-    """One light sentence of each bucket that has so many, by bucket.
+    """One light pattern of each bucket that has so many, by bucket.
 
     Attributes:
         any: whether the bucket has one.
@@ -125,7 +125,7 @@ class Rank:
 
 
 def _ranks(grammar: Grammar) -> tuple[Rank, ...]:
-    """The first light sentence of every bucket, then the second, and so on."""
+    """The first light pattern of every bucket, then the second, and so on."""
     light = [[s for s in bucket if s.light != "no" and s.head] for bucket in grammar.buckets]
     return tuple(
         _rank([bucket[depth] if len(bucket) > depth else None for bucket in light])
@@ -133,16 +133,16 @@ def _ranks(grammar: Grammar) -> tuple[Rank, ...]:
     )
 
 
-def _rank(sentences: list[Sentence | None]) -> Rank:
-    heads = [sentence.head if sentence else "" for sentence in sentences]
+def _rank(patterns: list[MessagePattern | None]) -> Rank:
+    heads = [pattern.head if pattern else "" for pattern in patterns]
     return Rank(
-        any=np.array([sentence is not None for sentence in sentences]),
+        any=np.array([pattern is not None for pattern in patterns]),
         parts=(_parts(heads, 1), _parts(heads, 2)),
         head=np.array([len(head) for head in heads]),
-        after_id=_parts([sentence.after_id if sentence else "" for sentence in sentences], 0),
-        tuned=np.array([sentence is not None and sentence.name in TUNED for sentence in sentences]),
-        noted=np.array([sentence is not None and sentence.light == "noted" for sentence in sentences]),
-        rest=np.array([sentence is not None and sentence.light == "rest" for sentence in sentences]),
+        after_id=_parts([pattern.after_id if pattern else "" for pattern in patterns], 0),
+        tuned=np.array([pattern is not None and pattern.name in TUNED for pattern in patterns]),
+        noted=np.array([pattern is not None and pattern.light == "noted" for pattern in patterns]),
+        rest=np.array([pattern is not None and pattern.light == "rest" for pattern in patterns]),
     )
 
 

@@ -5,7 +5,7 @@ r"""Carriers: what other programs' loggers, containers and launchers put around 
     {"log": "[01/10/2024-21:52:52] [V] [TRT] Running: ...\n", "stream": "stderr", "time": "..."}
     [1,0]<stdout>:[01/10/2024-21:52:52] [V] [TRT] Running: ...
 
-They are learned from the log itself. Sentences of the builder are looked for inside the lines. What stands before them is taken apart into time
+They are learned from the log itself. Patterns of the builder are looked for inside the lines. What stands before them is taken apart into time
 stamps, severities, numbers, words and punctuation; lines of one form make a layer of the carrier, and what stays the
 same in all of them is part of its form. Layers stand inside each other (a container around a launcher around a
 logger). A decoded line has a prefix that the reader knows, with the innermost time stamp and severity.
@@ -47,7 +47,7 @@ _BORDERS = 16
 _ANYWHERE = frozenset(
     {"node-inputs", "node-outputs", "timed", "kernel-set", "library-version", "tactics-pruned"}
 )
-"""Sentences that begin with a name: whatever stands before them would be taken for a part of it."""
+"""Patterns that begin with a name: whatever stands before them would be taken for a part of it."""
 
 _TIMES = (
     r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?",
@@ -180,7 +180,7 @@ class Carrier:
             yield name, _block(own)
 
     def _strange(self, block: Block) -> bool:
-        """Whether some lines hide known builder sentences behind something that is not taken off yet."""
+        """Whether some lines hide known builder patterns behind something that is not taken off yet."""
         self._blocks += 1
         first = self._blocks == 1
         texts = [text for text in _texts(block.data if first else block.data[:_BEGINNING]) if text]
@@ -277,7 +277,7 @@ def _texts(data: bytes) -> list[str]:
 
 
 def _prefix_of(text: str) -> str | None:
-    """What stands before a builder's sentence: "" for a line that the reader understands, None where there is none."""
+    """What stands before a builder's pattern: "" for a line that the reader understands, None where there is none."""
     head = text[:_LONGEST]
     prefix, body = peel(head)
     body = body.rstrip()
@@ -314,7 +314,7 @@ def _unquoted(message: str, prefix: str) -> str:
 
 
 def _prefix_layer(lines: list[_Line]) -> tuple[Callable[[_Line], bool], str] | None:
-    """The forms in which sentences are wrapped; None where the lines need nothing taken off."""
+    """The forms in which patterns are wrapped; None where the lines need nothing taken off."""
     prefixes = [_prefix_of(line.text) for line in lines]
     carried = [prefix for prefix in prefixes if prefix]
     plain = sum(1 for prefix in prefixes if prefix == "")

@@ -77,10 +77,10 @@ class Precisions:
             if not bare:
                 return "unknown", "the log shows only one of its inputs"
             return "float", f"its input {bare[0]} does not come from a DequantizeLinear"
-        fates = [self._rows[maker.name].end for maker in feeding if maker.name in self._rows]
-        if all(fate is End.KERNEL for fate in fates) and layer is not None:
+        dispositions = [self._rows[maker.name].end for maker in feeding if maker.name in self._rows]
+        if all(disposition is End.KERNEL for disposition in dispositions) and layer is not None:
             return _by_tensors(layer)
-        words = ", ".join(sorted({fate.value for fate in fates}))
+        words = ", ".join(sorted({disposition.value for disposition in dispositions}))
         return "unknown", f"the log does not say that its DQ inputs were fused into it (they are {words})"
 
 

@@ -14,14 +14,14 @@ Each event adds a step to the rows it names, and most steps settle a row's end:
     Removing DQ, while a pass works on N             the pass took DQ into N
 
 What the events leave open, the finished engine may answer: a layer of that name, a layer whose name or metadata holds
-it, a Myelin region that was told to hold it.
+it, a Myelin region that is stated to hold it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 
-from qdqtool.buildlog.collectors.optimizer import Told
+from qdqtool.buildlog.collectors.optimizer import ResolvedEvent
 from qdqtool.buildlog.graph import Graph
 from qdqtool.buildlog.names import Names
 from qdqtool.buildlog.records import Layer, Region
@@ -70,7 +70,7 @@ class Row:
 
 
 class Ledger:
-    """Rows of one run: `read` what the optimizer told, then `settle` with the finished engine.
+    """Rows of one run: `read` what the optimizer printed, then `settle` with the finished engine.
 
     Attributes:
         rows: node -> row, the model's nodes first, in its order.
@@ -87,9 +87,9 @@ class Ledger:
             name: Row(name, "Q" if op == "QuantizeLinear" else "DQ") for name, op in graph.qdq
         }
 
-    def read(self, told: list[Told]) -> None:
+    def read(self, events: list[ResolvedEvent]) -> None:
         """Write the steps of the events into the rows."""
-        for event in told:
+        for event in events:
             write = _WRITERS.get(event[1])
             if write is not None and event[3]:
                 write(self, event)
@@ -101,7 +101,7 @@ class Ledger:
 
         Args:
             layers: the finished engine, as far as the log prints it.
-            regions: Myelin regions that were told which nodes they hold.
+            regions: Myelin regions whose nodes the log states.
         """
         waiting = [row for row in self.rows.values() if row.end in _OPEN]
         if not waiting:
@@ -127,7 +127,7 @@ class Ledger:
             accounted=sum(row.end is not End.UNKNOWN for row in model),
         )
 
-    def attempted(self, event: Told) -> None:
+    def attempted(self, event: ResolvedEvent) -> None:
         """`Running: X on Y`."""
         line, _, name, (node, *_), _, _ = event
         self._attempt = (name, node)
@@ -140,7 +140,7 @@ class Ledger:
             behind = self._graph.quantizer_behind(node)
             self._row(node, "DQ").take(line, "met the Q behind it", End.CANCELLED, behind)
 
-    def fused(self, event: Told) -> None:
+    def fused(self, event: ResolvedEvent) -> None:
         """`X: Fusing A with B`."""
         line, _, name, nodes, _, _ = event
         if len(nodes) < 2:
@@ -154,7 +154,7 @@ class Ledger:
                 if row is not None and row.end is End.FOLDED:
                     row.take(line, f"the weight became part of {second}", End.WEIGHT, second)
 
-    def quantized(self, event: Told) -> None:
+    def quantized(self, event: ResolvedEvent) -> None:
         """`X: fusing Q into N` and `X: fusing (DQ and DQ) into N`."""
         line, _, name, nodes, into, _ = event
         for place, node in enumerate(nodes):
@@ -162,7 +162,7 @@ class Ledger:
             end = self._side(row, place)
             row.take(line, f"{end.value} of {into} ({name})", end, into)
 
-    def swapped(self, event: Told) -> None:
+    def swapped(self, event: ResolvedEvent) -> None:
         """`Swapping M with Q`."""
         line, _, _, nodes, _, _ = event
         for node, other in zip(nodes, reversed(nodes), strict=True):
@@ -172,12 +172,12 @@ class Ledger:
                 if row.end in _OPEN:
                     row.end, row.into = End.MOVED, other
 
-    def duplicate(self, event: Told) -> None:
+    def duplicate(self, event: ResolvedEvent) -> None:
         """`Eliminating Q which duplicates (Q) P`."""
-        line, _, _, (node, *_), twin, _ = event
-        self._row(node, "Q").take(line, f"merged into its duplicate {twin}", End.MERGED, twin)
+        line, _, _, (node, *_), original, _ = event
+        self._row(node, "Q").take(line, f"merged into its duplicate {original}", End.MERGED, original)
 
-    def removed(self, event: Told) -> None:
+    def removed(self, event: ResolvedEvent) -> None:
         """`Removing X`: where no event said why, the pass at work took it."""
         line, _, _, (node, *_), _, _ = event
         row = self.rows.get(node)
@@ -189,7 +189,7 @@ class Ledger:
             end = End.FOLDED if name.startswith("Const") else self._side(row, 0)
             row.take(line, f"{end.value} of {into} ({name})", end, into)
 
-    def retyped(self, event: Told) -> None:
+    def retyped(self, event: ResolvedEvent) -> None:
         """`Swap the layer type of Q from QUANTIZE to kQDQ`."""
         line, _, _, (node, *_), _, detail = event
         if detail.endswith("kQDQ"):

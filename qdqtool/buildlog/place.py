@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from qdqtool.buildlog.arrays import Ints
-from qdqtool.buildlog.skim import Skimmed
+from qdqtool.buildlog.prefilter import FilteredBlock
 
 _STAMP = re.compile(r"\[(\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d)\]")
 _UNSEEN = (-1, "")
@@ -20,11 +20,11 @@ Tuned = tuple[str, int, int]
 
 
 class Place:
-    """A block being read, and the line that is being heard.
+    """A block being read, and the line that is being handled.
 
     Attributes:
         text: the block, one character per byte.
-        index: which of the block's wanted lines is being heard.
+        index: which of the block's wanted lines is being handled.
         number: which of all its lines that is.
     """
 
@@ -34,31 +34,31 @@ class Place:
         self.number = 0
         self._numbers: Sequence[int] = ()
         self._seen, self._seen_before = _UNSEEN, _UNSEEN
-        self._skimmed: Skimmed | None = None
+        self._filtered: FilteredBlock | None = None
         self._run_at = 0
         self._announced = ("", 0)
         self._at_note = 0
         self._settled = 0
         self._tuned: dict[tuple[str, int], int] = {}
 
-    def enter(self, text: str, skimmed: Skimmed, numbers: Sequence[int]) -> None:
+    def enter(self, text: str, filtered: FilteredBlock, numbers: Sequence[int]) -> None:
         """Go on to the next block."""
-        self.text, self._skimmed, self._numbers = text, skimmed, numbers
+        self.text, self._filtered, self._numbers = text, filtered, numbers
         self._run_at = self.index = self.number = self._at_note = 0
         self._seen, self._seen_before = _UNSEEN, _UNSEEN
 
     def leave(self) -> None:
         """Stand behind the last line of the block."""
-        if self._skimmed is not None:
-            self.index, self.number = len(self._skimmed.start), self._skimmed.lines
+        if self._filtered is not None:
+            self.index, self.number = len(self._filtered.start), self._filtered.lines
             self._settle()
 
     @property
     def at(self) -> int:
-        """Where the line begins that is being heard."""
-        if self._skimmed is None:
+        """Where the line begins that is being handled."""
+        if self._filtered is None:
             return 0
-        starts = self._skimmed.start
+        starts = self._filtered.start
         return starts[self.index] if self.index < len(starts) else len(self.text)
 
     def begin_run(self) -> None:
@@ -82,7 +82,7 @@ class Place:
 
     def last_stamp(self) -> str:
         """The time stamp of the last line before this one, in this block and run, or ""."""
-        before = self._before(self._skimmed.stamped) if self._skimmed is not None else None
+        before = self._before(self._filtered.stamped) if self._filtered is not None else None
         at, stamp = self._seen if self._seen[0] < self.at else self._seen_before
         if before is None or before < at:
             return stamp if self._run_at <= at else ""
@@ -91,9 +91,9 @@ class Place:
 
     def prefixed_line(self) -> str | None:
         """The beginning of the first line with a prefix in this block and run, if it comes before this line."""
-        if self._skimmed is None:
+        if self._filtered is None:
             return None
-        quiet = self._skimmed.quiet
+        quiet = self._filtered.quiet
         if not len(quiet):
             return None
         first = int(np.searchsorted(quiet, self._run_at))
@@ -126,16 +126,16 @@ class Place:
 
     def _settle(self) -> None:
         """Give the kernels that were skipped up to this line to whom they were announced for."""
-        skimmed = self._skimmed
-        if skimmed is None:
+        filtered = self._filtered
+        if filtered is None:
             return
-        inside = self.index < len(skimmed.start)
-        notes = skimmed.announced[self.index] if inside else len(skimmed.noted)
+        inside = self.index < len(filtered.start)
+        notes = filtered.announced[self.index] if inside else len(filtered.noted)
         for note in range(self._at_note, notes):
-            self._give(skimmed.noted_counted[note])
-            self._announced = (self._noted(skimmed, note), self._numbers[skimmed.noted_number[note]])
+            self._give(filtered.noted_counted[note])
+            self._announced = (self._noted(filtered, note), self._numbers[filtered.noted_number[note]])
         self._at_note = notes
-        self._give(skimmed.candidates[self.index] if inside else skimmed.counted)
+        self._give(filtered.candidates[self.index] if inside else filtered.counted)
 
     def _give(self, counted: int) -> None:
         if counted > self._settled:
@@ -143,8 +143,8 @@ class Place:
             self._tuned[self._announced] = before + counted - self._settled
             self._settled = counted
 
-    def _noted(self, skimmed: Skimmed, note: int) -> str:
-        begin = skimmed.noted[note]
+    def _noted(self, filtered: FilteredBlock, note: int) -> str:
+        begin = filtered.noted[note]
         end = self.text.find("\n", begin, begin + _LINE)
         return self.text[begin : end if end >= 0 else begin + _LINE].rstrip()
 

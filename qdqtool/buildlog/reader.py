@@ -1,6 +1,6 @@
 """Reading: blocks of lines in, runs out, in constant memory.
 
-Every line takes the same way: its prefix is peeled, and its message is tried against the open section, all sentences,
+Every line takes the same way: its prefix is peeled, and its message is tried against the open section, all patterns,
 source positions and joined messages, in that order. What depends on the words of a message alone is kept for when
 they come again: logs repeat themselves.
 """
@@ -17,12 +17,12 @@ from itertools import count, islice, pairwise
 from qdqtool.buildlog.arrays import TUNED
 from qdqtool.buildlog.blocks import Block, blocks_of
 from qdqtool.buildlog.carriers import Carrier
-from qdqtool.buildlog.grammar import Grammar, Hear, grammar
+from qdqtool.buildlog.grammar import Grammar, Handler, grammar
+from qdqtool.buildlog.pattern import Fields, Section
 from qdqtool.buildlog.place import Place
+from qdqtool.buildlog.prefilter import NOTED, BlockPrefilter, Prefilter
 from qdqtool.buildlog.prefix import NO_PREFIX, SHORT, Prefix, peel, without_position
 from qdqtool.buildlog.run import Run, Verdict
-from qdqtool.buildlog.sentence import Fields, Section
-from qdqtool.buildlog.skim import NOTED, Prefilter, Skimmer
 from qdqtool.io.text import TextSource
 
 _JOINT = re.compile(
@@ -37,7 +37,7 @@ _JOINTS = 8
 """Lost line ends looked for in one line."""
 _LOUD = frozenset("WEFX")
 _PREFIXED = frozenset({"attempt", "layers-original", "node-begins", "timing", "onnx-ir"})
-"""Sentences that every front end prints behind a prefix: without one, the log was pasted without its prefixes."""
+"""Patterns that every front end prints behind a prefix: without one, the log was pasted without its prefixes."""
 _SHAPED = 600
 """Characters of a line in which a foreign shape is looked for."""
 _QUIET = Prefix(form=SHORT)
@@ -66,8 +66,8 @@ class _Message:
     """What the words of a message say, wherever they stand.
 
     Attributes:
-        name, fields: its sentence; "" where none fits.
-        plain: whether the sentence fits without taking a source position off.
+        name, fields: its pattern; "" where none fits.
+        plain: whether the pattern fits without taking a source position off.
         joint: whether it may be several messages that lost their line ends.
         foreign: whether it looks like a line of another program.
     """
@@ -86,7 +86,7 @@ class Reader:
         source: its blocks.
         watch: called after each block.
         first_line: number of its first line.
-        whole: whether each message is heard; otherwise light ones are counted without taking them apart.
+        whole: whether each message is handled; otherwise light ones are counted without taking them apart.
         prefilter: makes what finds the lines of a block that want reading.
     """
 
@@ -103,7 +103,7 @@ class Reader:
         self._watch = watch
         self._first = first_line
         self._whole = whole
-        self._prefilter = prefilter or (lambda: Skimmer(grammar(), skip=not whole))
+        self._prefilter = prefilter or (lambda: BlockPrefilter(grammar(), skip=not whole))
         self._carrier = Carrier()
         self._processes: dict[str, _Process] = {}
         self._numbers = count(1)
@@ -118,8 +118,8 @@ class Reader:
             if self._watch:
                 self._watch(self._progress())
         last = [process.run for process in self._processes.values() if process.run.lines]
-        told = [run for run in last if run.heard] or last[:1]
-        yield from self._carried(told or [self._process("", self._first).run])
+        readable = [run for run in last if run.recognised] or last[:1]
+        yield from self._carried(readable or [self._process("", self._first).run])
 
     def _process(self, name: str, first_line: int) -> _Process:
         """The reading of one of the processes that speak in this log; most logs have one."""
@@ -156,7 +156,7 @@ class _Process:
         first_line: number of its first line.
         prefilter: finds the lines of a block that want reading.
         numbers: numbers of runs, over all processes.
-        whole: whether each message is heard.
+        whole: whether each message is handled.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class _Process:
         self._name = name
         self._whole = whole
         self._grammar: Grammar = grammar()
-        self._skim = prefilter
+        self._prefilter = prefilter
         self._run_numbers = numbers
         self._known: dict[str, _Message] = {}
         self._rows: dict[tuple[str, str], tuple[str, Fields] | None] = {}
@@ -175,7 +175,7 @@ class _Process:
         self._numbers: Sequence[int] = ()
         self._verdicts: list[tuple[int, Verdict]] = []
         self._section: Section | None = None
-        self._ears: dict[str, Hear] = {}
+        self._handlers: dict[str, Handler] = {}
         self._run = self._new_run(first_line)
 
     @property
@@ -197,24 +197,24 @@ class _Process:
         return self._run
 
     def _bind(self) -> None:
-        """Connect sentences with the collectors of the current run; a run that is full takes fewer of them."""
-        ears = self._run.ears()
-        self._ears = {**ears, **{name: self._start(name, ears.get(name)) for name in _STARTS}}
+        """Connect patterns with the collectors of the current run; a run that is full takes fewer of them."""
+        handlers = self._run.handlers()
+        self._handlers = {**handlers, **{name: self._start(name, handlers.get(name)) for name in _STARTS}}
 
-    def _start(self, name: str, inner: Hear | None) -> Hear:
-        """The handler of a sentence that may begin a new run; `inner` is that of the current run."""
+    def _start(self, name: str, inner: Handler | None) -> Handler:
+        """The handler of a pattern that may begin a new run; `inner` is that of the current run."""
 
-        def hear(line: int, *fields: object) -> None:
+        def handle(line: int, *fields: object) -> None:
             if self._begins(name):
                 self._end_run(line)
-                self._ears[name](line, *fields)
+                self._handlers[name](line, *fields)
             elif inner is not None:
                 inner(line, *fields)
 
-        return hear
+        return handle
 
     def _begins(self, name: str) -> bool:
-        """Whether this sentence begins another run.
+        """Whether this pattern begins another run.
 
         A banner does after anything, a model after another model, a graph after a finished engine; but trtexec,
         whose runs have banners, may print several graphs in one run (calibration, backend strategies).
@@ -259,27 +259,27 @@ class _Process:
 
     def read(self, block: Block) -> None:
         """Read its next lines."""
-        skimmed = self._skim(block.data)
+        filtered = self._prefilter(block.data)
         place, known, numbers = self._place, self._known, block.numbers
-        place.enter(block.data.decode("latin-1"), skimmed, numbers)
+        place.enter(block.data.decode("latin-1"), filtered, numbers)
         self._numbers = numbers
         run = self._run
         run.lines += _lines_of(numbers)
         self.line = numbers[-1]
-        self._verdicts = [(number, Verdict.BLANK) for number in skimmed.blank_number.tolist()]
+        self._verdicts = [(number, Verdict.BLANK) for number in filtered.blank_number.tolist()]
         ascii_only = block.data.isascii()
         text, skipped = place.text, 0
-        for index, number in enumerate(skimmed.number):
+        for index, number in enumerate(filtered.number):
             place.index, place.number = index, number
-            if skimmed.skipped[index] != skipped:
+            if filtered.skipped[index] != skipped:
                 # A light line stood between: had it been read, it had closed the section.
-                skipped, self._section = skimmed.skipped[index], None
-            if skimmed.known[index]:
-                body = text[skimmed.body[index] : skimmed.end[index]].lstrip()
-                verdict = self._hear_message(numbers[number], body if ascii_only else _utf8(body), _QUIET)
+                skipped, self._section = filtered.skipped[index], None
+            if filtered.known[index]:
+                body = text[filtered.body[index] : filtered.end[index]].lstrip()
+                verdict = self._handle_message(numbers[number], body if ascii_only else _utf8(body), _QUIET)
             else:
-                body = text[skimmed.start[index] : skimmed.end[index]]
-                verdict = self._hear_line(numbers[number], body if ascii_only else _utf8(body))
+                body = text[filtered.start[index] : filtered.end[index]]
+                verdict = self._handle_line(numbers[number], body if ascii_only else _utf8(body))
             if verdict is not Verdict.READ:
                 self._verdicts.append((number, verdict))
         place.leave()
@@ -293,7 +293,7 @@ class _Process:
             place.tuned()
         else:
             self._run.tuning.close()
-        if self._run.weigh(len(skimmed.number), skimmed.bytes, skimmed.longest):
+        if self._run.weigh(len(filtered.number), filtered.bytes, filtered.longest):
             self._bind()
 
     def _tally(self) -> None:
@@ -315,7 +315,7 @@ class _Process:
 
     # Single lines
 
-    def _hear_line(self, line: int, text: str, *, joined: bool = True) -> Verdict:
+    def _handle_line(self, line: int, text: str, *, joined: bool = True) -> Verdict:
         prefix, body = peel(text.rstrip())
         if prefix is not NO_PREFIX:
             if not self._is_prefixed():
@@ -323,23 +323,23 @@ class _Process:
             self._run.identity.saw_prefix(prefix)
             if prefix.stamp:
                 self._place.saw_stamp(prefix.stamp)
-        return self._hear_message(line, body, prefix, joined=joined)
+        return self._handle_message(line, body, prefix, joined=joined)
 
-    def _hear_message(self, line: int, body: str, prefix: Prefix, *, joined: bool = True) -> Verdict:
-        """Hear a message of any kind; `joined` is whether it may be several that lost their line ends."""
+    def _handle_message(self, line: int, body: str, prefix: Prefix, *, joined: bool = True) -> Verdict:
+        """Handle a message of any kind; `joined` is whether it may be several that lost their line ends."""
         if not body:
             return Verdict.BLANK
         message = self._known.get(body) or self._look_at(body)
         has_prefix = prefix.form >= 0
-        # Where line ends are lost, a sentence may swallow the next; behind a prefix, one that fits is trusted.
+        # Where line ends are lost, a pattern may swallow the next; behind a prefix, one that fits is trusted.
         swallows = joined and message.joint and (not has_prefix or "=== " in body)
         found = None if swallows else self._recognise(message, body, has_prefix=has_prefix)
         if found is None:
             pieces = _pieces(body) if joined and message.joint else []
             if len(pieces) > 1:
-                first = self._hear_message(line, pieces[0].rstrip(), prefix, joined=False)
+                first = self._handle_message(line, pieces[0].rstrip(), prefix, joined=False)
                 return _together(
-                    [first, *(self._hear_line(line, piece, joined=False) for piece in pieces[1:])]
+                    [first, *(self._handle_line(line, piece, joined=False) for piece in pieces[1:])]
                 )
             return self._unknown(line, body, prefix, message)
         name, fields, inside = found
@@ -351,9 +351,9 @@ class _Process:
             self._place.timed()
         elif name == NOTED:
             self._place.announce(body, line)
-        hear = self._ears.get(name)
-        if hear is not None:
-            hear(line, *fields)
+        handle = self._handlers.get(name)
+        if handle is not None:
+            handle(line, *fields)
         # Only now: the line may have begun another run.
         if self._run.whole:
             self._run.statements.take(line, name, fields)
@@ -362,7 +362,7 @@ class _Process:
         return Verdict.READ
 
     def _look_at(self, body: str) -> _Message:
-        """What the words of a message say; remembered while there is room."""
+        """What the words of a message say; remembered while the memory lasts."""
         found, plain = self._grammar.read(body), True
         if found is None:
             rest = without_position(body)
@@ -381,7 +381,7 @@ class _Process:
     def _recognise(
         self, message: _Message, body: str, *, has_prefix: bool
     ) -> tuple[str, Fields, bool] | None:
-        """The sentence a message is, its fields, and whether it is a row of the open section."""
+        """The pattern a message is, its fields, and whether it is a row of the open section."""
         section = self._section
         if section is not None:
             if section.bare and has_prefix:
@@ -405,7 +405,7 @@ class _Process:
         return found
 
     def _unknown(self, line: int, body: str, prefix: Prefix, message: _Message) -> Verdict:
-        """A message that no sentence fits: perhaps it is not the builder's."""
+        """A message that no pattern fits: perhaps it is not the builder's."""
         self._section = None
         if prefix.severity in _LOUD:
             self._run.troubles.note(line, prefix.severity, body, "")
@@ -439,10 +439,10 @@ def _together(verdicts: list[Verdict]) -> Verdict:
 
 
 def _row(section: Section, body: str) -> tuple[str, Fields] | None:
-    for sentence in section.rows:
-        fields = sentence.read(body)
+    for pattern in section.rows:
+        fields = pattern.read(body)
         if fields is not None:
-            return sentence.name, fields
+            return pattern.name, fields
     return None
 
 

@@ -1,4 +1,4 @@
-"""A run while its log is read: its books, and the value they become."""
+"""A run while its log is read: its collectors, and the value they become."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from qdqtool.buildlog.collectors.constraints import ConstraintsCollector
-from qdqtool.buildlog.collectors.identity import IdentityBook
-from qdqtool.buildlog.collectors.layers import LayersBook
-from qdqtool.buildlog.collectors.measured import MeasuredBook
-from qdqtool.buildlog.collectors.memory import MemoryBook
-from qdqtool.buildlog.collectors.network import NetworkBook
-from qdqtool.buildlog.collectors.optimizer import OptimizerBook, Told, count_passes, events_of
-from qdqtool.buildlog.collectors.options import OptionsBook
-from qdqtool.buildlog.collectors.phases import PhasesBook
+from qdqtool.buildlog.collectors.identity import IdentityCollector
+from qdqtool.buildlog.collectors.layers import LayersCollector
+from qdqtool.buildlog.collectors.measured import MeasuredCollector
+from qdqtool.buildlog.collectors.memory import MemoryCollector
+from qdqtool.buildlog.collectors.network import NetworkCollector
+from qdqtool.buildlog.collectors.optimizer import OptimizerCollector, ResolvedEvent, count_passes, events_of
+from qdqtool.buildlog.collectors.options import OptionsCollector
+from qdqtool.buildlog.collectors.phases import PhasesCollector
 from qdqtool.buildlog.collectors.statements import StatementsCollector
 from qdqtool.buildlog.collectors.tactics import TacticsCollector
-from qdqtool.buildlog.collectors.troubles import TroublesBook
-from qdqtool.buildlog.collectors.tuning import TuningBook, announced
+from qdqtool.buildlog.collectors.troubles import TroublesCollector
+from qdqtool.buildlog.collectors.tuning import TuningCollector, announced
 from qdqtool.buildlog.compute import Precisions
-from qdqtool.buildlog.grammar import Hear, grammar
+from qdqtool.buildlog.grammar import Handler, grammar
 from qdqtool.buildlog.graph import Graph
 from qdqtool.buildlog.ledger import Ledger
 from qdqtool.buildlog.names import Names
@@ -46,8 +46,8 @@ SHOWN = 20
 """Entries of long lists that a digest keeps."""
 
 
-class _Book(Protocol):
-    def ears(self) -> dict[str, Hear]: ...
+class _Collector(Protocol):
+    def handlers(self) -> dict[str, Handler]: ...
 
 
 class Verdict(Enum):
@@ -66,12 +66,12 @@ class Run:
         number: 1 for the first run of the log.
         first_line: where it begins.
         place: where the reading is.
-        whole: whether it is told each message, so that its tables are complete.
+        whole: whether it gets each message, so that its tables are complete.
     """
 
     def __init__(self, number: int, first_line: int, place: Place, *, whole: bool = False) -> None:
         self.number = number
-        self.whole = self.told_whole = whole
+        self.whole = self.began_whole = whole
         self.first_line = first_line
         self.carrier = ""
         self.process = ""
@@ -86,17 +86,17 @@ class Run:
         self._kept = 0
         self._records = 0
         self._wordings: dict[str, Unread] = {}
-        self.identity = IdentityBook()
-        self.options = OptionsBook()
-        self.network = NetworkBook()
-        self.optimizer = OptimizerBook()
-        self.memory = MemoryBook()
-        self.layers = LayersBook()
-        self.measured = MeasuredBook()
-        self.troubles = TroublesBook()
+        self.identity = IdentityCollector()
+        self.options = OptionsCollector()
+        self.network = NetworkCollector()
+        self.optimizer = OptimizerCollector()
+        self.memory = MemoryCollector()
+        self.layers = LayersCollector()
+        self.measured = MeasuredCollector()
+        self.troubles = TroublesCollector()
         self.constraints = ConstraintsCollector()
-        self.phases = PhasesBook(place.stamp)
-        self.tuning = TuningBook(place, self.phases.begins)
+        self.phases = PhasesCollector(place.stamp)
+        self.tuning = TuningCollector(place, self.phases.begins)
         self.tactics = TacticsCollector(place, announced)
         self.statements = StatementsCollector(grammar().columns)
         self._small = (
@@ -109,19 +109,19 @@ class Run:
         )
         self._large = (self.network, self.optimizer, self.tuning, self.memory, self.layers)
 
-    def ears(self) -> dict[str, Hear]:
-        """Who hears which sentence; a run that is full hears only what takes no room."""
-        books: tuple[_Book, ...] = self._small if self.full else (*self._small, *self._large)
+    def handlers(self) -> dict[str, Handler]:
+        """Who handles which pattern; a run that is full handles only what takes no memory."""
+        collectors: tuple[_Collector, ...] = self._small if self.full else (*self._small, *self._large)
         if self.whole and not self.full:
-            books = (*books, self.tactics)
-        ears: dict[str, Hear] = {}
-        for book in books:
-            for name, hear in book.ears().items():
-                ears[name] = _both(ears[name], hear) if name in ears else hear
-        return ears
+            collectors = (*collectors, self.tactics)
+        handlers: dict[str, Handler] = {}
+        for collector in collectors:
+            for name, handle in collector.handlers().items():
+                handlers[name] = _both(handlers[name], handle) if name in handlers else handle
+        return handlers
 
     @property
-    def heard(self) -> int:
+    def recognised(self) -> int:
         """Lines that are the builder's and were read."""
         return self.lines - self.blank - self.foreign - self.unread
 
@@ -141,11 +141,11 @@ class Run:
         was_whole = self.whole
         if was_whole and RECORD * (len(self.tactics) + len(self.statements)) > KEEP:
             self.whole = False
-        if self.full or (self.told_whole and not self.whole):
+        if self.full or (self.began_whole and not self.whole):
             self.clipped += lines
         if self._kept > KEEP:
             return was_whole != self.whole
-        records = sum(len(book) for book in self._large)
+        records = sum(len(collector) for collector in self._large)
         new, self._records = records - self._records, records
         self._kept += new * RECORD + min(text, new * longest)
         return self._kept > KEEP or was_whole != self.whole
@@ -160,7 +160,7 @@ class Run:
             self.unread += 1
 
     def miss(self, line: int, body: str) -> None:
-        """Keep the wording of a message that no sentence fits."""
+        """Keep the wording of a message that no pattern fits."""
         key = _CHANGING.sub("#", body[:_EXAMPLE])
         known = self._wordings.get(key)
         if known is not None:
@@ -173,7 +173,7 @@ class Run:
         verdicts = self._verdicts()
         tuning = self.tuning.finish(self.layers.tactics())
         performance = self.measured.performance(self.options.batch)
-        # With Q/DQ the compute nodes of the model tell it, and name the reason.
+        # With Q/DQ the compute nodes of the model say it, and name the reason.
         judging = () if self._ledger.rows else self._layers
         computing = [one for one in (judged(layer.value) for layer in judging) if one.role is Role.COMPUTE]
         return RunDigest(
@@ -213,7 +213,7 @@ class Run:
         )
 
     def value(self) -> LogRun:
-        """Everything the run told."""
+        """Everything the log says of the run."""
         rows = tuple(row.value() for row in self._ledger.rows.values())
         return LogRun(
             **self._header(),
@@ -222,7 +222,7 @@ class Run:
             passes=self._passes,
             funnel=tuple(self.optimizer.funnel),
             phases=self.phases.finish(self.last_stamp),
-            events=events_of(self._told),
+            events=events_of(self._events),
             ledger=rows,
             ledger_summary=self._ledger.summary(),
             compute=self._verdicts(),
@@ -253,7 +253,7 @@ class Run:
             "lines": self.lines,
             "carrier": self.carrier,
             "process": self.process,
-            "unread_share": round(self.unread / max(1, self.heard + self.unread), 4),
+            "unread_share": round(self.unread / max(1, self.recognised + self.unread), 4),
             "blank": self.blank,
             "foreign": self.foreign,
             "unread": self.unread,
@@ -269,8 +269,8 @@ class Run:
         return Names(self.network.names())
 
     @cached_property
-    def _told(self) -> list[Told]:
-        return self.optimizer.told(self._names)
+    def _events(self) -> list[ResolvedEvent]:
+        return self.optimizer.resolved(self._names)
 
     @cached_property
     def _layers(self) -> tuple[Layer, ...]:
@@ -283,22 +283,22 @@ class Run:
     @cached_property
     def _ledger(self) -> Ledger:
         ledger = Ledger(self._graph, self._names)
-        ledger.read(self._told)
+        ledger.read(self._events)
         ledger.settle(self._layers, self.layers.regions)
         return ledger
 
     @cached_property
     def _passes(self) -> dict[str, PassCount]:
-        return count_passes(self._told, frozenset(self._ledger.effective))
+        return count_passes(self._events, frozenset(self._ledger.effective))
 
     def _verdicts(self) -> tuple[ComputeNode, ...]:
         rows = self._ledger.rows
         return Precisions(self._graph, rows.values(), self._layers, self._names).all() if rows else ()
 
 
-def _both(first: Hear, second: Hear) -> Hear:
-    def hear(line: int, *fields: object) -> None:
+def _both(first: Handler, second: Handler) -> Handler:
+    def handle(line: int, *fields: object) -> None:
         first(line, *fields)
         second(line, *fields)
 
-    return hear
+    return handle

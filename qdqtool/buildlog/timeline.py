@@ -54,7 +54,7 @@ def _tuning(run: LogRun) -> list[dict[str, Any]]:
     for row in sorted(run.tuning.layers, key=lambda row: row.line):
         if row.seconds is None:
             continue
-        told = {
+        details = {
             "line": row.line,
             "candidates": row.candidates,
             "fastest_ms": row.fastest_ms,
@@ -62,14 +62,14 @@ def _tuning(run: LogRun) -> list[dict[str, Any]]:
             "chosen": row.chosen,
         }
         slices.append(
-            _slice(run.number, _TUNING, row.layer, (at, row.seconds), told, "stated durations, in order")
+            _slice(run.number, _TUNING, row.layer, (at, row.seconds), details, "stated durations, in order")
         )
         at += row.seconds
     return slices
 
 
 def _slice(
-    process: int, thread: int, name: str, when: tuple[float, float], told: dict[str, Any], category: str
+    process: int, thread: int, name: str, when: tuple[float, float], details: dict[str, Any], category: str
 ) -> dict[str, Any]:
     begin, seconds = when
     return {
@@ -80,7 +80,7 @@ def _slice(
         "tid": thread,
         "ts": round(begin * 1e6),
         "dur": round(seconds * 1e6),
-        "args": told,
+        "args": details,
     }
 
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import pytest
 
-import qdqtool.buildlog as room
+from qdqtool import buildlog
 from qdqtool.core.buildlog import BuildLog, LogRun
 from tests.shared import shared
 
@@ -32,7 +32,7 @@ RESNET_YOLO_JSON = "corpus/layer_info/NVIDIA__TensorRT__tools__experimental__trt
 
 @lru_cache(maxsize=8)
 def _read(path: str) -> BuildLog:
-    return room.read(path)
+    return buildlog.read(path)
 
 
 def shared_log(relative: str) -> BuildLog:
@@ -48,7 +48,7 @@ def shared_run(relative: str) -> LogRun:
 
 def read_text(text: str) -> BuildLog:
     """A log written in the test."""
-    return room.read(io.BytesIO(text.encode()))
+    return buildlog.read(io.BytesIO(text.encode()))
 
 
 def run_of(text: str) -> LogRun:

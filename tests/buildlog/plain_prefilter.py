@@ -6,20 +6,20 @@ from itertools import accumulate
 
 import numpy as np
 
-from qdqtool.buildlog.skim import Skimmed
+from qdqtool.buildlog.prefilter import FilteredBlock
 
 
 class PlainPrefilter:
-    """Looks over blocks as `Skimmer` does, and leaves everything to the reader."""
+    """Looks over blocks as `BlockPrefilter` does, and leaves everything to the reader."""
 
-    def __call__(self, block: bytes) -> Skimmed:
+    def __call__(self, block: bytes) -> FilteredBlock:
         """A block, which ends with a newline."""
         lines = block.split(b"\n")[:-1]
         starts = list(accumulate((len(line) + 1 for line in lines), initial=0))[:-1]
         ends = [start + len(line) for start, line in zip(starts, lines, strict=True)]
         count = len(lines)
         nothing = np.zeros(0, np.int64)
-        return Skimmed(
+        return FilteredBlock(
             lines=count,
             blank=nothing,
             blank_number=nothing,

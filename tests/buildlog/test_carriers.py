@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-import qdqtool.buildlog as room
+from qdqtool import buildlog
 from qdqtool.core.buildlog import RunDigest
 from tests.buildlog import carried, small
 from tests.buildlog.test_one_reader import log_files
@@ -33,8 +33,8 @@ _AMBIGUOUS = (
 
 def _said(text: str, *, stated: bool) -> list[dict[str, Any]]:
     """The digests without what carriers may change; with `stated`, without phases measured by time stamps."""
-    source = room.TextSource(io.BytesIO(text.encode("utf-8", "surrogateescape")))
-    return [_fields(digest, stated=stated) for digest in room.digests(source)]
+    source = buildlog.TextSource(io.BytesIO(text.encode("utf-8", "surrogateescape")))
+    return [_fields(digest, stated=stated) for digest in buildlog.digests(source)]
 
 
 def _fields(digest: RunDigest, *, stated: bool) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def said_alike(text: str, name: str, file: str) -> bool:
 
 
 def _run(text: str) -> RunDigest:
-    (run,) = room.digests(room.TextSource(io.BytesIO(text.encode())))
+    (run,) = buildlog.digests(buildlog.TextSource(io.BytesIO(text.encode())))
     return run
 
 
@@ -86,11 +86,11 @@ def test_a_real_log_says_the_same_in_every_carrier(file):
 
 
 def _runs(text: str) -> list[RunDigest]:
-    return list(room.digests(room.TextSource(io.BytesIO(text.encode("utf-8", "surrogateescape")))))
+    return list(buildlog.digests(buildlog.TextSource(io.BytesIO(text.encode("utf-8", "surrogateescape")))))
 
 
 def _text_of(path: Path) -> str:
-    data = b"".join(room.TextSource(path).blocks())
+    data = b"".join(buildlog.TextSource(path).blocks())
     return data.decode("utf-8", "surrogateescape")
 
 
@@ -114,7 +114,10 @@ def test_processes_that_speak_at_once_are_read_apart():
         for pair in zip(first, second, strict=True)
         for line in (f"[rank0]: {pair[0]}", f"[rank1]: {pair[1]}")
     ]
-    runs = {run.process: run for run in room.digests(room.TextSource(io.BytesIO("\n".join(lines).encode())))}
+    runs = {
+        run.process: run
+        for run in buildlog.digests(buildlog.TextSource(io.BytesIO("\n".join(lines).encode())))
+    }
     assert {name: (run.version, run.status, run.unread) for name, run in runs.items()} == {
         "rank0": ((8, 6, 0), "passed", 0),
         "rank1": ((10, 14, 1), "passed", 0),

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-import qdqtool.buildlog as room
+from qdqtool import buildlog
 from qdqtool.cli.app import run
 from qdqtool.core.kinds import LOG
 from tests.buildlog import carried, small
@@ -83,7 +83,7 @@ def test_the_fields_that_scripts_rely_on_are_there(log, capsys):
 def test_json_of_the_command_is_the_artefact_byte_for_byte(log, capsys, tmp_path):
     run(["parse", str(log), "--json"])
     printed = capsys.readouterr().out
-    assert printed == LOG.dump(room.read(log))
+    assert printed == LOG.dump(buildlog.read(log))
     run(["parse", str(log), "--json", "--events", str(tmp_path / "events.jsonl")])
     assert capsys.readouterr().out == printed
 
@@ -93,7 +93,7 @@ def test_json_with_notes_and_two_runs_is_the_artefact_too(tmp_path, capsys):
     path.write_bytes((small.trtexec(8201) + small.trtexec(8600)).encode("utf-16"))
     run(["parse", str(path), "--json"])
     printed = capsys.readouterr().out
-    assert printed == LOG.dump(room.read(path))
+    assert printed == LOG.dump(buildlog.read(path))
     assert LOG.read(_written(tmp_path, printed)).notes == ("utf-16-le",)
 
 
@@ -342,9 +342,9 @@ def _zstd(data: bytes) -> bytes:
 @pytest.mark.parametrize("pack", [lzma.compress, gzip.compress, bz2.compress, _zipped, _zstd])
 def test_packed_logs_say_the_same(pack):
     data = small.trtexec().encode()
-    plain, packed = room.read(io.BytesIO(data)), room.read(io.BytesIO(pack(data)))
+    plain, packed = buildlog.read(io.BytesIO(data)), buildlog.read(io.BytesIO(pack(data)))
     assert packed.runs == plain.runs
-    damaged = room.read(io.BytesIO(pack(data)[:-40]))
+    damaged = buildlog.read(io.BytesIO(pack(data)[:-40]))
     assert (
         any("damaged" in note for note in damaged.notes)
         or damaged.runs != plain.runs

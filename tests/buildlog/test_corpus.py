@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import pytest
 
-import qdqtool.buildlog as room
+from qdqtool import buildlog
 from qdqtool.core.buildlog import RunDigest
 from tests.shared import SHARED, shared
 
@@ -27,7 +27,10 @@ def _digests() -> dict[str, tuple[RunDigest, ...]]:
         for kind in ("verbose_log", "trtexec_log")
         for path in sorted((SHARED / "corpus" / kind).iterdir())
     ]
-    return {f"{path.parent.name}/{path.name}": tuple(room.digests(room.TextSource(path))) for path in files}
+    return {
+        f"{path.parent.name}/{path.name}": tuple(buildlog.digests(buildlog.TextSource(path)))
+        for path in files
+    }
 
 
 def _versions() -> dict[str, str]:
@@ -93,7 +96,7 @@ def test_lines_of_other_programs_are_few_where_the_builder_speaks_alone():
 
 @pytest.mark.parametrize("name", ["resnet18.ort.SM86", "vit_s4.mo_fp16.SM86", "yolov8n.ortc.SM86"])
 def test_logs_of_the_rtx_builder_account_for_every_q_and_dq(name):
-    (run,) = room.read(shared(f"corpus/rtx/{name}.log.xz")).runs
+    (run,) = buildlog.read(shared(f"corpus/rtx/{name}.log.xz")).runs
     assert (run.front_end, run.status) == ("rtx", "built")
     assert run.unread == 0
     assert run.ledger_summary is not None

@@ -222,6 +222,10 @@ def test_the_mobilenet_profile_adds_up_as_its_author_measured():
     assert (top[2].layer.split()[0], top[2].percent) == ("Conv_13", 3.314)
 
 
+def test_the_mobilenet_excerpt_is_of_trtexec():
+    assert logs.shared_run(logs.MOBILENET_FPN).front_end == "trtexec"
+
+
 def test_the_mobilenet_excerpt_names_its_layers_by_kind():
     run = logs.shared_run(logs.MOBILENET_FPN)
     kinds: dict[str, int] = {}

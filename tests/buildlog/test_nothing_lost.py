@@ -1,4 +1,4 @@
-"""Recognised is kept: every field of every sentence is in the run, and in a table."""
+"""Recognised is kept: every field of every pattern is in the run, and in a table."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-import qdqtool.buildlog as room
+from qdqtool import buildlog
 from qdqtool.buildlog.grammar import PATTERNS, grammar
 from qdqtool.buildlog.messages import messages
+from qdqtool.buildlog.pattern import MessagePattern, RegexPattern, tactic_id
 from qdqtool.buildlog.prefix import peel
-from qdqtool.buildlog.sentence import Sentence, Shape, tactic_id
 from qdqtool.buildlog.tables import TABLES, table_of
 from qdqtool.core.buildlog import LogRun
 from tests.buildlog import small
@@ -23,13 +23,13 @@ from tests.shared import shared
 _RUN = TypeAdapter(LogRun)
 _PREFIX = f"{small.STAMP} [V] [TRT] "
 _CASES = [
-    pytest.param(sentence, example, id=f"{sentence.name}: {example[:50]}")
-    for sentence in (
-        *(one for name in PATTERNS.names() for one in PATTERNS.load(name).sentences),
+    pytest.param(pattern, example, id=f"{pattern.name}: {example[:50]}")
+    for pattern in (
+        *(one for name in PATTERNS.names() for one in PATTERNS.load(name).patterns),
         *messages(),
     )
-    for example in sentence.examples
-    if sentence.fields
+    for example in pattern.examples
+    if pattern.fields
 ]
 _NEEDS = {
     "fastest": "--------------- Timing Runner: Conv_1 (CaskConvolution)\n",
@@ -46,7 +46,7 @@ _LABELS = frozenset(
 
 
 def _value(text: str) -> dict[str, Any]:
-    log = room.read(io.BytesIO(small.library(text, _PREFIX).encode()))
+    log = buildlog.read(io.BytesIO(small.library(text, _PREFIX).encode()))
     return {"runs": [_RUN.dump_python(run, mode="json") for run in log.runs]}
 
 
@@ -63,16 +63,16 @@ def _pieces(text: str) -> list[str]:
     return [piece for piece in re.split(r"[^\w./+-]+", text) if piece]
 
 
-@pytest.mark.parametrize(("sentence", "example"), _CASES)
-def test_every_field_of_a_sentence_is_in_the_run(sentence: Sentence | Shape, example: str):
+@pytest.mark.parametrize(("pattern", "example"), _CASES)
+def test_every_field_of_a_message_is_in_the_run(pattern: MessagePattern | RegexPattern, example: str):
     found = grammar().read(example.strip())
     assert found is not None
-    needed = _NEEDS.get(sentence.name, "")
+    needed = _NEEDS.get(pattern.name, "")
     if "{}" in needed:
         node, _, op = str(found[1][0]).rpartition(" [")
         needed = needed.format(node, op)
     figures = _figures(_value(needed + example))
-    for field, value in zip(sentence.fields, found[1], strict=True):
+    for field, value in zip(pattern.fields, found[1], strict=True):
         if value is not None:
             lost = [
                 piece for piece in _pieces(str(value)) if piece not in figures and str(value) not in figures
@@ -109,7 +109,7 @@ def _same(figure: str, number: float) -> bool:
 
 
 def test_every_table_is_made_and_every_statement_is_in_one():
-    log = room.read(io.BytesIO(small.trtexec().encode()))
+    log = buildlog.read(io.BytesIO(small.trtexec().encode()))
     tables = {name: table_of(log, name) for name in TABLES}
     (run,) = log.runs
     lines = {
@@ -124,7 +124,7 @@ def test_every_table_is_made_and_every_statement_is_in_one():
 
 
 def test_tactics_have_one_row_per_candidate():
-    log = room.read(io.BytesIO(small.library(small.TUNING).encode()))
+    log = buildlog.read(io.BytesIO(small.library(small.TUNING).encode()))
     table = table_of(log, "tactics")
     assert table.columns == (
         *("run", "line", "layer", "runner", "formats", "tactic", "kernel", "ms", "workspace", "verdict"),
@@ -155,7 +155,7 @@ Fastest Tactic: 0x5b8bf1b8028629d9 Time: 0.5
 CudnnConvolution has no valid tactics for this config, skipping
 UNSUPPORTED_STATE: Skipping tactic 0 due to insufficient memory on requested size of 2688 detected for tactic 0x1.
 """
-    (run,) = room.read(io.BytesIO(small.library(text).encode())).runs
+    (run,) = buildlog.read(io.BytesIO(small.library(text).encode())).runs
     assert [(row.kernel, row.ms, row.workspace, row.verdict) for row in run.tactics] == [
         ("ampere_scudnn_128x64", 0.5, None, "fastest"),
         ("", None, None, "CudnnConvolution has no kernel for these formats"),
@@ -167,13 +167,13 @@ def test_what_a_run_keeps_of_its_statements_is_bounded(monkeypatch):
     monkeypatch.setattr("qdqtool.buildlog.run.KEEP", 4000)
     monkeypatch.setattr("qdqtool.io.text.BLOCK", 2000)
     text = small.library("Block size 1073741824\n" * 1000)
-    (run,) = room.read(io.BytesIO(text.encode())).runs
+    (run,) = buildlog.read(io.BytesIO(text.encode())).runs
     assert sum(len(table.rows) for table in run.statements.values()) < 200
     assert run.clipped > 500
 
 
 def test_the_json_of_a_run_is_plain():
-    log = room.read(io.BytesIO(small.trtexec().encode()))
+    log = buildlog.read(io.BytesIO(small.trtexec().encode()))
     text = json.dumps(_RUN.dump_python(log.runs[0], mode="json"), allow_nan=False)
     assert "statements" in text
 
@@ -185,7 +185,7 @@ _FIGURE = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.])")
 @pytest.mark.parametrize("seed", ["000_8d9d03533c4b8c7a", "001_1208c14e4c3d6c5f", "002_678dd3e1edd457f1", "003_f31fb2f90cf874bd"])  # fmt: skip
 def test_every_figure_of_a_seed_that_is_understood_comes_back(seed):
     path = shared(f"seeds/{seed}.txt")
-    log = room.read(path)
+    log = buildlog.read(path)
     figures = _figures([_RUN.dump_python(run, mode="json") for run in log.runs])
     known = figures | {f"{float(one):.12g}" for one in figures if _FIGURE.fullmatch(one)}
     lost = []

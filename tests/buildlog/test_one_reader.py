@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import qdqtool.buildlog as room
+from qdqtool import buildlog
 from qdqtool.buildlog.reader import Reader
 from qdqtool.core.buildlog import RunDigest
 from tests.buildlog import small
@@ -28,7 +28,7 @@ def log_files() -> list[str]:
 
 
 def _digests(log: bytes | Path, *, skipping: bool) -> list[RunDigest]:
-    source = room.TextSource(io.BytesIO(log) if isinstance(log, bytes) else log)
+    source = buildlog.TextSource(io.BytesIO(log) if isinstance(log, bytes) else log)
     prefilter = None if skipping else PlainPrefilter
     return [run.digest() for run in Reader(source, prefilter=prefilter).runs()]
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-import qdqtool.buildlog as room
+from qdqtool import buildlog
 from qdqtool.buildlog import parts
 from qdqtool.core.buildlog import LogRun
 from qdqtool.core.events import End
@@ -108,7 +108,7 @@ ENCODINGS = {
 
 
 def _same_but_notes(data: bytes) -> tuple[LogRun, tuple[str, ...]]:
-    log = room.read(io.BytesIO(data))
+    log = buildlog.read(io.BytesIO(data))
     (run,) = log.runs
     return run, log.notes
 
@@ -187,7 +187,7 @@ def test_a_line_cut_in_the_middle_is_unread_and_harms_nothing():
 
 def test_a_truncated_packed_log_gives_what_it_holds():
     data = lzma.compress(small.trtexec().encode() * 50)
-    log = room.read(io.BytesIO(data[: len(data) // 2]))
+    log = buildlog.read(io.BytesIO(data[: len(data) // 2]))
     assert any(note.startswith("packed data damaged") for note in log.notes)
 
 
@@ -231,35 +231,35 @@ def test_an_empty_log_is_one_empty_run():
 
 def test_a_missing_file_is_an_input_error(tmp_path):
     with pytest.raises(InputFileError, match="cannot be read"):
-        room.read(tmp_path / "none.log")
+        buildlog.read(tmp_path / "none.log")
 
 
 def test_a_log_can_be_a_text_stream():
-    assert room.read(io.StringIO(small.trtexec())).runs[0] == run_of(small.trtexec())
+    assert buildlog.read(io.StringIO(small.trtexec())).runs[0] == run_of(small.trtexec())
 
 
 def _log_of_everything() -> bytes:
     text = small.trtexec(8201) + small.trtexec(8600).replace("Conv_0", "Faltung_ß") + small.trtexec(101401)
     python = small.library(small.GRAPH + small.OPTIMIZER + small.TUNING, "[01/10/2024-21:52:59] [TRT] [V] ")
-    unknown = f"\n\nanother program speaks\n{small.STAMP} [V] [TRT] no sentence fits this\n"
+    unknown = f"\n\nanother program speaks\n{small.STAMP} [V] [TRT] no pattern fits this\n"
     return (text + unknown + python + small.library(small.GRAPH, "[V] ")).encode()
 
 
 @pytest.mark.parametrize("size", [64, 1000, 4096, 20_000])
 def test_the_size_of_blocks_does_not_matter(monkeypatch, size):
     data = _log_of_everything()
-    expected = room.read(io.BytesIO(data))
+    expected = buildlog.read(io.BytesIO(data))
     monkeypatch.setattr(source, "BLOCK", size)
-    assert room.read(io.BytesIO(data)) == expected
+    assert buildlog.read(io.BytesIO(data)) == expected
 
 
 def test_every_line_is_read_or_blank_or_foreign_or_unread():
     data = _log_of_everything()
-    runs = room.read(io.BytesIO(data)).runs
+    runs = buildlog.read(io.BytesIO(data)).runs
     assert sum(run.lines for run in runs) == data.count(b"\n")
     assert sum(run.unread for run in runs) == 1
     assert sum(run.foreign for run in runs) == 1
-    assert [one.text for run in runs for one in run.unread_lines] == ["no sentence fits this"]
+    assert [one.text for run in runs for one in run.unread_lines] == ["no pattern fits this"]
     assert sum(run.blank for run in runs) == 2
 
 
@@ -271,7 +271,7 @@ def test_parts_of_a_file_give_the_digests_of_the_whole(tmp_path, monkeypatch):
     pieces = tuple(parts.parts_of(path))
     assert len(pieces) > 3
     assert (pieces[0].begin, pieces[-1].end) == (0, path.stat().st_size)
-    whole = list(room.digests(room.TextSource(path)))
+    whole = list(buildlog.digests(buildlog.TextSource(path)))
     in_parts = [digest for piece in pieces for digest in parts.digests_of_part(piece)]
     assert [replace(digest, number=0) for digest in in_parts] == [
         replace(digest, number=0) for digest in whole
@@ -285,7 +285,7 @@ def test_what_stands_before_the_first_banner_stays_with_its_run(tmp_path, monkey
     monkeypatch.setattr(parts, "PIECE", 1000)
     in_parts = [digest for piece in parts.parts_of(path) for digest in parts.digests_of_part(piece)]
     assert [digest.lines for digest in in_parts] == [
-        digest.lines for digest in room.digests(room.TextSource(path))
+        digest.lines for digest in buildlog.digests(buildlog.TextSource(path))
     ]
 
 
@@ -313,7 +313,7 @@ def test_a_big_file_is_digested_by_several_processes_in_order(tmp_path, monkeypa
     monkeypatch.setattr(parts, "PART", 3000)
     monkeypatch.setattr(parts, "PIECE", 1000)
     monkeypatch.setattr(parts, "BIG", 1000)
-    assert list(parts.digests_of(path)) == list(room.digests(room.TextSource(path)))
+    assert list(parts.digests_of(path)) == list(buildlog.digests(buildlog.TextSource(path)))
 
 
 def test_kernels_count_for_the_layer_that_was_announced():

@@ -1,4 +1,4 @@
-"""Messages that the seed documents list, one by one: which sentence each is, and what it is taken apart into."""
+"""Messages that the seed documents list, one by one: which pattern each is, and what it is taken apart into."""
 
 from __future__ import annotations
 

@@ -170,6 +170,21 @@ def test_times_of_inferences_are_summed_up():
     assert compute.mean == 2.0
 
 
+def test_times_under_the_names_of_older_releases_are_summed_up():
+    records = [
+        {"startInMs": 1.0, "endInMs": 1.1, "inMs": 0.1, "computeMs": ms, "outMs": 0.2, "latencyMs": ms + 0.3, "endToEndMs": 2 * ms}
+        for ms in (1.0, 3.0)
+    ]  # fmt: skip
+    found = {span.name: (span.count, span.low, span.high) for span in spans_of(records)}
+    assert found == {
+        "latency": (2, 1.3, 3.3),
+        "compute": (2, 1.0, 3.0),
+        "h2d": (2, 0.1, 0.1),
+        "d2h": (2, 0.2, 0.2),
+        "end to end": (2, 2.0, 6.0),
+    }
+
+
 @pytest.mark.parametrize(
     ("text", "form", "name", "words"),
     [

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import qdqtool.buildlog as room
+from qdqtool import buildlog
 from qdqtool.buildlog.diff import compare
 from qdqtool.cli.log_words import diff_words, digest_words
 from qdqtool.core.buildlog import BuildLog
@@ -112,8 +112,8 @@ def mutants(logs: list[bytes], seed: int) -> Iterator[bytes]:
 
 def survive(data: bytes, *, dump: bool = False) -> None:
     """Do with a log everything that commands do; whatever is wrong raises."""
-    source = room.TextSource(io.BytesIO(data))
-    pairs = [(run.digest(), run.value()) for run in room.open_runs(source)]
+    source = buildlog.TextSource(io.BytesIO(data))
+    pairs = [(run.digest(), run.value()) for run in buildlog.open_runs(source)]
     for digest, value in pairs:
         words = digest_words(digest)
         assert all(char.isprintable() or char == "\n" for char in words), (

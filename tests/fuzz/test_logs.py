@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import qdqtool.buildlog as room
+from qdqtool import buildlog
 from qdqtool.buildlog import run as run_module
 from qdqtool.io.text import LINE_LIMIT
 from tests.buildlog import small
@@ -109,7 +109,7 @@ def test_a_line_of_a_hundred_megabytes_takes_little_memory():
 
     tracemalloc.start()
     try:
-        log = room.read(io.BufferedReader(Endless()))
+        log = buildlog.read(io.BufferedReader(Endless()))
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -121,7 +121,7 @@ def test_a_line_of_a_hundred_megabytes_takes_little_memory():
 def test_records_beyond_the_memory_of_a_run_are_counted_not_kept(monkeypatch):
     monkeypatch.setattr(run_module, "KEEP", 1 << 20)
     lines = (f"[V] Running: NewPass on node_{number}\n" for number in range(120_000))
-    (run,) = room.read(io.BytesIO("".join(lines).encode() + b"[V] Throughput: 5 qps\n")).runs
+    (run,) = buildlog.read(io.BytesIO("".join(lines).encode() + b"[V] Throughput: 5 qps\n")).runs
     assert run.lines == 120_001
     assert 0 < len(run.events) < 120_000
     assert run.clipped > 0
@@ -133,7 +133,7 @@ def test_a_million_wordings_nobody_knows_are_counted():
     words = "".join(
         f"[V] zq{chr(97 + n % 26)}{chr(97 + n // 26 % 26)}{chr(97 + n // 676)}\n" for n in range(17_000)
     )
-    (run,) = room.read(io.BytesIO(words.encode())).runs
+    (run,) = buildlog.read(io.BytesIO(words.encode())).runs
     assert run.unread == 17_000
     assert len(run.unread_lines) <= 2000
 

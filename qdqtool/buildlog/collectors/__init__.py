@@ -1,1 +1,1 @@
-"""Books: each listens to some sentences of a run and keeps one part of what they tell."""
+"""Collectors: each handles some message patterns of a run and keeps one part of its facts."""

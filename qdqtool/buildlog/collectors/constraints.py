@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qdqtool.buildlog.grammar import Hear
+from qdqtool.buildlog.grammar import Handler
 from qdqtool.core.buildlog import AccuracyLoss
 
 _MOST = 4000
@@ -18,7 +18,7 @@ class ConstraintsCollector:
         self._unobeyed: dict[str, None] = {}
         self._losses: dict[tuple[str, str], AccuracyLoss] = {}
 
-    def ears(self) -> dict[str, Hear]:
+    def handlers(self) -> dict[str, Handler]:
         return {
             "dla-refused": lambda _line, layer: self._refuse(layer, "not supported on DLA"),
             "dla-unsupported": lambda _line, layer, kind: self._refuse(layer, f"DLA runs no {kind}"),

@@ -6,7 +6,7 @@ import re
 import shlex
 from collections import Counter
 
-from qdqtool.buildlog.grammar import Hear
+from qdqtool.buildlog.grammar import Handler
 from qdqtool.buildlog.prefix import DEEPSTREAM, JETSON, OLD, PYTHON, STAMPED, Prefix
 
 _VERSION = re.compile(r"TensorRT v(\d{4,6})")
@@ -20,7 +20,7 @@ _DOTTED = re.compile(r"\d{1,3}(?:\.\d{1,5}){1,4}")
 _LONGEST_COMMAND = 1 << 16
 
 
-class IdentityBook:
+class IdentityCollector:
     """Collects signs of the front end, the version and the verdict of one run."""
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class IdentityBook:
         self.generated = False
         self._signs: Counter[str] = Counter()
 
-    def ears(self) -> dict[str, Hear]:
+    def handlers(self) -> dict[str, Handler]:
         return {
             "run-begins": self._begins,
             "run-passed": lambda _line, *_: self._ends("passed"),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from qdqtool.buildlog.grammar import Hear
+from qdqtool.buildlog.grammar import Handler
 from qdqtool.buildlog.records import Layer, LineLayer, RecordLayer, Region
 from qdqtool.trt.metadata import onnx_nodes
 
 
-class LayersBook:
+class LayersCollector:
     """Keeps the last dump of each form; detailed records are preferred to one-line layers, these to bare names."""
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class LayersBook:
             len(self._lines) + len(self._records) + len(self._names) + len(self.bindings) + len(self.regions)
         )
 
-    def ears(self) -> dict[str, Hear]:
+    def handlers(self) -> dict[str, Handler]:
         return {
             "layers-heading": lambda _line: self._lines.clear(),
             "layers-detailed": self._restart,

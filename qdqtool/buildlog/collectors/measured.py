@@ -6,7 +6,7 @@ import re
 from math import isfinite
 
 from qdqtool.buildlog.diagnosis import diagnose
-from qdqtool.buildlog.grammar import Hear
+from qdqtool.buildlog.grammar import Handler
 from qdqtool.core.buildlog import Performance, ProfileRow, Times
 
 _VALUE = re.compile(
@@ -29,7 +29,7 @@ _METRICS = {
 }
 
 
-class MeasuredBook:
+class MeasuredCollector:
     """Keeps the last performance summary, and the rows of the last profile."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class MeasuredBook:
     def __len__(self) -> int:
         return len(self._profile)
 
-    def ears(self) -> dict[str, Hear]:
+    def handlers(self) -> dict[str, Handler]:
         return {
             "throughput": lambda _line, qps: self._number("throughput_qps", qps),
             "walltime": lambda _line, seconds: self._number("walltime_s", seconds),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 
-from qdqtool.buildlog.grammar import Hear
+from qdqtool.buildlog.grammar import Handler
 from qdqtool.core.buildlog import Memory
 
 _BYTES = re.compile(r"(\d{1,18})(?: bytes)?")
 
 
-class MemoryBook:
+class MemoryCollector:
     """Keeps the last stated value of each kind of memory; peaks keep the largest."""
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class MemoryBook:
     def __len__(self) -> int:
         return self._placed
 
-    def ears(self) -> dict[str, Hear]:
+    def handlers(self) -> dict[str, Handler]:
         stated = {
             "memory-host": "host_persistent",
             "memory-device": "device_persistent",
@@ -45,13 +45,13 @@ class MemoryBook:
         """All memory as values."""
         return Memory(**self._bytes)
 
-    def _state(self, field: str) -> Hear:
-        def hear(_line: int, text: str) -> None:
+    def _state(self, field: str) -> Handler:
+        def handle(_line: int, text: str) -> None:
             found = _BYTES.match(text)
             if found:
                 self._bytes[field] = int(found.group(1))
 
-        return hear
+        return handle
 
     def _peak(self, _line: int, cpu: int, gpu: int) -> None:
         self._largest("peak_cpu_mib", cpu)

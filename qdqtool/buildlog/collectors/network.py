@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from qdqtool.buildlog.grammar import Hear
+from qdqtool.buildlog.grammar import Handler
 from qdqtool.buildlog.graph import Graph, pieces_of
 from qdqtool.core.buildlog import LogNetwork, LogNode
 from qdqtool.core.dtypes import DType
 from qdqtool.core.tensors import TensorInfo
 
 
-class NetworkBook:
+class NetworkCollector:
     """Keeps nodes, and the text of their inputs and outputs until somebody asks."""
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class NetworkBook:
     def __len__(self) -> int:
         return len(self._inputs) + len(self._nodes) + len(self._takes) + len(self._gives) + len(self.layers)
 
-    def ears(self) -> dict[str, Hear]:
+    def handlers(self) -> dict[str, Handler]:
         return {
             "network-input": self._input,
             "node-begins": self._begin,

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from qdqtool.buildlog.grammar import Hear
+from qdqtool.buildlog.grammar import Handler
 from qdqtool.buildlog.names import Names
 from qdqtool.core.buildlog import FunnelStep
 from qdqtool.core.events import EventKind, OptimizerEvent, PassCount
 
-Spoken = tuple[int, EventKind, str, str, str, str]
+RecordedEvent = tuple[int, EventKind, str, str, str, str]
 """Line, kind, pass, text that names nodes, into, detail."""
-Told = tuple[int, EventKind, str, tuple[str, ...], str, str]
+ResolvedEvent = tuple[int, EventKind, str, tuple[str, ...], str, str]
 """The same with the nodes told apart: an `OptimizerEvent` before it is one."""
 
 
-class OptimizerBook:
+class OptimizerCollector:
     """Keeps every message of the optimizer in order."""
 
     def __init__(self) -> None:
-        self._spoken: list[Spoken] = []
+        self._recorded: list[RecordedEvent] = []
         self.funnel: list[FunnelStep] = []
 
     def __len__(self) -> int:
-        return len(self._spoken) + len(self.funnel)
+        return len(self._recorded) + len(self.funnel)
 
-    def ears(self) -> dict[str, Hear]:
+    def handlers(self) -> dict[str, Handler]:
         return {
             "attempt": self._attempt,
             "attempt-unnamed": lambda line, name: self._attempt(line, name, ""),
@@ -57,33 +57,33 @@ class OptimizerBook:
             "layers-after": self._layers,
         }
 
-    def told(self, names: Names) -> list[Told]:
+    def resolved(self, names: Names) -> list[ResolvedEvent]:
         """The messages in order, their nodes told apart with the help of all names of the run."""
-        told: list[Told] = []
-        for line, kind, name, text, into, detail in self._spoken:
+        events: list[ResolvedEvent] = []
+        for line, kind, name, text, into, detail in self._recorded:
             split = _SPLIT.get(kind)
             if split is None:
-                told.append((line, kind, name, (text,) if text else (), into, detail))
+                events.append((line, kind, name, (text,) if text else (), into, detail))
                 continue
             nodes, result = split(names, text)
-            told.append((line, kind, name, nodes, into or result, detail))
+            events.append((line, kind, name, nodes, into or result, detail))
             if result:
                 names.add(result)
-        return told
+        return events
 
     def _say(
         self, line: int, kind: EventKind, name: str, nodes: str, into: str = "", detail: str = ""
     ) -> None:
-        self._spoken.append((line, kind, name, nodes, into, detail))
+        self._recorded.append((line, kind, name, nodes, into, detail))
 
     def _attempt(self, line: int, name: str, node: str) -> None:
-        self._spoken.append((line, EventKind.ATTEMPT, name, node, "", ""))
+        self._recorded.append((line, EventKind.ATTEMPT, name, node, "", ""))
 
     def _removed(self, line: int, node: str) -> None:
-        self._spoken.append((line, EventKind.REMOVED, "", node, "", ""))
+        self._recorded.append((line, EventKind.REMOVED, "", node, "", ""))
 
-    def _duplicate(self, line: int, node: str, _kind: str, twin: str) -> None:
-        self._spoken.append((line, EventKind.DUPLICATE, "", node, twin, ""))
+    def _duplicate(self, line: int, node: str, _kind: str, original: str) -> None:
+        self._recorded.append((line, EventKind.DUPLICATE, "", node, original, ""))
 
     def _squeezed(self, line: int, case: str, source: str, squeeze: str, reader: str) -> None:
         """A squeeze trades places with the layer that reads it; releases up to 8.0 print no attempt before."""
@@ -91,11 +91,11 @@ class OptimizerBook:
         self._say(line, EventKind.SWAPPED, name, f"{squeeze} with {reader}", "", f"behind {source}")
 
     def _retyped(self, line: int, node: str, before: str, after: str) -> None:
-        self._spoken.append((line, EventKind.RETYPED, "", node, "", f"{before} -> {after}"))
+        self._recorded.append((line, EventKind.RETYPED, "", node, "", f"{before} -> {after}"))
 
     def _layers(self, line: int, stage: str, layers: int) -> None:
         self.funnel.append(FunnelStep(stage=stage, layers=layers, line=line))
-        self._spoken.append((line, EventKind.LAYERS, "", "", stage, str(layers)))
+        self._recorded.append((line, EventKind.LAYERS, "", "", stage, str(layers)))
 
 
 def _fused(names: Names, text: str) -> tuple[tuple[str, ...], str]:
@@ -153,21 +153,21 @@ _SWAPPING = ("Swap", "PushDown", "QuantizeConvWithResidualAdd")
 """Parts of the names of passes that print swaps; other attempts stand before one only where lines were cut away."""
 
 
-def events_of(told: list[Told]) -> tuple[OptimizerEvent, ...]:
-    """What was told, as values."""
+def events_of(events: list[ResolvedEvent]) -> tuple[OptimizerEvent, ...]:
+    """What was events, as values."""
     return tuple(
         OptimizerEvent(line=line, kind=kind, pass_name=name, nodes=nodes, into=into, detail=detail)
-        for line, kind, name, nodes, into, detail in told
+        for line, kind, name, nodes, into, detail in events
     )
 
 
-def count_passes(told: list[Told], silent: frozenset[int]) -> dict[str, PassCount]:
+def count_passes(events: list[ResolvedEvent], silent: frozenset[int]) -> dict[str, PassCount]:
     """Attempts and effects of every pass.
 
     An effect line without a pass name belongs to the attempt before it, up to the next attempt, banner or count.
 
     Args:
-        told: everything a run's optimizer said.
+        events: everything a run's optimizer said.
         silent: lines of attempts that had an effect without printing it (a Q split over a Concat leaves its clones).
     """
     attempts: dict[str, int] = {}
@@ -175,7 +175,7 @@ def count_passes(told: list[Told], silent: frozenset[int]) -> dict[str, PassCoun
     first: dict[str, int] = {}
     current = ""
     done: set[str] = set()
-    for line, kind, name, _, _, _ in told:
+    for line, kind, name, _, _, _ in events:
         if kind is EventKind.ATTEMPT:
             attempts[name] = attempts.get(name, 0) + 1
             first.setdefault(name, line)

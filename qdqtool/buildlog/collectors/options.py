@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qdqtool.buildlog.grammar import Hear
+from qdqtool.buildlog.grammar import Handler
 from qdqtool.core.buildlog import OnnxHeader
 
 _LONGEST = 2000
@@ -11,7 +11,7 @@ _MOST = 512
 """Options kept per run; trtexec prints about ninety."""
 
 
-class OptionsBook:
+class OptionsCollector:
     """Keeps section -> option -> value; repeated options are joined with commas."""
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class OptionsBook:
         self._header: dict[str, str] = {}
         self.plugins = 0
 
-    def ears(self) -> dict[str, Hear]:
+    def handlers(self) -> dict[str, Handler]:
         header = {
             "onnx-file": "file",
             "onnx-ir": "ir_version",
@@ -76,8 +76,8 @@ class OptionsBook:
     def _plugin(self, _line: int, *_fields: str) -> None:
         self.plugins += 1
 
-    def _note(self, field: str) -> Hear:
-        def hear(_line: int, value: str) -> None:
+    def _note(self, field: str) -> Handler:
+        def handle(_line: int, value: str) -> None:
             self._header.setdefault(field, value.strip()[:_LONGEST])
 
-        return hear
+        return handle

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 
-from qdqtool.buildlog.grammar import Hear
+from qdqtool.buildlog.grammar import Handler
 from qdqtool.buildlog.prefix import seconds_of
 from qdqtool.core.buildlog import Phase
 
@@ -42,11 +42,11 @@ _LOADING = "library initialization"
 _MOST = 200
 
 
-class PhasesBook:
+class PhasesCollector:
     """Keeps stated durations, and the time stamp at which each phase begins.
 
     Args:
-        now: the time stamp of the line being heard, "" where it has none.
+        now: the time stamp of the line being handled, "" where it has none.
     """
 
     def __init__(self, now: Callable[[], str]) -> None:
@@ -56,7 +56,7 @@ class PhasesBook:
         self._tunes = False
         self.current = ""
 
-    def ears(self) -> dict[str, Hear]:
+    def handlers(self) -> dict[str, Handler]:
         return {
             **{name: self._state(phase) for name, phase in _STATED.items() if name not in _MARKS},
             **{name: self._mark(phase) for name, phase in _MARKS.items() if name not in _STATED},
@@ -89,15 +89,15 @@ class PhasesBook:
         ]
         return (*self._stated, *measured)
 
-    def _state(self, phase: str) -> Hear:
-        def hear(line: int, seconds: float | None) -> None:
+    def _state(self, phase: str) -> Handler:
+        def handle(line: int, seconds: float | None) -> None:
             if seconds is not None and len(self._stated) < _MOST:
                 self._stated.append(Phase(name=phase, line=line, seconds=seconds, stated=True))
 
-        return hear
+        return handle
 
-    def _mark(self, phase: str) -> Hear:
-        def hear(line: int, *_fields: object) -> None:
+    def _mark(self, phase: str) -> Handler:
+        def handle(line: int, *_fields: object) -> None:
             if self.current == phase:
                 return
             self.current = phase
@@ -105,13 +105,13 @@ class PhasesBook:
             if begin is not None and len(self._marks) < _MOST:
                 self._marks.append((phase, line, begin))
 
-        return hear
+        return handle
 
-    def _both(self, stated: str, mark: str) -> Hear:
+    def _both(self, stated: str, mark: str) -> Handler:
         state, begin = self._state(stated), self._mark(mark)
 
-        def hear(line: int, seconds: float | None) -> None:
+        def handle(line: int, seconds: float | None) -> None:
             state(line, seconds)
             begin(line)
 
-        return hear
+        return handle

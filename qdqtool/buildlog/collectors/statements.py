@@ -1,8 +1,8 @@
-"""Everything else: the fields of every sentence that no other part of the run keeps, as rows of a table per sentence."""
+"""Everything else: the fields of every pattern that no other part of the run keeps, as rows of a table per pattern."""
 
 from __future__ import annotations
 
-from qdqtool.buildlog.sentence import Fields
+from qdqtool.buildlog.pattern import Fields
 from qdqtool.core.buildlog import Statements
 
 HOMES = frozenset(
@@ -31,14 +31,14 @@ HOMES = frozenset(
         *("profile-row", "profile-row-first", "profile-record"),
     }
 )
-"""Sentences whose every field another part of the run keeps: there are many of each."""
+"""Patterns whose every field another part of the run keeps: there are many of each."""
 
 
 class StatementsCollector:
-    """Keeps the fields of sentences as they were said.
+    """Keeps the fields of messages as they were printed.
 
     Args:
-        columns: names of a sentence's fields.
+        columns: names of a pattern's fields.
     """
 
     def __init__(self, columns: dict[str, tuple[str, ...]]) -> None:
@@ -50,13 +50,13 @@ class StatementsCollector:
         return self._count
 
     def take(self, line: int, name: str, fields: Fields) -> None:
-        """Keep a sentence that has fields."""
+        """Keep a message that has fields."""
         if fields and name not in HOMES:
             self._count += 1
             self._rows.setdefault(name, []).append((line, *fields))
 
     def finish(self) -> dict[str, Statements]:
-        """The tables, by name of their sentence."""
+        """The tables, by name of their pattern."""
         return {
             name: Statements(columns=("line", *self._columns[name]), rows=tuple(rows))
             for name, rows in sorted(self._rows.items())

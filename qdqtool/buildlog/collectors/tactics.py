@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from qdqtool.buildlog.grammar import Hear
+from qdqtool.buildlog.grammar import Handler
+from qdqtool.buildlog.pattern import tactic_id
 from qdqtool.buildlog.place import Place
-from qdqtool.buildlog.sentence import tactic_id
 from qdqtool.core.buildlog import TacticRow
 
 _RULES = " *"
@@ -40,12 +40,12 @@ class TacticsCollector:
 
     Args:
         place: knows which layer was announced last.
-        told_apart: takes an announcement apart into layer and runner.
+        layer_and_runner: takes an announcement apart into layer and runner.
     """
 
-    def __init__(self, place: Place, told_apart: Callable[[str], tuple[str, str]]) -> None:
+    def __init__(self, place: Place, layer_and_runner: Callable[[str], tuple[str, str]]) -> None:
         self._place = place
-        self._told_apart = told_apart
+        self._layer_and_runner = layer_and_runner
         self._rows: list[_Tactic] = []
         self._formats = ""
         self._kernels: dict[str, str] = {}
@@ -55,7 +55,7 @@ class TacticsCollector:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def ears(self) -> dict[str, Hear]:
+    def handlers(self) -> dict[str, Handler]:
         return {
             "formats-tried": self._new_formats,
             "reformat-tried": self._new_formats,
@@ -115,7 +115,7 @@ class TacticsCollector:
         workspace: int | None = None,
         verdict: str,
     ) -> None:
-        layer, runner = (self._op, "Myelin") if self._op else self._told_apart(self._place.announced())
+        layer, runner = (self._op, "Myelin") if self._op else self._layer_and_runner(self._place.announced())
         self._rows.append(
             _Tactic(
                 line=line,

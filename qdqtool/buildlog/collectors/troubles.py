@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 from qdqtool.buildlog.causes import cause_of, is_consequence
-from qdqtool.buildlog.grammar import Hear
+from qdqtool.buildlog.grammar import Handler
 from qdqtool.core.buildlog import Failure
 from qdqtool.core.events import LogRecord
 
@@ -17,7 +17,7 @@ _LONGEST = 2000
 _Key = tuple[str, tuple[str, ...]]
 
 
-class TroublesBook:
+class TroublesCollector:
     """Keeps warnings and errors by wording."""
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class TroublesBook:
         # Tensors that the builder warned to have no scale, in the order of the log.
         self.without_scale: dict[str, None] = {}
 
-    def ears(self) -> dict[str, Hear]:
+    def handlers(self) -> dict[str, Handler]:
         return {"int8-rejected": self._refused}
 
     def note(self, line: int, severity: str, text: str, topic: str, names: tuple[str, ...] = ()) -> None:
@@ -37,7 +37,7 @@ class TroublesBook:
             line: where it stands.
             severity: how loud it is.
             text: the message.
-            topic: the name of its sentence, "" when unread.
+            topic: the name of its pattern, "" when unread.
             names: the tensors and layers it is about: messages about others are kept apart.
         """
         kept = self._warnings if severity == "W" else self._errors

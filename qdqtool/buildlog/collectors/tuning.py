@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from qdqtool.buildlog.grammar import Hear
+from qdqtool.buildlog.grammar import Handler
+from qdqtool.buildlog.pattern import tactic_id
 from qdqtool.buildlog.place import Place
-from qdqtool.buildlog.sentence import tactic_id
 from qdqtool.core.buildlog import LayerTuning, MyelinTuning, Tuning
 
 _REFORMAT = "Optimizer Reformat"
@@ -65,7 +65,7 @@ class _Op:
         self.selected_ms: float | None = None
 
 
-class TuningBook:
+class TuningCollector:
     """Sums up autotuning per layer; reformatting candidates are one row together.
 
     Args:
@@ -86,7 +86,7 @@ class TuningBook:
     def __len__(self) -> int:
         return len(self._rows) + len(self._known) + len(self._ops)
 
-    def ears(self) -> dict[str, Hear]:
+    def handlers(self) -> dict[str, Handler]:
         return {
             "timed": self._timed,
             "fastest": self._fastest,
@@ -140,7 +140,7 @@ class TuningBook:
             return
         known = self._known.get(layer)
         if known is None:
-            known = self._meet(line, layer, *_told_apart(layer))
+            known = self._meet(line, layer, *_layer_and_runner(layer))
         self._take(line, known, tactic, took if took < _ENDLESS else None, spent)
 
     def _fastest(self, line: int, tactic: str, ms: float | None) -> None:
@@ -221,10 +221,10 @@ def _operation(op: _Op) -> MyelinTuning:
 
 def announced(message: str) -> tuple[str, str]:
     """Layer and runner of `--------------- Timing Runner: layer (runner)`."""
-    return _told_apart(message.partition("Timing Runner: ")[2].rstrip())
+    return _layer_and_runner(message.partition("Timing Runner: ")[2].rstrip())
 
 
-def _told_apart(words: str) -> tuple[str, str]:
+def _layer_and_runner(words: str) -> tuple[str, str]:
     """Layer and runner of `layer (runner)`."""
     layer, _, runner = words.removesuffix(")").rpartition(" (")
     return layer or words, runner

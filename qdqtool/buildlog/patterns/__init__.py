@@ -1,1 +1,1 @@
-"""The shelf of log sentences: one file per family, `PLUGIN` is its `Family`."""
+"""Message patterns that collectors handle: one file per subject, `PLUGIN` is its `PatternSet`."""

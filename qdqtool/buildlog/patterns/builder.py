@@ -1,16 +1,16 @@
 """The builder of TensorRT 8.6 to 11 talking of itself: backends, subgraphs, cached results, streams, limits."""
 
-from qdqtool.buildlog.sentence import Family, says
+from qdqtool.buildlog.pattern import PatternSet, message
 
-PLUGIN = Family(
-    sentences=(
-        says("memory-scratch", "Max Scratch Memory: {bytes}", "Max Scratch Memory: 935424 bytes"),
-        says(
+PLUGIN = PatternSet(
+    patterns=(
+        message("memory-scratch", "Max Scratch Memory: {bytes}", "Max Scratch Memory: 935424 bytes"),
+        message(
             "convergence-mode",
             "Compiler backend convergence mode enabled",
             "Compiler backend convergence mode enabled",
         ),
-        says(
+        message(
             "tactic-out-of-memory",
             "UNSUPPORTED_STATE: Skipping tactic {tactic} due to insufficient memory on requested size of {bytes:int} "
             "detected for tactic {id}.",

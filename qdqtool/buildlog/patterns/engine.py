@@ -1,49 +1,49 @@
 """From chosen tactics to a serialized engine: kernels, placement on GPU or DLA, generation, loading."""
 
-from qdqtool.buildlog.sentence import Family, Section, row, says
+from qdqtool.buildlog.pattern import PatternSet, Section, message, row
 
-PLUGIN = Family(
-    sentences=(
-        says(
+PLUGIN = PatternSet(
+    patterns=(
+        message(
             "placement-heading",
             "--------------- Layers running on {device:word}:{layers?}",
             "--------------- Layers running on GPU:",
             "--------------- Layers running on DLA: {conv1,relu1},",
         ),
-        says("engine-loaded", "Loaded engine size: {mib:int} MB", "Loaded engine size: 597 MB"),
-        says(
+        message("engine-loaded", "Loaded engine size: {mib:int} MB", "Loaded engine size: 597 MB"),
+        message(
             "on-gpu",
             "[GpuLayer] {layer}",
             "[GpuLayer] COPY: /conv/QuantizeLinear",
             "[GpuLayer] Conv_1 + Relu_2",
         ),
-        says("on-dla", "[DlaLayer] {layer}", "[DlaLayer] {ForeignNode[Conv_1...Relu_9]}"),
-        says(
+        message("on-dla", "[DlaLayer] {layer}", "[DlaLayer] {ForeignNode[Conv_1...Relu_9]}"),
+        message(
             "engine-generated",
             "Engine generation completed in {seconds:num} seconds.",
             "Engine generation completed in 6.96604 seconds.",
         ),
-        says("engine-built", "Engine built in {seconds:num} sec.", "Engine built in 184.708 sec."),
-        says(
+        message("engine-built", "Engine built in {seconds:num} sec.", "Engine built in 184.708 sec."),
+        message(
             "engine-added", "Adding {engines:int} engine(s) to plan file.", "Adding 1 engine(s) to plan file."
         ),
-        says("engine-loaded", "Loaded engine size: {mib:int} MiB", "Loaded engine size: 186 MiB"),
-        says(
+        message("engine-loaded", "Loaded engine size: {mib:int} MiB", "Loaded engine size: 186 MiB"),
+        message(
             "engine-deserialized",
             "Engine deserialized in {seconds:num} sec.",
             "Engine deserialized in 0.0260023 sec.",
         ),
-        says(
+        message(
             "plugin-registered",
             "Registered plugin creator - {plugin} version {version}",
             "Registered plugin creator - ::GridAnchor_TRT version 1",
         ),
-        says(
+        message(
             "library-trying",
             "Trying to load shared library {path}",
             "Trying to load shared library libnvinfer_builder_resource_sm90.so.10.16.2",
         ),
-        says(
+        message(
             "library-loaded",
             "Loaded shared library {path}",
             "Loaded shared library libnvinfer_builder_resource_sm90.so.10.16.2",

@@ -5,11 +5,11 @@ not the builder's; it is recognised by the way programs print (a rule, a progres
 words) and counted apart from what was read. In a log that was pasted without its prefixes nothing is foreign.
 """
 
-from qdqtool.buildlog.sentence import Family, row
+from qdqtool.buildlog.pattern import PatternSet, row
 
 _NUMBER = r"[-+]?(?:\d[\d,]*(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?"
 
-PLUGIN = Family(
+PLUGIN = PatternSet(
     foreign=(
         row(
             "array",

@@ -1,10 +1,10 @@
 """Implicit INT8 (up to TensorRT 10): calibration, dynamic ranges, tensors without a scale."""
 
-from qdqtool.buildlog.sentence import Family, says
+from qdqtool.buildlog.pattern import PatternSet, message
 
-PLUGIN = Family(
-    sentences=(
-        says(
+PLUGIN = PatternSet(
+    patterns=(
+        message(
             "scale-missing",
             "Missing scale and zero-point for tensor {tensor>}, expect fall back to non-int8 implementation for any "
             "layer consuming or producing given tensor",
@@ -12,7 +12,7 @@ PLUGIN = Family(
             "non-int8 implementation for any layer consuming or producing given tensor",
             light="all",
         ),
-        says(
+        message(
             "scale-missing",
             "Missing dynamic range for tensor {tensor>}, expect fall back to non-int8 implementation for any "
             "layer consuming or producing given tensor",
@@ -20,20 +20,20 @@ PLUGIN = Family(
             "consuming or producing given tensor",
             light="all",
         ),
-        says(
+        message(
             "int8-rejected",
             "Rejecting some int8 implementation of layer {layer>} due to missing int8 scales for tensor {tensor} at "
             "{direction:word} index {index:int}",
             "Rejecting some int8 implementation of layer Conv_32 due to missing int8 scales for tensor 93 at input "
             "index 0",
         ),
-        says("calibration-begins", "Starting Calibration.", "Starting Calibration."),
-        says(
+        message("calibration-begins", "Starting Calibration.", "Starting Calibration."),
+        message(
             "calibration-begins-batch",
             "Starting Calibration with batch size {batch:int}.",
             "Starting Calibration with batch size 16.",
         ),
-        says(
+        message(
             "calibration-ends",
             "Calibration completed in {seconds:num} seconds.",
             "Calibration completed in 4.4 seconds.",

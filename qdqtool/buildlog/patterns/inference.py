@@ -1,6 +1,6 @@
 """Running the engine: bindings, warm-up, trace averages, performance summary."""
 
-from qdqtool.buildlog.sentence import Family, Section, row, says
+from qdqtool.buildlog.pattern import PatternSet, Section, message, row
 
 _METRIC = row(
     "metric-times",
@@ -36,8 +36,8 @@ _EXPLAINED = (
 )
 """What trtexec prints of its own metrics: the metric, the first words, the rest."""
 
-PLUGIN = Family(
-    sentences=(
+PLUGIN = PatternSet(
+    patterns=(
         row(
             "metric-heading",
             r"(?P<metric>(?:End-to-End |End-to-End Host )?(?:Host Latency|Latency)|Enqueue Time|GPU Compute)",
@@ -55,28 +55,28 @@ PLUGIN = Family(
             r"percentile: (?P<ms>[\d.e+-]{1,24}) ms at (?P<percent>[\d.]{1,8})%(?P<rest> \(end to end .*\))?",
             "percentile: 3.4563 ms at 99% (end to end 3.47168 ms at 99%)",
         ),
-        says("throughput", "throughput: {qps:num} qps", "throughput: 318.785 qps"),
-        says("walltime", "walltime: {seconds:num} s", "walltime: 3.00516 s"),
-        says("gpu-total", "total compute time: {seconds:num} s", "total compute time: 2.92575 s"),
-        says("outputs-heading", "Output Tensors:", "Output Tensors:"),
-        says("inputs-heading", "Input Tensors:", "Input Tensors:"),
-        says("inference-begins", "Starting inference", "Starting inference"),
-        says("inference-begins", "Starting inference threads", "Starting inference threads"),
-        says(
+        message("throughput", "throughput: {qps:num} qps", "throughput: 318.785 qps"),
+        message("walltime", "walltime: {seconds:num} s", "walltime: 3.00516 s"),
+        message("gpu-total", "total compute time: {seconds:num} s", "total compute time: 2.92575 s"),
+        message("outputs-heading", "Output Tensors:", "Output Tensors:"),
+        message("inputs-heading", "Input Tensors:", "Input Tensors:"),
+        message("inference-begins", "Starting inference", "Starting inference"),
+        message("inference-begins", "Starting inference threads", "Starting inference threads"),
+        message(
             "traced",
             "Timing trace has {queries:int} queries over {seconds:num} s",
             "Timing trace has 2523 queries over 3.00267 s",
         ),
-        says("throughput", "Throughput: {qps:num} qps", "Throughput: 840.251 qps"),
+        message("throughput", "Throughput: {qps:num} qps", "Throughput: 840.251 qps"),
         _METRIC,
-        says("walltime", "Total Host Walltime: {seconds:num} s", "Total Host Walltime: 3.00267 s"),
-        says("gpu-total", "Total GPU Compute Time: {seconds:num} s", "Total GPU Compute Time: 2.94 s"),
-        says(
+        message("walltime", "Total Host Walltime: {seconds:num} s", "Total Host Walltime: 3.00267 s"),
+        message("gpu-total", "Total GPU Compute Time: {seconds:num} s", "Total GPU Compute Time: 2.94 s"),
+        message(
             "unstable",
             "* GPU compute time is unstable, with coefficient of variance = {percent:num}%.",
             "* GPU compute time is unstable, with coefficient of variance = 18.1606%.",
         ),
-        says(
+        message(
             "explanations-elsewhere",
             "Explanations of the performance metrics are printed in the verbose logs.",
             "Explanations of the performance metrics are printed in the verbose logs.",

@@ -1,6 +1,6 @@
 """What the engine is made of: layer records in the text of every generation, bindings, device placement."""
 
-from qdqtool.buildlog.sentence import Family, Section, row, says
+from qdqtool.buildlog.pattern import PatternSet, Section, message, row
 
 _NAME = row("layer-name-only", r"(?P<layer>[^\s\[=&].*)", "Conv_1 + Relu_2")
 _BINDING = row("binding", r"(?P<tensor>\S{1,300})", "images", "output0")
@@ -12,20 +12,20 @@ _IO = row(
 )
 _FACT = row("engine-fact", r"(?P<key>[A-Z][\w -]{1,60}): (?P<value>.*)", "Multi-Device: Disabled")
 
-PLUGIN = Family(
-    sentences=(
-        says("layers-heading", "Engine Layer Information:", "Engine Layer Information:"),
-        says("layers-detailed", "Layers:", "Layers:"),
-        says("bindings-heading", "Bindings:", "Bindings:"),
-        says("engine-metadata", "Engine Metadata:", "Engine Metadata:"),
-        says("io-heading", "I/O Tensors:", "I/O Tensors:"),
-        says(
+PLUGIN = PatternSet(
+    patterns=(
+        message("layers-heading", "Engine Layer Information:", "Engine Layer Information:"),
+        message("layers-detailed", "Layers:", "Layers:"),
+        message("bindings-heading", "Bindings:", "Bindings:"),
+        message("engine-metadata", "Engine Metadata:", "Engine Metadata:"),
+        message("io-heading", "I/O Tensors:", "I/O Tensors:"),
+        message(
             "layer",
             "Layer({kind}): {name>}, Tactic: {rest}",
             "Layer(CaskConvolution): A + B, Tactic: 7144526460361122478, in[Half(1,256,180,180)] -> out[Half(1,9)]",
             "Layer(Reformat): q, Tactic: 0x00000000000003ea, x (Float[1,3,640,960]) -> q_out (Int8[1,3,640,960])",
         ),
-        says(
+        message(
             "layer-record",
             "Name: {name}, LayerType: {rest}",
             "Name: MaxPool_2, LayerType: CaskPooling, Inputs: [ { Name: x, Location: Device, Dimensions: [1,64,9,9], "

@@ -1,45 +1,45 @@
 """The ONNX parser: the model's header, and block by block the whole graph with names, shapes and types."""
 
-from qdqtool.buildlog.sentence import Family, says
+from qdqtool.buildlog.pattern import PatternSet, message
 
-PLUGIN = Family(
-    sentences=(
-        says("onnx-file", "Input filename: {path}", "Input filename:   resnet50.onnx"),
-        says("onnx-ir", "ONNX IR version: {version}", "ONNX IR version:  0.0.7"),
-        says("onnx-opset", "Opset version: {version}", "Opset version:    13"),
-        says("onnx-producer", "Producer name:{name?}", "Producer name:    pytorch", "Producer name:"),
-        says("onnx-producer-version", "Producer version:{version?}", "Producer version: 2.0.1"),
-        says("onnx-domain", "Domain:{domain?}", "Domain:           ", "Domain:"),
-        says("onnx-model-version", "Model version:{version?}", "Model version:    0"),
-        says(
+PLUGIN = PatternSet(
+    patterns=(
+        message("onnx-file", "Input filename: {path}", "Input filename:   resnet50.onnx"),
+        message("onnx-ir", "ONNX IR version: {version}", "ONNX IR version:  0.0.7"),
+        message("onnx-opset", "Opset version: {version}", "Opset version:    13"),
+        message("onnx-producer", "Producer name:{name?}", "Producer name:    pytorch", "Producer name:"),
+        message("onnx-producer-version", "Producer version:{version?}", "Producer version: 2.0.1"),
+        message("onnx-domain", "Domain:{domain?}", "Domain:           ", "Domain:"),
+        message("onnx-model-version", "Model version:{version?}", "Model version:    0"),
+        message(
             "parsing-begins",
             "Start parsing network model{dot?}",
             "Start parsing network model",
             "Start parsing network model.",
         ),
-        says(
+        message(
             "parsing-took",
             "Finished parsing network model. Parse time: {seconds:num}",
             "Finished parsing network model. Parse time: 0.144613",
         ),
-        says(
+        message(
             "network-input",
             "Adding network input: {tensor} with dtype: {dtype}, dimensions: ({dims?})",
             "Adding network input: x with dtype: float32, dimensions: (-1, 3, 224, 224)",
         ),
-        says("node-begins", "Parsing node: {node>} [{op}]", "Parsing node: /conv1/Conv [Conv]"),
-        says(
+        message("node-begins", "Parsing node: {node>} [{op}]", "Parsing node: /conv1/Conv [Conv]"),
+        message(
             "node-inputs",
             "{node}] inputs:{tensors?}",
             "Conv_1 [Conv] inputs: [423 -> (1, 512, 180, 180)[FLOAT]], [w -> (16, 512, 1, 1)[FLOAT]],",
             "Q_1 [QuantizeLinear] inputs: [x -> (1, 3)[FLOAT]], [s -> ()[FLOAT]], [z -> ()[INT8]],",
         ),
-        says(
+        message(
             "node-outputs",
             "{node}] outputs:{tensors?}",
             "Conv_1 [Conv] outputs: [424 -> (1, 16, 180, 180)[FLOAT]],",
         ),
-        says(
+        message(
             "layer-registered",
             "Registering layer: {layer} for ONNX node: {node}",
             "Registering layer: Conv_1 for ONNX node: Conv_1",

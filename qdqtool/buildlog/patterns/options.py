@@ -1,8 +1,8 @@
 """What trtexec was asked: its echo of model, build, system, inference and reporting options, and the device."""
 
-from qdqtool.buildlog.sentence import Family, Section, row, says
+from qdqtool.buildlog.pattern import PatternSet, Section, message, row
 
-_OPTION = says(
+_OPTION = message(
     "option",
     "{key}: {value}",
     "Memory Pools: workspace: 1024 MiB, dlaSRAM: default, dlaLocalDRAM: default, dlaGlobalDRAM: default",
@@ -13,12 +13,12 @@ _EMPTY = row("option-unset", r"(?P<key>[^:]{1,80}):", "Output:", "Plugins:", "se
 _TIGHT = row(
     "option-tight", r"(?P<key>Dump refittable layers):(?P<value>\w+)", "Dump refittable layers:Disabled"
 )
-_NOTE = says(
+_NOTE = message(
     "options-note",
     "Note: {text}",
     "Note: The application clock rates do not reflect the actual clock rates that the GPU is currently running at.",
 )
-_DEVICE_HEAD = says("available-devices", "Available Devices:{devices?}", "Available Devices: ")
+_DEVICE_HEAD = message("available-devices", "Available Devices:{devices?}", "Available Devices: ")
 _DEVICE = row(
     "available-device",
     r'Device (?P<index>\d+): "(?P<name>[^"]*)" UUID: (?P<uuid>\S+)',
@@ -27,11 +27,13 @@ _DEVICE = row(
 _FILE = row("option-file", r"(?P<key>\S{1,300})<-(?P<value>\S.*)", "x<-x.input.1.1.28.28.fp32.raw")
 _ROWS = (_DEVICE, _NOTE, _DEVICE_HEAD, _OPTION, _EMPTY, _TIGHT, _FILE)
 
-PLUGIN = Family(
-    sentences=(
-        says("section-options", "=== {title} Options ===", "=== Build Options ===", "=== Model Options ==="),
-        says("section-device", "=== Device Information ===", "=== Device Information ==="),
-        says(
+PLUGIN = PatternSet(
+    patterns=(
+        message(
+            "section-options", "=== {title} Options ===", "=== Build Options ===", "=== Model Options ==="
+        ),
+        message("section-device", "=== Device Information ===", "=== Device Information ==="),
+        message(
             "section-joined",
             "=== {title} ==={option}: {value?}",
             "=== Device Information ===Device: 0",

@@ -1,18 +1,18 @@
 """Polygraphy's own lines: its configuration, runners, data, comparisons with their statistics and histograms."""
 
-from qdqtool.buildlog.sentence import Family, Section, row, says
+from qdqtool.buildlog.pattern import PatternSet, Section, message, row
 
-PLUGIN = Family(
-    sentences=(
-        says(
+PLUGIN = PatternSet(
+    patterns=(
+        message(
             "module-loaded",
             "Loaded Module: {module} | Version: {version} | Path: {path}",
             "Loaded Module: numpy | Version: 1.25.1 | Path: ['/usr/lib/python3/dist-packages/numpy']",
             "Loaded Module: numpy              | Version: 1.22.3 | Path: ['/usr/local/lib/python3.8/dist-packages/numpy']",
         ),
-        says("bad-tactics", "Found potentially bad tactics:", "Found potentially bad tactics:"),
-        says("configuring", "Building engine with configuration:", "Building engine with configuration:"),
-        says(
+        message("bad-tactics", "Found potentially bad tactics:", "Found potentially bad tactics:"),
+        message("configuring", "Building engine with configuration:", "Building engine with configuration:"),
+        message(
             "profiles-heading",
             "Configuring with profiles:{list?}",
             "Configuring with profiles:[",

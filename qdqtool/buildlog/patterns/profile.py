@@ -1,11 +1,11 @@
 """Per-layer profiles: trtexec's table, the arrays of `--exportProfile`, IProfiler of the Python samples."""
 
-from qdqtool.buildlog.sentence import Family, Section, row, says
+from qdqtool.buildlog.pattern import PatternSet, Section, message, row
 
 _N = r"(-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
 
-PLUGIN = Family(
-    sentences=(
+PLUGIN = PatternSet(
+    patterns=(
         row(
             "profile-columns",
             r"(?P<columns>Layer\s+Time ?\(ms\).*|Time ?\(ms\)\s+Avg\. ?(?:Time )?\(ms\).*Layer)",
@@ -18,7 +18,7 @@ PLUGIN = Family(
             '[ { "count" : 625 }',
             '{ "count" : 625 }',
         ),
-        says(
+        message(
             "profile-record",
             ', {{ "name" : "{layer>}", "timeMs" : {numbers}',
             ', { "name" : "Conv_0 + PWN(Clip_3)", "timeMs" : 41.4232, "averageMs" : 0.0662771, "percentage" : 1.36062 }',

@@ -1,9 +1,9 @@
 """The symbolic shape check of TensorRT 10: every layer with the extents of its tensors."""
 
-from qdqtool.buildlog.sentence import Family, Section, row, says
+from qdqtool.buildlog.pattern import PatternSet, Section, message, row
 
-PLUGIN = Family(
-    sentences=(says("shapes-nodes", "GRAPH NODES", "GRAPH NODES"),),
+PLUGIN = PatternSet(
+    patterns=(message("shapes-nodes", "GRAPH NODES", "GRAPH NODES"),),
     sections=(
         Section(
             opens="shapes-nodes",

@@ -1,6 +1,6 @@
 """The prefilter: a block of a log is looked over as an array of bytes, so that Python meets only the lines that matter.
 
-Two thirds of a verbose log are a few light sentences (each kernel timed, each tensor registered). They are
+Two thirds of a verbose log are a few light patterns (each kernel timed, each tensor registered). They are
 recognised by the first bytes behind a well-known prefix, counted, and never become strings. The prefilter skips lines
 and finds where messages begin; it reads none, so that with and without it a log gives the same digest.
 """
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from qdqtool.buildlog.arrays import Codes, Flags, Ints, Words, arrays_of, follows, mask, word
 from qdqtool.buildlog.grammar import ENDING, KEY, SLOW, UNSURE, Grammar
-from qdqtool.buildlog.sentence import HEX16
+from qdqtool.buildlog.pattern import HEX16
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -30,7 +30,7 @@ _QUIET[list(b"VI")] = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Skimmed:
+class FilteredBlock:
     """The lines of a block that want reading, as parallel lists; everything else has been counted.
 
     Attributes:
@@ -43,10 +43,10 @@ class Skimmed:
         skipped: how many light lines the block has before each of these lines.
         candidates: how many kernels (rows of tuning) were counted since the log began, up to each of these lines.
         counted: how many up to the end of the block.
-        announced: how many noted sentences the block has before each of these lines.
+        announced: how many noted patterns the block has before each of these lines.
         quiet: where the lines with a well-known prefix begin, light ones among them.
         stamped: where those of them begin that have a time stamp.
-        noted: where the messages of noted sentences begin.
+        noted: where the messages of noted patterns begin.
         noted_number: index in the block of their lines.
         noted_counted: how many kernels were counted up to each of them.
         bytes: of the lines that want reading.
@@ -81,15 +81,15 @@ class _Light:
     noted: Flags
 
 
-Prefilter = Callable[[bytes], Skimmed]
+Prefilter = Callable[[bytes], FilteredBlock]
 """Looks over a block, which ends with a newline."""
 
 
-class Skimmer:
+class BlockPrefilter:
     """Looks over the blocks of one log in order.
 
     Args:
-        grammar: knows which sentences are light.
+        grammar: knows which patterns are light.
         skip: whether light lines are skipped; without, every line wants reading.
     """
 
@@ -99,8 +99,8 @@ class Skimmer:
         self._counted = 0
         self._in_run = False
 
-    def __call__(self, block: bytes) -> Skimmed:
-        """Skim a block; it ends with a newline."""
+    def __call__(self, block: bytes) -> FilteredBlock:
+        """Filter a block; it ends with a newline."""
         data = np.frombuffer(block + _PAD, np.uint8)
         words: Words = np.ndarray((len(data) - KEY + 1,), "<u8", buffer=data.data, strides=(1,))
         ends = np.flatnonzero(data[: len(block)] == _NEWLINE)
@@ -123,7 +123,7 @@ class Skimmer:
         wanted = np.flatnonzero(~(found.light | blank))
         lengths = ends[wanted] - starts[wanted]
         noted = np.flatnonzero(found.noted)
-        return Skimmed(
+        return FilteredBlock(
             lines=len(ends),
             blank=starts[blank],
             blank_number=np.flatnonzero(blank),
@@ -172,7 +172,7 @@ class Skimmer:
             tuned[where] = rank.tuned[code]
             spared[where] = rank.rest[code]
         light &= ~self._first_of_each(spared)
-        # The first of a run is heard one by one, and counted there.
+        # The first of a run is handled one by one, and counted there.
         tuned &= light
         rest = np.flatnonzero((codes == UNSURE) & (ends - at > HEX16 + KEY))
         ending = ends[rest]
@@ -192,7 +192,7 @@ class Skimmer:
 
 
 NOTED = "timing"
-"""The sentence that names the layer whose kernels are timed next."""
+"""The pattern that names the layer whose kernels are timed next."""
 
 
 def _bodies(data: Bytes, words: Words, starts: Ints, ends: Ints) -> Ints:

@@ -1,6 +1,6 @@
-"""Sentences: how one message of a log is recognised and taken apart.
+"""Message patterns: how one message of a log is recognised and taken apart.
 
-A sentence is written as the message itself, with its changing parts in braces:
+A pattern is written as the message itself, with its changing parts in braces:
 
     Running: {pass} on {node}
     {layer>} ({runner}) profiling completed in {seconds:num} seconds. Fastest Tactic: {tactic:hex} Time: {ms:num}
@@ -8,7 +8,7 @@ A sentence is written as the message itself, with its changing parts in braces:
 * `{name}` takes the text up to the first occurrence of what follows; it is not empty.
 * `{name?}` may be empty.
 * `{name>}` takes the text up to the *last* occurrence of what follows (node names contain brackets and spaces).
-  At most one field of a sentence does that.
+  At most one field of a pattern does that.
 * `{name:kind}` also checks and converts: `int`, `num` (a float; infinite becomes None), `hex` (a tactic id in any
   spelling, as `0x` and 16 digits), `hex16` (a tactic id that is spelt so), `id` (a tactic id as it is spelt), `word`
   (no white space).
@@ -36,14 +36,14 @@ HEX16 = 18
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sentence:
+class MessagePattern:
     """A message with fixed words and named fields.
 
     Attributes:
-        name: what it says; several sentences (wordings of several releases) may share a name and its fields.
+        name: what it says; several patterns (wordings of several releases) may share a name and its fields.
         form: the message with its fields in braces.
         examples: messages it recognises, from real logs; they are its test.
-        light: "no" if each of its messages is heard. Of the others the reader may count messages without taking
+        light: "no" if each of its messages is handled. Of the others the reader may count messages without taking
             them apart: "all"; "rest", all but the first of a run of them; "noted", all, and the last one is given to
             who asks. They begin with eight fixed ASCII characters, or end with sixteen, or with eight and a tactic id;
             of a tactic id behind the first, what follows is looked for too.
@@ -75,7 +75,7 @@ class Sentence:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Shape:
+class RegexPattern:
     """A row of a table or of an array, recognised by a regular expression over its whole length.
 
     The expression must be free of nested repetition, so that its time stays linear.
@@ -106,14 +106,14 @@ def _matching(form: str) -> Read:
     return read
 
 
-def says(name: str, form: str, *examples: str, light: Light = "no") -> Sentence:
-    """A sentence, written short."""
-    return Sentence(name=name, form=form, examples=examples, light=light)
+def message(name: str, form: str, *examples: str, light: Light = "no") -> MessagePattern:
+    """A pattern, written short."""
+    return MessagePattern(name=name, form=form, examples=examples, light=light)
 
 
-def row(name: str, form: str, *examples: str) -> Shape:
+def row(name: str, form: str, *examples: str) -> RegexPattern:
     """A row, written short."""
-    return Shape(name=name, form=form, examples=examples)
+    return RegexPattern(name=name, form=form, examples=examples)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,31 +121,31 @@ class Section:
     """Lines that have a meaning only after a heading: options, tables, layer records.
 
     Attributes:
-        opens: name of the sentence that is its heading.
+        opens: name of the pattern that is its heading.
         rows: what its lines look like.
-        first: whether rows are tried before the sentences of the whole log; otherwise after them.
+        first: whether rows are tried before the patterns of the whole log; otherwise after them.
         bare: whether its rows carry no logger prefix, so that the next line with a prefix ends it.
     """
 
     opens: str
-    rows: tuple[Sentence | Shape, ...]
+    rows: tuple[MessagePattern | RegexPattern, ...]
     first: bool = False
     bare: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Family:
-    """Sentences about one subject: the plug of a file on the shelf of patterns.
+class PatternSet:
+    """Patterns about one subject: what a file of `qdqtool.buildlog.patterns` registers.
 
     Attributes:
-        sentences: tried everywhere.
+        patterns: tried everywhere.
         sections: rows that have a meaning only behind a heading.
         foreign: shapes of lines that are not the builder's, tried last and only where builders use prefixes.
     """
 
-    sentences: tuple[Sentence | Shape, ...] = ()
+    patterns: tuple[MessagePattern | RegexPattern, ...] = ()
     sections: tuple[Section, ...] = ()
-    foreign: tuple[Shape, ...] = ()
+    foreign: tuple[RegexPattern, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
