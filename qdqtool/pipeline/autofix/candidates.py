@@ -13,10 +13,10 @@ from qdqtool.core.findings import Finding, Verdict
 from qdqtool.core.placement import Slot, Stance
 from qdqtool.graph.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.matching.evidence import NodeEvidence, Operand
+from qdqtool.matching.evidence import Claim, NodeEvidence, Operand
 from qdqtool.pipeline.autofix.edits import Candidate, EditRequest, Goal, Granularity, scale_of
 from qdqtool.pipeline.autofix.ties import untied
-from qdqtool.trt.ops import RECURRENT, weight_axis
+from qdqtool.trt.ops import weight_axis
 
 _LEFT_ALONE = frozenset({Verdict.NOT_FOUND, Verdict.UNKNOWN})
 _KERNEL_CHECKS = frozenset({"runtime_weights", "unfused_qdq", "needless_conversion", "conversion_chain"})
@@ -53,10 +53,8 @@ def _half_quantized(evidence: NodeEvidence) -> bool:
 
 
 def _has_kernel(evidence: NodeEvidence) -> bool:
-    """Whether the builder has an INT8 kernel for this operator at all."""
-    if evidence.node.op in RECURRENT or (evidence.rtx and evidence.node.op == "ConvTranspose"):
-        return False
-    return not (evidence.rtx and evidence.node.op == "Conv" and "sm75" in evidence.targets)
+    """Whether the builder has an INT8 kernel for this operator at all, as far as rules know and the engine shows."""
+    return not any(found.claim is Claim.NO_KERNEL for found in evidence.explanations)
 
 
 def _is_users_choice(evidence: NodeEvidence) -> bool:
@@ -122,25 +120,15 @@ def _to_float(evidence: NodeEvidence) -> Iterator[Candidate]:
         )
 
 
-def _branches(evidence: NodeEvidence, operand: Operand) -> tuple[Node, tuple[Node, ...]] | None:
-    """The Concat that feeds an operand and the DequantizeLinear of each branch; None where a branch has none."""
-    concat = evidence.view.producer(evidence.node.inputs[operand.index])
-    if operand.quantized or concat is None or concat.op != "Concat":
-        return None
-    makers = [evidence.view.producer(name) for name in concat.inputs]
-    found = tuple(maker for maker in makers if maker is not None and maker.op == DEQUANTIZE)
-    return (concat, found) if len(found) == len(makers) else None
-
-
 def _largest_branch(evidence: NodeEvidence, operand: Operand) -> float | None:
-    found = _branches(evidence, operand)
+    found = evidence.concat(operand)
     scales = [scale_of(evidence.view, node) for node in found[1]] if found else []
     known = [scale for scale in scales if scale is not None]
     return max(known) if known and len(known) == len(scales) else None
 
 
 def _tied(evidence: NodeEvidence, operand: Operand) -> tuple[EditRequest, ...]:
-    found, scale = _branches(evidence, operand), _largest_branch(evidence, operand)
+    found, scale = evidence.concat(operand), _largest_branch(evidence, operand)
     if found is None or scale is None:
         return ()
     concat = found[0]

@@ -1,4 +1,4 @@
-"""The words in which wishes for a Q/DQ model are spoken: an input, how it is to be quantized, and what for."""
+"""What is requested of a Q/DQ model: an input, how it is to be quantized, and what for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from qdqtool.graph.view import GraphView, Node
 
 
 class Goal(str, Enum):
-    """What an candidate must reach to be kept."""
+    """What a candidate must reach to be kept."""
 
     INT8 = "the node runs INT8"
     LEANER = "a kernel vanishes"
@@ -28,7 +28,7 @@ class Granularity(str, Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EditRequest:
-    """A wish for one input.
+    """A request for one input.
 
     Attributes:
         slot: the input.

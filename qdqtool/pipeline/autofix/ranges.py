@@ -37,9 +37,9 @@ class Ranges:
         self._known: dict[_Key, NDArray[Any]] = {}
 
     def resolve(self, requests: Iterable[EditRequest]) -> tuple[SlotEdit, ...] | str:
-        """The edits that fulfil all wishes, or why there is no scale for one of them.
+        """The edits that fulfil all requests, or why there is no scale for one of them.
 
-        A wish with a limit is left out where the tensor fills most of the range it has.
+        A request with a limit is left out where the tensor fills most of the range it has.
         """
         edits = []
         for request in requests:

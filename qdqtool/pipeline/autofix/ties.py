@@ -47,7 +47,7 @@ def _concats(view: GraphView) -> Iterator[tuple[str, list[Slot]]]:
 
 
 def _own(view: GraphView, slot: Slot) -> EditRequest | None:
-    """The wish for a scale measured on this input alone, at most the shared one; None where there is no pair."""
+    """The request for a scale measured on this input alone, at most the shared one; None where there is no pair."""
     node = view.by_name.get(slot.node)
     shared = scale_of(view, _feeding(view, node.inputs[slot.index])) if node is not None else None
     return None if shared is None else EditRequest(slot=slot, how=Granularity.TENSOR, most=shared)
