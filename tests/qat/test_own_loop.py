@@ -1,0 +1,136 @@
+"""The example of a training loop of one's own, in one process and in two, and what two ranks agree on."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs torch: pip install 'qdqtool[qat]'")
+
+import qdqtool  # noqa: E402
+from qdqtool import qat  # noqa: E402
+from qdqtool.core.findings import Severity  # noqa: E402
+from qdqtool.core.kinds import CALIBRATION  # noqa: E402
+from tests.qat.material import HERE  # noqa: E402
+from tests.qat.networks import images, residual  # noqa: E402
+
+ROOT = HERE.parents[1]
+EXAMPLE = ROOT / "recipes" / "examples" / "qat_own_loop" / "train.py"
+RANK = """
+import sys
+from pathlib import Path
+import torch
+from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
+from qdqtool import qat
+from qdqtool.core.kinds import CALIBRATION
+from qdqtool.errors import QdqError
+from tests.qat.networks import images, residual
+
+distributed.init_process_group("gloo")
+rank, folder = distributed.get_rank(), Path(sys.argv[1])
+pixels = torch.from_numpy(images("train")[0]) * torch.linspace(0.5, 2, 48)[:, None, None, None]
+mine = pixels[24 * rank : 24 * rank + 24]
+model = qat.prepare(residual(), pixels[:1], settings=sys.argv[2:])
+try:
+    qat.calibrate(model, [mine[:, :2]])
+except QdqError:
+    (folder / f"refused-{rank}").touch()
+CALIBRATION.write(folder / f"start-{rank}.json", qat.calibrate(model, [mine]))
+parallel = DistributedDataParallel(model)
+optimizer = torch.optim.SGD(parallel.parameters(), lr=0.01)
+parallel.train()
+model.freeze_norms()
+for _ in range(2):
+    loss = parallel(mine).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+CALIBRATION.write(folder / f"trained-{rank}.json", model.trained())
+if rank == 0:
+    qat.export(parallel, folder / "model.onnx")
+distributed.barrier()
+distributed.destroy_process_group()
+"""
+
+
+def run_ranks(*words: str) -> list[str]:
+    """What two processes of one group print; each is ended by its own id if it does not end by itself."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "PYTHONPATH": str(ROOT)}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-W", "ignore", *words],
+            env={**os.environ, **group, "RANK": str(rank), "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=ROOT,
+        )
+        for rank in range(2)
+    ]
+    try:
+        told = [rank.communicate(timeout=240)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    assert [rank.returncode for rank in ranks] == [0, 0], told
+    return told
+
+
+def assert_sound(path: Path) -> None:
+    findings = qdqtool.lint(path).findings
+    assert [entry for entry in findings if entry.severity is Severity.ERROR] == []
+
+
+def assert_trained(told: str) -> None:
+    found = re.search(r"calibrated ([\d.]+)  trained ([\d.]+)", told)
+    assert found, told
+    assert float(found[2]) > float(found[1]) + 2
+
+
+@pytest.mark.parametrize("method", ["max", "entropy"])
+def test_two_ranks_calibrate_as_one_process_would_and_stay_equal(tmp_path: Path, method: str) -> None:
+    settings = f"calibrate.method={method}"
+    run_ranks("-c", RANK, str(tmp_path), settings)
+    # Wrong samples are refused on both, so that none waits for the other.
+    assert {path.name for path in tmp_path.glob("refused-*")} == {"refused-0", "refused-1"}
+    pixels = torch.from_numpy(images("train")[0]) * torch.linspace(0.5, 2, 48)[:, None, None, None]
+    alone = qat.calibrate(qat.prepare(residual(), pixels[:1], settings=[settings]), [pixels])
+    first, second = (CALIBRATION.read(tmp_path / f"start-{rank}.json") for rank in range(2))
+    assert first == second
+    assert first.ranges == alone.ranges
+    assert first.samples == 48
+    trained, other = (CALIBRATION.read(tmp_path / f"trained-{rank}.json") for rank in range(2))
+    assert trained.ranges == other.ranges
+    assert trained.ranges != first.ranges
+    assert_sound(tmp_path / "model.onnx")
+
+
+def test_the_example_wins_back_what_calibration_lost(tmp_path: Path) -> None:
+    out = tmp_path / "model.onnx"
+    words = [sys.executable, str(EXAMPLE), "--epochs", "4", "--out", str(out)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        words, env=environment, capture_output=True, text=True, check=False, timeout=240, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert_trained(done.stdout)
+    assert_sound(out)
+
+
+def test_the_example_trains_on_two_processes(tmp_path: Path) -> None:
+    out = tmp_path / "model.onnx"
+    told = run_ranks(str(EXAMPLE), "--epochs", "4", "--out", str(out))
+    assert_trained(told[0])
+    assert "calibrated" not in told[1]
+    assert_sound(out)
