@@ -23,7 +23,7 @@ class Draft:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Check:
-    """A plug-in of the shelf.
+    """A plug-in of the registry.
 
     Attributes:
         code: stable identifier, "QDQ201".

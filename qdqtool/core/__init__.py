@@ -1,1 +1,1 @@
-"""The nouns of the house, frozen, and the Protocols that backends fulfil."""
+"""The values that all packages share, frozen, and the Protocols that backends fulfil."""

@@ -1,1 +1,1 @@
-"""The entrance: the only place that opens ONNX. Everyone else asks a `GraphView`."""
+"""The only package that opens ONNX. Every other asks a `GraphView`."""

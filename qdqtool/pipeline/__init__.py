@@ -1,1 +1,1 @@
-"""The stairs: steps of the straight line, and what is made of many runs of it."""
+"""The steps in their order, and what is made of many runs of them."""

@@ -1,1 +1,1 @@
-"""The shelf of checks: one file per check, its docstring is what a user reads, its plug `PLUGIN` a `Check`."""
+"""One file per check, its docstring is what a user reads, its plug `PLUGIN` a `Check`."""
