@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from qdqtool.core.placement import Slot
+from qdqtool.core.quant_format import INT8, NamedFormat
 from qdqtool.core.showing import Shown
 
 
@@ -17,11 +18,13 @@ class SlotEdit:
         slot: the input.
         scales: quantization steps, one or one per channel; () leaves the input float.
         axis: the channel axis of several scales.
+        format: how values are stored; of no account where the input becomes float.
     """
 
     slot: Slot
     scales: tuple[float, ...] = ()
     axis: int | None = None
+    format: NamedFormat = INT8
 
 
 class Outcome(str, Enum):

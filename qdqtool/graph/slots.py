@@ -9,11 +9,14 @@ import onnx
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.fixes import SlotEdit
+from qdqtool.core.placement import Slot
 from qdqtool.errors import UsageError
 from qdqtool.graph.edit import Edit
-from qdqtool.graph.find import DEQUANTIZE, QUANTIZE
+from qdqtool.graph.find import DEQUANTIZE
+from qdqtool.graph.lower import lower
 from qdqtool.graph.model import Model
-from qdqtool.graph.scales import storable
+from qdqtool.graph.quantized import Quantization, QuantizedGraph
+from qdqtool.graph.scales import storable_as
 from qdqtool.graph.unquantize import float_source
 
 
@@ -26,6 +29,7 @@ def requantize(model: Model, edits: Iterable[SlotEdit]) -> Model:
     edit = Edit(model)
     makers = edit.producers()
     nodes = {node.name: node for node in edit.nodes}
+    assignment: dict[Slot, Quantization] = {}
     for change in sorted(edits, key=lambda change: change.slot):
         node = nodes.get(change.slot.node)
         if node is None or change.slot.index >= len(node.input):
@@ -37,9 +41,11 @@ def requantize(model: Model, edits: Iterable[SlotEdit]) -> Model:
             raise UsageError(
                 f"what {change.slot} reads has no float form", fix="edit its producer", where=str(model.path)
             )
-        node.input[change.slot.index] = _pair(edit, model, change, source) if change.scales else source
+        node.input[change.slot.index] = source
+        if change.scales:
+            assignment[change.slot] = _quantization(change, model.view.info(source).dtype)
     edit.prune()
-    return edit.finish()
+    return lower(QuantizedGraph(model=edit.finish(), assignment=assignment))
 
 
 def _source(edit: Edit, model: Model, makers: dict[str, onnx.NodeProto], tensor: str) -> str | None:
@@ -66,18 +72,7 @@ def _before_pair(edit: Edit, model: Model, makers: dict[str, onnx.NodeProto], te
     return float_source(edit, maker, makers)
 
 
-def _pair(edit: Edit, model: Model, change: SlotEdit, source: str) -> str:
-    """Add a pair for one input and return the tensor that comes out of it."""
-    stem = f"{source}_{change.slot.node}_{change.slot.index}"
-    half = model.view.info(source).dtype is DType.FLOAT16
-    steps = np.asarray(change.scales if change.axis is not None else change.scales[0], np.float32)
-    scale = storable(steps, half=half)
-    names = [
-        edit.constant(f"{stem}_scale", scale.astype(np.float16) if half else scale),
-        edit.constant(f"{stem}_zero_point", np.zeros(scale.shape, np.int8)),
-    ]
-    along = {} if change.axis is None else {"axis": change.axis}
-    integers, result = edit.fresh(f"{stem}_quantized"), edit.fresh(f"{stem}_dequantized")
-    edit.node(QUANTIZE, [source, *names], [integers], name=f"{stem}_{QUANTIZE}", **along)
-    edit.node(DEQUANTIZE, [integers, *names], [result], name=f"{stem}_{DEQUANTIZE}", **along)
-    return result
+def _quantization(edit: SlotEdit, dtype: DType) -> Quantization:
+    """What an edit asks for, with scales that the float type of the tensor holds."""
+    steps = np.asarray(edit.scales if edit.axis is not None else edit.scales[0], np.float32)
+    return Quantization(format=edit.format, scale=storable_as(steps, dtype), axis=edit.axis)

@@ -12,9 +12,13 @@ import pytest
 from qdqtool.cli.app import run
 from qdqtool.core.fixes import SlotEdit
 from qdqtool.core.placement import Slot
+from qdqtool.core.quant_format import FP8
 from qdqtool.errors import UsageError
 from qdqtool.graph.find import find, quantized_ops
+from qdqtool.graph.lift import lift
 from qdqtool.graph.load import load
+from qdqtool.graph.model import Model
+from qdqtool.graph.opset import raise_opset
 from qdqtool.graph.save import serialize
 from qdqtool.graph.slots import requantize
 from qdqtool.graph.unquantize import unquantize
@@ -311,3 +315,21 @@ def test_audit_with_fix_is_the_command_fix(tmp_path: Path, capsys):
     said = capsys.readouterr().err
     assert "`audit --fix` is now the command `fix`" in said
     assert "finished run folder" in said
+
+
+def test_an_edit_writes_the_format_that_it_names_as_insertion_writes_it(tmp_path):
+    model = raised(load(models.save(GRAPHS["fine"](), tmp_path)), FP8.opset)
+    edits = [
+        SlotEdit(slot=Slot(node="c1", index=0), scales=(0.5,), format=FP8),
+        SlotEdit(slot=Slot(node="c1", index=1), scales=(0.01,) * 8, axis=0, format=FP8),
+    ]
+    graph, irregular = lift(requantize(model, edits))
+    assert not irregular
+    found = [graph.assignment[edit.slot] for edit in edits]
+    assert [entry.format for entry in found] == [FP8, FP8]
+    assert [entry.axis for entry in found] == [None, 0]
+    assert found[0].scale == np.float32(0.5)
+
+
+def raised(model: Model, opset: int) -> Model:
+    return Model(proto=raise_opset(model.proto, opset, model.path)[0], path=model.path)

@@ -26,6 +26,7 @@ from qdqtool.graph.find import find
 from qdqtool.graph.load import load
 from qdqtool.graph.model import Model
 from qdqtool.graph.save import save, serialize
+from qdqtool.matching.asked import FLOAT
 from qdqtool.pipeline.autofix.drafts import Draft, Edits, merged
 
 MODEL = "model.qdq.onnx"
@@ -60,8 +61,12 @@ class BuiltModel:
 
     @property
     def int8(self) -> frozenset[str]:
-        """Compute nodes that run INT8."""
-        return frozenset(verdict.node for verdict in self.audit.verdicts if verdict.precision is DType.INT8)
+        """Compute nodes that run INT8, or in another format that they are asked for."""
+        return frozenset(
+            verdict.node
+            for verdict in self.audit.verdicts
+            if verdict.precision is DType.INT8 or verdict.asked == verdict.realised != FLOAT
+        )
 
     @property
     def cost(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from qdqtool.auditing.attention import unquantized_results
 from qdqtool.auditing.context import AuditContext
@@ -11,8 +12,10 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer
 from qdqtool.core.findings import Finding, Verdict
 from qdqtool.core.placement import Slot, Stance
+from qdqtool.core.quant_format import FORMATS
 from qdqtool.graph.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.view import GraphView, Node
+from qdqtool.matching.asked import FLOAT, words_of
 from qdqtool.matching.evidence import Claim, NodeEvidence, Operand
 from qdqtool.pipeline.autofix.edits import Candidate, EditRequest, Goal, Granularity, scale_of
 from qdqtool.pipeline.autofix.ties import untied
@@ -29,7 +32,8 @@ def candidates(context: AuditContext, found: Audit) -> Iterator[Candidate]:
     assert context.view is not None
     islands = {finding.subject for finding in found.findings if finding.check == "float_island"}
     for evidence, verdict in zip(context.cases, context.verdicts, strict=True):
-        if verdict.precision is DType.INT8 or verdict.verdict in _LEFT_ALONE:
+        as_asked = verdict.asked == verdict.realised != FLOAT
+        if verdict.precision is DType.INT8 or as_asked or verdict.verdict in _LEFT_ALONE:
             continue
         if verdict.verdict is Verdict.ABSORBED and not _half_quantized(evidence):
             continue
@@ -67,8 +71,13 @@ def _is_users_choice(evidence: NodeEvidence) -> bool:
 
 
 def _to_int8(evidence: NodeEvidence, goal: Goal) -> Iterator[Candidate]:
+    format_ = FORMATS[words_of(evidence).lower()]
+    if format_.block is not None:
+        return  # blocks are made by a placement, which knows what divides them
     requests = tuple(
-        request for operand in evidence.operands if (request := _wanted(evidence, operand)) is not None
+        replace(request, format=format_)
+        for operand in evidence.operands
+        if (request := _wanted(evidence, operand)) is not None
     )
     if requests:
         inputs = ", ".join(f"{request.slot.index} ({request.how.value})" for request in requests)

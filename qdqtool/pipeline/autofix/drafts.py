@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from qdqtool.core.calibration import INT8_LEVELS, CalibrationTable, TensorRange
+from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.conversion import DynamicRangeReport
 from qdqtool.core.fixes import SlotEdit
 from qdqtool.core.placement import Decision, Opinion, Placement, QuantSpec, Slot, SlotKind, Stance, Tie
@@ -122,7 +122,7 @@ def _decided(decision: Decision, edit: SlotEdit | None) -> Decision:
         slot=decision.slot,
         rule=_RULE,
         stance=Stance.REQUEST if edit.scales else Stance.VETO,
-        reason="the builder ran it in INT8"
+        reason=f"the builder ran it in {edit.format.name.upper()}"
         if edit.scales
         else "the engine is leaner, or only possible, without this pair",
         fix="" if edit.scales else "nothing to do: a build has shown it",
@@ -130,7 +130,7 @@ def _decided(decision: Decision, edit: SlotEdit | None) -> Decision:
     return replace(
         decision,
         quantize=bool(edit.scales),
-        spec=QuantSpec(axis=edit.axis) if edit.scales else None,
+        spec=QuantSpec(format=edit.format, axis=edit.axis) if edit.scales else None,
         opinions=(*decision.opinions, opinion),
     )
 
@@ -148,7 +148,7 @@ def _held(ties: Iterable[Tie], ranges: Mapping[str, TensorRange]) -> tuple[Tie, 
 
 
 def _range(tensor: str, edit: SlotEdit) -> TensorRange:
-    amax = tuple(scale * INT8_LEVELS for scale in edit.scales)
+    amax = tuple(scale * edit.format.qmax for scale in edit.scales)
     return TensorRange(tensor=tensor, amax=amax, axis=edit.axis, method="fix", note="set by a proven fix")
 
 

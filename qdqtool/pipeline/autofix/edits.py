@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from qdqtool.core.placement import Slot
+from qdqtool.core.quant_format import INT8, QuantFormat
 from qdqtool.graph.view import GraphView, Node
 
 
@@ -36,6 +37,7 @@ class EditRequest:
         scale: the scale, where the graph tells it already; None has it measured.
         axis: the channel axis of CHANNEL.
         most: a measured scale is at most this.
+        format: how values are stored.
     """
 
     slot: Slot
@@ -43,6 +45,7 @@ class EditRequest:
     scale: float | None = None
     axis: int | None = None
     most: float | None = None
+    format: QuantFormat = INT8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qdqtool.backends.ort import open_runner
-from qdqtool.core.calibration import INT8_LEVELS
 from qdqtool.core.fixes import SlotEdit
 from qdqtool.core.protocols import SampleSource
 from qdqtool.graph.model import Model
@@ -56,7 +55,12 @@ class Ranges:
             if not all(isfinite(scale) and scale > 0 for scale in scales):
                 return f"the range of {request.slot} is not a positive number"
             edits.append(
-                SlotEdit(slot=request.slot, scales=scales, axis=request.axis if len(scales) > 1 else None)
+                SlotEdit(
+                    slot=request.slot,
+                    scales=scales,
+                    axis=request.axis if len(scales) > 1 else None,
+                    format=request.format,
+                )
             )
         return tuple(edits)
 
@@ -72,8 +76,8 @@ class Ranges:
         amax = self._known[key]
         if key[1] is not None:
             # A channel without any value but 0 takes any scale.
-            amax = np.where(amax > 0, amax, INT8_LEVELS)
-        return tuple(float(value) / INT8_LEVELS for value in np.atleast_1d(amax))
+            amax = np.where(amax > 0, amax, request.format.qmax)
+        return tuple(float(value) / request.format.qmax for value in np.atleast_1d(amax))
 
     def _look(self, key: _Key) -> str:
         """Find the magnitudes of a tensor; "" or why that cannot be."""
