@@ -21,14 +21,23 @@ _LARGE = 150_000
 
 _FEW = 10
 """Lines of a builder from which a carrier is learned for sure."""
-_AMBIGUOUS = (
-    "GIGABYTE__bert_server",
-    "NsightSystems__result-01.log.v3",
-    "jetson_env_raw",
-    "HaX-CoNN",
-    "trt_bench_image",
-)
-"""Logs in which another program uses a logger that is also a carrier, or whose own prefixes are cut in the middle."""
+_AMBIGUOUS: dict[str, frozenset[str]] = {
+    # A server writes its own lines with glog between those of the builder: rewritten as glog, both look alike, and the
+    # server's count as unread instead of foreign.
+    "GIGABYTE__bert_server": frozenset({"glog"}),
+    # A program prefixes its own lines with a time in brackets: behind Jenkins' time, four of them join its carrier.
+    "trt_bench_image": frozenset({"Jenkins"}),
+    # Help texts with sixteen builder lines among hundreds: too few messages to learn these two carriers from.
+    "jetson_env_raw": frozenset({"torch_tensorrt in C++", "JSON lines of a logger"}),
+    # Progress bars are redrawn with carriage returns in one line (581); behind another logger's prefix, the counts of
+    # foreign lines and of warnings differ, in all twelve of them.
+    "NsightSystems__result-01.log.v3": frozenset({*carried.LOGGERS, *carried.TIMELESS}),
+}
+"""Logs that cannot say the same in some carriers, and in which."""
+
+
+def _is_ambiguous(file: str, name: str) -> bool:
+    return any(part in file and name in carriers for part, carriers in _AMBIGUOUS.items())
 
 
 def _said(text: str, *, stated: bool) -> list[dict[str, Any]]:
@@ -46,7 +55,7 @@ def _fields(digest: RunDigest, *, stated: bool) -> dict[str, Any]:
 
 def said_alike(text: str, name: str, file: str) -> bool:
     """Whether a log says the same in a carrier; true for ambiguous logs, and for those that say too little."""
-    if any(part in file for part in _AMBIGUOUS):
+    if _is_ambiguous(file, name):
         return True
     if sum(run.lines - run.foreign - run.blank - run.unread for run in _runs(text)) < _FEW:
         return True
@@ -76,11 +85,13 @@ def test_a_log_says_the_same_in_every_carrier(name):
 def test_a_real_log_says_the_same_in_every_carrier(file):
     text = _text_of(shared(file))
     told = sum(run.lines - run.foreign - run.blank - run.unread for run in _runs(text))
-    if "\r" in text or len(text) > _LARGE or told < _FEW or any(part in file for part in _AMBIGUOUS):
-        pytest.skip("large, with carriage returns, too few lines of a builder, or ambiguous")
+    if "\r" in text or len(text) > _LARGE or told < _FEW:
+        pytest.skip("large, with carriage returns, or too few lines of a builder")
     # Each log in three of the carriers, so that all logs and all carriers meet.
     start = sum(map(ord, file))
     for name in (carried.NAMES[(start + step) % len(carried.NAMES)] for step in (0, 9, 17)):
+        if _is_ambiguous(file, name):
+            continue
         stated = name not in carried.LOGGERS
         assert _said(carried.rewritten(text, name), stated=stated) == _said(text, stated=stated), name
 

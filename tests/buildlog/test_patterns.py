@@ -1,4 +1,4 @@
-"""The contract of the shelf of log patterns: every pattern recognises its own examples, and only they decide."""
+"""The contract of registered log patterns: every pattern recognises its own examples, and only they decide."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qdqtool.buildlog.run import Run
 
 REGISTERED = {name: PATTERNS.load(name) for name in PATTERNS.names()}
 PATTERN_SETS = {**REGISTERED, "messages": PatternSet(patterns=messages())}
-SENTENCES = [
+MESSAGE_PATTERNS = [
     pytest.param(pattern, id=f"{subject}: {pattern.name}, {pattern.form[:40]!r}")
     for subject, pattern_set in PATTERN_SETS.items()
     for pattern in pattern_set.patterns
@@ -30,7 +30,7 @@ def test_a_pattern_set_says_in_its_docstring_what_it_is_about(name):
     assert PATTERNS.manual(name)
 
 
-@pytest.mark.parametrize("pattern", SENTENCES)
+@pytest.mark.parametrize("pattern", MESSAGE_PATTERNS)
 def test_a_message_pattern_recognises_its_examples_among_all(pattern: MessagePattern | RegexPattern):
     assert pattern.examples, "a pattern without an example has no test"
     for example in pattern.examples:
