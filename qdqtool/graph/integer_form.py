@@ -23,6 +23,7 @@ import numpy as np
 import onnx
 
 from qdqtool.core.dtypes import DType
+from qdqtool.core.quant_format import INT8
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.find import QUANTIZE
 from qdqtool.graph.integer_operands import Operand, Operands, attribute
@@ -259,7 +260,7 @@ def _by_reciprocal(edit: Edit) -> None:
     """Replace every QuantizeLinear to INT8 by multiply, round, clip and cast."""
     limits = [
         edit.constant(f"int8_{side}", np.array(value, np.float32))
-        for side, value in (("low", -128), ("high", 127))
+        for side, value in (("low", INT8.qmin), ("high", INT8.qmax))
     ]
     for node in [node for node in edit.nodes if node.op_type == QUANTIZE and len(node.input) > 2]:
         scale, zero = edit.value(node.input[1]), edit.value(node.input[2])

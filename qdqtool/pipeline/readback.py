@@ -13,6 +13,7 @@ from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import Slot, SlotKind
 from qdqtool.core.qdq import QdqPair
+from qdqtool.core.quant_format import INT8
 from qdqtool.core.readback import ReadBack, ReadScale
 from qdqtool.core.recipe import PrepareOptions
 from qdqtool.errors import UsageError
@@ -25,7 +26,7 @@ from qdqtool.graph.origin import origin
 from qdqtool.graph.prepare import prepare
 from qdqtool.graph.unquantize import float_graph
 
-_LIMITS = {DType.INT8: (-128, 127), DType.UINT8: (0, 255)}
+_LIMITS = {DType.INT8: (INT8.qmin, INT8.qmax), DType.UINT8: (0, 255)}
 _METHOD = "read back"
 
 

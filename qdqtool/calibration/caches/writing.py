@@ -14,7 +14,7 @@ from qdqtool.calibration.caches.cache import (
     to_hex,
 )
 from qdqtool.calibration.caches.flatbuffer import write_pairs
-from qdqtool.core.calibration import CalibrationTable, TensorRange
+from qdqtool.core.calibration import INT8_LEVELS, CalibrationTable, TensorRange
 from qdqtool.core.kinds import CALIBRATION
 from qdqtool.io.files import write_bytes
 
@@ -55,4 +55,4 @@ def table_of(cache: Cache) -> CalibrationTable:
 
 
 def _spelled(cache: Cache, scale: float) -> str:
-    return f" {scale * 127.0!r}" if cache.format == ORT_TEXT else f": {to_hex(scale)}"
+    return f" {scale * INT8_LEVELS!r}" if cache.format == ORT_TEXT else f": {to_hex(scale)}"

@@ -12,12 +12,13 @@ import numpy as np
 
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
+from qdqtool.core.quant_format import INT8
 from qdqtool.core.repair import Change
 from qdqtool.graph.normalize.context import RepairContext
 from qdqtool.graph.normalize.zero_points import cut_below
 from qdqtool.graph.view import Node
 
-_EXACT = frozenset({(0, 127), (-128, 127)})
+_EXACT = frozenset({(0, INT8.qmax), (INT8.qmin, INT8.qmax)})
 """Steps below and above zero that INT8 has, too; below 0 a Relu cuts off."""
 
 
@@ -35,7 +36,7 @@ def repair(context: RepairContext) -> Iterator[Change]:
         if low >= high:
             continue
         exact = (low, high) in _EXACT
-        scale = step if exact else max(-low, high) * step / 127
+        scale = step if exact else max(-low, high) * step / INT8.qmax
         node = context.nodes[pair.dequantize or ""]
         twin = context.edit.node(
             "QuantizeLinear",

@@ -15,6 +15,7 @@ import onnx
 
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
+from qdqtool.core.quant_format import INT8
 from qdqtool.core.repair import Change
 from qdqtool.graph.normalize.context import RepairContext
 from qdqtool.graph.view import GraphView
@@ -96,7 +97,7 @@ def _follow_up(context: RepairContext, pair: QdqPair, tensor: str) -> None:
     edit = context.edit
     low, high = context.span(pair)
     kind = context.scale_type(context.nodes[pair.dequantize or ""])
-    scale = edit.constant(f"{tensor}_scale", np.asarray(max(-low, high) / 127, kind))
+    scale = edit.constant(f"{tensor}_scale", np.asarray(max(-low, high) / INT8.qmax, kind))
     zero = edit.constant(f"{tensor}_zero_point", np.asarray(0, np.int8))
     integers, result = edit.fresh(f"{tensor}_quantized"), edit.fresh(f"{tensor}_again")
     context.redirect(tensor, result)

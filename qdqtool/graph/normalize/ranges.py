@@ -7,6 +7,7 @@ from math import isfinite
 
 import numpy as np
 
+from qdqtool.core.quant_format import INT8
 from qdqtool.core.repair import Change
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
@@ -33,7 +34,9 @@ def quantize_activations(model: Model, amax: Mapping[str, float]) -> tuple[Model
             range_ = amax.get(tensor, 0.0)
             if not isfinite(range_) or range_ <= 0:
                 continue
-            nodes[node.name].input[index] = _pair(edit, tensor, f"{tensor}_{node.name}_{index}", range_ / 127)
+            nodes[node.name].input[index] = _pair(
+                edit, tensor, f"{tensor}_{node.name}_{index}", range_ / INT8.qmax
+            )
             told.append(
                 Change(
                     repair="ranges",

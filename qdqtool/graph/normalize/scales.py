@@ -13,6 +13,7 @@ import numpy as np
 
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
+from qdqtool.core.quant_format import INT8
 from qdqtool.core.repair import Change
 from qdqtool.graph.normalize.context import RepairContext
 
@@ -31,7 +32,7 @@ def repair(context: RepairContext) -> Iterator[Change]:
             yield _told(pair, "negative scale became positive", "the parser refuses negative scales")
         elif not trouble and len(pair.scale) > 1:
             low, high = context.span(pair)
-            scale = max(-low, high) / 127
+            scale = max(-low, high) / INT8.qmax
             context.restate(pair, np.asarray(scale))
             what = f"{len(pair.scale)} scales became one, the largest ({scale:.4g})"
             yield _told(

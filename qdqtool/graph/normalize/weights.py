@@ -160,7 +160,7 @@ def _exact(steps: NDArray[Any], scale: NDArray[Any], axis: int | None, pair: Qdq
     """The same values as INT8 with zero point 0; None where they do not fit, or scales vary along another axis."""
     others = None if axis is None else tuple(place for place in range(steps.ndim) if place != axis)
     low, high = scale.min(axis=others), scale.max(axis=others)
-    if (low != high).any() or (low <= 0).any() or steps.min() < -128 or steps.max() > 127:
+    if (low != high).any() or (low <= 0).any() or steps.min() < INT8.qmin or steps.max() > INT8.qmax:
         return None
     per_channel = axis is not None and len(pair.scale) > 1
     return steps.astype(np.int8), (low if per_channel else np.asarray(scale.flat[0])).astype(np.float32), 0.0
@@ -170,7 +170,7 @@ def requantized(value: NDArray[Any], axis: int | None, *, half: bool) -> Requant
     """`value` as INT8 with scale amax / 127, for the whole tensor or per channel; `half`: FP16 holds the scales."""
     others = None if axis is None else tuple(place for place in range(value.ndim) if place != axis)
     largest = np.abs(value).max(axis=others)
-    scale = storable(np.where(largest > 0, largest / 127, 1.0), half=half)
+    scale = storable(np.where(largest > 0, largest / INT8.qmax, 1.0), half=half)
     integers = encode(value, scale, INT8, axis)
     grid = (
         scale if axis is None else scale.reshape([-1 if place == axis else 1 for place in range(value.ndim)])

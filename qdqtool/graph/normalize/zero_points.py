@@ -13,6 +13,7 @@ import numpy as np
 
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
+from qdqtool.core.quant_format import INT8
 from qdqtool.core.repair import Change
 from qdqtool.graph.normalize.context import RepairContext
 from qdqtool.graph.view import Node
@@ -31,8 +32,8 @@ def repair(context: RepairContext) -> Iterator[Change]:
             continue
         low, high = context.span(pair)
         old = pair.scale[0]
-        exact = np.isclose(low, -128 * old) and np.isclose(high, 127 * old)
-        scale = old if exact else max(-low, high) / 127
+        exact = np.isclose(low, INT8.qmin * old) and np.isclose(high, INT8.qmax * old)
+        scale = old if exact else max(-low, high) / INT8.qmax
         kind = str(context.integers(pair))
         context.restate(pair, np.asarray(scale))
         source = cut_below(context, pair.tensor, cut) if low == 0 else pair.tensor
