@@ -41,9 +41,9 @@ from qdqtool.graph.save import save
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.pipeline import recipes
 from qdqtool.pipeline.auto import competing
-from qdqtool.pipeline.calibration import Calibration, CalibrationOrder
+from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.pipeline.request import RunRequest
-from qdqtool.pipeline.sweep import SweepOrder, sweep
+from qdqtool.pipeline.sweep import SweepRequest, sweep
 from qdqtool.trt.ops import PRODUCTS
 
 PACKAGES = ("onnxruntime==1.31.*", "nvidia-modelopt[onnx]==0.47.*")
@@ -236,7 +236,7 @@ def _tried(make: Callable[[], Result]) -> Result:
 def _ours(judge: Judge, case: Subject, recipe: Recipe, data: Path, target: Path) -> Result:
     """Our model by this recipe; the inputs are ready, so nothing is preprocessed."""
     started = time.perf_counter()
-    order = CalibrationOrder(model=case.model, recipe=recipe, samples=str(data))
+    order = CalibrationRequest(model=case.model, recipe=recipe, samples=str(data))
     job = Calibration(order)
     method = recipe.calibrate.method
     table = job.tables(job.collect(job.manner([method]), None), [method])[method]
@@ -266,7 +266,7 @@ def _swept(judge: Judge, case: Subject, data: Path, work: Path) -> Result:
         labels=None,
         out=work / "sweep",
     )
-    found = sweep(SweepOrder(order=order, recipe=case.recipe, settings=changes))
+    found = sweep(SweepRequest(order=order, recipe=case.recipe, settings=changes))
     best = max(found.pareto, key=lambda trial: trial.outcome.accuracy if trial.outcome else 0.0)
     note = ", ".join(best.outcome.settings) if best.outcome else ""
     model = work / "sweep" / "pareto" / f"{best.number:04}" / "model.qdq.onnx"

@@ -167,10 +167,10 @@ class RunContext:
         began = time.perf_counter()
         from qdqtool.calibration.pool import CollectOptions
         from qdqtool.core.recipe import Recipe, SampleOptions
-        from qdqtool.pipeline.calibration import Calibration, CalibrationOrder
+        from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 
         recipe = Recipe(samples=SampleOptions(limit=samples or self._samples))
-        job = Calibration(CalibrationOrder(model=self._model, recipe=recipe, samples=str(self._data)))
+        job = Calibration(CalibrationRequest(model=self._model, recipe=recipe, samples=str(self._data)))
         histograms = job.collect(CollectOptions(bins=methods != ("max",)), None)
         collected = time.perf_counter()
         job.tables(histograms, methods)

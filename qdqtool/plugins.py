@@ -1,6 +1,6 @@
 """Registries of plug-ins: a plug-in is a file in a package that holds nothing else, its name the file's name.
 
-Whoever adds a file to such a package has added a plug-in; nothing is registered, and no list names it. What the
+A file in such a package is a plug-in; nothing is registered, and no list names it. What the
 plug-ins share lives beside that package, not inside it. A plug-in's value is the constant `PLUGIN`, its
 documentation the docstring of its file.
 

@@ -24,7 +24,7 @@ _ADDS_UP = (0.5, 2.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wish:
+class SensitivityOptions:
     """How thorough, and what must be met.
 
     Attributes:
@@ -58,7 +58,11 @@ class Subject:
 
 
 def sensitivity(
-    bench: TrialRunner, subject: Subject, samples: SampleSource, wish: Wish, on_run: OnRun | None = None
+    bench: TrialRunner,
+    subject: Subject,
+    samples: SampleSource,
+    options: SensitivityOptions,
+    on_run: OnRun | None = None,
 ) -> Sensitivity:
     """How much every node costs, most sensitive first, and which ones to keep float.
 
@@ -71,11 +75,11 @@ def sensitivity(
         raise InputFileError(
             "there are no samples", fix="give at least one sample", where=samples.description
         )
-    study = _Study(bench, subject, samples, _units(bench.nodes, wish.groups), on_run)
+    study = _Study(bench, subject, samples, _units(bench.nodes, options.groups), on_run)
     names = list(study.units)
-    estimate = study.run({_WHOLE: names, **{_alone(name): [name] for name in names}}, wish.quick)
+    estimate = study.run({_WHOLE: names, **{_alone(name): [name] for name in names}}, options.quick)
     ranked = sorted(names, key=lambda name: -estimate[_alone(name)].noise)
-    top = ranked[: wish.top]
+    top = ranked[: options.top]
     exact = study.run(
         {
             _WHOLE: names,
@@ -83,13 +87,13 @@ def sensitivity(
             **{_without(name): [other for other in names if other != name] for name in top},
         }
     )
-    if wish.max_drop is not None and exact[_WHOLE].task is None:
+    if options.max_drop is not None and exact[_WHOLE].task is None:
         raise UsageError(
             "nothing is known of the task, so no drop of it can be limited",
             fix="give --labels, ask for compare.task=agreement, or limit the noise with --min-sqnr",
             where="--max-drop",
         )
-    order = [*sorted(top, key=lambda name: exact[_without(name)].noise), *ranked[wish.top :]]
+    order = [*sorted(top, key=lambda name: exact[_without(name)].noise), *ranked[options.top :]]
     curve = study.float_sets([order[: count + 1] for count in range(len(top))])
     whole = study.float_set((), exact[_WHOLE])
     return Sensitivity(
@@ -97,10 +101,10 @@ def sensitivity(
         samples=len(samples),
         meaningful=samples.meaningful,
         whole=whole,
-        nodes=tuple(_row(name, estimate, exact, study, wish) for name in order),
+        nodes=tuple(_row(name, estimate, exact, study, options) for name in order),
         curve=curve,
-        advice=_advice([whole, *curve], order, study, wish),
-        notes=_notes(names, estimate, wish),
+        advice=_advice([whole, *curve], order, study, options),
+        notes=_notes(names, estimate, options),
     )
 
 
@@ -172,7 +176,11 @@ def _units(nodes: Sequence[str], groups: Sequence[str]) -> dict[str, tuple[str, 
 
 
 def _row(
-    name: str, estimate: Mapping[str, Outcome], exact: Mapping[str, Outcome], study: _Study, wish: Wish
+    name: str,
+    estimate: Mapping[str, Outcome],
+    exact: Mapping[str, Outcome],
+    study: _Study,
+    options: SensitivityOptions,
 ) -> NodeSensitivity:
     total = sum(estimate[_alone(other)].noise for other in study.units)
     alone = exact.get(_alone(name), estimate[_alone(name)])
@@ -188,41 +196,45 @@ def _row(
         without_db=rest,
         gain_db=None if rest is None or whole is None else rest - whole,
         task=without.task if without else None,
-        samples=len(study.samples) if without else min(len(study.samples), wish.quick),
+        samples=len(study.samples) if without else min(len(study.samples), options.quick),
         exact=without is not None,
     )
 
 
-def _advice(known: Sequence[FloatSet], order: Sequence[str], study: _Study, wish: Wish) -> FloatSet | None:
+def _advice(
+    known: Sequence[FloatSet], order: Sequence[str], study: _Study, options: SensitivityOptions
+) -> FloatSet | None:
     """The smallest float set that meets the limit; beyond the curve it is found by bisection."""
-    if wish.min_sqnr is None and wish.max_drop is None:
+    if options.min_sqnr is None and options.max_drop is None:
         return None
-    best = next((found for found in known if _meets(found, wish)), None)
+    best = next((found for found in known if _meets(found, options)), None)
     low, high = len(known), len(order) if best is None else 0
     while low <= high:
         middle = (low + high) // 2
         (found,) = study.float_sets([order[:middle]])
-        if _meets(found, wish):
+        if _meets(found, options):
             best, high = found, middle - 1
         else:
             low = middle + 1
     return best
 
 
-def _meets(found: FloatSet, wish: Wish) -> bool:
-    quiet = wish.min_sqnr is None or found.sqnr_db is None or found.sqnr_db >= wish.min_sqnr
-    right = wish.max_drop is None or (
-        found.task is not None and found.task.reference - found.task.candidate <= wish.max_drop
+def _meets(found: FloatSet, options: SensitivityOptions) -> bool:
+    quiet = options.min_sqnr is None or found.sqnr_db is None or found.sqnr_db >= options.min_sqnr
+    right = options.max_drop is None or (
+        found.task is not None and found.task.reference - found.task.candidate <= options.max_drop
     )
     return quiet and right
 
 
-def _notes(names: Sequence[str], estimate: Mapping[str, Outcome], wish: Wish) -> tuple[str, ...]:
+def _notes(
+    names: Sequence[str], estimate: Mapping[str, Outcome], options: SensitivityOptions
+) -> tuple[str, ...]:
     total = sum(estimate[_alone(name)].noise for name in names)
     whole = estimate[_WHOLE].noise
     notes = []
-    if len(names) > wish.top:
-        notes.append(f"nodes beyond the first {wish.top} are ranked by an estimate on {wish.quick} samples")
+    if len(names) > options.top:
+        notes.append(f"nodes beyond the first {options.top} are ranked by an estimate on {options.quick} samples")
     if whole and not _ADDS_UP[0] <= total / whole <= _ADDS_UP[1]:
         notes.append(
             f"the noises of single nodes add up to {total / whole:.1f} times the noise of the whole: nodes influence "

@@ -38,7 +38,7 @@ from qdqtool.graph.insert import refuse_quantized
 from qdqtool.graph.load import load
 from qdqtool.graph.model import Model
 from qdqtool.graph.prepare import prepare
-from qdqtool.pipeline.calibration import Calibration, CalibrationOrder
+from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.pipeline.conversion import convert_file
 from qdqtool.pipeline.dynamic_range import reach_for
 from qdqtool.pipeline.repair import RepairRequest, repair_file
@@ -188,7 +188,7 @@ class _Quantization:
         elif not isinstance(placement, Placement):
             placement = PLACEMENT.read(path_of(placement, "placement"))
         self.placement: Placement = placement
-        self.calibration = Calibration(CalibrationOrder(model=path, recipe=recipe, samples=samples))
+        self.calibration = Calibration(CalibrationRequest(model=path, recipe=recipe, samples=samples))
         self.calibration.use(self.model, self.placement)
 
     def table(self, on_progress: Any) -> CalibrationTable:

@@ -9,7 +9,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qdqtool.accuracy.sensitivity import Wish
+from qdqtool.accuracy.sensitivity import SensitivityOptions
 from qdqtool.api.inputs import (
     AnyPath,
     RecipeInput,
@@ -30,7 +30,7 @@ from qdqtool.core.sweep import Sweep
 from qdqtool.pipeline import runner
 from qdqtool.pipeline.comparing import Match, compare_match
 from qdqtool.pipeline.request import RunRequest
-from qdqtool.pipeline.sensitivity import SensitivityOrder, study
+from qdqtool.pipeline.sensitivity import SensitivityRequest, study
 
 if TYPE_CHECKING:
     from qdqtool.api.inputs import LabelsInput, ModelInput
@@ -196,13 +196,15 @@ def sensitivity(
         labels_file(labels) as label_file,
         showing(progress) as shown,
     ):
-        order = SensitivityOrder(
+        order = SensitivityRequest(
             model=path,
             recipe=recipe_of(recipe, settings, trust=trust),
             samples=samples_of(samples),
             eval_samples=samples_of(eval_samples) or None,
             labels=label_file,
-            wish=Wish(quick=quick, top=top, groups=tuple(groups), min_sqnr=min_sqnr, max_drop=max_drop),
+            options=SensitivityOptions(
+                quick=quick, top=top, groups=tuple(groups), min_sqnr=min_sqnr, max_drop=max_drop
+            ),
             out=None if out is None else path_of(out, "out"),
             workers=workers,
         )
@@ -246,7 +248,7 @@ def sweep(
         UsageError: nothing to search, or mistakes in the arguments.
         InputFileError: the storage or the folder cannot be used.
     """
-    from qdqtool.pipeline.sweep import SweepOrder
+    from qdqtool.pipeline.sweep import SweepRequest
     from qdqtool.pipeline.sweep import sweep as search
 
     name, changes = spelled(recipe, settings)
@@ -264,5 +266,5 @@ def sweep(
             labels=label_file,
             out=folder,
         )
-        order = SweepOrder(order=request, recipe=name, settings=changes, trials=trials, storage=storage)
+        order = SweepRequest(order=request, recipe=name, settings=changes, trials=trials, storage=storage)
         return search(order, pick, shown.show)

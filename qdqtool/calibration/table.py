@@ -82,7 +82,7 @@ def constants(placement: Placement, view: GraphView, method: str) -> Constants:
 
 
 def make_tables(
-    histograms: Histograms, placement: Placement, known: Constants, wishes: Sequence[CalibrationOptions]
+    histograms: Histograms, placement: Placement, known: Constants, choices: Sequence[CalibrationOptions]
 ) -> tuple[CalibrationTable, ...]:
     """A table for each of several options; the model itself is not needed any more.
 
@@ -100,7 +100,7 @@ def make_tables(
             "no sample was run: all of them were left out", fix="repair the samples that hold NaN or Inf"
         )
     formats = formats_of(placement)
-    choosers = [Chooser(options, histograms.tensors, known.bounds, formats) for options in wishes]
+    choosers = [Chooser(options, histograms.tensors, known.bounds, formats) for options in choices]
 
     def chosen(group: tuple[str, ...]) -> list[list[TensorRange]]:
         return [chooser.choose(group) for chooser in choosers]

@@ -34,7 +34,7 @@ class BuildRequest:
         timeout_s: wall-clock limit in seconds.
         stack_mib: stack of the building process in MiB (deep graphs recurse).
         cache: folder of finished builds by digest; None to build afresh.
-        flags: further wishes in trtexec's spelling ("--builderOptimizationLevel=5"); each backend honours what it
+        flags: further options in trtexec's spelling ("--builderOptimizationLevel=5"); each backend honours what it
             can and refuses the rest.
     """
 

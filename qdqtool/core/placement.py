@@ -57,7 +57,7 @@ class SlotKind(str, Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Opinion:
-    """One rule's wish for one slot, with its reason.
+    """One rule's opinion on one slot, with its reason.
 
     A REQUEST may carry a `spec`; all requests for a slot must agree on it. `fix` says what would
     have to change for a VETO to go away ("" where nothing would). A REQUEST with `only_if_shared` counts only

@@ -1,4 +1,4 @@
-"""Quantize/dequantize pairs as they stand in a graph, whoever put them there."""
+"""Quantize/dequantize pairs as they stand in a graph, of any origin."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Number formats that Q/DQ nodes write, and the schemes that name a format for weights and one for activations.
 
-A format is data: whoever needs its largest value, its zero point, its block or the first ONNX opset that can hold it
+A format is data: code that needs its largest value, its zero point, its block or the first ONNX opset that can hold it
 reads it here. Sources: ONNX operator specification (QuantizeLinear-13 to -23), OCP "8-bit Floating Point" and
 "Microscaling Formats (MX)" specifications, release notes of TensorRT 9.0, 10.0, 10.8 and 10.12; the architectures that
 TensorRT for RTX accepts were measured with builds of release 1.7.1.

@@ -219,7 +219,7 @@ class BuildOptions(Section):
     stack_mib: Annotated[int, Field(ge=8)] = 1024
     """Stack of the building process in MiB."""
     flags: str = ""
-    """Further wishes in trtexec's spelling, as "--builderOptimizationLevel=5"."""
+    """Further options in trtexec's spelling, as "--builderOptimizationLevel=5"."""
     retries: Annotated[int, Field(ge=0)] = 3
     """Nodes without a kernel whose Q/DQ may be given up, at most."""
     min_shapes: str = ""

@@ -1,4 +1,4 @@
-"""What was mended in somebody else's Q/DQ model, and what it costs."""
+"""What was fixed in somebody else's Q/DQ model, and what it costs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Remainder:
-    """Something that no repair can mend without more than the model."""
+    """Something that no repair can fix without more than the model."""
 
     subject: str
     what: str
@@ -43,8 +43,8 @@ class RepairReport(Shown):
 
     Attributes:
         model: file name of the model.
-        changes: what was mended.
-        remaining: what was not, and how to mend it.
+        changes: what was fixed.
+        remaining: what was not, and how to fix it.
         comparison: the model before against the model after, on the same samples; None where it was not asked for.
         notes: what opening the model changed.
         origin: the tool that quantized the model, as far as names tell; "" where they do not.

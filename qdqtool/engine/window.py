@@ -94,7 +94,7 @@ class Window:
         return value
 
     def _decoded(self) -> Any:
-        """The value that begins here, `DAMAGED`, or `_CUT` where more text may mend it."""
+        """The value that begins here, `DAMAGED`, or `_CUT` where more text may complete it."""
         try:
             value, self.at = _DECODER.raw_decode(self.text, self.at)
         except json.JSONDecodeError as error:

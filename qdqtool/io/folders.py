@@ -20,7 +20,7 @@ _PREFIX, _LOCK = ".build-", ".lock"
 def drafting(folder: Path) -> Iterator[Path]:
     """A fresh folder inside `folder` that is gone when the block ends, however it ends.
 
-    Only a process that is killed leaves its drafts: they are removed by whoever builds there next.
+    Only a process that is killed leaves its drafts: the next build there removes them.
 
     Raises:
         InputFileError: the folder cannot be written.

@@ -1,7 +1,7 @@
 """The pages of `qdqtool explain` that belong to no plug-in: Markdown files, one `## name` heading per page.
 
 A file of this folder is a topic: its `# title`, then pages. A heading with commas names one page several times
-(`## float, unknown`). Whoever adds a heading has added a page.
+(`## float, unknown`). A new heading is a new page.
 """
 
 from __future__ import annotations

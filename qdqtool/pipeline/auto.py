@@ -104,8 +104,8 @@ def choose(
         UsageError, InputFileError: as `make_tables` and the runners.
     """
     methods = competing()
-    wishes = [options.model_copy(update={"method": method}) for method in methods]
-    tables = dict(zip(methods, make_tables(collected[0], placement, collected[1], wishes), strict=True))
+    choices = [options.model_copy(update={"method": method}) for method in methods]
+    tables = dict(zip(methods, make_tables(collected[0], placement, collected[1], choices), strict=True))
     if not groups(placement):
         # Weights alone, or nothing: no calibrator has a say.
         return tables[methods[0]]

@@ -37,7 +37,7 @@ OnProgress = Callable[[int, "int | None"], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CalibrationOrder:
+class CalibrationRequest:
     """What is to be calibrated.
 
     Attributes:
@@ -60,7 +60,7 @@ class CalibrationOrder:
 class Calibration:
     """One order in progress; the model is opened once."""
 
-    def __init__(self, order: CalibrationOrder) -> None:
+    def __init__(self, order: CalibrationRequest) -> None:
         self.order = order
 
     @cached_property
@@ -172,8 +172,8 @@ class Calibration:
     def tables(self, histograms: Histograms, methods: Sequence[str]) -> dict[str, CalibrationTable]:
         """One table per method, or by `auto`, which runs samples again; biases are corrected where the recipe asks for it and samples are at hand."""
         options = self.order.recipe.calibrate
-        wishes = [options.model_copy(update={"method": method}) for method in methods]
-        made = make_tables(histograms, self.placement, self.constants, wishes)
+        choices = [options.model_copy(update={"method": method}) for method in methods]
+        made = make_tables(histograms, self.placement, self.constants, choices)
         tables = dict(zip(methods, made, strict=True))
         if AUTO in tables and self.order.samples:
             known = (histograms, self.constants)

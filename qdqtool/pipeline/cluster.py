@@ -24,7 +24,7 @@ from qdqtool.calibration.samples import SampleInput
 from qdqtool.calibration.shards import merge_parts, releases
 from qdqtool.calibration.span import Span
 from qdqtool.errors import InputFileError, MissingPackage, QdqError, UsageError
-from qdqtool.pipeline.calibration import Calibration, CalibrationOrder, OnProgress
+from qdqtool.pipeline.calibration import Calibration, CalibrationRequest, OnProgress
 from qdqtool.platform import processors
 
 SHARDS: Final = 64
@@ -78,7 +78,7 @@ def collect_on_cluster(
 
 
 def collect_shard(
-    order: CalibrationOrder, manner: CollectOptions, span: Span, wanted: Mapping[str, str]
+    order: CalibrationRequest, manner: CollectOptions, span: Span, wanted: Mapping[str, str]
 ) -> Histograms:
     """One shard, on a worker; the model stays open for the worker's next shard.
 
@@ -91,7 +91,7 @@ def collect_shard(
     return replace(collection.run(replace(span, total=total)), identity=identity)
 
 
-def _check_place(order: CalibrationOrder, wanted: Mapping[str, str]) -> None:
+def _check_place(order: CalibrationRequest, wanted: Mapping[str, str]) -> None:
     where = f"worker on {socket.gethostname()}"
     other = [f"{name} {there}" for name, there in releases().items() if there != wanted[name]]
     if other:
@@ -113,7 +113,7 @@ def _check_place(order: CalibrationOrder, wanted: Mapping[str, str]) -> None:
         )
 
 
-def _opened(order: CalibrationOrder, manner: CollectOptions) -> _Opened:
+def _opened(order: CalibrationRequest, manner: CollectOptions) -> _Opened:
     """The collection of an order; a worker keeps the last one open."""
     key = repr((order, manner))
     if key not in _kept_open:
@@ -129,7 +129,7 @@ _kept_open: dict[str, _Opened] = {}
 
 
 def _computed(
-    client: Any, order: CalibrationOrder, manner: CollectOptions, missing: list[int], shards: int
+    client: Any, order: CalibrationRequest, manner: CollectOptions, missing: list[int], shards: int
 ) -> Iterator[tuple[int, Histograms]]:
     from distributed import as_completed
 
@@ -243,7 +243,7 @@ def _finished(
     return parts
 
 
-def _absolute(order: CalibrationOrder) -> CalibrationOrder:
+def _absolute(order: CalibrationRequest) -> CalibrationRequest:
     """The same order with paths that mean the same on every worker."""
     placement = None if order.placement is None else order.placement.resolve()
     return replace(order, model=order.model.resolve(), samples=absolute(order.samples), placement=placement)

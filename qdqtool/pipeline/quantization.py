@@ -15,7 +15,7 @@ from qdqtool.graph.insert import insert, refuse_quantized
 from qdqtool.graph.load import load
 from qdqtool.graph.prepare import prepare
 from qdqtool.graph.save import save
-from qdqtool.pipeline.calibration import Calibration, CalibrationOrder
+from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.pipeline.dynamic_range import reach_for
 from qdqtool.placement.decide import decide
 
@@ -47,7 +47,7 @@ def quantize_file(model: Path, samples: str, out: Path, recipe: Recipe, on_step:
     """
     original = load(model)
     refuse_quantized(original)
-    job = Calibration(CalibrationOrder(model=model, recipe=recipe, samples=samples))
+    job = Calibration(CalibrationRequest(model=model, recipe=recipe, samples=samples))
     ready = prepare(original, recipe.prepare)
     job.use(ready, decide(ready.view, recipe.placing))
     method = recipe.calibrate.method

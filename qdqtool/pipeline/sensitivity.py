@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from qdqtool.accuracy.run_store import Journal
-from qdqtool.accuracy.sensitivity import Subject, Wish, sensitivity
+from qdqtool.accuracy.sensitivity import SensitivityOptions, Subject, sensitivity
 from qdqtool.accuracy.trials import TrialRunner, inputs_without
 from qdqtool.backends.ort import open_runner
 from qdqtool.calibration.samples import SampleInput, open_samples
@@ -24,7 +24,7 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.save import serialize
 from qdqtool.graph.toggles import switchable
 from qdqtool.io.json_files import canonical
-from qdqtool.pipeline.calibration import Calibration, CalibrationOrder
+from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.trt.ops import PRODUCTS
 
 OnStep = Callable[[str, int, "int | None"], None]
@@ -32,7 +32,7 @@ OnStep = Callable[[str, int, "int | None"], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SensitivityOrder:
+class SensitivityRequest:
     """One study, please.
 
     Attributes:
@@ -41,7 +41,7 @@ class SensitivityOrder:
         samples: what is run, as typed; for a float model also what is calibrated on.
         eval_samples: what is run, where that is not `samples`.
         labels: file of class indices of what is run, or None.
-        wish: how thorough, and the limit.
+        options: how thorough, and the limit.
         out: folder of the journal and of sensitivity.json; None keeps nothing.
         workers: subsets that run at the same time.
     """
@@ -51,12 +51,12 @@ class SensitivityOrder:
     samples: SampleInput
     eval_samples: SampleInput | None
     labels: str | None
-    wish: Wish
+    options: SensitivityOptions
     out: Path | None = None
     workers: int = 1
 
 
-def study(order: SensitivityOrder, on_step: OnStep) -> Sensitivity:
+def study(order: SensitivityRequest, on_step: OnStep) -> Sensitivity:
     """The sensitivity of every quantized node; with `order.out` a study that was stopped goes on.
 
     Raises:
@@ -91,17 +91,17 @@ def study(order: SensitivityOrder, on_step: OnStep) -> Sensitivity:
             compute=frozenset(name for name, op in ops.items() if op in PRODUCTS),
         ),
         samples,
-        order.wish,
+        order.options,
         lambda done, total: on_step("run", done, total),
     )
     if order.out is not None:
         SENSITIVITY.write(
-            order.out / "sensitivity.json", found, {"wish": canonical(asdict(order.wish)).strip()}
+            order.out / "sensitivity.json", found, {"options": canonical(asdict(order.options)).strip()}
         )
     return found
 
 
-def _quantized(order: SensitivityOrder, on_step: OnStep) -> tuple[Model, tuple[NodeShift, ...]]:
+def _quantized(order: SensitivityRequest, on_step: OnStep) -> tuple[Model, tuple[NodeShift, ...]]:
     """The model with its Q/DQ, calibrated here where it has none, and the bias corrections in it.
 
     Of a Q/DQ model these are known from the calibration table in its run folder.
@@ -113,7 +113,9 @@ def _quantized(order: SensitivityOrder, on_step: OnStep) -> tuple[Model, tuple[N
         return model, CALIBRATION.read(beside).shifts if known else ()
     if not order.samples:
         raise UsageError("samples are missing", fix="name them with --samples", where=str(order.model))
-    calibration = Calibration(CalibrationOrder(model=order.model, recipe=order.recipe, samples=order.samples))
+    calibration = Calibration(
+        CalibrationRequest(model=order.model, recipe=order.recipe, samples=order.samples)
+    )
     method = order.recipe.calibrate.method
     histograms = calibration.collect(
         calibration.manner([method]), None, on_progress=lambda done, total: on_step("calibrate", done, total)

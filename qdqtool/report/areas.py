@@ -79,15 +79,15 @@ def _accuracy(comparison: Comparison | None) -> Area:
 def _data(report: Report) -> Area:
     found = [finding for finding in report.findings if finding.code.startswith(_DATA)]
     if not found and not report.summary.verdict:
-        return Area(name="Data", level="unknown", text="not looked at", anchor="mend")
-    return Area(name="Data", level=_worst(found), text=_counted(found), anchor="mend")
+        return Area(name="Data", level="unknown", text="not looked at", anchor="fixes")
+    return Area(name="Data", level=_worst(found), text=_counted(found), anchor="fixes")
 
 
 def _engine(report: Report) -> Area:
     if not report.layers:
         return Area(name="Engine", level="unknown", text="not recorded", anchor="graph")
     found = [finding for finding in report.findings if not finding.code.startswith(_DATA)]
-    return Area(name="Engine", level=_worst(found), text=_counted(found), anchor="mend")
+    return Area(name="Engine", level=_worst(found), text=_counted(found), anchor="fixes")
 
 
 def _log(report: Report) -> Area:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qdqtool.accuracy.run_store import Journal, Shown
-from qdqtool.accuracy.sensitivity import Subject, Wish, sensitivity
+from qdqtool.accuracy.sensitivity import SensitivityOptions, Subject, sensitivity
 from qdqtool.accuracy.trials import TrialRunner
 from qdqtool.core.protocols import Sample
 from qdqtool.core.recipe import CompareOptions
@@ -23,7 +23,7 @@ from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import InputFileError, UsageError
 from tests.accuracy.stand_ins import Given
 
-THOROUGH = Wish()
+THOROUGH = SensitivityOptions()
 NOISES = {"loud": 0.3, "soft": 0.01, "middle": 0.1, "silent": 0.0}
 
 
@@ -51,12 +51,15 @@ def samples(count: int = 8) -> Given:
 
 
 def studied(
-    noises: Mapping[str, float] = NOISES, wish: Wish = THOROUGH, runner: Noisy | None = None, **options: Any
+    noises: Mapping[str, float] = NOISES,
+    options: SensitivityOptions = THOROUGH,
+    runner: Noisy | None = None,
+    **trials: Any,
 ) -> Sensitivity:
     runner = runner or Noisy(noises)
-    bench = TrialRunner(runner, {node: f"{node}?" for node in noises}, CompareOptions(), **options)
+    bench = TrialRunner(runner, {node: f"{node}?" for node in noises}, CompareOptions(), **trials)
     subject = Subject(name="m.onnx", ops=dict.fromkeys(noises, "Conv"), compute=frozenset(noises))
-    return sensitivity(bench, subject, samples(), wish)
+    return sensitivity(bench, subject, samples(), options)
 
 
 def decibel(*levels: float) -> float:
@@ -91,14 +94,14 @@ def test_a_node_without_noise_has_no_level_and_no_gain() -> None:
 
 
 def test_beyond_the_top_there_is_an_estimate_only() -> None:
-    found = studied(wish=Wish(top=1, quick=2))
+    found = studied(options=SensitivityOptions(top=1, quick=2))
     assert [(row.exact, row.samples) for row in found.nodes[:2]] == [(True, 8), (False, 2)]
     assert found.nodes[1].without_db is None
     assert any("estimate on 2 samples" in note for note in found.notes)
 
 
 def test_the_curve_keeps_one_more_node_float_at_a_time() -> None:
-    curve = studied(wish=Wish(top=3)).curve
+    curve = studied(options=SensitivityOptions(top=3)).curve
     assert [entry.kept for entry in curve] == [("loud",), ("loud", "middle"), ("loud", "middle", "soft")]
     assert [entry.int8_nodes for entry in curve] == [3, 2, 1]
     assert curve[1].sqnr_db == pytest.approx(decibel(0.01))
@@ -119,7 +122,7 @@ def test_the_curve_keeps_one_more_node_float_at_a_time() -> None:
 def test_the_smallest_set_that_meets_the_limit_is_advised(
     top: int, limit: float, kept: tuple[str, ...]
 ) -> None:
-    found = studied(wish=Wish(top=top, min_sqnr=limit))
+    found = studied(options=SensitivityOptions(top=top, min_sqnr=limit))
     assert found.advice is not None
     assert found.advice.kept == kept
 
@@ -132,7 +135,7 @@ def test_the_smallest_set_that_meets_the_limit_is_advised(
 @settings(max_examples=25, deadline=None)
 def test_bisection_finds_what_trying_every_prefix_would(levels: list[float], limit: float, top: int) -> None:
     noises = {f"n{number}": level for number, level in enumerate(levels)}
-    found = studied(noises, Wish(top=top, min_sqnr=limit))
+    found = studied(noises, SensitivityOptions(top=top, min_sqnr=limit))
     order = [row.node for row in found.nodes]
     rest = [sum(noises[name] ** 2 for name in order[count:]) for count in range(len(order) + 1)]
     smallest = next(
@@ -147,7 +150,7 @@ def test_without_a_limit_there_is_no_advice() -> None:
 
 
 def test_a_limit_on_accuracy_looks_at_the_task() -> None:
-    found = studied({"flip": 1.5, "soft": 0.01}, Wish(max_drop=0.0))
+    found = studied({"flip": 1.5, "soft": 0.01}, SensitivityOptions(max_drop=0.0))
     assert found.whole.task is not None
     assert (found.whole.task.reference, found.whole.task.candidate) == (100.0, 0.0)
     assert found.advice is not None
@@ -155,7 +158,7 @@ def test_a_limit_on_accuracy_looks_at_the_task() -> None:
 
 
 def test_groups_are_switched_together() -> None:
-    found = studied(wish=Wish(groups=("s*",)))
+    found = studied(options=SensitivityOptions(groups=("s*",)))
     group = next(row for row in found.nodes if row.op == "group")
     assert group.members == ("soft", "silent")
     assert [row.node for row in found.nodes] == ["loud", "middle", "s*"]
@@ -163,7 +166,7 @@ def test_groups_are_switched_together() -> None:
 
 def test_a_group_that_matches_nothing_is_refused() -> None:
     with pytest.raises(UsageError, match=r"'x\*'"):
-        studied(wish=Wish(groups=("x*",)))
+        studied(options=SensitivityOptions(groups=("x*",)))
 
 
 def test_noise_that_does_not_add_up_is_said() -> None:
@@ -196,16 +199,16 @@ def test_a_study_that_was_stopped_goes_on_and_ends_the_same(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("first", "second"),
     [
-        (Wish(groups=("[ls]*",)), Wish(groups=("loud", "[ls]*"))),
-        (Wish(top=4, quick=1), Wish(top=2, quick=8)),
+        (SensitivityOptions(groups=("[ls]*",)), SensitivityOptions(groups=("loud", "[ls]*"))),
+        (SensitivityOptions(top=4, quick=1), SensitivityOptions(top=2, quick=8)),
     ],
     ids=["other groups of one name", "fewer exact runs"],
 )
 def test_another_study_of_the_same_model_takes_over_only_runs_of_the_same_nodes(
-    first: Wish, second: Wish, tmp_path: Path
+    first: SensitivityOptions, second: SensitivityOptions, tmp_path: Path
 ) -> None:
-    studied(wish=first, store=Journal(tmp_path / "runs.jsonl", "key"))
-    assert studied(wish=second, store=Journal(tmp_path / "runs.jsonl", "key")) == studied(wish=second)
+    studied(options=first, store=Journal(tmp_path / "runs.jsonl", "key"))
+    assert studied(options=second, store=Journal(tmp_path / "runs.jsonl", "key")) == studied(options=second)
 
 
 def test_subsets_of_the_same_nodes_are_run_once() -> None:
@@ -242,4 +245,4 @@ def test_lines_that_are_damaged_are_left_out(line: str, tmp_path: Path) -> None:
 def test_no_samples_are_an_error() -> None:
     bench = TrialRunner(Noisy(NOISES), {node: f"{node}?" for node in NOISES}, CompareOptions())
     with pytest.raises(InputFileError, match="no samples"):
-        sensitivity(bench, Subject(name="m", ops={}, compute=frozenset()), Given([]), Wish())
+        sensitivity(bench, Subject(name="m", ops={}, compute=frozenset()), Given([]), SensitivityOptions())

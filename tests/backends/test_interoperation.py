@@ -115,7 +115,7 @@ def test_every_command_of_the_page_runs(folder: Path, capsys: pytest.CaptureFixt
         json.loads((folder / name).read_text("utf-8"))["data"] for name in ("same.json", "table.json")
     )
     assert same["ranges"] == table["ranges"], "a loader and the inputs it gave are the same samples"
-    for name in ("model.qdq.onnx", "from_table.onnx", "mended.fp16.onnx", "annotated.onnx"):
+    for name in ("model.qdq.onnx", "from_table.onnx", "fixed.fp16.onnx", "annotated.onnx"):
         onnx.checker.check_model(onnx.load(folder / name))
     assert onnx.load(folder / "engine.onnx").graph.node
     assert json.loads((folder / "timeline.json").read_text("utf-8"))

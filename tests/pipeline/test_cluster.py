@@ -14,7 +14,7 @@ from qdqtool.calibration.shards import releases
 from qdqtool.calibration.span import Span
 from qdqtool.core.recipe import Recipe
 from qdqtool.errors import InputFileError, MissingPackage
-from qdqtool.pipeline.calibration import CalibrationOrder
+from qdqtool.pipeline.calibration import CalibrationRequest
 from qdqtool.pipeline.cluster import absolute, collect_shard
 from tests import models
 
@@ -22,19 +22,19 @@ FIRST = Span(shard=0, shards=2)
 
 
 @pytest.fixture
-def order(tmp_path: Path) -> CalibrationOrder:
+def order(tmp_path: Path) -> CalibrationRequest:
     np.savez(tmp_path / "s.npz", x=np.ones((3, 3, 16, 16), np.float32))
     model = models.save(models.residual_cnn(), tmp_path)
-    return CalibrationOrder(model=model, recipe=Recipe(), samples=str(tmp_path / "s.npz"))
+    return CalibrationRequest(model=model, recipe=Recipe(), samples=str(tmp_path / "s.npz"))
 
 
-def test_a_worker_runs_its_shard(order: CalibrationOrder) -> None:
+def test_a_worker_runs_its_shard(order: CalibrationRequest) -> None:
     found = collect_shard(order, CollectOptions(), FIRST, releases())
     assert (found.samples, found.span) == (2, Span(shard=0, shards=2, total=3, done=2))
     assert found.identity
 
 
-def test_a_worker_with_another_release_is_refused(order: CalibrationOrder) -> None:
+def test_a_worker_with_another_release_is_refused(order: CalibrationRequest) -> None:
     wanted = releases() | {"onnxruntime": "1.0.0"}
     with pytest.raises(MissingPackage, match=r"has onnxruntime .*would differ in some bits") as caught:
         collect_shard(order, CollectOptions(), FIRST, wanted)
@@ -44,11 +44,11 @@ def test_a_worker_with_another_release_is_refused(order: CalibrationOrder) -> No
 
 @pytest.mark.parametrize("lost", ["model.onnx", "s.npz", "feeds.py"])
 def test_a_worker_that_does_not_see_a_file_is_told_from_a_missing_file(
-    lost: str, order: CalibrationOrder, tmp_path: Path
+    lost: str, order: CalibrationRequest, tmp_path: Path
 ) -> None:
     samples = order.samples if lost != "feeds.py" else f"{tmp_path}/feeds.py:feeds"
     (tmp_path / lost).unlink(missing_ok=True)
-    asked = CalibrationOrder(model=order.model, recipe=order.recipe, samples=samples)
+    asked = CalibrationRequest(model=order.model, recipe=order.recipe, samples=samples)
     with pytest.raises(MissingPackage, match=f"does not see .*{lost}"):
         collect_shard(asked, CollectOptions(), FIRST, releases())
 

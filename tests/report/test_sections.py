@@ -47,7 +47,7 @@ def printed(report) -> str:
 def test_sections_stand_in_their_order_and_those_without_material_are_left_out() -> None:
     page = render(assemble(FULL))
     places = [
-        page.find(f'id="{name}-a"') for name in ("mend", "graph", "nodes", "layers", "accuracy", "ranges")
+        page.find(f'id="{name}-a"') for name in ("fixes", "graph", "nodes", "layers", "accuracy", "ranges")
     ]
     assert places == sorted(places)
     assert min(places) > 0
@@ -74,7 +74,7 @@ def test_a_broken_section_is_named_and_takes_nothing_down(
     installed(broken="tests.report.broken_section", gone="tests.report.no_such_module")
     before = assemble(FULL)
     assert "Findings" in printed(before)
-    assert 'id="mend-a"' in render(before)
+    assert 'id="fixes-a"' in render(before)
     kinds.AUDIT.write(tmp_path / "findings.json", AUDIT)
     assert read_material(tmp_path).sections == {}
     assert "broken" in caplog.text

@@ -51,7 +51,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def search(shared: Study, space: Space, objective: Objective) -> list[Any]:
-    bench = SimpleNamespace(options=OPTIONS, wish=SimpleNamespace(trials=None), objective=objective)
+    bench = SimpleNamespace(options=OPTIONS, request=SimpleNamespace(trials=None), objective=objective)
     shared.watch = Watch()
     return run._search(shared, space, bench, run._silent)  # type: ignore[arg-type]
 
@@ -206,7 +206,7 @@ def test_a_sampler_that_draws_the_same_again_ends_when_all_is_tried(
     storage = Storage(f"sqlite:///{tmp_path / 'drawn.db'}")
     drawn = Study(storage, "drawn", {}, getattr(optuna.samplers, sampler)(seed=0))
     options = OPTIONS.model_copy(update={"sampler": "tpe"})
-    bench = SimpleNamespace(options=options, wish=SimpleNamespace(trials=trials), objective=fine)
+    bench = SimpleNamespace(options=options, request=SimpleNamespace(trials=trials), objective=fine)
     found = complete(run._search(drawn, space, bench, run._silent))  # type: ignore[arg-type]
     assert len(found) == len(set(found)) == (trials or space.size)
     storage.close()

@@ -2,7 +2,7 @@
 
     input (fp32) -> Quantize -> kernel (INT8)
 
-The kernel reads the whole input in four bytes per element to write it in one. Whoever makes the input can often do it
+The kernel reads the whole input in four bytes per element to write it in one. The program that makes the input can often do it
 for free while preprocessing, and hand over INT8 or FP16 in the layout that the first kernel wants. It is a part of the
 engine's time that no change of the Q/DQ nodes can take away. It is told of engines that come without their model; where
 the Q/DQ nodes are at hand, a Q behind the input was asked for.

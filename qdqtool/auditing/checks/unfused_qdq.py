@@ -5,7 +5,7 @@
     kernel -> Quantize, Dequantize -> ..  a fake-quantize in front of a float operation
 
 At the border of the engine a quantize kernel is needed: the input has to become INT8. A product that runs in float, and
-poolings, reductions and some normalizations cannot hand on INT8 either, so whoever reads them in INT8 pays this kernel.
+poolings, reductions and some normalizations cannot hand on INT8 either, so a layer that reads them in INT8 pays this kernel.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What every build goes through, whoever builds: guards before it, a cache, drafts, and words for what goes wrong."""
+"""What every build goes through, for every backend: guards before it, a cache, drafts, and words for what goes wrong."""

@@ -1,4 +1,4 @@
-"""Turns what a native builder says when it refuses a model into what is wrong, where, and how to mend it."""
+"""Turns what a native builder says when it refuses a model into what is wrong, where, and how to fix it."""
 
 from __future__ import annotations
 

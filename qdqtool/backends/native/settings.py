@@ -75,10 +75,10 @@ def constrain(trt: Any, network: Any, flags: tuple[Flag, ...]) -> None:
             continue
         if not hasattr(trt.ILayer, "precision"):
             raise refused_flag(flag, "this release has no layer precisions; write types into the model")
-        wishes = _layer_wishes(flag)
+        choices = _layer_choices(flag)
         for index in range(network.num_layers):
             layer = network.get_layer(index)
-            types = [types for pattern, types in wishes if _matches(pattern, layer.name)]
+            types = [types for pattern, types in choices if _matches(pattern, layer.name)]
             if not types:
                 continue
             if flag.name == "layerPrecisions":
@@ -97,14 +97,14 @@ def place_layers(trt: Any, network: Any, config: Any, flags: tuple[Flag, ...]) -
     for flag in flags:
         if flag.name != "layerDeviceTypes":
             continue
-        wishes = _layer_wishes(flag)
+        choices = _layer_choices(flag)
         known = trt.DeviceType.__members__
-        unknown = [word for _, words in wishes for word in words if word not in known]
+        unknown = [word for _, words in choices for word in words if word not in known]
         if unknown:
             raise refused_flag(flag, f"{unknown[0]!r} is no device: choose {' or '.join(known)}")
         for index in range(network.num_layers):
             layer = network.get_layer(index)
-            found = [words[0] for pattern, words in wishes if _matches(pattern, layer.name)]
+            found = [words[0] for pattern, words in choices if _matches(pattern, layer.name)]
             if found:
                 config.set_device_type(layer, known[found[-1]])
 
@@ -119,14 +119,14 @@ def read_timing_cache(config: Any, flags: tuple[Flag, ...]) -> Path | None:
     return path
 
 
-def _layer_wishes(flag: Flag) -> list[tuple[str, list[str]]]:
-    wishes = []
+def _layer_choices(flag: Flag) -> list[tuple[str, list[str]]]:
+    choices = []
     for part in (flag.value or "").split(","):
         pattern, colon, types = part.rpartition(":")
         if not colon:
             raise refused_flag(flag, "write name:type,name:type")
-        wishes.append((pattern, types.split("+")))
-    return wishes
+        choices.append((pattern, types.split("+")))
+    return choices
 
 
 def _matches(pattern: str, name: str) -> bool:

@@ -59,13 +59,13 @@ def provider_of(word: str) -> Provider:
         UsageError: nobody calls a provider so, or an option is not of the form key=value.
         MissingPackage: the installed onnxruntime does not have it.
     """
-    called, _, wishes = word.partition(":")
+    called, _, choices = word.partition(":")
     name = PROVIDERS.get(called.lower(), called)
     if name not in {*PROVIDERS.values(), *onnxruntime.get_all_providers()}:
         raise UsageError(f"there is no provider {called!r}", fix=f"choose one of {', '.join(PROVIDERS)}")
-    options = [wish.partition("=") for wish in wishes.split(",") if wish]
+    options = [choice.partition("=") for choice in choices.split(",") if choice]
     if any(not equals for _, equals, _ in options):
-        raise UsageError(f"cannot read the provider's options {wishes!r}", fix="write key=value,key=value")
+        raise UsageError(f"cannot read the provider's options {choices!r}", fix="write key=value,key=value")
     available = onnxruntime.get_available_providers()
     if name not in available:
         raise MissingPackage(

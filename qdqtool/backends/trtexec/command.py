@@ -42,12 +42,12 @@ def build_command(
 
 def _wished(program: Program, drafts: Path) -> Iterable[Flag]:
     """What we want of every build, where this trtexec has it."""
-    wishes = (
+    choices = (
         Flag(name="exportLayerInfo", value=str((drafts / LAYERS).absolute())),
         Flag(name="profilingVerbosity", value="detailed"),
         Flag(name="verbose"),
     )
-    yield from (flag for flag in wishes if flag.name in program.flags)
+    yield from (flag for flag in choices if flag.name in program.flags)
     build_only = program.first_of("skipInference", "buildOnly")
     if build_only:
         yield build_only

@@ -1,4 +1,4 @@
-"""Calibration caches of TensorRT and calibration tables of onnxruntime: read, written, compared, mended, converted."""
+"""Calibration caches of TensorRT and calibration tables of onnxruntime: read, written, compared, fixed, converted."""
 
 from qdqtool.calibration.caches.cache import Cache, Entry
 from qdqtool.calibration.caches.reading import read_cache

@@ -1,1 +1,1 @@
-"""The shelf of commands: one file each, `PLUGIN` is the function that typer runs."""
+"""The registry of commands: one file each, `PLUGIN` is the function that typer runs."""

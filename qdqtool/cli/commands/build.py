@@ -34,7 +34,7 @@ def build(
         int, typer.Option(min=8, max=65536, help="Stack of the builder in MiB; long chains of nodes need it.")
     ] = 1024,
     flags: Annotated[
-        str, typer.Option(help='More wishes in trtexec\'s spelling: "--fp16 --builderOptimizationLevel=5".')
+        str, typer.Option(help='More options in trtexec\'s spelling: "--fp16 --builderOptimizationLevel=5".')
     ] = "",
     retries: Annotated[
         int, typer.Option(min=0, help="Nodes without a kernel whose Q/DQ may be given up, at most.")

@@ -80,7 +80,7 @@ def calibrate(
         raise UsageError(f"--nan {nan} is neither error nor skip", fix="take one of the two")
     _check_ways(samples, shard, merge, cluster)
     chosen = load_recipe(recipe, changes)
-    order = calibration.CalibrationOrder(
+    order = calibration.CalibrationRequest(
         model=model,
         recipe=chosen,
         samples=samples,

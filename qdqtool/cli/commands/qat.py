@@ -44,11 +44,11 @@ def run(
     from qdqtool.cli.progress import RichProgress
     from qdqtool.cli.screen import stdout
     from qdqtool.pipeline import recipes
-    from qdqtool.pipeline.qat.request import QatOrder
+    from qdqtool.pipeline.qat.request import QatRequest
     from qdqtool.pipeline.qat.run import run as train
     from qdqtool.report import training
 
-    order = QatOrder(
+    order = QatRequest(
         recipe=load_recipe(recipe, changes),
         beside=recipes.locate(recipe).parent,
         out=out,

@@ -52,21 +52,23 @@ def sensitivity(
     ] = False,
 ) -> int:
     """Find the nodes whose quantization costs most accuracy, and say which ones to keep float."""
-    from qdqtool.accuracy.sensitivity import Wish
+    from qdqtool.accuracy.sensitivity import SensitivityOptions
     from qdqtool.cli.options import load_recipe
     from qdqtool.cli.screen import progress, stdout
     from qdqtool.cli.verdict import tell
     from qdqtool.core.kinds import SENSITIVITY
-    from qdqtool.pipeline.sensitivity import SensitivityOrder, study
+    from qdqtool.pipeline.sensitivity import SensitivityRequest, study
     from qdqtool.report import terminal
 
-    order = SensitivityOrder(
+    order = SensitivityRequest(
         model=model,
         recipe=load_recipe(recipe, changes),
         samples=samples,
         eval_samples=eval_samples,
         labels=labels,
-        wish=Wish(quick=quick, top=top, groups=tuple(group or ()), min_sqnr=min_sqnr, max_drop=max_drop),
+        options=SensitivityOptions(
+            quick=quick, top=top, groups=tuple(group or ()), min_sqnr=min_sqnr, max_drop=max_drop
+        ),
         out=out,
         workers=workers,
     )

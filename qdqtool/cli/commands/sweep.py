@@ -61,7 +61,7 @@ def sweep(
     from qdqtool.cli.screen import stdout
     from qdqtool.io.files import write_text
     from qdqtool.pipeline.request import RunRequest
-    from qdqtool.pipeline.sweep import SweepOrder
+    from qdqtool.pipeline.sweep import SweepRequest
     from qdqtool.pipeline.sweep import sweep as search
     from qdqtool.report import sweeps
     from qdqtool.report.picture import check_picture, write_picture
@@ -76,7 +76,7 @@ def sweep(
         labels=labels,
         out=out,
     )
-    wish = SweepOrder(
+    request = SweepRequest(
         order=order,
         recipe=recipe,
         settings=tuple(changes or ()),
@@ -86,7 +86,7 @@ def sweep(
         cluster=cluster,
     )
     with Bars() as bars:
-        result = search(wish, pick, bars.show)
+        result = search(request, pick, bars.show)
     write_text(out / "sweep.html", sweeps.page(result))
     if chart is not None:
         write_picture(chart, sweeps.chart(result))

@@ -9,7 +9,7 @@ from qdqtool.core.recipe import Recipe
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class QatOrder:
+class QatRequest:
     """One training, please.
 
     Attributes:

@@ -20,7 +20,7 @@ from qdqtool.graph.load import load
 from qdqtool.io.files import digest_file, write_bytes
 from qdqtool.pipeline import runner
 from qdqtool.pipeline.folder import RunFolder, key_of
-from qdqtool.pipeline.qat.request import QatOrder
+from qdqtool.pipeline.qat.request import QatRequest
 from qdqtool.pipeline.qat.steps import course
 from qdqtool.pipeline.qat.table import rows
 from qdqtool.pipeline.request import NullProgress, ProgressListener, RunRequest
@@ -35,7 +35,7 @@ _FREE = frozenset({"tensorboard", "threads"})
 """Options that may change between two halves of one training."""
 
 
-def run(order: QatOrder, listener: ProgressListener | None = None) -> QatResult:
+def run(order: QatRequest, listener: ProgressListener | None = None) -> QatResult:
     """Do everything in `order.out` and return the table; the same order again goes on where it was stopped.
 
     Leaves there: `float.onnx` and `trained.onnx` (both float), `trained.json` (the trained ranges), `checkpoint.pt`,
@@ -96,7 +96,7 @@ def _write_npz(path: Path, names: Sequence[str], columns: Sequence[Any]) -> None
     write_bytes(path, stream.getvalue())
 
 
-def _line_order(order: QatOrder, data: _Data, model: str, out: str) -> RunRequest:
+def _line_order(order: QatRequest, data: _Data, model: str, out: str) -> RunRequest:
     return RunRequest(
         model=order.out / model,
         recipe=order.recipe,
@@ -108,7 +108,7 @@ def _line_order(order: QatOrder, data: _Data, model: str, out: str) -> RunReques
     )
 
 
-def _train(network: Network, order: QatOrder, data: _Data, listener: ProgressListener) -> Trained:
+def _train(network: Network, order: QatRequest, data: _Data, listener: ProgressListener) -> Trained:
     from qdqtool.backends.torch_qat.network import digest
 
     ptq = order.out / "ptq"
@@ -141,7 +141,7 @@ def _train(network: Network, order: QatOrder, data: _Data, listener: ProgressLis
     return trained
 
 
-def _result(order: QatOrder, trained: Trained, ptq: Report, qat: Report) -> QatResult:
+def _result(order: QatRequest, trained: Trained, ptq: Report, qat: Report) -> QatResult:
     metric, unit, table = rows(ptq, qat)
     assert qat.comparison is not None
     notes = []

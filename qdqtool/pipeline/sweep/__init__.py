@@ -1,6 +1,6 @@
 """Searches over configurations for the best accuracy at the best speed."""
 
-from qdqtool.pipeline.sweep.context import SweepOrder
+from qdqtool.pipeline.sweep.context import SweepRequest
 from qdqtool.pipeline.sweep.run import sweep
 
-__all__ = ["SweepOrder", "sweep"]
+__all__ = ["SweepRequest", "sweep"]

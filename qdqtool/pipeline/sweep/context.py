@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from qdqtool.accuracy.compare import compare
-from qdqtool.accuracy.sensitivity import Wish
+from qdqtool.accuracy.sensitivity import SensitivityOptions
 from qdqtool.backends.ort import open_runner
 from qdqtool.core.kinds import PLACEMENT
 from qdqtool.core.placement import SlotKind
@@ -23,7 +23,7 @@ from qdqtool.io.files import digest_file, write_text
 from qdqtool.io.json_files import canonical
 from qdqtool.pipeline import recipes, runner
 from qdqtool.pipeline.request import RunRequest
-from qdqtool.pipeline.sensitivity import SensitivityOrder, study
+from qdqtool.pipeline.sensitivity import SensitivityRequest, study
 from qdqtool.pipeline.sweep.space import Space
 from qdqtool.pipeline.sweep.speed import SPEEDS, Estimated, Measured, OnGpu, Try, in_engine, placed
 from qdqtool.report.assemble import headline
@@ -36,7 +36,7 @@ _RANKED_ON = 32
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SweepOrder:
+class SweepRequest:
     """One sweep, please.
 
     Attributes:
@@ -61,10 +61,10 @@ class SweepOrder:
 class SweepContext:
     """Makes what is shared once, and runs one configuration at a time."""
 
-    def __init__(self, wish: SweepOrder) -> None:
-        self.wish = wish
-        self.order = wish.order
-        self.options = wish.order.recipe.sweep
+    def __init__(self, request: SweepRequest) -> None:
+        self.request = request
+        self.order = request.order
+        self.options = request.order.recipe.sweep
         self.speed = SPEEDS[self.options.speed](self.options.device)
         self.reference_ms = 0.0
         until = "build" if isinstance(self.speed, OnGpu) else "insert"
@@ -89,13 +89,13 @@ class SweepContext:
             return []
         compared = CompareOptions(task="none", limit=_RANKED_ON)
         found = study(
-            SensitivityOrder(
+            SensitivityRequest(
                 model=self._base.path("model.qdq.onnx"),
                 recipe=self.order.recipe.model_copy(update={"compare": compared}),
                 samples=self.order.samples,
                 eval_samples=None,
                 labels=None,
-                wish=Wish(top=most),
+                options=SensitivityOptions(top=most),
                 out=self._base.folder.path,
             ),
             lambda _step, done, total: on_progress(done, total),
@@ -186,7 +186,7 @@ class SweepContext:
         return replace(
             self.order,
             # the same recipe was loaded before, under the trust that the user gave
-            recipe=recipes.load(self.wish.recipe, [*self.wish.settings, *settings], trust=True),
+            recipe=recipes.load(self.request.recipe, [*self.request.settings, *settings], trust=True),
             out=out,
             cache=self.order.cache or self.order.out / "builds",
             histograms=self._base.path("histograms.npz"),

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from qdqtool.core.kinds import SWEEP
 from qdqtool.core.sweep import Sweep, Trial
 from qdqtool.pipeline.folder import RunFolder
-from qdqtool.pipeline.sweep.context import SweepContext, SweepOrder
+from qdqtool.pipeline.sweep.context import SweepContext, SweepRequest
 from qdqtool.pipeline.sweep.front import assemble, limit_of
 from qdqtool.pipeline.sweep.front import pick as choose
 from qdqtool.pipeline.sweep.space import Space
@@ -30,7 +30,7 @@ _PAUSES_S = (1, 2, 4, 8, 16)
 OnProgress = Callable[[str, int, "int | None"], None]
 
 
-def sweep(wish: SweepOrder, pick: str = "", on_progress: OnProgress | None = None) -> Sweep:
+def sweep(request: SweepRequest, pick: str = "", on_progress: OnProgress | None = None) -> Sweep:
     """Search, and leave sweep.json and the run folder of every Pareto point in the sweep's folder.
 
     Any number of workers may do the same sweep at a time, on one machine or many, when they share the storage. A
@@ -44,25 +44,25 @@ def sweep(wish: SweepOrder, pick: str = "", on_progress: OnProgress | None = Non
     tell = on_progress or _silent
     if pick:
         limit_of(pick)
-    if wish.cluster:
-        join_all(wish, join, tell)
-    bench = SweepContext(wish)
-    trials = _take_part(wish, bench, tell)
-    result = assemble(trials, wish.order.model.name, bench.speed)
+    if request.cluster:
+        join_all(request, join, tell)
+    bench = SweepContext(request)
+    trials = _take_part(request, bench, tell)
+    result = assemble(trials, request.order.model.name, bench.speed)
     _keep(bench, result, pick, tell)
     return result
 
 
-def join(wish: SweepOrder) -> int:
+def join(request: SweepRequest) -> int:
     """Do trials until none is left, without keeping run folders; how many there are. What a Dask worker does."""
-    return len(_take_part(wish, SweepContext(wish), _silent))
+    return len(_take_part(request, SweepContext(request), _silent))
 
 
-def _take_part(wish: SweepOrder, bench: SweepContext, tell: OnProgress) -> list[Any]:
-    url = wish.storage or _file(wish.order.out)
+def _take_part(request: SweepRequest, bench: SweepContext, tell: OnProgress) -> list[Any]:
+    url = request.storage or _file(request.order.out)
     with closing(_persevering(lambda: Storage(url), pauses=(1,))) as storage:
-        name = wish.study or f"qdqtool {wish.order.model.stem}"
-        study = _persevering(lambda: Study(storage, name, bench.identity, _sampler(wish)))
+        name = request.study or f"qdqtool {request.order.model.stem}"
+        study = _persevering(lambda: Study(storage, name, bench.identity, _sampler(request)))
         ranking = _persevering(
             lambda: study.agreed(
                 RANKING, lambda: bench.ranking(lambda done, total: tell("rank nodes", done, total))
@@ -70,7 +70,7 @@ def _take_part(wish: SweepOrder, bench: SweepContext, tell: OnProgress) -> list[
         )
         known = _persevering(lambda: study.agreed(REFERENCE, lambda: _spelled(bench.time_reference())))
         bench.reference_ms = float(known[0]) if known else 0.0
-        space = Space(bench.options, tuple(ranking), wish.order.recipe, bench.reads)
+        space = Space(bench.options, tuple(ranking), request.order.recipe, bench.reads)
         return _search(study, space, bench, tell)
 
 
@@ -81,9 +81,9 @@ def _spelled(ms: float | None) -> list[str]:
 def _search(study: Study, space: Space, bench: SweepContext, tell: OnProgress) -> list[Any]:
     """Do trials until none is left, and return all of them."""
     grid = bench.options.sampler == "grid"
-    goal = None if grid else min(bench.wish.trials or _DRAWN, space.size)
+    goal = None if grid else min(bench.request.trials or _DRAWN, space.size)
     if grid:
-        _persevering(lambda: study.queue(space, bench.wish.trials))
+        _persevering(lambda: study.queue(space, bench.request.trials))
 
     def one_more() -> bool:
         study.revive()
@@ -162,9 +162,9 @@ def _file(out: Path) -> str:
     return f"sqlite:///{out / 'study.db'}"
 
 
-def _sampler(wish: SweepOrder) -> Any:
+def _sampler(request: SweepRequest) -> Any:
     from optuna import samplers
 
-    options = wish.order.recipe.sweep
+    options = request.order.recipe.sweep
     kinds = {"grid": samplers.RandomSampler, "tpe": samplers.TPESampler, "nsga2": samplers.NSGAIISampler}
     return kinds[options.sampler](seed=options.seed)

@@ -1,7 +1,7 @@
 """The study that all workers of a sweep share: who does which trial, and what happens to trials of dead workers.
 
 A running trial shows every few seconds that its worker lives. One that has shown nothing for a minute, by the clock of
-whoever waits for it, is queued again; on the machine where its worker ran, at once. Should that worker live after all,
+a waiting worker, is queued again; on the machine where its worker ran, at once. Should that worker live after all,
 what it found no longer counts. With the grid sampler the queue holds every choice exactly once, so no number of workers
 changes what is tried.
 """

@@ -13,14 +13,14 @@ from threading import Lock
 
 from qdqtool.errors import MissingPackage
 from qdqtool.pipeline.cluster import absolute, client_of
-from qdqtool.pipeline.sweep.context import SweepOrder
+from qdqtool.pipeline.sweep.context import SweepRequest
 
 _ONE_AT_A_TIME = Lock()
 """A process does one trial at a time: its unfinished trials are told from lost ones by that."""
 
 
 def join_all(
-    wish: SweepOrder, join: Callable[[SweepOrder], int], tell: Callable[[str, int, int | None], None]
+    request: SweepRequest, join: Callable[[SweepRequest], int], tell: Callable[[str, int, int | None], None]
 ) -> None:
     """Let all workers of the cluster do `join` until no trial is left.
 
@@ -28,8 +28,8 @@ def join_all(
         MissingPackage: dask.distributed is not installed, no scheduler answers, or workers keep dying.
         QdqError: a worker found the inputs wrong.
     """
-    alone = _absolute(wish)
-    with client_of(wish.cluster) as client:
+    alone = _absolute(request)
+    with client_of(request.cluster) as client:
         from distributed import KilledWorker, as_completed
 
         client.wait_for_workers(1, timeout=60)
@@ -60,14 +60,14 @@ def join_all(
             client.cancel(futures)
 
 
-def _one_at_a_time(join: Callable[[SweepOrder], int], wish: SweepOrder) -> int:
+def _one_at_a_time(join: Callable[[SweepRequest], int], request: SweepRequest) -> int:
     with _ONE_AT_A_TIME:
-        return join(wish)
+        return join(request)
 
 
-def _absolute(wish: SweepOrder) -> SweepOrder:
-    """The same wish with paths that mean the same on every worker, and no further cluster."""
-    order = wish.order
+def _absolute(request: SweepRequest) -> SweepRequest:
+    """The same request with paths that mean the same on every worker, and no further cluster."""
+    order = request.order
     labels = None if order.labels is None else str(Path(order.labels).resolve())
     evaluation = None if order.eval_samples is None else absolute(order.eval_samples)
     order = replace(
@@ -79,8 +79,8 @@ def _absolute(wish: SweepOrder) -> SweepOrder:
         out=order.out.resolve(),
         cache=None if order.cache is None else order.cache.resolve(),
     )
-    recipe = wish.recipe
+    recipe = request.recipe
     known = recipe is not None and Path(recipe).is_file()
     return replace(
-        wish, order=order, recipe=str(Path(recipe or "").resolve()) if known else recipe, cluster=""
+        request, order=order, recipe=str(Path(recipe or "").resolve()) if known else recipe, cluster=""
     )

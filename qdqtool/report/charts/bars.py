@@ -13,7 +13,7 @@ _LETTERS = 34
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bar:
-    """One bar: its name, its length, the words for its length, a CSS class, and more words for whoever asks."""
+    """One bar: its name, its length, the words for its length, a CSS class, and a longer text for its tooltip."""
 
     label: str
     value: float

@@ -15,9 +15,9 @@ _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.INFO
 
 _PAGE = r"""
 {% if report.fallbacks or report.findings %}
-<h2 id="mend-{{ run.key }}">What to fix</h2>
+<h2 id="fixes-{{ run.key }}">What to fix</h2>
 {% elif report.verdicts %}
-<h2 id="mend-{{ run.key }}">What to fix</h2>
+<h2 id="fixes-{{ run.key }}">What to fix</h2>
 <p>Nothing: every compute node runs INT8, and no check found anything.</p>
 {% endif %}
 {% if report.fallbacks %}
