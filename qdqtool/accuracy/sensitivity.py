@@ -234,7 +234,9 @@ def _notes(
     whole = estimate[_WHOLE].noise
     notes = []
     if len(names) > options.top:
-        notes.append(f"nodes beyond the first {options.top} are ranked by an estimate on {options.quick} samples")
+        notes.append(
+            f"nodes beyond the first {options.top} are ranked by an estimate on {options.quick} samples"
+        )
     if whole and not _ADDS_UP[0] <= total / whole <= _ADDS_UP[1]:
         notes.append(
             f"the noises of single nodes add up to {total / whole:.1f} times the noise of the whole: nodes influence "

@@ -70,7 +70,7 @@ def digests_of(path: Path) -> Iterator[RunDigest]:
 
 
 def _by_two(parts: Iterator[Part]) -> Iterator[list[RunDigest]]:
-    """The digests of parts, in their order: whoever is free takes the next part, this process or another."""
+    """The digests of parts, in their order: a free worker takes the next part, this process or another."""
     done: deque[Future[list[RunDigest]]] = deque()
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as other:
         for part in parts:
@@ -106,7 +106,7 @@ def _without_collection() -> Iterator[None]:
 
 
 def _size(path: Path) -> int:
-    """Bytes of a file; 0 where there is none, so that whoever opens it says why."""
+    """Bytes of a file; 0 where there is none, so that the open itself says why."""
     try:
         return path.stat().st_size
     except OSError:

@@ -221,7 +221,7 @@ def _without_scale(run: RunDigest, shown: int, cache: Collection[str] | None) ->
 
 
 def _constraints(run: RunDigest, shown: int) -> Iterator[str]:
-    """Wishes that the builder did not follow: layers on DLA, precisions of layers."""
+    """Requests that the builder did not follow: layers on DLA, precisions of layers."""
     for at, (layer, reason) in enumerate(list(run.dla_refused.items())[:shown]):
         yield _row("" if at else "not on DLA", f"{layer}: {reason}")
     yield from _more(len(run.dla_refused), shown)

@@ -32,6 +32,7 @@ _FORMAT_KEYS = ("Format", "Format/Datatype")
 _OWN_FIELDS = frozenset({"Name", "LayerType", "Inputs", "Constants", "Outputs", "TacticName", "StreamId"})
 _LISTS = ("Inputs", "Constants", "Outputs")
 _FIELD = re.compile(r", (?=[A-Z][A-Za-z0-9]*(?:/[A-Z][a-z]+)?: )")
+_LIST_END = re.compile(r"\}\](?=, [A-Z]|\s*$)")
 _TENSOR = re.compile(r"(.+?)(?:\[(\w+)\(([-\d,: ]*)\)\]| ?\((\w+)\[([-\d,: ]*)\]\))(?=, | ->|$)")
 _OPT_SHAPE = re.compile(r"OptShape: (\[[-\d,: ]*\])")
 _EXTENT = re.compile(r"\s*(-?\d{1,18})(?::\d{1,6})?\s*")
@@ -134,8 +135,8 @@ def _list(text: str) -> tuple[str, str]:
     """What is inside the list that `text` starts in, and what follows it."""
     if text.startswith("]"):
         return "", text[1:].removeprefix(", ")
-    inside, _, rest = text.partition("}]")
-    return inside, rest.removeprefix(", ")
+    end = _LIST_END.search(text)
+    return (text[: end.start()], text[end.end() :].removeprefix(", ")) if end else (text, "")
 
 
 def _tensor_fields(piece: str) -> Fields:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from qdqtool import buildlog
@@ -45,6 +45,8 @@ def test_what_became_of_a_node_stands_behind_its_name_in_metadata():
 
 @settings(deadline=None)
 @given(NAMES)
+@example("n}]n")
+@example("n}], n")
 def test_names_of_tensors_may_hold_anything_but_the_words_of_the_form(name: str):
     rest = RECORD.format(name=name).partition("LayerType: ")[2]
     layer = layer_of(record_fields("c1", rest) or {})

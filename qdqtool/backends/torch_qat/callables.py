@@ -53,6 +53,6 @@ def _from_file(path: Path, key: str) -> ModuleType:
         spec.loader.exec_module(module)
     except (ImportError, SyntaxError, OSError) as error:
         raise UsageError(
-            f"{path.name} cannot be imported: {error}", fix="mend the file", where=key
+            f"{path.name} cannot be imported: {error}", fix="correct the file", where=key
         ) from error
     return module

@@ -174,8 +174,8 @@ class _TrainingRun:
         loss = self.lesson.loss(outputs, targets) if share < 1 else tensors(outputs)[0].new_zeros(())
         if share > 0:
             with torch.no_grad():
-                wish = run(self.teacher, inputs)
-            loss = (1 - share) * loss + share * distilled(outputs, wish, self.options.temperature)
+                target = run(self.teacher, inputs)
+            loss = (1 - share) * loss + share * distilled(outputs, target, self.options.temperature)
         return loss
 
     def _record(self, *, loss: float | None, start: float) -> None:

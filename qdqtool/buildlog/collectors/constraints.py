@@ -1,4 +1,4 @@
-"""Wishes that were not followed: layers that DLA refuses, precision constraints, and the accuracy check of trtexec."""
+"""Requests that were not followed: layers that DLA refuses, precision constraints, and the accuracy check of trtexec."""
 
 from __future__ import annotations
 

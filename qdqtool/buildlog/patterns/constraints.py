@@ -1,4 +1,4 @@
-"""Wishes that the builder does not follow: layers that DLA refuses, precisions that no kernel offers, accuracy checks."""
+"""Requests that the builder does not follow: layers that DLA refuses, precisions that no kernel offers, accuracy checks."""
 
 from qdqtool.buildlog.pattern import PatternSet, message
 

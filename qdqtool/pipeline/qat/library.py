@@ -26,7 +26,7 @@ from qdqtool.graph.load import load
 from qdqtool.graph.model import Model
 from qdqtool.graph.prepare import prepare as prepare_graph
 from qdqtool.graph.save import save
-from qdqtool.pipeline.calibration import Calibration, CalibrationOrder
+from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.placement.decide import decide
 
 
@@ -98,7 +98,7 @@ def export(model: PreparedModel, path: Path) -> Path:
 def _table(model: PreparedModel, path: Path, ready: Model, feeds: list[Any]) -> CalibrationTable:
     if not feeds:
         raise InputFileError("the loader gives no samples", fix="pass at least one batch", where="loader")
-    order = CalibrationOrder(model=path, recipe=model.recipe, samples=sample_objects(feeds))
+    order = CalibrationRequest(model=path, recipe=model.recipe, samples=sample_objects(feeds))
     job = Calibration(order)
     job.use(ready, model.placement)
     method = model.recipe.calibrate.method

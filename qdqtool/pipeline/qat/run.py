@@ -59,8 +59,10 @@ def run(order: QatRequest, listener: ProgressListener | None = None) -> QatResul
         network.export(order.out / "trained.onnx")
         CALIBRATION.write(order.out / "trained.json", trained.table)
         exchanged = course(order.out / "trained.json", order.out / "ptq" / "model.prepared.onnx")
-        wish = _line_order(replace(order, recipe=_trained_biases(order.recipe)), data, "trained.onnx", "qat")
-        qat = runner.run(wish, _Prefixed(listener, "qat"), course=exchanged)
+        request = _line_order(
+            replace(order, recipe=_trained_biases(order.recipe)), data, "trained.onnx", "qat"
+        )
+        qat = runner.run(request, _Prefixed(listener, "qat"), course=exchanged)
         result = _result(order, trained, ptq, qat)
         QAT.write(order.out / "qat.json", result)
         return result
