@@ -35,9 +35,9 @@ from environment import environment
 from qdqtool.backends.ort import open_runner
 from qdqtool.core.recipe import Recipe
 from qdqtool.errors import QdqError
-from qdqtool.graph.insert import insert
-from qdqtool.graph.load import load
-from qdqtool.graph.save import save
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.onnx_io.save import save
+from qdqtool.graph.qdq.insert import insert
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.pipeline import recipes
 from qdqtool.pipeline.auto import competing

@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 
 from qdqtool.calibration.samples import open_samples
 from qdqtool.core.recipe import Preprocess
-from qdqtool.graph.load import load
+from qdqtool.graph.onnx_io.load import load
 
 Array = np.ndarray[Any, Any]
 Feeds = dict[str, Array]

@@ -97,7 +97,7 @@ def _scales(model: Path, cache: Path, samples: str) -> tuple[dict[str, dict[str,
     from qdqtool.calibration.table import make_table
     from qdqtool.core.placement import Decision, Placement, QuantSpec, Slot, SlotKind, Tie
     from qdqtool.core.recipe import CalibrationOptions, Preprocess
-    from qdqtool.graph.load import load
+    from qdqtool.graph.onnx_io.load import load
 
     opened, found = load(model), read_cache(cache)
     view = opened.view

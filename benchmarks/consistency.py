@@ -28,8 +28,8 @@ from onnx import TensorProto, helper, numpy_helper
 from qdqtool.core.quant_format import NVFP4, SCHEMES
 from qdqtool.core.target import FAMILIES, Target
 from qdqtool.errors import InputFileError, UsageError
-from qdqtool.graph.load import load
 from qdqtool.graph.model import Model
+from qdqtool.graph.onnx_io.load import load
 from qdqtool.placement.lint import lint
 from qdqtool.placement.repair import repair
 from tests import models

@@ -32,7 +32,7 @@ from qdqtool.core.build import BuildRequest
 from qdqtool.core.findings import NodeVerdict
 from qdqtool.engine import read
 from qdqtool.errors import QdqError
-from qdqtool.graph.load import load
+from qdqtool.graph.onnx_io.load import load
 
 _WORDS = {"Int8": "int8", "Int4": "int4", "FP8": "fp8", "FP4E2M1": "nvfp4"}
 _STORED = {

@@ -53,10 +53,10 @@ from qdqtool.core.recipe import (
 )
 from qdqtool.engine import read
 from qdqtool.errors import QdqError
-from qdqtool.graph.insert import insert
-from qdqtool.graph.load import load
-from qdqtool.graph.prepare import prepare
-from qdqtool.graph.save import save
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.onnx_io.save import save
+from qdqtool.graph.preparation.prepare import prepare
+from qdqtool.graph.qdq.insert import insert
 from qdqtool.placement.decide import decide
 
 HERE = ROOT / "benchmarks"

@@ -46,8 +46,8 @@ from qdqtool.core.events import End
 from qdqtool.core.prediction import Prediction
 from qdqtool.core.target import Target
 from qdqtool.engine import read
-from qdqtool.graph.load import load
 from qdqtool.graph.model import Model
+from qdqtool.graph.onnx_io.load import load
 from qdqtool.prediction.run import predict
 from qdqtool.trt.names import parts
 from qdqtool.trt.ops import PRODUCTS

@@ -8,11 +8,11 @@ from qdqtool.accuracy.explain import Emulations
 from qdqtool.core.dtypes import DType
 from qdqtool.core.protocols import Runner
 from qdqtool.errors import UsageError
-from qdqtool.graph.find import quantized_ops
-from qdqtool.graph.integer_form import integer_form
-from qdqtool.graph.jitter import jittered
+from qdqtool.graph.emulation.integer_form import integer_form
+from qdqtool.graph.emulation.wide_regions import Regions
+from qdqtool.graph.instrumented.jitter import jittered
 from qdqtool.graph.model import Model
-from qdqtool.graph.wide_regions import Regions
+from qdqtool.graph.qdq.find import quantized_ops
 
 _LAST_BITS = (3e-7, 3e-7, 1e-6, 1e-6)
 """How far scales are moved, relative to themselves: as far as another order of FP32 operations may move a value."""

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from qdqtool.core.dtypes import DType
 from qdqtool.errors import UsageError
+from qdqtool.graph.instrumented.probe import Probe, probe
 from qdqtool.graph.model import Model
-from qdqtool.graph.probe import Probe, probe
 
 
 def shared_tensors(first: Model, second: Model) -> tuple[str, ...]:

@@ -47,7 +47,7 @@ from qdqtool.engine.diff import compare as compare_engines
 from qdqtool.engine.read import read as read_layers
 from qdqtool.engine.view import view
 from qdqtool.errors import UsageError
-from qdqtool.graph.load import load
+from qdqtool.graph.onnx_io.load import load
 from qdqtool.pipeline.autofix.run import FixRequest
 from qdqtool.pipeline.autofix.run import fix as search_fixes
 from qdqtool.pipeline.autofix.run import recipe_of as recipe_beside

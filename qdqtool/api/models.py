@@ -33,11 +33,11 @@ from qdqtool.core.prediction import Prediction
 from qdqtool.core.recipe import Recipe
 from qdqtool.core.target import Target
 from qdqtool.errors import UsageError
-from qdqtool.graph.insert import insert as insert_pairs
-from qdqtool.graph.insert import refuse_quantized
-from qdqtool.graph.load import load
 from qdqtool.graph.model import Model
-from qdqtool.graph.prepare import prepare
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.preparation.prepare import prepare
+from qdqtool.graph.qdq.insert import insert as insert_pairs
+from qdqtool.graph.qdq.insert import refuse_quantized
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.pipeline.conversion import convert_file
 from qdqtool.pipeline.dynamic_range import reach_for

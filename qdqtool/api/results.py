@@ -48,7 +48,7 @@ class ModelResult(Shown):
             InputFileError: the folder cannot be written.
         """
         from qdqtool.graph.model import Model
-        from qdqtool.graph.save import save
+        from qdqtool.graph.onnx_io.save import save
 
         # No file of its own stands for a model in memory, so there is none that could be overwritten by mistake.
         save(Model(proto=self.model, path=Path(os.devnull)), Path(path))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from qdqtool.auditing.context import AuditContext
 from qdqtool.core.engine import EngineLayer
-from qdqtool.graph.find import QUANTIZE
+from qdqtool.graph.qdq.find import QUANTIZE
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.evidence import reads_through
 

@@ -23,7 +23,7 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.protocols import Feeds
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import InputFileError
-from qdqtool.graph.emulate_blocks import block_emulation
+from qdqtool.graph.emulation.emulate_blocks import block_emulation
 from qdqtool.graph.typed.emulate import emulation
 from qdqtool.graph.typed.rounding import EXAMPLE, STEPS, example_model, rounding
 from qdqtool.platform import processors

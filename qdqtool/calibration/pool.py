@@ -21,7 +21,7 @@ from qdqtool.calibration.samples.batches import Batch
 from qdqtool.calibration.samples.spec import NanPolicy
 from qdqtool.calibration.session import open_blocked, open_session
 from qdqtool.errors import InputFileError
-from qdqtool.graph.blocked import may_be_blocked
+from qdqtool.graph.instrumented.blocked import may_be_blocked
 from qdqtool.io.files import digest_file
 from qdqtool.platform import processors
 
@@ -154,7 +154,7 @@ class _Probe:
     """The file of a model that returns chosen tensors, in a folder that goes away with this object at the latest."""
 
     def __init__(self, model: Model, tensors: tuple[str, ...]) -> None:
-        from qdqtool.graph.probe import probe
+        from qdqtool.graph.instrumented.probe import probe
 
         folder = mkdtemp(prefix="qdqtool-")
         self.remove = finalize(self, rmtree, folder, ignore_errors=True)

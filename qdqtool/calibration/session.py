@@ -30,7 +30,7 @@ def open_blocked(model: Path, threads: int) -> tuple[Any, dict[str, str]]:
     """
     import onnxruntime
 
-    from qdqtool.graph.blocked import return_blocked
+    from qdqtool.graph.instrumented.blocked import return_blocked
 
     saved = model.with_name("optimized.onnx")
     options = _options(threads)

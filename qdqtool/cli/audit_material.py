@@ -19,7 +19,7 @@ from qdqtool.engine.profiles import read_profile
 from qdqtool.engine.read import read
 from qdqtool.engine.view import view
 from qdqtool.errors import UsageError
-from qdqtool.graph.load import load
+from qdqtool.graph.onnx_io.load import load
 
 _MODEL = ".onnx"
 

@@ -15,9 +15,9 @@ from qdqtool.engine.outputs import same_outputs
 from qdqtool.engine.profiles import read_profile
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.annotate import annotate
-from qdqtool.graph.load import load
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.picture import picture
-from qdqtool.graph.save import save
 from qdqtool.io.files import unreadable, write_text
 from qdqtool.io.text import TextSource
 from qdqtool.report import palette

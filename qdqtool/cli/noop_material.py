@@ -14,9 +14,9 @@ from qdqtool.cli.audit_material import build
 from qdqtool.core.noop import NoOpReport
 from qdqtool.engine.read import read
 from qdqtool.errors import InputFileError
-from qdqtool.graph.load import load
-from qdqtool.graph.save import save
-from qdqtool.graph.unquantize import float_graph
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.onnx_io.save import save
+from qdqtool.graph.qdq.unquantize import float_graph
 
 _PLAN = "engine.plan"
 

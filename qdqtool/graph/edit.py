@@ -9,13 +9,13 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from qdqtool.graph.canonical.naming import Names
+from qdqtool.graph.canonical.order import sort
+from qdqtool.graph.canonical.shapes import infer
 from qdqtool.graph.model import Model
-from qdqtool.graph.naming import Names
-from qdqtool.graph.order import sort
-from qdqtool.graph.read import default_opset
-from qdqtool.graph.shapes import infer
-from qdqtool.graph.skeleton import copy_fields
-from qdqtool.graph.walk import captured, copied, reads
+from qdqtool.graph.onnx_io.read import default_opset
+from qdqtool.graph.onnx_io.skeleton import copy_fields
+from qdqtool.graph.onnx_io.walk import captured, copied, reads
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

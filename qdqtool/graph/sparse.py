@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qdqtool.graph.edit import Edit
-from qdqtool.graph.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.model import Model
+from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.view import GraphView, Node
 
 if TYPE_CHECKING:

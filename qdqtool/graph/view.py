@@ -12,7 +12,7 @@ from onnx import numpy_helper
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.tensors import TensorInfo
-from qdqtool.graph.walk import bodies, captured
+from qdqtool.graph.onnx_io.walk import bodies, captured
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -46,7 +46,7 @@ class Use:
 class GraphView:
     """Questions about the main graph of a model; If and Loop bodies are opaque nodes.
 
-    The model must have unique node names and inferred shapes, as `qdqtool.graph.load` makes it.
+    The model must have unique node names and inferred shapes, as `qdqtool.graph.onnx_io.load` makes it.
     """
 
     def __init__(self, model: onnx.ModelProto) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from qdqtool.core.dtypes import DType
 from qdqtool.core.quant_format import FORMATS as BY_NAME
 from qdqtool.core.quant_format import INT4
-from qdqtool.graph.lower import MX_DEQUANTIZE
+from qdqtool.graph.qdq.lower import MX_DEQUANTIZE
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.evidence import NodeEvidence, Operand
 from qdqtool.trt.ops import FP4_DYNAMIC

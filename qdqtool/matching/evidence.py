@@ -8,7 +8,7 @@ from functools import cached_property
 
 from qdqtool.core.engine import EngineLayer
 from qdqtool.core.placement import Decision, SlotKind
-from qdqtool.graph.lower import MX_DEQUANTIZE
+from qdqtool.graph.qdq.lower import MX_DEQUANTIZE
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.join import LayerMatch
 from qdqtool.trt.ops import DEQUANTIZE, KEEPS_AXES, QUANTIZE, RECURRENT, value_preserving

@@ -7,10 +7,10 @@ from functools import cached_property
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.qdq import QdqPair
-from qdqtool.graph.find import find
-from qdqtool.graph.lift import lift
 from qdqtool.graph.model import Model
-from qdqtool.graph.quantized import QuantizedGraph
+from qdqtool.graph.qdq.find import find
+from qdqtool.graph.qdq.lift import lift
+from qdqtool.graph.qdq.quantized import QuantizedGraph
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.ops import (
     KEEPS_AXES,

@@ -36,12 +36,12 @@ from qdqtool.core.calibration import CALIBRATORS, CalibrationTable, NodeShift, T
 from qdqtool.core.placement import Placement
 from qdqtool.core.protocols import Sample, SampleSource
 from qdqtool.core.recipe import AUTO, CalibrationOptions, InsertOptions
-from qdqtool.graph.bias import shiftable
-from qdqtool.graph.insert import insert
-from qdqtool.graph.layer_errors import layer_errors
+from qdqtool.graph.instrumented.layer_errors import layer_errors
+from qdqtool.graph.instrumented.tunable import tunable
 from qdqtool.graph.model import Model
-from qdqtool.graph.save import serialize
-from qdqtool.graph.tunable import tunable
+from qdqtool.graph.onnx_io.save import serialize
+from qdqtool.graph.qdq.bias import shiftable
+from qdqtool.graph.qdq.insert import insert
 from qdqtool.pipeline.bias import believed
 
 if TYPE_CHECKING:

@@ -33,13 +33,13 @@ from qdqtool.core.placement import Placement
 from qdqtool.core.protocols import Feeds, Sample
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.errors import InputFileError, UsageError
-from qdqtool.graph.bias import shiftable
-from qdqtool.graph.insert import insert
+from qdqtool.graph.instrumented.probe import probe
+from qdqtool.graph.instrumented.segment import boundary, segment
+from qdqtool.graph.instrumented.streams import free_batch, streams
 from qdqtool.graph.model import Model
-from qdqtool.graph.probe import probe
-from qdqtool.graph.save import serialize
-from qdqtool.graph.segment import boundary, segment
-from qdqtool.graph.streams import free_batch, streams
+from qdqtool.graph.onnx_io.save import serialize
+from qdqtool.graph.qdq.bias import shiftable
+from qdqtool.graph.qdq.insert import insert
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.ops import result_axis
 

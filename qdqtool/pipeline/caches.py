@@ -12,13 +12,13 @@ from qdqtool.calibration.samples import open_samples
 from qdqtool.core.conversion import DynamicRangeReport
 from qdqtool.core.recipe import Recipe
 from qdqtool.errors import UsageError
-from qdqtool.graph.find import find, quantized_ops
-from qdqtool.graph.insert import insert
-from qdqtool.graph.load import load
 from qdqtool.graph.model import Model
-from qdqtool.graph.prepare import prepare
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.preparation.prepare import prepare
+from qdqtool.graph.qdq.find import find, quantized_ops
+from qdqtool.graph.qdq.insert import insert
+from qdqtool.graph.qdq.unquantize import float_graph
 from qdqtool.graph.typed.narrow import NARROW
-from qdqtool.graph.unquantize import float_graph
 from qdqtool.pipeline.dynamic_range import reach_for, wants_samples
 from qdqtool.placement.decide import decide
 

@@ -22,9 +22,9 @@ from qdqtool.core.kinds import PLACEMENT
 from qdqtool.core.placement import Placement
 from qdqtool.core.recipe import AUTO, Recipe
 from qdqtool.errors import InputFileError, UsageError
-from qdqtool.graph.load import load
 from qdqtool.graph.model import Model
-from qdqtool.graph.prepare import prepare
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.pipeline.auto import choose
 from qdqtool.pipeline.bias import correct_biases
 from qdqtool.pipeline.channels import lost_channels

@@ -28,8 +28,8 @@ from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.findings import Evidence, Finding, Severity
 from qdqtool.core.placement import Decision, Placement
 from qdqtool.core.protocols import Sample
+from qdqtool.graph.instrumented.probe import probe
 from qdqtool.graph.model import Model
-from qdqtool.graph.probe import probe
 from qdqtool.graph.view import Node
 
 SAMPLES: Final = 8

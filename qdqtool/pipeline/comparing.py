@@ -22,11 +22,11 @@ from qdqtool.core.protocols import Runner, SampleSource
 from qdqtool.core.recipe import CompareOptions, Recipe
 from qdqtool.engine.read import read as read_layers
 from qdqtool.errors import UsageError
-from qdqtool.graph.integer_form import integer_form
-from qdqtool.graph.load import load
+from qdqtool.graph.emulation.integer_form import integer_form
+from qdqtool.graph.emulation.wide_regions import Regions
 from qdqtool.graph.model import Model
-from qdqtool.graph.save import serialize
-from qdqtool.graph.wide_regions import Regions
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.onnx_io.save import serialize
 
 _EMULATION = "int:"
 _FEW = 8

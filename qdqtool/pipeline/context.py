@@ -11,8 +11,8 @@ from qdqtool.core.kinds import PREPARATION
 from qdqtool.core.preparation import Preparation
 from qdqtool.core.protocols import SampleSource
 from qdqtool.core.tensors import TensorInfo
-from qdqtool.graph.load import load
 from qdqtool.graph.model import Model
+from qdqtool.graph.onnx_io.load import load
 from qdqtool.pipeline.folder import RunFolder
 from qdqtool.pipeline.request import ProgressListener, RunRequest
 

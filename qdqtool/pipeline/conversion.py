@@ -8,8 +8,8 @@ from qdqtool.calibration.samples import SampleInput, open_samples
 from qdqtool.core.conversion import Conversion
 from qdqtool.core.recipe import Recipe
 from qdqtool.errors import UsageError
-from qdqtool.graph.load import load
-from qdqtool.graph.save import save
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.typed.convert import convert
 from qdqtool.pipeline.dynamic_range import OnProgress, measure_reach
 

@@ -41,10 +41,10 @@ from qdqtool.datachecks import (
 )
 from qdqtool.datachecks.evidence import Cure
 from qdqtool.datachecks.loss import is_lost, sqnr
-from qdqtool.graph.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.model import Model
-from qdqtool.graph.save import SINGLE_FILE_LIMIT, serialize, weight_bytes
-from qdqtool.graph.unquantize import unquantize
+from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, serialize, weight_bytes
+from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
+from qdqtool.graph.qdq.unquantize import unquantize
 from qdqtool.pipeline.suggest import families, fitting
 
 LOOKED_AT: Final = 2048

@@ -18,9 +18,9 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.protocols import Runner, SampleSource
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.errors import InputFileError
+from qdqtool.graph.instrumented.probe import probe
 from qdqtool.graph.model import Model
-from qdqtool.graph.probe import probe
-from qdqtool.graph.save import SINGLE_FILE_LIMIT, weight_bytes
+from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, weight_bytes
 from qdqtool.graph.typed.narrow import NARROW, Types
 
 if TYPE_CHECKING:

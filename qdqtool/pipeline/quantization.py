@@ -11,10 +11,10 @@ from qdqtool.calibration.span import Span
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.placement import Placement
 from qdqtool.core.recipe import Recipe
-from qdqtool.graph.insert import insert, refuse_quantized
-from qdqtool.graph.load import load
-from qdqtool.graph.prepare import prepare
-from qdqtool.graph.save import save
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.onnx_io.save import save
+from qdqtool.graph.preparation.prepare import prepare
+from qdqtool.graph.qdq.insert import insert, refuse_quantized
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.pipeline.dynamic_range import reach_for
 from qdqtool.placement.decide import decide

@@ -17,14 +17,14 @@ from qdqtool.core.quant_format import INT8
 from qdqtool.core.readback import ReadBack, ReadScale
 from qdqtool.core.recipe import PrepareOptions
 from qdqtool.errors import UsageError
-from qdqtool.graph.find import find, quantized_ops
-from qdqtool.graph.load import load
 from qdqtool.graph.model import Model
 from qdqtool.graph.modules import Modules
 from qdqtool.graph.normalize.run import WRITTEN_OUT, normalize
+from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.origin import origin
-from qdqtool.graph.prepare import prepare
-from qdqtool.graph.unquantize import float_graph
+from qdqtool.graph.preparation.prepare import prepare
+from qdqtool.graph.qdq.find import find, quantized_ops
+from qdqtool.graph.qdq.unquantize import float_graph
 
 _LIMITS = {DType.INT8: (INT8.qmin, INT8.qmax), DType.UINT8: (0, 255)}
 _METHOD = "read back"

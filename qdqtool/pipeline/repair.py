@@ -16,14 +16,14 @@ from qdqtool.core.comparison import Comparison
 from qdqtool.core.recipe import Recipe
 from qdqtool.core.repair import Change, RepairReport
 from qdqtool.errors import InputFileError, UsageError
-from qdqtool.graph.find import quantized_ops
-from qdqtool.graph.load import load
+from qdqtool.graph.instrumented.probe import probe
 from qdqtool.graph.model import Model
 from qdqtool.graph.normalize.ranges import quantize_activations, wanted
 from qdqtool.graph.normalize.run import remaining
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.origin import origin
-from qdqtool.graph.probe import probe
-from qdqtool.graph.save import save
+from qdqtool.graph.qdq.find import quantized_ops
 from qdqtool.placement.repair import repair as repaired
 
 OnProgress = Callable[[int, int], None]

@@ -17,9 +17,9 @@ import numpy as np
 from qdqtool.backends.ort import open_runner
 from qdqtool.core.protocols import Feeds, Sample
 from qdqtool.errors import Bug, InputFileError
+from qdqtool.graph.canonical.opset import was_raised
 from qdqtool.graph.model import Model
-from qdqtool.graph.opset import was_raised
-from qdqtool.graph.save import save
+from qdqtool.graph.onnx_io.save import save
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

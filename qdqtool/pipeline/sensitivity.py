@@ -17,12 +17,12 @@ from qdqtool.core.kinds import CALIBRATION, SENSITIVITY
 from qdqtool.core.recipe import Recipe
 from qdqtool.core.sensitivity import Sensitivity
 from qdqtool.errors import UsageError
-from qdqtool.graph.find import quantized_ops
-from qdqtool.graph.insert import insert
-from qdqtool.graph.load import load
+from qdqtool.graph.instrumented.toggles import switchable
 from qdqtool.graph.model import Model
-from qdqtool.graph.save import serialize
-from qdqtool.graph.toggles import switchable
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.onnx_io.save import serialize
+from qdqtool.graph.qdq.find import quantized_ops
+from qdqtool.graph.qdq.insert import insert
 from qdqtool.io.json_files import canonical
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.trt.ops import PRODUCTS

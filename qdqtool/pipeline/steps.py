@@ -38,11 +38,11 @@ from qdqtool.core.protocols import Builder
 from qdqtool.core.recipe import AUTO
 from qdqtool.engine.read import read as read_layers
 from qdqtool.errors import BuildError
-from qdqtool.graph.insert import insert as insert_pairs
-from qdqtool.graph.insert import refuse_quantized
-from qdqtool.graph.load import load
-from qdqtool.graph.prepare import prepare as prepare_model
-from qdqtool.graph.save import save
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.onnx_io.save import save
+from qdqtool.graph.preparation.prepare import prepare as prepare_model
+from qdqtool.graph.qdq.insert import insert as insert_pairs
+from qdqtool.graph.qdq.insert import refuse_quantized
 from qdqtool.io.files import digest_file, write_text
 from qdqtool.pipeline.auto import choose
 from qdqtool.pipeline.bias import correct_biases

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from qdqtool.graph.find import quantized_ops
-from qdqtool.graph.load import load
 from qdqtool.graph.model import Model
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.qdq.find import quantized_ops
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.pipeline.recipes import SCHEMA_URL
 from qdqtool.trt.ops import BOXES, PRODUCTS, RECURRENT, SPECTRAL, UPSCALING

@@ -27,9 +27,9 @@ from qdqtool.core.kinds import (
 )
 from qdqtool.core.preparation import Preparation
 from qdqtool.engine.view import view as view_engine
-from qdqtool.graph.load import load
-from qdqtool.graph.save import save
-from qdqtool.graph.unquantize import float_graph
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.onnx_io.save import save
+from qdqtool.graph.qdq.unquantize import float_graph
 from qdqtool.io.files import digest_file, write_text
 from qdqtool.pipeline import caches, steps
 from qdqtool.pipeline.context import RunContext

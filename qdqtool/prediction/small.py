@@ -9,7 +9,7 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import Slot
 from qdqtool.core.quant_format import FP8, INT8, MXFP8
 from qdqtool.core.target import Target
-from qdqtool.graph.quantized import Quantization
+from qdqtool.graph.qdq.quantized import Quantization
 from qdqtool.graph.view import Node
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.silent_float import (

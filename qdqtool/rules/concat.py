@@ -28,7 +28,7 @@ from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
 from qdqtool.graph.normalize.context import RepairContext
-from qdqtool.graph.scales import a_step_above
+from qdqtool.graph.qdq.scales import a_step_above
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.evidence import Explanation, NodeEvidence
 from qdqtool.matching.flow import Flow

@@ -12,8 +12,8 @@ import pytest
 
 from qdqtool.cli.app import run
 from qdqtool.core.recipe import InsertOptions
-from qdqtool.graph.insert import insert
-from qdqtool.graph.save import save
+from qdqtool.graph.onnx_io.save import save
+from qdqtool.graph.qdq.insert import insert
 from tests import models
 from tests.graph.placing import opened, placement_for, table_for
 

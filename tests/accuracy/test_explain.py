@@ -17,11 +17,11 @@ from qdqtool.core.comparison import Cause
 from qdqtool.core.protocols import Runner, Sample
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.errors import UsageError
-from qdqtool.graph.insert import insert
-from qdqtool.graph.integer_form import integer_form
-from qdqtool.graph.jitter import jittered
+from qdqtool.graph.emulation.integer_form import integer_form
+from qdqtool.graph.instrumented.jitter import jittered
 from qdqtool.graph.model import Model
-from qdqtool.graph.save import serialize
+from qdqtool.graph.onnx_io.save import serialize
+from qdqtool.graph.qdq.insert import insert
 from tests import models
 from tests.accuracy.stand_ins import Given
 from tests.graph.placing import opened, placement_for, table_for

@@ -8,7 +8,7 @@ import onnx
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty, Engine, EngineLayer, EngineTensor, Role
-from qdqtool.graph.load import load
+from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.view import GraphView
 from tests.models import save
 

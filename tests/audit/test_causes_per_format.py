@@ -9,10 +9,10 @@ from qdqtool.auditing.run import audit
 from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import Slot
 from qdqtool.core.quant_format import FP8, INT8
-from qdqtool.graph.lower import lower
+from qdqtool.graph.canonical.opset import raise_opset
 from qdqtool.graph.model import Model
-from qdqtool.graph.opset import raise_opset
-from qdqtool.graph.quantized import Quantization, QuantizedGraph
+from qdqtool.graph.qdq.lower import lower
+from qdqtool.graph.qdq.quantized import Quantization, QuantizedGraph
 from tests import models
 from tests.audit.scenes import engine, kernel
 from tests.graph.placing import opened

@@ -16,7 +16,7 @@ from qdqtool.core.build import BuildRequest
 from qdqtool.core.findings import NodeVerdict
 from qdqtool.core.target import Target
 from qdqtool.engine import read
-from qdqtool.graph.load import load
+from qdqtool.graph.onnx_io.load import load
 from qdqtool.prediction.run import predict
 from tests import models
 

@@ -9,7 +9,7 @@ from qdqtool.core.build import BuildRequest
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import NodeVerdict, Verdict
 from qdqtool.engine import read
-from qdqtool.graph.load import load
+from qdqtool.graph.onnx_io.load import load
 from tests.audit.graphs import GRAPHS
 from tests.models import save
 

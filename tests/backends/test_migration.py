@@ -19,7 +19,7 @@ from qdqtool.backends.migration.folder import migrate_path
 from qdqtool.backends.migration.script import migrate_script
 from qdqtool.cli.app import run
 from qdqtool.errors import InputFileError, UsageError
-from qdqtool.graph.load import load
+from qdqtool.graph.onnx_io.load import load
 from tests import models
 from tests.backends.stand_in_tensorrt import API
 from tests.shared import shared

@@ -11,12 +11,12 @@ import pytest
 from qdqtool.backends.ort import open_runner
 from qdqtool.core.placement import Slot
 from qdqtool.core.quant_format import FP8, INT4, INT8, MXFP8, NVFP4, QuantFormat
-from qdqtool.graph.encode import block_scales, decode, effective, encode
-from qdqtool.graph.load import load
-from qdqtool.graph.lower import lower
 from qdqtool.graph.model import Model
-from qdqtool.graph.quantized import Quantization, QuantizedGraph
-from qdqtool.graph.save import serialize
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.onnx_io.save import serialize
+from qdqtool.graph.qdq.encode import block_scales, decode, effective, encode
+from qdqtool.graph.qdq.lower import lower
+from qdqtool.graph.qdq.quantized import Quantization, QuantizedGraph
 from tests import models
 
 ROWS, DEPTH, COLUMNS = 6, 64, 32

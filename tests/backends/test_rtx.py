@@ -21,7 +21,7 @@ from qdqtool.cli.app import run
 from qdqtool.core.build import BuildCost, BuildProgress, BuildRequest, BuildResult, InputProfile
 from qdqtool.engine.read import read as read_layers
 from qdqtool.errors import BuildError, InputFileError, QdqError, UsageError
-from qdqtool.graph.load import load
+from qdqtool.graph.onnx_io.load import load
 from qdqtool.trt.join import join
 from tests import models
 from tests.backends import graphs

@@ -36,8 +36,8 @@ from qdqtool.calibration.caches.writing import render
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.errors import InputFileError, UsageError
-from qdqtool.graph.find import find
-from qdqtool.graph.load import load
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.qdq.find import find
 from tests import models
 from tests.calibration.material import opened
 from tests.shared import SHARED, shared
@@ -487,7 +487,7 @@ CALIBRATED = {
 
 def test_implicit_to_explicit_and_back_keeps_every_bit(tmp_path: Path) -> None:
     from qdqtool.core.recipe import Recipe
-    from qdqtool.graph.save import save
+    from qdqtool.graph.onnx_io.save import save
     from qdqtool.pipeline.caches import from_qdq, to_qdq
 
     path = models.save(models.residual_cnn(), tmp_path)
@@ -523,7 +523,7 @@ def pools(folder: Path) -> Path:
 @pytest.mark.parametrize("types", ["fp32", "fp16"])
 def test_what_shares_a_scale_shares_it_again_after_any_number_of_ways(types: str, tmp_path: Path) -> None:
     from qdqtool.core.recipe import InsertOptions, Recipe
-    from qdqtool.graph.save import save
+    from qdqtool.graph.onnx_io.save import save
     from qdqtool.pipeline.caches import from_qdq, to_qdq
 
     recipe = Recipe(insert=InsertOptions(types=types))
@@ -583,7 +583,7 @@ def test_scales_of_every_cache_of_the_corpus_survive_the_way_to_qdq_and_back(
     path: Path, tmp_path: Path
 ) -> None:
     from qdqtool.core.recipe import Recipe
-    from qdqtool.graph.save import save
+    from qdqtool.graph.onnx_io.save import save
     from qdqtool.pipeline.caches import from_qdq, to_qdq
 
     given = read_cache(path)
@@ -600,7 +600,7 @@ def test_scales_of_every_cache_of_the_corpus_survive_the_way_to_qdq_and_back(
 
 def test_a_real_model_and_its_cache_survive_the_way_to_qdq_and_back(tmp_path: Path) -> None:
     from qdqtool.core.recipe import Recipe
-    from qdqtool.graph.save import save
+    from qdqtool.graph.onnx_io.save import save
     from qdqtool.pipeline.caches import from_qdq, to_qdq
 
     packed = shared("corpus/onnx/lannyyip__share__my_model.onnx.xz")

@@ -311,7 +311,7 @@ KILLED = """
     import qdqtool.calibration.collect as collect
     from qdqtool.calibration.samples import open_samples
     from qdqtool.calibration.span import Span
-    from qdqtool.graph.load import load
+    from qdqtool.graph.onnx_io.load import load
     from tests.calibration.material import placed
 
     folder, last_moment = Path(sys.argv[1]), int(sys.argv[2])

@@ -13,7 +13,7 @@ from typing import Any
 import onnx
 from google.protobuf.message import Message
 
-from qdqtool.graph.walk import parts
+from qdqtool.graph.onnx_io.walk import parts
 
 NUMBERS = (0, 1, -1, 2, 7, 255, 256, 1 << 31, (1 << 31) - 1, -(1 << 31), 1 << 40, (1 << 63) - 1, -(1 << 63))
 WORDS = (

@@ -32,11 +32,11 @@ from qdqtool.core.tensors import TensorInfo
 from qdqtool.engine.profiles.read import read_profile
 from qdqtool.engine.read import read as read_layers
 from qdqtool.engine.view import view as view_engine
-from qdqtool.graph.insert import insert
-from qdqtool.graph.load import load
 from qdqtool.graph.normalize.run import normalize
-from qdqtool.graph.prepare import prepare
-from qdqtool.graph.save import serialize
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.onnx_io.save import serialize
+from qdqtool.graph.preparation.prepare import prepare
+from qdqtool.graph.qdq.insert import insert
 from qdqtool.graph.typed.convert import convert
 from qdqtool.pipeline import recipes
 from qdqtool.placement.decide import decide

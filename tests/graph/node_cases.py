@@ -16,12 +16,12 @@ import onnxruntime
 
 from qdqtool.core.recipe import InsertOptions, PlacementOptions, PrepareOptions
 from qdqtool.errors import InputFileError
-from qdqtool.graph.insert import insert
-from qdqtool.graph.load import load
 from qdqtool.graph.model import Model
 from qdqtool.graph.normalize.run import normalize
-from qdqtool.graph.prepare import prepare
-from qdqtool.graph.save import serialize
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.onnx_io.save import serialize
+from qdqtool.graph.preparation.prepare import prepare
+from qdqtool.graph.qdq.insert import insert
 from qdqtool.graph.typed.convert import convert
 from qdqtool.placement.decide import decide
 from tests.graph.placing import table_for

@@ -9,9 +9,9 @@ import onnx
 
 from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.placement import Decision, Placement, QuantSpec, Slot, SlotKind
-from qdqtool.graph.load import load
+from qdqtool.graph.instrumented.probe import probe
 from qdqtool.graph.model import Model
-from qdqtool.graph.probe import probe
+from qdqtool.graph.onnx_io.load import load
 from tests import models
 
 

@@ -12,8 +12,8 @@ from onnx import TensorProto, helper
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.repair import Change
-from qdqtool.graph.find import find
 from qdqtool.graph.model import Model
+from qdqtool.graph.qdq.find import find
 from qdqtool.placement.repair import repair
 from tests import models
 from tests.graph.placing import opened

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, numpy_helper
 
 from qdqtool.errors import InputFileError, QdqError
-from qdqtool.graph.load import load
+from qdqtool.graph.onnx_io.load import load
 from tests import models
 
 

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from qdqtool.graph.blocked import DOMAIN, may_be_blocked, return_blocked
+from qdqtool.graph.instrumented.blocked import DOMAIN, may_be_blocked, return_blocked
 from qdqtool.graph.view import GraphView
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from qdqtool.core.recipe import PrepareOptions
-from qdqtool.graph.prepare import prepare
+from qdqtool.graph.preparation.prepare import prepare
 from tests import models
 from tests.graph.placing import opened
 

@@ -16,8 +16,8 @@ from qdqtool.core.conversion import Conversion, DynamicRangeReport, OutOfRangeTe
 from qdqtool.core.dtypes import DType
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.errors import UsageError
-from qdqtool.graph.find import find
 from qdqtool.graph.model import Model
+from qdqtool.graph.qdq.find import find
 from qdqtool.graph.typed.convert import convert
 from qdqtool.graph.typed.emulate import emulation
 from tests import models

@@ -9,7 +9,7 @@ import pytest
 
 from qdqtool.core.recipe import PrepareOptions
 from qdqtool.graph.model import Model
-from qdqtool.graph.prepare import prepare
+from qdqtool.graph.preparation.prepare import prepare
 from tests import models
 from tests.graph.placing import opened
 

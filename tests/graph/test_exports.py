@@ -12,11 +12,11 @@ import pytest
 
 from qdqtool.cli.app import run
 from qdqtool.core.kinds import CALIBRATION
-from qdqtool.graph.find import find, quantized_ops
-from qdqtool.graph.load import load
 from qdqtool.graph.modules import Modules, module_of
 from qdqtool.graph.normalize.run import normalize, remaining
+from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.origin import origin
+from qdqtool.graph.qdq.find import find, quantized_ops
 from qdqtool.placement.lint import lint
 from tests import models
 from tests.graph.exports import DYNAMIC, EXPORTS, ORIGINS

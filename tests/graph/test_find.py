@@ -14,8 +14,8 @@ from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import Placement, SlotKind
 from qdqtool.core.recipe import InsertOptions
-from qdqtool.graph.find import find, quantized_ops
-from qdqtool.graph.insert import insert
+from qdqtool.graph.qdq.find import find, quantized_ops
+from qdqtool.graph.qdq.insert import insert
 from tests import models
 from tests.graph.placing import opened, placement_for
 

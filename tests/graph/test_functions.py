@@ -9,7 +9,7 @@ import pytest
 from onnx import helper
 
 from qdqtool.errors import InputFileError
-from qdqtool.graph.load import load
+from qdqtool.graph.onnx_io.load import load
 
 IMPORTS = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
 

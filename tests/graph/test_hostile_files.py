@@ -16,8 +16,8 @@ from onnx import TensorProto, helper, numpy_helper
 from qdqtool.cli.app import run
 from qdqtool.core.memory import VARIABLE, budget, parse_size
 from qdqtool.errors import InputFileError, UsageError
-from qdqtool.graph.load import load
 from qdqtool.graph.onnx_io import passes
+from qdqtool.graph.onnx_io.load import load
 from tests import models
 
 _SECRET = np.arange(4, dtype=np.float32) + 111
@@ -183,7 +183,7 @@ _UNDER_LIMIT = """
 import resource, sys
 from pathlib import Path
 from qdqtool.errors import InputFileError
-from qdqtool.graph.load import load
+from qdqtool.graph.onnx_io.load import load
 try:
     load(Path(sys.argv[1]))
 except InputFileError as error:
@@ -231,7 +231,7 @@ def test_the_child_imports_nothing_from_the_current_directory(tmp_path: Path) ->
     path = models.save(models.conv_chain(), tmp_path)
     for name in ("json", "numpy", "onnx", "sitecustomize", "qdqtool"):
         (tmp_path / f"{name}.py").write_text("open('planted', 'w')")
-    code = "import sys; sys.path.remove(''); from pathlib import Path\nfrom qdqtool.graph.load import load\nload(Path('model.onnx'))"
+    code = "import sys; sys.path.remove(''); from pathlib import Path\nfrom qdqtool.graph.onnx_io.load import load\nload(Path('model.onnx'))"
     done = subprocess.run([sys.executable, "-c", code], cwd=path.parent, check=False, capture_output=True)
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "planted").exists()

@@ -16,11 +16,11 @@ from qdqtool.core.placement import Placement, QuantSpec
 from qdqtool.core.quant_format import FP8
 from qdqtool.core.recipe import InsertOptions, PrepareOptions
 from qdqtool.errors import InputFileError, UsageError
-from qdqtool.graph.find import find
-from qdqtool.graph.insert import insert
 from qdqtool.graph.model import Model
-from qdqtool.graph.prepare import prepare
-from qdqtool.graph.save import serialize
+from qdqtool.graph.onnx_io.save import serialize
+from qdqtool.graph.preparation.prepare import prepare
+from qdqtool.graph.qdq.find import find
+from qdqtool.graph.qdq.insert import insert
 from tests import models
 from tests.graph.placing import decision, opened, placement_for, table_for, weight_range
 

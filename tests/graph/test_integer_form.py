@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from qdqtool.core.recipe import InsertOptions
-from qdqtool.graph.insert import insert
-from qdqtool.graph.integer_form import integer_form
-from qdqtool.graph.integer_sums import Axes, cut, is_exact, windows
-from qdqtool.graph.load import load
+from qdqtool.graph.emulation.integer_form import integer_form
+from qdqtool.graph.emulation.integer_sums import Axes, cut, is_exact, windows
 from qdqtool.graph.model import Model
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.qdq.insert import insert
 from tests import models
 from tests.graph.placing import opened, placement_for, table_for
 

@@ -9,8 +9,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from qdqtool.graph.load import load
-from qdqtool.graph.save import serialize
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.onnx_io.save import serialize
 from tests import models
 from tests.graph.placing import opened
 

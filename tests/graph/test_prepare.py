@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 from qdqtool.core.recipe import PrepareOptions
 from qdqtool.graph.model import Model
-from qdqtool.graph.prepare import prepare
+from qdqtool.graph.preparation.prepare import prepare
 from tests import models
 from tests.graph.placing import opened
 from tests.shared import shared
@@ -213,7 +213,7 @@ def test_nodes_that_no_output_needs_are_removed(tmp_path: Path) -> None:
     ["cifar10_resnet20", "kws_dscnn", "squeezenet1_1_imagenet", "vit_cifar10_pgd_2_3_16", "yolox_nano"],
 )
 def test_real_models_compute_the_same_after_preparation(name: str) -> None:
-    from qdqtool.graph.load import load
+    from qdqtool.graph.onnx_io.load import load
 
     path = shared(f"models/{name}/model.onnx")
     proto = onnx.load(path)

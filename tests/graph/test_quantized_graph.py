@@ -12,14 +12,14 @@ import pytest
 from qdqtool.core.placement import Slot
 from qdqtool.core.quant_format import FP8, FP8_E5M2, INT4, INT8, MXFP8, NVFP4, QuantFormat
 from qdqtool.errors import UsageError
-from qdqtool.graph.encode import block_scales
-from qdqtool.graph.find import quantized_ops
-from qdqtool.graph.lift import NORMAL_FORMS, Kind, lift
-from qdqtool.graph.lower import lower
+from qdqtool.graph.canonical.opset import raise_opset
 from qdqtool.graph.model import Model
-from qdqtool.graph.opset import raise_opset
-from qdqtool.graph.quantized import Quantization, QuantizedGraph
-from qdqtool.graph.unquantize import float_graph, unquantize
+from qdqtool.graph.qdq.encode import block_scales
+from qdqtool.graph.qdq.find import quantized_ops
+from qdqtool.graph.qdq.lift import NORMAL_FORMS, Kind, lift
+from qdqtool.graph.qdq.lower import lower
+from qdqtool.graph.qdq.quantized import Quantization, QuantizedGraph
+from qdqtool.graph.qdq.unquantize import float_graph, unquantize
 from tests import models
 from tests.graph.placing import opened, placement_for
 from tests.placement.qdq import GRAPHS

@@ -16,8 +16,8 @@ import pytest
 
 from qdqtool.cli.app import run
 from qdqtool.errors import UsageError
-from qdqtool.graph.find import find
-from qdqtool.graph.load import load
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.qdq.find import find
 from qdqtool.pipeline import recipes
 from qdqtool.pipeline.repair import RepairRequest, repair_file
 from tests import models

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qdqtool.graph.load import load
 from qdqtool.graph.normalize.run import ORDER, REPAIRS, remaining
-from qdqtool.graph.save import serialize
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.onnx_io.save import serialize
 from qdqtool.placement.repair import repair
 from tests import models
 from tests.graph.repairing import Sketch, apart, repaired

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qdqtool.graph.find import find
+from qdqtool.graph.qdq.find import find
 from tests.graph.repairing import Sketch, apart, kinds, repaired
 
 

@@ -12,8 +12,8 @@ from onnx import TensorProto
 
 from qdqtool.core.dtypes import DType
 from qdqtool.errors import InputFileError
-from qdqtool.graph.find import find
 from qdqtool.graph.normalize.run import remaining
+from qdqtool.graph.qdq.find import find
 from qdqtool.placement.repair import repair
 from tests.graph.placing import opened
 from tests.graph.repairing import STEP, Sketch, apart, kinds, legal, repaired

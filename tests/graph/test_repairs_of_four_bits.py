@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto
 
-from qdqtool.graph.find import find
+from qdqtool.graph.qdq.find import find
 from tests.graph.repairing import Sketch, apart, kinds, legal, repaired
 
 SIGNED, UNSIGNED = TensorProto.INT4, TensorProto.UINT4

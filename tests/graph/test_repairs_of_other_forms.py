@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from qdqtool.graph.find import find
 from qdqtool.graph.normalize.ranges import quantize_activations, wanted
 from qdqtool.graph.normalize.run import remaining
+from qdqtool.graph.qdq.find import find
 from qdqtool.placement.repair import repair
 from tests import models
 from tests.graph.placing import opened

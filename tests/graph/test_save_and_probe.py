@@ -12,11 +12,11 @@ import onnx
 import pytest
 
 from qdqtool.errors import UsageError
-from qdqtool.graph import probe as probe_module
-from qdqtool.graph import save as save_module
-from qdqtool.graph.load import load
-from qdqtool.graph.probe import probe
-from qdqtool.graph.save import save, serialize
+from qdqtool.graph.instrumented import probe as probe_module
+from qdqtool.graph.instrumented.probe import probe
+from qdqtool.graph.onnx_io import save as save_module
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.onnx_io.save import save, serialize
 from tests import models
 from tests.graph.placing import opened
 from tests.shared import ROOT
@@ -57,8 +57,8 @@ def test_weights_beyond_the_limit_go_to_a_file_beside_the_model(
 def test_the_same_model_gives_the_same_bytes_under_any_hash_seed(tmp_path: Path) -> None:
     path = models.save(models.attention(), tmp_path)
     code = (
-        "import sys, hashlib; from pathlib import Path; from qdqtool.graph.load import load;"
-        "from qdqtool.graph.prepare import prepare; from qdqtool.graph.save import serialize;"
+        "import sys, hashlib; from pathlib import Path; from qdqtool.graph.onnx_io.load import load;"
+        "from qdqtool.graph.preparation.prepare import prepare; from qdqtool.graph.onnx_io.save import serialize;"
         "from qdqtool.core.recipe import PrepareOptions;"
         "print(hashlib.sha256(serialize(prepare(load(Path(sys.argv[1])), PrepareOptions()))).hexdigest())"
     )

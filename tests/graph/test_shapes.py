@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from qdqtool.graph.load import load
+from qdqtool.graph.onnx_io.load import load
 from tests import models
 from tests.graph.placing import opened
 from tests.shared import shared

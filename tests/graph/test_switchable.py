@@ -12,10 +12,10 @@ import pytest
 from qdqtool.core.calibration import NodeShift
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.errors import InputFileError
-from qdqtool.graph.bias import shiftable
-from qdqtool.graph.insert import insert
+from qdqtool.graph.instrumented.toggles import SwitchableModel, switchable
 from qdqtool.graph.model import Model
-from qdqtool.graph.toggles import SwitchableModel, switchable
+from qdqtool.graph.qdq.bias import shiftable
+from qdqtool.graph.qdq.insert import insert
 from tests import models
 from tests.graph.placing import opened, placement_for, table_for
 

@@ -12,9 +12,9 @@ import pytest
 
 from qdqtool.core.dtypes import DType
 from qdqtool.errors import InputFileError
-from qdqtool.graph.find import find
-from qdqtool.graph.load import load
 from qdqtool.graph.normalize.run import remaining
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.qdq.find import find
 from qdqtool.placement.lint import lint
 from qdqtool.placement.repair import repair
 from tests import models

@@ -23,13 +23,13 @@ from qdqtool.core.calibration import CALIBRATORS, CalibrationTable, NodeShift
 from qdqtool.core.kinds import CALIBRATION
 from qdqtool.core.placement import Placement
 from qdqtool.core.recipe import CalibrationOptions, InsertOptions, PlacementOptions
-from qdqtool.graph.bias import shiftable
-from qdqtool.graph.insert import insert
-from qdqtool.graph.layer_errors import layer_errors
-from qdqtool.graph.load import load
+from qdqtool.graph.instrumented.layer_errors import layer_errors
+from qdqtool.graph.instrumented.tunable import tunable
 from qdqtool.graph.model import Model
-from qdqtool.graph.save import serialize
-from qdqtool.graph.tunable import tunable
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.onnx_io.save import serialize
+from qdqtool.graph.qdq.bias import shiftable
+from qdqtool.graph.qdq.insert import insert
 from qdqtool.pipeline import auto
 from qdqtool.pipeline.auto import CHECKING, CHOOSING, RUNS, choose, competing
 from qdqtool.placement.decide import decide

@@ -14,14 +14,14 @@ from qdqtool.core.fixes import SlotEdit
 from qdqtool.core.placement import Slot
 from qdqtool.core.quant_format import FP8
 from qdqtool.errors import UsageError
-from qdqtool.graph.find import find, quantized_ops
-from qdqtool.graph.lift import lift
-from qdqtool.graph.load import load
+from qdqtool.graph.canonical.opset import raise_opset
 from qdqtool.graph.model import Model
-from qdqtool.graph.opset import raise_opset
-from qdqtool.graph.save import serialize
-from qdqtool.graph.slots import requantize
-from qdqtool.graph.unquantize import unquantize
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.onnx_io.save import serialize
+from qdqtool.graph.qdq.find import find, quantized_ops
+from qdqtool.graph.qdq.lift import lift
+from qdqtool.graph.qdq.slots import requantize
+from qdqtool.graph.qdq.unquantize import unquantize
 from tests import models
 from tests.audit.graphs import GRAPHS, Quantized
 

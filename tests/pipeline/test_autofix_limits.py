@@ -17,7 +17,7 @@ from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.fixes import SlotEdit
 from qdqtool.core.placement import Decision, Placement, QuantSpec, Slot, SlotKind, Tie
 from qdqtool.core.recipe import InsertOptions
-from qdqtool.graph.load import load
+from qdqtool.graph.onnx_io.load import load
 from qdqtool.pipeline.autofix import builder as candidate_builder
 from qdqtool.pipeline.autofix.drafts import Placed
 from tests import models

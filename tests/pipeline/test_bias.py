@@ -18,12 +18,12 @@ from qdqtool.core.calibration import CalibrationTable, NodeShift
 from qdqtool.core.placement import Placement
 from qdqtool.core.recipe import CalibrationOptions, InsertOptions, PlacementOptions, Preprocess
 from qdqtool.errors import InputFileError
-from qdqtool.graph.bias import shift_biases, shiftable
-from qdqtool.graph.insert import insert
-from qdqtool.graph.load import load
+from qdqtool.graph.instrumented.probe import probe
+from qdqtool.graph.instrumented.segment import boundary, segment
 from qdqtool.graph.model import Model
-from qdqtool.graph.probe import probe
-from qdqtool.graph.segment import boundary, segment
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.qdq.bias import shift_biases, shiftable
+from qdqtool.graph.qdq.insert import insert
 from qdqtool.pipeline.bias import believed, correct_biases
 from qdqtool.placement.decide import decide
 from tests.models import Sketch

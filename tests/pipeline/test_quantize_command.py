@@ -10,8 +10,8 @@ import pytest
 
 import qdqtool
 from qdqtool.cli.app import run
-from qdqtool.graph.find import find
-from qdqtool.graph.load import load
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.qdq.find import find
 from tests import models
 
 TAIL = 40.0

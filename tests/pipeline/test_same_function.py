@@ -11,8 +11,8 @@ import pytest
 from qdqtool.cli.app import run
 from qdqtool.core.protocols import Sample
 from qdqtool.errors import Bug
-from qdqtool.graph.load import load
 from qdqtool.graph.model import Model
+from qdqtool.graph.onnx_io.load import load
 from qdqtool.pipeline.same_function import check_conversion
 from tests import models
 

@@ -13,8 +13,8 @@ from qdqtool.backends.shapes import usual_shapes
 from qdqtool.cli.app import run as cli
 from qdqtool.core.dtypes import DType
 from qdqtool.core.tensors import TensorInfo
-from qdqtool.graph.find import quantized_ops
-from qdqtool.graph.load import load
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.qdq.find import quantized_ops
 
 DIGITS = Path(__file__).resolve().parents[2] / "recipes" / "examples" / "digits"
 SAMPLES = f"{DIGITS / 'calibration.npz'}[:8]"

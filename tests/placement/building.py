@@ -19,10 +19,10 @@ from qdqtool.core.placement import Decision, Placement, SlotKind
 from qdqtool.core.recipe import InsertOptions, PlacementOptions, PrepareOptions
 from qdqtool.engine import read
 from qdqtool.errors import QdqError
-from qdqtool.graph.insert import insert
-from qdqtool.graph.load import load
 from qdqtool.graph.model import Model
-from qdqtool.graph.prepare import prepare
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.preparation.prepare import prepare
+from qdqtool.graph.qdq.insert import insert
 from qdqtool.placement.decide import decide
 from tests import models
 

@@ -78,7 +78,7 @@ PLACEMENT_CASES = (
 )  # fmt: skip
 
 SEMANTICS = (
-    _elsewhere("S1", "values are rounded half to even and clipped", "qdqtool/graph/integer_form.py"),
+    _elsewhere("S1", "values are rounded half to even and clipped", "qdqtool/graph/emulation/integer_form.py"),
     _says("S2", "the zero point must be a constant, and 0", "101", "zero_point_computed activation_zero_point"),
     _says("S3", "a scale must be positive and a float", "103", "scale_zero scale_integer"),
     _says("S3", "a scale must be known at build time", "104", "scale_computed scale_computed_matmul"),

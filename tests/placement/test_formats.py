@@ -13,11 +13,11 @@ from qdqtool.core.placement import Placement
 from qdqtool.core.quant_format import SCHEMES
 from qdqtool.core.recipe import Format, InsertOptions, PlacementOptions, PrepareOptions
 from qdqtool.errors import UsageError
-from qdqtool.graph.insert import insert
-from qdqtool.graph.lift import lift
-from qdqtool.graph.load import load
 from qdqtool.graph.model import Model
-from qdqtool.graph.prepare import prepare
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.preparation.prepare import prepare
+from qdqtool.graph.qdq.insert import insert
+from qdqtool.graph.qdq.lift import lift
 from qdqtool.placement.decide import decide
 from qdqtool.prediction.run import predict
 from tests import models

@@ -9,9 +9,9 @@ import pytest
 from qdqtool.core.placement import QuantSpec, SlotKind
 from qdqtool.core.recipe import InsertOptions, PlacementOptions, PrepareOptions
 from qdqtool.core.target import FAMILIES, Target
-from qdqtool.graph.insert import insert
-from qdqtool.graph.load import load
-from qdqtool.graph.prepare import prepare
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.preparation.prepare import prepare
+from qdqtool.graph.qdq.insert import insert
 from qdqtool.placement.decide import decide
 from qdqtool.placement.lint import lint
 from qdqtool.placement.repair import repair

@@ -12,7 +12,7 @@ from qdqtool.cli.app import run
 from qdqtool.core.kinds import LINT
 from qdqtool.core.target import FAMILIES, Target
 from qdqtool.errors import UsageError
-from qdqtool.graph.load import load
+from qdqtool.graph.onnx_io.load import load
 from qdqtool.matching.registry import RULES, rulebook
 from qdqtool.matching.rule import Rule
 from qdqtool.placement.lint import codes, lint

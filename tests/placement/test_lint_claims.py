@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from qdqtool.core.dtypes import DType
-from qdqtool.graph.load import load
+from qdqtool.graph.onnx_io.load import load
 from qdqtool.matching.registry import rulebook
 from qdqtool.placement.lint import codes, lint
 from qdqtool.prediction.run import predict

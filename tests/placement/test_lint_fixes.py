@@ -12,7 +12,7 @@ import pytest
 from qdqtool.cli.app import application
 from qdqtool.core.target import FAMILIES, Target
 from qdqtool.errors import InputFileError
-from qdqtool.graph.load import load
+from qdqtool.graph.onnx_io.load import load
 from qdqtool.placement.lint import codes, lint
 from qdqtool.placement.repair import repair
 from tests import models

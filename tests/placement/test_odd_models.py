@@ -9,7 +9,7 @@ import pytest
 from qdqtool.cli.app import run
 from qdqtool.core.target import Target
 from qdqtool.errors import QdqError
-from qdqtool.graph.load import load
+from qdqtool.graph.onnx_io.load import load
 from qdqtool.placement.lint import lint
 from qdqtool.prediction.run import predict
 from tests import models

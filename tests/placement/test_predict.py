@@ -13,8 +13,8 @@ from qdqtool.core.events import End
 from qdqtool.core.kinds import PREDICTION
 from qdqtool.core.quant_format import FP8, INT4, INT8
 from qdqtool.core.target import Target
-from qdqtool.graph.load import load
-from qdqtool.graph.lower import lower
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.qdq.lower import lower
 from qdqtool.prediction.run import predict
 from tests import models
 from tests.graph.placing import opened

@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from qdqtool.core.events import End
-from qdqtool.graph.load import load
+from qdqtool.graph.onnx_io.load import load
 from qdqtool.prediction.run import predict
 from tests import models
 from tests.placement.building import build

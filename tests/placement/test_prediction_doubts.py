@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from qdqtool.graph.load import load
+from qdqtool.graph.onnx_io.load import load
 from qdqtool.prediction.run import predict
 from tests import models
 from tests.placement.qdq import GRAPHS, Quantized

@@ -70,7 +70,7 @@ def test_a_residual_stream_that_nobody_else_reads_in_int8_is_cheaper_in_float():
             yield Opinion(slot=slot, stance=Stance.REQUEST, reason="", spec=QuantSpec())
 
     from qdqtool.core.recipe import InsertOptions
-    from qdqtool.graph.insert import insert
+    from qdqtool.graph.qdq.insert import insert
     from qdqtool.matching.registry import rulebook
     from qdqtool.placement.decide import decide
     from tests.placement.building import table

@@ -11,7 +11,7 @@ import pytest
 from qdqtool import plugins
 from qdqtool.auditing import audit
 from qdqtool.core.recipe import PlacementOptions
-from qdqtool.graph.load import load
+from qdqtool.graph.onnx_io.load import load
 from qdqtool.matching import registry
 from qdqtool.placement.decide import decide
 from qdqtool.placement.lint import lint

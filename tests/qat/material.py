@@ -14,11 +14,11 @@ from qdqtool.calibration.table import make_table
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.placement import Placement
 from qdqtool.core.recipe import Recipe
-from qdqtool.graph.insert import insert
-from qdqtool.graph.load import load
 from qdqtool.graph.model import Model
-from qdqtool.graph.prepare import prepare
-from qdqtool.graph.save import save
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.onnx_io.save import save
+from qdqtool.graph.preparation.prepare import prepare
+from qdqtool.graph.qdq.insert import insert
 from qdqtool.pipeline import recipes
 from qdqtool.placement.decide import decide
 

@@ -18,11 +18,11 @@ from qdqtool.core.placement import SlotKind  # noqa: E402
 from qdqtool.core.quant_format import INT8  # noqa: E402
 from qdqtool.errors import UsageError  # noqa: E402
 from qdqtool.graph import save as saving  # noqa: E402
-from qdqtool.graph.encode import encode  # noqa: E402
-from qdqtool.graph.find import find  # noqa: E402
-from qdqtool.graph.insert import refuse_quantized  # noqa: E402
-from qdqtool.graph.load import load  # noqa: E402
-from qdqtool.graph.prepare import prepare  # noqa: E402
+from qdqtool.graph.onnx_io.load import load  # noqa: E402
+from qdqtool.graph.preparation.prepare import prepare  # noqa: E402
+from qdqtool.graph.qdq.encode import encode  # noqa: E402
+from qdqtool.graph.qdq.find import find  # noqa: E402
+from qdqtool.graph.qdq.insert import refuse_quantized  # noqa: E402
 from tests.qat.material import NodeEvidence, make, network_of, written  # noqa: E402
 from tests.qat.test_places import onnx_output, student_of  # noqa: E402
 

@@ -23,10 +23,10 @@ from qdqtool.backends.torch_qat.quantized_model import make_student, shift_biase
 from qdqtool.backends.torch_qat.sites import bias_owners, locate  # noqa: E402
 from qdqtool.calibration.samples import open_samples  # noqa: E402
 from qdqtool.core.calibration import CalibrationTable, NodeShift  # noqa: E402
-from qdqtool.graph.find import find  # noqa: E402
-from qdqtool.graph.insert import insert  # noqa: E402
-from qdqtool.graph.load import load  # noqa: E402
-from qdqtool.graph.save import save  # noqa: E402
+from qdqtool.graph.onnx_io.load import load  # noqa: E402
+from qdqtool.graph.onnx_io.save import save  # noqa: E402
+from qdqtool.graph.qdq.find import find  # noqa: E402
+from qdqtool.graph.qdq.insert import insert  # noqa: E402
 from qdqtool.pipeline.bias import correct_biases  # noqa: E402
 from tests.qat.material import NodeEvidence, make, network_of, written  # noqa: E402
 from tests.qat.test_places import onnx_output, student_of  # noqa: E402

@@ -13,8 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 from qdqtool.cli.app import run as command
 from qdqtool.core.kinds import AUDIT, BUILD, PLACEMENT, REPORT
 from qdqtool.core.placement import Placement, SlotKind
-from qdqtool.graph.load import load
-from qdqtool.graph.prepare import prepare
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.pipeline import recipes
 from qdqtool.placement.decide import decide
 from tests import models

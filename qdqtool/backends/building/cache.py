@@ -32,8 +32,8 @@ def digest(request: BuildRequest, builder: str, version: str) -> str:
 
 def external_files(model: Path) -> tuple[Path, ...]:
     """The files beside the model that its tensors name as external data and that exist."""
-    from qdqtool.graph.external import is_file
-    from qdqtool.graph.pieces import external_locations
+    from qdqtool.graph.onnx_io.external import is_file
+    from qdqtool.graph.onnx_io.pieces import external_locations
 
     found = (model.parent / name for name in external_locations(model) if name and "\0" not in name)
     return tuple(sorted(path for path in found if is_file(path)))

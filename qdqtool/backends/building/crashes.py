@@ -71,7 +71,7 @@ def _suspect(number: int, request: BuildRequest, log: Path) -> Suspect:
         return "most likely it ran out of memory", "free memory, or build for smaller shapes"
     if number == signal_number("SIGILL"):
         return "it uses instructions this processor does not have", "build on a newer machine"
-    from qdqtool.graph.read import read
+    from qdqtool.graph.onnx_io.read import read
     from qdqtool.graph.view import GraphView
 
     try:

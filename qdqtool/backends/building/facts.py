@@ -30,7 +30,7 @@ def facts_of(model: Path) -> ModelFacts:
     Raises:
         InputFileError: it cannot be read.
     """
-    from qdqtool.graph.read import read
+    from qdqtool.graph.onnx_io.read import read
     from qdqtool.graph.view import GraphView
 
     view = GraphView(read(model))

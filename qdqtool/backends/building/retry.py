@@ -68,9 +68,9 @@ def _float_instead(
     Raises:
         NoKernelError: the error itself, when it names no node with Q/DQ.
     """
-    from qdqtool.graph.load import load
-    from qdqtool.graph.save import save
-    from qdqtool.graph.unquantize import unquantize
+    from qdqtool.graph.onnx_io.load import load
+    from qdqtool.graph.onnx_io.save import save
+    from qdqtool.graph.qdq.unquantize import unquantize
 
     model = load(request.model)
     already = {name for names in given_up for name in names}

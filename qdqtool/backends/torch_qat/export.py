@@ -19,8 +19,8 @@ from torch import fx
 from qdqtool.backends.torch_qat.flat import placeholders, tensors, with_tensors_only
 from qdqtool.backends.torch_qat.presence import need
 from qdqtool.errors import UsageError
-from qdqtool.graph.load import load
-from qdqtool.graph.save import SINGLE_FILE_LIMIT, save
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, save
 from qdqtool.io.files import replacing
 
 Inputs = tuple[torch.Tensor, ...]

@@ -18,7 +18,7 @@ from qdqtool.core.placement import Decision, Placement, SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.recipe import CalibrationOptions
 from qdqtool.errors import UsageError
-from qdqtool.graph.scales import a_step_above
+from qdqtool.graph.qdq.scales import a_step_above
 from qdqtool.trt.ops import carried_inputs, carried_outputs, gives_all
 
 if TYPE_CHECKING:

@@ -52,7 +52,7 @@ def build(
     from qdqtool.cli.screen import progress, stderr, stdout
     from qdqtool.core.build import BuildProgress, BuildRequest
     from qdqtool.core.kinds import BUILD
-    from qdqtool.graph.load import load
+    from qdqtool.graph.onnx_io.load import load
 
     plugin = BUILDERS.load(builder)
     found, notes = several_profiles(

@@ -154,7 +154,7 @@ def retarget(
         raise UsageError("wants --trt, --ort or --model", fix="say who will read the cache: --trt 10.3")
     cache = read_cache(file)
     if model is not None:
-        from qdqtool.graph.load import load
+        from qdqtool.graph.onnx_io.load import load
 
         cache = renamed(cache, load(model).view)
     given = cache
@@ -186,7 +186,7 @@ def lint(
         raise UsageError(f"--fail-on {fail_on}", fix=f"take one of {', '.join(limits)}")
     view = None
     if model is not None:
-        from qdqtool.graph.load import load
+        from qdqtool.graph.onnx_io.load import load
 
         view = load(model).view
     found = lint_cache(read_cache(file), None if against is None else read_cache(against), view)
@@ -210,7 +210,7 @@ def to_qdq(
     """Turn a float model and its calibration cache into a Q/DQ model for TensorRT 10, 11 and RTX."""
     from qdqtool.calibration.caches import read_cache
     from qdqtool.cli.options import load_recipe
-    from qdqtool.graph.save import save
+    from qdqtool.graph.onnx_io.save import save
     from qdqtool.pipeline import caches
 
     made, notes = caches.to_qdq(model, read_cache(cache), load_recipe(recipe, changes), samples)
@@ -230,7 +230,7 @@ def from_qdq(
     """Turn a Q/DQ model into a float model and a calibration cache for TensorRT up to 10."""
     from qdqtool.calibration.caches import write_cache
     from qdqtool.calibration.caches.header import make_header
-    from qdqtool.graph.save import save
+    from qdqtool.graph.onnx_io.save import save
     from qdqtool.pipeline import caches
 
     plain, cache, notes = caches.from_qdq(model, make_header(release, algorithm))

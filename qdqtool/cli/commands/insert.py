@@ -40,10 +40,10 @@ def insert(
     from qdqtool.cli.screen import stderr
     from qdqtool.core.kinds import CALIBRATION, PLACEMENT
     from qdqtool.errors import UsageError
-    from qdqtool.graph.insert import insert as insert_pairs
-    from qdqtool.graph.load import load
-    from qdqtool.graph.prepare import prepare
-    from qdqtool.graph.save import save
+    from qdqtool.graph.onnx_io.load import load
+    from qdqtool.graph.onnx_io.save import save
+    from qdqtool.graph.preparation.prepare import prepare
+    from qdqtool.graph.qdq.insert import insert as insert_pairs
     from qdqtool.pipeline.dynamic_range import reach_for, wants_samples
 
     typed = {"insert.types": types, "insert.weights": weights}

@@ -44,7 +44,7 @@ def lint(
     """Find what is wrong with a Q/DQ model before any build: what, where, what TensorRT will do, and the fix."""
     from qdqtool.core.kinds import LINT
     from qdqtool.errors import UsageError
-    from qdqtool.graph.load import load
+    from qdqtool.graph.onnx_io.load import load
     from qdqtool.io import ci
     from qdqtool.io.files import write_text
     from qdqtool.placement.lint import lint as ask

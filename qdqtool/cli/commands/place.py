@@ -40,8 +40,8 @@ def place(
     from qdqtool.cli.options import load_recipe
     from qdqtool.cli.screen import stderr
     from qdqtool.core.kinds import PLACEMENT
-    from qdqtool.graph.load import load
-    from qdqtool.graph.prepare import prepare
+    from qdqtool.graph.onnx_io.load import load
+    from qdqtool.graph.preparation.prepare import prepare
     from qdqtool.placement.decide import decide
 
     chosen = load_recipe(recipe, [*(changes or []), *([f"place.target={target}"] if target else [])])

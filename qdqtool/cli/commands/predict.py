@@ -36,7 +36,7 @@ def predict(
     """Say what TensorRT will make of a Q/DQ model, without building it."""
     from qdqtool.cli.screen import readable, show_table, stdout
     from qdqtool.core.kinds import PREDICTION
-    from qdqtool.graph.load import load
+    from qdqtool.graph.onnx_io.load import load
     from qdqtool.prediction.run import predict as foresee
 
     prediction = foresee(load(model), asked_target(target, old_target, "--profile"))

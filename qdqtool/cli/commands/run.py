@@ -79,8 +79,8 @@ def run(
     from qdqtool.cli.progress import RichProgress
     from qdqtool.cli.screen import stderr, stdout
     from qdqtool.cli.verdict import check_severity, exit_code
-    from qdqtool.graph.find import quantized_ops
-    from qdqtool.graph.load import load
+    from qdqtool.graph.onnx_io.load import load
+    from qdqtool.graph.qdq.find import quantized_ops
     from qdqtool.pipeline import runner
     from qdqtool.pipeline.request import RunRequest
     from qdqtool.pipeline.third_party import QDQ_LINE

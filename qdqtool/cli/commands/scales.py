@@ -33,7 +33,7 @@ def scales(
     """Read the scales of a Q/DQ model back: per node and module, and as a calibration table."""
     from qdqtool.cli.screen import show_table, stderr, stdout
     from qdqtool.core.kinds import CALIBRATION, READBACK
-    from qdqtool.graph.save import save
+    from qdqtool.graph.onnx_io.save import save
     from qdqtool.pipeline.readback import read_back
 
     found, reference = read_back(model)

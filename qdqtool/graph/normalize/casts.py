@@ -15,9 +15,9 @@ import onnx
 from qdqtool.core.dtypes import DType
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.repair import Change
+from qdqtool.graph.canonical.opset import HALF_SCALES
 from qdqtool.graph.normalize.context import RepairContext
-from qdqtool.graph.opset import HALF_SCALES
-from qdqtool.graph.scales import storable
+from qdqtool.graph.qdq.scales import storable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -13,9 +13,9 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.repair import Change
 from qdqtool.graph.edit import Edit
-from qdqtool.graph.find import DEQUANTIZE, QUANTIZE, find
 from qdqtool.graph.model import Model
-from qdqtool.graph.scales import storable
+from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE, find
+from qdqtool.graph.qdq.scales import storable
 from qdqtool.graph.view import GraphView, Node
 
 if TYPE_CHECKING:

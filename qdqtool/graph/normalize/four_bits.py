@@ -17,10 +17,10 @@ import numpy as np
 import onnx
 
 from qdqtool.core.repair import Change
-from qdqtool.graph.find import DEQUANTIZE
 from qdqtool.graph.normalize.context import RepairContext
 from qdqtool.graph.normalize.half_quantized import is_quantized
 from qdqtool.graph.normalize.weights import requantized
+from qdqtool.graph.qdq.find import DEQUANTIZE
 from qdqtool.graph.view import GraphView, Use
 from qdqtool.trt.ops import PRODUCTS, quantization_commutes, weight_axis
 

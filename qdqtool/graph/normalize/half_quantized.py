@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qdqtool.core.dtypes import DType
-from qdqtool.graph.find import DEQUANTIZE
+from qdqtool.graph.qdq.find import DEQUANTIZE
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.ops import PRODUCTS, holds_dequantize_back, quantization_commutes
 

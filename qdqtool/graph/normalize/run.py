@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 
 from qdqtool.core.recipe import PrepareOptions
 from qdqtool.core.repair import Change, Remainder
-from qdqtool.graph.find import DEQUANTIZE, QUANTIZE
+from qdqtool.graph.canonical.opset import HALF_SCALES, raise_opset
 from qdqtool.graph.model import Model
 from qdqtool.graph.normalize import casts
 from qdqtool.graph.normalize.context import RepairContext
 from qdqtool.graph.normalize.half_quantized import half_quantized
 from qdqtool.graph.normalize.values import check_counts
-from qdqtool.graph.opset import HALF_SCALES, raise_opset
-from qdqtool.graph.prepare import prepare
+from qdqtool.graph.preparation.prepare import prepare
+from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.view import Node
 from qdqtool.plugins import Registry
 

@@ -18,11 +18,11 @@ from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.quant_format import INT8
 from qdqtool.core.repair import Change
-from qdqtool.graph.compute import compute
-from qdqtool.graph.encode import encode
+from qdqtool.graph.canonical.compute import compute
 from qdqtool.graph.normalize.context import RepairContext
 from qdqtool.graph.normalize.values import steps_and_scale
-from qdqtool.graph.scales import storable
+from qdqtool.graph.qdq.encode import encode
+from qdqtool.graph.qdq.scales import storable
 from qdqtool.graph.view import Node
 from qdqtool.trt.ops import PRODUCTS, quantization_commutes, weight_axis
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx
 
-from qdqtool.graph.walk import parts
+from qdqtool.graph.onnx_io.walk import parts
 
 
 def name_negative(proto: onnx.ModelProto) -> int:

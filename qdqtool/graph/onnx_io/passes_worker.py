@@ -49,7 +49,7 @@ def _passes() -> dict[str, Callable[..., bytes]]:
         return bytes(shape_inference.infer_shapes(content, data_prop=True).SerializeToString())
 
     def resolve(content: bytes, opset: int) -> bytes:
-        from qdqtool.graph.symbols import resolve
+        from qdqtool.graph.canonical.symbols import resolve
 
         found = resolve(onnx.ModelProto.FromString(content), opset)
         return bytes(onnx.GraphProto(value_info=found.values()).SerializeToString())

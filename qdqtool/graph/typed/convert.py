@@ -10,10 +10,10 @@ import onnx
 from qdqtool.core.conversion import Conversion, DynamicRangeReport, KeptNode
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.errors import UsageError
+from qdqtool.graph.canonical.opset import raise_opset
 from qdqtool.graph.edit import Edit
-from qdqtool.graph.find import DEQUANTIZE
 from qdqtool.graph.model import Model
-from qdqtool.graph.opset import raise_opset
+from qdqtool.graph.qdq.find import DEQUANTIZE
 from qdqtool.graph.typed.forms import NARROW, WIDE, Forms
 from qdqtool.graph.typed.integers import rescale_integers
 from qdqtool.graph.typed.keep import FloatRequest, kept, unused

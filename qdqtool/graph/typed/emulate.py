@@ -11,12 +11,12 @@ from onnx import numpy_helper
 from qdqtool.core.dtypes import DType
 from qdqtool.errors import InputFileError
 from qdqtool.graph.edit import Edit
-from qdqtool.graph.load import load
 from qdqtool.graph.model import Model
-from qdqtool.graph.save import SINGLE_FILE_LIMIT, serialize, weight_bytes
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, serialize, weight_bytes
+from qdqtool.graph.onnx_io.walk import bodies, reads, tensors
 from qdqtool.graph.typed.narrow import widened
 from qdqtool.graph.view import GraphView
-from qdqtool.graph.walk import bodies, reads, tensors
 
 _FLOAT, _BRAIN = onnx.TensorProto.FLOAT, onnx.TensorProto.BFLOAT16
 _CHOICES = frozenset({"to", "dtype"})

@@ -18,11 +18,11 @@ import onnx
 
 from qdqtool.core.dtypes import DType
 from qdqtool.graph.edit import Edit
-from qdqtool.graph.find import DEQUANTIZE, QUANTIZE
+from qdqtool.graph.onnx_io.walk import captured
+from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.typed.narrow import Narrow
 from qdqtool.graph.typed.signatures import signature
 from qdqtool.graph.view import GraphView
-from qdqtool.graph.walk import captured
 
 WIDE, NARROW = True, False
 Form = bool

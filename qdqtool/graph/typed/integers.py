@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qdqtool.graph.edit import Edit
-from qdqtool.graph.find import DEQUANTIZE
 from qdqtool.graph.model import Model
-from qdqtool.graph.scales import SMALLEST_HALF, storable_as
+from qdqtool.graph.qdq.find import DEQUANTIZE
+from qdqtool.graph.qdq.scales import SMALLEST_HALF, storable_as
 from qdqtool.graph.typed.narrow import Narrow
 
 if TYPE_CHECKING:

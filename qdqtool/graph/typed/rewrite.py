@@ -10,8 +10,8 @@ import onnx
 
 from qdqtool.core.dtypes import DType
 from qdqtool.graph.edit import Edit
-from qdqtool.graph.find import DEQUANTIZE, QUANTIZE
-from qdqtool.graph.scales import storable_as
+from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
+from qdqtool.graph.qdq.scales import storable_as
 from qdqtool.graph.typed.forms import NARROW, WIDE, Form, Forms
 from qdqtool.graph.typed.narrow import Narrow, fits, is_faint, stored
 from qdqtool.graph.typed.scales import PAIRS, rounded_scales

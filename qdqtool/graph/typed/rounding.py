@@ -15,7 +15,7 @@ from onnx import helper
 from qdqtool.core.dtypes import DType
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
-from qdqtool.graph.save import SINGLE_FILE_LIMIT, serialize, weight_bytes
+from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, serialize, weight_bytes
 from qdqtool.graph.typed.emulate import opened
 
 EXAMPLE, STEPS = np.asarray([1.5], np.float16), 122

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 
 from qdqtool.graph.edit import Edit
-from qdqtool.graph.find import DEQUANTIZE, QUANTIZE
+from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.typed.forms import NARROW, Forms
 
 PAIRS = frozenset({QUANTIZE, DEQUANTIZE})

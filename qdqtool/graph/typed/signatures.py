@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import onnx
 
-from qdqtool.graph.walk import bodies
+from qdqtool.graph.onnx_io.walk import bodies
 
 
 @dataclass(frozen=True, slots=True)

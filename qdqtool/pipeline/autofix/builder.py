@@ -22,10 +22,10 @@ from qdqtool.core.protocols import Builder, Runner, SampleSource
 from qdqtool.core.recipe import Recipe
 from qdqtool.engine.read import read
 from qdqtool.errors import BuildError
-from qdqtool.graph.find import find
-from qdqtool.graph.load import load
 from qdqtool.graph.model import Model
-from qdqtool.graph.save import save, serialize
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.onnx_io.save import save, serialize
+from qdqtool.graph.qdq.find import find
 from qdqtool.matching.asked import FLOAT
 from qdqtool.pipeline.autofix.drafts import Draft, Edits, merged
 

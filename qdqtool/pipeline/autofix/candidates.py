@@ -13,7 +13,7 @@ from qdqtool.core.engine import EngineLayer
 from qdqtool.core.findings import Finding, Verdict
 from qdqtool.core.placement import Slot, Stance
 from qdqtool.core.quant_format import FORMATS
-from qdqtool.graph.find import DEQUANTIZE, QUANTIZE
+from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.asked import FLOAT, words_of
 from qdqtool.matching.evidence import Claim, NodeEvidence, Operand

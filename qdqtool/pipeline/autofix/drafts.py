@@ -12,10 +12,10 @@ from qdqtool.core.conversion import DynamicRangeReport
 from qdqtool.core.fixes import SlotEdit
 from qdqtool.core.placement import Decision, Opinion, Placement, QuantSpec, Slot, SlotKind, Stance, Tie
 from qdqtool.core.recipe import InsertOptions
-from qdqtool.graph.insert import insert
 from qdqtool.graph.model import Model
-from qdqtool.graph.slots import requantize
-from qdqtool.graph.unquantize import float_graph
+from qdqtool.graph.qdq.insert import insert
+from qdqtool.graph.qdq.slots import requantize
+from qdqtool.graph.qdq.unquantize import float_graph
 
 Edits = Mapping[Slot, SlotEdit]
 _RULE = "fix"

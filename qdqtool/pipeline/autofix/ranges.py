@@ -13,8 +13,8 @@ import numpy as np
 from qdqtool.backends.ort import open_runner
 from qdqtool.core.fixes import SlotEdit
 from qdqtool.core.protocols import SampleSource
+from qdqtool.graph.instrumented.probe import probe
 from qdqtool.graph.model import Model
-from qdqtool.graph.probe import probe
 from qdqtool.matching.evidence import Operands
 from qdqtool.pipeline.autofix.edits import EditRequest, Granularity
 

@@ -33,9 +33,9 @@ from qdqtool.core.preparation import Insertion
 from qdqtool.core.protocols import SampleSource
 from qdqtool.core.recipe import Recipe
 from qdqtool.errors import BuildError, InputFileError, QdqError, UsageError
-from qdqtool.graph.find import quantized_ops
-from qdqtool.graph.load import load
-from qdqtool.graph.save import save
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.onnx_io.save import save
+from qdqtool.graph.qdq.find import quantized_ops
 from qdqtool.io.files import replacing
 from qdqtool.pipeline import steps
 from qdqtool.pipeline.autofix.builder import MODEL, CandidateBuilder

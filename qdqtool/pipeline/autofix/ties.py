@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from qdqtool.auditing.context import AuditContext
 from qdqtool.core.placement import Placement, Slot
-from qdqtool.graph.find import DEQUANTIZE
+from qdqtool.graph.qdq.find import DEQUANTIZE
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.pipeline.autofix.edits import Candidate, EditRequest, Goal, Granularity, scale_of
 

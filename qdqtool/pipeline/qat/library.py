@@ -21,11 +21,11 @@ from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.placement import Placement
 from qdqtool.core.recipe import Recipe
 from qdqtool.errors import InputFileError, UsageError
-from qdqtool.graph.insert import insert
-from qdqtool.graph.load import load
 from qdqtool.graph.model import Model
-from qdqtool.graph.prepare import prepare as prepare_graph
-from qdqtool.graph.save import save
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.onnx_io.save import save
+from qdqtool.graph.preparation.prepare import prepare as prepare_graph
+from qdqtool.graph.qdq.insert import insert
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.placement.decide import decide
 

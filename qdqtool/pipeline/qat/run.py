@@ -16,7 +16,7 @@ from qdqtool.core.qat import QatResult, UntrainedSlot
 from qdqtool.core.recipe import Recipe
 from qdqtool.core.report import Report
 from qdqtool.errors import UsageError
-from qdqtool.graph.load import load
+from qdqtool.graph.onnx_io.load import load
 from qdqtool.io.files import digest_file, write_bytes
 from qdqtool.pipeline import runner
 from qdqtool.pipeline.folder import RunFolder, key_of

@@ -18,7 +18,7 @@ import tensorrt as trt
 
 from calibrators.tensorrt import EntropyCalibrator2
 from qdqtool.calibration.samples import open_samples
-from qdqtool.graph.load import load
+from qdqtool.graph.onnx_io.load import load
 
 
 def main(words: list[str] | None = None) -> None:

@@ -1,0 +1,1 @@
+"""What loading makes of any model: one operator set, plain initializers, unique names, sorted nodes, shapes."""

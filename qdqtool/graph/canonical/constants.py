@@ -1,0 +1,119 @@
+"""Turns Constant nodes, sparse initializers and initializers that are also inputs into plain initializers."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from qdqtool.core.memory import budget
+from qdqtool.errors import InputFileError
+from qdqtool.graph.onnx_io.walk import copied
+
+_LARGEST = 1 << 30
+"""Bytes that a sparse tensor may take when written out."""
+
+
+def lift_constants(graph: onnx.GraphProto) -> int:
+    """Replace Constant nodes by initializers of the same name; returns how many.
+
+    Strings, sparse values and constants that are model outputs stay nodes.
+    """
+    returned = {value.name for value in graph.output}
+    rest, lifted = [], []
+    for node in graph.node:
+        tensor = constant_tensor(node) if node.output and node.output[0] not in returned else None
+        if tensor is None:
+            rest.append(node)
+        else:
+            lifted.append(tensor)
+    if lifted:
+        kept = [copied(node) for node in rest]
+        del graph.node[:]
+        graph.node.extend(kept)
+        graph.initializer.extend(lifted)
+    return len(lifted)
+
+
+def constant_tensor(node: onnx.NodeProto) -> onnx.TensorProto | None:
+    """The tensor that a Constant node makes, named like its output; None for other nodes and for strings."""
+    if node.op_type != "Constant" or node.domain not in {"", "ai.onnx"} or len(node.attribute) != 1:
+        return None
+    attribute = node.attribute[0]
+    kinds = onnx.AttributeProto
+    if attribute.name == "value" and attribute.type == kinds.TENSOR:
+        tensor = onnx.TensorProto()
+        tensor.CopyFrom(attribute.t)
+        tensor.name = node.output[0]
+        return tensor
+    values: dict[tuple[str, int], Any] = {
+        ("value_float", kinds.FLOAT): np.float32(attribute.f),
+        ("value_floats", kinds.FLOATS): np.asarray(attribute.floats, np.float32),
+        ("value_int", kinds.INT): np.int64(attribute.i),
+        ("value_ints", kinds.INTS): np.asarray(attribute.ints, np.int64),
+    }
+    value = values.get((attribute.name, attribute.type))
+    return None if value is None else numpy_helper.from_array(np.asarray(value), node.output[0])
+
+
+def drop_default_inputs(graph: onnx.GraphProto) -> int:
+    """Take initializers off the list of inputs, where IR versions before 4 put them; returns how many."""
+    stored = {tensor.name for tensor in graph.initializer}
+    inputs = [value for value in graph.input if value.name not in stored]
+    dropped = len(graph.input) - len(inputs)
+    if dropped:
+        kept = [copied(value) for value in inputs]
+        del graph.input[:]
+        graph.input.extend(kept)
+    return dropped
+
+
+def drop_repeats(graph: onnx.GraphProto) -> int:
+    """Keep the last of initializers with one name, as onnxruntime does; returns how many went."""
+    last = {tensor.name: position for position, tensor in enumerate(graph.initializer)}
+    repeats = [position for position, tensor in enumerate(graph.initializer) if last[tensor.name] != position]
+    for position in reversed(repeats):
+        del graph.initializer[position]
+    return len(repeats)
+
+
+def densify(graph: onnx.GraphProto, path: Path) -> int:
+    """Write sparse initializers out as plain ones, which is what builders read; returns how many.
+
+    Raises:
+        InputFileError: indices outside the tensor, or a tensor of more than 1 GiB.
+    """
+    made = [_dense(sparse, path) for sparse in graph.sparse_initializer]
+    del graph.sparse_initializer[:]
+    graph.initializer.extend(made)
+    return len(made)
+
+
+def _dense(sparse: onnx.SparseTensorProto, path: Path) -> onnx.TensorProto:
+    name, dims = sparse.values.name, tuple(sparse.dims)
+    values, indices = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
+    wrong = InputFileError(
+        f"sparse tensor {name!r} has indices that do not fit its shape {list(dims)}, or is too large",
+        fix="export the model again with plain initializers",
+        where=str(path),
+    )
+    if (
+        min(dims, default=1) < 0
+        or math.prod(dims) * values.itemsize > min(_LARGEST, budget())
+        or indices.dtype.kind != "i"
+    ):
+        raise wrong
+    places = indices
+    if indices.ndim == 2:
+        if indices.shape[1] != len(dims) or (indices < 0).any() or (indices >= np.asarray(dims)).any():
+            raise wrong
+        places = np.ravel_multi_index(tuple(indices.T), dims)
+    if places.shape != values.shape or ((places < 0) | (places >= math.prod(dims))).any():
+        raise wrong
+    dense = np.zeros(math.prod(dims), values.dtype)
+    dense[places] = values
+    return numpy_helper.from_array(dense.reshape(dims), name)

@@ -1,0 +1,79 @@
+"""Local functions of a model, written out so that every node is an operator."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import onnx
+
+from qdqtool.errors import InputFileError
+from qdqtool.graph.onnx_io.passes import PassExceeded, PassRefused, run_pass
+from qdqtool.graph.onnx_io.skeleton import restore, skeleton
+from qdqtool.graph.onnx_io.walk import bodies
+
+_DEEPEST = 200
+"""Functions that call each other; real exports nest less than ten, and a native inliner has a stack to use up."""
+_MOST = 1_000_000
+"""Nodes when all is written out; functions that call others twice double with every one."""
+_Name = tuple[str, str, str]
+"""Domain, operator type and overload."""
+
+
+def inlined(proto: onnx.ModelProto, path: Path) -> onnx.ModelProto:
+    """The model without functions.
+
+    Raises:
+        InputFileError: a function calls itself, they are nested too deeply or would fill the memory, or one does not
+            fit its calls.
+    """
+    trouble = _trouble(proto)
+    if trouble:
+        raise _refused(trouble, path)
+    try:
+        light, heavy = skeleton(proto)
+        return restore(onnx.ModelProto.FromString(run_pass("inline", light)), heavy)
+    except (PassRefused, PassExceeded) as error:
+        raise _refused(str(error), path) from error
+
+
+def _trouble(proto: onnx.ModelProto) -> str:
+    """Why the functions cannot be written out, "" where they can; onnx itself may crash on these, or never end."""
+    calls = {
+        (entry.domain, entry.name, entry.overload): Counter(_called(entry.node)) for entry in proto.functions
+    }
+    graph = {name: inner.keys() & calls.keys() for name, inner in calls.items()}
+    try:
+        order = tuple(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        domain, name, _ = error.args[1][0]
+        return f"{domain}.{name} is recursive"
+    depth: dict[_Name, int] = {}
+    size: dict[_Name, int] = {}
+    for name in order:
+        depth[name] = 1 + max((depth[inner] for inner in graph[name]), default=0)
+        size[name] = _size(calls[name], size)
+    if max(depth.values(), default=0) > _DEEPEST:
+        return f"they are nested {max(depth.values())} deep"
+    whole = _size(Counter(_called(proto.graph.node)), size)
+    return f"they would become {whole:.3g} nodes" if whole > _MOST else ""
+
+
+def _size(calls: Counter[_Name], size: dict[_Name, int]) -> int:
+    """Nodes that these calls become; an operator that is no function is one."""
+    return sum(count * size.get(name, 1) for name, count in calls.items())
+
+
+def _called(nodes: Iterable[onnx.NodeProto]) -> Iterator[_Name]:
+    for node in nodes:
+        yield node.domain, node.op_type, node.overload
+        for body in bodies(node):
+            yield from _called(body.node)
+
+
+def _refused(why: str, path: Path) -> InputFileError:
+    return InputFileError(
+        f"has local functions that cannot be inlined: {why}", fix="export without functions", where=str(path)
+    )

@@ -1,0 +1,1 @@
+"""Models that compute on onnxruntime what low-precision kernels compute: integers, blocks, wide epilogues."""

@@ -1,0 +1,165 @@
+"""Makes an NVFP4 or MXFP8 model run where no such kernels are: the same roundings, written in float operators.
+
+Stored weights become the floats they stand for. A quantized activation is divided into blocks, scaled, rounded and put
+together again:
+
+    scale = max|block| / 6, rounded to E4M3 times the global scale      values rounded to E2M1      (NVFP4)
+    scale = 2 ** ceil(log2(max|block| / 448))                           values rounded to E4M3      (MXFP8)
+
+Products are summed in FP32. E2M1 has three step widths: 0.5 below 2, 1 below 4, 2 up to 6; rounding to the nearest
+multiple, ties to even, is rounding to the nearest E2M1 number, ties to an even last bit. Sources: OCP Microscaling
+Formats specification 1.0; NVIDIA's descriptions of NVFP4 and of rounding MXFP8 scales up, so that nothing is clipped.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import ml_dtypes
+import numpy as np
+import onnx
+
+from qdqtool.core.placement import Slot
+from qdqtool.core.quant_format import MXFP8, NVFP4
+from qdqtool.graph.edit import Edit
+from qdqtool.graph.model import Model
+from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, serialize, weight_bytes
+from qdqtool.graph.qdq.encode import effective
+from qdqtool.graph.qdq.lift import lift
+from qdqtool.graph.qdq.lower import lower
+from qdqtool.graph.qdq.quantized import Quantization, QuantizedGraph
+from qdqtool.graph.typed.emulate import opened
+
+_EMULATED: Final = frozenset({NVFP4.name, MXFP8.name})
+_TINY: Final = 2.0**-100
+"""Keeps blocks of zeros from dividing by zero."""
+_SLACK: Final = 1e-5
+"""A power of two whose logarithm comes out a little above a whole number stays that power."""
+
+
+def block_emulation(source: Path | bytes) -> bytes | None:
+    """A model that computes the same without kernels for blocks of FP4 and FP8.
+
+    None where the model has no such blocks, holds some that are not the quantization of a slot, or is too large.
+    """
+    model = opened(source)
+    if model is None or weight_bytes(model) >= SINGLE_FILE_LIMIT // 4:
+        return None
+    graph, irregular = lift(model)
+    blocks = {slot: entry for slot, entry in graph.assignment.items() if entry.format.name in _EMULATED}
+    if not blocks or any(not entry.lifted for entry in irregular):
+        return None
+    others = {slot: entry for slot, entry in graph.assignment.items() if slot not in blocks}
+    return serialize(_emulated(lower(QuantizedGraph(model=graph.model, assignment=others)), blocks))
+
+
+def _emulated(model: Model, blocks: dict[Slot, Quantization]) -> Model:
+    edit = Edit(model)
+    nodes = {node.name: node for node in edit.nodes}
+    made: dict[tuple[str, Slot], str] = {}
+    for slot, entry in blocks.items():
+        node = nodes[slot.node]
+        tensor = node.input[slot.index]
+        if entry.stored:
+            continue  # the float constant holds the rounded values already
+        key = (tensor, entry.pair or slot)
+        if key not in made:
+            kind = onnx.helper.tensor_dtype_to_np_dtype(_element(model, tensor))
+            made[key] = _Blocks(edit, f"{tensor}_{slot.node}_{slot.index}_emulated", kind).write(
+                tensor, entry
+            )
+        node.input[slot.index] = made[key]
+    edit.prune()
+    return edit.finish()
+
+
+def _element(model: Model, tensor: str) -> int:
+    names = {"fp16": onnx.TensorProto.FLOAT16}
+    return names.get(str(model.view.info(tensor).dtype), onnx.TensorProto.FLOAT)
+
+
+class _Blocks:
+    """Writes the rounding of one activation; every name begins with `stem`."""
+
+    def __init__(self, edit: Edit, stem: str, kind: np.dtype[np.generic]) -> None:
+        self._edit = edit
+        self._stem = stem
+        self._kind = kind
+
+    def write(self, tensor: str, entry: Quantization) -> str:
+        """The tensor rounded as its quantization says."""
+        assert entry.axis is not None
+        assert entry.block is not None
+        shape = self._node("Shape", [tensor])
+        wide = self._node("Cast", [tensor], to=int(onnx.TensorProto.FLOAT))
+        folded = self._node("Reshape", [wide, self._folded_shape(shape, entry)])
+        scale = self._scale(folded, entry)
+        steps = self._node("Div", [folded, scale])
+        values = self._e2m1(steps) if entry.format == NVFP4 else self._e4m3(steps, 1.0)
+        whole = self._node("Reshape", [self._node("Mul", [values, scale]), shape])
+        element = int(onnx.helper.np_dtype_to_tensor_dtype(self._kind))
+        return self._node("Cast", [whole], to=element)
+
+    def _folded_shape(self, shape: str, entry: Quantization) -> str:
+        """[..., K, ...] as [..., K / block, block, ...], whatever the other sizes are."""
+        axis = entry.axis or 0
+        index = np.asarray([axis], np.int64)
+        before = self._node("Slice", [shape, self._int([0]), self._int([axis])])
+        count = self._node(
+            "Div",
+            [
+                self._node("Gather", [shape, self._edit.constant(f"{self._stem}_axis", index)]),
+                self._int([entry.block or 1]),
+            ],
+        )
+        after = self._node("Slice", [shape, self._int([axis + 1]), self._int([1 << 30])])
+        return self._node("Concat", [before, count, self._int([entry.block or 1]), after], axis=0)
+
+    def _scale(self, folded: str, entry: Quantization) -> str:
+        axis, format_ = entry.axis or 0, entry.format
+        if entry.scale is not None:
+            steps = np.expand_dims(effective(entry.scale, entry.global_scale), axis + 1)
+            return self._edit.constant(f"{self._stem}_scale", steps)
+        amax = self._node("ReduceMax", [self._node("Abs", [folded]), self._int([axis + 1])], keepdims=1)
+        wanted = self._node("Div", [amax, self._float(format_.qmax)])
+        if format_ == NVFP4:
+            rounded = self._e4m3(wanted, entry.global_scale or 1.0)
+            return self._node("Max", [rounded, self._float((entry.global_scale or 1.0) * 2.0**-9)])
+        log = self._node("Log", [self._node("Max", [wanted, self._float(_TINY)])])
+        power = self._node(
+            "Ceil",
+            [
+                self._node(
+                    "Sub", [self._node("Div", [log, self._float(float(np.log(2)))]), self._float(_SLACK)]
+                )
+            ],
+        )
+        return self._node("Pow", [self._float(2.0), power])
+
+    def _e4m3(self, tensor: str, scale: float) -> str:
+        zero = self._edit.constant(f"{self._stem}_zero", np.zeros((), ml_dtypes.float8_e4m3fn))
+        step = self._float(scale)
+        return self._node(
+            "DequantizeLinear", [self._node("QuantizeLinear", [tensor, step, zero]), step, zero]
+        )
+
+    def _e2m1(self, steps: str) -> str:
+        cut = self._node("Clip", [steps, self._float(NVFP4.qmin), self._float(NVFP4.qmax)])
+        size = self._node("Abs", [cut])
+        coarse = self._node(
+            "Where", [self._node("Less", [size, self._float(4.0)]), self._float(1.0), self._float(2.0)]
+        )
+        width = self._node("Where", [self._node("Less", [size, self._float(2.0)]), self._float(0.5), coarse])
+        return self._node("Mul", [self._node("Round", [self._node("Div", [cut, width])]), width])
+
+    def _float(self, value: float) -> str:
+        return self._edit.constant(f"{self._stem}_number", np.asarray(value, np.float32))
+
+    def _int(self, values: list[int]) -> str:
+        return self._edit.constant(f"{self._stem}_sizes", np.asarray(values, np.int64))
+
+    def _node(self, op: str, inputs: list[str], **attributes: int) -> str:
+        name = self._edit.fresh(f"{self._stem}_{op}")
+        self._edit.node(op, inputs, [name], name=name, **attributes)
+        return name

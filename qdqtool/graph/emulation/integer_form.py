@@ -1,0 +1,283 @@
+"""Rewrites a Q/DQ model so that every INT8 product is computed with integers, as TensorRT's INT8 kernels do.
+
+    x -> Q -> DQ --.                             x -> Q -> Cast --.
+                    Conv(bias) -> y    becomes                     Conv -> INT32 -> * scale -> + bias -> y
+    w -> Q -> DQ --'                             round(w / scale) -'
+
+Activations and weights enter as integers in [-128, 127], products are summed exactly in INT32, and one FP32
+multiplication per output channel by (activation scale * weight scale) brings the sum back. A float convolution over
+such integers is exact as long as no sum can reach 2^24; where it could, the sum is cut along its channels and the
+parts are added as INT32. In FP16 models the kernel's epilogue stays FP32 up to the next QuantizeLinear or to the end
+of the fused region, where it is rounded to FP16 once; the graph itself would round after every node.
+
+Facts: INT8 kernels accumulate in INT32 and scale in FP32 (TensorRT developer guide, "Quantized types"; ONNX operator
+QLinearConv); QuantizeLinear rounds half to even and saturates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+
+from qdqtool.core.dtypes import DType
+from qdqtool.core.quant_format import INT8
+from qdqtool.graph.edit import Edit
+from qdqtool.graph.emulation.integer_operands import Operand, Operands, attribute
+from qdqtool.graph.emulation.integer_sums import axes, cut, is_exact, windows
+from qdqtool.graph.emulation.wide_regions import Regions, Wide, widen
+from qdqtool.graph.model import Model
+from qdqtool.graph.qdq.find import QUANTIZE
+from qdqtool.trt.ops import CONVOLUTIONS, PRODUCTS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_FLOAT, _HALF, _INT32, _INT8 = (
+    onnx.TensorProto.FLOAT,
+    onnx.TensorProto.FLOAT16,
+    onnx.TensorProto.INT32,
+    onnx.TensorProto.INT8,
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IntegerForm:
+    """The rewritten model.
+
+    Attributes:
+        model: same inputs and outputs.
+        exact: compute nodes that are now exact, in graph order.
+        rounded: compute nodes with integer operands whose sum may exceed what FP32 holds exactly.
+        left: compute nodes without two INT8 operands, computed as the model says.
+    """
+
+    model: Model
+    exact: tuple[str, ...]
+    rounded: tuple[str, ...]
+    left: tuple[str, ...]
+
+
+def integer_form(model: Model, regions: Regions | None = None, *, reciprocal: bool = False) -> IntegerForm:
+    """The integer-exact form of a Q/DQ model.
+
+    Args:
+        model: a model with Q/DQ nodes; one without comes back as it is.
+        regions: names of ONNX nodes that one kernel computes, as an engine's layers state them; None takes the usual
+            epilogues (activations, Add and Mul after the product), () takes every node for itself.
+        reciprocal: quantize by multiplying with 1 / scale in place of dividing, as some kernels do; the two differ
+            in rare ties only.
+    """
+    writer = _Writer(model)
+    found: dict[str, list[str]] = {"exact": [], "rounded": [], "left": []}
+    for node in [node for node in writer.edit.nodes if node.op_type in PRODUCTS]:
+        found[writer.rewrite(node)].append(node.name)
+    widen(writer.edit, writer.wide, regions, model.path)
+    if reciprocal:
+        _by_reciprocal(writer.edit)
+    writer.edit.prune()
+    return IntegerForm(
+        model=writer.edit.finish(retyped=True),
+        exact=tuple(found["exact"]),
+        rounded=tuple(found["rounded"]),
+        left=tuple(found["left"]),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Product:
+    """A compute node with integer operands, and the scale of its sums, shaped for its output."""
+
+    node: onnx.NodeProto
+    left: Operand
+    right: Operand
+    scale: NDArray[np.float32]
+
+
+class _Writer:
+    """Rewrites compute nodes one by one.
+
+    Attributes:
+        edit: the model under change.
+        wide: FP32 tensors behind FP16 results, by the result's name.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.edit = Edit(model)
+        self.wide: dict[str, Wide] = {}
+        self._view = model.view
+        self._operands = Operands(self.edit)
+        self._casts: dict[str, str] = {}
+
+    def rewrite(self, node: onnx.NodeProto) -> str:
+        """Replace `node` where both operands are INT8; "exact", "rounded" or "left" says what came of it."""
+        product = self._product(node)
+        if product is None:
+            return "left"
+        pairs, exact = self._pairs(product)
+        total = self._sum(node, pairs)
+        self.edit.remove([node])
+        self._epilogue(product, total)
+        return "exact" if exact else "rounded"
+
+    def _product(self, node: onnx.NodeProto) -> _Product | None:
+        left, right = self._operands.of(node.input[0]), self._operands.of(node.input[1])
+        if left is None or right is None or left.axis is not None:
+            return None
+        scale = _output_scale(node, right, self._rank(node.output[0]))
+        if scale is None:
+            return None
+        whole = scale * np.float64(left.scale) * attribute(node, "alpha", 1.0)
+        return _Product(node=node, left=left, right=right, scale=whole.astype(np.float32))
+
+    def _pairs(self, product: _Product) -> tuple[list[tuple[str, str]], bool]:
+        """Float tensors that hold integers, pair by pair to be multiplied, and whether each sum is exact."""
+        left, right = self._floats(product.left), product.right.value
+        if right is None:
+            return self._stretches(product.node, left, self._floats(product.right))
+        place = axes(product.node, right.ndim)
+        parts = cut(right, place)
+        pairs, start = [], 0
+        for part in parts:
+            stop = start + part.shape[place.summed]
+            source = left if len(parts) == 1 else self._slice(left, (start, stop), place.source)
+            pairs.append(
+                (source, self.edit.constant(f"{product.node.name}_integers", part.astype(np.float32)))
+            )
+            start = stop
+        return pairs, all(is_exact(part, place) for part in parts)
+
+    def _stretches(self, node: onnx.NodeProto, left: str, right: str) -> tuple[list[tuple[str, str]], bool]:
+        """A product of two run-time operands in stretches of its sum; not exact where its length is unknown."""
+        shape = self._view.info(node.input[0]).shape
+        length = shape[-1] if shape else None
+        if not isinstance(length, int) or node.op_type != "MatMul":
+            return [(left, right)], False
+        stretches = windows(length)
+        if len(stretches) == 1:
+            return [(left, right)], True
+        return [(self._slice(left, window, -1), self._slice(right, window, -2)) for window in stretches], True
+
+    def _sum(self, node: onnx.NodeProto, pairs: list[tuple[str, str]]) -> str:
+        """The INT32 sum of all products, as a float tensor."""
+        edit, sums = self.edit, []
+        for left, right in pairs:
+            out, whole = edit.fresh(f"{node.name}_product"), edit.fresh(f"{node.name}_int32")
+            kept = [entry for entry in node.attribute if entry.name not in {"alpha", "beta"}]
+            edit.node(node.op_type, [left, right], [out], name=f"{node.name}_product").attribute.extend(kept)
+            edit.node("Cast", [out], [whole], name=f"{node.name}_int32", to=_INT32)
+            sums.append(whole)
+        while len(sums) > 1:
+            out = edit.fresh(f"{node.name}_sum")
+            edit.node("Add", [sums.pop(), sums.pop()], [out], name=f"{node.name}_sum")
+            sums.append(out)
+        total = edit.fresh(f"{node.name}_total")
+        edit.node("Cast", sums, [total], name=f"{node.name}_total", to=_FLOAT)
+        return total
+
+    def _epilogue(self, product: _Product, total: str) -> None:
+        """Scale and bias in FP32, then the type that the model gives the result."""
+        edit, node = self.edit, product.node
+        output, bias = node.output[0], self._bias(node)
+        narrow = self._view.info(output).dtype is DType.FLOAT16
+        result = edit.fresh(f"{output}_wide") if narrow else output
+        scaled = edit.fresh(f"{output}_scaled") if bias else result
+        factor = edit.constant(f"{node.name}_scale", product.scale)
+        edit.node("Mul", [total, factor], [scaled], name=f"{node.name}_scale")
+        if bias:
+            edit.node("Add", [scaled, bias], [result], name=f"{node.name}_bias")
+        if narrow:
+            self.wide[output] = Wide(tensor=result, kernel=node.name)
+            edit.node("Cast", [result], [output], name=f"{node.name}_half", to=_HALF)
+
+    def _bias(self, node: onnx.NodeProto) -> str:
+        """The bias as FP32, shaped for the output; "" where there is none."""
+        if len(node.input) < 3 or not node.input[2]:
+            return ""
+        edit, tensor, name = self.edit, str(node.input[2]), f"{node.name}_bias"
+        if self._view.info(tensor).dtype is not DType.FLOAT32:
+            wide = edit.fresh(f"{name}_wide")
+            edit.node("Cast", [tensor], [wide], name=f"{name}_wide", to=_FLOAT)
+            tensor = wide
+        beta = attribute(node, "beta", 1.0)
+        if beta != 1.0:
+            scaled, factor = (
+                edit.fresh(f"{name}_beta"),
+                edit.constant(f"{name}_beta", np.array(beta, np.float32)),
+            )
+            edit.node("Mul", [tensor, factor], [scaled], name=f"{name}_beta")
+            tensor = scaled
+        if node.op_type not in CONVOLUTIONS:
+            return tensor
+        shape = np.array([1, -1, *[1] * (self._rank(node.output[0]) - 2)], np.int64)
+        shaped = edit.fresh(f"{name}_shaped")
+        edit.node("Reshape", [tensor, edit.constant(f"{name}_shape", shape)], [shaped], name=f"{name}_shaped")
+        return shaped
+
+    def _floats(self, operand: Operand) -> str:
+        """The operand's integers as a float tensor, made once."""
+        if operand.source not in self._casts:
+            name = f"{operand.source}_float"
+            if operand.value is not None:
+                self._casts[operand.source] = self.edit.constant(name, operand.value.astype(np.float32))
+            else:
+                out = self._casts[operand.source] = self.edit.fresh(name)
+                self.edit.node("Cast", [operand.source], [out], name=name, to=_FLOAT)
+        return self._casts[operand.source]
+
+    def _slice(self, tensor: str, window: tuple[int, int], axis: int) -> str:
+        """The stretch `window` of a tensor along `axis`."""
+        numbers = [
+            self.edit.constant(f"{tensor}_{what}", np.array([value], np.int64))
+            for what, value in (("from", window[0]), ("to", window[1]), ("axis", axis))
+        ]
+        out = self.edit.fresh(f"{tensor}_part")
+        self.edit.node("Slice", [tensor, *numbers], [out], name=out)
+        return out
+
+    def _rank(self, tensor: str) -> int:
+        return len(self._view.info(tensor).shape or ())
+
+
+def _output_scale(node: onnx.NodeProto, weights: Operand, rank: int) -> NDArray[np.float64] | None:
+    """The weight scales shaped for the output; None where they do not belong to its channels."""
+    scale = weights.scale.astype(np.float64)
+    if weights.axis is None:
+        return scale
+    if weights.value is None or weights.axis != axes(node, weights.value.ndim).output:
+        return None
+    if node.op_type not in CONVOLUTIONS:
+        return scale
+    if rank < 3:
+        return None
+    channels = np.tile(scale, attribute(node, "group", 1)) if node.op_type == "ConvTranspose" else scale
+    return channels.reshape([1, -1, *[1] * (rank - 2)])
+
+
+def _by_reciprocal(edit: Edit) -> None:
+    """Replace every QuantizeLinear to INT8 by multiply, round, clip and cast."""
+    limits = [
+        edit.constant(f"int8_{side}", np.array(value, np.float32))
+        for side, value in (("low", INT8.qmin), ("high", INT8.qmax))
+    ]
+    for node in [node for node in edit.nodes if node.op_type == QUANTIZE and len(node.input) > 2]:
+        scale, zero = edit.value(node.input[1]), edit.value(node.input[2])
+        if (
+            scale is None
+            or scale.size != 1
+            or scale.dtype != np.float32
+            or zero is None
+            or zero.dtype != np.int8
+        ):
+            continue
+        factor = edit.constant(f"{node.name}_factor", np.reciprocal(scale.reshape(())))
+        steps, rounded, clipped = (
+            edit.fresh(f"{node.name}_{step}") for step in ("steps", "rounded", "clipped")
+        )
+        edit.remove([node])
+        edit.node("Mul", [node.input[0], factor], [steps], name=f"{node.name}_steps")
+        edit.node("Round", [steps], [rounded], name=f"{node.name}_round")
+        edit.node("Clip", [rounded, *limits], [clipped], name=f"{node.name}_clip")
+        edit.node("Cast", [clipped], [node.output[0]], name=f"{node.name}_cast", to=_INT8)

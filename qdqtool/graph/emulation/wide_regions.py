@@ -1,0 +1,94 @@
+"""Keeps the epilogue of an INT8 kernel in FP32, where an FP16 graph would round after every node."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from qdqtool.graph.canonical.order import sort
+from qdqtool.graph.edit import Edit
+from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
+from qdqtool.trt.ops import ELEMENTWISE_SUMS, EPILOGUE_ACTIVATIONS
+
+Regions = tuple[frozenset[str], ...]
+"""Sets of ONNX node names; each set is one kernel."""
+
+_FLOAT, _HALF = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16
+_EPILOGUE = EPILOGUE_ACTIVATIONS | ELEMENTWISE_SUMS
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wide:
+    """The FP32 tensor behind an FP16 result, and the compute node whose kernel made it."""
+
+    tensor: str
+    kernel: str
+
+
+def widen(edit: Edit, wide: dict[str, Wide], regions: Regions | None, path: Path) -> None:
+    """Compute what follows an FP32 result in FP32 as far as the kernel reaches.
+
+    `wide` holds FP16 results by name and grows. A node belongs to the kernel before it when a region holds both;
+    without regions, when it is a usual epilogue and the only reader. A QuantizeLinear takes the FP32 value in any
+    case.
+
+    Raises:
+        InputFileError: the graph has a hole or a cycle.
+    """
+    readers = Counter(name for node in edit.nodes for name in set(node.input))
+    given = [value.name for value in edit.inputs] + list(edit.constants)
+    for node in sort(list(edit.nodes), given, path) if wide else ():
+        source = next((name for name in node.input if name in wide), None)
+        if source is None:
+            continue
+        if node.op_type == QUANTIZE:
+            _quantize_wide(edit, node, wide[source].tensor)
+        elif _joins(node, wide[source].kernel, regions, alone=readers[source] == 1):
+            _make_wide(edit, node, wide, wide[source].kernel)
+
+
+def _joins(node: onnx.NodeProto, kernel: str, regions: Regions | None, *, alone: bool) -> bool:
+    if node.op_type not in _EPILOGUE or len(node.output) != 1:
+        return False
+    if regions is None:
+        return alone
+    return any(node.name in region and kernel in region for region in regions)
+
+
+def _quantize_wide(edit: Edit, node: onnx.NodeProto, source: str) -> None:
+    scale = edit.value(node.input[1])
+    if scale is not None:
+        node.input[0] = source
+        node.input[1] = edit.constant(f"{node.input[1]}_wide", scale.astype(np.float32))
+
+
+def _make_wide(edit: Edit, node: onnx.NodeProto, wide: dict[str, Wide], kernel: str) -> None:
+    """Turn `node` to FP32; its FP16 result comes from a Cast, for its other readers."""
+    makers = edit.producers()
+    for index, name in enumerate(node.input):
+        if name:
+            node.input[index] = wide[name].tensor if name in wide else _widened(edit, name, makers.get(name))
+    output = node.output[0]
+    node.output[0] = edit.fresh(f"{output}_wide")
+    wide[output] = Wide(tensor=node.output[0], kernel=kernel)
+    edit.node("Cast", [node.output[0]], [output], name=f"{node.name}_half", to=_HALF)
+
+
+def _widened(edit: Edit, tensor: str, maker: onnx.NodeProto | None) -> str:
+    """`tensor` as FP32: constants and dequantized values without a rounding to FP16, others behind a Cast."""
+    value = edit.value(tensor)
+    if value is not None:
+        return edit.constant(f"{tensor}_wide", value.astype(np.float32))
+    out = edit.fresh(f"{tensor}_wide")
+    scale = edit.value(maker.input[1]) if maker is not None and maker.op_type == DEQUANTIZE else None
+    if maker is not None and scale is not None:
+        wide_scale = edit.constant(f"{maker.input[1]}_wide", scale.astype(np.float32))
+        inputs = [maker.input[0], wide_scale, *maker.input[2:]]
+        edit.node(DEQUANTIZE, inputs, [out], name=f"{maker.name}_wide").attribute.extend(maker.attribute)
+    else:
+        edit.node("Cast", [tensor], [out], name=f"{tensor}_wide", to=_FLOAT)
+    return out

@@ -1,0 +1,66 @@
+"""Makes a model that returns chosen tensors, so that a runner can watch them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from qdqtool.core.tensors import TensorInfo
+from qdqtool.errors import UsageError
+from qdqtool.graph.edit import Edit
+from qdqtool.graph.model import Model
+from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, serialize, store_weights, weight_bytes
+from qdqtool.graph.onnx_io.skeleton import declaration, is_heavy
+from qdqtool.io.files import write_bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Probe:
+    """A model whose outputs are exactly the watched tensors.
+
+    Attributes:
+        source: the model, as bytes or as the path of a file.
+        inputs: what it is fed, like the original.
+        outputs: the watched tensors in the order asked for.
+    """
+
+    source: bytes | Path
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+
+
+def probe(model: Model, tensors: Sequence[str], folder: Path | None = None) -> Probe:
+    """A model that returns `tensors` and computes nothing else; tensors may be inputs, constants or results.
+
+    With `folder` the model becomes a file in it, weights beside it; otherwise it stays in memory, below 2 GiB.
+
+    Raises:
+        UsageError: a tensor is not in the main graph, or a large model came without a folder.
+    """
+    edit = Edit(model)
+    made = edit.producers()
+    for name in tensors:
+        if not (name in made or name in edit.constants or any(value.name == name for value in edit.inputs)):
+            raise UsageError(
+                f"no tensor of the main graph is called {name!r}",
+                fix="name an input, a constant or the output of a node",
+                where=str(model.path),
+            )
+    edit.outputs = [declaration(model.proto, name) for name in dict.fromkeys(tensors)]
+    edit.prune()
+    if folder is None:
+        small = edit.finish()
+        return Probe(source=_in_memory(small), inputs=small.view.inputs, outputs=small.view.outputs)
+    path = folder / "probe.onnx"
+    heavy = [tensor for tensor in edit.constants.values() if is_heavy(tensor)]
+    edit.constants |= {stub.name: stub for stub in store_weights(heavy, folder / "probe.data")}
+    small = edit.finish()
+    write_bytes(path, serialize(small))
+    return Probe(source=path, inputs=small.view.inputs, outputs=small.view.outputs)
+
+
+def _in_memory(model: Model) -> bytes:
+    if weight_bytes(model) < SINGLE_FILE_LIMIT:
+        return serialize(model)
+    raise UsageError("a model above 2 GiB needs a folder for its probe", fix="pass the run folder")

@@ -1,0 +1,111 @@
+"""Brings weights that lie in files beside the model into memory, and trusts none of the paths."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+
+from qdqtool.core.memory import VARIABLE, budget
+from qdqtool.errors import InputFileError
+from qdqtool.graph.onnx_io.walk import tensors
+from qdqtool.graph.onnx_io.weight import byte_size
+
+_LONGEST_NAME = 4096
+"""Bytes; no file system takes a longer path."""
+
+
+def attach(proto: onnx.ModelProto, path: Path) -> int:
+    """Read all external data of the model at `path` into its tensors; returns the bytes read.
+
+    Wherever a tensor stands (graph, body, function, training information, sparse tensor) it is read here or refused:
+    what were left external, onnx itself would look for in the current directory later on.
+
+    Raises:
+        InputFileError: a file is missing, too short, or outside the model's folder; the weights exceed the budget
+            of memory.
+    """
+    total = 0
+    for tensor in tensors(proto):
+        if tensor.data_location != onnx.TensorProto.EXTERNAL:
+            continue
+        size = byte_size(tensor)
+        if size is None:
+            raise _bad(path, tensor, "is external and has a type without a size", "export the model again")
+        total += size
+        if total > budget():
+            what = f"brings the weights to {total:,} bytes, more than the {budget():,} allowed"
+            raise _bad(
+                path, tensor, what, f"allow more with --max-memory or {VARIABLE}, or use a smaller model"
+            )
+        tensor.raw_data = _bytes(tensor, size, path)
+        tensor.ClearField("external_data")
+        tensor.ClearField("data_location")
+    return total
+
+
+def _bytes(tensor: onnx.TensorProto, size: int, path: Path) -> bytes:
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    file = _inside(tensor, entries.get("location", ""), path)
+    try:
+        offset, length = int(entries.get("offset") or 0), int(entries.get("length") or size)
+    except ValueError as error:
+        raise _bad(
+            path, tensor, f"has a broken offset or length: {error}", "export the model again"
+        ) from error
+    if length != size or offset < 0:
+        what = f"needs {size} bytes for its shape but declares {length} at offset {offset}"
+        raise _bad(path, tensor, what, "export the model again")
+    try:
+        with file.open("rb") as stream:
+            if file.stat().st_size - offset < size:
+                what = f"needs {size} bytes at offset {offset} of {file.name!r}, which is too short"
+                raise _bad(path, tensor, what, f"copy {file.name!r} again: it is truncated")
+            stream.seek(offset)
+            content = stream.read(size)
+    except OSError as error:
+        what = f"needs external data in {file.name!r}, which cannot be read: {error.strerror}"
+        raise _bad(path, tensor, what, f"put {file.name!r} beside the model") from error
+    if len(content) != size:
+        raise _bad(
+            path, tensor, f"needs {file.name!r}, which shrank while it was read", "run the command again"
+        )
+    return content
+
+
+def _inside(tensor: onnx.TensorProto, location: str, path: Path) -> Path:
+    """The file meant by `location`, if it is a regular file in or below the model's folder."""
+    folder = path.parent.resolve()
+    fix = "copy the data file into the model's folder and store a plain file name as its location"
+    if not location or "\0" in location:
+        raise _bad(path, tensor, "is external but names no file", "export the model again")
+    if len(location.encode("utf-8", "replace")) > _LONGEST_NAME:
+        what = f"is external with a location of {len(location)} characters: {location[:60]!r}..."
+        raise _bad(path, tensor, what, "export the model again")
+    file = folder / location
+    if Path(location).is_absolute() or not _resolved(file).is_relative_to(folder):
+        raise _bad(path, tensor, f"points outside the model's folder: {location!r}", fix)
+    if not is_file(file):
+        what = f"needs external data in {location!r}, which is missing"
+        raise _bad(path, tensor, what, f"put {location!r} beside the model")
+    return file
+
+
+def _resolved(file: Path) -> Path:
+    """Where a path leads; a loop of links leads nowhere, which is outside every folder."""
+    try:
+        return file.resolve()
+    except (OSError, RuntimeError):  # older Python releases raise RuntimeError for loops
+        return Path(file.anchor)
+
+
+def is_file(file: Path) -> bool:
+    """Whether a path from a model is a regular file; a part of it may be longer than file systems allow."""
+    try:
+        return file.is_file()
+    except OSError:
+        return False
+
+
+def _bad(path: Path, tensor: onnx.TensorProto, what: str, fix: str) -> InputFileError:
+    return InputFileError(f"tensor {tensor.name!r} {what}", fix=fix, where=str(path))

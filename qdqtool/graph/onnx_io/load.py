@@ -1,0 +1,141 @@
+"""Opens a model file: checked, opset 13 or newer, named, sorted, with shapes. The file itself is never changed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import onnx
+
+from qdqtool.errors import InputFileError
+from qdqtool.graph.canonical.constants import densify, drop_default_inputs, drop_repeats, lift_constants
+from qdqtool.graph.canonical.functions import inlined
+from qdqtool.graph.canonical.naming import name_nodes
+from qdqtool.graph.canonical.opset import LOWEST, raise_opset
+from qdqtool.graph.canonical.order import sort
+from qdqtool.graph.canonical.shapes import infer_anew
+from qdqtool.graph.canonical.softmax import unflatten
+from qdqtool.graph.model import Model
+from qdqtool.graph.onnx_io.dimensions import name_negative
+from qdqtool.graph.onnx_io.guard import guarded
+from qdqtool.graph.onnx_io.passes import PassExceeded, PassRefused, run_pass, warm_up
+from qdqtool.graph.onnx_io.read import read
+from qdqtool.graph.onnx_io.skeleton import skeleton
+from qdqtool.graph.onnx_io.sound import check_values
+from qdqtool.graph.onnx_io.walk import bodies, parts
+
+OLDEST_IR, NEWEST_IR = 8, 10
+"""IR versions that onnxruntime and every TensorRT from 8.6 on read."""
+
+_UNJUDGED = "qdqtool.unjudged"
+
+
+def load(path: Path) -> Model:
+    """The model at `path`, ready for questions and edits.
+
+    What it does, each with a note where it changed something: weights in files beside the model are read, local
+    functions inlined, sparse weights written out, opsets before 13 raised, Constant nodes made initializers, initializers taken off the input
+    list, nodes named uniquely and sorted, shapes inferred. Operators are not judged, and If, Loop and Scan bodies
+    stay as they are.
+
+    Raises:
+        InputFileError: the file is missing, damaged or not ONNX; external data is missing or outside the folder;
+            a weight is NaN or infinite; the graph has a cycle; the opset cannot be raised to 13.
+    """
+    warm_up()
+    with guarded(path):
+        model = _loaded(path)
+        model.view.nodes  # noqa: B018 -- an attribute that cannot be read is found here, not by the first reader
+        return model
+
+
+def _loaded(path: Path) -> Model:
+    proto = read(path)
+    notes: list[str] = []
+    _count(notes, name_negative(proto), "negative dimensions are symbols, or unknown")
+    proto = _inline(proto, notes, path)
+    graph = proto.graph
+    _count(notes, densify(graph, path), "sparse initializers written out: TensorRT reads plain ones only")
+    _count(notes, drop_repeats(graph), "repeated initializers dropped, the last of each kept")
+    _count(notes, drop_default_inputs(graph), "initializers were also inputs; they are constants now")
+    lift_constants(graph)
+    _count(notes, name_nodes(graph.node), "nodes without a name of their own were named after their outputs")
+    _sort(proto, notes, path)
+    proto, raised = raise_opset(proto, LOWEST, path)
+    graph = proto.graph
+    lift_constants(graph)
+    name_nodes(graph.node)
+    notes += [raised] if raised else []
+    proto.ir_version = min(max(proto.ir_version, OLDEST_IR), NEWEST_IR)
+    notes += check_values(graph, path)
+    _check(proto, path)
+    note = infer_anew(proto, path)
+    notes += [note] if note else []
+    notes += _bodies(graph)
+    model = Model(proto=proto, path=path, notes=tuple(notes))
+    return unflatten(model) if raised else model
+
+
+def _inline(proto: onnx.ModelProto, notes: list[str], path: Path) -> onnx.ModelProto:
+    """Local functions written out, so that every node is an operator."""
+    if not proto.functions:
+        return proto
+    _count(notes, len(proto.functions), "local functions inlined")
+    return inlined(proto, path)
+
+
+def _sort(proto: onnx.ModelProto, notes: list[str], path: Path) -> None:
+    graph = proto.graph
+    given = [value.name for value in graph.input] + [tensor.name for tensor in graph.initializer]
+    ordered = sort(list(graph.node), given, path)
+    made = {output for node in ordered for output in node.output} | set(given)
+    for value in graph.output:
+        if value.name not in made:
+            raise InputFileError(
+                f"returns {value.name!r}, which nothing makes", fix="export the model again", where=str(path)
+            )
+    if [id(node) for node in ordered] != [id(node) for node in graph.node]:
+        notes.append("nodes sorted into topological order")
+        copies = onnx.GraphProto(node=ordered).node
+        del graph.node[:]
+        graph.node.extend(copies)
+
+
+def _check(proto: onnx.ModelProto, path: Path) -> None:
+    """Let onnx judge attributes and arity; unknown operators are not our business."""
+    light, _ = skeleton(proto)
+    for value in (*light.graph.input, *light.graph.output, *light.graph.value_info):
+        # The checker insists on a shape, which runners do not need.
+        if value.type.HasField("tensor_type"):
+            value.type.tensor_type.shape.SetInParent()
+    _hide_unknown(light)
+    try:
+        run_pass("check", light)
+    except (PassRefused, PassExceeded) as error:
+        reason = str(error).split("\n", 1)[0]
+        raise InputFileError(
+            f"is not valid ONNX: {reason}", fix="export the model again", where=str(path)
+        ) from error
+
+
+def _hide_unknown(light: onnx.ModelProto) -> None:
+    """Move operators without a schema to a domain that the checker does not judge: it would stop at the first."""
+    opsets = {
+        "" if entry.domain == "ai.onnx" else entry.domain: entry.version for entry in light.opset_import
+    }
+    for part in parts(light.graph):
+        if isinstance(part, onnx.NodeProto):
+            domain = "" if part.domain == "ai.onnx" else part.domain
+            if domain not in opsets or not onnx.defs.has(part.op_type, opsets[domain], domain):
+                part.domain = _UNJUDGED
+    light.opset_import.add(domain=_UNJUDGED, version=1)
+
+
+def _bodies(graph: onnx.GraphProto) -> list[str]:
+    counts = Counter(node.op_type for node in graph.node if any(True for _ in bodies(node)))
+    return [f"{count} {op} nodes: their bodies are left alone" for op, count in sorted(counts.items())]
+
+
+def _count(notes: list[str], count: int, sentence: str) -> None:
+    if count:
+        notes.append(f"{count} {sentence}")

@@ -1,0 +1,128 @@
+"""Parses a large model file weight by weight, so that its bytes are in memory once and not twice.
+
+Source: the protobuf wire format; field numbers from onnx.proto (ModelProto.graph is 7, GraphProto.initializer is 5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from io import BufferedReader
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import onnx
+from google.protobuf.message import DecodeError
+
+from qdqtool.graph.onnx_io.walk import tensors
+
+_GRAPH: Final = 7
+_INITIALIZER: Final = 5
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_LONGEST_VARINT: Final = 10
+
+
+class _Field(NamedTuple):
+    """Where a field lies in the file: from its tag, and from its content on."""
+
+    number: int
+    begin: int
+    content: int
+    end: int
+
+
+def parse_in_pieces(path: Path) -> onnx.ModelProto:
+    """The model in the file at `path`, exactly as protobuf itself would parse it.
+
+    Raises:
+        DecodeError: the file does not keep the wire format.
+        OSError: it cannot be read.
+    """
+    proto = onnx.ModelProto()
+    with path.open("rb") as stream:
+        for field in _fields(stream, 0, path.stat().st_size):
+            if field.number == _GRAPH:
+                _parse_graph(stream, field, proto.graph)
+            else:
+                proto.MergeFromString(_bytes(stream, field.begin, field.end))
+    return proto
+
+
+def external_locations(path: Path) -> tuple[str, ...]:
+    """The external files that the tensors of a model name, whatever they name; empty for what is no model.
+
+    Weights inside the file are looked at one by one, so that a model of 2 GB does not fill the memory.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    found: set[str] = set()
+    rest = onnx.ModelProto()
+    try:
+        with path.open("rb") as stream:
+            for field in _fields(stream, 0, path.stat().st_size):
+                if field.number != _GRAPH:
+                    rest.MergeFromString(_bytes(stream, field.begin, field.end))
+                    continue
+                for inner in _fields(stream, field.content, field.end):
+                    if inner.number == _INITIALIZER:
+                        tensor = onnx.TensorProto.FromString(_bytes(stream, inner.content, inner.end))
+                        found.update(_locations(tensor))
+                    else:
+                        rest.graph.MergeFromString(_bytes(stream, inner.begin, inner.end))
+    except DecodeError:
+        return ()
+    return tuple(sorted(found.union(*map(_locations, tensors(rest)))))
+
+
+def _locations(tensor: onnx.TensorProto) -> Iterator[str]:
+    return (entry.value for entry in tensor.external_data if entry.key == "location")
+
+
+def _parse_graph(stream: BufferedReader, whole: _Field, graph: onnx.GraphProto) -> None:
+    graph.SetInParent()
+    others = bytearray()
+    for field in _fields(stream, whole.content, whole.end):
+        if field.number == _INITIALIZER:
+            graph.initializer.add().MergeFromString(_bytes(stream, field.content, field.end))
+        else:
+            others += _bytes(stream, field.begin, field.end)
+    graph.MergeFromString(bytes(others))
+
+
+def _fields(stream: BufferedReader, position: int, end: int) -> Iterator[_Field]:
+    while position < end:
+        stream.seek(position)
+        tag = _varint(stream)
+        kind = tag & 7
+        if kind == _BYTES:
+            size = _varint(stream)
+        elif kind == _VARINT:
+            _varint(stream)
+            size = 0
+        elif kind in {_FIXED64, _FIXED32}:
+            size = 8 if kind == _FIXED64 else 4
+        else:
+            raise DecodeError(f"a field has the unknown wire type {kind}")
+        content = stream.tell()
+        field = _Field(tag >> 3, position, content, content + size)
+        if field.end > end:
+            raise DecodeError("a field is longer than what holds it")
+        yield field
+        position = field.end
+
+
+def _varint(stream: BufferedReader) -> int:
+    value = 0
+    for index in range(_LONGEST_VARINT):
+        byte = stream.read(1)
+        if not byte:
+            break
+        value |= (byte[0] & 0x7F) << (7 * index)
+        if byte[0] < 0x80:
+            return value
+    raise DecodeError("a number does not end")
+
+
+def _bytes(stream: BufferedReader, begin: int, end: int) -> bytes:
+    stream.seek(begin)
+    return stream.read(end - begin)

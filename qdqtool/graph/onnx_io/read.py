@@ -1,0 +1,120 @@
+"""Parses an ONNX file into a protobuf whose parts at least fit together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+import onnx
+from google.protobuf.message import DecodeError
+
+from qdqtool.errors import InputFileError
+from qdqtool.graph.onnx_io.external import attach
+from qdqtool.graph.onnx_io.guard import guarded
+from qdqtool.graph.onnx_io.pieces import parse_in_pieces
+from qdqtool.graph.onnx_io.walk import misspelt, parts
+from qdqtool.graph.onnx_io.weight import flaw
+from qdqtool.io.files import unreadable
+
+_PROTOBUF_LIMIT = (1 << 31) - 1
+_HEAD = 512
+_DEFAULT = frozenset({"", "ai.onnx"})
+_ANY_OPSET = 17
+_AGAIN = "export or copy the model again"
+
+
+def read(path: Path) -> onnx.ModelProto:
+    """The model at `path` with all its weights in memory.
+
+    Raises:
+        InputFileError: not a file, not ONNX, without nodes, or with tensors whose bytes do not fit.
+    """
+    with guarded(path):
+        return _checked(path)
+
+
+def _checked(path: Path) -> onnx.ModelProto:
+    proto = _parse(path, _head(path))
+    if not proto.graph.node:
+        raise InputFileError(
+            "holds no nodes", fix="pass an ONNX model with at least one node", where=str(path)
+        )
+    newest = onnx.defs.onnx_opset_version()
+    if not default_opset(proto) and not any(node.domain in _DEFAULT for node in proto.graph.node):
+        proto.opset_import.add(version=_ANY_OPSET)  # only operators of other domains, such as ai.onnx.ml
+    opset = default_opset(proto)
+    if not 0 < opset <= newest:
+        what = f"uses opset {opset}" if opset else "says no opset"
+        raise InputFileError(
+            f"{what}; the installed onnx package reads 1 to {newest}",
+            fix=_AGAIN + " with a known opset",
+            where=str(path),
+        )
+    _check_parts(proto, path)
+    attach(proto, path)
+    return proto
+
+
+def _check_parts(proto: onnx.ModelProto, path: Path) -> None:
+    """Look at every tensor and attribute of the model, wherever it stands, once."""
+    for part in parts(proto):
+        trouble = flaw(part) if isinstance(part, onnx.TensorProto) else None
+        if trouble:
+            raise InputFileError(f"tensor {part.name!r} {trouble}", fix=_AGAIN, where=str(path))
+    for part in parts(proto.graph):
+        if isinstance(part, onnx.AttributeProto) and part.ref_attr_name:
+            what = f"attribute {part.name!r} refers to {part.ref_attr_name!r} of a function, but is in no function"
+            raise InputFileError(what, fix=_AGAIN, where=str(path))
+
+
+def default_opset(proto: onnx.ModelProto) -> int:
+    """Version of the default operator set; 0 where none is named."""
+    return max((entry.version for entry in proto.opset_import if entry.domain in _DEFAULT), default=0)
+
+
+def _head(path: Path) -> bytes:
+    """The first bytes, enough to tell what is no model at all."""
+    try:
+        if path.is_dir():
+            raise InputFileError("is a folder", fix="pass the .onnx file inside it", where=str(path))
+        if path.stat().st_size > _PROTOBUF_LIMIT:
+            raise InputFileError(
+                "is larger than 2 GiB, more than one protobuf file can hold",
+                fix="export the model with external data",
+                where=str(path),
+            )
+        with path.open("rb") as stream:
+            head = stream.read(_HEAD)
+            is_empty = not head.strip(b"\0") and not any(chunk.strip(b"\0") for chunk in _chunks(stream))
+    except OSError as error:
+        raise unreadable(path, error) from error
+    if is_empty:
+        raise InputFileError("is empty", fix=_AGAIN, where=str(path))
+    if head.startswith(b"version https://git-lfs"):
+        raise InputFileError(
+            "is a Git LFS pointer, not the model",
+            fix="fetch the real file with git lfs pull",
+            where=str(path),
+        )
+    return head
+
+
+def _chunks(stream: BinaryIO) -> Iterator[bytes]:
+    return iter(partial(stream.read, 1 << 20), b"")
+
+
+def _parse(path: Path, head: bytes) -> onnx.ModelProto:
+    kind = "a text file, not an ONNX model" if _is_text(head) else "damaged, or not an ONNX model"
+    try:
+        proto = parse_in_pieces(path)
+    except DecodeError as error:
+        raise InputFileError(f"is {kind}", fix=_AGAIN, where=str(path)) from error
+    if any(map(misspelt, parts(proto))):
+        raise InputFileError(f"is {kind}: it holds broken names", fix=_AGAIN, where=str(path))
+    return proto
+
+
+def _is_text(head: bytes) -> bool:
+    return all(byte in b"\t\n\r" or 32 <= byte < 127 for byte in head)

@@ -1,0 +1,98 @@
+"""Writes models: all or nothing, the same bytes for the same model, weights beside the file when it gets too big."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+import onnx
+from onnx import numpy_helper
+
+from qdqtool.errors import UsageError
+from qdqtool.graph.model import Model
+from qdqtool.graph.onnx_io.skeleton import skeleton
+from qdqtool.graph.onnx_io.weight import byte_size
+from qdqtool.io.files import replacing, write_bytes
+
+SINGLE_FILE_LIMIT = (1 << 31) - (64 << 20)
+"""Bytes of weights up to which a model is one file; protobuf ends at 2 GiB."""
+_ALIGNMENT = 4096
+"""Bytes; lets readers map the weights into memory."""
+
+
+def save(model: Model, path: Path) -> None:
+    """Write the model to `path`; weights of 2 GiB and more go to `<name>.<digest>.data` beside it.
+
+    Raises:
+        UsageError: `path` is the file that the model was read from.
+        InputFileError: the folder cannot be written.
+    """
+    if path.exists() and model.path.exists() and path.samefile(model.path):
+        raise UsageError(
+            "would overwrite the original model", fix="choose another output path", where=str(path)
+        )
+    if weight_bytes(model) < SINGLE_FILE_LIMIT:
+        write_bytes(path, serialize(model))
+    else:
+        save_split(model, path)
+
+
+def serialize(model: Model) -> bytes:
+    """The model as one block of bytes; only for models whose weights stay below `SINGLE_FILE_LIMIT`."""
+    content: bytes = model.proto.SerializeToString(deterministic=True)
+    return content
+
+
+def weight_bytes(model: Model) -> int:
+    """Bytes of all initializers."""
+    return sum(byte_size(tensor) or 0 for tensor in model.proto.graph.initializer)
+
+
+def save_split(model: Model, path: Path) -> None:
+    """Write the model with its weights beside it, without a second copy of them in memory.
+
+    Weights first, under a name made of their content, so that no reader ever finds a mix of old and new.
+    """
+    light, heavy = skeleton(model.proto)
+    names = {tensor.name for tensor in heavy}
+    inputs = [value for value in model.proto.graph.input if value.name not in names]
+    del light.graph.input[:]
+    light.graph.input.extend(inputs)
+    data = path.with_name(f"{path.name}.{_digest(heavy)[:12]}.data")
+    light.graph.initializer.extend(store_weights(heavy, data))
+    write_bytes(path, light.SerializeToString(deterministic=True))
+
+
+def store_weights(tensors: Iterable[onnx.TensorProto], data: Path) -> tuple[onnx.TensorProto, ...]:
+    """Write the values of `tensors` to `data`; what stands for them in a model beside that file."""
+    stubs = []
+    with replacing(data) as draft, draft.open("wb") as stream:
+        for tensor in tensors:
+            stream.write(b"\0" * (-stream.tell() % _ALIGNMENT))
+            content = _content(tensor)
+            stubs.append(_reference(tensor, data.name, stream.tell(), len(content)))
+            stream.write(content)
+    return tuple(stubs)
+
+
+def _reference(tensor: onnx.TensorProto, location: str, offset: int, length: int) -> onnx.TensorProto:
+    stub = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+    stub.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in (("location", location), ("offset", offset), ("length", length)):
+        stub.external_data.add(key=key, value=str(value))
+    return stub
+
+
+def _digest(tensors: Iterable[onnx.TensorProto]) -> str:
+    sha = hashlib.sha256()
+    for tensor in tensors:
+        sha.update(_content(tensor))
+    return sha.hexdigest()
+
+
+def _content(tensor: onnx.TensorProto) -> bytes:
+    """The values as ONNX stores them in external files: packed, little-endian."""
+    if tensor.HasField("raw_data"):
+        return bytes(tensor.raw_data)
+    return bytes(numpy_helper.from_array(numpy_helper.to_array(tensor)).raw_data)

@@ -1,0 +1,49 @@
+"""Brings a float model into the shape that placement and TensorRT like, without changing what it computes."""
+
+from __future__ import annotations
+
+from qdqtool.core.recipe import PrepareOptions
+from qdqtool.graph.edit import Edit
+from qdqtool.graph.model import Model
+from qdqtool.graph.preparation.batchnorm import fold_batchnorm
+from qdqtool.graph.preparation.bypass import bypass
+from qdqtool.graph.preparation.conv_transpose import write_convolutions
+from qdqtool.graph.preparation.einsum import write_products
+from qdqtool.graph.preparation.fold import fold_constants
+
+
+def prepare(model: Model, options: PrepareOptions) -> Model:
+    """The model with idle nodes gone, constants computed, Einsum written as MatMul and BatchNormalization folded, as `options` say.
+
+    Numerically the same up to float rounding; inputs and outputs keep their names; each change leaves a note.
+    """
+    edit = Edit(model)
+    idle = bypass(edit, model.view)
+    if idle:
+        edit.notes.append(f"{idle} Identity, Dropout or idle Cast nodes removed")
+        edit.prune()
+        model = edit.finish()
+    if options.fold_constants:
+        model = fold_constants(model)
+    edit = Edit(model)
+    written = write_products(edit) if options.einsum else 0
+    if written:
+        edit.notes.append(f"{written} Einsum nodes that are matrix products written as MatMul")
+        edit.prune()
+        model = edit.finish()
+        edit = Edit(model)
+    turned = write_convolutions(edit) if options.conv_transpose else 0
+    if turned:
+        edit.notes.append(
+            f"{turned} ConvTranspose nodes of stride 1 written as the Conv that computes the same"
+        )
+    folded = fold_batchnorm(edit) if options.fold_batchnorm else 0
+    if folded:
+        edit.notes.append(f"{folded} BatchNormalization nodes folded into the layer before them")
+    constants = len(edit.constants)
+    unused = edit.prune()
+    if unused:
+        edit.notes.append(f"{unused} nodes that no output needs were removed")
+    if not turned and not folded and not unused and len(edit.constants) == constants:
+        return model  # nothing to finish, and no second copy of the weights
+    return edit.finish()

@@ -1,0 +1,248 @@
+"""Writes a placement and its scales into a model as Q/DQ nodes that TensorRT accepts and fuses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isfinite
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+
+from qdqtool.core.calibration import CalibrationTable, TensorRange
+from qdqtool.core.conversion import DynamicRangeReport
+from qdqtool.core.dtypes import DType
+from qdqtool.core.placement import Decision, Placement, QuantSpec, Slot, SlotKind
+from qdqtool.core.quant_format import INT8
+from qdqtool.core.recipe import InsertOptions
+from qdqtool.errors import InputFileError, UsageError
+from qdqtool.graph.canonical.opset import raise_opset
+from qdqtool.graph.edit import Edit
+from qdqtool.graph.model import Model
+from qdqtool.graph.qdq.bias import shift_biases
+from qdqtool.graph.qdq.encode import block_scales
+from qdqtool.graph.qdq.find import quantized_ops
+from qdqtool.graph.qdq.lower import lower
+from qdqtool.graph.qdq.quantized import Quantization, QuantizedGraph
+from qdqtool.graph.qdq.scales import a_step_above, storable_as
+from qdqtool.graph.typed.convert import convert, with_opset
+from qdqtool.graph.view import GraphView
+from qdqtool.trt.ops import MATRIX_PRODUCTS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_RECALIBRATE = "run `qdqtool calibrate` with this model and placement"
+
+
+def insert(
+    model: Model,
+    placement: Placement,
+    table: CalibrationTable,
+    options: InsertOptions,
+    reach: DynamicRangeReport | None = None,
+) -> Model:
+    """The model with a Q/DQ pair of its own for every quantized slot.
+
+    Symmetric: zero point 0, activations with one scalar scale, weights with a scale per channel or block along the
+    placement's axis; tensors that a tie wants apart get the next larger scale. Biases stay float, shifted where the
+    table says so. `options.weights` other than "qdq" stores quantized weights behind a DequantizeLinear alone, which
+    formats with blocks always do; the opset is raised where a format needs a newer one;
+    `options.types` other than "fp32" turns the float rest into that type as `convert` does, with the overflows that
+    `reach` found on samples.
+    Nodes are named `<tensor>_<node>_<input>_QuantizeLinear` and `..._DequantizeLinear`.
+
+    Raises:
+        UsageError: the model has Q/DQ nodes already, or blocks do not divide the axis of their weight.
+        InputFileError: placement or table belong to another model, or a range is missing or not a positive number.
+    """
+    refuse_quantized(model)
+    if table.shifts:
+        model = shift_biases(model, table.shifts)
+    if options.types != "fp32":
+        model = with_opset(model, options.types, quantized=True)
+    elif any(model.view.info(decision.tensor).dtype is DType.FLOAT16 for decision in placement.quantized):
+        model = with_opset(model, "fp16", quantized=True)
+    model = _with_opset_of_formats(model, placement)
+    assignment = _assignment(model, placement, table, options)
+    model = _with_weights_apart(model, assignment)
+    if options.types != "fp32" and any(entry.format != INT8 for entry in assignment.values()):
+        # Operators of TensorRT's own have no types that conversion could follow, so it comes first here.
+        return lower(QuantizedGraph(model=convert(model, options, reach)[0], assignment=assignment))
+    written = lower(QuantizedGraph(model=model, assignment=assignment))
+    return written if options.types == "fp32" else convert(written, options, reach)[0]
+
+
+def refuse_quantized(model: Model) -> None:
+    """Stop where somebody has quantized the model already.
+
+    Raises:
+        UsageError: the model has Q/DQ nodes or quantized operators.
+    """
+    there = quantized_ops(model)
+    if there:
+        raise UsageError(
+            f"has quantized operators already: {', '.join(there)}",
+            fix="start from the float model, or keep this one: run `qdqtool repair` on it, then build and audit",
+            where=str(model.path),
+        )
+
+
+def _with_opset_of_formats(model: Model, placement: Placement) -> Model:
+    """The model at an opset that holds all formats of the placement.
+
+    Raises:
+        InputFileError: the converter does not know how.
+    """
+    formats = [decision.spec.format for decision in placement.quantized if decision.spec is not None]
+    needed = max((entry.opset for entry in formats), default=0)
+    proto, note = raise_opset(model.proto, needed, model.path)
+    if note is None:
+        return model
+    name = max(formats, key=lambda entry: entry.opset)
+    return Model(proto=proto, path=model.path, notes=(*model.notes, f"{note}, the first that holds {name}"))
+
+
+def _with_weights_apart(model: Model, assignment: Mapping[Slot, Quantization]) -> Model:
+    """The model in which every product with a quantized weight and a float activation reads a weight of its own.
+
+    TensorRT for RTX 1.7.1 dequantizes a weight inside the kernel of one product only: with two, also where each has its
+    own DequantizeLinear, equal nodes are merged, and one kernel writes the float weight in every inference.
+    """
+    edit = Edit(model)
+    nodes = {node.name: node for node in edit.nodes}
+    taken: set[str] = set()
+    copied = False
+    for slot in assignment:
+        node = nodes[slot.node]
+        alone = slot.index == 1 and Slot(node=slot.node, index=0) not in assignment
+        tensor = node.input[slot.index]
+        if node.op_type not in MATRIX_PRODUCTS or not alone or tensor not in edit.constants:
+            continue
+        if tensor in taken:
+            copy = onnx.TensorProto()
+            copy.CopyFrom(edit.constants[tensor])
+            copy.name = node.input[slot.index] = edit.fresh(f"{tensor}_{slot.node}")
+            edit.constants[copy.name] = copy
+            copied = True
+        taken.add(tensor)
+    return edit.finish() if copied else model
+
+
+def _assignment(
+    model: Model, placement: Placement, table: CalibrationTable, options: InsertOptions
+) -> dict[Slot, Quantization]:
+    """The quantization of every slot that the placement quantizes, in its order."""
+    view = model.view
+    ranges = table.by_tensor()
+    apart = {name for tie in placement.ties for name in tie.apart if name in tie.tensors}
+    known: dict[tuple[str, QuantSpec], Quantization] = {}
+    found: dict[Slot, Quantization] = {}
+    for decision in placement.quantized:
+        slot, spec = decision.slot, decision.spec
+        node = view.by_name.get(slot.node)
+        if node is None or slot.index >= len(node.inputs) or node.inputs[slot.index] != decision.tensor:
+            what = f"slot {slot} does not read {decision.tensor!r} in this model"
+            raise InputFileError(what, fix="run `qdqtool place` on this model", where=str(model.path))
+        if spec is None:
+            raise UsageError(f"{slot} asks for no format", fix="run `qdqtool place` on this model")
+        key = (decision.tensor, spec)
+        if key not in known:
+            known[key] = _quantization(view, decision, spec, ranges, options, apart=decision.tensor in apart)
+        found[slot] = known[key]
+    return found
+
+
+def _quantization(
+    view: GraphView,
+    decision: Decision,
+    spec: QuantSpec,
+    ranges: Mapping[str, TensorRange],
+    options: InsertOptions,
+    *,
+    apart: bool,
+) -> Quantization:
+    tensor, where, format_ = decision.tensor, str(decision.slot), spec.format
+    here = view.info(tensor).dtype
+    if here not in {DType.FLOAT32, DType.FLOAT16, DType.UNKNOWN}:
+        what = f"{tensor!r} has type {here}; only fp32 and fp16 can be quantized"
+        raise UsageError(what, fix="exclude the node, or export the model in fp32", where=where)
+    stored_as = here if here is DType.FLOAT16 else DType(options.types)
+    entry = ranges.get(tensor)
+    if entry is None:
+        raise InputFileError(f"the table has no range for {tensor!r}", fix=_RECALIBRATE, where=where)
+    constant = decision.kind is SlotKind.WEIGHT
+    if constant and view.constant_shape(tensor) is None:
+        what = f"{tensor!r} is called a weight but is not constant"
+        raise InputFileError(what, fix="run `qdqtool place` on this model", where=where)
+    axis, block = spec.axis, spec.block
+    if block is None or axis is None:
+        trouble = _misfit(entry, axis, view.constant_shape(tensor))
+        if trouble:
+            raise InputFileError(f"the range of {tensor!r} {trouble}", fix=_RECALIBRATE, where=where)
+        steps = entry.scales_in(format_)
+        scale = storable_as(np.asarray(steps if axis is not None else steps[0], np.float32), stored_as)
+        scale = a_step_above(scale, stored_as) if apart else scale
+        stored = constant and options.weights != "qdq"
+        return Quantization(format=format_, scale=scale, axis=axis, stored=stored)
+    if constant:
+        return _in_blocks(view, decision, spec, entry, stored_as)
+    level = None
+    if format_.two_level:
+        limit = entry.amax[0] / (format_.qmax * format_.scale_limit)
+        level = float(storable_as(np.asarray(limit), stored_as))
+    blocks: NDArray[np.float32] | None = None
+    shape = view.info(tensor).shape
+    if format_.two_level and options.blocks == "constant":
+        if shape is None or not all(isinstance(size, int) for size in shape):
+            raise UsageError(
+                f"constant block scales need a fixed shape, and {tensor!r} has {shape}",
+                fix="--set insert.blocks=computed, or export the model with fixed shapes",
+                where=where,
+            )
+        counts = [int(size) // (block if dim == axis else 1) for dim, size in enumerate(shape)]
+        blocks = np.full(counts, format_.scale_limit, np.float32)
+    return Quantization(format=format_, scale=blocks, axis=axis, block=block, global_scale=level)
+
+
+def _in_blocks(
+    view: GraphView, decision: Decision, spec: QuantSpec, entry: TensorRange, stored_as: DType
+) -> Quantization:
+    """The quantization of a constant whose blocks have scales of their own, made from its values."""
+    value, axis, block = view.constant(decision.tensor), spec.axis, spec.block
+    assert value is not None
+    assert axis is not None
+    assert block is not None
+    length = value.shape[axis]
+    if length % block:
+        raise UsageError(
+            f"blocks of {block} do not divide axis {axis} of {decision.tensor!r}, which has {length} values",
+            fix=f"choose a block that divides {length} with place.block, or exclude the node",
+            where=str(decision.slot),
+        )
+    scale, level = block_scales(value, spec.format, axis, block, search=entry.method == "mse")
+    if spec.format.scale_dtype is None:
+        scale = storable_as(scale, stored_as)
+    if level is not None:
+        level = float(storable_as(np.asarray(level), stored_as))
+    return Quantization(
+        format=spec.format, scale=scale, axis=axis, block=block, global_scale=level, stored=True
+    )
+
+
+def _misfit(found: TensorRange, axis: int | None, shape: tuple[int, ...] | None) -> str | None:
+    """Why a range cannot become a scale; `shape` is None for run-time tensors, which take one scale only."""
+    if found.axis != axis:
+        return f"is along axis {found.axis}, the placement asks for axis {axis}"
+    if not all(isfinite(amax) and amax > 0 for amax in found.amax):
+        return "is not a positive number"
+    if axis is None:
+        if shape == ():
+            return "belongs to a scalar constant, which TensorRT cannot quantize"
+        return None if len(found.amax) == 1 else f"has {len(found.amax)} values where one is needed"
+    if shape is None:
+        return "is per channel, which TensorRT allows for constants only"
+    fits = 0 <= axis < len(shape) and shape[axis] == len(found.amax)
+    return (
+        None if fits else f"has {len(found.amax)} values, which do not fit axis {axis} of shape {list(shape)}"
+    )

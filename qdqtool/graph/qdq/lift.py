@@ -1,0 +1,417 @@
+"""Reads a Q/DQ model as a float graph and an assignment, and says what does not fit that form.
+
+Whatever cannot be read as the quantization of a slot stays in the graph as the nodes it is, so that `lower` of the
+result always computes what the model computes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import onnx
+
+from qdqtool.core.dtypes import DType
+from qdqtool.core.placement import Slot
+from qdqtool.core.quant_format import MXFP8, NVFP4, of_dtype
+from qdqtool.graph.edit import Edit
+from qdqtool.graph.model import Model
+from qdqtool.graph.qdq.encode import STORED_AS, decode, effective
+from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
+from qdqtool.graph.qdq.lower import (
+    FLOAT_TYPES,
+    MX_DEQUANTIZE,
+    TRT_DOMAIN,
+    stored_exactly,
+)
+from qdqtool.graph.qdq.quantized import Quantization, QuantizedGraph
+from qdqtool.graph.view import Node
+from qdqtool.trt.ops import FP4_DYNAMIC, MX_DYNAMIC, computes_integers
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_ONNX: Final = frozenset({"", "ai.onnx"})
+
+
+class Kind(str, Enum):
+    """What a Q/DQ graph holds beside quantized slots."""
+
+    ZERO_POINT = "zero point"
+    TYPE = "type without a format"
+    BIAS = "integer bias"
+    SCALE_RANK = "scale of shape [1]"
+    CHANNELS = "activation per channel"
+    SCALE_VALUE = "scale that is no positive number"
+    SCALE_TYPE = "scale of another float type"
+    RUN_TIME = "scale computed at run time"
+    BLOCKS = "blocks that do not match"
+    ONE_LEVEL = "FP4 with float scales"
+    LONE_QUANTIZE = "Q without DQ"
+    LONE_DEQUANTIZE = "DQ of computed integers"
+    TWO_SCALES = "Q and DQ differ"
+    DOUBLED = "pair behind a pair"
+    RETURNED = "pair before a model output"
+    DOMAIN = "Q/DQ of another domain"
+    SATURATION = "no saturation"
+    INTEGER_OPERATOR = "integer operator"
+    BODY = "Q/DQ in a body"
+
+
+NORMAL_FORMS: Final = {
+    Kind.ZERO_POINT: "zero point 0, with the scale that covers the same range",
+    Kind.TYPE: "int8, fp8, int4 blocks or fp4 blocks",
+    Kind.BIAS: "a float bias",
+    Kind.SCALE_RANK: "a scale without dimensions",
+    Kind.CHANNELS: "one scale for the activation",
+    Kind.SCALE_VALUE: "the range's largest magnitude divided by the format's largest number",
+    Kind.SCALE_TYPE: "a scale of the float type of what is quantized",
+    Kind.RUN_TIME: "a constant scale from calibration",
+    Kind.BLOCKS: "a block_size that divides the axis, and as many scales as there are blocks",
+    Kind.ONE_LEVEL: "FP8 scales of blocks of 16 behind one float scale, without which TensorRT computes in float",
+    Kind.LONE_QUANTIZE: "a pair of Q and DQ",
+    Kind.LONE_DEQUANTIZE: "a pair of Q and DQ",
+    Kind.TWO_SCALES: "a pair whose two nodes have one scale and one zero point",
+    Kind.DOUBLED: "the outer pair alone",
+    Kind.RETURNED: "a float output",
+    Kind.DOMAIN: "QuantizeLinear and DequantizeLinear of ONNX",
+    Kind.SATURATION: "saturate=1, which TensorRT assumes",
+    Kind.INTEGER_OPERATOR: "the float operator between Q/DQ pairs",
+    Kind.BODY: "Q/DQ in the main graph",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Irregularity:
+    """Something that is not the symmetric quantization of a slot by constants.
+
+    Attributes:
+        kind: what it is.
+        node: where: a Q, a DQ, or the operator that computes with integers.
+        lifted: whether it was read in its normal form all the same, because that computes the same.
+    """
+
+    kind: Kind
+    node: str
+    lifted: bool = False
+
+    @property
+    def normal_form(self) -> str:
+        """What it would have to be."""
+        return NORMAL_FORMS[self.kind]
+
+
+class _IrregularError(Exception):
+    """Raised on the way down to where a pair is left as it is; never leaves this module."""
+
+    def __init__(self, kind: Kind) -> None:
+        super().__init__(kind)
+        self.kind = kind
+
+
+def lift(model: Model) -> tuple[QuantizedGraph, tuple[Irregularity, ...]]:
+    """The float graph of a Q/DQ model with its assignment, and everything irregular in graph order.
+
+    Where nothing irregular is reported, `lower` of the result computes what the model computes; where something is, it
+    does too, unless the irregularity is marked as lifted.
+    """
+    reader = _Reader(model)
+    for node in model.view.nodes:
+        if node.op in _DEQUANTIZERS and node.domain in {*_ONNX, TRT_DOMAIN}:
+            reader.read(node)
+        else:
+            reader.look(node)
+    return reader.finish()
+
+
+_DEQUANTIZERS: Final = frozenset({DEQUANTIZE, MX_DEQUANTIZE})
+
+
+class _Reader:
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._view = model.view
+        self._edit = Edit(model)
+        self._nodes = {node.name: node for node in self._edit.nodes}
+        self._found: dict[Slot, Quantization] = {}
+        self._irregular: list[Irregularity] = []
+        self._floats: dict[tuple[Any, ...], str] = {}
+
+    def read(self, node: Node) -> None:
+        """Take one DequantizeLinear off its readers."""
+        uses = self._view.uses(node.outputs[0])
+        if uses and all(use.index == 1 and use.node.op in {QUANTIZE, DEQUANTIZE} for use in uses):
+            return  # a scale of two levels, which belongs to its readers
+        try:
+            source, quantization, notes = self._quantization(node)
+        except _IrregularError as error:
+            self._note(error.kind, node)
+            return
+        for kind in notes:
+            self._note(kind, node, lifted=True)
+        if self._view.is_output(node.outputs[0]):
+            self._note(Kind.RETURNED, node)
+        slots = []
+        for use in uses:
+            if use.index >= len(use.node.inputs):
+                self._note(Kind.BODY, use.node)
+            elif use.node.op == QUANTIZE:
+                self._note(Kind.DOUBLED, use.node)
+            else:
+                slots.append(Slot(node=use.node.name, index=use.index))
+                self._nodes[use.node.name].input[use.index] = source
+        shared = min(slots, key=self._order) if len(slots) > 1 else None
+        for slot in slots:
+            self._found[slot] = replace(quantization, pair=shared)
+
+    def look(self, node: Node) -> None:
+        """Report what a node that is no DequantizeLinear of ONNX holds of quantization."""
+        if node.op == QUANTIZE and node.domain in _ONNX:
+            if not any(use.node.op in _DEQUANTIZERS for use in self._view.uses(node.outputs[0])):
+                self._note(Kind.LONE_QUANTIZE, node)
+        elif node.op in {QUANTIZE, DEQUANTIZE}:
+            self._note(Kind.DOMAIN, node)
+        elif computes_integers(node.op):
+            self._note(Kind.INTEGER_OPERATOR, node)
+        elif {QUANTIZE, DEQUANTIZE}.intersection(self._view.body_ops(node)):
+            self._note(Kind.BODY, node)
+
+    def finish(self) -> tuple[QuantizedGraph, tuple[Irregularity, ...]]:
+        """The result."""
+        self._edit.prune()
+        assignment = {slot: self._found[slot] for slot in sorted(self._found, key=self._order)}
+        return QuantizedGraph(model=self._edit.finish(), assignment=assignment), tuple(self._irregular)
+
+    def _order(self, slot: Slot) -> tuple[int, int]:
+        return self._view.by_name[slot.node].position, slot.index
+
+    def _note(self, kind: Kind, node: Node, *, lifted: bool = False) -> None:
+        self._irregular.append(Irregularity(kind=kind, node=node.name, lifted=lifted))
+
+    def _quantization(self, node: Node) -> tuple[str, Quantization, tuple[Kind, ...]]:
+        """What the readers of a DequantizeLinear read in float, and how it is quantized."""
+        view, values = self._view, node.inputs[0]
+        if node.op == MX_DEQUANTIZE:
+            return self._microscaled(node)
+        before = view.producer(values)
+        if before is not None and before.op == FP4_DYNAMIC and before.domain == TRT_DOMAIN:
+            return self._computed(node, before)
+        quantize = before if before is not None and before.op == QUANTIZE and before.domain in _ONNX else None
+        if quantize is None and not view.is_constant(values):
+            raise _IrregularError(Kind.LONE_DEQUANTIZE)
+        dtype = self._stored_type(node, quantize)
+        if dtype is DType.INT32:
+            raise _IrregularError(Kind.BIAS)
+        if quantize is not None:
+            self._match(quantize, node)
+        if not self._is_symmetric(node):
+            raise _IrregularError(Kind.ZERO_POINT)
+        scale, level, scale_dtype = self._scale(node)
+        format_ = of_dtype(dtype, scale_dtype)
+        if format_ is None:
+            raise _IrregularError(Kind.ONE_LEVEL if dtype is DType.FLOAT4 else Kind.TYPE)
+        source = values if quantize is None else quantize.inputs[0]
+        shape = view.info(source).shape
+        notes: tuple[Kind, ...] = ()
+        if scale.shape == (1,) and not self._is_per_channel(node, shape):
+            scale, notes = scale.reshape(()), (Kind.SCALE_RANK,)
+        axis, block = self._division(node, scale, shape)
+        if axis is not None and block is None and not view.is_constant(source):
+            notes += (Kind.CHANNELS,)
+        quantization = Quantization(
+            format=format_, scale=scale, axis=axis, block=block, global_scale=level, stored=quantize is None
+        )
+        if quantize is None:
+            source = self._float_constant(node, quantization, view.info(node.outputs[0]).dtype)
+        elif view.info(node.outputs[0]).dtype is not view.info(source).dtype:
+            raise _IrregularError(Kind.SCALE_TYPE)
+        return source, quantization, notes
+
+    def _stored_type(self, node: Node, quantize: Node | None) -> DType:
+        if quantize is None:
+            return self._view.info(node.inputs[0]).dtype
+        if len(quantize.inputs) > 2 and quantize.inputs[2]:
+            return self._view.info(quantize.inputs[2]).dtype
+        return _element(int(quantize.attribute("output_dtype", 0)) or onnx.TensorProto.UINT8)
+
+    def _match(self, quantize: Node, node: Node) -> None:
+        """Both nodes of a pair must say the same."""
+        if not quantize.attribute("saturate", 1):
+            raise _IrregularError(Kind.SATURATION)
+        for one, other in zip(_padded(quantize), _padded(node), strict=True):
+            if one != other and not self._same(one, other):
+                raise _IrregularError(Kind.TWO_SCALES)
+        if any(quantize.attribute(name, given) != node.attribute(name, given) for name, given in _ATTRIBUTES):
+            raise _IrregularError(Kind.TWO_SCALES)
+
+    def _same(self, one: str, other: str) -> bool:
+        first, second = (self._view.constant(name) if name else None for name in (one, other))
+        if one and other:
+            return first is not None and second is not None and np.array_equal(first, second)
+        left = first if one else second
+        return left is not None and not np.asarray(left, np.float32).any()
+
+    def _is_symmetric(self, node: Node) -> bool:
+        if len(node.inputs) < 3 or not node.inputs[2]:
+            return True
+        zero = self._view.constant(node.inputs[2])
+        return zero is not None and not np.asarray(zero, np.float32).any()
+
+    def _scale(self, node: Node) -> tuple[NDArray[np.float32], float | None, DType | None]:
+        """The scale, the global scale and the type of block scales where there are two levels."""
+        view = self._view
+        value, level, dtype = view.constant(node.inputs[1]), None, None
+        inner = view.producer(node.inputs[1])
+        if value is None and inner is not None and inner.op == DEQUANTIZE and len(inner.inputs) == 2:
+            value, above = (view.constant(name) for name in inner.inputs)
+            if value is None or above is None or above.ndim:
+                raise _IrregularError(Kind.RUN_TIME)
+            level, dtype = float(above), view.info(inner.inputs[0]).dtype
+        if value is None:
+            raise _IrregularError(Kind.RUN_TIME)
+        if value.dtype.kind in "OSUcb":
+            raise _IrregularError(Kind.SCALE_VALUE)
+        scale = value.astype(np.float32)
+        if not (np.isfinite(scale).all() and (scale > 0).all() and scale.size):
+            raise _IrregularError(Kind.SCALE_VALUE)
+        return scale, level, dtype
+
+    def _is_per_channel(self, node: Node, shape: tuple[int | str, ...] | None) -> bool:
+        """Whether a scale of shape [1] is that of a constant's only channel."""
+        if not self._view.is_constant(node.inputs[0]) and not self._reads_constant(node):
+            return False
+        axis = int(node.attribute("axis", 1))
+        return shape is not None and -len(shape) <= axis < len(shape) and shape[axis] == 1
+
+    def _reads_constant(self, node: Node) -> bool:
+        before = self._view.producer(node.inputs[0])
+        return before is not None and self._view.is_constant(before.inputs[0])
+
+    def _division(
+        self, node: Node, scale: NDArray[np.float32], shape: tuple[int | str, ...] | None
+    ) -> tuple[int | None, int | None]:
+        """The axis and the block of a scale."""
+        if scale.ndim == 0:
+            return None, None
+        axis = int(node.attribute("axis", 1))
+        rank = scale.ndim if shape is None else len(shape)
+        axis = axis + rank if axis < 0 else axis
+        if not 0 <= axis < rank:
+            raise _IrregularError(Kind.BLOCKS)
+        if scale.ndim == 1 and rank != 1:
+            if shape is not None and isinstance(shape[axis], int) and shape[axis] != len(scale):
+                raise _IrregularError(Kind.BLOCKS)
+            return axis, None
+        length = shape[axis] if shape is not None else None
+        if scale.ndim != rank or not isinstance(length, int) or length % scale.shape[axis]:
+            raise _IrregularError(Kind.BLOCKS)
+        block = length // scale.shape[axis]
+        others = [
+            (have, want)
+            for dim, (have, want) in enumerate(zip(scale.shape, shape or (), strict=True))
+            if dim != axis
+        ]
+        if any(have != want for have, want in others) or int(node.attribute("block_size", 0)) != block:
+            raise _IrregularError(Kind.BLOCKS)
+        return axis, block
+
+    def _float_constant(self, node: Node, quantization: Quantization, kind: DType) -> str:
+        """The float constant that the stored values of a DequantizeLinear stand for, made once."""
+        values = node.inputs[0]
+        key = (values, quantization.key)
+        if key in self._floats:
+            return self._floats[key]
+        stored = self._view.constant(values)
+        assert stored is not None
+        assert quantization.scale is not None
+        float_type = FLOAT_TYPES.get(kind)
+        if float_type is None:
+            raise _IrregularError(Kind.SCALE_TYPE)
+        scales = effective(quantization.scale, quantization.global_scale)
+        value = decode(stored, scales, quantization.axis, quantization.block).astype(float_type)
+        if not stored_exactly(value, quantization, stored):
+            raise _IrregularError(Kind.TYPE)
+        name = values if self._vanishes(node) else self._edit.fresh(f"{values}_float")
+        self._edit.put(name, value)
+        self._floats[key] = name
+        return name
+
+    def _vanishes(self, node: Node) -> bool:
+        """Whether no node reads the stored values any more once all that read them as `node` does are lifted."""
+        if node.inputs[0] in self._edit.pinned:
+            return False
+        return all(
+            use.index == 0
+            and (use.node.op, use.node.inputs, use.node.attributes) == (node.op, node.inputs, node.attributes)
+            and self._leaves(use.node)
+            for use in self._view.uses(node.inputs[0])
+        )
+
+    def _leaves(self, node: Node) -> bool:
+        """Whether only inputs of nodes that stay read the result."""
+        result = node.outputs[0]
+        return not self._view.is_output(result) and all(
+            use.index < len(use.node.inputs) and use.node.op != QUANTIZE for use in self._view.uses(result)
+        )
+
+    def _computed(self, node: Node, quantize: Node) -> tuple[str, Quantization, tuple[Kind, ...]]:
+        """NVFP4 with block scales that are computed."""
+        view = self._view
+        scales = view.producer(node.inputs[1])
+        level = view.constant(quantize.inputs[1]) if len(quantize.inputs) > 1 else None
+        fits = (
+            scales is not None
+            and scales.op == DEQUANTIZE
+            and scales.inputs == (quantize.outputs[1], quantize.inputs[1])
+        )
+        if level is None or not fits:
+            raise _IrregularError(Kind.RUN_TIME)
+        source = quantize.inputs[0]
+        axis = _counted(int(quantize.attribute("axis", -1)), view.info(source).shape)
+        block = int(quantize.attribute("block_size", 16))
+        found = Quantization(format=NVFP4, scale=None, axis=axis, block=block, global_scale=float(level))
+        return source, found, ()
+
+    def _microscaled(self, node: Node) -> tuple[str, Quantization, tuple[Kind, ...]]:
+        view, values = self._view, node.inputs[0]
+        before = view.producer(values)
+        block = int(node.attribute("block_size", 32))
+        if before is not None and before.op == MX_DYNAMIC:
+            source = before.inputs[0]
+            axis = _counted(int(before.attribute("axis", -1)), view.info(source).shape)
+            return source, Quantization(format=MXFP8, scale=None, axis=axis, block=block), ()
+        exponents = view.constant(node.inputs[1])
+        if exponents is None or not view.is_constant(values):
+            raise _IrregularError(Kind.RUN_TIME)
+        scale = exponents.view(STORED_AS[DType.FLOAT8_E8M0]).astype(np.float32)
+        axis = _counted(int(node.attribute("axis", -1)), view.constant_shape(values))
+        found = Quantization(format=MXFP8, scale=scale, axis=axis, block=block, stored=True)
+        kind = _element(int(node.attribute("output_dtype", onnx.TensorProto.FLOAT)))
+        return self._float_constant(node, found, kind), found, ()
+
+
+_ATTRIBUTES: Final = (("axis", 1), ("block_size", 0))
+"""Attributes that must agree, with what ONNX takes without them."""
+
+
+def _padded(node: Node) -> tuple[str, str]:
+    """Names of scale and zero point; "" for a zero point that is not there."""
+    return node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else ""
+
+
+def _element(number: int) -> DType:
+    known = number in onnx.TensorProto.DataType.values()
+    return DType.parse(onnx.TensorProto.DataType.Name(number)) if known else DType.UNKNOWN
+
+
+def _counted(axis: int, shape: tuple[int | str, ...] | None) -> int:
+    """The axis counted from the front.
+
+    Raises:
+        _IrregularError: the rank is not known, or there is no such axis.
+    """
+    if shape is None or not -len(shape) <= axis < len(shape):
+        raise _IrregularError(Kind.BLOCKS)
+    return axis % len(shape)

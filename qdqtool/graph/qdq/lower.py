@@ -1,0 +1,266 @@
+"""Writes a float graph and its assignment as the Q/DQ nodes that TensorRT reads; `lift` is the reverse.
+
+    one scale, or one per channel      x -> Q -> DQ -> slot            W (INT8) -> DQ -> slot where stored
+    blocks                             W (INT4) -> DQ (block_size) -> slot
+    two levels (NVFP4)                 scales (FP8) -> DQ (global scale) -> the scale of Q and DQ
+    computed blocks (NVFP4)            x -> TRT_FP4DynamicQuantize -> values, scales -> DQ -> DQ -> slot
+    MXFP8                              TRT_MXFP8DynamicQuantize and TRT_MXFP8DequantizeLinear, scales as UINT8
+
+These are the spellings that TensorRT for RTX 1.7.1 builds; for NVFP4 and MXFP8 others were refused or fell back to
+float (scales of one level, FLOAT8E8M0 initializers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import ml_dtypes
+import numpy as np
+import onnx
+
+from qdqtool.core.dtypes import DType
+from qdqtool.core.placement import Slot
+from qdqtool.core.quant_format import MXFP8, QuantFormat
+from qdqtool.errors import InputFileError, UsageError
+from qdqtool.graph.edit import Edit
+from qdqtool.graph.model import Model
+from qdqtool.graph.qdq.encode import STORED_AS, effective, encode
+from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
+from qdqtool.graph.qdq.quantized import Quantization, QuantizedGraph
+from qdqtool.trt.ops import FP4_DYNAMIC, MX_DYNAMIC
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+TRT_DOMAIN: Final = "trt"
+"""The domain of operators that TensorRT's ONNX parser adds."""
+MX_DEQUANTIZE: Final = "TRT_MXFP8DequantizeLinear"
+FLOAT_TYPES: Final = {
+    DType.FLOAT32: np.dtype(np.float32),
+    DType.FLOAT16: np.dtype(np.float16),
+    DType.BFLOAT16: np.dtype(ml_dtypes.bfloat16),
+    DType.UNKNOWN: np.dtype(np.float32),
+}
+"""Float types of tensors that are quantized, and so of their scales; FP32 where nothing tells."""
+
+
+def lower(graph: QuantizedGraph) -> Model:
+    """The Q/DQ model. Constants that several slots read in the same way are written once.
+
+    Nodes are named `<tensor>_<node>_<input>_QuantizeLinear` and `..._DequantizeLinear`.
+
+    Raises:
+        UsageError: the model's opset is too low for a format, or blocks do not divide their axis.
+        InputFileError: the model has no such slot, or what is to be stored is not constant.
+    """
+    writer = _Writer(graph.model, graph.assignment)
+    for slot, quantization in graph.assignment.items():
+        writer.write(slot, quantization)
+    return writer.finish()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Constants:
+    """Tensors that say how one tensor is stored.
+
+    Attributes:
+        scale: the scale of Q and DQ; the FP8 scales where there is a second level; "" where blocks are computed.
+        zero_point: what tells Q its type; "" where the nodes have none.
+        values: the stored constant; None where nodes quantize.
+        level: the second level of scales, "" without one.
+    """
+
+    scale: str
+    zero_point: str = ""
+    values: str | None = None
+    level: str = ""
+
+
+class _Writer:
+    """Adds pairs to one model."""
+
+    def __init__(self, model: Model, assignment: Mapping[Slot, Quantization]) -> None:
+        self._model = model
+        self._assignment = assignment
+        self._edit = Edit(model)
+        self._nodes = {node.name: node for node in self._edit.nodes}
+        self._constants: dict[tuple[Any, ...], _Constants] = {}
+        self._results: dict[tuple[str, Slot], str] = {}
+        self._ir = 0
+
+    def write(self, slot: Slot, quantization: Quantization) -> None:
+        """Let one slot read quantized values."""
+        node = self._nodes.get(slot.node)
+        if node is None or slot.index >= len(node.input) or not node.input[slot.index]:
+            raise InputFileError(
+                f"the model has no input {slot}", fix="name one of this model", where=str(self._model.path)
+            )
+        tensor = node.input[slot.index]
+        shared = (tensor, slot if quantization.pair is None else quantization.pair)
+        if shared not in self._results:
+            self._check(tensor, slot, quantization)
+            self._results[shared] = self._pair(tensor, slot, quantization)
+        node.input[slot.index] = self._results[shared]
+
+    def finish(self) -> Model:
+        """The model with all pairs; float constants that nobody reads any more are gone."""
+        self._edit.prune()
+        model = self._edit.finish()
+        model.proto.ir_version = max(model.proto.ir_version, self._ir)
+        return model
+
+    def _check(self, tensor: str, slot: Slot, quantization: Quantization) -> None:
+        format_ = quantization.format
+        self._ir = max(self._ir, format_.ir_version)
+        if self._edit.opset < format_.opset:
+            raise UsageError(
+                f"opset {self._edit.opset} cannot hold {format_}, which needs {format_.opset}",
+                fix=f"export the model with opset {format_.opset} or newer",
+                where=str(slot),
+            )
+        shape, axis, block = self._model.view.info(tensor).shape, quantization.axis, quantization.block
+        if block is None or axis is None or shape is None or axis >= len(shape):
+            return
+        length = shape[axis]
+        if isinstance(length, int) and length % block:
+            raise UsageError(
+                f"blocks of {block} do not divide axis {axis} of {tensor!r}, which has {length} values",
+                fix=f"choose a block that divides {length}, or leave the node float",
+                where=str(slot),
+            )
+
+    def _pair(self, tensor: str, slot: Slot, quantization: Quantization) -> str:
+        """Add the nodes for one slot and return the tensor that the slot reads from now on."""
+        stem = f"{tensor}_{slot.node}_{slot.index}"
+        kind = FLOAT_TYPES.get(self._model.view.info(tensor).dtype, FLOAT_TYPES[DType.FLOAT32])
+        key = (tensor, quantization.key)
+        if key not in self._constants:
+            self._constants[key] = self._store(tensor, quantization, kind)
+        constants = self._constants[key]
+        if quantization.format == MXFP8:
+            return self._microscaled(tensor, stem, quantization, constants, kind)
+        if quantization.scale is None:
+            return self._computed(tensor, stem, quantization, constants)
+        return self._plain(tensor, stem, quantization, constants)
+
+    def _plain(self, tensor: str, stem: str, quantization: Quantization, constants: _Constants) -> str:
+        """Q and DQ, or DQ alone behind a stored constant."""
+        edit = self._edit
+        along = {} if quantization.axis is None else {"axis": quantization.axis}
+        along |= {} if quantization.block is None else {"block_size": quantization.block}
+        scale = constants.scale
+        if constants.level:
+            scale = edit.fresh(f"{stem}_scales")
+            edit.node(
+                DEQUANTIZE, [constants.scale, constants.level], [scale], name=f"{stem}_scales_{DEQUANTIZE}"
+            )
+        told = [constants.zero_point] if constants.zero_point else []
+        values = constants.values
+        if values is None:
+            values = edit.fresh(f"{stem}_quantized")
+            typed = {} if told else {"output_dtype": _element(quantization.format)}
+            edit.node(QUANTIZE, [tensor, scale, *told], [values], name=f"{stem}_{QUANTIZE}", **along, **typed)
+        result = edit.fresh(f"{stem}_dequantized")
+        edit.node(DEQUANTIZE, [values, scale, *told], [result], name=f"{stem}_{DEQUANTIZE}", **along)
+        return result
+
+    def _computed(self, tensor: str, stem: str, quantization: Quantization, constants: _Constants) -> str:
+        """NVFP4 with block scales that are computed at run time."""
+        edit, level = self._edit, constants.level
+        edit.imports[TRT_DOMAIN] = 1
+        values, stored = edit.fresh(f"{stem}_quantized"), edit.fresh(f"{stem}_block_scales")
+        edit.node(
+            FP4_DYNAMIC,
+            [tensor, level],
+            [values, stored],
+            name=f"{stem}_{QUANTIZE}",
+            domain=TRT_DOMAIN,
+            axis=quantization.axis,
+            block_size=quantization.block,
+            scale_type=int(onnx.TensorProto.FLOAT8E4M3FN),
+        )
+        scale, result = edit.fresh(f"{stem}_scales"), edit.fresh(f"{stem}_dequantized")
+        edit.node(DEQUANTIZE, [stored, level], [scale], name=f"{stem}_scales_{DEQUANTIZE}")
+        along = {"axis": quantization.axis, "block_size": quantization.block}
+        edit.node(DEQUANTIZE, [values, scale], [result], name=f"{stem}_{DEQUANTIZE}", **along)
+        return result
+
+    def _microscaled(
+        self, tensor: str, stem: str, quantization: Quantization, constants: _Constants, kind: np.dtype[Any]
+    ) -> str:
+        edit, values, scale = self._edit, constants.values, constants.scale
+        edit.imports[TRT_DOMAIN] = 1
+        shared = {"domain": TRT_DOMAIN, "axis": quantization.axis, "block_size": quantization.block}
+        if values is None:
+            values, scale = edit.fresh(f"{stem}_quantized"), edit.fresh(f"{stem}_block_scales")
+            typed = {"output_dtype": _element(quantization.format)}
+            edit.node(MX_DYNAMIC, [tensor], [values, scale], name=f"{stem}_{QUANTIZE}", **shared, **typed)
+        result = edit.fresh(f"{stem}_dequantized")
+        typed = {"output_dtype": int(onnx.helper.np_dtype_to_tensor_dtype(kind))}
+        edit.node(MX_DEQUANTIZE, [values, scale], [result], name=f"{stem}_{DEQUANTIZE}", **shared, **typed)
+        return result
+
+    def _store(self, tensor: str, quantization: Quantization, kind: np.dtype[Any]) -> _Constants:
+        """Store what says how a tensor is quantized, and its values where they are stored."""
+        edit, format_, scale = self._edit, quantization.format, quantization.scale
+        level = ""
+        if quantization.global_scale is not None:
+            level = edit.constant(f"{tensor}_global_scale", np.asarray(quantization.global_scale, kind))
+        values = self._values(tensor, quantization) if quantization.stored else None
+        if scale is None:
+            return _Constants(scale="", level=level)
+        if format_ == MXFP8:
+            exponents = scale.astype(STORED_AS[DType.FLOAT8_E8M0]).view(np.uint8)
+            return _Constants(scale=edit.constant(f"{tensor}_scale", exponents), values=values)
+        if format_.scale_dtype is not None:
+            stored = edit.constant(f"{tensor}_scale", scale.astype(STORED_AS[format_.scale_dtype]))
+            return _Constants(scale=stored, values=values, level=level)
+        stored = edit.constant(f"{tensor}_scale", scale.astype(kind))
+        if quantization.block is not None:
+            return _Constants(scale=stored, values=values)
+        zeros = np.zeros(scale.shape, STORED_AS[format_.dtype])
+        return _Constants(
+            scale=stored, zero_point=edit.constant(f"{tensor}_zero_point", zeros), values=values
+        )
+
+    def _values(self, tensor: str, quantization: Quantization) -> str:
+        value, scale = self._model.view.constant(tensor), quantization.scale
+        if value is None or scale is None:
+            raise InputFileError(
+                f"{tensor!r} is to be stored as {quantization.format} but is not constant",
+                fix="run `qdqtool place` on this model",
+                where=str(self._model.path),
+            )
+        scales = effective(scale, quantization.global_scale)
+        stored = encode(value, scales, quantization.format, quantization.axis, quantization.block)
+        name = (
+            tensor
+            if self._replaceable(tensor, quantization)
+            else self._edit.fresh(f"{tensor}_{quantization.format}")
+        )
+        self._edit.put(name, stored)
+        return name
+
+    def _replaceable(self, tensor: str, quantization: Quantization) -> bool:
+        """Whether nobody needs the float form of a constant any more, so that stored values may take its name."""
+        if tensor in self._edit.pinned:
+            return False
+        readers = [
+            self._assignment.get(Slot(node=use.node.name, index=use.index))
+            for use in self._model.view.uses(tensor)
+        ]
+        return all(reader is not None and reader.key == quantization.key for reader in readers)
+
+
+def stored_exactly(value: NDArray[Any], quantization: Quantization, stored: NDArray[Any]) -> bool:
+    """Whether lowering `value` would store just `stored`."""
+    assert quantization.scale is not None
+    scales = effective(quantization.scale, quantization.global_scale)
+    again = encode(value, scales, quantization.format, quantization.axis, quantization.block)
+    return again.tobytes() == np.ascontiguousarray(stored).tobytes()
+
+
+def _element(format_: QuantFormat) -> int:
+    return int(onnx.helper.np_dtype_to_tensor_dtype(STORED_AS[format_.dtype]))

@@ -1,0 +1,78 @@
+"""Quantizes single inputs afresh, or makes them float: every input edited gets a Q/DQ pair of its own or none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import onnx
+
+from qdqtool.core.dtypes import DType
+from qdqtool.core.fixes import SlotEdit
+from qdqtool.core.placement import Slot
+from qdqtool.errors import UsageError
+from qdqtool.graph.edit import Edit
+from qdqtool.graph.model import Model
+from qdqtool.graph.qdq.find import DEQUANTIZE
+from qdqtool.graph.qdq.lower import lower
+from qdqtool.graph.qdq.quantized import Quantization, QuantizedGraph
+from qdqtool.graph.qdq.scales import storable_as
+from qdqtool.graph.qdq.unquantize import float_source
+
+
+def requantize(model: Model, edits: Iterable[SlotEdit]) -> Model:
+    """The Q/DQ model with these inputs quantized so, whatever was in front of them; other readers keep their pairs.
+
+    Raises:
+        UsageError: the model has no such input, or its integers come from a place that has no float form.
+    """
+    edit = Edit(model)
+    makers = edit.producers()
+    nodes = {node.name: node for node in edit.nodes}
+    assignment: dict[Slot, Quantization] = {}
+    for change in sorted(edits, key=lambda change: change.slot):
+        node = nodes.get(change.slot.node)
+        if node is None or change.slot.index >= len(node.input):
+            raise UsageError(
+                f"there is no input {change.slot}", fix="name one of this model", where=str(model.path)
+            )
+        source = _source(edit, model, makers, node.input[change.slot.index])
+        if source is None:
+            raise UsageError(
+                f"what {change.slot} reads has no float form", fix="edit its producer", where=str(model.path)
+            )
+        node.input[change.slot.index] = source
+        if change.scales:
+            assignment[change.slot] = _quantization(change, model.view.info(source).dtype)
+    edit.prune()
+    return lower(QuantizedGraph(model=edit.finish(), assignment=assignment))
+
+
+def _source(edit: Edit, model: Model, makers: dict[str, onnx.NodeProto], tensor: str) -> str | None:
+    """The float tensor that an input reads, before all Q/DQ pairs and before Casts that lead back to its type."""
+    source = _before_pair(edit, model, makers, tensor)
+    while source is not None and source != tensor:
+        tensor = source
+        source = _before_pair(edit, model, makers, tensor)
+    return source
+
+
+def _before_pair(edit: Edit, model: Model, makers: dict[str, onnx.NodeProto], tensor: str) -> str | None:
+    """The same for one pair; `tensor` itself where there is none."""
+    maker = makers.get(tensor)
+    while maker is not None and maker.op_type == "Cast":
+        maker = makers.get(maker.input[0])
+    if maker is None or maker.op_type != DEQUANTIZE:
+        return tensor
+    if (
+        makers[tensor] is not maker
+        and model.view.info(maker.output[0]).dtype is not model.view.info(tensor).dtype
+    ):
+        return tensor
+    return float_source(edit, maker, makers)
+
+
+def _quantization(edit: SlotEdit, dtype: DType) -> Quantization:
+    """What an edit asks for, with scales that the float type of the tensor holds."""
+    steps = np.asarray(edit.scales if edit.axis is not None else edit.scales[0], np.float32)
+    return Quantization(format=edit.format, scale=storable_as(steps, dtype), axis=edit.axis)

@@ -1,0 +1,94 @@
+"""The float form of a Q/DQ model, as a whole or at the inputs of single nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+
+from qdqtool.graph.edit import Edit
+from qdqtool.graph.model import Model
+from qdqtool.graph.qdq.encode import decode, effective
+from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
+from qdqtool.graph.qdq.lift import lift
+from qdqtool.trt.ops import FP4_DYNAMIC
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def float_graph(model: Model) -> Model:
+    """The model without Q/DQ: the graph that it is lifted to, with what is irregular taken off as well.
+
+    Asymmetric pairs and integer biases go too; what has no float form (integers that are computed) stays.
+    """
+    lifted = lift(model)[0].model
+    return unquantize(lifted, (node.name for node in lifted.view.nodes))
+
+
+def unquantize(model: Model, names: Iterable[str]) -> Model:
+    """The model with float inputs at the nodes called so; Q/DQ that nobody reads any more goes.
+
+    Where a DequantizeLinear is called so and the model returns its result, it returns the float tensor. Float tensors
+    behind Q and DQ are read directly; stored constants behind DQ, whatever their format, become float constants of the
+    same value. Other readers of a pair keep it.
+    """
+    edit = Edit(model)
+    makers = edit.producers()
+    wanted = set(names)
+    for node in edit.nodes:
+        if node.name not in wanted:
+            continue
+        for index, tensor in enumerate(node.input):
+            dequantize = makers.get(tensor)
+            if dequantize is not None and dequantize.op_type == DEQUANTIZE:
+                node.input[index] = float_source(edit, dequantize, makers) or tensor
+    for value in edit.outputs:
+        dequantize = makers.get(value.name)
+        if dequantize is None or dequantize.op_type != DEQUANTIZE or dequantize.name not in wanted:
+            continue
+        source = float_source(edit, dequantize, makers)
+        if source is not None:
+            edit.remove([dequantize])
+            edit.node("Identity", [source], [value.name], name=f"{dequantize.name}_Identity")
+    edit.prune()
+    return edit.finish()
+
+
+def float_source(edit: Edit, dequantize: onnx.NodeProto, makers: dict[str, onnx.NodeProto]) -> str | None:
+    """The tensor that is in float what the node gives; None where there is none."""
+    quantize = makers.get(dequantize.input[0])
+    if quantize is not None:
+        return quantize.input[0] if quantize.op_type in {QUANTIZE, FP4_DYNAMIC} else None
+    stored, scale = edit.value(dequantize.input[0]), _scale(edit, dequantize, makers)
+    zero = edit.value(dequantize.input[2]) if len(dequantize.input) > 2 else np.zeros((), np.float32)
+    if stored is None or scale is None or zero is None:
+        return None
+    axis = next((int(attribute.i) for attribute in dequantize.attribute if attribute.name == "axis"), 1)
+    axis += stored.ndim if axis < 0 else 0
+    scalar = scale.size == 1 and scale.ndim < 2
+    block = None if scalar or scale.ndim < 2 else stored.shape[axis] // scale.shape[axis]
+    shape = [-1 if dim == axis else 1 for dim in range(stored.ndim)] if zero.size > 1 else ()
+    if block is not None and zero.ndim == scale.ndim:
+        zero = np.repeat(zero, block, axis)
+        shape = list(zero.shape)
+    shifted = stored.astype(np.float32) - zero.astype(np.float32).reshape(shape)
+    if scalar:
+        scale = scale.reshape(())
+    value = decode(shifted, scale, None if scalar else axis, block)
+    return edit.constant(f"{dequantize.input[0]}_float", value.astype(scale.dtype))
+
+
+def _scale(edit: Edit, dequantize: onnx.NodeProto, makers: dict[str, onnx.NodeProto]) -> NDArray[Any] | None:
+    """The constant scale, of both levels where a DequantizeLinear makes it; None where it is computed."""
+    inner = makers.get(dequantize.input[1])
+    if inner is None:
+        return edit.value(dequantize.input[1])
+    if inner.op_type != DEQUANTIZE or len(inner.input) != 2:
+        return None
+    low, level = (edit.value(name) for name in inner.input)
+    if low is None or level is None or level.size != 1:
+        return None
+    return effective(low, float(level.reshape(()))).astype(level.dtype)
