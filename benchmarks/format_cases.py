@@ -55,21 +55,13 @@ class Graph:
         return outputs[0]
 
     def pair(
-        self,
-        tensor: str,
-        format_: str,
-        shape: tuple[int, ...] = (),
-        axis: int = 1,
-        *,
-        scale: float = 0.05,
-        shift: int = 0,
-        float_type: Any = _FLOAT,
-        **more: Any,
+        self, tensor: str, format_: str, shape: tuple[int, ...] = (), axis: int = 1, **other: Any
     ) -> str:
-        """Q and DQ with made-up scales."""
-        step = self.constant(np.full(shape, scale, float_type))
-        zero = self.constant(np.full(shape, shift, _STORED[format_]))
-        stored = self.node("QuantizeLinear", tensor, step, zero, axis=axis, **more)
+        """Q and DQ with made-up scales; `other` scale, shift (the zero point) and float_type, and attributes of Q."""
+        value, kind = other.pop("scale", 0.05), other.pop("float_type", _FLOAT)
+        step = self.constant(np.full(shape, value, kind))
+        zero = self.constant(np.full(shape, other.pop("shift", 0), _STORED[format_]))
+        stored = self.node("QuantizeLinear", tensor, step, zero, axis=axis, **other)
         return self.node("DequantizeLinear", stored, step, zero, axis=axis)
 
     def measured(self, tensor: str, format_: str) -> str:
@@ -80,24 +72,16 @@ class Graph:
         return self.node("DequantizeLinear", self.node("QuantizeLinear", tensor, step, zero), step, zero)
 
     def weight(
-        self,
-        format_: str,
-        shape: tuple[int, ...],
-        scales: tuple[int, ...] = (),
-        axis: int = 1,
-        *,
-        scale: float = 0.02,
-        value: Any = None,
-        shift: int | None = None,
-        block: int = 0,
-        float_type: Any = _FLOAT,
+        self, format_: str, shape: tuple[int, ...], scales: tuple[int, ...] = (), axis: int = 1, **other: Any
     ) -> str:
-        """A stored weight behind a DequantizeLinear."""
-        made = _RANDOM.integers(-3, 4, shape) if value is None else np.full(shape, value)
-        stored = self.constant(np.abs(made).astype(_STORED[format_]) if format_[0] == "u" else made.astype(_STORED[format_]))
-        more = {"block_size": block or shape[axis] // scales[axis]} if len(scales) > 1 else {}
-        step = self.constant(np.full(scales, scale, float_type))
-        zero = [] if shift is None else [self.constant(np.full(scales, shift, _STORED[format_]))]
+        """A stored weight behind a DequantizeLinear; `other` value, scale, shift, float_type and block."""
+        kind, drawn = _STORED[format_], np.abs if format_.startswith("u") else np.positive
+        value = np.full(shape, other["value"]) if "value" in other else _RANDOM.integers(-3, 4, shape)
+        stored = self.constant(drawn(value).astype(kind))
+        block = other.get("block") or (shape[axis] // scales[axis] if len(scales) > 1 else 0)
+        step = self.constant(np.full(scales, other.get("scale", 0.02), other.get("float_type", _FLOAT)))
+        zero = [self.constant(np.full(scales, other["shift"], kind))] if "shift" in other else []
+        more = {"block_size": block} if block else {}
         return self.node("DequantizeLinear", stored, step, *zero, axis=axis, **more)
 
     def weight4(self, shape: tuple[int, ...], axis: int = 0, block: int = 16, *, rounds: bool = False) -> str:
@@ -115,7 +99,11 @@ class Graph:
 
     def computed4(self, tensor: str, axis: int = 1, block: int = 16) -> str:
         """NVFP4 with computed block scales."""
-        level, index, along = self.constant(_FLOAT(0.01)), len(self.nodes), {"axis": axis, "block_size": block}
+        level, index, along = (
+            self.constant(_FLOAT(0.01)),
+            len(self.nodes),
+            {"axis": axis, "block_size": block},
+        )
         values = self.node("TRT_FP4DynamicQuantize", tensor, level, count=2, scale_type=17, **along)
         scale = self.node("DequantizeLinear", f"t{index}_1", level)
         return self.node("DequantizeLinear", values, scale, **along)
@@ -144,19 +132,22 @@ def product(
     weight: Callable[[Graph], str],
     rows: int = 64,
     depth: int = 256,
-    op: str = "MatMul",
     **attributes: Any,
 ) -> Make:
     def make() -> onnx.ModelProto:
         g = Graph()
         x = g.node("Relu", g.input(rows, depth))
-        return g.done(g.node(op, activation(g, x), weight(g), name="core", **attributes))
+        given = (activation(g, x), weight(g))
+        return g.done(g.node("Gemm" if attributes else "MatMul", *given, name="core", **attributes))
 
     return make
 
 
 def convolution(
-    activation: Callable[[Graph, str], str], weight: Callable[[Graph], str], op: str = "Conv", **attributes: Any
+    activation: Callable[[Graph, str], str],
+    weight: Callable[[Graph], str],
+    op: str = "Conv",
+    **attributes: Any,
 ) -> Make:
     def make() -> onnx.ModelProto:
         g = Graph()
@@ -277,7 +268,9 @@ def w4(shape: tuple[int, ...], axis: int = 0, block: int = 16, **more: Any) -> C
     return lambda g: g.weight4(shape, axis, block, **more)
 
 
-def rounded(format_: str, shape: tuple[int, ...], scales: tuple[int, ...], axis: int) -> Callable[[Graph], str]:
+def rounded(
+    format_: str, shape: tuple[int, ...], scales: tuple[int, ...], axis: int
+) -> Callable[[Graph], str]:
     """A float weight behind Q and DQ."""
     return lambda g: g.pair(plain(*shape)(g), format_, scales, axis)
 
@@ -300,7 +293,7 @@ Case = tuple[Make, str, tuple[str, ...]]
 INT8_CASES: dict[str, Case] = {
     "int8 matmul": (product(q("int8"), I8), "int8", ALL),
     "int8 matmul for sm75": (product(q("int8"), I8), "int8", OLD),
-    "int8 gemm": (product(q("int8"), w("int8", SQUARE, (256,), 0), op="Gemm", transB=1), "int8", AMPERE),
+    "int8 gemm": (product(q("int8"), w("int8", SQUARE, (256,), 0), transB=1), "int8", AMPERE),
     "int8 matmul, one row": (product(q("int8"), I8, 1), "int8", AMPERE),
     "int8 matmul, scale of shape [1]": (product(q("int8", 1), I8), "int8", AMPERE),
     "int8 matmul, activation per channel": (product(q("int8", 256), I8), "int8", AMPERE),
@@ -311,10 +304,14 @@ INT8_CASES: dict[str, Case] = {
     "int8 matmul, zero point": (product(q("int8", shift=3), I8), "int8", AMPERE),
     "int8 matmul, scale zero": (product(q("int8", scale=0.0), I8), "int8", AMPERE),
     "int8 matmul, scale not a number": (product(q("int8", scale=float("nan")), I8), "int8", AMPERE),
-    "int8 matmul, weight scale negative": (product(q("int8"), w("int8", SQUARE, (256,), scale=-0.1)), "int8", AMPERE),
+    "int8 matmul, weight scale negative": (
+        product(q("int8"), w("int8", SQUARE, (256,), scale=-0.1)),
+        "int8",
+        AMPERE,
+    ),
     "int8 matmul, float32 scale": (product(q("int8", float_type=np.float32), I8), "int8", AMPERE),
     "int8 two activations": (two_runtime(q("int8"), q("int8")), "int8", AMPERE),
-    "int8 one of two activations": (two_runtime(q("int8"), bare), "int8", AMPERE),
+    "int8 one of two activations": (two_runtime(q("int8"), bare), "int8-activations", AMPERE),
     "int8 conv": (convolution(q("int8"), I8C, **SAME), "int8", ALL),
     "int8 conv for sm75": (convolution(q("int8"), I8C, **SAME), "int8", OLD),
     "int8 conv of 49 taps": (convolution(q("int8"), w("int8", (64, 64, 7, 7), C, 0)), "int8", AMPERE),
@@ -322,11 +319,15 @@ INT8_CASES: dict[str, Case] = {
     "int8 conv, scale of shape [1]": (convolution(q("int8", 1), I8C), "int8", AMPERE),
     "int8 conv, activation per channel": (convolution(q("int8", 64), I8C), "int8", AMPERE),
     "int8 conv, scales along the inputs": (convolution(q("int8"), w("int8", KERNEL, C, 1)), "int8", AMPERE),
-    "int8 conv, weight scale of shape [1]": (convolution(q("int8"), w("int8", KERNEL, (1,), 0)), "int8", AMPERE),
+    "int8 conv, weight scale of shape [1]": (
+        convolution(q("int8"), w("int8", KERNEL, (1,), 0)),
+        "int8",
+        AMPERE,
+    ),
     "int8 conv, activation alone": (convolution(q("int8"), plain(*KERNEL)), "int8-activations", AMPERE),
     "int8 conv transpose": (convolution(q("int8"), w("int8", KERNEL), "ConvTranspose"), "int8", AMPERE),
     "int8 attention": (attention("int8"), "int8", ALL),
-    "int8 attention, float shares": (attention("int8", shares=False), "int8", AMPERE),
+    "int8 attention, float shares": (attention("int8", shares=False), "int8-activations", AMPERE),
     "int8 attention node": (attention_node("int8"), "int8", AMPERE),
     "int8 times fp8": (product(q("int8"), F8), "fp8+int8", ADA),
     "int8 times int4 per channel": (product(q("int8"), w("int4", SQUARE, (256,))), "int4+int8", AMPERE),
@@ -340,7 +341,7 @@ INT8_CASES: dict[str, Case] = {
 FP8_CASES: dict[str, Case] = {
     "fp8 matmul": (product(q("fp8"), F8), "fp8", NEW),
     "fp8 matmul for sm86": (product(q("fp8"), F8), "fp8", AMPERE),
-    "fp8 gemm": (product(q("fp8"), w("fp8", SQUARE, (256,), 0), op="Gemm", transB=1), "fp8", ADA),
+    "fp8 gemm": (product(q("fp8"), w("fp8", SQUARE, (256,), 0), transB=1), "fp8", ADA),
     "fp8 matmul, one row": (product(q("fp8"), F8, 1), "fp8", NEW),
     "fp8 matmul, per tensor": (product(q("fp8"), w("fp8", SQUARE)), "fp8", NEW),
     "fp8 matmul, odd sizes": (product(q("fp8"), w("fp8", (255, 251), (251,)), 17, 255), "fp8", ADA),
@@ -351,7 +352,11 @@ FP8_CASES: dict[str, Case] = {
     "fp8 matmul, measured scale": (product(measured("fp8"), F8), "fp8", ADA),
     "fp8 matmul, zero point": (product(q("fp8", shift=3), F8), "fp8", ADA),
     "fp8 matmul, no saturation": (product(q("fp8", saturate=0), F8), "fp8", ADA),
-    "fp8 matmul, weights not numbers": (product(q("fp8"), w("fp8", SQUARE, (256,), value=float("nan"))), "fp8", ADA),
+    "fp8 matmul, weights not numbers": (
+        product(q("fp8"), w("fp8", SQUARE, (256,), value=float("nan"))),
+        "fp8",
+        ADA,
+    ),
     "fp8 matmul, scale zero": (product(q("fp8", scale=0.0), F8), "fp8", ADA),
     "fp8 matmul, float32 scale": (product(q("fp8", float_type=np.float32), F8), "fp8", ADA),
     "fp8 matmul, float32 scales": (
@@ -361,7 +366,7 @@ FP8_CASES: dict[str, Case] = {
     ),
     "fp8 e5m2 matmul": (product(q("fp8_e5m2"), w("fp8_e5m2", SQUARE, (256,))), "fp8_e5m2", ADA),
     "fp8 two activations": (two_runtime(q("fp8"), q("fp8")), "fp8", ADA),
-    "fp8 one of two activations": (two_runtime(q("fp8"), bare), "fp8", ADA),
+    "fp8 one of two activations": (two_runtime(q("fp8"), bare), "fp8-activations", ADA),
     "fp8 one weight for two": (shared_arithmetic, "fp8", ADA),
     "fp8 conv": (convolution(q("fp8"), F8C, **SAME), "fp8", NEW),
     "fp8 conv for sm86": (convolution(q("fp8"), F8C, **SAME), "fp8", AMPERE),
@@ -379,7 +384,7 @@ FP8_CASES: dict[str, Case] = {
     "fp8 conv transpose": (convolution(q("fp8"), w("fp8", KERNEL), "ConvTranspose"), "fp8", ADA),
     "fp8 attention": (attention("fp8"), "fp8", NEW),
     "fp8 attention of 17 tokens": (attention("fp8", tokens=17), "fp8", ADA),
-    "fp8 attention, float shares": (attention("fp8", shares=False), "fp8", ADA),
+    "fp8 attention, float shares": (attention("fp8", shares=False), "fp8-activations", ADA),
     "fp8 attention node": (attention_node("fp8"), "fp8", ADA),
     "fp8 weights": (product(bare, F8), "fp8-weights", NEW),
     "fp8 weights for sm86": (product(bare, F8), "fp8-weights", AMPERE),
@@ -402,9 +407,13 @@ WEIGHT_CASES: dict[str, Case] = {
     "int4 for sm75": (product(bare, I4), "int4-weights", OLD),
     "int4 blocks of 128": (product(bare, w("int4", SQUARE, (2, 256), 0)), "int4-weights", AMPERE),
     "int4 blocks along the columns": (product(bare, w("int4", SQUARE, (256, 4), 1)), "int4-weights", AMPERE),
-    "int4 gemm": (product(bare, w("int4", SQUARE, (256, 4), 1), op="Gemm", transB=1), "int4-weights", AMPERE),
+    "int4 gemm": (product(bare, w("int4", SQUARE, (256, 4), 1), transB=1), "int4-weights", AMPERE),
     "int4 blocks, one row": (product(bare, I4, 1), "int4-weights", ALL),
-    "int4 blocks, one row, large": (product(bare, w("int4", WIDE, (8, 1024), 0), 1, 1024), "int4-weights", ALL),
+    "int4 blocks, one row, large": (
+        product(bare, w("int4", WIDE, (8, 1024), 0), 1, 1024),
+        "int4-weights",
+        ALL,
+    ),
     "int4 in one block": (product(bare, w("int4", SQUARE, (1, 256), 0)), "int4-weights", ALL),
     "int4 per channel": (product(bare, w("int4", SQUARE, (256,))), "int4-weights", ALL),
     "int4 per row": (product(bare, w("int4", SQUARE, (256,), 0)), "int4-weights", AMPERE),
@@ -414,21 +423,45 @@ WEIGHT_CASES: dict[str, Case] = {
     "int4, a copy for each of two": (shared(I4, copied=True), "int4-weights", AMPERE),
     "int4 conv": (convolution(bare, w("int4", KERNEL, C, 0)), "int4-weights", ALL),
     "int4 conv in blocks": (convolution(bare, w("int4", KERNEL, (64, 2, 3, 3), 1)), "int4-weights", AMPERE),
-    "int4, float32 scales": (product(bare, w("int4", SQUARE, (4, 256), 0, float_type=np.float32)), "int4-weights", AMPERE),
+    "int4, float32 scales": (
+        product(bare, w("int4", SQUARE, (4, 256), 0, float_type=np.float32)),
+        "int4-weights",
+        AMPERE,
+    ),
     "int4, zero point": (product(bare, w("int4", SQUARE, (4, 256), 0, shift=2)), "int4-weights", AMPERE),
-    "int4, zero point of zero": (product(bare, w("int4", SQUARE, (4, 256), 0, shift=0)), "int4-weights", AMPERE),
-    "int4, wrong block_size": (product(bare, w("int4", SQUARE, (4, 256), 0, block=100)), "int4-weights", AMPERE),
-    "int4, blocks that do not divide": (product(bare, w("int4", SQUARE, (3, 256), 0)), "int4-weights", AMPERE),
+    "int4, zero point of zero": (
+        product(bare, w("int4", SQUARE, (4, 256), 0, shift=0)),
+        "int4-weights",
+        AMPERE,
+    ),
+    "int4, wrong block_size": (
+        product(bare, w("int4", SQUARE, (4, 256), 0, block=100)),
+        "int4-weights",
+        AMPERE,
+    ),
+    "int4, blocks that do not divide": (
+        product(bare, w("int4", SQUARE, (3, 256), 0)),
+        "int4-weights",
+        AMPERE,
+    ),
     "int4 activation": (product(q("int4"), I8), "int4+int8", AMPERE),
     "uint4 weights": (product(bare, w("uint4", SQUARE, (4, 256), 0)), "uint4-weights", AMPERE),
     "int8 weights": (product(bare, I8), "int8-weights", ALL),
     "int8 weights for sm75": (product(bare, I8), "int8-weights", OLD),
     "int8 weights along K": (product(bare, w("int8", SQUARE, (256,), 0)), "int8-weights", AMPERE),
-    "int8 weights behind Q and DQ": (product(bare, rounded("int8", SQUARE, (256,), 1)), "int8-weights", AMPERE),
+    "int8 weights behind Q and DQ": (
+        product(bare, rounded("int8", SQUARE, (256,), 1)),
+        "int8-weights",
+        AMPERE,
+    ),
     "int8 weights for two": (shared(I8), "int8-weights", AMPERE),
     "int8 weights in blocks": (product(bare, w("int8", SQUARE, (4, 256), 0)), "int8-weights", ALL),
     "int8 weights, one row": (product(bare, I8, 1), "int8-weights", AMPERE),
-    "int8 weights, one row, large": (product(bare, w("int8", (512, 512), (512,)), 1, 512), "int8-weights", ALL),
+    "int8 weights, one row, large": (
+        product(bare, w("int8", (512, 512), (512,)), 1, 512),
+        "int8-weights",
+        ALL,
+    ),
     "int8 weights per tensor, one row": (product(bare, w("int8", (512, 512)), 1, 512), "int8-weights", ALL),
     "int8 weights, odd columns": (product(bare, w("int8", (256, 255), (255,))), "int8-weights", ALL),
     "int8 weights of a conv": (convolution(bare, I8C), "int8-weights", ALL),
@@ -438,7 +471,7 @@ BLOCK_CASES: dict[str, Case] = {
     "nvfp4, computed scales": (product(computed4(), w4(SQUARE)), "nvfp4", FP4),
     "nvfp4 for sm89": (product(computed4(), w4(SQUARE)), "nvfp4", ADA),
     "nvfp4, constant scales": (product(constant4(64, 256), w4(SQUARE)), "nvfp4", FP4),
-    "nvfp4 gemm": (product(constant4(64, 256), w4(SQUARE, 1), op="Gemm", transB=1), "nvfp4", FP4),
+    "nvfp4 gemm": (product(constant4(64, 256), w4(SQUARE, 1), transB=1), "nvfp4", FP4),
     "nvfp4, fewer weights than scales": (product(computed4(), w4((48, 10)), 1, 48), "nvfp4", FP4),
     "nvfp4, weights behind Q and DQ": (product(computed4(), w4(SQUARE, rounds=True)), "nvfp4", FP4),
     "nvfp4, weight blocks along the columns": (product(computed4(), w4(SQUARE, 1)), "nvfp4", FP4),

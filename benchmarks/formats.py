@@ -72,7 +72,7 @@ def _tensors(text: str) -> Iterator[tuple[str, str, tuple[int, ...]]]:
 def truth(text: str, node: str, asked: str = "") -> str:
     """What the kernel of `node` multiplies; a dump calls the values of MXFP8 what they are by themselves, E4M3."""
     seen = _seen(text, node)
-    return seen.replace("fp8-weights", "mxfp8-weights") if asked == "mxfp8" else seen
+    return seen.replace("fp8-weights", "mxfp8-weights") if asked.startswith("mxfp8") else seen
 
 
 def _seen(text: str, node: str) -> str:
@@ -84,6 +84,8 @@ def _seen(text: str, node: str) -> str:
     stored = [(prod(shape), word) for _, word, shape in core.constants if _is_weight(word, shape)]
     stored = [entry for entry in stored if entry[1] == "FP4E2M1"] or stored
     factors = [word for _, word, shape in core.inputs if len(shape) > 1]
+    if factors[:2] == ["FP4E2M1", "FP4E2M1"]:
+        stored = []  # what is stored are scales
     second = max(stored)[1] if stored else [*factors, "", ""][1]
     if (
         factors

@@ -1,4 +1,8 @@
-"""Follows INT8 values through a Q/DQ graph: which tensor is the result of which DequantizeLinear."""
+"""What a Q/DQ model asks for: its float graph, the quantization of each slot, and the nodes that write it.
+
+Patterns are matched on the float graph (`plain`). Which quantized values an input reads, directly or behind operators
+that only move values, is answered here once for all rules.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,13 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from qdqtool.core.dtypes import DType
+from qdqtool.core.placement import Slot
 from qdqtool.core.qdq import QdqPair
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.find import find
-from qdqtool.graph.qdq.lift import lift
-from qdqtool.graph.qdq.quantized import QuantizedGraph
+from qdqtool.graph.qdq.lift import Irregularity, Kind, lift
+from qdqtool.graph.qdq.quantized import Quantization, QuantizedGraph
+from qdqtool.graph.qdq.unquantize import unquantize
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.ops import (
     KEEPS_AXES,
@@ -23,7 +29,12 @@ from qdqtool.trt.ops import (
 
 
 class Flow:
-    """A Q/DQ graph with its pairs, and where their values go. All questions together are linear in nodes."""
+    """A Q/DQ model as it is written and as what it means. All questions together are linear in nodes.
+
+    Attributes:
+        view: the graph with its Q and DQ nodes.
+        pairs: these nodes, pairs that only make scales of others left out.
+    """
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -31,14 +42,27 @@ class Flow:
         self.pairs = tuple(pair for pair in find(model) if not _makes_scales(model.view, pair))
 
     @cached_property
-    def lifted(self) -> QuantizedGraph:
-        """The float graph behind the Q/DQ and how each slot is quantized; nodes keep their names."""
-        return lift(self._model)[0]
+    def _lifted(self) -> tuple[QuantizedGraph, tuple[Irregularity, ...]]:
+        return lift(self._model)
 
     @property
+    def lifted(self) -> QuantizedGraph:
+        """The graph behind the regular Q/DQ and how each slot is quantized; nodes keep their names."""
+        return self._lifted[0]
+
+    @cached_property
+    def irregular(self) -> dict[str, tuple[Kind, ...]]:
+        """What is irregular at each Q or DQ node that does not write the symmetric quantization of a slot."""
+        found: dict[str, tuple[Kind, ...]] = {}
+        for entry in self._lifted[1]:
+            found[entry.node] = (*found.get(entry.node, ()), entry.kind)
+        return found
+
+    @cached_property
     def plain(self) -> GraphView:
-        """The float graph alone, in which patterns are matched."""
-        return self.lifted.model.view
+        """The float graph alone, irregular Q/DQ taken off as well."""
+        model = self.lifted.model
+        return unquantize(model, (node.name for node in model.view.nodes)).view
 
     @cached_property
     def by_dequantize(self) -> dict[str, QdqPair]:
@@ -55,56 +79,130 @@ class Flow:
         return {tensor: tuple(pairs) for tensor, pairs in found.items()}
 
     @cached_property
-    def origins(self) -> dict[str, QdqPair]:
-        """The pair whose values a tensor holds, for tensors that are INT8 in disguise.
-
-        DQ moves forward through commuting operators, and through a Concat whose branches have equal scales.
-        """
-        found: dict[str, QdqPair] = {}
-        for node in self.view.nodes:
-            pair = self._origin(node, found)
-            if pair is not None:
-                for output in carried_outputs(node):
-                    found[output] = pair
-        return found
-
-    @cached_property
     def by_dequantized(self) -> dict[str, QdqPair]:
         """Pairs by the result of their DequantizeLinear."""
         return {self.view.by_name[name].outputs[0]: pair for name, pair in self.by_dequantize.items()}
 
     @cached_property
-    def held_back(self) -> frozenset[str]:
-        """Tensors that hold the values of a pair whose DequantizeLinear TensorRT for RTX does not carry that far."""
-        found: set[str] = set()
-        for node in self.view.nodes:
-            if node.name in self.by_dequantize or not any(output in self.origins for output in node.outputs):
-                continue
-            if holds_dequantize_back(self.view, node) or not found.isdisjoint(node.inputs):
-                found.update(carried_outputs(node))
-        return frozenset(found)
+    def by_slot(self) -> dict[Slot, QdqPair]:
+        """Pairs by the slots that read them directly."""
+        return {slot: pair for pair in self.pairs if pair.dequantize for slot in pair.slots}
 
     @cached_property
-    def channel_axes(self) -> dict[str, int | None]:
-        """Where the channel axis of a pair's scales is, followed through Transposes; None behind what reshapes."""
-        found: dict[str, int | None] = {}
-        for node in self.view.nodes:
-            if node.name in self.by_dequantize:
-                found[node.outputs[0]] = self.by_dequantize[node.name].axis
-            elif node.outputs and node.outputs[0] in self.origins:
-                found[node.outputs[0]] = self._moved_axis(node, found.get(node.inputs[0]))
+    def carried(self) -> dict[str, Slot]:
+        """The slot whose quantized values a tensor of the float graph holds, for those that value-preserving nodes make.
+
+        Values go through a Concat whose branches have equal scales.
+        """
+        found: dict[str, Slot] = {}
+        for node in self.plain.nodes:
+            slot = self._handed_on(node, found)
+            if slot is not None:
+                for output in carried_outputs(node):
+                    found[output] = slot
         return found
 
-    def _moved_axis(self, node: Node, axis: int | None) -> int | None:
-        if node.op == "Transpose":
-            rank = len(self.view.info(node.inputs[0]).shape or ())
-            order = node.attribute("perm", tuple(reversed(range(rank))))
-            return order.index(axis) if axis in order else None
-        return axis if node.op in KEEPS_AXES else None
+    def _handed_on(self, node: Node, found: dict[str, Slot]) -> Slot | None:
+        numbers = carried_inputs(self.plain, node)
+        slots = [self._read(node, index, found) for index in numbers]
+        if not slots or slots[0] is None:
+            return None
+        if len(slots) == 1:
+            return slots[0]
+        first = self._scales(slots[0])
+        same = all(slot is not None and self._scales(slot) == first for slot in slots)
+        return slots[0] if same else None
+
+    def _scales(self, slot: Slot) -> object:
+        pair = self.by_slot.get(slot)
+        return self.lifted.assignment[slot].key if pair is None else pair.scale
+
+    def _read(self, node: Node, index: int, carried: dict[str, Slot]) -> Slot | None:
+        slot = Slot(node=node.name, index=index)
+        direct = slot in self.by_slot or slot in self.lifted.assignment
+        return slot if direct else carried.get(node.inputs[index])
+
+    def source(self, node: Node, index: int) -> Slot | None:
+        """The slot whose quantized values input `index` of a node holds; None for float values."""
+        plain = self.plain.by_name.get(node.name)
+        if plain is None or index >= len(plain.inputs):  # it leads to no output
+            slot = Slot(node=node.name, index=index)
+            return slot if slot in self.by_slot else None
+        return self._read(plain, index, self.carried)
 
     def origin(self, node: Node, index: int) -> QdqPair | None:
         """The pair whose values input `index` of `node` holds."""
-        return self.origins.get(node.inputs[index])
+        slot = self.source(node, index)
+        return None if slot is None else self.by_slot.get(slot)
+
+    def quantization(self, node: Node, index: int) -> Quantization | None:
+        """How the values that input `index` of `node` holds are quantized; None in float and for irregular Q/DQ."""
+        slot = self.source(node, index)
+        return None if slot is None else self.lifted.assignment.get(slot)
+
+    @cached_property
+    def origins(self) -> dict[str, QdqPair]:
+        """The pair whose values a tensor of either graph holds."""
+        moved = {tensor: self.by_slot.get(slot) for tensor, slot in self.carried.items()}
+        return {tensor: pair for tensor, pair in moved.items() if pair is not None} | self.by_dequantized
+
+    @cached_property
+    def readers_of(self) -> dict[str, tuple[Slot, ...]]:
+        """The factors of products that hold the values of each pair, by the name of its DequantizeLinear."""
+        found: dict[str, list[Slot]] = {}
+        for node in self.products():
+            for index in (0, 1):
+                pair = self.origin(node, index)
+                if pair is not None and pair.dequantize is not None:
+                    found.setdefault(pair.dequantize, []).append(Slot(node=node.name, index=index))
+        return {name: tuple(slots) for name, slots in found.items()}
+
+    def products_of(self, pair: QdqPair) -> tuple[str, ...]:
+        """Names of the products that multiply the values of a pair."""
+        return tuple(dict.fromkeys(slot.node for slot in self.readers_of.get(pair.dequantize or "", ())))
+
+    @cached_property
+    def held_back(self) -> frozenset[str]:
+        """Tensors that hold the values of a pair whose DequantizeLinear TensorRT for RTX does not carry that far."""
+        found: set[str] = set()
+        for node in self.plain.nodes:
+            moved = bool(node.outputs) and node.outputs[0] in self.carried
+            if moved and (holds_dequantize_back(self.plain, node) or self._is_behind(node, found)):
+                found.update(carried_outputs(node))
+        return frozenset(found)
+
+    def _is_behind(self, node: Node, found: set[str]) -> bool:
+        direct = Slot(node=node.name, index=0) in self.by_slot
+        return not direct and not found.isdisjoint(node.inputs)
+
+    def is_held_back(self, node: Node, index: int) -> bool:
+        """Whether something keeps the quantized values that input `index` holds from being read as such."""
+        slot, plain = Slot(node=node.name, index=index), self.plain.by_name.get(node.name)
+        return slot not in self.by_slot and plain is not None and plain.inputs[index] in self.held_back
+
+    @cached_property
+    def _moved_axes(self) -> dict[str, int | None]:
+        """Where the channel axis of scales is, followed through Transposes; None behind what reshapes."""
+        found: dict[str, int | None] = {}
+        for node in self.plain.nodes:
+            if not node.outputs or node.outputs[0] not in self.carried:
+                continue
+            slot = self._read(node, 0, self.carried)
+            direct = slot is not None and slot.node == node.name
+            axis = self._written_axis(slot) if direct and slot is not None else found.get(node.inputs[0])
+            found[node.outputs[0]] = _moved(self.plain, node, axis)
+        return found
+
+    def _written_axis(self, slot: Slot) -> int | None:
+        pair = self.by_slot.get(slot)
+        return pair.axis if pair is not None else self.lifted.assignment[slot].axis
+
+    def channel_axis(self, node: Node, index: int) -> int | None:
+        """The axis of what input `index` reads along which its scales go; None for one scale and behind what reshapes."""
+        slot = self.source(node, index)
+        if slot is None or slot == Slot(node=node.name, index=index):
+            return None if slot is None else self._written_axis(slot)
+        return self._moved_axes.get(self.plain.by_name[node.name].inputs[index])
 
     def products(self) -> Iterator[Node]:
         """Nodes that multiply their first two inputs."""
@@ -116,17 +214,13 @@ class Flow:
         """The nodes that read `tensor`, each once."""
         return tuple({use.node.name: use.node for use in self.view.uses(tensor)}.values())
 
-    def _origin(self, node: Node, found: dict[str, QdqPair]) -> QdqPair | None:
-        if node.name in self.by_dequantize:
-            return self.by_dequantize[node.name]
-        if node.op == "Concat":
-            branches = [found.get(tensor) for tensor in node.inputs]
-            first = branches[0] if branches else None
-            same = first is not None and all(
-                branch is not None and branch.scale == first.scale for branch in branches
-            )
-            return first if same else None
-        return found.get(node.inputs[0]) if carried_inputs(self.view, node) else None
+
+def _moved(view: GraphView, node: Node, axis: int | None) -> int | None:
+    if node.op == "Transpose":
+        rank = len(view.info(node.inputs[0]).shape or ())
+        order = node.attribute("perm", tuple(reversed(range(rank))))
+        return order.index(axis) if axis in order else None
+    return axis if node.op in KEEPS_AXES else None
 
 
 def _makes_scales(view: GraphView, pair: QdqPair) -> bool:

@@ -59,10 +59,10 @@ def _state(flow: Flow, node: Node, index: int, target: Target, pair: QdqPair | N
     if len(shape) > 1:
         return State.BLOCKS
     if pair.kind is SlotKind.ACTIVATION:
-        if target.is_rtx and node.inputs[index] in flow.held_back:
+        if target.is_rtx and flow.is_held_back(node, index):
             return State.HELD_BACK
         return _activation(node, shape, target)
-    axis = flow.channel_axes.get(node.inputs[index])
+    axis = flow.channel_axis(node, index)
     rank = len(flow.view.info(node.inputs[index]).shape or ())
     expected = weight_axis(node, index, rank)
     if shape in {(), (1,)} or node.op == "ConvTranspose" or axis is None or not rank:
