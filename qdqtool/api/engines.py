@@ -15,6 +15,7 @@ from qdqtool.api.inputs import (
     RecipeInput,
     SamplesInput,
     SettingsInput,
+    architectures_of,
     labels_file,
     model_files,
     path_of,
@@ -136,12 +137,13 @@ def _spelled(shapes: object, end: int) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def _build_recipe(recipe: Recipe, sm: object, builder: str | None, flags: str) -> Recipe:
+def _build_recipe(
+    recipe: Recipe, sm: Sequence[str] | str | int | None, builder: str | None, flags: str
+) -> Recipe:
     """The recipe with the arguments that stand for single settings."""
     changes: dict[str, Any] = {}
     if sm is not None:
-        words = [sm] if isinstance(sm, (str, int)) else sm
-        changes["build.sm"] = [str(word).removeprefix("sm") for word in words]  # type: ignore[attr-defined]
+        changes["build.sm"] = list(architectures_of(sm))
     if builder is not None:
         changes["build.builder"] = builder
     if flags:

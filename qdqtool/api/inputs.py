@@ -125,6 +125,12 @@ def _named(text: str, places: Mapping[str, str]) -> str:
     return text
 
 
+def architectures_of(sm: Sequence[str] | str | int) -> tuple[str, ...]:
+    """GPU architectures as numbers in words: "sm86", "86" and 86 are ("86",)."""
+    words = [sm] if isinstance(sm, (str, int)) else sm
+    return tuple(str(word).removeprefix("sm") for word in words)
+
+
 def samples_of(samples: SamplesInput | None) -> SampleInput:
     """Samples as the pipeline takes them; None and "" are none."""
     if samples is None or isinstance(samples, (str, os.PathLike)):

@@ -14,6 +14,7 @@ from qdqtool.api.inputs import (
     RecipeInput,
     SamplesInput,
     SettingsInput,
+    architectures_of,
     labels_file,
     model_files,
     path_of,
@@ -316,7 +317,7 @@ def lint(
     model: ModelInput,
     *,
     target: str = "rtx",
-    sm: Sequence[str] = (),
+    sm: Sequence[str] | str | int = (),
     select: Sequence[str] = (),
     ignore: Mapping[str, str] | None = None,
 ) -> LintReport:
@@ -325,7 +326,7 @@ def lint(
     Args:
         model: Q/DQ model, as for `place`.
         target: "rtx", a family ("8", "10", "11") or a TensorRT release ("10.13").
-        sm: GPU architectures, as "86".
+        sm: GPU architectures, as "86", or one of them.
         select: codes to look for; all without.
         ignore: codes whose findings are accepted, each with its reason.
 
@@ -333,24 +334,25 @@ def lint(
         InputFileError: the model cannot be read.
         UsageError: an unknown target or code.
     """
-    asked = Target.parse(target, sm=tuple(str(number).removeprefix("sm") for number in sm))
+    asked = Target.parse(target, architectures_of(sm))
     with model_files(model) as (path,):
         return lint_model(load(path), asked, select=tuple(select), waivers=ignore)
 
 
 @public
-def predict(model: ModelInput, *, target: str = "rtx") -> Prediction:
+def predict(model: ModelInput, *, target: str = "rtx", sm: Sequence[str] | str | int = ()) -> Prediction:
     """What TensorRT will make of a Q/DQ model: layers and precisions, estimated from rules without a build.
 
     Args:
         model: Q/DQ model, as for `place`.
         target: as for `lint`.
+        sm: as for `lint`.
 
     Raises:
         InputFileError: the model cannot be read.
         UsageError: an unknown target.
     """
-    asked = Target.parse(target)
+    asked = Target.parse(target, architectures_of(sm))
     with model_files(model) as (path,):
         return predict_model(load(path), asked)
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from qdqtool.auditing.baseline import fingerprint
 from qdqtool.auditing.run import CHECKS
 from qdqtool.core.audit import Audit
-from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Finding
 from qdqtool.io.ci import CiReport, CiResult, CiRule
 
 
 def ci_report(audit: Audit, source: str) -> CiReport:
     """Every check and what it found; `source` is the audited file."""
-    int8 = sum(verdict.precision is DType.INT8 for verdict in audit.verdicts)
-    nodes = f"{int8} of {len(audit.verdicts)} compute nodes run INT8. " if audit.verdicts else ""
+    formats = Counter(verdict.realised for verdict in audit.verdicts)
+    counted = ", ".join(f"{count} in {name}" for name, count in sorted(formats.items()))
+    nodes = f"{len(audit.verdicts)} compute nodes: {counted}. " if audit.verdicts else ""
     counts = audit.counts
     return CiReport(
         tool="audit",

@@ -27,5 +27,10 @@ def asked_target(target: str, old: str | None, spelled: str, sm: Sequence[str] =
     return Target.parse(word, sm)
 
 
+def comma_words(given: Sequence[str] | None) -> list[str]:
+    """Words out of an option that may be repeated and hold commas: `--sm 86,89 --sm 120`."""
+    return [word.strip() for entry in given or () for word in entry.split(",") if word.strip()]
+
+
 _FORMER = {"classic": "10"}
 """Words of older options; all releases of TensorRT were predicted as one."""

@@ -22,6 +22,10 @@ class CostModel(str, Enum):
     EXACT = "exact"
 
 
+_FP8_FROM = 89
+"""The first architecture whose tensor cores multiply FP8."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
     """What a layer reads, writes and multiplies; None where the dump does not tell.
@@ -74,11 +78,23 @@ class Device:
     fp32_tflops: float
     source: str
 
+    @property
+    def generation(self) -> int:
+        """Compute capability as a number: 86 for "sm86", 120 for "sm120"."""
+        return int(self.sm.removeprefix("sm"))
+
     def peak(self, dtype: DType) -> float | None:
-        """Operations per second in units of 10^12 for arithmetic in `dtype`."""
+        """Operations per second in units of 10^12 for arithmetic in `dtype`; None where no rate is known.
+
+        FP8 products with FP32 accumulation run at twice the FP16 rate from SM89 on (whitepapers of Ada and Hopper).
+        """
         if dtype is DType.INT8:
             return self.int8_tops
-        return self.fp16_tflops if dtype in {DType.FLOAT16, DType.BFLOAT16} else self.fp32_tflops
+        if dtype in {DType.FLOAT16, DType.BFLOAT16}:
+            return self.fp16_tflops
+        if dtype in {DType.FLOAT8, DType.FLOAT8_E5M2}:
+            return 2 * self.fp16_tflops if self.fp16_tflops and self.generation >= _FP8_FROM else None
+        return self.fp32_tflops if dtype is DType.FLOAT32 else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

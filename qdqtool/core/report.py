@@ -102,7 +102,7 @@ class Fallback:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Threshold:
-    """The magnitude that one calibrator would make 127."""
+    """The largest magnitude that one calibrator would keep."""
 
     method: str
     amax: float
@@ -114,7 +114,7 @@ class RangeRow:
 
     Attributes:
         tensor: the tensor's name in the float model.
-        amax: the magnitude that becomes 127.
+        amax: the largest magnitude kept; what is above is clipped.
         low: smallest value seen; None where nobody looked.
         high: largest value seen.
         method: the calibrator that chose `amax`.
@@ -201,7 +201,7 @@ class Report(Shown):
 
     Attributes:
         summary: ten seconds of reading.
-        fallbacks: compute nodes that are not INT8.
+        fallbacks: compute nodes that are not quantized in the engine, or not in the format asked for.
         verdicts: all compute nodes.
         findings: most severe first.
         comparison: accuracy against the float model; None where nothing was compared.

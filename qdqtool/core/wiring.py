@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 
-from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Engine, EngineLayer, EngineTensor, Role
 
 _Step = Callable[[EngineLayer], tuple[EngineLayer, ...]]
@@ -50,11 +49,11 @@ class Wiring:
         return _first_computing(layer, self.readers)
 
     def round_trip_of(self, layer: EngineLayer) -> EngineLayer | None:
-        """The INT8 kernel whose float result `layer` only turns back into INT8; None where `layer` is no such kernel."""
+        """The low-precision kernel whose float result `layer` only quantizes again; None where `layer` is no such kernel."""
         if layer.role is not Role.QDQ or not quantizes(layer):
             return None
         writers = self.writers(layer)
-        back = len(writers) == 1 and writers[0].role is Role.COMPUTE and writers[0].precision is DType.INT8
+        back = len(writers) == 1 and writers[0].role is Role.COMPUTE and writers[0].precision.is_quantized
         return writers[0] if back else None
 
     def _reach(self, layer: EngineLayer, *, forward: bool) -> tuple[EngineLayer, ...]:
@@ -85,22 +84,22 @@ class Wiring:
 
 
 def quantizes(layer: EngineLayer) -> bool:
-    """Float in, Int8 out."""
-    return not _int8(layer.inputs) and _int8(layer.outputs)
+    """Float in, a quantized type out."""
+    return not _quantized(layer.inputs) and _quantized(layer.outputs)
 
 
 def dequantizes(layer: EngineLayer) -> bool:
-    """Int8 in, float out."""
-    return _int8(layer.inputs) and not _int8(layer.outputs)
+    """A quantized type in, float out."""
+    return _quantized(layer.inputs) and not _quantized(layer.outputs)
 
 
 def rounds(layer: EngineLayer) -> bool:
-    """Float in, rounded to eight bits inside, float out: a fake-quantize."""
-    return "Roun" in layer.name and not _int8(layer.inputs) and not _int8(layer.outputs)
+    """Float in, rounded to few bits inside, float out: a fake-quantize."""
+    return "Roun" in layer.name and not _quantized(layer.inputs) and not _quantized(layer.outputs)
 
 
-def _int8(tensors: tuple[EngineTensor, ...]) -> bool:
-    return any(tensor.dtype is DType.INT8 for tensor in tensors)
+def _quantized(tensors: tuple[EngineTensor, ...]) -> bool:
+    return any(tensor.dtype.is_quantized for tensor in tensors)
 
 
 def _first_computing(start: EngineLayer, step: _Step) -> tuple[EngineLayer, ...]:

@@ -74,6 +74,6 @@ def _time(layer: LayerView, device: Device, roof: Roof) -> float | None:
 
 def _peak(layer: LayerView, device: Device) -> float | None:
     """Operations per second in units of 10^12; FP32 products run as TF32, at half the FP16 rate, from SM80 on."""
-    if layer.precision is DType.FLOAT32 and device.fp16_tflops and device.sm >= "sm80":
+    if layer.precision is DType.FLOAT32 and device.fp16_tflops and device.generation >= 80:
         return device.fp16_tflops / 2
     return device.peak(layer.precision)

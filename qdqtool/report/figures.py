@@ -233,7 +233,7 @@ def _ranges(ranges: Sequence[RangeRow]) -> Figure | None:
     return Figure(
         name="ranges",
         title="Calibration ranges",
-        caption=f"Magnitudes seen in calibration (counts on a logarithmic scale) and the one that becomes 127; "
+        caption=f"Magnitudes seen in calibration (counts on a logarithmic scale) and the largest one kept; "
         f"thin lines: what other calibrators would choose. {len(worst)} of {len(known)} tensors, most clipped first.",
         source="measured",
         drawings=tuple(_histogram(row) for row in worst),
@@ -250,7 +250,7 @@ def _histogram(row: RangeRow) -> Element:
     rivals = "".join(
         f", {entry.method} {entry.amax:.4g}" for entry in row.thresholds if entry.method != row.method
     )
-    more = f"largest {_reach(row):.4g}, {row.amax:.4g} becomes 127 ({row.method}){rivals}"
+    more = f"largest {_reach(row):.4g}, {row.amax:.4g} kept ({row.method}){rivals}"
     return histogram(row.tensor, row.counts, row.width, marks, more)
 
 

@@ -27,6 +27,10 @@ def judge(findings: Iterable[Finding], nodes: Iterable[NodeVerdict]) -> tuple[st
     lost = sum(node.requested and node.reason != "" for node in nodes)
     reasons = [f"{finding.code} {finding.reason}" for finding in (*errors, *doubts)]
     reasons += (
-        [f"{lost} of {sum(node.requested for node in nodes)} requested nodes are not INT8"] if lost else []
+        [
+            f"{lost} of {sum(node.requested for node in nodes)} requested nodes do not run in the format asked for"
+        ]
+        if lost
+        else []
     )
     return BAD if errors else DOUBTFUL if reasons else GOOD, tuple(reasons)

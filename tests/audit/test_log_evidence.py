@@ -74,7 +74,7 @@ def test_findings_carry_the_lines_and_the_hazard_of_their_check():
         one for one in examine(replace(stage(seen), log=run(ledger=ledger))).findings if one.code == "QDQ207"
     ]
     assert places(trip.evidence)[-1] == "line 11"
-    assert trip.hazard == "An INT8 kernel writes floats, and the next kernel turns them back into INT8."
+    assert trip.hazard == "A low-precision kernel writes floats, and the next kernel turns them back."
 
 
 @pytest.mark.shared

@@ -52,5 +52,5 @@ def test_a_float_engine_is_told_as_one_and_never_called_another_models(
     said = capsys.readouterr().out
     assert "the model asks for no INT8" in said.splitlines()[0]
     assert "0 of" not in said.splitlines()[0]
-    assert "not INT8" not in said
+    assert "not quantized" not in said
     assert "belongs to this model" not in said

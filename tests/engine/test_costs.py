@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -248,6 +249,18 @@ def test_peaks_agree_with_the_datasheets(name: str, int8: float, fp16: float, fp
     assert (device.int8_tops, device.fp16_tflops, device.fp32_tflops) == pytest.approx(
         (int8, fp16, fp32), rel=0.01
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "fp8"), [("NVIDIA L4", 242), ("NVIDIA H200", 1979), ("NVIDIA GeForce RTX 4090", 330)]
+)
+def test_fp8_has_the_rate_of_its_datasheet_and_none_where_there_is_none(name: str, fp8: float):
+    assert find_device(name).peak(DType.FLOAT8) == pytest.approx(fp8, rel=0.01)
+    assert find_device("NVIDIA A40").peak(DType.FLOAT8) is None
+
+
+def test_the_generation_of_a_device_is_a_number():
+    assert replace(find_device("NVIDIA H200"), sm="sm120").generation > find_device("NVIDIA H200").generation
 
 
 def test_every_device_names_its_source():

@@ -9,6 +9,7 @@ from typing import get_args
 import onnx
 import pytest
 
+from qdqtool.cli.app import run
 from qdqtool.core.placement import Placement
 from qdqtool.core.quant_format import SCHEMES
 from qdqtool.core.recipe import Format, InsertOptions, PlacementOptions, PrepareOptions
@@ -257,3 +258,13 @@ def test_mxfp8_is_computed_in_float_as_the_placement_says(tmp_path):
     built = build(written.proto, "sm120")
     assert built.error == ""
     assert built.precision == (("mm", "float"),)
+
+
+def test_predict_counts_the_nodes_of_every_format(tmp_path, capfd):
+    model = opened(linear(), tmp_path)
+    placement = decide(model.view, PlacementOptions(format="fp8", sm=("89",)))
+    path = models.save(insert(model, placement, table(model, placement), InsertOptions()).proto, tmp_path)
+    assert run(["predict", str(path), "--sm", "89"]) == 0
+    said = capfd.readouterr().out
+    assert "compute nodes: 1 of 1 in FP8" in said
+    assert "float node" not in said

@@ -48,9 +48,9 @@ def test_names_from_models_and_dumps_are_text() -> None:
     assert EVIL not in page
 
 
-def test_where_there_is_nothing_to_mend_the_page_says_so() -> None:
+def test_where_there_is_nothing_to_fix_the_page_says_so() -> None:
     clean = replace(assemble(FULL), findings=(), fallbacks=())
-    assert "Nothing: every compute node runs INT8" in render(clean)
+    assert "Nothing: every compute node runs as asked" in render(clean)
     assert "Nothing: every compute node" not in render(assemble(FULL))
     assert "What to fix" not in render(assemble(Material(model_name="m.onnx")))
 

@@ -16,7 +16,7 @@ from qdqtool.core.findings import Severity, Verdict
 
 
 def find(scene: AuditContext) -> Iterator[Draft]:
-    """One draft per requested node that is not INT8."""
+    """One draft per requested node that does not run in the format asked for."""
     for verdict in scene.verdicts:
         if not verdict.requested or verdict.precision is DType.INT8 or verdict.asked == verdict.realised:
             continue

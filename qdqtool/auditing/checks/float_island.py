@@ -1,9 +1,9 @@
-"""A float node stands between INT8 nodes.
+"""A float node stands between nodes of low precision.
 
-Its input is turned from INT8 to float in front of it and back behind it, so the tensors on both sides are two or four
+Its input is turned from INT8 (or FP8, FP4) to float in front of it and back behind it, so the tensors on both sides are two or four
 times larger than they need to be, on top of the slower arithmetic. One missing Q/DQ pair often costs three kernels.
 Where placement kept the node float on purpose, the finding is for information only.
-Without a model the engine's own layers are judged: a float kernel that reads what an INT8 kernel made and is read by
+Without a model the engine's own layers are judged: a float kernel that reads what a low-precision kernel made and is read by
 one.
 """
 
@@ -13,14 +13,13 @@ from collections.abc import Callable, Iterator
 
 from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext, bytes_of
-from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Role
 from qdqtool.core.findings import NodeVerdict, Severity
 from qdqtool.graph.view import GraphView, Node
 
 
 def find(scene: AuditContext) -> Iterator[Draft]:
-    """One draft per float node with INT8 nodes before and after it."""
+    """One draft per float node with low-precision nodes before and after it."""
     return _nodes(scene, scene.view) if scene.view else _layers(scene)
 
 
@@ -32,14 +31,14 @@ def _nodes(scene: AuditContext, view: GraphView) -> Iterator[Draft]:
             continue
         before = _nearest(case.node, lambda node: _above(view, node), by_node)
         after = _nearest(case.node, lambda node: _below(view, node), by_node)
-        if before and after and all(found.precision is DType.INT8 for found in (*before, *after)):
+        if before and after and all(found.precision.is_quantized for found in (*before, *after)):
             layers = case.holders.compute
             sizes = [tensor.bytes for layer in layers for tensor in (*layer.inputs[:1], *layer.outputs)]
             known = [size for size in sizes if size is not None]
             yield Draft(
                 subject=case.node.name,
                 reason=f"{case.node.op} runs {verdict.precision} between {before[0].node} and {after[0].node}, "
-                "which run INT8",
+                f"which run {before[0].precision.value.upper()}",
                 fix=verdict.fix,
                 severity=Severity.INFO if case.decisions and not verdict.requested else None,
                 bytes=sum(known) if len(known) == len(sizes) else None,
@@ -52,10 +51,10 @@ def _layers(scene: AuditContext) -> Iterator[Draft]:
         if layer.role is not Role.COMPUTE or not layer.precision.is_float:
             continue
         before, after = scene.wiring.compute_before(layer), scene.wiring.compute_after(layer)
-        if before and after and all(found.precision is DType.INT8 for found in (*before, *after)):
+        if before and after and all(found.precision.is_quantized for found in (*before, *after)):
             yield Draft(
                 subject=layer.name,
-                reason=f"runs {layer.precision} between {before[0].name} and {after[0].name}, which run INT8",
+                reason=f"runs {layer.precision} between {before[0].name} and {after[0].name}, which run {before[0].precision.value.upper()}",
                 fix="put Q/DQ on its input and its weight",
                 bytes=bytes_of(layer),
                 evidence=(scene.at_layer(layer.name),),

@@ -1,4 +1,4 @@
-"""An INT8 kernel writes floats, and the next kernel turns them back into INT8.
+"""A low-precision kernel writes floats, and the next kernel turns them back.
 
     conv (INT8) -> FP16 tensor -> Quantize -> conv (INT8)
                        |
@@ -19,7 +19,7 @@ from qdqtool.core.findings import Severity
 
 
 def find(scene: AuditContext) -> Iterator[Draft]:
-    """One draft per kernel that only brings the result of an INT8 kernel back to INT8."""
+    """One draft per kernel that only quantizes the result of a low-precision kernel again."""
     for layer in scene.kernels:
         source = scene.wiring.round_trip_of(layer)
         if source is None:
@@ -28,8 +28,8 @@ def find(scene: AuditContext) -> Iterator[Draft]:
         why = f", which {others[0].name} reads as it is" if others else ""
         yield Draft(
             subject=layer.name,
-            reason=f"{source.name} computes in INT8 and writes {layer.inputs[0].dtype}{why}; "
-            "this kernel only turns it back into INT8",
+            reason=f"{source.name} computes in {source.precision.value.upper()} and writes {layer.inputs[0].dtype}{why}; "
+            f"this kernel only turns it back into {layer.outputs[0].dtype.value.upper()}",
             fix=_fix(others),
             bytes=bytes_of(layer),
             evidence=(scene.at_layer(source.name), scene.at_layer(layer.name)),
@@ -39,9 +39,7 @@ def find(scene: AuditContext) -> Iterator[Draft]:
 def _fix(others: list[EngineLayer]) -> str:
     if others:
         return f"quantize the shortcut: put Q/DQ on the input of {others[0].name} that reads this tensor"
-    return (
-        "put the Q directly behind the operation (and its activation), so that it fuses with the INT8 kernel"
-    )
+    return "put the Q directly behind the operation (and its activation), so that it fuses with the kernel"
 
 
 PLUGIN = Check(code="QDQ207", severity=Severity.WARNING, find=find)

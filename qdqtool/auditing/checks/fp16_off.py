@@ -1,6 +1,6 @@
-"""What is not INT8 runs in FP32, because FP16 was not enabled.
+"""What is not quantized runs in FP32, because FP16 was not enabled.
 
-The engine computes in INT8 and FP32 and nowhere in FP16. With types of FP16 in the model (or --fp16 for TensorRT up to
+The engine computes in INT8 (or FP8, FP4) and FP32 and nowhere in FP16. With types of FP16 in the model (or --fp16 for TensorRT up to
 10) the rest would be smaller and faster at no visible loss for most networks. TensorRT's own tools give the same hint.
 """
 
@@ -20,7 +20,7 @@ def find(scene: AuditContext) -> Iterator[Draft]:
     computing = [layer for layer in scene.kernels if layer.role is Role.COMPUTE]
     types = {tensor.dtype for layer in scene.kernels for tensor in (*layer.inputs, *layer.outputs)}
     left = [layer for layer in computing if layer.precision is DType.FLOAT32]
-    mixed = any(layer.precision is DType.INT8 for layer in computing)
+    mixed = any(layer.precision.is_quantized for layer in computing)
     if not mixed or not left or types & {DType.FLOAT16, DType.BFLOAT16}:
         return
     sizes = [bytes_of(layer) for layer in left]

@@ -1,7 +1,7 @@
-"""An INT8 kernel hands floats to another kernel.
+"""A low-precision kernel hands floats to another kernel.
 
-Its arithmetic is INT8 but its result is two or four times larger than it need be, and the reader works in float or adds
-in float. Where the reader could take INT8, a Q/DQ pair in front of it makes the kernel write INT8. At the output of the
+Its arithmetic is INT8 (or FP8, FP4) but its result is two or four times larger than it need be, and the reader works in float or adds
+in float. Where the reader could take that type, a Q/DQ pair in front of it makes the kernel write it. At the output of the
 engine floats are what one wants, and kernels that TensorRT for RTX splits into a product and its epilogue are left out.
 """
 
@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext
-from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import Severity
 from qdqtool.trt.ops import QDQ
@@ -20,10 +19,10 @@ _GENERATED = frozenset({"kgen", "runtime_fusion"})
 
 
 def find(scene: AuditContext) -> Iterator[Draft]:
-    """One draft per INT8 kernel whose float result another kernel of the engine reads."""
+    """One draft per low-precision kernel whose float result another kernel of the engine reads."""
     for layer in scene.kernels:
         result = layer.outputs[0] if layer.outputs else None
-        if layer.role is not Role.COMPUTE or layer.precision is not DType.INT8 or result is None:
+        if layer.role is not Role.COMPUTE or not layer.precision.is_quantized or result is None:
             continue
         readers = _float_readers(scene, layer)
         lost = not scene.border and not scene.wiring.readers(layer) and layer.kind not in _GENERATED
@@ -32,11 +31,11 @@ def find(scene: AuditContext) -> Iterator[Draft]:
         smaller = (
             None
             if result.bytes is None or result.dtype.bits is None
-            else result.bytes * 8 // result.dtype.bits
+            else result.bytes * (layer.precision.bits or 8) // result.dtype.bits
         )
         yield Draft(
             subject=layer.name,
-            reason=f"computes in INT8 and writes {result.dtype} for {_named(readers)}",
+            reason=f"computes in {layer.precision.value.upper()} and writes {result.dtype} for {_named(readers)}",
             fix=_fix(scene, readers),
             bytes=None if result.bytes is None or smaller is None else 2 * (result.bytes - smaller),
             evidence=(scene.at_layer(layer.name),),
@@ -44,7 +43,7 @@ def find(scene: AuditContext) -> Iterator[Draft]:
 
 
 def _fix(scene: AuditContext, readers: list[EngineLayer]) -> str:
-    """The ONNX node that could take INT8; kernels that only convert are looked through, for no edit reaches them."""
+    """The ONNX node that could take it; kernels that only convert are looked through, for no edit reaches them."""
     if not readers:
         return "nothing to do where this is an output of the engine; else put Q/DQ on the input that reads it"
     waiting, seen = list(readers), set()
@@ -55,9 +54,7 @@ def _fix(scene: AuditContext, readers: list[EngineLayer]) -> str:
         seen.add(reader.name)
         nodes = sorted(name for name in reader.onnx_nodes if _computes(scene, name))
         if nodes:
-            return (
-                f"put Q/DQ on the input of node {nodes[0]!r} that reads it, if that operation can run in INT8"
-            )
+            return f"put Q/DQ on the input of node {nodes[0]!r} that reads it, if that operation can read quantized values"
         waiting += scene.wiring.readers(reader)
     return "nothing to do: only conversions read it, and what they make leaves the engine"
 

@@ -1,8 +1,8 @@
-"""A node runs in float because nobody asked for INT8.
+"""A node runs in float because nothing asked for its quantization.
 
 Not a fault of the builder: placement refused this node, or the model has no Q/DQ on all of its inputs. The reason
 repeats what placement said, so that the list of float nodes in the engine is complete. Nodes whose weights alone were to
-be INT8 (`place.activations: float`) are what was asked for, and are not listed.
+be quantized (`place.activations: float`) are what was asked for, and are not listed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def find(scene: AuditContext) -> Iterator[Draft]:
             continue
         yield Draft(
             subject=verdict.node,
-            reason=f"{verdict.op} runs {verdict.precision} and nobody asked for INT8: {verdict.reason}",
+            reason=f"{verdict.op} runs {verdict.precision} and nothing asked for its quantization: {verdict.reason}",
             fix=verdict.fix,
             evidence=(scene.at_node(verdict.node), *(scene.at_layer(name) for name in verdict.layers)),
         )

@@ -156,7 +156,7 @@ def _headline(found: Audit) -> str:
 
 
 def _fallbacks(found: Audit) -> Iterator[str]:
-    """Nodes that are not INT8, those of one reason and fix together."""
+    """Nodes that are not quantized or not as asked, those of one reason and fix together."""
     groups: dict[tuple[bool, str, str], list[NodeVerdict]] = {}
     for verdict in found.verdicts if not _is_float_model(found) else ():
         done = verdict.asked == verdict.realised != "float"
@@ -165,8 +165,8 @@ def _fallbacks(found: Audit) -> Iterator[str]:
     for (requested, reason, fix), verdicts in groups.items():
         asked = "" if requested else " (not asked for)"
         for verdict in verdicts:
-            word = "INT8" if verdict.asked in {"int8", "float"} else verdict.asked
-            yield f"not {word}{asked}: {verdict.op} {verdict.node} is {verdict.verdict.value}"
+            word = "not quantized" if verdict.asked == "float" else f"not {verdict.asked.upper()}"
+            yield f"{word}{asked}: {verdict.op} {verdict.node} is {verdict.verdict.value}"
         yield f"    why: {reason}"
         yield f"    fix: {fix}"
 

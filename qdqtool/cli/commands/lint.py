@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qdqtool.cli.targets import TARGET_HELP, asked_target
+from qdqtool.cli.targets import TARGET_HELP, asked_target, comma_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -55,8 +55,8 @@ def lint(
     if model is None:
         raise UsageError("no model is given", fix="pass an ONNX file, or --rules")
     _check_limit(fail_on)
-    asked = asked_target(target, old_target, "--for", _words(sm or []))
-    chosen = tuple(word.upper() for word in _words(select or []))
+    asked = asked_target(target, old_target, "--for", comma_words(sm))
+    chosen = tuple(word.upper() for word in comma_words(select))
     waivers = _waivers(ignore or [])
     report = ask(load(model), asked, select=chosen, waivers=waivers)
     if sarif is not None:
@@ -86,11 +86,6 @@ def _waivers(given: list[str]) -> dict[str, str]:
             )
         waivers[code.upper()] = reason
     return waivers
-
-
-def _words(given: list[str]) -> list[str]:
-    """Words out of options that may be repeated and hold commas."""
-    return [word.strip() for entry in given for word in entry.split(",") if word.strip()]
 
 
 def _check_limit(limit: str) -> None:

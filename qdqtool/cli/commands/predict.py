@@ -1,6 +1,6 @@
 """Say what TensorRT will make of a Q/DQ model, without building it.
 
-Shown are the counts, the compute nodes that will not be INT8, and the Q and DQ that will cost a kernel, each with the
+Shown are the counts, the compute nodes that will run in float, and the Q and DQ that will cost a kernel, each with the
 reason; `--all` shows every node with the layer that will hold it, and the fate of every Q and DQ: moved, fused into a
 layer, folded, merged, or left as a kernel. Estimated from rules, which `benchmarks/prediction.py` checks against real
 engines; a build says how it really is.
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qdqtool.cli.targets import TARGET_HELP, asked_target
+from qdqtool.cli.targets import TARGET_HELP, asked_target, comma_words
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 def predict(
     model: Annotated[Path, typer.Argument(help="ONNX model with Q/DQ nodes.")],
     target: Annotated[str, typer.Option(help=TARGET_HELP)] = "rtx",
+    sm: Annotated[list[str] | None, typer.Option(help="GPU architecture, as 86 or 86,120.")] = None,
     old_target: Annotated[str | None, typer.Option("--profile", hidden=True)] = None,
     everything: Annotated[
         bool, typer.Option("--all", help="Show every compute node, and the fate of every Q and DQ.")
@@ -39,7 +40,7 @@ def predict(
     from qdqtool.graph.onnx_io.load import load
     from qdqtool.prediction.run import predict as foresee
 
-    prediction = foresee(load(model), asked_target(target, old_target, "--profile"))
+    prediction = foresee(load(model), asked_target(target, old_target, "--profile", comma_words(sm)))
     if json:
         sys.stdout.write(PREDICTION.dump(prediction))
         return
@@ -52,14 +53,14 @@ def predict(
 
 
 def _floats(prediction: Prediction) -> Table:
-    """The compute nodes that will not be INT8."""
+    """The compute nodes that will not run in a quantized format."""
     from rich.table import Table
 
     from qdqtool.cli.screen import escaped
 
     table = Table("float node", "op", "precision", "why", box=None)
     for node in prediction.nodes:
-        if node.compute and node.precision.value != "int8":
+        if node.compute and node.realised == "float":
             table.add_row(escaped(node.node), node.op, f"[yellow]{node.precision}[/]", escaped(node.reason))
     return table
 
@@ -86,7 +87,7 @@ def _nodes(prediction: Prediction) -> Table:
     members = {layer.name: layer.nodes for layer in prediction.layers}
     for node in prediction.nodes:
         if node.compute:
-            style = "green" if node.precision.value == "int8" else "yellow"
+            style = "yellow" if node.realised == "float" else "green"
             others = [name for name in members.get(node.layer, ()) if name != node.node]
             table.add_row(
                 escaped(node.node),
@@ -113,12 +114,15 @@ def _summary(prediction: Prediction) -> list[str]:
     from collections import Counter
 
     compute = [node for node in prediction.nodes if node.compute]
-    chosen = sum(node.precision.value == "int8" for node in compute)
+    formats = Counter(node.realised for node in compute if node.realised != "float") or {"int8": 0}
+    chosen = ", ".join(
+        f"{count} of {len(compute)} in {name.upper()}" for name, count in sorted(formats.items())
+    )
     ends = Counter(row.end.value for row in prediction.ledger)
     fates = ", ".join(f"{count} {end}" for end, count in sorted(ends.items()))
     return [
         *(f"note: {note}" for note in prediction.notes),
-        f"{chosen} of {len(compute)} compute nodes in INT8, {len(prediction.layers)} layers (estimated, {prediction.profile})",
+        f"compute nodes: {chosen}; {len(prediction.layers)} layers (estimated for {prediction.profile})",
         f"{len(prediction.ledger)} Q and DQ: {fates}" if fates else "no Q/DQ",
     ]
 

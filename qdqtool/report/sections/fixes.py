@@ -1,4 +1,4 @@
-"""What is wrong and how to fix it: compute nodes that are not INT8, and findings by kind."""
+"""What is wrong and how to fix it: compute nodes that are not quantized, and findings by kind."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _PAGE = r"""
 <h2 id="fixes-{{ run.key }}">What to fix</h2>
 {% elif report.verdicts %}
 <h2 id="fixes-{{ run.key }}">What to fix</h2>
-<p>Nothing: every compute node runs INT8, and no check found anything.</p>
+<p>Nothing: every compute node runs as asked, and no check found anything.</p>
 {% endif %}
 {% if report.fallbacks %}
-<h3>Compute nodes that are not INT8</h3>
+<h3>Compute nodes that are not quantized in the engine</h3>
 <div class="wide-table" tabindex="0"><table class="sortable">
 {{ m.head(["Node", "Op", "Runs as", "Reason", "Fix", "Requested"]) }}
 <tbody>
@@ -53,7 +53,7 @@ _PAGE = r"""
 
 def _blocks(report: Report) -> Iterator[Block]:
     grave = [finding for finding in report.findings if finding.severity is not Severity.INFO]
-    yield Block(title="Not INT8", entries=tuple(_fallbacks(report.fallbacks)))
+    yield Block(title="Not quantized", entries=tuple(_fallbacks(report.fallbacks)))
     yield Block(title="Findings", entries=tuple(_findings(grave)))
 
 

@@ -9,7 +9,7 @@ _PAGE = r"""
 <p class="soft">Measured in calibration.</p>
 {{ m.filter("range-table-" ~ run.key, "tensors") }}
 <div class="wide-table" tabindex="0"><table class="sortable" id="range-table-{{ run.key }}">
-{{ m.head(["Tensor", "becomes 127", "Smallest seen", "Largest seen", "Calibrator", "Note"], ["becomes 127", "Smallest seen", "Largest seen"]) }}
+{{ m.head(["Tensor", "Largest kept", "Smallest seen", "Largest seen", "Calibrator", "Note"], ["Largest kept", "Smallest seen", "Largest seen"]) }}
 <tbody>
 {% for row in report.ranges %}
 <tr><td>{{ row.tensor | clean }}</td>{{ m.number_cell(row.amax) }}{{ m.number_cell(row.low) }}{{ m.number_cell(row.high) }}<td>{{ row.method | clean }}</td><td>{{ row.note | clean }}</td></tr>
