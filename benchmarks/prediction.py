@@ -207,9 +207,7 @@ def _kernels(name: str, prediction: Prediction, built: Built) -> Score:
     products = {node.node for node in prediction.nodes if node.compute}
     silent = {row.node for row in prediction.ledger if row.kind == "DQ" or row.end in _BUILD_TIME}
     stated = {layer.name: set(layer.onnx_nodes) - silent for layer in built.kernels}
-    generated = {
-        layer.name for layer in built.kernels if layer.kind == "kgen" and "_gemm_mha" not in layer.name
-    }
+    generated = {layer.name for layer in built.kernels if layer.kind == "kgen" and "_mha_" not in layer.name}
     held = [own for kernel, own in stated.items() if kernel not in generated and own & products]
     real = set()
     for kernel, nodes in stated.items():

@@ -389,7 +389,7 @@ def shape_of(dims: str) -> tuple[int, ...]:
 
 def is_core(kernel: Kernel) -> bool:
     """Whether a record multiplies matrices, by the kinds that the builder uses for them."""
-    if kernel.kind in {"correlation", "gemm", "deconv"} or "_gemm_mha" in kernel.name:
+    if kernel.kind in {"correlation", "gemm", "deconv"} or "_mha_" in kernel.name:
         return True
     fused = kernel.kind == "runtime_fusion" and re.search("Fc|Corr", kernel.name) is not None
     return fused or (kernel.kind == "kgen" and re.search(r"MulSum(?:Etc|_|$)", kernel.name) is not None)
@@ -590,7 +590,7 @@ def kernel_sets(
     products = {node["node"] for node in made["nodes"] if node["compute"]}
     silent = {row["node"] for row in made["ledger"] if row["kind"] == "DQ" or row["end"] in BUILD_TIME}
     stated = [(kernel, set(kernel.nodes) - silent) for kernel in dump]
-    generated = [kernel.kind == "kgen" and "_gemm_mha" not in kernel.name for kernel in dump]
+    generated = [kernel.kind == "kgen" and "_mha_" not in kernel.name for kernel in dump]
     held = [own for (_, own), loose in zip(stated, generated, strict=True) if not loose and own & products]
     real = set()
     for (_, nodes), loose in zip(stated, generated, strict=True):

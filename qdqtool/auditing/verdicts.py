@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from qdqtool.auditing.defeats import defeat
 from qdqtool.auditing.explanations import explained, reasons
+from qdqtool.auditing.generated import written_out
 from qdqtool.auditing.realised import makers, realised
 from qdqtool.auditing.regions import is_opaque, region_around
 from qdqtool.core.advice import joined
@@ -16,6 +17,7 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty, Engine, EngineLayer
 from qdqtool.core.findings import NodeVerdict, Verdict
 from qdqtool.core.placement import Decision, Placement
+from qdqtool.engine.roles import is_attention
 from qdqtool.graph.view import GraphView
 from qdqtool.matching.asked import FLOAT, FORMATS
 from qdqtool.matching.evidence import NodeEvidence, Operands
@@ -72,8 +74,11 @@ def cases(
 ) -> tuple[NodeEvidence, ...]:
     """Every compute node with its evidence, in graph order; `book` notes which rules failed."""
     nodes = [node for node in view.nodes if node.op in COMPUTE]
-    holders = join(engine, frozenset(node.name for node in nodes))
     operands = Operands(view)
+    named = join(engine, frozenset(node.name for node in nodes))
+    holders = {
+        node.name: written_out(view, node, operands.of(node), named[node.name], engine) for node in nodes
+    }
     shared = Counter(layer.name for found in holders.values() for layer in found.compute)
     regions = tuple(layer for layer in engine.layers if is_opaque(layer))
     rtx = any(layer.kind in _RTX_KINDS for layer in engine.layers)
@@ -105,7 +110,12 @@ def cases(
 
 
 def _own(holders: LayerMatch, shared: Counter[str]) -> LayerMatch:
-    """A kernel that computes one node alone counts before those that hold no more of it than its bias."""
+    """A kernel that computes one node alone counts before those that hold no more of it than its bias.
+
+    So does any matrix kernel before a fused attention, which takes the bias of the projections in front of it along.
+    """
+    matrix = tuple(layer for layer in holders.compute if not is_attention(layer))
+    holders = replace(holders, compute=matrix or holders.compute)
     own = tuple(layer for layer in holders.compute if shared[layer.name] == 1)
     return replace(holders, compute=own) if own else holders
 
@@ -148,7 +158,7 @@ def _precision(case: NodeEvidence) -> tuple[DType, Verdict, Certainty]:
     found = {layer.precision for layer in layers}
     precision = found.pop() if len(found) == 1 else DType.UNKNOWN
     certainty = _weakest(case.holders.certainty, *(layer.precision_certainty for layer in layers))
-    if any("_gemm_mha" in layer.name for layer in layers):
+    if any(map(is_attention, layers)):
         return _in_attention(case, precision), Verdict.ATTENTION, certainty
     if precision is not DType.INT8 and any(_reads_int8(layer) for layer in layers):
         return precision, Verdict.PROLOGUE, certainty

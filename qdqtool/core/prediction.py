@@ -18,7 +18,7 @@ class PredictedNode:
         op: its ONNX operator.
         precision: type of its arithmetic; for a node that computes nothing, of the values it hands on.
         layer: name of the predicted layer that holds it; "" where it leaves no trace.
-        compute: whether it is a convolution or a matrix product.
+        compute: whether it multiplies: a convolution, a matrix product, a recurrence, an attention.
         reason: why, in words.
         realised: what is computed in, in the words of an audit: "fp8", "int4-weights" where the kernel itself dequantizes
             a stored weight, "float"; "" for a node that computes nothing.

@@ -9,7 +9,7 @@ from qdqtool.core.engine import EngineLayer, Role
 
 _NO_KERNEL = frozenset({"signal", "wait", "shape_call", "NoOp", "Constant", "TrainStation"})
 _COMPUTE_KIND = re.compile(r"conv|gemm|matrixmultiply|matmul|fullyconnected|correlation", re.IGNORECASE)
-_ATTENTION = re.compile(r"_gemm_mha|kgen_mha|fmha|flash_attention|QKVToContext", re.IGNORECASE)
+_ATTENTION = re.compile(r"_gem[mv]_mha|kgen_mha|fmha|flash_attention|QKVToContext", re.IGNORECASE)
 _COMPUTE_PLUGIN = re.compile(
     r"QKVToContext|FullyConnected|CustomFC|MultiHead|Attention|DeformableConv", re.IGNORECASE
 )

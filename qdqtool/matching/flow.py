@@ -18,6 +18,7 @@ from qdqtool.graph.qdq.lift import Irregularity, Kind, lift
 from qdqtool.graph.qdq.quantized import Quantization, QuantizedGraph
 from qdqtool.graph.qdq.unquantize import unquantize
 from qdqtool.graph.view import GraphView, Node
+from qdqtool.matching.patterns import attentions, has_one_query
 from qdqtool.trt.ops import (
     KEEPS_AXES,
     PRODUCTS,
@@ -129,6 +130,12 @@ class Flow:
             slot = Slot(node=node.name, index=index)
             return slot if slot in self.by_slot else None
         return self._read(plain, index, self.carried)
+
+    @cached_property
+    def one_query(self) -> frozenset[str]:
+        """The products of attentions that ask for one token only."""
+        found = (pair for pair in attentions(self.view) if has_one_query(self.view, pair[0]))
+        return frozenset(node.name for pair in found for node in pair)
 
     def origin(self, node: Node, index: int) -> QdqPair | None:
         """The pair whose values input `index` of `node` holds."""

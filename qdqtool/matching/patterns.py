@@ -91,6 +91,8 @@ def int8_obstacle(view: GraphView, scores: Node, target: Target) -> str:
     for classic releases only the limit of tokens is known.
     """
     size, tokens = _head_size(view, scores), _tokens(view, scores)
+    if target.is_rtx and has_one_query(view, scores):
+        return "it has one query, for which the fused kernel multiplies floats, with Q/DQ and without"
     if target.is_rtx and size is not None and size not in _FUSED_HEADS:
         return f"its heads have size {size}, and only sizes {', '.join(map(str, _FUSED_HEADS))} are fused in INT8"
     if tokens > _MOST_TOKENS:
@@ -102,14 +104,21 @@ def is_fused_as_float(view: GraphView, scores: Node, target: Target, float_type:
     """Whether an attention without Q/DQ is one kernel, when the float part of the network has this type.
 
     RTX 1.7.1: in FP16 and BF16 with heads of 12 to 128 and 16 to 1024 tokens, with a position bias and without; never
-    with heads of 8, and never in FP32 (256 builds of one block). Of classic TensorRT nothing else is known than that
-    its float attention is fused, so it is believed to be.
+    with heads of 8, and never in FP32 (256 builds of one block), except for one query, whose kernel (`_gemv_mha`) is
+    made in FP32 too (heads of 16, 48 and 64 with 64 tokens). Of classic TensorRT nothing else is known than that its
+    float attention is fused, so it is believed to be.
     """
-    if not target.is_rtx:
+    if not target.is_rtx or has_one_query(view, scores):
         return True
     half = float_type != "fp32" or view.info(scores.inputs[0]).dtype in {DType.FLOAT16, DType.BFLOAT16}
     size = _head_size(view, scores)
     return half and (size is None or size >= _LEAST_FLOAT_HEAD)
+
+
+def has_one_query(view: GraphView, scores: Node) -> bool:
+    """Whether an attention asks for one token only, as the class attention of vision transformers does."""
+    shape = view.info(scores.outputs[0]).shape or ()
+    return len(shape) > 1 and shape[-2] == 1
 
 
 def _head_size(view: GraphView, scores: Node) -> int | None:

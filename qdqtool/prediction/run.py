@@ -11,7 +11,7 @@ from qdqtool.matching.flow import Flow, is_int8
 from qdqtool.prediction.classic import ClassicPlan
 from qdqtool.prediction.demand import Demands
 from qdqtool.prediction.doubts import doubts
-from qdqtool.prediction.precision import float_type, judge
+from qdqtool.prediction.precision import computing, float_type, judge
 from qdqtool.prediction.rtx import RtxPlan
 from qdqtool.trt.ops import QDQ
 
@@ -29,7 +29,7 @@ def predict(model: Model, target: Target | None = None) -> Prediction:
     """
     target = target or Target()
     flow = Flow(model)
-    judged = {node.name: judge(flow, node, target) for node in flow.products()}
+    judged = {node.name: judge(flow, node, target) for node in computing(flow)}
     precision = {name: judgement.precision for name, judgement in judged.items()}
     plan = RtxPlan(flow, precision) if target.is_rtx else ClassicPlan(flow, precision)
     holder = {node: layer.name for layer in plan.layers for node in layer.nodes}

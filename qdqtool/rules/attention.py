@@ -12,12 +12,17 @@ Heads of other sizes than 16, 32 and 64, more than 512 tokens, and a result that
 kernel. Then it depends on the float part. In FP16 and BF16 the float attention is one kernel, so it stays float. In
 FP32 neither is fused, and the two products are quantized like any others.
 
+One query, as in the class attention of vision transformers, has a fused kernel of its own (`_gemv_mha`), in FP32 too.
+It multiplies floats even where all four inputs have Q/DQ, so such an attention stays float.
+
 Evidence: RTX 1.7.1, one block of 4 heads, kernels and bytes with the attention INT8 and float. Fused INT8 (`_gemm_mha`
 with Int8 inputs): 64 tokens, heads of 16: 10 and 213 KB against 11 and 246 KB in FP16, 13 and 680 KB in FP32.
 Heads of 24: 13 and 430 KB against 11 and 369 KB in FP16, but 13 and 643 KB against 13 and 889 KB in FP32. 577 tokens,
 heads of 64: 17 and 24.6 MB against 11 and 8.9 MB in FP16, 17 and 38.8 MB against 17 and 60.1 MB in FP32. No
 product behind, 64 tokens, heads of 16: 9 and 246 KB against 7 and 172 KB in FP16, 9 and 393 KB against 9 and 565 KB in
 FP32. All sizes from 8 to 128 and 16 to 1024 tokens agree, with a position bias and without; BF16 is as FP16.
+One query, 64 tokens, heads of 64: 8 kernels and 678 KB with Q/DQ, of which `_gemv_mha` reads floats; in FP16 11 and
+358 KB with Q/DQ, 7 and 420 KB without.
 NVIDIA/TensorRT issue 3243 says of 8.x that all four inputs are needed, and 3724 that more than 512 tokens are not fused.
 """
 
@@ -30,6 +35,7 @@ from qdqtool.core.placement import Bond, Opinion, Slot
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
 from qdqtool.graph.view import GraphView, Node
+from qdqtool.matching.evidence import Explanation, NodeEvidence
 from qdqtool.matching.flow import Flow, is_int8
 from qdqtool.matching.patterns import attentions, int8_obstacle, is_fused_as_float, readers
 from qdqtool.matching.products import factors, veto
@@ -102,4 +108,13 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
             )
 
 
-PLUGIN = Rule(code="QDQ132", severity=Severity.WARNING, place=place, check=check)
+def explain(evidence: NodeEvidence) -> Iterator[Explanation]:
+    """The kernel of one query, which multiplies floats whatever is quantized in front of it."""
+    if any("_gemv_mha" in layer.name for layer in evidence.holders.compute):
+        yield Explanation(
+            reason="its attention has one query, and the fused kernel for that, `_gemv_mha`, multiplies floats",
+            fix=evidence.without_qdq,
+        )
+
+
+PLUGIN = Rule(code="QDQ132", severity=Severity.WARNING, place=place, check=check, explain=explain)

@@ -15,7 +15,7 @@ import re
 _PROFILE = re.compile(r" \[profile (\d{1,4})\]")
 _KERNEL = re.compile(r"_myl\d+_\d+$")
 _MADE_UP = re.compile(
-    r"\(Unnamed Layer|Reformatt|reshape_(?:before|after)_|(?:copied_)?(?:un)?squeeze_|\{ForeignNode|__my|_gemm_mha|\[train"
+    r"\(Unnamed Layer|Reformatt|reshape_(?:before|after)_|(?:copied_)?(?:un)?squeeze_|\{ForeignNode|__my|_gem[mv]_mha|\[train"
 )
 _WEIGHT = re.compile(r"(?:^|[._/])(?:weight|bias|kernel|gamma|beta)s?(?:_[a-z0-9]+)?$", re.IGNORECASE)
 _SPACE = re.compile(r"\s+")

@@ -36,7 +36,9 @@ PRODUCTS = CONVOLUTIONS | MATRIX_PRODUCTS
 """Operators whose first two inputs are multiplied with each other; their precision decides the speed of an engine."""
 BIASED = CONVOLUTIONS | {"Gemm"}
 """Products that add a third input, so that BatchNormalization and bias shifts fold into them."""
-RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
+STEP_GATES = {"GRU": 3, "LSTM": 4, "RNN": 1}
+"""Recurrences, and how many weight matrices of each kind one step multiplies."""
+RECURRENT = frozenset(STEP_GATES)
 COMPUTE = PRODUCTS | RECURRENT | {"Attention", "Einsum", "MultiHeadAttention"}
 """Operators that get a verdict in the audit."""
 FLOAT_FORM = {"ConvInteger": "Conv", "MatMulInteger": "MatMul"}

@@ -313,6 +313,32 @@ def dead_and_fixed() -> onnx.ModelProto:
     return s.model()
 
 
+def unrolled() -> onnx.ModelProto:
+    """A recurrence of eight steps between two products: the builder unrolls it into kernels that name no node."""
+    s = Quantized()
+    y = s.qmatmul("front", s.input("x", [8, 1, 32]))
+    weights = [s.weight("lstm_w", 1, 96, 32), s.weight("lstm_r", 1, 96, 24), s.weight("lstm_b", 1, 192)]
+    y = s.node("LSTM", [y, *weights], "states", name="lstm", hidden_size=24)
+    y = s.node("Reshape", [y, s.constant("rows", np.array([8, 24]))], "rows_y", name="rows")
+    s.output(s.qmatmul("head", y, shape=(24, 32)), [8, 32])
+    return s.model()
+
+
+def class_attention() -> onnx.ModelProto:
+    """One query asks 64 tokens, with Q/DQ on all four inputs: `_gemv_mha` multiplies floats all the same."""
+    s = Quantized()
+    x = s.input("x", [1, 4, 64, 16])
+    query, keys = (
+        s.input("query", [1, 4, 1, 16]),
+        s.node("Transpose", [x], "k_t", name="k_t", perm=[0, 1, 3, 2]),
+    )
+    y = s.node("MatMul", [s.qdq("q", query), s.qdq("k", keys)], "qk_y", name="qk")
+    y = s.node("Softmax", [y], "probs", name="softmax", axis=-1)
+    y = s.node("MatMul", [s.qdq("p", y, 0.0079), s.qdq("v", x)], "av_y", name="av")
+    s.output(y, [1, 4, 1, 16])
+    return s.model()
+
+
 GRAPHS: dict[str, Callable[[], onnx.ModelProto]] = {
     make.__name__: make
     for make in (
@@ -347,5 +373,7 @@ GRAPHS: dict[str, Callable[[], onnx.ModelProto]] = {
         attention_scores_only,
         attention_values_only,
         dead_and_fixed,
+        unrolled,
+        class_attention,
     )
 }

@@ -1,0 +1,104 @@
+"""Products that TensorRT for RTX writes into generated kernels as a multiplication and a sum, or unrolls step by step.
+
+    x [1, 64] ─ Gemm [64, 10]     ->  __myl_ReshMulSumAdd (kgen), constants [64, 10] Float, Metadata: [ONNX Layer: Gemm]
+    x ─ LSTM, 12 steps            ->  gemm [32, 192] Float, eleven __myl_...MulSum with [1, 48, 192] Float, no metadata
+
+Such a kernel is no matrix kernel, and yet its type is known: a weight that is stored as Float is multiplied as Float.
+Where it names its node and touches one float type only, nothing in it can be anything else.
+
+Recurrences are recognised by the sizes of their weights, in layers that name no other node.
+
+Evidence: layer dumps of RTX 1.7.1 of products with one row and of GRU, LSTM and RNN of 12 to 200 steps, fixed and free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from qdqtool.core.dtypes import DType
+from qdqtool.core.engine import Certainty, Engine, EngineLayer, EngineTensor, Role
+from qdqtool.engine.roles import words
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.matching.evidence import Operand
+from qdqtool.trt.join import LayerMatch
+from qdqtool.trt.ops import RECURRENT, STEP_GATES
+
+Sizes = tuple[int, ...]
+
+
+def written_out(
+    view: GraphView, node: Node, operands: tuple[Operand, ...], holders: LayerMatch, engine: Engine
+) -> LayerMatch:
+    """`holders` with the generated kernels that compute `node`, where no other kernel does and their type is proved."""
+    if holders.compute:
+        return holders
+    if node.op in RECURRENT:
+        found = tuple(_steps(view, node, engine))
+        return replace(holders, compute=found, certainty=Certainty.INFERRED) if found else holders
+    weights = {sizes_of(view.info(operand.source).shape) for operand in operands if operand.fixed} - {()}
+    generated = [layer for layer in holders.other if words(layer)]
+    for layer in generated:
+        held = next((c for c in layer.constants if c.dtype.is_float and sizes_of(c.shape) in weights), None)
+        if held is not None:
+            return replace(holders, compute=(_typed(layer, held.dtype),), certainty=Certainty.STATED)
+    types = _float_types(generated)
+    if len(types) == 1 and any("Sum" in words(layer) for layer in generated):
+        sums = tuple(_typed(layer, *types) for layer in generated if "Sum" in words(layer))
+        return replace(holders, compute=sums, certainty=Certainty.STATED)
+    return holders
+
+
+def sizes_of(shape: Sequence[Any] | None) -> Sizes:
+    """The extents but 1 of a shape, sorted: what is left of a weight that the builder stored transposed."""
+    return tuple(sorted(size for size in shape or () if isinstance(size, int) and size != 1))
+
+
+def _float_types(layers: Iterable[EngineLayer]) -> set[DType]:
+    """The types that layers read, if none of them is an integer; nothing else otherwise."""
+    read = {tensor.dtype for layer in layers for tensor in (*layer.inputs, *layer.constants)}
+    return read if all(dtype.is_float and not dtype.is_quantized for dtype in read) else set()
+
+
+def _steps(view: GraphView, node: Node, engine: Engine) -> Iterator[EngineLayer]:
+    """The layers that hold a weight of a recurrence and name no node, or this one."""
+    pieces = _pieces(view, node)
+    for layer in engine.layers:
+        names_others = layer.certainty is Certainty.STATED and node.name not in layer.onnx_nodes
+        held = None if names_others else _held(layer, pieces)
+        if held is not None and (layer.role is Role.COMPUTE or "Sum" in words(layer)):
+            yield _typed(layer, held.dtype)
+
+
+def _pieces(view: GraphView, node: Node) -> frozenset[Sizes]:
+    """The sizes that input and recurrence weights may have: of one gate, of some, or of all, of one direction or two."""
+    found: set[Sizes] = set()
+    for tensor in node.inputs[1:3]:
+        shape = view.constant_shape(tensor) or ()
+        if len(shape) == 3:
+            gates = STEP_GATES[node.op]
+            for count in range(1, gates + 1):
+                piece = (shape[1] * count // gates, shape[2])
+                found |= {sizes_of(piece), sizes_of((shape[0], *piece))}
+    return frozenset(found)
+
+
+def _held(layer: EngineLayer, pieces: frozenset[Sizes]) -> EngineTensor | None:
+    return next(
+        (
+            constant
+            for constant in layer.constants
+            if constant.dtype.is_float
+            and len(sizes_of(constant.shape)) > 1
+            and sizes_of(constant.shape) in pieces
+        ),
+        None,
+    )
+
+
+def _typed(layer: EngineLayer, dtype: DType) -> EngineLayer:
+    """The layer with the type of its arithmetic, which for layers that are no matrix kernels is not judged."""
+    if layer.role is Role.COMPUTE:
+        return layer
+    return replace(layer, precision=dtype, precision_certainty=Certainty.INFERRED)
