@@ -13,7 +13,7 @@ class Change:
     """One thing that a repair changed.
 
     Attributes:
-        repair: the repair's file name.
+        rule: the rule whose fix it is.
         subject: the node or tensor that was changed.
         what: what was done to it.
         reason: what TensorRT would have made of it.
@@ -21,11 +21,11 @@ class Change:
             is exact; None where it depends on the data, which the comparison measures.
     """
 
-    repair: str
     subject: str
     what: str
     reason: str
     error: float | None = None
+    rule: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from enum import IntEnum
 
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import Bond, Opinion, Tie
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.repair import Change
 from qdqtool.core.target import FAMILIES, Target
-from qdqtool.graph.normalize.context import RepairContext
+from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.view import GraphView
 from qdqtool.matching.evidence import Explanation, NodeEvidence
 from qdqtool.matching.flow import Flow
@@ -23,6 +24,17 @@ CLASSIC = frozenset({"8", "10", "11"})
 EVERYWHERE = frozenset(FAMILIES)
 Statement = Opinion | Tie | Bond
 Place = Callable[[GraphView, PlacementOptions], Iterator[Statement]]
+
+
+class Stage(IntEnum):
+    """When a rule's fix is applied; a fix may rely on what those of earlier stages have made."""
+
+    WRITE_OUT = 1
+    """What says a static quantization in other words becomes Q/DQ pairs."""
+    LEGAL = 2
+    """Pairs become those that TensorRT reads."""
+    FAST = 3
+    """Pairs go where they gain."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +56,10 @@ class Rule:
         code: stable identifier, "QDQ122". 101-119: the build fails or the numbers change; 120-139: INT8 is lost or
             kernels are added; 140-159: advice; from 160 on: where Q/DQ goes.
         severity: how much findings matter unless one says otherwise.
-        targets: builders for which `check` and `fix` are asked.
+        targets: builders for which `check` is asked, and `fix` where its stage is FAST; fixes of the stages before
+            make the form that others rely on, for every builder.
+        stage: when `fix` is applied.
+        after: rules of the same stage or an earlier one whose fixes are applied first.
         place: what it requests for a float graph. Requests are data; no rule sees those of another, so their order
             cannot matter.
         check: what is wrong in a Q/DQ graph, in graph order.
@@ -55,6 +70,8 @@ class Rule:
     code: str
     severity: Severity = Severity.INFO
     targets: frozenset[str] = EVERYWHERE
+    stage: Stage = Stage.FAST
+    after: tuple[str, ...] = ()
     place: Place | None = None
     check: Callable[[Flow, Target], Iterable[Violation]] | None = None
     fix: Callable[[RepairContext], Iterator[Change]] | None = None

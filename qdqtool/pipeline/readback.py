@@ -19,12 +19,12 @@ from qdqtool.core.recipe import PrepareOptions
 from qdqtool.errors import UsageError
 from qdqtool.graph.model import Model
 from qdqtool.graph.modules import Modules
-from qdqtool.graph.normalize.run import WRITTEN_OUT, normalize
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.origin import origin
 from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.qdq.find import find, quantized_ops
 from qdqtool.graph.qdq.unquantize import float_graph
+from qdqtool.placement.repair import written_out
 
 _LIMITS = {DType.INT8: (INT8.qmin, INT8.qmax), DType.UINT8: (0, 255)}
 _METHOD = "read back"
@@ -51,7 +51,7 @@ def read_back(path: Path) -> tuple[ReadBack, Model]:
         UsageError: the model has no scale to read.
     """
     original = load(path)
-    model, _ = normalize(original, only=WRITTEN_OUT)
+    model = written_out(original)
     plain = prepare(float_graph(model), PrepareOptions())
     notes: list[str] = []
     found = tuple(_read(model, plain, notes))

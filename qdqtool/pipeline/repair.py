@@ -18,12 +18,12 @@ from qdqtool.core.repair import Change, RepairReport
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.instrumented.probe import probe
 from qdqtool.graph.model import Model
-from qdqtool.graph.normalize.ranges import quantize_activations, wanted
-from qdqtool.graph.normalize.run import remaining
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.origin import origin
 from qdqtool.graph.qdq.find import quantized_ops
+from qdqtool.matching.half_quantized import quantize_activations, wanted
+from qdqtool.placement.repair import remaining
 from qdqtool.placement.repair import repair as repaired
 
 OnProgress = Callable[[int, int], None]

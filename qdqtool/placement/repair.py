@@ -1,22 +1,33 @@
-"""Repairs somebody else's Q/DQ model: first into the form that TensorRT reads, then by the fixes of all rules."""
+"""Repairs somebody else's Q/DQ model by the fixes of all rules: first into the form that TensorRT reads, then where it gains."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from graphlib import TopologicalSorter
 
-from qdqtool.core.repair import Change
+from qdqtool.core.recipe import PrepareOptions
+from qdqtool.core.repair import Change, Remainder
 from qdqtool.core.target import Target
 from qdqtool.graph.model import Model
-from qdqtool.graph.normalize.context import RepairContext
-from qdqtool.graph.normalize.run import normalize
-from qdqtool.matching.registry import rulebook
+from qdqtool.graph.preparation.prepare import prepare
+from qdqtool.graph.qdq.repairing import RepairContext
+from qdqtool.graph.qdq.stored import check_counts
+from qdqtool.graph.view import Node
+from qdqtool.matching.half_quantized import half_quantized
+from qdqtool.matching.registry import RULES, rulebook
+from qdqtool.matching.rule import Rule, Stage
+from qdqtool.trt.ops import QDQ
 
 _MOST_ROUNDS = 4
 """Rounds over all rules; one fix may make room for another, and each is idempotent."""
+_DANGLING = "dangling"
+_FOUR_BIT_OPS = frozenset({"GatherBlockQuantized", "MatMulBnb4", "MatMulNBits"})
 
 
 def repair(model: Model, target: Target | None = None) -> tuple[Model, tuple[Change, ...]]:
-    """The model after all repairs, and every change; the model itself where nothing was changed.
+    """The model after all fixes, and every change; the model itself where nothing was changed.
 
     Args:
         model: any ONNX model.
@@ -25,29 +36,127 @@ def repair(model: Model, target: Target | None = None) -> tuple[Model, tuple[Cha
     Raises:
         InputFileError: the model contradicts itself, such as scales that do not fit their axis.
     """
-    ready, changes = normalize(model)
-    ready, more = fixed(ready, target)
-    return ready, (*changes, *more)
+    return _fixed(model, Stage.FAST, target)
 
 
-def fixed(
-    model: Model, target: Target | None = None, only: Sequence[str] = ()
-) -> tuple[Model, tuple[Change, ...]]:
-    """The model after the fixes of all rules, or of `only` some, and every change."""
+def written_out(model: Model) -> Model:
+    """The model with a Q/DQ pair for every range of a static quantization, in whatever form it was written.
+
+    Raises:
+        InputFileError: the model contradicts itself.
+    """
+    return _fixed(model, Stage.WRITE_OUT, None)[0]
+
+
+def _fixed(model: Model, last: Stage, target: Target | None) -> tuple[Model, tuple[Change, ...]]:
+    """The model after the fixes up to a stage, and every change."""
+    ready = prepare(model, PrepareOptions(fold_batchnorm=False, conv_transpose=False))
+    changes = list(_dropped(model, ready))
+    for pair in RepairContext(ready).pairs:
+        check_counts(ready, pair)
     book = rulebook()
-    changes: list[Change] = []
+    wanted = {
+        name: rule for name in fix_order(book.rules) if _applies(rule := book.rules[name], last, target)
+    }
     for _ in range(_MOST_ROUNDS):
         before = len(changes)
-        for name, rule in book.rules.items():
-            for_target = target is None or target.family in rule.targets
-            if rule.fix is None or not for_target or (only and name not in only):
-                continue
-            context = RepairContext(model)
+        context: RepairContext | None = None
+        for name, rule in wanted.items():
+            context = context or RepairContext(ready)
             told = tuple(book.asked(name, lambda fix=rule.fix, context=context: fix(context)))  # type: ignore[misc]
             if told:
-                changes += told
-                context.edit.prune()
-                model = context.edit.finish(retyped=True)
+                changes += [replace(change, rule=name) for change in told]
+                ready = context.finish()
+            if told or RULES.owner(name) is not None:  # what fails elsewhere may leave half a change behind
+                context = None
         if len(changes) == before:
             break
-    return model, tuple(changes)
+    return ready, tuple(changes)
+
+
+def _applies(rule: Rule, last: Stage, target: Target | None) -> bool:
+    if rule.fix is None or rule.stage > last:
+        return False
+    return rule.stage < Stage.FAST or target is None or target.family in rule.targets
+
+
+def fix_order(rules: Mapping[str, Rule]) -> tuple[str, ...]:
+    """Names of the rules with a fix: by stage, then behind those that a rule names in `after`, then by name.
+
+    Raises:
+        CycleError: rules name each other.
+    """
+    return _ordered(
+        tuple((name, rule.stage, rule.after) for name, rule in rules.items() if rule.fix is not None)
+    )
+
+
+@lru_cache(maxsize=4)
+def _ordered(rules: tuple[tuple[str, Stage, tuple[str, ...]], ...]) -> tuple[str, ...]:
+    found: list[str] = []
+    for stage in Stage:
+        here = {name: after for name, of, after in rules if of is stage}
+        sorter = TopologicalSorter({name: set(after) & here.keys() for name, after in sorted(here.items())})
+        sorter.prepare()
+        while sorter.is_active():
+            ready = sorted(sorter.get_ready())
+            found += ready
+            sorter.done(*ready)
+    return tuple(found)
+
+
+def _dropped(before: Model, after: Model) -> Iterator[Change]:
+    """Q/DQ nodes that no output needs, which preparing the model has dropped."""
+    for node in before.view.nodes:
+        if node.op in QDQ and node.name not in after.view.by_name:
+            yield Change(
+                rule=_DANGLING,
+                subject=node.name,
+                what=f"{node.op} without a reader dropped",
+                reason="it computes what nobody needs, and parsers stumble over it",
+                error=0.0,
+            )
+
+
+def remaining(model: Model) -> tuple[Remainder, ...]:
+    """What keeps compute nodes out of INT8 although half of it is there, and what TensorRT does not import."""
+    told = []
+    for node in model.view.nodes:
+        told += [_half(model, node, index) for index in half_quantized(model.view, node)]
+        if "Integer" in node.op or node.op.startswith(("QLinear", "DynamicQuantize")):
+            told.append(
+                Remainder(
+                    subject=node.name,
+                    what=f"TensorRT does not import {node.op}, and its surroundings are of no known form",
+                    fix="quantize the float model with `qdqtool run` instead",
+                )
+            )
+        if node.op in _FOUR_BIT_OPS:
+            told.append(
+                Remainder(
+                    subject=node.name,
+                    what=f"TensorRT does not import {node.op}",
+                    fix="quantize these weights as Q/DQ (onnxruntime: quant_format=QuantFormat.QDQ)",
+                )
+            )
+        inner = sorted(QDQ.intersection(model.view.body_ops(node)))
+        if inner:
+            told.append(
+                Remainder(
+                    subject=node.name,
+                    what=f"{', '.join(inner)} inside its body were left alone",
+                    fix="export the model without control flow",
+                )
+            )
+    return tuple(told)
+
+
+def _half(model: Model, node: Node, index: int) -> Remainder:
+    constant = model.view.is_constant(node.inputs[index])
+    return Remainder(
+        subject=node.name,
+        what=f"input {index} has no Q/DQ, so {node.op} runs in float",
+        fix="quantize the float model with `qdqtool run` instead"
+        if constant
+        else "name real data with --samples, so that its range can be measured; random samples tell no range",
+    )

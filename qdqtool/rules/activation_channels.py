@@ -13,13 +13,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
+from qdqtool.core.quant_format import INT8
+from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
+from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.matching.asked import words_of
 from qdqtool.matching.evidence import Claim, Explanation, NodeEvidence
 from qdqtool.matching.flow import Flow
-from qdqtool.matching.rule import Rule, Violation
+from qdqtool.matching.rule import Rule, Stage, Violation
 
 
 def check(flow: Flow, target: Target) -> Iterator[Violation]:
@@ -45,4 +50,27 @@ def explain(evidence: NodeEvidence) -> Iterator[Explanation]:
             )
 
 
-PLUGIN = Rule(code="QDQ122", severity=Severity.WARNING, check=check, explain=explain)
+def fix(context: RepairContext) -> Iterator[Change]:
+    """Give each activation pair the one scale that covers all of its channels."""
+    for pair in context.pairs:
+        whole = pair.quantize is not None and pair.dequantize is not None
+        if whole and pair.kind is SlotKind.ACTIVATION and context.is_known(pair) and len(pair.scale) > 1:
+            low, high = context.span(pair)
+            scale = max(-low, high) / INT8.qmax
+            context.restate(pair, np.asarray(scale))
+            yield Change(
+                subject=pair.quantize or "",
+                what=f"{len(pair.scale)} scales became one, the largest ({scale:.4g})",
+                reason="a scale per channel on an activation keeps its consumer silently in float",
+            )
+
+
+PLUGIN = Rule(
+    code="QDQ122",
+    severity=Severity.WARNING,
+    stage=Stage.LEGAL,
+    after=("scale_value",),
+    check=check,
+    fix=fix,
+    explain=explain,
+)

@@ -5,6 +5,8 @@
 
 The bias is added behind the INT8 product, in float, so rounding it gains nothing. (INT32 biases are QDQ105.)
 
+The fix stores what the DequantizeLinear makes, also of INT32 (QDQ105): scale times integer, exactly.
+
 Evidence: RTX 1.7.1 multiplies the bias back to float inside the epilogue, in as many kernels (bias_int8). Classic
 releases want the bias as constant weights, and some refuse one behind DequantizeLinear.
 """
@@ -13,10 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from qdqtool.core.findings import Severity
+from qdqtool.core.qdq import QdqPair
+from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
+from qdqtool.graph.qdq.repairing import RepairContext
+from qdqtool.graph.qdq.stored import dequantized
 from qdqtool.matching.flow import Flow, is_int8
-from qdqtool.matching.rule import Rule, Violation
+from qdqtool.matching.rule import Rule, Stage, Violation
+from qdqtool.trt.ops import PRODUCTS
 
 
 def check(flow: Flow, target: Target) -> Iterator[Violation]:
@@ -33,4 +42,35 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
             )
 
 
-PLUGIN = Rule(code="QDQ148", severity=Severity.WARNING, check=check)
+def fix(context: RepairContext) -> Iterator[Change]:
+    """Store what the DequantizeLinear of a bias, or of any INT32 constant, would make."""
+    for pair in context.pairs:
+        value = dequantized(context, pair) if _is_bias(context, pair) else None
+        if value is None:
+            continue
+        kind = context.scale_type(context.nodes[pair.dequantize or ""])
+        context.redirect(
+            context.result(pair), context.edit.constant(f"{pair.tensor}_float", value.astype(kind))
+        )
+        yield Change(
+            subject=pair.tensor,
+            what=f"{pair.dtype} bias became float",
+            reason="TensorRT adds biases in float and refuses a DequantizeLinear on INT32",
+            error=0.0,
+        )
+
+
+def _is_bias(context: RepairContext, pair: QdqPair) -> bool:
+    if pair.dequantize is None or context.result(pair) in context.pinned:
+        return False
+    if context.integers(pair) == np.int32:
+        return True
+    slots = pair.slots
+    return bool(slots) and all(
+        slot.index == 2 and context.nodes[slot.node].op_type in PRODUCTS for slot in slots
+    )
+
+
+PLUGIN = Rule(
+    code="QDQ148", severity=Severity.WARNING, stage=Stage.LEGAL, after=("shared_pair",), check=check, fix=fix
+)

@@ -27,7 +27,7 @@ from qdqtool.core.qdq import QdqPair
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
-from qdqtool.graph.normalize.context import RepairContext
+from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.qdq.scales import a_step_above
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.evidence import Explanation, NodeEvidence
@@ -79,7 +79,6 @@ def fix(context: RepairContext) -> Iterator[Change]:
         for member in members:
             context.restate(member, np.asarray(max(scales)))
         yield Change(
-            repair="concat",
             subject=", ".join(sorted({member.tensor for member in members})),
             what=f"one scale, {max(scales):.4g}, instead of {len(set(scales))} from {min(scales):.4g} up",
             reason="different scales around Concat or MaxPool cost a second rounding, or the INT8 of what follows",

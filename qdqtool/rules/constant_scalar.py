@@ -15,9 +15,12 @@ from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
+from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
+from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.matching.flow import Flow
-from qdqtool.matching.rule import Rule, Violation
+from qdqtool.matching.rule import Rule, Stage, Violation
+from qdqtool.matching.weights import StoredWeight, stored_again
 
 
 def check(flow: Flow, _target: Target) -> Iterator[Violation]:
@@ -36,4 +39,15 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
             )
 
 
-PLUGIN = Rule(code="QDQ106", severity=Severity.ERROR, check=check)
+def fix(context: RepairContext) -> Iterator[Change]:
+    """Store single numbers in float."""
+    return stored_again(context, _single)
+
+
+def _single(_context: RepairContext, weight: StoredWeight) -> str:
+    return "" if weight.shape else "TensorRT cannot quantize a single number"
+
+
+PLUGIN = Rule(
+    code="QDQ106", severity=Severity.ERROR, stage=Stage.LEGAL, after=("cast",), check=check, fix=fix
+)

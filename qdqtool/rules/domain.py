@@ -14,9 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
+from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
+from qdqtool.graph.qdq.repairing import RepairContext, is_pair_op
 from qdqtool.matching.flow import Flow
-from qdqtool.matching.rule import Rule, Violation
+from qdqtool.matching.rule import Rule, Stage, Violation
 
 
 def check(flow: Flow, _target: Target) -> Iterator[Violation]:
@@ -31,4 +33,19 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
             )
 
 
-PLUGIN = Rule(code="QDQ108", severity=Severity.INFO, check=check)
+def fix(context: RepairContext) -> Iterator[Change]:
+    """Move Q/DQ nodes to the default domain."""
+    for node in context.edit.nodes:
+        if is_pair_op(node) and node.domain == "com.microsoft":
+            node.domain = ""
+            yield Change(
+                subject=node.name,
+                what=f"com.microsoft.{node.op_type} became the standard operator",
+                reason="TensorRT reads the com.microsoft form in FP32 only",
+                error=0.0,
+            )
+
+
+PLUGIN = Rule(
+    code="QDQ108", severity=Severity.INFO, stage=Stage.WRITE_OUT, after=("operator",), check=check, fix=fix
+)

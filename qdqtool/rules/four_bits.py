@@ -8,6 +8,10 @@
 
 INT4 is for weights only: the product itself is computed in float behind a dequantize.
 
+The fix stores INT4 beside INT8 activations as INT8: every 4-bit integer minus its zero point fits, so one scale per tensor
+or channel stays and nothing is lost; scales of blocks are replaced by one per output channel. Weights that stay INT4
+become signed with zero point 0, exactly where the shifted integers fit, else with a wider step for the block.
+
 Evidence: RTX 1.7.1 fuses INT4 block weights into a float product (int4_block128) and fails with a check when the
 activation is INT8 (int4_block128_actint8); an INT4 activation becomes an INT8 one of 16 values (int4_activation). INT4 arrived with TensorRT 10.0.
 """
@@ -15,13 +19,32 @@ activation is INT8 (int4_block128_actint8); an INT4 activation becomes an INT8 o
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
+from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
+from qdqtool.graph.qdq.encode import STORED_AS
+from qdqtool.graph.qdq.find import DEQUANTIZE
+from qdqtool.graph.qdq.repairing import RepairContext, set_axis
+from qdqtool.graph.view import GraphView, Use
 from qdqtool.matching.flow import Flow, is_int8
-from qdqtool.matching.rule import Rule, Violation
+from qdqtool.matching.half_quantized import is_quantized
+from qdqtool.matching.rule import Rule, Stage, Violation
+from qdqtool.matching.weights import requantized
+from qdqtool.trt.ops import PRODUCTS, quantization_commutes, weight_axis
+
+if TYPE_CHECKING:
+    import onnx
+    from numpy.typing import NDArray
+
+_FOUR_BITS = frozenset({np.dtype(ml_dtypes.int4), np.dtype(ml_dtypes.uint4)})
+_FACTORS = 2
 
 
 def check(flow: Flow, target: Target) -> Iterator[Violation]:
@@ -59,4 +82,151 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
                     )
 
 
-PLUGIN = Rule(code="QDQ109", severity=Severity.ERROR, check=check)
+def fix(context: RepairContext) -> Iterator[Change]:
+    """Store 4-bit constants as INT8 unless all they do is multiply floats."""
+    for node in list(context.edit.nodes):
+        if node.op_type != DEQUANTIZE or context.stored_type(node.input[0]) not in _FOUR_BITS:
+            continue
+        rank = len(context.edit.constants[node.input[0]].dims)
+        uses = tuple(_uses(context.view, node.output[0]))
+        if uses and all(_multiplies_floats(context.view, use) for use in uses):
+            yield from _signed(context, node)
+            continue
+        axis = weight_axis(uses[0].node, uses[0].index, rank) if len(uses) == 1 else None
+        error = _widened(context, node, axis)
+        if error is not None:
+            yield Change(
+                subject=node.input[0],
+                what="4-bit integers stored as INT8" + (", one scale per output channel" if error else ""),
+                reason="TensorRT takes INT4 only for weights beside float activations",
+                error=error,
+            )
+
+
+def _uses(view: GraphView, tensor: str) -> Iterator[Use]:
+    """Who reads the values of `tensor`, past operators that only move them."""
+    for use in view.uses(tensor):
+        if use.index == 0 and quantization_commutes(view, use.node):
+            yield from _uses(view, use.node.outputs[0])
+        else:
+            yield use
+
+
+def _multiplies_floats(view: GraphView, use: Use) -> bool:
+    return (
+        use.node.op in PRODUCTS
+        and use.index < _FACTORS
+        and not is_quantized(view, use.node.inputs[1 - use.index])
+    )
+
+
+def _signed(context: RepairContext, node: onnx.NodeProto) -> Iterator[Change]:
+    """INT4 with zero point 0 for a node that has others."""
+    found = _given(context, node)
+    signed = context.stored_type(node.input[0]) == STORED_AS[DType.INT4]
+    if found is None or (signed and not found[2].any()):
+        return
+    integers, scale, zero = found
+    steps = integers - _spread(zero, node, integers.shape)
+    below, above = (_extreme(np.minimum(steps, 0), scale, node), _extreme(np.maximum(steps, 0), scale, node))
+    stretch = np.maximum(1.0, np.maximum(-below / 8.0, above / 7.0))
+    wide = _spread(stretch, node, integers.shape)
+    shrunk = np.rint(steps / wide)
+    error = float(np.abs(shrunk * wide - steps).max(initial=0) / max(np.abs(steps).max(initial=0), 1))
+    stem = node.input[0]
+    edit = context.edit
+    packed = edit.constant(f"{stem}_int4", shrunk.astype(STORED_AS[DType.INT4]))
+    _connect(context, node, [packed, edit.constant(f"{stem}_scale", (scale * stretch).astype(scale.dtype))])
+    del node.input[2:]
+    yield Change(
+        subject=stem,
+        what="4-bit weights made signed with zero point 0" + (", with wider steps" if error else ""),
+        reason="TensorRT reads INT4 with zero point 0 only",
+        error=error,
+    )
+
+
+def _widened(context: RepairContext, node: onnx.NodeProto, axis: int | None) -> float | None:
+    """Give the node INT8 inputs; returns the error, None where its scales are not constants that fit."""
+    found = _given(context, node)
+    if found is None:
+        return None
+    integers, scale, zero = found
+    stem, error = node.input[0], 0.0
+    steps = integers - _spread(zero, node, integers.shape)
+    kind = scale.dtype
+    if scale.ndim > 1:
+        value = steps * _spread(scale, node, integers.shape)
+        steps, scale, error = requantized(value, axis, half=kind == np.float16)
+        set_axis(node, axis, drop=("block_size",))
+    inputs = [
+        context.edit.constant(f"{stem}_int8", steps.astype(np.int8)),
+        context.edit.constant(f"{stem}_scale", scale.astype(kind)),
+        context.edit.constant(f"{stem}_zero_point", np.zeros(scale.shape, np.int8)),
+    ]
+    _connect(context, node, inputs)
+    return error
+
+
+def _connect(context: RepairContext, node: onnx.NodeProto, inputs: list[str]) -> None:
+    for place, name in enumerate(inputs):
+        if place < len(node.input):
+            context.edit.connect(node, place, name)
+        else:
+            node.input.append(name)
+
+
+def _given(
+    context: RepairContext, node: onnx.NodeProto
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]] | None:
+    """Integers, scales and zero points of a DequantizeLinear; None where they are no constants that fit."""
+    values = [context.edit.value(name) if name else None for name in node.input[:3]]
+    integers, scale = values[0], values[1]
+    zero = values[2] if len(values) > 2 else np.zeros((), np.int8)
+    if integers is None or scale is None or zero is None:
+        return None
+    blocks = scale.ndim == integers.ndim and all(scale.shape)
+    channels = scale.ndim == 1 and scale.size in {1, integers.shape[_axis(node, integers.ndim)]}
+    if not integers.ndim or not (scale.ndim == 0 or channels or blocks):
+        return None
+    return integers.astype(np.int16), scale, zero.astype(np.int16)
+
+
+def _axis(node: onnx.NodeProto, rank: int) -> int:
+    given = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 1)
+    return int(given) % rank
+
+
+def _spread(grid: NDArray[Any], node: onnx.NodeProto, shape: tuple[int, ...]) -> NDArray[Any]:
+    """One value per tensor, channel or block, repeated over the tensor."""
+    if grid.size == 1:
+        return np.broadcast_to(grid.reshape(()), shape)
+    if grid.ndim == 1 and len(shape) > 1:
+        axis = _axis(node, len(shape))
+        return grid.reshape([-1 if place == axis else 1 for place in range(len(shape))])
+    for place, size in enumerate(shape):
+        grid = np.repeat(grid, -(-size // grid.shape[place]), axis=place).take(range(size), axis=place)
+    return grid
+
+
+def _extreme(steps: NDArray[Any], scale: NDArray[Any], node: onnx.NodeProto) -> NDArray[Any]:
+    """The step farthest from 0 for each scale, as float; `steps` has one sign."""
+    if scale.size == 1:
+        return np.full(scale.shape, steps.flat[np.abs(steps).argmax()], np.float64)
+    sizes = steps.shape
+    if scale.ndim == 1:
+        axis = _axis(node, len(sizes))
+        counts = [size if place == axis else 1 for place, size in enumerate(sizes)]
+    else:
+        counts = list(scale.shape)
+    for place, count in enumerate(counts):
+        width = -(-steps.shape[place] // count)
+        firsts = range(0, steps.shape[place], width)
+        low, high = np.minimum.reduceat(steps, firsts, place), np.maximum.reduceat(steps, firsts, place)
+        steps = np.where(-low > high, low, high)
+    return steps.reshape(scale.shape).astype(np.float64)
+
+
+PLUGIN = Rule(
+    code="QDQ109", severity=Severity.ERROR, stage=Stage.LEGAL, after=("dynamic",), check=check, fix=fix
+)

@@ -23,14 +23,14 @@ from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
-from qdqtool.graph.normalize.context import RepairContext
-from qdqtool.graph.normalize.half_quantized import half_quantized
-from qdqtool.graph.normalize.weights import requantized
+from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.matching.asked import words_of
 from qdqtool.matching.evidence import Explanation, NodeEvidence
 from qdqtool.matching.flow import Flow, is_int8
+from qdqtool.matching.half_quantized import half_quantized
 from qdqtool.matching.operands import State, both
 from qdqtool.matching.rule import Rule, Violation
+from qdqtool.matching.weights import requantized
 from qdqtool.trt.ops import MATRIX_PRODUCTS, weight_axis
 
 WEIGHTS_ALONE = "place.format=int8-weights"
@@ -89,7 +89,6 @@ def _quantized(context: RepairContext, name: str, index: int) -> Change | None:
     edit.connect(node, index, result)
     edit.node("DequantizeLinear", inputs, [result], name=f"{tensor}_{name}_DequantizeLinear", axis=axis)
     return Change(
-        repair="missing",
         subject=tensor,
         what=f"float weight of {reader.op} {name!r} quantized per channel",
         reason="a quantized activation without a quantized weight silently runs in float",

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from qdqtool.core.findings import Severity
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
-from qdqtool.graph.normalize.context import RepairContext
+from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.operands import State, both
@@ -52,7 +52,6 @@ def fix(context: RepairContext) -> Iterator[Change]:
                 continue
             context.edit.connect(context.nodes[node.name], index, context.pair_like(pair, node.inputs[index]))
             yield Change(
-                repair="carried",
                 subject=node.inputs[index],
                 what=f"quantized for {node.op} {node.name!r} with the scale of {pair.dequantize!r}",
                 reason=f"{barrier.op} {barrier.name!r} keeps INT8 values from the layer behind it",

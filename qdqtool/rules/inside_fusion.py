@@ -19,7 +19,7 @@ from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
-from qdqtool.graph.normalize.context import RepairContext
+from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.view import Node
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.rule import Rule, Violation
@@ -55,7 +55,6 @@ def fix(context: RepairContext) -> Iterator[Change]:
         if behind or _inside_silu(context, pair, reader):
             context.dissolve(pair)
             yield Change(
-                repair="activation",
                 subject=pair.quantize,
                 what=f"taken out between {maker or 'the input'} and {reader.op} {reader.name!r}",
                 reason="a pair between a node and its activation adds a rounding and may split their fusion",
@@ -63,7 +62,6 @@ def fix(context: RepairContext) -> Iterator[Change]:
         elif reader.op == "Relu" and context.symmetric(pair) and _feeds_compute(context, reader):
             _move_behind(context, pair, reader)
             yield Change(
-                repair="activation",
                 subject=pair.quantize,
                 what=f"moved behind Relu {reader.name!r}",
                 reason="a Relu between a pair and a compute node keeps that node in float",

@@ -29,7 +29,7 @@ from qdqtool.core.qdq import QdqPair
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
-from qdqtool.graph.normalize.context import RepairContext
+from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.demand import wanted_slots
 from qdqtool.matching.flow import Flow, is_int8
@@ -114,7 +114,6 @@ def fix(context: RepairContext) -> Iterator[Change]:
                 continue
             context.dissolve(pair)
             yield Change(
-                repair="residual",
                 subject=pair.tensor,
                 what=f"pair before Add {found.node.name!r} taken out; the other input keeps its own"
                 if found.kept is not None
@@ -126,7 +125,6 @@ def fix(context: RepairContext) -> Iterator[Change]:
             node = context.nodes[found.node.name]
             context.edit.connect(node, index, context.pair_like(pair, node.input[index]))
             yield Change(
-                repair="residual",
                 subject=pair.tensor,
                 what=f"quantized for Add {found.node.name!r} with the scale of {pair.dequantize!r}",
                 reason="another layer reads these values in INT8: with one scale the producer writes no float copy",

@@ -16,10 +16,13 @@ from collections.abc import Iterator
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
+from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
+from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
+from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.matching.flow import Flow
-from qdqtool.matching.rule import Rule, Violation
+from qdqtool.matching.rule import Rule, Stage, Violation
 
 _CRASHES = "the builder process crashes"
 _REFUSED = "the parser refuses it"
@@ -57,4 +60,21 @@ def _is_dynamic(flow: Flow, pair: QdqPair) -> bool:
     return maker is not None and maker.op == "DynamicQuantizeLinear"
 
 
-PLUGIN = Rule(code="QDQ104", severity=Severity.ERROR, check=check)
+def fix(context: RepairContext) -> Iterator[Change]:
+    """Take out activation pairs without a constant scale."""
+    for pair in context.pairs:
+        whole = pair.quantize is not None and pair.dequantize is not None
+        if whole and pair.kind is SlotKind.ACTIVATION and not context.is_known(pair):
+            if context.result(pair) in context.pinned:
+                continue
+            context.dissolve(pair)
+            yield Change(
+                subject=pair.quantize or "",
+                what="taken out: the tensor stays float",
+                reason="a scale that is computed at run time crashes the builder",
+            )
+
+
+PLUGIN = Rule(
+    code="QDQ104", severity=Severity.ERROR, stage=Stage.LEGAL, after=("cast",), check=check, fix=fix
+)

@@ -16,10 +16,13 @@ from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
+from qdqtool.core.qdq import QdqPair
+from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
+from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.matching.evidence import Claim, Explanation, NodeEvidence
 from qdqtool.matching.flow import Flow, is_int8
-from qdqtool.matching.rule import Rule, Violation
+from qdqtool.matching.rule import Rule, Stage, Violation
 from qdqtool.trt.ops import SCALAR_SCALE_READERS
 
 
@@ -52,6 +55,36 @@ def explain(evidence: NodeEvidence) -> Iterator[Explanation]:
             )
 
 
+def fix(context: RepairContext) -> Iterator[Change]:
+    """Make the scale of each activation pair a scalar, with the same value and type."""
+    for pair in context.pairs:
+        whole = pair.quantize is not None and pair.dequantize is not None
+        if whole and pair.kind is SlotKind.ACTIVATION and context.is_known(pair) and pair.scale_shape == (1,):
+            _make_scalar(context, pair)
+            yield Change(
+                subject=pair.quantize or "",
+                what="scale of shape [1] became a scalar",
+                reason="a scale of shape [1] on an activation keeps a Conv silently in float",
+                error=0.0,
+            )
+
+
+def _make_scalar(context: RepairContext, pair: QdqPair) -> None:
+    for name in (pair.quantize, pair.dequantize):
+        node = context.nodes[name or ""]
+        for index in range(1, len(node.input)):
+            value = context.edit.value(node.input[index])
+            if value is not None:
+                node.input[index] = context.edit.constant(node.input[index], value.reshape(()))
+
+
 PLUGIN = Rule(
-    code="QDQ121", severity=Severity.WARNING, check=check, targets=frozenset({"rtx"}), explain=explain
+    code="QDQ121",
+    severity=Severity.WARNING,
+    targets=frozenset({"rtx"}),
+    stage=Stage.LEGAL,
+    after=("scale_value",),
+    check=check,
+    fix=fix,
+    explain=explain,
 )

@@ -14,11 +14,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import isfinite
 
+import numpy as np
+
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
+from qdqtool.core.placement import SlotKind
+from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
+from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.matching.flow import Flow
-from qdqtool.matching.rule import Rule, Violation
+from qdqtool.matching.rule import Rule, Stage, Violation
+from qdqtool.matching.weights import StoredWeight, stored_again
 
 
 def check(flow: Flow, _target: Target) -> Iterator[Violation]:
@@ -43,4 +49,40 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
             )
 
 
-PLUGIN = Rule(code="QDQ103", severity=Severity.ERROR, check=check)
+def fix(context: RepairContext) -> Iterator[Change]:
+    """Make negative scales positive, take out activation pairs with unusable ones, store such weights again."""
+    for pair in context.pairs:
+        whole = pair.quantize is not None and pair.dequantize is not None
+        if not whole or pair.kind is not SlotKind.ACTIVATION or not context.is_known(pair):
+            continue
+        negative = any(scale < 0 for scale in pair.scale)
+        unusable = not all(isfinite(scale) and scale != 0 for scale in pair.scale)
+        if unusable or (negative and any(pair.zero_point)):
+            if context.result(pair) in context.pinned:
+                continue
+            context.dissolve(pair)
+            yield Change(
+                subject=pair.quantize or "",
+                what="taken out: the tensor stays float",
+                reason="the parser refuses a scale that is 0 or not a number"
+                if unusable
+                else "the parser refuses negative scales",
+            )
+        elif negative:
+            context.restate(pair, np.abs(np.asarray(pair.scale)).max())
+            yield Change(
+                subject=pair.quantize or "",
+                what="negative scale became positive",
+                reason="the parser refuses negative scales",
+            )
+    yield from stored_again(context, _not_positive)
+
+
+def _not_positive(_context: RepairContext, weight: StoredWeight) -> str:
+    bad = any(not isfinite(scale) or scale <= 0 for scale in weight.pair.scale)
+    return "the parser refuses scales that are not positive" if bad else ""
+
+
+PLUGIN = Rule(
+    code="QDQ103", severity=Severity.ERROR, stage=Stage.LEGAL, after=("cast",), check=check, fix=fix
+)

@@ -6,6 +6,8 @@
 TensorRT 8 fuses a DequantizeLinear into one consumer and has to copy it for the others. A pair per consumer spares it
 that; the Q that are equal are merged again. Later releases and TensorRT for RTX do not mind.
 
+The fix is applied for every builder: a pair that serves one consumer can be moved or taken away for it alone.
+
 Evidence: logs of TensorRT 8 (`Eliminating ... which duplicates (Q) ...`); nvidia-modelopt can write dedicated pairs;
 RTX 1.7.1 builds the same kernels either way (shared_pair).
 """
@@ -13,12 +15,18 @@ RTX 1.7.1 builds the same kernels either way (shared_pair).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from qdqtool.core.findings import Severity
+from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
+from qdqtool.graph.qdq.repairing import RepairContext, is_pair_op
 from qdqtool.matching.flow import Flow
-from qdqtool.matching.rule import Rule, Violation
-from qdqtool.trt.ops import PRODUCTS
+from qdqtool.matching.rule import Rule, Stage, Violation
+from qdqtool.trt.ops import DEQUANTIZE, PRODUCTS, QUANTIZE
+
+if TYPE_CHECKING:
+    import onnx
 
 
 def check(flow: Flow, _target: Target) -> Iterator[Violation]:
@@ -34,4 +42,39 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
             )
 
 
-PLUGIN = Rule(code="QDQ143", severity=Severity.INFO, check=check, targets=frozenset({"8"}))
+def fix(context: RepairContext) -> Iterator[Change]:
+    """Copy shared nodes, DequantizeLinear first, then QuantizeLinear."""
+    for op in (DEQUANTIZE, QUANTIZE):
+        consumers = context.edit.consumers()
+        for node in [node for node in context.edit.nodes if is_pair_op(node) and node.op_type == op]:
+            readers = consumers.get(node.output[0], [])
+            kept = 0 if node.output[0] in context.pinned else 1
+            spare = readers[kept:]
+            for reader, index in spare:
+                context.edit.connect(reader, index, _copy(context, node, reader, index))
+            if spare:
+                yield Change(
+                    subject=node.name,
+                    what=f"{op} that {len(readers)} inputs read was copied for each of them",
+                    reason="a shared node is fused into one consumer and may stay a kernel for the others",
+                    error=0.0,
+                )
+
+
+def _copy(context: RepairContext, node: onnx.NodeProto, reader: onnx.NodeProto, index: int) -> str:
+    """A node like `node` for one input of `reader`; returns its output."""
+    result = context.edit.fresh(f"{node.output[0]}_{reader.name}_{index}")
+    twin = context.edit.node(node.op_type, node.input, [result], name=f"{node.name}_{reader.name}_{index}")
+    twin.attribute.extend(node.attribute)
+    return result
+
+
+PLUGIN = Rule(
+    code="QDQ143",
+    severity=Severity.INFO,
+    targets=frozenset({"8"}),
+    stage=Stage.LEGAL,
+    after=("dynamic", "four_bits"),
+    check=check,
+    fix=fix,
+)

@@ -15,11 +15,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
+from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
+from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.matching.evidence import Claim, Explanation, NodeEvidence
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.operands import State, both
-from qdqtool.matching.rule import Rule, Violation
+from qdqtool.matching.rule import Rule, Stage, Violation
+from qdqtool.matching.weights import StoredWeight, stored_again
 from qdqtool.trt.ops import weight_axis
 
 
@@ -55,4 +58,26 @@ def explain(evidence: NodeEvidence) -> Iterator[Explanation]:
         )
 
 
-PLUGIN = Rule(code="QDQ123", severity=Severity.WARNING, check=check, explain=explain)
+def fix(context: RepairContext) -> Iterator[Change]:
+    """Quantize weights again along their output channels."""
+    return stored_again(context, _astray)
+
+
+def _astray(_context: RepairContext, weight: StoredWeight) -> str:
+    reader, pair, axis = weight.reader, weight.pair, weight.axis
+    if reader is None or axis is None or weight.moves or reader.op == "ConvTranspose":
+        return ""  # which axis a ConvTranspose wants differs by release
+    if len(pair.scale) < 2 or pair.axis == axis:
+        return ""
+    return f"scales along axis {pair.axis} keep {reader.op} in float, it needs axis {axis}"
+
+
+PLUGIN = Rule(
+    code="QDQ123",
+    severity=Severity.WARNING,
+    stage=Stage.LEGAL,
+    after=("weight_path",),
+    check=check,
+    fix=fix,
+    explain=explain,
+)

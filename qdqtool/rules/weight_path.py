@@ -15,10 +15,13 @@ from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
+from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
+from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.matching.evidence import Claim, Explanation, NodeEvidence
 from qdqtool.matching.flow import Flow
-from qdqtool.matching.rule import CLASSIC, Rule, Violation
+from qdqtool.matching.rule import CLASSIC, Rule, Stage, Violation
+from qdqtool.matching.weights import StoredWeight, stored_again
 from qdqtool.trt.ops import CASTS
 
 _HINDERING = CASTS | {"Pad"}
@@ -57,4 +60,25 @@ def explain(evidence: NodeEvidence) -> Iterator[Explanation]:
             )
 
 
-PLUGIN = Rule(code="QDQ124", severity=Severity.WARNING, check=check, targets=CLASSIC, explain=explain)
+def fix(context: RepairContext) -> Iterator[Change]:
+    """Apply what stands between a weight and its reader to the stored values."""
+    return stored_again(context, _behind_moves)
+
+
+def _behind_moves(_context: RepairContext, weight: StoredWeight) -> str:
+    if weight.reader is None or not weight.moves:
+        return ""
+    names = ", ".join(move.op for move in weight.moves)
+    return f"{names} between DequantizeLinear and {weight.reader.op} keeps it in float"
+
+
+PLUGIN = Rule(
+    code="QDQ124",
+    severity=Severity.WARNING,
+    targets=CLASSIC,
+    stage=Stage.LEGAL,
+    after=("cast",),
+    check=check,
+    fix=fix,
+    explain=explain,
+)

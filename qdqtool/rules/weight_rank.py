@@ -16,9 +16,12 @@ from collections.abc import Iterator
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
+from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
+from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.matching.flow import Flow
-from qdqtool.matching.rule import Rule, Violation
+from qdqtool.matching.rule import Rule, Stage, Violation
+from qdqtool.matching.weights import StoredWeight, stored_again
 
 
 def check(flow: Flow, _target: Target) -> Iterator[Violation]:
@@ -38,4 +41,25 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
             )
 
 
-PLUGIN = Rule(code="QDQ115", severity=Severity.ERROR, check=check, targets=frozenset({"rtx"}))
+def fix(context: RepairContext) -> Iterator[Change]:
+    """Store weights again whose one scale has a dimension."""
+    return stored_again(context, _one_element)
+
+
+def _one_element(_context: RepairContext, weight: StoredWeight) -> str:
+    pair, shape = weight.pair, weight.shape
+    if pair.scale_shape != (1,):
+        return ""
+    fits = pair.axis is not None and pair.axis < len(shape) and shape[pair.axis] == 1
+    return "" if fits else "a scale of shape [1] is neither per tensor nor per channel, which fails in FP16"
+
+
+PLUGIN = Rule(
+    code="QDQ115",
+    severity=Severity.ERROR,
+    targets=frozenset({"rtx"}),
+    stage=Stage.LEGAL,
+    after=("cast",),
+    check=check,
+    fix=fix,
+)

@@ -6,6 +6,10 @@
 TensorRT quantizes symmetrically: its parser refuses the node. Asymmetric UINT8 exists for DLA only (from 10.11 on,
 behind a parser flag).
 
+The fix: UINT8 with zero point 128 is INT8 with another spelling and changes exactly. Other activations get the scale that
+covers the same range, so their steps grow up to twofold; a range that starts at 0 was also a Relu that the quantizer had
+removed, and it is put back. Weights keep their integers where these fit INT8, else they are quantized again.
+
 Evidence: RTX 1.7.1 and TensorRT 8.x to 11 say `Assertion failed: shiftIsAllZeros(zeroPoint)`.
 """
 
@@ -13,10 +17,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from qdqtool.core.findings import Severity
+from qdqtool.core.placement import SlotKind
+from qdqtool.core.qdq import QdqPair
+from qdqtool.core.quant_format import INT8
+from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
+from qdqtool.graph.qdq.repairing import RepairContext
+from qdqtool.matching.cut_below import cut_below
 from qdqtool.matching.flow import Flow
-from qdqtool.matching.rule import Rule, Violation
+from qdqtool.matching.rule import Rule, Stage, Violation
+from qdqtool.matching.weights import StoredWeight, stored_again
 
 
 def check(flow: Flow, _target: Target) -> Iterator[Violation]:
@@ -41,4 +54,62 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
             )
 
 
-PLUGIN = Rule(code="QDQ101", severity=Severity.ERROR, check=check)
+def fix(context: RepairContext) -> Iterator[Change]:
+    """Restate every pair that is not symmetric INT8: activations by their range, weights by their values."""
+    yield from stored_again(context, _asymmetric)
+    cut: dict[str, str] = {}
+    for pair in context.pairs:
+        whole = pair.quantize is not None and pair.dequantize is not None
+        if not whole or pair.kind is SlotKind.WEIGHT or pair.scale_shape != () or not pair.zero_point:
+            continue
+        if context.symmetric(pair):
+            yield from _written_out(context, pair)
+            continue
+        low, high = context.span(pair)
+        old = pair.scale[0]
+        exact = np.isclose(low, INT8.qmin * old) and np.isclose(high, INT8.qmax * old)
+        scale = old if exact else max(-low, high) / INT8.qmax
+        kind = str(context.integers(pair))
+        context.restate(pair, np.asarray(scale))
+        source = cut_below(context, pair.tensor, cut) if low == 0 else pair.tensor
+        relu = source != pair.tensor
+        if relu:
+            context.edit.connect(context.nodes[pair.quantize or ""], 0, source)
+        yield _told(pair, old, scale, relu=relu, kind=kind)
+
+
+def _asymmetric(context: RepairContext, weight: StoredWeight) -> str:
+    return "" if context.symmetric(weight.pair) else "TensorRT takes INT8 weights with zero point 0 only"
+
+
+def _written_out(context: RepairContext, pair: QdqPair) -> Iterator[Change]:
+    """Zero points that one node of a pair leaves out."""
+    if all(len(context.nodes[name].input) > 2 for name in (pair.quantize, pair.dequantize) if name):
+        return
+    context.restate(pair, np.asarray(pair.scale[0]))
+    yield Change(
+        subject=pair.tensor,
+        what="zero point 0 written out on both nodes",
+        reason="without a zero point ONNX means uint8, and FP16 models stop with type errors",
+        error=0.0,
+    )
+
+
+def _told(pair: QdqPair, old: float, scale: float, *, relu: bool, kind: str) -> Change:
+    before = f"{kind} with zero point {pair.zero_point[0]}"
+    what = (
+        f"{before} became int8 with zero point 0, exactly"
+        if scale == old
+        else (f"{before} became int8 with zero point 0; the step grew from {old:.4g} to {scale:.4g}")
+    )
+    return Change(
+        subject=pair.tensor,
+        what=what + (", behind the Relu that the zero point stood for" if relu else ""),
+        reason="TensorRT takes symmetric INT8 only: other zero points stop the parser, uint8 is read as int8",
+        error=0.0 if scale == old else None,
+    )
+
+
+PLUGIN = Rule(
+    code="QDQ101", severity=Severity.ERROR, stage=Stage.LEGAL, after=("requantized",), check=check, fix=fix
+)

@@ -32,7 +32,6 @@ from qdqtool.core.tensors import TensorInfo
 from qdqtool.engine.profiles.read import read_profile
 from qdqtool.engine.read import read as read_layers
 from qdqtool.engine.view import view as view_engine
-from qdqtool.graph.normalize.run import normalize
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import serialize
 from qdqtool.graph.preparation.prepare import prepare
@@ -41,6 +40,7 @@ from qdqtool.graph.typed.convert import convert
 from qdqtool.pipeline import recipes
 from qdqtool.placement.decide import decide
 from qdqtool.placement.lint import lint
+from qdqtool.placement.repair import repair
 from qdqtool.prediction.run import predict
 from tests import models
 from tests.buildlog import small
@@ -134,7 +134,7 @@ def use_model(path: Path) -> None:
     for edit in (
         lambda: _inserted(ready),
         lambda: convert(model, InsertOptions(types="fp16", overflow="ignore")),
-        lambda: normalize(model),
+        lambda: repair(model),
     ):
         refused(edit)
 

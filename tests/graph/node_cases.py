@@ -17,13 +17,13 @@ import onnxruntime
 from qdqtool.core.recipe import InsertOptions, PlacementOptions, PrepareOptions
 from qdqtool.errors import InputFileError
 from qdqtool.graph.model import Model
-from qdqtool.graph.normalize.run import normalize
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import serialize
 from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.graph.typed.convert import convert
 from qdqtool.placement.decide import decide
+from qdqtool.placement.repair import repair
 from tests.graph.placing import table_for
 
 Feeds = dict[str, Any]
@@ -95,7 +95,7 @@ def converted(model: Model, feeds: Feeds) -> Model:
 
 
 def repaired(model: Model, feeds: Feeds) -> Model:
-    return normalize(model)[0]
+    return repair(model)[0]
 
 
 EDITS: dict[str, tuple[Callable[[Model, Feeds], Model | None], float]] = {

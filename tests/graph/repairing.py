@@ -63,7 +63,7 @@ def repaired(proto: onnx.ModelProto, folder: Path) -> tuple[Model, tuple[Change,
 
 
 def kinds(changes: tuple[Change, ...]) -> dict[str, int]:
-    return dict(Counter(change.repair for change in changes))
+    return dict(Counter(change.rule for change in changes))
 
 
 def apart(proto: onnx.ModelProto, mended: Model) -> float:

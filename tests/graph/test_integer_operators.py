@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from qdqtool.graph.normalize.run import remaining
+from qdqtool.placement.repair import remaining
 from tests.graph.repairing import Sketch, apart, kinds, legal, repaired
 
 MICROSOFT = "com.microsoft"

@@ -45,7 +45,7 @@ def test_the_answer_lists_changes_with_reasons_and_the_measured_difference(
     answer = _answer(capsys, unsigned, "-o", tmp_path / "out.onnx")
     assert answer["kind"] == "repair"
     (change,) = answer["data"]["changes"]
-    assert change["repair"] == "zero_points"
+    assert change["rule"] == "zero_point"
     assert change["subject"] == "x"
     assert change["reason"]
     assert answer["data"]["remaining"] == []
@@ -61,7 +61,7 @@ def test_the_summary_names_the_habit_and_the_count(
 ) -> None:
     assert run(["repair", str(unsigned), "-o", str(tmp_path / "out.onnx"), "--samples", "none"]) == 0
     shown = capsys.readouterr().out
-    assert "zero_points, 1 times: TensorRT takes symmetric INT8 only" in shown
+    assert "zero_point, 1 times: TensorRT takes symmetric INT8 only" in shown
     assert "1 changes" in shown
 
 
@@ -71,7 +71,7 @@ def test_real_samples_give_dynamic_layers_their_ranges(
     path = models.save(dynamic_layer(), tmp_path)
     np.savez(tmp_path / "samples.npz", x=np.random.default_rng(0).standard_normal((6, 16)).astype(np.float32))
     answer = _answer(capsys, path, "-o", tmp_path / "out.onnx", "--samples", tmp_path / "samples.npz")
-    assert [change["repair"] for change in answer["data"]["changes"]] == ["dynamic", "ranges"]
+    assert [change["rule"] for change in answer["data"]["changes"]] == ["dynamic", "half_quantized"]
     assert answer["data"]["remaining"] == []
 
 
@@ -251,7 +251,7 @@ def test_a_range_of_unsigned_integers_is_told_by_its_own_type(tmp_path: Path) ->
     s = Sketch()
     s.output(s.convolved(s.pair(s.image(), "x", zero=3, kind=np.uint8), s.filters()))
     _, changes = repaired(s.model(), tmp_path)
-    assert next(change.what for change in changes if change.repair == "zero_points").startswith("uint8 with")
+    assert next(change.what for change in changes if change.rule == "zero_point").startswith("uint8 with")
 
 
 def test_weights_of_four_bits_in_an_operator_of_their_own_are_named(tmp_path: Path) -> None:

@@ -7,18 +7,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qdqtool.graph.normalize.run import ORDER, REPAIRS, remaining
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import serialize
-from qdqtool.placement.repair import repair
+from qdqtool.matching.registry import RULES, rulebook
+from qdqtool.placement.repair import fix_order, remaining, repair
 from tests import models
 from tests.graph.repairing import Sketch, apart, repaired
 
+RULEBOOK = rulebook().rules
+ORDER = fix_order(RULEBOOK)
+
 
 @pytest.mark.parametrize("name", ORDER)
-def test_a_repair_has_a_plug_and_a_manual(name: str) -> None:
-    assert callable(REPAIRS.load(name))
-    assert len(REPAIRS.manual(name).splitlines()) > 2
+def test_a_rule_with_a_fix_has_a_page(name: str) -> None:
+    assert len(RULES.manual(name).splitlines()) > 2
+
+
+def test_fixes_are_applied_by_stage_and_behind_the_rules_they_name() -> None:
+    assert set(ORDER) == {name for name, rule in RULEBOOK.items() if rule.fix is not None}
+    assert [RULEBOOK[name].stage for name in ORDER] == sorted(RULEBOOK[name].stage for name in ORDER)
+    for place, name in enumerate(ORDER):
+        assert set(RULEBOOK[name].after) <= set(ORDER[:place]), name
 
 
 @pytest.mark.parametrize("name", models.ALL)

@@ -19,7 +19,7 @@ def test_shared_pairs_become_dedicated_ones(tmp_path: Path) -> None:
     s.output(s.node("Concat", [left, right, x], "z", axis=1))
     proto = s.model()
     mended, changes = repaired(proto, tmp_path)
-    assert kinds(changes) == {"dedicated": 2}
+    assert kinds(changes) == {"shared_pair": 2}
     assert all(len(pair.slots) == 1 for pair in find(mended))
     assert apart(proto, mended) == 0
 
@@ -61,7 +61,7 @@ def test_a_pair_before_a_lone_relu_moves_behind_it(tmp_path: Path) -> None:
     s.output(s.convolved(s.relu("relu", s.pair(s.image(), "x")), s.filters()))
     proto = s.model()
     mended, changes = repaired(proto, tmp_path)
-    assert kinds(changes) == {"activation": 1}
+    assert kinds(changes) == {"inside_fusion": 1}
     assert find(mended)[0].tensor == "relu_y"
     assert apart(proto, mended) == 0
 
@@ -84,7 +84,7 @@ def test_the_conv_side_of_a_residual_add_loses_its_pair(tmp_path: Path) -> None:
     y = s.convolved(s.pair(x, "x"), s.filters())
     s.output(s.node("Add", [s.pair(x, "shortcut"), s.pair(y, "branch", 0.05)], "z", name="add"))
     mended, changes = repaired(s.model(), tmp_path)
-    assert kinds(changes) == {"residual": 1}
+    assert kinds(changes) == {"residual_add": 1}
     assert mended.view.by_name["add"].inputs[1] == "conv_y"
 
 
@@ -93,7 +93,7 @@ def test_a_float_weight_beside_a_quantized_activation_is_quantized(tmp_path: Pat
     s.output(s.convolved(s.pair(s.image(), "x"), s.weight("w", 4, 4, 3, 3)))
     proto = s.model()
     mended, changes = repaired(proto, tmp_path)
-    assert kinds(changes) == {"missing": 1}
+    assert kinds(changes) == {"half_quantized": 1}
     assert changes[0].error is not None
     assert 0 < changes[0].error < 0.005
     assert find(mended)[-1].scale_shape == (4,)
@@ -125,6 +125,6 @@ def test_of_three_pairs_in_a_row_the_narrowest_stays(steps: tuple[float, ...], t
         x = s.pair(x, name, step)
     s.output(s.convolved(x, s.filters()))
     mended, changes = repaired(s.model(), tmp_path)
-    assert kinds(changes) == {"doubled": 2}
+    assert kinds(changes) == {"requantized": 2}
     first = find(mended)[0]
     assert (first.tensor, first.scale) == ("x", (float(np.float32(min(steps))),))

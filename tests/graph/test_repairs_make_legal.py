@@ -12,9 +12,8 @@ from onnx import TensorProto
 
 from qdqtool.core.dtypes import DType
 from qdqtool.errors import InputFileError
-from qdqtool.graph.normalize.run import remaining
 from qdqtool.graph.qdq.find import find
-from qdqtool.placement.repair import repair
+from qdqtool.placement.repair import remaining, repair
 from tests.graph.placing import opened
 from tests.graph.repairing import STEP, Sketch, apart, kinds, legal, repaired
 
@@ -35,7 +34,7 @@ def test_zero_points_of_activations_go(kind: Any, zero: int, largest: float, tmp
     s.output(s.convolved(s.pair(s.image(), "x", 0.04, zero, kind), s.filters()))
     proto = s.model()
     mended, changes = repaired(proto, tmp_path)
-    assert kinds(changes) == {"zero_points": 1}
+    assert kinds(changes) == {"zero_point": 1}
     assert legal(mended)
     assert apart(proto, mended) <= largest
     assert changes[0].error == (0.0 if largest == 0 else None)
@@ -68,7 +67,7 @@ def test_a_missing_zero_point_is_written_out(tmp_path: Path) -> None:
     q = s.node("QuantizeLinear", [s.image(), scale, zero], "q")
     s.output(s.convolved(s.node("DequantizeLinear", [q, scale], "d"), s.filters()))
     mended, changes = repaired(s.model(), tmp_path)
-    assert kinds(changes) == {"zero_points": 1}
+    assert kinds(changes) == {"zero_point": 1}
     assert all(len(node.inputs) == 3 for node in mended.view.nodes if node.op.endswith("quantizeLinear"))
 
 
@@ -82,7 +81,7 @@ def test_zero_points_of_weights_go(kind: Any, zero: int, exact: bool, tmp_path: 
     s.output(s.convolved(s.pair(s.image(), "x"), s.filters(kind=kind, zero=zero)))
     proto = s.model()
     mended, changes = repaired(proto, tmp_path)
-    assert kinds(changes) == {"weights": 1}
+    assert kinds(changes) == {"zero_point": 1}
     assert legal(mended)
     assert changes[0].error is not None
     assert (changes[0].error == 0) is exact
@@ -107,7 +106,7 @@ def test_float_weights_behind_an_unsigned_pair_become_int8(tmp_path: Path) -> No
     s.output(s.convolved(s.pair(s.image(), "x"), weight))
     proto = s.model()
     mended, changes = repaired(proto, tmp_path)
-    assert kinds(changes) == {"weights": 1}
+    assert kinds(changes) == {"zero_point": 1}
     assert changes[0].error == 0
     assert apart(proto, mended) < 1e-6
 
@@ -132,7 +131,7 @@ def test_weights_behind_a_transpose_and_a_reshape_come_to_the_node(tmp_path: Pat
     s.output(s.node("Conv", [s.pair(x, "x"), weight], "y", name="conv"))
     proto = s.model()
     mended, changes = repaired(proto, tmp_path)
-    assert kinds(changes) == {"weights": 1}
+    assert kinds(changes) == {"weight_path": 1}
     assert changes[0].error == 0
     assert "Transpose" not in {node.op for node in mended.view.nodes}
     assert find(mended)[-1].axis == 0
@@ -145,7 +144,7 @@ def test_scales_along_the_wrong_axis_are_made_again(tmp_path: Path) -> None:
     s.output(s.node("MatMul", [s.pair(s.input("x", [2, 16]), "x"), weight], "y", name="mm"))
     proto = s.model()
     mended, changes = repaired(proto, tmp_path)
-    assert kinds(changes) == {"weights": 1}
+    assert kinds(changes) == {"weight_axis": 1}
     assert find(mended)[-1].axis == 1
     assert apart(proto, mended) < 0.02
 
@@ -157,7 +156,7 @@ def test_a_quantized_number_becomes_a_float_number(tmp_path: Path) -> None:
     s.output(s.node("Mul", [y, half], "y", name="mul"))
     proto = s.model()
     mended, changes = repaired(proto, tmp_path)
-    assert kinds(changes) == {"weights": 1}
+    assert kinds(changes) == {"constant_scalar": 1}
     assert apart(proto, mended) < 1e-6
 
 
@@ -169,7 +168,7 @@ def test_scales_of_activations_become_one_number(shape: tuple[int, ...], tmp_pat
     s.output(s.convolved(x, s.filters()))
     proto = s.model()
     mended, changes = repaired(proto, tmp_path)
-    assert kinds(changes) == {"scales": 1}
+    assert kinds(changes) == {"activation_channels" if len(shape) and shape[0] > 1 else "scale_rank": 1}
     assert find(mended)[0].scale_shape == ()
     assert apart(proto, mended) <= (0 if shape == (1,) else 0.03)
 
@@ -179,7 +178,7 @@ def test_negative_scales_become_positive(tmp_path: Path) -> None:
     s.output(s.convolved(s.pair(s.image(), "x", -STEP), s.filters()))
     proto = s.model()
     mended, changes = repaired(proto, tmp_path)
-    assert kinds(changes) == {"scales": 1}
+    assert kinds(changes) == {"scale_value": 1}
     assert legal(mended)
     assert apart(proto, mended) < 1e-6
 
@@ -193,7 +192,7 @@ def _with_scale(step: float) -> onnx.ModelProto:
 @pytest.mark.parametrize("step", [0.0, float("inf")])
 def test_pairs_without_a_usable_scale_go_and_leave_a_remainder(step: float, tmp_path: Path) -> None:
     mended, changes = repaired(_with_scale(step), tmp_path)
-    assert kinds(changes) == {"scales": 1}
+    assert kinds(changes) == {"scale_value": 1}
     assert [left.subject for left in remaining(mended)] == ["conv"]
 
 
@@ -210,7 +209,7 @@ def test_computed_scales_go_because_the_builder_crashes_on_them(tmp_path: Path) 
     q = s.node("QuantizeLinear", [x, scale, zero], "q", name="q")
     s.output(s.convolved(s.node("DequantizeLinear", [q, scale, zero], "d", name="d"), s.filters()))
     mended, changes = repaired(s.model(), tmp_path)
-    assert kinds(changes) == {"scales": 1}
+    assert kinds(changes) == {"scale_computed": 1}
     assert "ReduceMax" not in {node.op for node in mended.view.nodes}
 
 
@@ -233,7 +232,7 @@ def test_computed_zero_points_go_or_stay_where_the_model_returns_them(tmp_path: 
         if returned:
             s.output(d)
         mended, changes = repaired(s.model(), tmp_path)
-        assert "scales" in kinds(changes)
+        assert "scale_computed" in kinds(changes)
         assert [node.op for node in mended.view.nodes].count("QuantizeLinear") == int(returned)
 
 
@@ -255,6 +254,6 @@ def test_new_scales_in_fp16_are_exact_and_not_zero(tmp_path: Path) -> None:
     s.output(s.convolved(x, weight), None, TensorProto.FLOAT16)
     proto = s.model(opset=19)
     mended, changes = repaired(proto, tmp_path)
-    assert kinds(changes) == {"zero_points": 1, "missing": 1}
+    assert kinds(changes) == {"zero_point": 1, "half_quantized": 1}
     assert all(scale == float(np.float16(scale)) > 0 for pair in find(mended) for scale in pair.scale)
     assert apart(proto, mended) < 0.05

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qdqtool.graph.normalize.run import remaining
+from qdqtool.placement.repair import remaining
 from tests.graph.repairing import Sketch, apart, kinds, repaired
 from tests.placement.building import build
 
@@ -60,7 +60,7 @@ def test_a_layer_behind_a_barrier_gets_a_pair_of_the_same_scale(
 ) -> None:
     proto = behind(move, channels).model()
     mended, changes = repaired(proto, tmp_path)
-    assert kinds(changes) == {"carried": 1}
+    assert kinds(changes) == {"held_back": 1}
     assert apart(proto, mended) == 0
     assert remaining(mended) == ()
     assert repaired(mended.proto, tmp_path)[1] == ()
@@ -87,7 +87,7 @@ def test_what_int8_values_pass_needs_no_second_pair(move: Move, tmp_path: Path) 
     ],
 )
 def test_values_off_the_grid_are_not_quantized_again(move: Move, tmp_path: Path) -> None:
-    assert "carried" not in kinds(repaired(behind(move).model(), tmp_path)[1])
+    assert "held_back" not in kinds(repaired(behind(move).model(), tmp_path)[1])
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["one Conv", "two Convs"])
@@ -97,7 +97,7 @@ def test_a_pad_that_two_layers_read_is_a_barrier(shared: bool, tmp_path: Path) -
     s.output(s.convolved(x, s.filters()))
     if shared:
         s.output(s.convolved(x, s.filters("v"), name="other"))
-    assert kinds(repaired(s.model(), tmp_path)[1]) == ({"carried": 2} if shared else {})
+    assert kinds(repaired(s.model(), tmp_path)[1]) == ({"held_back": 2} if shared else {})
 
 
 @pytest.mark.parametrize(

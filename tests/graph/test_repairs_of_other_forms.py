@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from qdqtool.graph.normalize.ranges import quantize_activations, wanted
-from qdqtool.graph.normalize.run import remaining
 from qdqtool.graph.qdq.find import find
-from qdqtool.placement.repair import repair
+from qdqtool.matching.half_quantized import quantize_activations, wanted
+from qdqtool.placement.repair import remaining, repair
 from tests import models
 from tests.graph.placing import opened
 from tests.graph.repairing import STEP, Sketch, apart, dynamic_layer, kinds, legal, repaired
@@ -59,7 +58,7 @@ def test_integer_inputs_and_outputs_keep_type_and_meaning(
     s.output(s.node("QuantizeLinear", [y, scale, zeros], "y", name="out"), [1, 4, 6, 6], code)
     proto = s.model()
     mended, changes = repaired(proto, tmp_path)
-    assert kinds(changes) == {"interface": 2}
+    assert kinds(changes) == {"border": 2}
     assert legal(mended)
     random = np.random.default_rng(0)
     limits = np.iinfo(kind)
@@ -78,7 +77,7 @@ def test_casts_to_fp16_fold_into_the_scales(tmp_path: Path) -> None:
     s.output(s.convolved(x, weight), None, TensorProto.FLOAT16)
     proto = s.model()
     mended, changes = repaired(proto, tmp_path)
-    assert kinds(changes) == {"casts": 4}
+    assert kinds(changes) == {"cast": 4}
     assert mended.view.opset == 19
     assert "Cast" not in {node.op for node in mended.view.nodes}
     assert apart(proto, mended) < 0.01
@@ -90,7 +89,7 @@ def test_dangling_nodes_are_dropped_and_told(tmp_path: Path) -> None:
     s.pair(x, "lost")
     s.output(s.convolved(s.pair(x, "x"), s.filters()))
     _, changes = repaired(s.model(), tmp_path)
-    assert [(change.repair, change.subject) for change in changes] == [
+    assert [(change.rule, change.subject) for change in changes] == [
         ("dangling", "lost/Q"),
         ("dangling", "lost/DQ"),
     ]
@@ -118,7 +117,7 @@ def test_qlinear_operators_become_float_operators_between_pairs(tmp_path: Path) 
     s.output(s.node("DequantizeLinear", [y, scale, zero], "y", name="d"))
     proto = s.model(domains=["com.microsoft"])
     mended, changes = repaired(proto, tmp_path)
-    assert kinds(changes)["operators"] == 3
+    assert kinds(changes)["operator"] == 3
     assert {node.op for node in mended.view.nodes} == {
         "QuantizeLinear",
         "DequantizeLinear",
@@ -143,7 +142,7 @@ def test_a_measured_range_completes_a_dynamic_layer(tmp_path: Path) -> None:
     mended, _ = repaired(proto, tmp_path)
     assert wanted(mended) == ("x",)
     done, changes = quantize_activations(mended, {"x": 3.0})
-    assert [change.repair for change in changes] == ["ranges"]
+    assert [change.rule for change in changes] == ["half_quantized"]
     assert remaining(done) == ()
     assert apart(proto, done) < 0.05
 
@@ -190,7 +189,7 @@ def test_optional_zero_points_of_integer_operators_may_be_left_out(tmp_path: Pat
     s.output(s.node("DequantizeLinear", [y, scale, zero], "y", name="d"))
     proto = s.model(domains=["com.microsoft"])
     mended, changes = repaired(proto, tmp_path)
-    assert kinds(changes)["operators"] == 1
+    assert kinds(changes)["operator"] == 1
     assert legal(mended)
     assert apart(proto, mended) < 0.05
 
@@ -220,5 +219,5 @@ def test_an_integer_input_that_is_scaled_in_float_gets_no_pair_of_ours(tmp_path:
     x = s.dequantize(s.input("x", [1, 4, 6, 6], TensorProto.UINT8), "x", STEP, 3, np.uint8)
     s.output(s.node("Mul", [x, s.constant("factor", np.full((1, 4, 1, 1), 2.0, np.float32))], "y"))
     mended, changes = repaired(s.model(), tmp_path)
-    assert kinds(changes) == {"interface": 1}
+    assert kinds(changes) == {"border": 1}
     assert find(mended) == ()

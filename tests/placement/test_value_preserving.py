@@ -16,11 +16,11 @@ from qdqtool.api import quantize
 from qdqtool.calibration.bounds import bounds
 from qdqtool.calibration.caches.converting import scales_of
 from qdqtool.core.recipe import PlacementOptions
-from qdqtool.graph.normalize.half_quantized import is_quantized
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.find import find
 from qdqtool.matching.evidence import Operands
 from qdqtool.matching.flow import Flow
+from qdqtool.matching.half_quantized import is_quantized
 from qdqtool.placement.decide import decide
 from qdqtool.trt.ops import (
     MAY_MOVE,

@@ -79,7 +79,7 @@ def _show(found: RepairReport) -> None:
     def say(line: str, style: str = "") -> None:
         stdout().print(readable(line), style=style, markup=False, highlight=False)
 
-    for name, group in groupby(found.changes, key=lambda change: change.repair):
+    for name, group in groupby(found.changes, key=lambda change: change.rule):
         changes = tuple(group)
         say(f"{name}, {len(changes)} times: {changes[0].reason}", style="bold")
         for change in changes[:_SHOWN]:

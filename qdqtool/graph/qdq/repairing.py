@@ -1,9 +1,8 @@
-"""Where a repair works: one model taken apart, its pairs at hand."""
+"""A Q/DQ model open for the fixes of rules: its nodes to be changed, its pairs at hand."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import onnx
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.qdq import QdqPair
-from qdqtool.core.repair import Change
+from qdqtool.graph.canonical.opset import raise_opset
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE, find
@@ -20,9 +19,6 @@ from qdqtool.graph.view import GraphView, Node
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-Repair = Callable[["RepairContext"], Iterator[Change]]
-"""Changes the model of a context and tells each change; telling none means that nothing was touched."""
 
 _KINDS = frozenset({DType.INT8, DType.UINT8, DType.INT16, DType.INT32})
 _INTEGERS = frozenset(np.dtype(kind) for kind in (np.int8, np.uint8, np.int16, np.uint16, np.int32))
@@ -41,22 +37,39 @@ class RepairContext:
     """
 
     def __init__(self, model: Model) -> None:
+        self._open(model)
+
+    def _open(self, model: Model) -> None:
         self.model = model
         self.edit = Edit(model)
         self.path = model.path
         self.view: GraphView = model.view
         self.nodes = {node.name: node for node in self.edit.nodes}
         self.pairs = tuple(pair for pair in find(model) if self._is_plain(pair))
+        self._pinned = self.edit.pinned
 
     def _is_plain(self, pair: QdqPair) -> bool:
         # A Q without a zero point states no type of its own: without this, FP8 scales of FP4 blocks pass for uint8.
         narrow = pair.dtype.bits is not None and pair.dtype not in _KINDS
         return not narrow and self.integers(pair) in _INTEGERS and len(pair.scale_shape or ()) <= 1
 
-    @cached_property
+    def finish(self) -> Model:
+        """The changed model, without what no output needs any more."""
+        self.edit.prune()
+        return self.edit.finish(retyped=True)
+
+    def require_opset(self, version: int) -> str | None:
+        """Begin again with the model in this opset, before any other change; what was done, None where it is there."""
+        if self.edit.opset >= version:
+            return None
+        proto, note = raise_opset(self.model.proto, version, self.path)
+        self._open(Model(proto=proto, path=self.path, notes=self.model.notes))
+        return note
+
+    @property
     def pinned(self) -> frozenset[str]:
         """Tensors that keep their names: model outputs and what bodies of control flow read."""
-        return self.edit.pinned
+        return self._pinned
 
     def result(self, pair: QdqPair) -> str:
         """The tensor that comes out of a pair."""
@@ -94,13 +107,7 @@ class RepairContext:
             zero = self.edit.constant(f"{stem}_zero_point", np.zeros(scale.shape, np.int8))
             del node.input[1:]
             node.input.extend([stored, zero])
-            kept = [
-                attribute for attribute in node.attribute if attribute.name not in {"axis", "output_dtype"}
-            ]
-            del node.attribute[:]
-            node.attribute.extend(kept)
-            if axis is not None:
-                node.attribute.append(onnx.helper.make_attribute("axis", axis))
+            set_axis(node, axis, drop=("output_dtype",))
 
     def integers(self, pair: QdqPair) -> np.dtype[Any]:
         """The numpy type of the integers; a QuantizeLinear without a zero point makes uint8."""
@@ -118,6 +125,11 @@ class RepairContext:
         scale, zero = np.asarray(pair.scale, np.float64), np.asarray(pair.zero_point, np.float64)
         ends = np.stack([(limits.min - zero) * scale, (limits.max - zero) * scale])
         return float(ends.min()), float(ends.max())
+
+    def stored_type(self, tensor: str) -> np.dtype[Any] | None:
+        """The NumPy type of a constant; None for other tensors."""
+        stored = self.edit.constants.get(tensor)
+        return None if stored is None else _numpy_type(stored)
 
     def is_known(self, pair: QdqPair) -> bool:
         """Whether scale and zero point of a pair are constants."""
@@ -145,6 +157,20 @@ class RepairContext:
         """Take a pair with a QuantizeLinear out: its readers read what that reads now."""
         self.redirect(self.result(pair), self.nodes[pair.quantize or ""].input[0])
         self.edit.remove([self.nodes[name] for name in (pair.quantize, pair.dequantize) if name])
+
+
+def set_axis(node: onnx.NodeProto, axis: int | None, *, drop: Sequence[str] = ()) -> None:
+    """Give a node this axis, or none, and take the attributes `drop` off it."""
+    kept = [attribute for attribute in node.attribute if attribute.name not in {"axis", *drop}]
+    del node.attribute[:]
+    node.attribute.extend(kept)
+    if axis is not None:
+        node.attribute.append(onnx.helper.make_attribute("axis", axis))
+
+
+def cast_to(kind: np.dtype[Any] | type[np.generic]) -> int:
+    """The number by which a Cast names a NumPy type."""
+    return int(onnx.helper.np_dtype_to_tensor_dtype(np.dtype(kind)))
 
 
 def is_pair_op(node: onnx.NodeProto) -> bool:

@@ -1,7 +1,12 @@
-"""Casts between Q/DQ and FP16 tensors go: the scale becomes FP16 instead.
+"""A Cast to or from FP16 between Q/DQ and its neighbours.
 
-A Cast between DequantizeLinear and a Conv keeps the Conv in float. From opset 19 on, Q and DQ read and make FP16
-themselves.
+    Q ─ DQ (FP32 scale) ─ Cast (FP16) ─ Conv      float
+    Q ─ DQ (FP16 scale) ─ Conv                    INT8
+
+A Cast between DequantizeLinear and a Conv keeps the Conv in float. From opset 19 on Q and DQ read and make FP16
+themselves, by the type of their scale: the fix raises the opset where it must and folds the Cast into the scale.
+
+Evidence: RTX 1.7.1 runs the Conv in float (cast_between).
 """
 
 from __future__ import annotations
@@ -10,14 +15,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
-import onnx
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.repair import Change
 from qdqtool.graph.canonical.opset import HALF_SCALES
-from qdqtool.graph.normalize.context import RepairContext
+from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.qdq.scales import storable
+from qdqtool.matching.rule import Rule, Stage
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,8 +30,16 @@ if TYPE_CHECKING:
     from qdqtool.graph.view import Node
 
 
-def repair(context: RepairContext) -> Iterator[Change]:
+def fix(context: RepairContext) -> Iterator[Change]:
     """Fold Cast to FP16 behind DequantizeLinear, and Cast from FP16 before QuantizeLinear."""
+    if _needs_half_scales(context):
+        raised = context.require_opset(HALF_SCALES)
+        yield Change(
+            subject=context.path.name,
+            what=raised or "",
+            reason=f"Q/DQ nodes take FP16 scales from opset {HALF_SCALES} on",
+            error=0.0,
+        )
     for pair in context.pairs:
         reader, maker = _cast_behind(context, pair), _cast_before(context, pair)
         if reader is None and maker is None:
@@ -44,7 +57,7 @@ def repair(context: RepairContext) -> Iterator[Change]:
             yield _told(pair.quantize or "", f"Cast {maker.name!r} before it folded into its scale")
 
 
-def needs_new_opset(context: RepairContext) -> bool:
+def _needs_half_scales(context: RepairContext) -> bool:
     """Whether FP16 scales are there or will be, while the opset has none."""
     return context.edit.opset < HALF_SCALES and any(
         _has_half_scale(context, pair) or _cast_behind(context, pair) or _cast_before(context, pair)
@@ -59,7 +72,11 @@ def _has_half_scale(context: RepairContext, pair: QdqPair) -> bool:
 
 def _cast_behind(context: RepairContext, pair: QdqPair) -> Node | None:
     reader = context.consumer(pair) if pair.dequantize and pair.scale else None
-    wanted = reader is not None and reader.op == "Cast" and reader.attribute("to") == onnx.TensorProto.FLOAT16
+    wanted = (
+        reader is not None
+        and reader.op == "Cast"
+        and context.view.info(reader.outputs[0]).dtype is DType.FLOAT16
+    )
     return reader if wanted else None
 
 
@@ -78,11 +95,10 @@ def _rescale(context: RepairContext, name: str, scale: NDArray[np.float32], *, h
 
 def _told(subject: str, what: str) -> Change:
     return Change(
-        repair="casts",
         subject=subject,
         what=what,
         reason="a Cast between DequantizeLinear and a compute node keeps that node in float",
     )
 
 
-PLUGIN = repair
+PLUGIN = Rule(code="QDQ153", stage=Stage.LEGAL, after=("bias",), fix=fix)

@@ -8,7 +8,7 @@ again from its float values, and the largest error is told.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +19,10 @@ from qdqtool.core.qdq import QdqPair
 from qdqtool.core.quant_format import INT8
 from qdqtool.core.repair import Change
 from qdqtool.graph.canonical.compute import compute
-from qdqtool.graph.normalize.context import RepairContext
-from qdqtool.graph.normalize.values import steps_and_scale
 from qdqtool.graph.qdq.encode import encode
+from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.qdq.scales import storable
+from qdqtool.graph.qdq.stored import steps_and_scale
 from qdqtool.graph.view import Node
 from qdqtool.trt.ops import PRODUCTS, quantization_commutes, weight_axis
 
@@ -36,8 +36,53 @@ _TINY = 1e-30
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class StoredWeight:
+    """A constant behind a DequantizeLinear.
+
+    Attributes:
+        pair: how it is quantized.
+        shape: of the constant.
+        moves: operators on the way to its reader that only move values.
+        reader: the product that multiplies by it; None where something else reads it, several nodes do, or it is returned.
+        axis: the axis of its reader's output channels; None where there is none.
+    """
+
+    pair: QdqPair
+    shape: tuple[int, ...]
+    moves: tuple[Node, ...] = ()
+    reader: Node | None = None
+    axis: int | None = None
+
+
+def stored_again(
+    context: RepairContext, trouble: Callable[[RepairContext, StoredWeight], str]
+) -> Iterator[Change]:
+    """Store weights as INT8 with zero point 0, right in front of their reader, where `trouble` says why; "" leaves one."""
+    for pair in context.pairs:
+        if pair.kind is not SlotKind.WEIGHT or pair.dequantize is None:
+            continue
+        route = _route(context, pair)
+        weight = _weight(context, pair, route)
+        why = trouble(context, weight)
+        found = steps_and_scale(context, pair) if why else None
+        if found is None or not found[0].size:
+            continue
+        moved = [_moved(context, route.moves, part) if route else part for part in found]
+        steps, scale = moved
+        if steps is None or scale is None:
+            continue
+        error = _replace(context, pair, route, steps, scale)
+        yield Change(
+            subject=pair.tensor,
+            what="stored as INT8 with zero point 0" if steps.ndim else "stored as a float number",
+            reason=why,
+            error=error,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class _Route:
-    """The way from a constant to the node that computes with it.
+    """The way from a constant to the node that reads it.
 
     Attributes:
         moves: operators on the way that only move values.
@@ -50,28 +95,12 @@ class _Route:
     index: int
 
 
-def repair(context: RepairContext) -> Iterator[Change]:
-    """Store INT8 weights where TensorRT would refuse a constant, or run its reader in float."""
-    for pair in context.pairs:
-        if pair.kind is not SlotKind.WEIGHT or pair.dequantize is None:
-            continue
-        route = _route(context, pair)
-        troubles = _troubles(context, pair, route)
-        found = steps_and_scale(context, pair) if troubles else None
-        if found is None or not found[0].size:
-            continue
-        moved = [_moved(context, route.moves, part) if route else part for part in found]
-        steps, scale = moved
-        if steps is None or scale is None:
-            continue
-        error = _replace(context, pair, route, steps, scale)
-        yield Change(
-            repair="weights",
-            subject=pair.tensor,
-            what="stored as INT8 with zero point 0" if steps.ndim else "stored as a float number",
-            reason="; ".join(troubles),
-            error=error,
-        )
+def _weight(context: RepairContext, pair: QdqPair, route: _Route | None) -> StoredWeight:
+    shape = context.view.constant_shape(pair.tensor) or ()
+    if route is None or route.reader.op not in PRODUCTS:
+        return StoredWeight(pair=pair, shape=shape)
+    axis = weight_axis(route.reader, route.index, len(shape))
+    return StoredWeight(pair=pair, shape=shape, moves=route.moves, reader=route.reader, axis=axis)
 
 
 def _route(context: RepairContext, pair: QdqPair) -> _Route | None:
@@ -92,30 +121,6 @@ def _route(context: RepairContext, pair: QdqPair) -> _Route | None:
         moves.append(node)
         tensor = node.outputs[0]
     return None
-
-
-def _troubles(context: RepairContext, pair: QdqPair, route: _Route | None) -> list[str]:
-    """What TensorRT would dislike; empty where all is well."""
-    told = []
-    shape = context.view.constant_shape(pair.tensor) or ()
-    if not context.symmetric(pair):
-        told.append("TensorRT takes INT8 weights with zero point 0 only")
-    if any(not np.isfinite(scale) or scale <= 0 for scale in pair.scale):
-        told.append("the parser refuses scales that are not positive")
-    if not shape:
-        told.append("TensorRT cannot quantize a single number")
-    if pair.scale_shape == (1,) and (pair.axis is None or pair.axis >= len(shape) or shape[pair.axis] != 1):
-        told.append("a scale of shape [1] is neither per tensor nor per channel, which fails in FP16")
-    if route is None or route.reader.op not in PRODUCTS:
-        return told
-    if route.moves:
-        names = ", ".join(move.op for move in route.moves)
-        told.append(f"{names} between DequantizeLinear and {route.reader.op} keeps it in float")
-    axis = weight_axis(route.reader, route.index, len(shape))
-    astray = len(pair.scale) > 1 and axis is not None and pair.axis != axis
-    if astray and not route.moves and route.reader.op != "ConvTranspose":
-        told.append(f"scales along axis {pair.axis} keep {route.reader.op} in float, it needs axis {axis}")
-    return told
 
 
 def _moved(context: RepairContext, moves: tuple[Node, ...], value: NDArray[Any]) -> NDArray[Any] | None:
@@ -177,6 +182,3 @@ def requantized(value: NDArray[Any], axis: int | None, *, half: bool) -> Requant
     )
     error = np.abs(integers * grid.astype(np.float64) - value).max() / max(float(largest.max()), _TINY)
     return integers, scale, float(error)
-
-
-PLUGIN = repair

@@ -1,8 +1,14 @@
-"""Dynamic quantization becomes float activations beside INT8 weights.
+"""Ranges of activations that are measured at run time.
 
-onnxruntime's dynamic quantization measures the range of an activation at run time: DynamicQuantizeLinear, then
-ConvInteger or MatMulInteger, Cast, and Mul with both scales. TensorRT imports none of it and needs ranges when it
-builds. The weights become INT8 behind a DequantizeLinear; the activations are float until they are calibrated.
+    x ─ DynamicQuantizeLinear ─ MatMulInteger ─ Cast ─ Mul      refused
+    x ───────────────────────── MatMul (w ─ DQ)                 a float activation beside an INT8 weight
+
+onnxruntime's dynamic quantization writes DynamicQuantizeLinear, then ConvInteger or MatMulInteger, Cast, and Mul with
+both scales, or one operator of com.microsoft for all of it. TensorRT imports none of them and needs ranges when it
+builds. The fix keeps the INT8 weights behind a DequantizeLinear; the activations are float until they are calibrated
+(`qdqtool repair --samples DATA`). `qdqtool lint` reports the operators as QDQ107.
+
+Evidence: RTX 1.7.1 and all releases answer UNSUPPORTED_NODE (dynamicquantizelinear).
 """
 
 from __future__ import annotations
@@ -11,8 +17,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from qdqtool.core.repair import Change
-from qdqtool.graph.normalize.context import RepairContext
+from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.view import Node
+from qdqtool.matching.rule import Rule, Stage
 from qdqtool.trt.ops import FLOAT_FORM
 
 
@@ -39,7 +46,7 @@ class _Pattern:
     result: str
 
 
-def repair(context: RepairContext) -> Iterator[Change]:
+def fix(context: RepairContext) -> Iterator[Change]:
     """Write each dynamically quantized layer as Conv or MatMul with an INT8 weight."""
     for node in context.view.nodes:
         yield from _round_trip(context, node)
@@ -48,7 +55,6 @@ def repair(context: RepairContext) -> Iterator[Change]:
             continue
         _rewrite(context, found)
         yield Change(
-            repair="dynamic",
             subject=node.name,
             what=f"{node.op} became {found.core.op.removesuffix('Integer')} with an INT8 weight and a float activation",
             reason="TensorRT needs ranges when it builds, and does not import operators that measure them at run time",
@@ -66,7 +72,6 @@ def _round_trip(context: RepairContext, node: Node) -> Iterator[Change]:
     else:
         context.redirect(node.outputs[0], dynamic.inputs[0])
     yield Change(
-        repair="dynamic",
         subject=dynamic.name,
         what="taken out with the DequantizeLinear behind it: the activation is float",
         reason="TensorRT needs ranges when it builds, and does not import operators that measure them at run time",
@@ -172,4 +177,4 @@ def _rewrite(context: RepairContext, found: _Pattern) -> None:
     edit.remove([old])
 
 
-PLUGIN = repair
+PLUGIN = Rule(code="QDQ118", stage=Stage.LEGAL, fix=fix)

@@ -1,7 +1,12 @@
-"""A Clip on the integers between Q and DQ becomes part of the scale.
+"""A Clip on the integers between Q and DQ.
 
-PyTorch's fake quantization with seven of eight bits (`reduce_range`) is exported as Q -> Clip -> DQ. TensorRT does not
-clip integers; the pair gets the scale of the range that the Clip leaves.
+    x ─ Q (s) ─ Clip (0 ... 127) ─ DQ (s)      refused
+    x ─ Q (s') ─ DQ (s')                       the scale of the range that the Clip leaves
+
+PyTorch's fake quantization with seven of eight bits (`reduce_range`) is exported so. TensorRT does not clip integers.
+The fix is exact where INT8 has the limits that the Clip had; a Relu takes the place of a limit at the zero point.
+
+Evidence: exports of PyTorch's fake quantization with `reduce_range` (FX graph mode).
 """
 
 from __future__ import annotations
@@ -14,15 +19,16 @@ from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.quant_format import INT8
 from qdqtool.core.repair import Change
-from qdqtool.graph.normalize.context import RepairContext
-from qdqtool.graph.normalize.zero_points import cut_below
+from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.view import Node
+from qdqtool.matching.cut_below import cut_below
+from qdqtool.matching.rule import Rule, Stage
 
 _EXACT = frozenset({(0, INT8.qmax), (INT8.qmin, INT8.qmax)})
 """Steps below and above zero that INT8 has, too; below 0 a Relu cuts off."""
 
 
-def repair(context: RepairContext) -> Iterator[Change]:
+def fix(context: RepairContext) -> Iterator[Change]:
     """Let each DequantizeLinear behind a Clip of integers read the QuantizeLinear, with a scale that fits."""
     cut: dict[str, str] = {}
     for pair in context.pairs:
@@ -49,7 +55,6 @@ def repair(context: RepairContext) -> Iterator[Change]:
         if low == 0:
             context.edit.connect(twin, 0, cut_below(context, quantize.inputs[0], cut))
         yield Change(
-            repair="clipped",
             subject=clip.name,
             what=f"Clip of integers to {limits[0]} ... {limits[1]} taken out; the scale is {scale:.4g} now, was {step:.4g}",
             reason="TensorRT imports no Clip of integers, and the pair around it would not fuse",
@@ -80,4 +85,4 @@ def _limits(context: RepairContext, pair: QdqPair, clip: Node) -> tuple[int, int
     )
 
 
-PLUGIN = repair
+PLUGIN = Rule(code="QDQ119", stage=Stage.WRITE_OUT, after=("domain",), fix=fix)

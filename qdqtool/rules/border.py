@@ -1,8 +1,13 @@
-"""Integer inputs and outputs of the model keep their meaning without a zero point.
+"""Inputs and outputs of the model that are integers with a zero point.
+
+    x (UINT8, zero point 128) ─ DQ ─ ...      refused
+    x (UINT8) ─ Cast ─ Sub ─ Mul ─ ...        the same numbers in float
 
 A model that takes or returns asymmetric integers has a DequantizeLinear or QuantizeLinear of its own at the border.
-INT8 goes through a pair with zero point 0 and an addition; other types are computed with in float. The caller who feeds the
-model sees no difference.
+INT8 goes through a pair with zero point 0 and an addition; other types are computed with in float. The caller who
+feeds the model sees no difference. `qdqtool lint` reports the zero point as QDQ101.
+
+Evidence: RTX 1.7.1 and TensorRT 8.x to 11 say `Assertion failed: shiftIsAllZeros(zeroPoint)`.
 """
 
 from __future__ import annotations
@@ -11,21 +16,21 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
-import onnx
 
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.quant_format import INT8
 from qdqtool.core.repair import Change
-from qdqtool.graph.normalize.context import RepairContext
+from qdqtool.graph.qdq.repairing import RepairContext, cast_to
 from qdqtool.graph.view import GraphView
+from qdqtool.matching.rule import Rule, Stage
 from qdqtool.trt.ops import PRODUCTS, carried_inputs, carried_outputs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def repair(context: RepairContext) -> Iterator[Change]:
+def fix(context: RepairContext) -> Iterator[Change]:
     """Replace each lone DequantizeLinear or QuantizeLinear that is not symmetric INT8."""
     for pair in context.pairs:
         lone = pair.quantize is None or pair.dequantize is None
@@ -44,7 +49,6 @@ def repair(context: RepairContext) -> Iterator[Change]:
         else:
             _leave(context, pair)
         yield Change(
-            repair="interface",
             subject=pair.tensor,
             what=f"{before} is {'read' if pair.quantize is None else 'written'} by way of float arithmetic",
             reason="TensorRT takes INT8 with zero point 0 only; the border of the model keeps its type and meaning",
@@ -73,7 +77,7 @@ def _enter(context: RepairContext, pair: QdqPair) -> None:
         return
     names = [edit.fresh(f"{pair.tensor}_{part}") for part in ("float", "shifted")]
     edit.remove([node])
-    edit.node("Cast", [pair.tensor], [names[0]], name=f"{node.name}_Cast", to=_onnx(kind))
+    edit.node("Cast", [pair.tensor], [names[0]], name=f"{node.name}_Cast", to=cast_to(kind))
     edit.node(
         "Sub",
         [names[0], edit.constant(f"{pair.tensor}_shift", np.asarray(zero, kind))],
@@ -144,12 +148,8 @@ def _leave(context: RepairContext, pair: QdqPair) -> None:
         names = [edit.constant(f"{pair.tensor}_{op}_operand", operand) for operand in operands]
         edit.node(op, [tensor, *names], [made], name=f"{node.name}_{op}")
         tensor = made
-    target = _onnx(context.integers(pair))
+    target = cast_to(context.integers(pair))
     edit.node("Cast", [tensor], [node.output[0]], name=f"{node.name}_Cast", to=target)
 
 
-def _onnx(kind: np.dtype[np.generic] | type[np.generic]) -> int:
-    return int(onnx.helper.np_dtype_to_tensor_dtype(np.dtype(kind)))
-
-
-PLUGIN = repair
+PLUGIN = Rule(code="QDQ154", stage=Stage.LEGAL, after=("zero_point",), fix=fix)

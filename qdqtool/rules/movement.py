@@ -1,9 +1,14 @@
-"""DequantizeLinear moves before operators that only move integers, or interpolate them.
+"""Operators that move or pool integers between Q and DQ.
 
-TensorFlow's converter transposes and reshapes the integers themselves: Q -> Transpose -> DQ; onnxruntime's operator
-format pools, pads, resizes, splits and concatenates them. TensorRT wants the pair together, so the movement happens
-behind it in float, where TensorRT moves Q and DQ back across it freely. What a linear or cubic Resize makes of integers
-is rounded to the same steps behind the float one: at most a step away.
+    x ─ Q ─ Transpose ─ DQ ─ Conv      the pair is apart
+    x ─ Q ─ DQ ─ Transpose ─ Conv      the builder moves Q and DQ across the Transpose as it likes
+
+TensorFlow's converter transposes and reshapes the integers themselves; onnxruntime's operator format pools, pads,
+resizes, splits and concatenates them. TensorRT fuses a Q and a DQ that stand together, so the fix lets the movement
+happen behind them, in float. What a linear or cubic Resize makes of integers is rounded to the same steps behind the
+float one: at most a step away.
+
+Evidence: exports of tf2onnx and of onnxruntime's QOperator format.
 """
 
 from __future__ import annotations
@@ -12,13 +17,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx
 
 from qdqtool.core.repair import Change
-from qdqtool.graph.normalize.context import RepairContext
+from qdqtool.graph.qdq.repairing import RepairContext
+from qdqtool.matching.rule import Rule, Stage
 from qdqtool.trt.ops import MAY_MOVE
 
 if TYPE_CHECKING:
+    import onnx
     from numpy.typing import NDArray
 
 _Key = tuple[str, tuple[str, ...]]
@@ -27,7 +33,7 @@ _PAD_VALUE = 2
 """Position of a Pad's constant."""
 
 
-def repair(context: RepairContext) -> Iterator[Change]:
+def fix(context: RepairContext) -> Iterator[Change]:
     """Let readers of a DequantizeLinear behind moved integers read moved floats."""
     floats = _Floats(context)
     for pair in context.pairs:
@@ -46,7 +52,6 @@ def repair(context: RepairContext) -> Iterator[Change]:
         else:
             context.redirect(result, made)
         yield Change(
-            repair="movement",
             subject=node.name,
             what=f"moved before {move.op_type} {move.name!r}, which now moves floats",
             reason="TensorRT fuses a Q and a DQ that stand together; an operator on bare integers keeps them apart",
@@ -158,4 +163,4 @@ def _interpolates(move: onnx.NodeProto) -> bool:
     return move.op_type == "Resize" and any(mode != b"nearest" for mode in modes)
 
 
-PLUGIN = repair
+PLUGIN = Rule(code="QDQ152", stage=Stage.WRITE_OUT, after=("clipped",), fix=fix)

@@ -8,7 +8,8 @@ import numpy as np
 
 from qdqtool.core.qdq import QdqPair
 from qdqtool.errors import InputFileError
-from qdqtool.graph.normalize.context import RepairContext
+from qdqtool.graph.model import Model
+from qdqtool.graph.qdq.repairing import RepairContext
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -55,7 +56,7 @@ def spread(values: NDArray[Any], pair: QdqPair, shape: tuple[int, ...]) -> NDArr
     )
 
 
-def check_counts(context: RepairContext, pair: QdqPair) -> None:
+def check_counts(model: Model, pair: QdqPair) -> None:
     """Prove that there is one scale and one zero point for each channel, or one for all.
 
     Raises:
@@ -67,7 +68,7 @@ def check_counts(context: RepairContext, pair: QdqPair) -> None:
     what = None
     if pair.zero_point and len(pair.zero_point) != count:
         what = f"{count} scales and {len(pair.zero_point)} zero points"
-    shape = context.view.info(pair.tensor).shape
+    shape = model.view.info(pair.tensor).shape
     if count > 1 and shape is not None:
         dim = shape[pair.axis] if pair.axis is not None and pair.axis < len(shape) else None
         if dim is None or (isinstance(dim, int) and dim != count):
@@ -75,5 +76,5 @@ def check_counts(context: RepairContext, pair: QdqPair) -> None:
     if what is not None:
         node = pair.dequantize or pair.quantize
         raise InputFileError(
-            f"node {node!r} quantizes {pair.tensor!r} with {what}", fix=_AGAIN, where=str(context.path)
+            f"node {node!r} quantizes {pair.tensor!r} with {what}", fix=_AGAIN, where=str(model.path)
         )
