@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from qdqtool.core.dtypes import DType
 from qdqtool.errors import UsageError
-from qdqtool.graph.instrumented.probe import Probe, probe
+from qdqtool.graph.instrumented.probe import Probe, probe, within
 from qdqtool.graph.model import Model
 
 
@@ -24,26 +26,30 @@ def shared_tensors(first: Model, second: Model) -> tuple[str, ...]:
     )
 
 
-def watch_inside(first: Model, second: Model, folder: Path) -> tuple[Probe, Probe, frozenset[str]]:
-    """Both models made to return their outputs and their common tensors, and the names of the latter.
+def watch_inside(
+    models: tuple[Model, Model], folder: Path, *, room: int
+) -> Iterator[tuple[Probe, Probe, frozenset[str]]]:
+    """Both models made to return their outputs and some of their common tensors, and the names of the latter.
 
-    `folder` is where the models are written, each into a folder of its own.
+    As many tensors at a time as fit into `room` bytes on each side; every tensor has its turn. `folder` is where the
+    models are written, which are gone with the next turn.
 
     Raises:
         UsageError: they have no inner tensor in common.
     """
-    inner = shared_tensors(first, second)
+    inner = shared_tensors(*models)
     if not inner:
         raise UsageError(
             "the two models have no inner tensor in common",
             fix="compare the float model that was prepared for insertion (model.prepared.onnx) with the Q/DQ model",
         )
-    probes = []
-    for name, model in (("first", first), ("second", second)):
-        own = folder / name
-        own.mkdir()
-        probes.append(probe(model, [*(info.name for info in model.view.outputs), *inner], own))
-    return probes[0], probes[1], frozenset(inner)
+    for names in within(models[0], inner, room):
+        with TemporaryDirectory(dir=folder) as left, TemporaryDirectory(dir=folder) as right:
+            first, second = (
+                probe(model, [*(info.name for info in model.view.outputs), *names], Path(place))
+                for model, place in zip(models, (left, right), strict=True)
+            )
+            yield first, second, frozenset(names)
 
 
 def _is_float(model: Model, name: str) -> bool:

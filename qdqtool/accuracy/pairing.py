@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qdqtool.accuracy.metric import Floats
 from qdqtool.core.protocols import Feeds, Runner, Sample
+from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import InputFileError, UsageError
 
 
@@ -63,7 +64,19 @@ def unpaired(reference: Runner, candidate: Runner, pairs: tuple[Pair, ...]) -> t
     )
 
 
-def feeds_for(runner: Runner, sample: Sample) -> Feeds:
+class Fed(Protocol):
+    """Something that is fed samples."""
+
+    @property
+    def description(self) -> str:
+        """What it is, in words."""
+
+    @property
+    def inputs(self) -> tuple[TensorInfo, ...]:
+        """What it wants to be fed."""
+
+
+def feeds_for(runner: Fed, sample: Sample) -> Feeds:
     """The sample's arrays that this runner wants.
 
     Raises:

@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qdqtool.accuracy.metric import METRICS, Hit, energy
-from qdqtool.accuracy.pairing import Pair, comparable, feeds_for
+from qdqtool.accuracy.pairing import Fed, Pair, comparable, feeds_for
 from qdqtool.accuracy.run_store import Memory, RunStore, Shown
 from qdqtool.accuracy.scores import class_scores
 from qdqtool.accuracy.task import HitCount, check_label, first_row
 from qdqtool.core.comparison import TaskAccuracy
-from qdqtool.core.protocols import Runner, Sample, SampleSource
+from qdqtool.core.protocols import Feeds, Sample, SampleSource
 from qdqtool.core.recipe import CompareOptions
-from qdqtool.core.tensors import TensorInfo
 
 OnRun = Callable[[int, int], None]
-Subsets = Mapping[str, frozenset[str]]
-"""Nodes that are quantized, by a name for the subset."""
+Subset = frozenset[str]
+"""Nodes that are quantized."""
+Subsets = Mapping[str, Subset]
+"""By a name for the subset."""
+_FLOAT = ""
+"""Name of the subset without nodes."""
+_SECONDS = 2.0
+"""Work that may be lost when the process is killed."""
 _TASKS = {"classify": "top1", "agreement": "agreement"}
 
 
@@ -47,70 +52,112 @@ class Outcome:
         return -10 * math.log10(self.noise) if self.noise else None
 
 
-class TrialRunner:
-    """One model with switches, ready to be run with any subset of its nodes quantized.
-
-    Runs that are already in `store` are not repeated; `workers` subsets run at the same time.
-    """
-
-    def __init__(
-        self,
-        runner: Runner,
-        switches: Mapping[str, str],
-        options: CompareOptions,
-        *,
-        store: RunStore | None = None,
-        workers: int = 1,
-    ) -> None:
-        self._runner = runner
-        self._switches = switches
-        self._scored = options.output or runner.outputs[0]
-        self._task = _TASKS.get(options.task)
-        self._store: RunStore = store if store is not None else Memory()
-        self._workers = workers
+class SubsetRunner(Fed, Protocol):
+    """One model that can be run with any subset of its nodes quantized."""
 
     @property
     def nodes(self) -> tuple[str, ...]:
         """Nodes that can be switched, in graph order."""
-        return tuple(self._switches)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of what it returns."""
+
+    def together(self, feeds: Feeds) -> int:
+        """How many samples like this one `run` may be given at once."""
+
+    def run(
+        self, feeds: Sequence[Feeds], subsets: Subsets
+    ) -> Iterator[tuple[str, Sequence[Mapping[str, NDArray[Any]]]]]:
+        """The name of each subset with one mapping of outputs per sample, the first subset first."""
+
+
+class TrialRunner:
+    """Runs subsets over samples; runs that are already in `store` are not repeated."""
+
+    def __init__(
+        self, runner: SubsetRunner, options: CompareOptions, *, store: RunStore | None = None
+    ) -> None:
+        self._runner = runner
+        self._scored = options.output or runner.outputs[0]
+        self._task = _TASKS.get(options.task)
+        self._store: RunStore = store if store is not None else Memory()
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Nodes that can be switched, in graph order."""
+        return self._runner.nodes
 
     def run(
         self, subsets: Subsets, samples: SampleSource, limit: int | None = None, on_run: OnRun | None = None
     ) -> dict[str, Outcome]:
         """What every subset does over the first `limit` samples; of equal subsets one is run.
 
-        `on_run` is called after each sample with the number of runs done and of all runs.
+        `on_run` is called with the number of runs done and of all runs.
         """
         total = len(samples) if limit is None else min(limit, len(samples))
         keys = {name: _key(subset) for name, subset in subsets.items()}
         wanted = {keys[name]: subset for name, subset in subsets.items()}
         shown: dict[str, list[Shown]] = {name: [] for name in subsets}
-        for number, sample in enumerate(islice(iter(samples), total)):
-            known = self._store.read(number)
-            missing = {key: subset for key, subset in wanted.items() if key not in known}
-            if missing:
-                fresh = self._show(sample, missing)
-                self._store.write(number, fresh)
-                known |= fresh
-            for name, entries in shown.items():
-                entries.append(known[keys[name]])
-            if on_run is not None:
-                on_run((number + 1) * len(subsets), total * len(subsets))
+        done = 0
+        for group in self._groups(islice(iter(samples), total)):
+            known = {number: self._store.read(number) for number, _ in group}
+            missing = [
+                (number, sample) for number, sample in group if not known[number].keys() >= wanted.keys()
+            ]
+            lacking = {
+                key: subset
+                for key, subset in wanted.items()
+                if any(key not in known[number] for number, _ in missing)
+            }
+            done += len(subsets) * len(group) - len(lacking) * len(missing)
+            for key, fresh in self._show(missing, lacking):
+                for (number, _), entry in zip(missing, fresh, strict=True):
+                    known[number][key] = entry
+                done += len(missing)
+                if on_run is not None:
+                    on_run(done, len(subsets) * total)
+            for number, _ in group:
+                for name, entries in shown.items():
+                    entries.append(known[number][keys[name]])
         return {name: self._outcome(entries) for name, entries in shown.items()}
 
-    def _show(self, sample: Sample, subsets: Subsets) -> dict[str, Shown]:
-        """Run the float model once and every subset once."""
-        plain = self._outputs(sample, frozenset())
-        with ThreadPoolExecutor(self._workers) as pool:
-            found = pool.map(lambda subset: self._outputs(sample, subset), subsets.values())
-            return {
-                name: self._compare(sample, plain, outputs)
-                for name, outputs in zip(subsets, found, strict=True)
-            }
+    def _groups(self, samples: Iterator[Sample]) -> Iterator[list[tuple[int, Sample]]]:
+        """The samples with their numbers, as many at a time as the runner takes."""
+        numbered = enumerate(samples)
+        first = next(numbered, None)
+        if first is None:
+            return
+        size = self._runner.together(feeds_for(self._runner, first[1]))
+        yield [first, *islice(numbered, size - 1)]
+        while group := list(islice(numbered, size)):
+            yield group
 
-    def _outputs(self, sample: Sample, subset: frozenset[str]) -> dict[str, NDArray[Any]]:
-        switched = {switch: np.array(node in subset) for node, switch in self._switches.items()}
-        return self._runner.run(feeds_for(self._runner, _with(sample, switched)))
+    def _show(
+        self, samples: Sequence[tuple[int, Sample]], subsets: Subsets
+    ) -> Iterator[tuple[str, list[Shown]]]:
+        """Run the float model once and every subset once; what was seen is kept every few seconds."""
+        if not subsets:
+            return
+        feeds = [feeds_for(self._runner, sample) for _, sample in samples]
+        runs = self._runner.run(feeds, {_FLOAT: frozenset(), **subsets})
+        _, plain = next(runs)
+        waiting: dict[str, list[Shown]] = {}
+        since = time.monotonic()
+        for key, found in runs:
+            waiting[key] = [
+                self._compare(sample, left, right)
+                for (_, sample), left, right in zip(samples, plain, found, strict=True)
+            ]
+            yield key, waiting[key]
+            if time.monotonic() - since > _SECONDS:
+                self._write(samples, waiting)
+                waiting, since = {}, time.monotonic()
+        self._write(samples, waiting)
+
+    def _write(self, samples: Sequence[tuple[int, Sample]], shown: Mapping[str, Sequence[Shown]]) -> None:
+        for place, (number, _) in enumerate(samples):
+            self._store.write(number, {key: entries[place] for key, entries in shown.items()})
 
     def _compare(
         self, sample: Sample, plain: Mapping[str, NDArray[Any]], outputs: Mapping[str, NDArray[Any]]
@@ -153,13 +200,3 @@ class TrialRunner:
 def _key(subset: frozenset[str]) -> str:
     """What a store calls a subset: whatever a study is about, the same nodes have the same name, and no others."""
     return hashlib.sha256(repr(sorted(subset)).encode()).hexdigest()[:32]
-
-
-def inputs_without(runner: Runner, switches: Mapping[str, str]) -> tuple[TensorInfo, ...]:
-    """What samples must feed: the model's own inputs."""
-    own = set(switches.values())
-    return tuple(info for info in runner.inputs if info.name not in own)
-
-
-def _with(sample: Sample, more: Mapping[str, NDArray[Any]]) -> Sample:
-    return Sample(name=sample.name, feeds={**sample.feeds, **more}, label=sample.label)

@@ -165,7 +165,7 @@ def sensitivity(
     recipe: RecipeInput = "conv-int8",
     settings: SettingsInput = (),
     trust: bool = False,
-    workers: int = 1,
+    workers: int = 0,
     progress: ProgressInput = None,
 ) -> Sensitivity:
     """What quantizing each node costs in accuracy, and which nodes to keep float.
@@ -184,7 +184,7 @@ def sensitivity(
         recipe: as for `run`.
         settings: changes of the recipe.
         trust: whether a recipe file may name Python functions, which are imported and run.
-        workers: runs at the same time.
+        workers: samples that run at the same time; 0 takes as many as there are processors.
         progress: as for `run`.
 
     Raises:

@@ -107,6 +107,7 @@ def open_runner(
     faithful: bool = True,
     crowded: bool = False,
     optimized: bool = True,
+    threads: int = 0,
 ) -> OrtRunner:
     """A runner for the model in a file (external data beside it) or in memory.
 
@@ -114,6 +115,7 @@ def open_runner(
     the place of Q/DQ patterns: right for measuring speed, wrong for judging accuracy. `crowded`, several samples run
     at a time and share the cores, which gets through many samples sooner than all cores on one sample would. Not
     `optimized`, a graph runs node by node, which opens one of many thousand nodes in a second instead of a minute.
+    `threads` are those of one run; 0 leaves it to onnxruntime, or to `crowded`.
     onnxruntime's CPU has no BF16 kernels: such models run in FP32 with every result rounded, and the description
     says so.
 
@@ -124,7 +126,7 @@ def open_runner(
     at_once = min(processors(), _CROWD) if crowded and provider == CPU else 1
     if isinstance(model, Path) and not model.is_file():
         raise InputFileError("there is no such file", fix="check the path", where=where)
-    options = session_options(faithful=faithful, threads=processors() // at_once if crowded else 0)
+    options = session_options(faithful=faithful, threads=processors() // at_once if crowded else threads)
     if not optimized:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     if faithful and provider == CPU and not rounds():

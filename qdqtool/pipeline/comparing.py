@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -31,6 +31,8 @@ from qdqtool.graph.onnx_io.save import serialize
 _EMULATION = "int:"
 _FEW = 8
 """Samples that show where inside a model the noise arises."""
+_ROOM = 64 << 20
+"""Bytes of inner tensors that each side returns in one run; more take another run."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,9 +75,13 @@ def compare_match(match: Match, on_progress: OnSample | None = None) -> Comparis
     if match.explain:
         graph = load(Path(match.reference.removeprefix(_EMULATION)))
         lawful = emulations(graph, _run_model, _regions(match.layers))
-    with _sides(match) as (first, second, inner):
+    models = (_model(match.reference), _model(match.candidate)) if match.inside else None
+    with ExitStack() as open_sides:
+        first, second = (_side(text, match, open_sides) for text in (match.reference, match.candidate))
         samples = _samples(match, first, second)
-        found = compare(first, second, samples, match.recipe.compare, inside=inner, on_progress=on_progress)
+        found = compare(first, second, samples, match.recipe.compare, on_progress=on_progress)
+    if models is not None:
+        found = replace(found, tensors=_tensors(models, samples, match.recipe.compare))
     if lawful is None:
         return found
     with ExitStack() as open_sides:
@@ -90,38 +96,21 @@ def noise_inside(
     """How far the common inner tensors of a float and a Q/DQ model are apart, over a few samples; () without any."""
     if not shared_tensors(*models):
         return ()
-    few = options.model_copy(update={"limit": min(_FEW, options.limit or _FEW), "task": "none"})
-    with watched(models, "float model", "Q/DQ model") as (first, second, inner):
-        return compare(first, second, samples, few, inside=inner).tensors
+    return _tensors(models, samples, options.model_copy(update={"limit": min(_FEW, options.limit or _FEW)}))
 
 
-@contextmanager
-def watched(
-    models: tuple[Model, Model], first: str, second: str
-) -> Iterator[tuple[Runner, Runner, frozenset[str]]]:
-    """Runners that also return the common inner tensors, and their names; `first` and `second` describe them."""
+def _tensors(
+    models: tuple[Model, Model], samples: SampleSource, options: CompareOptions
+) -> tuple[OutputComparison, ...]:
+    """All common inner tensors, some at a time, with one sample in flight: memory grows with neither."""
+    options = options.model_copy(update={"task": "none"})
+    found: list[OutputComparison] = []
     with tempfile.TemporaryDirectory(prefix="qdqtool-inside-") as folder:
-        left, right, inner = watch_inside(*models, Path(folder))
-        yield (
-            open_runner(left.source, description=first, crowded=True),
-            open_runner(right.source, description=second, crowded=True),
-            inner,
-        )
-
-
-@contextmanager
-def _sides(match: Match) -> Iterator[tuple[Runner, Runner, frozenset[str]]]:
-    """Both runners, and which of their outputs are inner tensors."""
-    if not match.inside:
-        with ExitStack() as open_sides:
-            reference, candidate = (
-                _side(text, match, open_sides) for text in (match.reference, match.candidate)
-            )
-            yield reference, candidate, frozenset()
-        return
-    models = (_model(match.reference), _model(match.candidate))
-    with watched(models, match.reference, match.candidate) as sides:
-        yield sides
+        for left, right, names in watch_inside(models, Path(folder), room=_ROOM):
+            first, second = (open_runner(side.source, description="inner tensors") for side in (left, right))
+            found += compare(first, second, samples, options, inside=names).tensors
+            del first, second  # both sessions, before the next ones are opened
+    return tuple(found)
 
 
 def _side(text: str, match: Match, open_sides: ExitStack) -> Runner:

@@ -18,7 +18,7 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.protocols import Runner, SampleSource
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.errors import InputFileError
-from qdqtool.graph.instrumented.probe import probe
+from qdqtool.graph.instrumented.probe import probe, within
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, weight_bytes
 from qdqtool.graph.typed.narrow import NARROW, Types
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 OnProgress = Callable[[int, "int | None"], None]
 _MOST_BYTES = 256 << 20
 """Results that are watched in one run; more take another run."""
-_GUESS = 1 << 20
-"""Elements of a tensor whose shape is not known."""
 
 
 def measure_reach(
@@ -103,20 +101,7 @@ def _groups(model: Model) -> Iterator[Sequence[str]]:
     view = model.view
     names = [info.name for info in view.inputs]
     names += [name for node in view.nodes for name in node.outputs if name]
-    group: list[str] = []
-    room = _MOST_BYTES
-    for name in names:
-        info = view.info(name)
-        if info.dtype is not DType.FLOAT32:
-            continue
-        size = 4 * (info.elements or _GUESS)
-        if group and size > room:
-            yield group
-            group, room = [], _MOST_BYTES
-        group.append(name)
-        room -= size
-    if group:
-        yield group
+    return within(model, (name for name in names if view.info(name).dtype is DType.FLOAT32), _MOST_BYTES)
 
 
 def _magnitude(value: NDArray[Any]) -> float:

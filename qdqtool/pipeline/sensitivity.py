@@ -9,15 +9,14 @@ from pathlib import Path
 
 from qdqtool.accuracy.run_store import Journal
 from qdqtool.accuracy.sensitivity import SensitivityOptions, Subject, sensitivity
-from qdqtool.accuracy.trials import TrialRunner, inputs_without
-from qdqtool.backends.ort import open_runner
+from qdqtool.accuracy.trials import TrialRunner
 from qdqtool.calibration.samples import SampleInput, open_samples
 from qdqtool.core.calibration import NodeShift
 from qdqtool.core.kinds import CALIBRATION, SENSITIVITY
 from qdqtool.core.recipe import Recipe
 from qdqtool.core.sensitivity import Sensitivity
 from qdqtool.errors import UsageError
-from qdqtool.graph.instrumented.toggles import switchable
+from qdqtool.graph.instrumented.stages import StagedModel
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import serialize
@@ -25,6 +24,7 @@ from qdqtool.graph.qdq.find import quantized_ops
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.io.json_files import canonical
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
+from qdqtool.pipeline.staged import StagedRunner
 from qdqtool.trt.ops import PRODUCTS
 
 OnStep = Callable[[str, int, "int | None"], None]
@@ -43,7 +43,7 @@ class SensitivityRequest:
         labels: file of class indices of what is run, or None.
         options: how thorough, and the limit.
         out: folder of the journal and of sensitivity.json; None keeps nothing.
-        workers: subsets that run at the same time.
+        workers: samples that run at the same time; 0 takes one per processor.
     """
 
     model: Path
@@ -53,7 +53,7 @@ class SensitivityRequest:
     labels: str | None
     options: SensitivityOptions
     out: Path | None = None
-    workers: int = 1
+    workers: int = 0
 
 
 def study(order: SensitivityRequest, on_step: OnStep) -> Sensitivity:
@@ -64,30 +64,31 @@ def study(order: SensitivityRequest, on_step: OnStep) -> Sensitivity:
         InputFileError: a file is unreadable or does not fit.
     """
     model, shifts = _quantized(order, on_step)
-    board = switchable(model, shifts)
-    runner = open_runner(serialize(board.model), description=order.model.name)
+    staged = StagedModel(model, shifts)
     samples = open_samples(
         order.eval_samples or order.samples,
-        inputs_without(runner, board.switches),
+        staged.inputs,
         order.recipe.samples.preprocess,
         labels=order.labels,
         limit=order.recipe.compare.limit,
     )
     parts = {
-        "model": hashlib.sha256(serialize(board.model)).hexdigest(),
+        "model": hashlib.sha256(serialize(model)).hexdigest(),
+        "shifts": [asdict(entry) for entry in shifts],
         "samples": samples.digest,
         "labels": order.labels,
         "compare": order.recipe.compare.model_dump(mode="json"),
     }
     key = hashlib.sha256(canonical(parts).encode()).hexdigest()
     journal = None if order.out is None else Journal(order.out / "sensitivity.runs.jsonl", key)
-    bench = TrialRunner(runner, board.switches, order.recipe.compare, store=journal, workers=order.workers)
+    runner = StagedRunner(staged, order.model.name, workers=order.workers)
+    bench = TrialRunner(runner, order.recipe.compare, store=journal)
     ops = {node.name: node.op for node in model.view.nodes}
     found = sensitivity(
         bench,
         Subject(
             name=order.model.name,
-            ops={node: ops[node] for node in board.switches},
+            ops={node: ops[node] for node in staged.nodes},
             compute=frozenset(name for name, op in ops.items() if op in PRODUCTS),
         ),
         samples,

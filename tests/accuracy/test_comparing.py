@@ -10,10 +10,14 @@ import numpy as np
 import onnx
 import pytest
 
+from qdqtool.backends.ort import OrtRunner
+from qdqtool.calibration.samples import open_samples
 from qdqtool.cli.app import run
-from qdqtool.core.recipe import InsertOptions
+from qdqtool.core.recipe import CompareOptions, InsertOptions, Preprocess
+from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.qdq.insert import insert
+from qdqtool.pipeline import comparing
 from tests import models
 from tests.graph.placing import opened, placement_for, table_for
 
@@ -89,6 +93,26 @@ def test_the_tensors_inside_are_measured_in_graph_order(
         before, after = float_model[entry["output"]], qdq[entry["output"]]
         noise = np.square(after - before).sum() / np.square(before).sum()
         assert level == pytest.approx(-10 * np.log10(noise), abs=0.5)  # a rounding may flip
+
+
+def test_the_tensors_inside_are_the_same_however_few_fit_into_memory_at_a_time(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = load(folder / "model.onnx"), load(folder / "qdq.onnx")
+    samples = open_samples(str(folder / "samples.npz"), loaded[0].view.inputs, Preprocess())
+    opened_sides: list[str] = []
+    inner = comparing.open_runner
+
+    def counted(*place: Any, **how: Any) -> OrtRunner:
+        opened_sides.append(how["description"])
+        return inner(*place, **how, optimized=False)
+
+    monkeypatch.setattr(comparing, "open_runner", counted)
+    together = comparing.noise_inside(loaded, samples, CompareOptions())
+    assert len(opened_sides) == 2
+    monkeypatch.setattr(comparing, "_ROOM", 1)
+    assert comparing.noise_inside(loaded, samples, CompareOptions()) == together
+    assert len(opened_sides) == 2 + 2 * len(together)
 
 
 def models_run(path: Path, tensors: list[str]) -> dict[str, np.ndarray]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from qdqtool.accuracy.run_store import Journal, Shown
 from qdqtool.accuracy.sensitivity import SensitivityOptions, Subject, sensitivity
 from qdqtool.accuracy.trials import TrialRunner
-from qdqtool.core.protocols import Sample
+from qdqtool.core.protocols import Feeds, Sample
 from qdqtool.core.recipe import CompareOptions
 from qdqtool.core.sensitivity import Sensitivity
 from qdqtool.core.tensors import TensorInfo
@@ -31,16 +31,27 @@ class Noisy:
     """Every quantized node adds noise of its own strength, in a direction of its own."""
 
     outputs = ("y",)
+    inputs = (TensorInfo(name="x"),)
     description = "noisy"
 
-    def __init__(self, noises: Mapping[str, float]) -> None:
+    def __init__(self, noises: Mapping[str, float], together: int = 3) -> None:
         self._noises = noises
-        self.inputs = tuple(TensorInfo(name=name) for name in ("x", *(f"{node}?" for node in noises)))
+        self._together = together
+        self.nodes = tuple(noises)
         self.calls = 0
 
-    def run(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        self.calls += 1
-        noise = [level if feeds[f"{node}?"] else 0.0 for node, level in self._noises.items()]
+    def together(self, _feeds: Feeds) -> int:
+        return self._together
+
+    def run(
+        self, feeds: Sequence[Feeds], subsets: Mapping[str, frozenset[str]]
+    ) -> Iterator[tuple[str, list[dict[str, np.ndarray]]]]:
+        for name, subset in subsets.items():
+            self.calls += len(feeds)
+            yield name, [self.outputs_of(one, subset) for one in feeds]
+
+    def outputs_of(self, feeds: Feeds, subset: frozenset[str]) -> dict[str, np.ndarray]:
+        noise = [level if node in subset else 0.0 for node, level in self._noises.items()]
         return {"y": np.concatenate([feeds["x"], [noise]], axis=1)}
 
 
@@ -57,7 +68,7 @@ def studied(
     **trials: Any,
 ) -> Sensitivity:
     runner = runner or Noisy(noises)
-    bench = TrialRunner(runner, {node: f"{node}?" for node in noises}, CompareOptions(), **trials)
+    bench = TrialRunner(runner, CompareOptions(), **trials)
     subject = Subject(name="m.onnx", ops=dict.fromkeys(noises, "Conv"), compute=frozenset(noises))
     return sensitivity(bench, subject, samples(), options)
 
@@ -171,16 +182,15 @@ def test_a_group_that_matches_nothing_is_refused() -> None:
 
 def test_noise_that_does_not_add_up_is_said() -> None:
     class Jammed(Noisy):
-        def run(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
-            return {
-                "y": np.concatenate([feeds["x"], [[any(feeds[f"{node}?"] for node in NOISES) * 0.3]]], axis=1)
-            }
+        def outputs_of(self, feeds: Feeds, subset: frozenset[str]) -> dict[str, np.ndarray]:
+            return {"y": np.concatenate([feeds["x"], [[bool(subset) * 0.3]]], axis=1)}
 
     assert any("add up to 4.0 times" in note for note in studied(runner=Jammed(NOISES)).notes)
 
 
-def test_workers_change_nothing_but_the_time() -> None:
-    assert studied(workers=4) == studied()
+@pytest.mark.parametrize("together", [1, 2, 8, 32])
+def test_how_many_samples_run_together_changes_nothing(together: int) -> None:
+    assert studied(runner=Noisy(NOISES, together)) == studied()
 
 
 def test_a_study_that_was_stopped_goes_on_and_ends_the_same(tmp_path: Path) -> None:
@@ -243,6 +253,6 @@ def test_lines_that_are_damaged_are_left_out(line: str, tmp_path: Path) -> None:
 
 
 def test_no_samples_are_an_error() -> None:
-    bench = TrialRunner(Noisy(NOISES), {node: f"{node}?" for node in NOISES}, CompareOptions())
+    bench = TrialRunner(Noisy(NOISES), CompareOptions())
     with pytest.raises(InputFileError, match="no samples"):
         sensitivity(bench, Subject(name="m", ops={}, compute=frozenset()), Given([]), SensitivityOptions())

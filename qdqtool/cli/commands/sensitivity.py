@@ -46,7 +46,7 @@ def sensitivity(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder for sensitivity.json and finished runs.")
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Runs at the same time.")] = 1,
+    workers: Annotated[int, typer.Option(min=0, help="Samples at the same time; 0: one per processor.")] = 0,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print sensitivity.json instead of a table.")
     ] = False,

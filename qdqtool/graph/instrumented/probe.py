@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 from qdqtool.core.tensors import TensorInfo
@@ -13,6 +14,9 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, serialize, store_weights, weight_bytes
 from qdqtool.graph.onnx_io.skeleton import declaration, is_heavy
 from qdqtool.io.files import write_bytes
+
+_GUESS = 1 << 20
+"""Elements of a tensor of which not even the number of dimensions is known."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,6 +62,23 @@ def probe(model: Model, tensors: Sequence[str], folder: Path | None = None) -> P
     small = edit.finish()
     write_bytes(path, serialize(small))
     return Probe(source=path, inputs=small.view.inputs, outputs=small.view.outputs)
+
+
+def within(model: Model, tensors: Iterable[str], room: int) -> Iterator[tuple[str, ...]]:
+    """The tensors in groups that take at most `room` bytes in one run, as far as shapes are known; each has one."""
+    group: list[str] = []
+    left = room
+    for name in tensors:
+        info = model.view.info(name)
+        size = (info.dtype.bits or 32) // 8
+        size *= _GUESS if info.shape is None else prod(dim for dim in info.shape if isinstance(dim, int))
+        if group and size > left:
+            yield tuple(group)
+            group, left = [], room
+        group.append(name)
+        left -= size
+    if group:
+        yield tuple(group)
 
 
 def _in_memory(model: Model) -> bytes:

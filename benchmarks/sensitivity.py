@@ -1,0 +1,128 @@
+"""Measures what a sensitivity study costs, in inferences of the float model.
+
+    python benchmarks/sensitivity.py [--quick] [--networks NAME ...] [--samples N] [--repeat N]
+
+Random weights and samples: only shapes matter. Floor and study run in turns in one process, so that a busy machine
+slows both; the figures are medians of ratios of processor time, all with one thread per sample: others spin.
+
+- `evaluation_over_inference`: one run with one node quantized, from input to output with open sessions and nothing
+  taken over from other runs, over one inference; the mean over all nodes.
+- `whole_over_inference`: the same with every node quantized: Q and DQ of all activations are what it costs more.
+- `scan_inferences_per_layer`: the exhaustive scan layer by layer (every node alone, the float model and the whole), as
+  a study does it, sessions opened on the way: inferences of the whole scan per sample.
+- `layers`: convolutions and matrix products that are switched, `naive_inferences`: runs of the scan, which is what it costs without stages.
+
+The last line is one JSON object: the figures of the first network, and of all under "networks".
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+GOALS = {"evaluation_over_inference": 1.2, "scan_inferences_per_layer": 30}
+"""Of ResNet-50."""
+
+
+def main() -> int:
+    """Measure every network that was asked for."""
+    parser = argparse.ArgumentParser(description="Measure sensitivity studies against inference.")
+    parser.add_argument("--quick", action="store_true", help="ResNet-50, 8 samples, about a minute")
+    parser.add_argument("--networks", nargs="+", default=["resnet50", "mobilenet_v2", "vit_small"])
+    parser.add_argument("--samples", type=int, default=8)
+    parser.add_argument("--repeat", type=int, default=3)
+    options = parser.parse_args()
+    if options.quick:
+        options.networks, options.samples, options.repeat = ["resnet50"], 8, 1
+    with tempfile.TemporaryDirectory(prefix="sensitivity-") as scratch:
+        results = {
+            network: _measured(network, options.samples, options.repeat, Path(scratch))
+            for network in options.networks
+        }
+    for network, row in results.items():
+        print(f"{network}: " + ", ".join(f"{name} {value}" for name, value in row.items()))
+    print("goals (ResNet-50): " + ", ".join(f"{name} {goal}" for name, goal in GOALS.items()))
+    print(json.dumps({**next(iter(results.values())), "networks": results}, sort_keys=True))
+    return 0
+
+
+def _measured(network: str, count: int, repeat: int, folder: Path) -> dict[str, Any]:
+    import numpy as np
+    from networks import write
+
+    from qdqtool.backends.ort import open_runner
+    from qdqtool.calibration.samples import open_samples
+    from qdqtool.graph.instrumented.stages import StagedModel
+    from qdqtool.graph.onnx_io.load import load
+    from qdqtool.pipeline import recipes
+    from qdqtool.pipeline.quantization import quantize_file
+    from qdqtool.pipeline.staged import StagedRunner
+    from qdqtool.trt.ops import PRODUCTS
+
+    print(f"measuring {network}, {count} samples", file=sys.stderr, flush=True)
+    model, data = write(network, folder, count)
+    quantized = folder / f"{network}.qdq.onnx"
+    recipe = recipes.load("conv-int8", ["calibrate.method=max", "calibrate.bias=keep"])
+    quantize_file(model, str(data), quantized, recipe, lambda *_: None)
+    feeds = [
+        dict(sample.feeds)
+        for sample in open_samples(str(data), load(model).view.inputs, recipe.samples.preprocess)
+    ]
+    plain = open_runner(model, description="float", threads=1)
+    plain.run(feeds[0])
+    loaded = load(quantized)
+    view = loaded.view
+    nodes = [node for node in StagedModel(loaded).nodes if view.by_name[node].op in PRODUCTS]
+    alone = {node: frozenset({node}) for node in nodes}
+    scan = {"float": frozenset[str](), **alone, "whole": frozenset(StagedModel(loaded).nodes)}
+
+    def floor() -> None:
+        for one in feeds:
+            plain.run(one)
+
+    def scanned() -> None:
+        runner = StagedRunner(StagedModel(loaded), network)
+        for start in range(0, len(feeds), size := runner.together(feeds[0])):
+            for _ in runner.run(feeds[start : start + size], scan):
+                pass
+
+    def evaluation(name: str) -> float:
+        """Processor seconds of one run with open sessions."""
+        runner = StagedRunner(StagedModel(loaded), network)
+        list(runner.run(feeds[:1], {name: scan[name]}))
+        return _timed(lambda: list(runner.run(feeds, {name: scan[name]}))) / len(feeds)
+
+    rows = []
+    for _ in range(repeat):
+        base, cost = (_timed(job) / len(feeds) for job in (floor, scanned))
+        some = [evaluation(name) for name in list(alone)[:: max(1, len(alone) // 8)]]
+        rows.append(
+            {
+                "evaluation_over_inference": float(np.mean(some)) / base,
+                "whole_over_inference": evaluation("whole") / base,
+                "scan_inferences_per_layer": cost / base,
+            }
+        )
+    medians = {name: round(statistics.median(row[name] for row in rows), 2) for name in rows[0]}
+    return {**medians, "layers": len(nodes), "naive_inferences": len(scan)}
+
+
+def _timed(job: Callable[[], object]) -> float:
+    """Processor seconds of a job."""
+    before = time.process_time()
+    job()
+    return time.process_time() - before
+
+
+if __name__ == "__main__":
+    sys.exit(main())

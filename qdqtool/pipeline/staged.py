@@ -1,0 +1,174 @@
+"""Runs many subsets of the quantized nodes of one model, each stage once for all subsets that agree up to there.
+
+The subsets form a tree: at every stage those part that want different nodes of it quantized. It is walked depth first,
+so that only the tensors along one path are in memory. Studies ask for one node alone, or all but one: their paths are
+the float network or the quantized one up to that node, which is run once, and behind it, where the paths no longer
+part, in a few large parts: a cut costs 1 to 2 % of an inference, since it ends fusions and layouts of onnxruntime.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final
+
+from qdqtool.accuracy.trials import Subset
+from qdqtool.backends.ort import OrtRunner, open_runner
+from qdqtool.core.protocols import Feeds
+from qdqtool.graph.instrumented.stages import StagedModel
+from qdqtool.platform import processors
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_ROOM: Final = 256 << 20
+"""Bytes of tensors along one path, over all samples that go down it together."""
+_PARTS: Final = 4
+"""Parts that runs go through where nothing is switched; there are two more copies of the weights for them."""
+_TOGETHER: Final = 32
+"""Most samples that go down a path together; more save no more openings of sessions."""
+
+Tensors = Mapping[str, "NDArray[Any]"]
+
+
+class StagedRunner:
+    """All subsets of the nodes of one model, on onnxruntime.
+
+    Both plain forms of every stage, float and all quantized, stay open; of the others a few.
+
+    Args:
+        staged: the model in stages.
+        description: what it is, in words.
+        workers: samples that run at the same time, each in one thread; 0 takes as many as there are processors.
+            (Threads that share one sample spin in every session between its runs: ten times the processor time.)
+        optimized: let onnxruntime fuse nodes. A cut may separate what it fuses in the whole model, and the last bit of
+            a float may differ then; without fusions every bit is that of the whole model.
+    """
+
+    def __init__(
+        self, staged: StagedModel, description: str, *, workers: int = 0, optimized: bool = True
+    ) -> None:
+        self._staged = staged
+        self._workers = workers or processors()
+        self._optimized = optimized
+        self._stride = max(1, -(-len(staged.stages) // _PARTS))
+        self._plain: dict[tuple[range, bool], OrtRunner] = {}
+        self._mixed: OrderedDict[tuple[range, Subset], OrtRunner] = OrderedDict()
+        self._together: int | None = None
+        self.description = description
+        self.inputs = staged.inputs
+        self.outputs = staged.outputs
+        self.nodes = staged.nodes
+
+    def together(self, feeds: Feeds) -> int:
+        """How many samples like this one may be given to `run` at once; runs the float model to see."""
+        if self._together is None:
+            held: dict[str, int] = {name: array.nbytes for name, array in feeds.items()}
+            self._walk(
+                [dict(feeds)],
+                {"": frozenset()},
+                lambda states: held.update({name: array.nbytes for name, array in states[0].items()}),
+            )
+            self._together = max(1, min(_TOGETHER, _ROOM // max(1, sum(held.values()))))
+        return self._together
+
+    def run(
+        self, feeds: Sequence[Feeds], subsets: Mapping[str, Subset]
+    ) -> Iterator[tuple[str, Sequence[Tensors]]]:
+        """Each subset's name with the outputs for all samples, subsets that share a beginning one after the other.
+
+        The first subset comes first.
+
+        Raises:
+            InputFileError: a sample does not fit, or the model fails on it.
+        """
+        yield from self._descend(0, [dict(one) for one in feeds], dict(subsets), None)
+
+    def _walk(
+        self,
+        states: Sequence[Tensors],
+        subsets: Mapping[str, Subset],
+        seen: Callable[[Sequence[Tensors]], None],
+    ) -> None:
+        for _ in self._descend(0, states, subsets, seen):
+            pass
+
+    def _descend(
+        self,
+        number: int,
+        states: Sequence[Tensors],
+        subsets: Mapping[str, Subset],
+        seen: Callable[[Sequence[Tensors]], None] | None,
+    ) -> Iterator[tuple[str, Sequence[Tensors]]]:
+        if seen is not None:
+            seen(states)
+        if number == len(self._staged.stages):
+            for name in subsets:
+                yield name, [{output: state[output] for output in self.outputs} for state in states]
+            return
+        part = self._next(number, subsets)
+        nodes = self._nodes(part)
+        paths: dict[Subset, dict[str, Subset]] = {}
+        for name, subset in subsets.items():
+            paths.setdefault(subset & nodes, {})[name] = subset
+        for wanted, members in paths.items():
+            yield from self._descend(part.stop, self._behind(part, wanted, states), members, seen)
+
+    def _nodes(self, part: range) -> Subset:
+        return frozenset(node for number in part for node in self._staged.stages[number].switchable)
+
+    def _next(self, number: int, subsets: Mapping[str, Subset]) -> range:
+        """The stage that comes next, or the large part that begins here where all subsets want one plain form of it."""
+        large = range(number, min(number + self._stride, len(self._staged.stages)))
+        if number % self._stride == 0:
+            nodes = self._nodes(large)
+            wanted = {subset & nodes for subset in subsets.values()}
+            if len(wanted) == 1 and wanted <= {frozenset(), nodes}:
+                return large
+        return range(number, number + 1)
+
+    def _behind(self, part: range, wanted: Subset, states: Sequence[Tensors]) -> list[Tensors]:
+        """The tensors that are alive behind these stages, for every sample."""
+        alive = self._staged.stages[part[-1]].alive
+        if not self._staged.outputs_of(part):
+            return [_only(state, alive) for state in states]
+        runner = self._runner(part, wanted)
+        inputs = self._staged.inputs_of(part)
+
+        def behind(state: Tensors) -> Tensors:
+            return _only({**state, **runner.run({name: state[name] for name in inputs})}, alive)
+
+        if self._workers == 1 or len(states) == 1:
+            return [behind(state) for state in states]
+        with ThreadPoolExecutor(self._workers) as pool:
+            return list(pool.map(behind, states))
+
+    def _runner(self, part: range, wanted: Subset) -> OrtRunner:
+        """A session for one form of these stages."""
+        if not wanted or wanted == self._nodes(part):
+            plain = (part, bool(wanted))
+            if plain not in self._plain:
+                self._plain[plain] = self._opened(part, wanted)
+            return self._plain[plain]
+        mixed = (part, wanted)
+        if mixed in self._mixed:
+            self._mixed.move_to_end(mixed)
+            return self._mixed[mixed]
+        # Their weights together stay below a quarter of the model's.
+        while len(self._mixed) > len(self._staged.stages) // 4:
+            self._mixed.popitem(last=False)
+        self._mixed[mixed] = self._opened(part, wanted)
+        return self._mixed[mixed]
+
+    def _opened(self, part: range, wanted: Subset) -> OrtRunner:
+        return open_runner(
+            self._staged.variant(part, wanted),
+            description=f"{self.description}, stages {part[0]} to {part[-1]}",
+            threads=1,
+            optimized=self._optimized,
+        )
+
+
+def _only(state: Tensors, names: frozenset[str]) -> Tensors:
+    return {name: array for name, array in state.items() if name in names}

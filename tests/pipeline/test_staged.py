@@ -1,0 +1,179 @@
+"""Subsets of the quantized nodes of a model, run in stages that runs share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qdqtool.backends.ort import open_runner
+from qdqtool.core.calibration import NodeShift
+from qdqtool.core.recipe import InsertOptions
+from qdqtool.errors import InputFileError
+from qdqtool.graph.instrumented.stages import StagedModel
+from qdqtool.graph.model import Model
+from qdqtool.graph.onnx_io.save import serialize
+from qdqtool.graph.qdq.bias import shiftable
+from qdqtool.graph.qdq.insert import insert
+from qdqtool.pipeline.staged import StagedRunner
+from tests import models
+from tests.graph.placing import opened, placement_for, table_for
+
+BUILDERS: dict[str, Callable[[], onnx.ModelProto]] = {
+    "a residual network": models.residual_cnn,
+    "attention": models.attention,
+    "transposed convolutions": models.unet,
+}
+PLAIN = InsertOptions()
+
+
+@cache
+def prepared(name: str) -> tuple[Model, Model]:
+    """The float model and the Q/DQ model."""
+    proto = BUILDERS[name]()
+    model = opened(proto, Path(mkdtemp(prefix="qdqtool-test-")))
+    placement = placement_for(model)
+    return model, insert(model, placement, table_for(model, placement, models.feeds(proto)), PLAIN)
+
+
+def naive(name: str, on: Collection[str]) -> Model:
+    """The model in which only these nodes read quantized values, as insertion writes it."""
+    model, _ = prepared(name)
+    placement = placement_for(model)
+    table = table_for(model, placement, models.feeds(BUILDERS[name]()))
+    kept = tuple(entry for entry in placement.decisions if entry.slot.node in on)
+    return insert(model, replace(placement, decisions=kept), table, PLAIN)
+
+
+def outputs(runner: StagedRunner, feeds: list[dict[str, np.ndarray]], on: Collection[str]) -> list[dict]:
+    ((_, found),) = runner.run(feeds, {"it": frozenset(on)})
+    return list(found)
+
+
+def test_a_float_model_has_nothing_to_switch(tmp_path: Path) -> None:
+    staged = StagedModel(opened(models.conv_chain(), tmp_path))
+    assert staged.nodes == ()
+    feeds = models.feeds(models.conv_chain())
+    (found,) = outputs(StagedRunner(staged, "float"), [feeds], ())
+    expected = open_runner(serialize(opened(models.conv_chain(), tmp_path)), description="float").run(feeds)
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value)
+
+
+@given(data=st.data(), name=st.sampled_from(sorted(BUILDERS)), most=st.integers(1, 8))
+@settings(max_examples=30, deadline=None)
+def test_every_subset_gives_the_bits_of_its_model_opened_as_a_whole(
+    data: st.DataObject, name: str, most: int
+) -> None:
+    _, quantized = prepared(name)
+    staged = StagedModel(quantized, most=most)
+    assert len(staged.stages) <= most
+    runner = StagedRunner(staged, name, optimized=False)
+    feeds = [models.feeds(BUILDERS[name](), 1, seed) for seed in (0, 1)]
+    drawn = data.draw(st.lists(st.sets(st.sampled_from(staged.nodes)), min_size=1, max_size=4))
+    subsets = {str(number): frozenset(nodes) for number, nodes in enumerate(drawn)}
+    for key, found in runner.run(feeds, subsets):
+        whole = open_runner(serialize(naive(name, subsets[key])), description="whole", optimized=False)
+        for one, mine in zip(feeds, found, strict=True):
+            for tensor, value in whole.run(one).items():
+                np.testing.assert_array_equal(mine[tensor], value)
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_workers_change_nothing_but_the_time(name: str) -> None:
+    _, quantized = prepared(name)
+    feeds = [models.feeds(BUILDERS[name](), 1, seed) for seed in range(5)]
+    one, two = (StagedRunner(StagedModel(quantized, most=3), name, workers=count) for count in (1, 2))
+    for left, right in zip(outputs(one, feeds, one.nodes), outputs(two, feeds, two.nodes), strict=True):
+        for tensor, value in left.items():
+            np.testing.assert_array_equal(right[tensor], value)
+
+
+def test_what_runs_share_is_run_once() -> None:
+    _, quantized = prepared("a residual network")
+    staged = StagedModel(quantized)
+    runner = StagedRunner(staged, "counted")
+    last = staged.stages[-1].switchable[-1]
+    opened_parts: list[range] = []
+    inner = staged.variant
+    staged.variant = lambda part, on: (opened_parts.append(part), inner(part, on))[1]  # type: ignore[method-assign]
+    feeds = models.feeds(models.residual_cnn())
+    list(runner.run([feeds], {"float": frozenset(), "last": frozenset({last})}))
+    assert [number for part in opened_parts for number in part] == [
+        *range(len(staged.stages)),
+        len(staged.stages) - 1,
+    ]
+
+
+def test_a_run_without_switches_goes_through_few_large_parts() -> None:
+    _, quantized = prepared("a residual network")
+    staged = StagedModel(quantized)
+    assert len(staged.stages) > 4
+    opened_parts: list[range] = []
+    inner = staged.variant
+    staged.variant = lambda part, on: (opened_parts.append(part), inner(part, on))[1]  # type: ignore[method-assign]
+    outputs(StagedRunner(staged, "counted"), [models.feeds(models.residual_cnn())], ())
+    assert len(opened_parts) <= 4
+
+
+def test_the_first_subset_comes_first() -> None:
+    _, quantized = prepared("attention")
+    runner = StagedRunner(StagedModel(quantized), "ordered")
+    feeds = models.feeds(models.attention())
+    subsets = {"none": frozenset[str](), "all": frozenset(runner.nodes)}
+    assert next(runner.run([feeds], subsets))[0] == "none"
+    assert {name for name, _ in runner.run([feeds], subsets)} == set(subsets)
+
+
+def test_a_corrected_bias_is_switched_with_its_node(tmp_path: Path) -> None:
+    proto = models.residual_cnn()
+    model = opened(proto, tmp_path)
+    placement = placement_for(model)
+    plain = table_for(model, placement, models.feeds(proto))
+    channels = {
+        node.name: len(model.view.constant(node.inputs[1]))
+        for node in shiftable(model.view)
+        if node.op == "Conv"
+    }
+    shifts = tuple(NodeShift(node=name, shift=(0.5,) * count) for name, count in channels.items())
+    quantized = insert(model, placement, replace(plain, shifts=shifts), InsertOptions())
+    runner = StagedRunner(StagedModel(quantized, shifts), "corrected")
+    feeds = models.feeds(proto)
+    for whole, on in ((model, ()), (quantized, runner.nodes)):
+        expected = open_runner(serialize(whole), description="whole").run(feeds)
+        (found,) = outputs(runner, [feeds], on)
+        for name, value in found.items():
+            np.testing.assert_allclose(value, expected[name], rtol=1e-4, atol=1e-5)
+
+
+def test_corrections_of_another_model_are_refused() -> None:
+    _, quantized = prepared("a residual network")
+    node = next(node.name for node in quantized.view.nodes if node.op == "Conv")
+    with pytest.raises(InputFileError, match="does not have 999"):
+        StagedModel(quantized, [NodeShift(node=node, shift=(0.0,) * 999)])
+
+
+def test_every_node_that_reads_dequantized_values_can_be_switched() -> None:
+    _, quantized = prepared("a residual network")
+    staged = StagedModel(quantized)
+    weighted = [node.name for node in models.residual_cnn().graph.node if node.op_type in {"Conv", "Gemm"}]
+    assert list(staged.nodes) == weighted
+    assert staged.stuck == ()
+    assert [name for stage in staged.stages for name in stage.switchable] == weighted
+
+
+def test_weights_stored_as_integers_cannot_be_switched_and_are_named(tmp_path: Path) -> None:
+    proto = models.conv_chain()
+    model = opened(proto, tmp_path)
+    placement = placement_for(model)
+    table = table_for(model, placement, models.feeds(proto))
+    staged = StagedModel(insert(model, placement, table, InsertOptions(weights="int8")))
+    assert set(staged.stuck) == set(staged.nodes)
