@@ -77,6 +77,8 @@ $(TORCH)/.installed: pyproject.toml
 	$(TORCH)/bin/python -m pip install --quiet --upgrade pip
 	$(TORCH)/bin/python -m pip install --quiet torch==2.13.0
 	$(TORCH)/bin/python -m pip install --quiet torch==2.13.0 -e '.[rtx,qat,test]' setuptools
+	# trainers that the examples are for; their tests skip without them
+	$(TORCH)/bin/python -m pip install --quiet torch==2.13.0 transformers accelerate lightning
 	# its wheel is pure Python, but it asks for packages that only its documentation needs
 	$(TORCH)/bin/python -m pip install --quiet --no-deps --no-build-isolation pytorch-quantization==2.1.3 absl-py prettytable sphinx-glpi-theme
 	touch $@

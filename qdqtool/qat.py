@@ -18,6 +18,7 @@ corrected bias may be a new parameter.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,7 @@ from qdqtool.errors import UsageError
 if TYPE_CHECKING:
     from qdqtool.backends.torch_qat.model import PreparedModel
 
-__all__ = ["calibrate", "export", "prepare", "untrained"]
+__all__ = ["FreezeSchedule", "calibrate", "distillation", "export", "prepare", "untrained"]
 
 
 @public
@@ -53,7 +54,8 @@ def prepare(
 
     Args:
         network: the trained float `torch.nn.Module`; it is put into evaluation mode, and training moves its weights.
-        example_inputs: a tensor with a batch dimension, or a tuple or dict of them in the order of forward().
+        example_inputs: a tensor with a batch dimension, a tuple of them in the order of forward(), or a dict by the
+            names of forward(); inputs that are left out keep their default values.
         recipe: a shipped recipe's name, a .yaml file, a dict or a `Recipe`: placement, calibration, insertion, and
             from its section `qat` the engine, whether scales are learned, BatchNorm, exporter and opset.
         settings: changes of the recipe, as {"place.first_layer": "float"}.
@@ -114,6 +116,57 @@ def export(model: Any, path: AnyPath) -> Path:
     from qdqtool.pipeline.qat import library
 
     return library.export(_unwrapped(model), path_of(path, "path"))
+
+
+def distillation(outputs: Any, targets: Any, temperature: float = 4.0) -> Any:
+    """How far outputs are from those of the float network, as a loss: a tensor, the mean over all that it returns.
+
+    Class scores [N, C] are compared by Kullback-Leibler divergence at `temperature` (Hinton et al., 2015), all other
+    float tensors by mean squared error.
+
+    Args:
+        outputs: what the model in training returns: tensors in tuples, lists, dicts, dataclasses.
+        targets: what the float network returns for the same inputs, made without gradients.
+        temperature: divides class scores; higher ones count small scores more.
+
+    Raises:
+        UsageError: the two hold different tensors.
+    """
+    need_torch()
+    from qdqtool.backends.torch_qat.losses import distilled
+
+    return distilled(outputs, targets, temperature)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FreezeSchedule:
+    """When BatchNorm's statistics and the learned scales stop moving, in epochs from the start of training.
+
+        schedule = qat.FreezeSchedule(norms=1, scales=8)
+        for epoch in range(10):
+            schedule.apply(model, epoch)
+
+    Statistics that move change the weight that the engine will see, because BatchNorm is folded into it; scales that
+    still move when the learning rate is small cost accuracy and bring none.
+
+    Attributes:
+        norms: from this epoch on BatchNorm uses its running statistics and keeps them; None never freezes them.
+        scales: from this epoch on scales stay as they are; None never freezes them.
+    """
+
+    norms: float | None = 0
+    scales: float | None = None
+
+    def apply(self, model: Any, epoch: float) -> None:
+        """Bring a prepared model, plain or wrapped, to the state of this epoch; fractions count.
+
+        It may be called before every epoch or step, and by a training that is resumed.
+        """
+        inner = _unwrapped(model)
+        inner.freeze_norms(self.norms is not None and epoch >= self.norms)
+        frozen = self.scales is not None and epoch >= self.scales
+        if frozen != inner.scales_frozen:
+            inner.freeze_scales(frozen)
 
 
 def untrained(model: Any) -> tuple[UntrainedSlot, ...]:

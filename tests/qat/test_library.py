@@ -260,3 +260,148 @@ def test_what_is_no_network_and_what_was_not_prepared_are_refused() -> None:
         qat.calibrate(networks.residual(), [])
     with pytest.raises(UsageError, match="example inputs cannot be read"):
         qat.prepare(networks.residual(), 3)
+
+
+class WithDefaults(nn.Module):
+    """Arguments that nobody passes, a method call named like a method of modules, and one layer called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 3, 3, padding=1), nn.Conv2d(3, 4, 1)
+
+    def forward(self, image, mask=None, *, gain=None, double=False):
+        value = self.conv(self.conv(image)).to(torch.float32)
+        if mask is not None:
+            value = value * mask
+        if gain is not None:
+            value = value * gain
+        return self.head(value * 2 if double else value)
+
+
+class Scores(nn.Module):
+    """Attention by torch's own function, which is one step unless it is taken apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value, self.head = (nn.Linear(16, 16) for _ in range(4))
+
+    def forward(self, tokens, mask=None):
+        value = functional.scaled_dot_product_attention(
+            self.query(tokens), self.key(tokens), self.value(tokens), attn_mask=mask
+        )
+        return self.head(value)
+
+
+def test_inputs_that_are_not_passed_keep_their_defaults(tmp_path: Path) -> None:
+    network = seeded(WithDefaults)
+    gain = torch.full((2, 1, 1, 1), 0.5)
+    for example in (IMAGES[:2], {"image": IMAGES[:2]}, {"gain": gain, "image": IMAGES[:2]}):
+        model = qat.prepare(network, example, settings=SETTINGS)
+        feeds = example if isinstance(example, dict) else {"image": example}
+        assert set(model.inputs) == set(feeds)
+        qat.calibrate(model, [feeds])
+        with torch.no_grad():
+            wanted = network(**feeds)
+            assert (model.eval()(**feeds) - wanted).abs().mean() < 0.1 * wanted.abs().mean()
+    with pytest.raises(UsageError, match="takes no 'images'"):
+        qat.prepare(network, {"images": IMAGES[:2]})
+
+
+@pytest.mark.parametrize("masked", [False, True], ids=["plain", "masked"])
+def test_both_products_of_an_attention_are_trained(tmp_path: Path, masked: bool) -> None:
+    network = seeded(Scores)
+    tokens = torch.randn(2, 6, 16)
+    mask = torch.tril(torch.ones(6, 6, dtype=torch.bool))[None].repeat(2, 1, 1)
+    feeds = {"tokens": tokens, "mask": mask} if masked else {"tokens": tokens}
+    model = qat.prepare(network, feeds, "transformer-int8", settings=SETTINGS)
+    assert qat.untrained(model) == ()
+    qat.calibrate(model, [feeds])
+    with torch.no_grad():
+        wanted = network(**feeds)
+        assert torch.allclose(model.flat(*(feeds[name] for name in model.inputs)), wanted, atol=1e-5)
+    qat.export(model, tmp_path / "model.onnx")
+
+
+def test_a_network_of_transformers_is_trained_whole(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="needs transformers")
+    torch.manual_seed(0)
+    network = transformers.BertForSequenceClassification(
+        transformers.BertConfig(
+            vocab_size=50,
+            hidden_size=32,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=64,
+        )
+    ).eval()
+    ids = torch.randint(0, 50, (4, 8))
+    feeds = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    model = qat.prepare(network, feeds, "transformer-int8", settings=SETTINGS)
+    assert qat.untrained(model) == ()
+    qat.calibrate(model, [feeds])
+    loss = qat.distillation(model(**feeds), network(**feeds))
+    loss.backward()
+    assert all(parameter.grad is not None for parameter in model.scale_parameters())
+    report = qdqtool.lint(qat.export(model, tmp_path / "model.onnx"))
+    assert [entry for entry in report.findings if entry.severity is Severity.ERROR] == []
+
+
+def test_a_checkpoint_holds_every_tensor_once() -> None:
+    for network in (networks.residual(), seeded(WithDefaults)):
+        model = ready(network)
+        places = [value.data_ptr() for value in model.state_dict().values()]
+        assert len(set(places)) == len(places)
+
+
+def test_a_checkpoint_with_corrected_biases_loads_into_a_model_that_was_only_prepared() -> None:
+    torch.manual_seed(1)
+    network = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.ReLU(), nn.Conv2d(8, 4, 1, bias=False)).eval()
+    settings = {"calibrate.method": "percentile", "calibrate.bias": "correct"}
+    model = ready(copy.deepcopy(network), settings=settings)
+    assert any(name.endswith("bias") for name in model.state_dict())
+    again = qat.prepare(copy.deepcopy(network), IMAGES[:1], settings={**SETTINGS, **settings})
+    again.load_state_dict(model.state_dict())
+    assert torch.equal(model.eval()(IMAGES[:4]), again.eval()(IMAGES[:4]))
+
+
+def test_what_a_schedule_froze_stays_as_it_is(tmp_path: Path) -> None:
+    model = ready(networks.residual())
+    schedule = qat.FreezeSchedule(norms=1, scales=2)
+    norms = [module for module in model.network.modules() if isinstance(module, nn.BatchNorm2d)]
+    start = torch.cat([norm.running_mean.clone() for norm in norms])
+    means, scales = [], []
+    for epoch in range(4):
+        schedule.apply(model, epoch)
+        train(model)
+        means.append(torch.cat([norm.running_mean.clone() for norm in norms]))
+        scales.append({entry.tensor: entry.amax for entry in model.trained().ranges})
+    assert not torch.equal(start, means[0])
+    assert torch.equal(means[0], means[1])
+    assert scales[0] != scales[1]
+    assert scales[1] == scales[2] == scales[3]
+    # A training that is resumed holds the scales of the checkpoint.
+    again = ready(networks.residual())
+    schedule.apply(again, 3)
+    again.load_state_dict(model.state_dict())
+    train(again)
+    assert {entry.tensor: entry.amax for entry in again.trained().ranges} == scales[3]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_any_structure_is_distilled(form: str) -> None:
+    network = seeded(TwoHeads, FORMS[form])
+    model = ready(copy.deepcopy(network))
+    with torch.no_grad():
+        targets = network(IMAGES[:4])
+    assert float(qat.distillation(targets, targets)) == 0
+    loss = qat.distillation(model(IMAGES[:4]), targets)
+    loss.backward()
+    assert float(loss.detach()) > 0
+    assert model.scale_parameters()[0].grad is not None
+
+
+def test_outputs_of_two_kinds_are_not_distilled() -> None:
+    with pytest.raises(UsageError, match="cannot be compared"):
+        qat.distillation({"boxes": torch.ones(2, 4)}, (torch.ones(2, 4), torch.ones(2, 3)))
+    with pytest.raises(UsageError, match="cannot be compared"):
+        qat.distillation(torch.ones(2, dtype=torch.int64), torch.ones(2, dtype=torch.int64))

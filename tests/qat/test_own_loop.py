@@ -65,11 +65,24 @@ def run_ranks(*words: str) -> list[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "PYTHONPATH": str(ROOT)}
+    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+    # What torchrun sets beside it, by which trainers know that somebody else started the processes.
+    group |= {
+        "LOCAL_WORLD_SIZE": "2",
+        "GROUP_RANK": "0",
+        "TORCHELASTIC_RUN_ID": "tests",
+        "PYTHONPATH": str(ROOT),
+    }
     ranks = [
         subprocess.Popen(
             [sys.executable, "-W", "ignore", *words],
-            env={**os.environ, **group, "RANK": str(rank), "OMP_NUM_THREADS": "1"},
+            env={
+                **os.environ,
+                **group,
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "OMP_NUM_THREADS": "1",
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

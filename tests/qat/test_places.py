@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch", reason="needs torch: pip install 'qdqtool[q
 
 from qdqtool.backends.torch_qat.fake_quant import ENGINES  # noqa: E402
 from qdqtool.backends.torch_qat.flat import run  # noqa: E402
-from qdqtool.backends.torch_qat.quantized_model import make_student  # noqa: E402
+from qdqtool.backends.torch_qat.quantized_model import QuantizedWeight, make_student  # noqa: E402
 from qdqtool.backends.torch_qat.sites import locate  # noqa: E402
 from qdqtool.core.placement import SlotKind, Tie  # noqa: E402
 from qdqtool.errors import UsageError  # noqa: E402
@@ -99,6 +99,23 @@ def test_tied_branches_share_one_quantizer(tmp_path: Path) -> None:
     tied = student_of(replace(case, placement=replace(case.placement, ties=(tie,))))
     assert tied.tensors[first] == tied.tensors[second]
     assert student_of(case).tensors[first] != student_of(case).tensors[second]
+
+
+def test_tied_weights_share_one_quantizer_and_stay_two_weights(tmp_path: Path) -> None:
+    case = make(tmp_path, "mixed")
+    left, right = (f"{name}.weight" for name in ("left", "right"))
+    assert {left, right} <= {slot.tensor for slot in case.placement.quantized}
+    tie = Tie(tensors=(left, right), rule="test", reason="they meet in one place")
+    tied = student_of(replace(case, placement=replace(case.placement, ties=(tie,))))
+    assert tied.tensors[left] == tied.tensors[right]
+    layers = [module for module in tied.network.modules() if isinstance(module, QuantizedWeight)]
+    weights = {id(module.layer.weight) for module in layers}
+    assert len(weights) == len(layers)
+    assert weights == {
+        id(module.layer.weight)
+        for module in student_of(case).network.modules()
+        if isinstance(module, QuantizedWeight)
+    }
 
 
 def test_a_weight_used_twice_is_told_and_not_trained(tmp_path: Path) -> None:

@@ -23,16 +23,33 @@ _LAYERS = {
     _ATEN.conv_transpose2d.input,
     _ATEN.conv_transpose3d.input,
 }
+_FUNCTIONS = {
+    _ATEN.arange.default: torch.arange,
+    _ATEN.arange.start: torch.arange,
+    _ATEN.full.default: torch.full,
+    _ATEN.ones.default: torch.ones,
+    _ATEN.zeros.default: torch.zeros,
+}
+"""Calls whose operator takes numbers only, where an exporter has sizes as tensors."""
 _METHODS = {_ATEN.sym_size.int: "size"}
 """Calls that a method says so that an exporter sees where a size comes from."""
 
 
-def record(model: nn.Module, example: tuple[torch.Tensor, ...]) -> fx.GraphModule:
+def record(
+    model: nn.Module, example: tuple[torch.Tensor, ...], names: tuple[str, ...] = ()
+) -> fx.GraphModule:
     """The network as torch.export sees it, the batch dimension free; parameters are shared with `model`."""
     batch = tuple(value if len(value) > 1 else torch.cat([value, value]) for value in example)
-    program = torch.export.export(
-        model, batch, dynamic_shapes=tuple({0: torch.export.Dim.AUTO} for _ in batch)
-    )
+    free = [{0: torch.export.Dim.AUTO} for _ in batch]
+    if names:
+        program = torch.export.export(
+            model,
+            (),
+            kwargs=dict(zip(names, batch, strict=True)),
+            dynamic_shapes=dict(zip(names, free, strict=True)),
+        )
+    else:
+        program = torch.export.export(model, batch, dynamic_shapes=tuple(free))
     recorded: Any = program.module(check_guards=False)
     for node in list(recorded.graph.nodes):
         if node.op != "call_function":
@@ -41,6 +58,8 @@ def record(model: nn.Module, example: tuple[torch.Tensor, ...]) -> fx.GraphModul
             _own_weight(recorded, node)
         elif node.target is _ATEN.batch_norm.default:
             _own_norm(recorded, node)
+        elif node.target in _FUNCTIONS:
+            node.target = _FUNCTIONS[node.target]
         elif node.target in _METHODS:
             node.op, node.target = "call_method", _METHODS[node.target]
     recorded.graph.eliminate_dead_code()

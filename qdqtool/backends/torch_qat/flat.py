@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from qdqtool.backends.torch_qat import exported
+from qdqtool.backends.torch_qat import attention, exported
 from qdqtool.backends.torch_qat.step import Step
 from qdqtool.errors import UsageError
 
@@ -28,11 +29,15 @@ _REFUSALS = (
 """What torch raises where a network's path depends on its data."""
 
 
-def flatten(model: nn.Module, example: tuple[torch.Tensor, ...] = ()) -> fx.GraphModule:
+def flatten(
+    model: nn.Module, example: tuple[torch.Tensor, ...] = (), names: tuple[str, ...] = ()
+) -> fx.GraphModule:
     """The network as one flat graph of named modules; parameters are shared with `model`.
 
-    A part that cannot be traced stays whole, as one step in which nothing is trained. Where the network itself
-    cannot, `torch.export` records it with the example inputs, which fixes what depends on shapes.
+    Its inputs are those for which there is an example: the first ones of forward(), or those called `names`.
+
+    A network that torch.fx cannot trace is recorded by `torch.export` with the example inputs, which fixes what depends
+    on shapes. Where that fails too, parts that cannot be traced stay whole, as steps in which nothing is trained.
 
     Functions that ask for `self.training` are fixed to what they do in evaluation; modules (nn.Dropout) are not.
 
@@ -40,25 +45,50 @@ def flatten(model: nn.Module, example: tuple[torch.Tensor, ...] = ()) -> fx.Grap
         UsageError: the network's path depends on its data, so that it cannot be traced.
     """
     model.eval()
+    defaults = _defaults(model, len(example), names) if example else {}
     try:
-        return _named(fx.symbolic_trace(model))
+        return _named(_without(fx.symbolic_trace(model, concrete_args=defaults or None), defaults))
     except _REFUSALS as error:
         refusal: Exception = error
-    whole = _untraceable(model)
-    if model not in whole:
-        tracer = _Around(whole)
-        return _named(fx.GraphModule(model, tracer.trace(model)))
     if example:
         try:
-            return _named(exported.record(model, example))
+            return _named(exported.record(model, example, names))
         except (*_REFUSALS, torch._dynamo.exc.TorchDynamoException) as error:  # noqa: SLF001 -- no public base class
             refusal = error
+    whole = _untraceable(model, defaults)
+    if model not in whole:
+        graph = _Around(whole).trace(model, defaults or None)
+        return _named(_without(fx.GraphModule(model, graph), defaults))
     raise UsageError(
         f"{type(model).__name__} cannot be traced: {' '.join(str(refusal).split())[:300]}",
         fix="take branches and loops that depend on data out of forward(), move them into a module of their own, "
         "or mark them with torch.fx.wrap",
         where="qat.model",
     ) from refusal
+
+
+def _defaults(model: nn.Module, given: int, names: tuple[str, ...]) -> dict[str, Any]:
+    """Arguments of forward() that nobody passes, with the values that they have then."""
+    parameters = list(inspect.signature(model.forward).parameters.values())
+    left = [entry for entry in parameters if entry.name not in names] if names else parameters[given:]
+    return {entry.name: entry.default for entry in left if entry.default is not inspect.Parameter.empty}
+
+
+def _without(traced: fx.GraphModule, defaults: Mapping[str, Any]) -> fx.GraphModule:
+    """The network without inputs that keep their default values, and without the tracer's checks of them."""
+    for node in list(traced.graph.nodes):
+        if node.op == "placeholder" and str(node.target).rpartition("_")[0] in defaults:
+            _erase(node)
+        elif node.op == "placeholder" and str(node.target).startswith("*") and not node.users:
+            traced.graph.erase_node(node)
+    traced.recompile()
+    return traced
+
+
+def _erase(node: fx.Node) -> None:
+    for reader in list(node.users):
+        _erase(reader)
+    node.graph.erase_node(node)
 
 
 class _Around(fx.Tracer):
@@ -72,7 +102,7 @@ class _Around(fx.Tracer):
         return m in self._whole or super().is_leaf_module(m, module_qualified_name)
 
 
-def _untraceable(model: nn.Module) -> set[nn.Module]:
+def _untraceable(model: nn.Module, defaults: dict[str, Any]) -> set[nn.Module]:
     """The innermost modules that cannot be traced, and `model` itself if that does not help."""
     whole: set[nn.Module] = set()
     # Children come after their parents, so the other way round an inner module is known before an outer one is tried.
@@ -83,23 +113,29 @@ def _untraceable(model: nn.Module) -> set[nn.Module]:
         if module is not model and isinstance(module, (nn.ModuleList, nn.ModuleDict)):
             continue
         try:
-            tracer.trace(module)
+            tracer.trace(module, (defaults or None) if module is model else None)
         except _REFUSALS:
             whole.add(module)
     return whole
 
 
 def _named(traced: fx.GraphModule) -> fx.GraphModule:
+    attention.expand(traced)
     calls = Counter(str(node.target) for node in traced.graph.nodes if node.op == "call_module")
     root: dict[str, Any] = {}
+    seen: set[str] = set()
     for node in traced.graph.nodes:
         node.meta = {}
+        if node.op != "placeholder" and hasattr(fx.GraphModule, node.name):
+            # A step called `to` or `float` would hide a method of the module that holds it.
+            node.name = f"{node.name}_step"
         target = str(node.target)
         if node.op == "get_attr":
             node.target = f"constant_{target.replace('.', '_')}"
             root[node.target] = _attribute(traced, target)
         elif node.op == "call_module":
-            root[node.name] = _own(traced.get_submodule(target), calls[target])
+            root[node.name] = _own(traced.get_submodule(target), calls[target], first=target not in seen)
+            seen.add(target)
         elif node.op == "call_function":
             root[node.name] = Step(node.target)
         elif node.op == "call_method":
@@ -111,7 +147,7 @@ def _named(traced: fx.GraphModule) -> fx.GraphModule:
     return flat
 
 
-def _own(module: nn.Module, calls: int) -> nn.Module:
+def _own(module: nn.Module, calls: int, *, first: bool) -> nn.Module:
     """The module itself; one without weights that is called several times is copied for each call."""
     if calls == 1:
         return module
@@ -119,7 +155,9 @@ def _own(module: nn.Module, calls: int) -> nn.Module:
         return copy.deepcopy(module)
     # Through a bound method the module leaves no scope of its own, which would name all calls alike.
     shared = Step(module.forward)
-    shared.shared = module
+    if first:
+        # Registered once, so that a checkpoint holds its weights once.
+        shared.shared = module
     return shared
 
 

@@ -43,9 +43,24 @@ def only(outputs: Any, where: str) -> torch.Tensor:
 
 
 def distilled(outputs: Any, teacher: Any, temperature: float) -> torch.Tensor:
-    """How far the student's outputs are from the float network's: the mean over all tensors that it returns."""
-    pairs = zip(tensors(outputs), tensors(teacher), strict=True)
-    return torch.stack([_distance(mine, other, temperature) for mine, other in pairs]).mean()
+    """How far the student's outputs are from the float network's: the mean over all float tensors that it returns.
+
+    Raises:
+        UsageError: the two return different tensors, or none that are float.
+    """
+    mine, other = (
+        [value for value in tensors(given) if value.is_floating_point()] for given in (outputs, teacher)
+    )
+    shapes = [[tuple(value.shape) for value in given] for given in (mine, other)]
+    if not mine or shapes[0] != shapes[1]:
+        raise UsageError(
+            f"outputs of shapes {shapes[0]} cannot be compared with {shapes[1]}",
+            fix="pass what both networks return for the same inputs: float tensors in any structure",
+            where="distillation",
+        )
+    return torch.stack(
+        [_distance(*pair, temperature).float() for pair in zip(mine, other, strict=True)]
+    ).mean()
 
 
 def _distance(outputs: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:

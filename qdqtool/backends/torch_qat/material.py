@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,22 +12,35 @@ from torch import nn
 from qdqtool.errors import InputFileError, UsageError
 
 
-def example_of(given: Any, network: nn.Module) -> tuple[torch.Tensor, ...]:
-    """Example inputs in the order of forward(), one sample of each, on the network's device.
+def example_of(given: Any, network: nn.Module) -> tuple[tuple[torch.Tensor, ...], tuple[str, ...]]:
+    """Example inputs in the order of forward(), one sample of each, on the network's device; and their names.
+
+    The names are empty where the inputs came without.
 
     Raises:
         UsageError: they are something else.
     """
-    values = given.values() if isinstance(given, Mapping) else given
+    named = isinstance(given, Mapping)
+    if named:
+        order = {name: place for place, name in enumerate(inspect.signature(network.forward).parameters)}
+        unknown = [name for name in given if name not in order]
+        if unknown:
+            raise UsageError(
+                f"forward() of {type(network).__name__} takes no {', '.join(map(repr, unknown))}",
+                fix=f"name its inputs: {', '.join(order)}",
+                where="example_inputs",
+            )
+        given = {name: given[name] for name in sorted(given, key=order.__getitem__)}
+    values = given.values() if named else given
     values = tuple(values) if isinstance(given, (Mapping, tuple, list)) else (values,)
     if not values or not all(isinstance(value, torch.Tensor) and value.ndim for value in values):
         raise UsageError(
             f"example inputs cannot be read from {type(given).__name__}",
-            fix="pass a tensor with a batch dimension, or a tuple or dict of them in the order of forward()",
+            fix="pass a tensor with a batch dimension, or a tuple or dict of them",
             where="example_inputs",
         )
     device = next((parameter.device for parameter in network.parameters()), torch.device("cpu"))
-    return tuple(value[:1].to(device) for value in values)
+    return tuple(value[:1].to(device) for value in values), tuple(given) if named else ()
 
 
 def feeds_of(loader: Iterable[Any], names: Sequence[str], limit: int) -> list[dict[str, Any]]:

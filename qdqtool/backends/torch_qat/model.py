@@ -56,6 +56,10 @@ class QatModel(nn.Module):
         # In a tuple, so that the float network's weights are not registered a second time.
         self._flat = (flat,)
         self.table: CalibrationTable | None = None
+        self._norms_frozen = False
+        self._held: tuple[tuple[nn.Parameter, torch.Tensor], ...] = ()
+        self.register_load_state_dict_pre_hook(_add_biases)
+        self.register_load_state_dict_post_hook(_hold_loaded)
 
     @property
     def flat(self) -> fx.GraphModule:
@@ -67,6 +71,7 @@ class QatModel(nn.Module):
             raise UsageError(
                 "the quantizers have no ranges yet", fix="call qdqtool.qat.calibrate(model, loader) first"
             )
+        self._hold_scales()
         return self.network(*args, **kwargs)
 
     def set_calibration(self, table: CalibrationTable, view: GraphView) -> None:
@@ -85,6 +90,7 @@ class QatModel(nn.Module):
             raise UsageError(
                 "the model was never calibrated", fix="call qdqtool.qat.calibrate(model, loader) first"
             )
+        self._hold_scales()
         return self.student.table(self.table)
 
     def write_float(self, path: Path, example: tuple[torch.Tensor, ...]) -> None:
@@ -95,9 +101,38 @@ class QatModel(nn.Module):
         finally:
             self.train(was_training)
 
-    def freeze_norms(self) -> None:
-        """Use BatchNorm's running statistics from now on and keep them, until `train()` is called again."""
-        freeze_norms(self.network)
+    def freeze_norms(self, frozen: bool = True) -> None:
+        """Use BatchNorm's running statistics and keep them, in training too, until called with False.
+
+        Trainers call `train()` before every epoch or step, which therefore does not undo it.
+        """
+        self._norms_frozen = frozen
+        self.train(self.training)
+
+    def freeze_scales(self, frozen: bool = True) -> None:
+        """Keep the learned scales as they are now, until called with False.
+
+        Gradients go on, because a wrapper that waits for all of them (DistributedDataParallel) knows nothing of this;
+        the values are put back before the next step uses them, whatever momentum an optimizer still has.
+        """
+        self._held = tuple((p, p.detach().clone()) for p in self.scale_parameters()) if frozen else ()
+
+    @property
+    def scales_frozen(self) -> bool:
+        """Whether `freeze_scales` holds."""
+        return bool(self._held)
+
+    def _hold_scales(self) -> None:
+        with torch.no_grad():
+            for parameter, value in self._held:
+                if not torch.equal(parameter, value.to(parameter)):
+                    parameter.copy_(value)
+
+    def train(self, mode: bool = True) -> QatModel:
+        super().train(mode)
+        if mode and self._norms_frozen:
+            freeze_norms(self.network)
+        return self
 
     def scale_parameters(self) -> list[nn.Parameter]:
         """The scales that are learned: for an optimizer group without weight decay."""
@@ -105,11 +140,17 @@ class QatModel(nn.Module):
             p for module in self.student.quantizers.values() for p in module.parameters() if p.requires_grad
         ]
 
-    def get_extra_state(self) -> dict[str, str]:
-        return {"calibration": "" if self.table is None else CALIBRATION.dump(self.table)}
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        self._hold_scales()
+        return super().state_dict(*args, **kwargs)
+
+    def get_extra_state(self) -> torch.Tensor:
+        """The calibration as UTF-8 in a tensor, because files like safetensors hold nothing else."""
+        text = "" if self.table is None else CALIBRATION.dump(self.table)
+        return torch.tensor(list(text.encode()), dtype=torch.uint8)
 
     def set_extra_state(self, state: Any) -> None:
-        text = state["calibration"]
+        text = bytes(state.tolist()).decode()
         if not text:
             self.table = None
             return
@@ -140,3 +181,21 @@ class PreparedModel(QatModel):
     recipe: Recipe
     example: tuple[torch.Tensor, ...]
     inputs: tuple[str, ...]
+
+
+def _add_biases(model: QatModel, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Give layers the biases that a calibration with corrected ones gave those of the checkpoint."""
+    for key, value in state.items():
+        owner, _, name = key.removeprefix(prefix).rpartition(".")
+        if key.startswith(prefix) and name == "bias":
+            try:
+                module: Any = model.get_submodule(owner)
+            except AttributeError:
+                continue
+            if module.bias is None:
+                module.bias = nn.Parameter(torch.zeros_like(value, device=module.weight.device))
+
+
+def _hold_loaded(model: QatModel, *_: Any) -> None:
+    """Frozen scales are those of the checkpoint, not the ones that it replaced."""
+    model.freeze_scales(model.scales_frozen)

@@ -28,11 +28,15 @@ class QuantizedWeight(nn.Module):
     gain / sqrt(variance + epsilon) of the running statistics, rounded, and divided again.
     """
 
-    def __init__(self, layer: nn.Module, quantizer: nn.Module, norm: nn.Module | None) -> None:
+    def __init__(
+        self, layer: nn.Module, quantizer: nn.Module, norm: nn.Module | None, *, owner: bool
+    ) -> None:
         super().__init__()
         self.layer = layer
-        self.quantizer = quantizer
-        # In a tuple, so that the norm's weights are not registered a second time.
+        if owner:
+            self.quantizer = quantizer
+        # In tuples, so that no parameter is registered twice: formats without pointers (safetensors) refuse that.
+        self._quantizer = (quantizer,)
         self._norm = (norm,)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -43,8 +47,8 @@ class QuantizedWeight(nn.Module):
         raw: torch.Tensor = self.layer.weight
         factor = self._factor(raw)
         if factor is None:
-            return self.quantizer(raw)
-        return self.quantizer(raw * factor) / factor
+            return self._quantizer[0](raw)
+        return self._quantizer[0](raw * factor) / factor
 
     def _factor(self, raw: torch.Tensor) -> torch.Tensor | None:
         norm: Any = self._norm[0]
@@ -120,11 +124,12 @@ def make_student(
         name = f"quantizer_{len(quantizers)}" if key not in tensors else tensors[key]
         if name not in quantizers:
             quantizers[name] = engine.quantizer(_start(None, site, flat, learn=learn))
-            network.add_submodule(name, quantizers[name])
         tensors[key] = tensors[site.tensor] = name
-        _place(network, site, name, flat)
+        _place(network, site, name, quantizers[name], flat)
     network.graph.lint()
     network.recompile()
+    # Layers that are now inside a quantized one would appear twice in a checkpoint.
+    network.delete_all_unused_submodules()
     made = QuantizedModel(network=network, quantizers=quantizers, tensors=tensors, engine=engine)
     if table is not None:
         set_ranges(made, sites, table, flat)
@@ -170,17 +175,24 @@ def _groups(placement: Placement) -> dict[str, str]:
     return {name: min(group) for group in shared for name in group}
 
 
-def _place(network: fx.GraphModule, site: Site, name: str, flat: fx.GraphModule) -> None:
+def _place(
+    network: fx.GraphModule, site: Site, name: str, quantizer: nn.Module, flat: fx.GraphModule
+) -> None:
+    """Put the quantizer before the step; it is registered once, where it is used first."""
     step = next(node for node in network.graph.nodes if node.name == site.step)
+    path = next((path for path, module in network.named_modules() if module is quantizer), "")
     if not site.source:
         norm = flat.get_submodule(site.norm) if site.norm else None
-        layer = flat.get_submodule(site.step)
-        network.add_submodule(f"{name}_layer", QuantizedWeight(layer, network.get_submodule(name), norm))
-        step.target = f"{name}_layer"
+        layer = QuantizedWeight(flat.get_submodule(site.step), quantizer, norm, owner=not path)
+        # The name of the step too, because tied weights have one quantizer and several layers.
+        step.target = f"{name}_{site.step}"
+        network.add_submodule(str(step.target), layer)
         return
+    if not path:
+        network.add_submodule(name, quantizer)
     source = next(node for node in network.graph.nodes if node.name == site.source)
     with network.graph.inserting_before(step):
-        made = network.graph.call_module(name, (source,))
+        made = network.graph.call_module(path or name, (source,))
     step.replace_input_with(source, made)
 
 

@@ -38,8 +38,8 @@ def prepare(
     Raises:
         UsageError: the network cannot be traced or exported, or the placement quantizes nothing.
     """
-    example = example_of(example_inputs, network)
-    flat = flatten(network, example)
+    example, given = example_of(example_inputs, network)
+    flat = flatten(network, example, given)
     if recipe.qat.batchnorm == "fold":
         flat = fold_norms(flat)
     names = placeholders(flat)
