@@ -186,7 +186,7 @@ class PreparedModel(QatModel):
 def _add_biases(model: QatModel, state: dict[str, Any], prefix: str, *_: Any) -> None:
     """Give layers the biases that a calibration with corrected ones gave those of the checkpoint."""
     for key, value in state.items():
-        owner, _, name = key.removeprefix(prefix).rpartition(".")
+        owner, _dot, name = key.removeprefix(prefix).rpartition(".")
         if key.startswith(prefix) and name == "bias":
             try:
                 module: Any = model.get_submodule(owner)
