@@ -24,7 +24,7 @@ from qdqtool.core.qat import QatResult
 from qdqtool.core.readback import ReadBack
 from qdqtool.core.repair import RepairReport
 from qdqtool.core.report import Report
-from qdqtool.core.sensitivity import Sensitivity
+from qdqtool.core.sensitivity import FloatLimit, Sensitivity
 from qdqtool.core.sweep import Sweep
 
 PREPARATION = Artefact(kind="preparation", schema=1, type=Preparation)
@@ -45,6 +45,7 @@ DATA = Artefact(kind="data", schema=1, type=DataReport)
 PREDICTION = Artefact(kind="prediction", schema=1, type=Prediction)
 LINT = Artefact(kind="lint", schema=1, type=LintReport)
 SENSITIVITY = Artefact(kind="sensitivity", schema=1, type=Sensitivity)
+LIMIT = Artefact(kind="limit", schema=1, type=FloatLimit)
 REPORT = Artefact(kind="report", schema=1, type=Report)
 READBACK = Artefact(kind="readback", schema=1, type=ReadBack)
 REPAIR = Artefact(kind="repair", schema=1, type=RepairReport)

@@ -256,6 +256,18 @@ class CompareOptions(Section):
     """Exit with 1 when the task metric falls by more than this many points."""
 
 
+class AccuracyOptions(Section):
+    """What the quantized model must keep; nodes stay float until it does."""
+
+    max_drop: Annotated[float, Field(ge=0)] | None = None
+    """Points of the task metric that may be lost; needs labels, or compare.task=agreement."""
+    min_sqnr: float | None = None
+    """SQNR in dB that the outputs must keep."""
+    samples: Annotated[int, Field(gt=0)] = 32
+    """Calibration samples on which single nodes and sets of them are measured; the limit itself is checked on all
+    evaluation samples."""
+
+
 class SweepOptions(Section):
     """What `qdqtool sweep` searches."""
 
@@ -353,6 +365,7 @@ class Recipe(Section):
     build: BuildOptions = BuildOptions()
     audit: AuditOptions = AuditOptions()
     compare: CompareOptions = CompareOptions()
+    accuracy: AccuracyOptions = AccuracyOptions()
     sweep: SweepOptions = SweepOptions()
     qat: QatOptions = QatOptions()
 

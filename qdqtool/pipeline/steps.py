@@ -19,6 +19,7 @@ from qdqtool.calibration.histograms import Histograms, load_histograms, save_his
 from qdqtool.calibration.span import Span
 from qdqtool.calibration.table import constants, make_table
 from qdqtool.core.build import BuildProgress, BuildRequest, InputProfile
+from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.kinds import (
     ACCURACY,
     AUDIT,
@@ -38,6 +39,7 @@ from qdqtool.core.protocols import Builder
 from qdqtool.core.recipe import AUTO
 from qdqtool.engine.read import read as read_layers
 from qdqtool.errors import BuildError
+from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.preparation.prepare import prepare as prepare_model
@@ -119,6 +121,29 @@ def calibrate(work: RunContext) -> Measured:
     """Choose a range for every tensor: activations from histograms, weights from their values; correct biases."""
     placement = PLACEMENT.read(work.path("placement.json"))
     model = work.model("model.prepared.onnx")
+    table = _given_table(work, placement) or _chosen_table(work, placement, model)
+    found = lost_channels(model, placement, table, work.samples)
+    CALIBRATION.write(work.path("calibration.json"), replace(table, findings=found))
+    return {}
+
+
+def _given_table(work: RunContext, placement: Placement) -> CalibrationTable | None:
+    """What another run of the same model and samples has chosen; None where it lacks a range."""
+    if work.order.table is None:
+        return None
+    known = CALIBRATION.read(work.order.table)
+    tensors = {decision.tensor for decision in placement.quantized} | set(activations(placement))
+    if not tensors <= known.by_tensor().keys():
+        return None
+    nodes = {decision.slot.node for decision in placement.quantized}
+    return replace(
+        known,
+        ranges=tuple(entry for entry in known.ranges if entry.tensor in tensors),
+        shifts=tuple(entry for entry in known.shifts if entry.node in nodes),
+    )
+
+
+def _chosen_table(work: RunContext, placement: Placement, model: Model) -> CalibrationTable:
     histograms = load_histograms(work.path("histograms.npz"))
     options = work.recipe.calibrate
     table = make_table(histograms, placement, model.view, options)
@@ -127,9 +152,7 @@ def calibrate(work: RunContext) -> Measured:
         table = choose(model, placement, known, options, work.samples, work.listener.progressed)
     if work.recipe.calibrate.bias == "correct":
         table = correct_biases(model, placement, table, work.samples, work.listener.progressed)
-    found = lost_channels(model, placement, table, work.samples)
-    CALIBRATION.write(work.path("calibration.json"), replace(table, findings=found))
-    return {}
+    return table
 
 
 def insert(work: RunContext) -> Measured:
