@@ -4,8 +4,9 @@
 
 Small graphs are written in every format, some so that TensorRT for RTX silently computes them in float. Each is built
 for its architecture; what its kernels multiply is read from the dump by the parser in this file, which shares nothing
-with qdqtool's; and the audit's words for what was asked and what was realised are compared with it. `--quick` builds
-every graph for one architecture instead of all that take it. The last line is one JSON object.
+with qdqtool's. Compared with it are the audit's words for what was asked and what was realised; lint, which must warn where
+the two differ and nowhere else, with an error where nothing is built; and predict. `--quick` builds every graph for one
+architecture instead of all that are listed. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -21,15 +22,19 @@ from math import prod
 from pathlib import Path
 
 import onnx
-from format_cases import CASES
+from format_cases import CASES, OTHER_NUMBERS
 
 from qdqtool.auditing.run import audit
 from qdqtool.backends.builders.rtx import PLUGIN as RTX
 from qdqtool.core.build import BuildRequest
-from qdqtool.core.findings import NodeVerdict
+from qdqtool.core.findings import NodeVerdict, Severity
+from qdqtool.core.lint import LintFinding
+from qdqtool.core.target import Target
 from qdqtool.engine import read
 from qdqtool.errors import QdqError
 from qdqtool.graph.onnx_io.load import load
+from qdqtool.placement.lint import lint
+from qdqtool.prediction.run import predict
 
 _WORDS = {"Int8": "int8", "Int4": "int4", "FP8": "fp8", "FP4E2M1": "nvfp4"}
 
@@ -119,25 +124,70 @@ def _is_weight(word: str, shape: tuple[int, ...]) -> bool:
     return word in _WORDS and sum(size != 1 for size in shape) > 1
 
 
-def judge(name: str, sm: str) -> tuple[str, NodeVerdict, str] | str:
-    """The dump's truth beside the audit's verdict; words where the build failed."""
+@dataclass(frozen=True)
+class Judged:
+    """One graph built for one architecture.
+
+    Attributes:
+        realised: what the dump says, or "refused".
+        told: the audit's verdict; None where the build was refused.
+        lint: findings of lint that are no mere information.
+        foreseen: what predict says is realised.
+        why: the error of a refused build.
+    """
+
+    realised: str
+    told: NodeVerdict | None
+    lint: tuple[LintFinding, ...]
+    foreseen: str
+    why: str = ""
+
+
+def judge(name: str, sm: str) -> Judged:
+    """The dump's truth beside what audit, lint and predict say."""
     make, asked, _ = CASES[name]
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         path = folder / "model.onnx"
         onnx.save(make(), path)
+        model, target = load(path), Target.parse("rtx", (sm,))
+        found = tuple(each for each in lint(model, target).findings if each.severity is not Severity.INFO)
+        foreseen = next((node.realised for node in predict(model, target).nodes if node.node == "core"), "")
+        request = BuildRequest(model=path, folder=folder, targets=(f"sm{sm}",), timeout_s=300)
         try:
-            result, _ = RTX.build(
-                BuildRequest(model=path, folder=folder, targets=(f"sm{sm}",), timeout_s=300)
-            )
+            result, _ = RTX.build(request)
         except QdqError as error:
-            return error.what
+            return Judged("refused", None, found, foreseen, error.what)
         assert result.layers is not None
         dump = folder / result.layers
-        found = {
-            told.node: told for told in audit(load(path).view, read(dump), targets=(f"sm{sm}",)).verdicts
-        }
-        return truth(dump.read_text("utf-8"), "core", asked), found["core"], sm
+        verdicts = audit(model.view, read(dump), targets=(f"sm{sm}",)).verdicts
+        told = next(each for each in verdicts if each.node == "core")
+        return Judged(truth(dump.read_text("utf-8"), "core", asked), told, found, foreseen)
+
+
+def audited_right(name: str, found: Judged) -> bool:
+    """Whether the audit's words are those of the dump."""
+    told = found.told
+    return told is None or (told.asked, told.realised) == (CASES[name][1], found.realised)
+
+
+def linted_right(name: str, found: Judged) -> bool:
+    """Whether lint warns just where something else is realised or numbers change, with an error where nothing is built."""
+    errors = any(each.severity is Severity.ERROR for each in found.lint)
+    if name in OTHER_NUMBERS:
+        return bool(found.lint)
+    if found.realised == "refused":
+        return errors
+    return bool(found.lint) == (found.realised != CASES[name][1]) and not errors
+
+
+def foreseen_right(name: str, found: Judged) -> bool:
+    """Whether predict says what is realised; arithmetic that falls back it calls float, wherever weights are made so."""
+    asked = CASES[name][1]
+    if found.realised == "refused":
+        return True
+    fallen = "-weights" not in asked and found.realised not in {asked, *_WORDS.values()}
+    return found.foreseen == ("float" if fallen else found.realised)
 
 
 def main() -> None:
@@ -145,26 +195,33 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", nargs="*", default=())
     chosen = parser.parse_args()
-    right, cases, formats = 0, 0, defaultdict(lambda: {"cases": 0, "right": 0})
+    counts = {"cases": 0, "verdicts_right": 0, "lint_right": 0, "predictions_right": 0}
+    formats: dict[str, dict[str, int]] = defaultdict(lambda: {"cases": 0, "right": 0})
     for name, (_, asked, targets) in CASES.items():
         if chosen.only and name not in chosen.only:
             continue
         for sm in targets[-1:] if chosen.quick else targets:
-            cases += 1
-            formats[asked]["cases"] += 1
             found = judge(name, sm)
-            if isinstance(found, str):
-                print(f"{name:36} sm{sm:4} not built: {found}")
-                continue
-            wanted, told, _ = found
-            good = (told.asked, told.realised) == (asked, wanted)
-            right += good
-            formats[asked]["right"] += good
-            mark = "" if good else f"   WRONG: audit says {told.asked} -> {told.realised}"
-            print(f"{name:36} sm{sm:4} {asked} -> {wanted}{mark}")
-            if told.reason and wanted != asked:
-                print(f"{'':42} {told.reason}; fix: {told.fix}")
-    print(json.dumps({"cases": cases, "verdicts_right": right, "formats": dict(sorted(formats.items()))}))
+            right = audited_right(name, found)
+            wrong = [
+                word
+                for word, fine in (
+                    (f"audit says {found.told and (found.told.asked, found.told.realised)}", right),
+                    (f"lint says {[each.code for each in found.lint]}", linted_right(name, found)),
+                    (f"predict says {found.foreseen}", foreseen_right(name, found)),
+                )
+                if not fine
+            ]
+            counts["cases"] += 1
+            counts["verdicts_right"] += right
+            counts["lint_right"] += linted_right(name, found)
+            counts["predictions_right"] += foreseen_right(name, found)
+            formats[asked]["cases"] += 1
+            formats[asked]["right"] += right
+            print(f"{name:40} sm{sm:4} {asked} -> {found.realised}", *wrong, sep="   WRONG: ")
+            for each in found.lint[:1]:
+                print(f"{'':46} {each.code}: {each.reason}; fix: {each.fix}")
+    print(json.dumps({**counts, "formats": dict(sorted(formats.items()))}))
 
 
 if __name__ == "__main__":

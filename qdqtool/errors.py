@@ -109,6 +109,8 @@ _BY_ERRNO: dict[str, tuple[str, str]] = {
     "EFBIG": ("the file is larger than the file system or `ulimit -f` allows", "raise the limit"),
     "ENOMEM": ("no memory is left", "close other programs, or use a machine with more memory"),
     "EAGAIN": ("the system cannot start another process", "raise `ulimit -u`, or close other programs"),
+    "EINTR": ("a signal interrupted the system", "run the same command again"),
+    "EBUSY": ("another program holds the file", "close it, then run the same command again"),
     "ESTALE": ("the network share lost the file", "mount the share again, then run the command again"),
     "ETIMEDOUT": (
         "the device or network share does not answer",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,3 +72,36 @@ def paired_interval(differences: np.ndarray[tuple[int], np.dtype[np.float64]]) -
     ]
     low, high = np.quantile(np.concatenate(means), [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
     return Interval(low=float(low), high=float(high))
+
+
+def skewed_mean_interval(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Interval | None:
+    """95 % interval of the mean of positive values that spread over decades, such as the noise of a few samples.
+
+    Cox's method for log-normal values (Zhou and Gao, "Confidence intervals for the log-normal mean", Statistics in
+    Medicine 16, 1997), with Student's t: a bootstrap of four samples never sees the fifth that is ten times as loud.
+    None for fewer than two samples, or where a value is not positive.
+    """
+    count = len(values)
+    if count < 2 or not (values > 0).all():
+        return None
+    logs = np.log(values)
+    variance = float(logs.var(ddof=1))
+    middle = float(logs.mean()) + variance / 2
+    reach = _student(count - 1) * math.sqrt(variance / count + variance**2 / (2 * (count - 1)))
+    mean = float(values.mean())
+    return Interval(
+        low=min(mean, math.exp(middle - reach)), high=max(mean, math.exp(min(middle + reach, 700.0)))
+    )
+
+
+def _student(freedom: int) -> float:
+    """The 97.5 % point of Student's t: exact for 1 and 2 degrees, else Cornish and Fisher's expansion, within 1 %."""
+    if freedom == 1:
+        return 12.706
+    if freedom == 2:
+        return 4.303
+    z = 1.959964
+    first = (z**3 + z) / 4
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + first / freedom + second / freedom**2 + third / freedom**3

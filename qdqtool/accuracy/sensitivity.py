@@ -4,15 +4,16 @@
    of different nodes adds up well enough for a ranking, which the notes check.
 2. Exact: the most sensitive ones alone, and everything without them, on all samples.
 3. Curve: the most sensitive nodes are kept float, one more at a time.
-4. Advice: the smallest such set that meets the limit, found by bisection where the curve is too short.
+4. Advice: the smallest set that keeps the limit (`accuracy.limit`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
+from qdqtool.accuracy.limit import FloatSearch, Limit, Units
 from qdqtool.accuracy.trials import OnRun, Outcome, TrialRunner
 from qdqtool.core.protocols import SampleSource
 from qdqtool.core.sensitivity import FloatSet, NodeSensitivity, Sensitivity
@@ -31,15 +32,13 @@ class SensitivityOptions:
         quick: samples of the estimate.
         top: nodes that are run exactly and drawn in the curve.
         groups: glob patterns; nodes matching one are switched together.
-        min_sqnr: SQNR in dB that the outputs must keep; None sets no limit.
-        max_drop: points that the task metric may lose; None sets no limit.
+        limit: what the set of float nodes that is advised must keep.
     """
 
     quick: int = 4
     top: int = 10
     groups: tuple[str, ...] = ()
-    min_sqnr: float | None = None
-    max_drop: float | None = None
+    limit: Limit = field(default_factory=Limit)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,8 +74,11 @@ def sensitivity(
         raise InputFileError(
             "there are no samples", fix="give at least one sample", where=samples.description
         )
-    study = _Study(bench, subject, samples, _units(bench.nodes, options.groups), on_run)
-    names = list(study.units)
+    units = Units(
+        members=_units(bench.nodes, options.groups), compute=subject.compute & frozenset(bench.nodes)
+    )
+    study = _Study(bench, subject, samples, units, on_run)
+    names = list(units.members)
     estimate = study.run({_WHOLE: names, **{_alone(name): [name] for name in names}}, options.quick)
     ranked = sorted(names, key=lambda name: -estimate[_alone(name)].noise)
     top = ranked[: options.top]
@@ -87,24 +89,19 @@ def sensitivity(
             **{_without(name): [other for other in names if other != name] for name in top},
         }
     )
-    if options.max_drop is not None and exact[_WHOLE].task is None:
-        raise UsageError(
-            "nothing is known of the task, so no drop of it can be limited",
-            fix="give --labels, ask for compare.task=agreement, or limit the noise with --min-sqnr",
-            where="--max-drop",
-        )
+    options.limit.check(exact[_WHOLE])
     order = [*sorted(top, key=lambda name: exact[_without(name)].noise), *ranked[options.top :]]
-    curve = study.float_sets([order[: count + 1] for count in range(len(top))])
-    whole = study.float_set((), exact[_WHOLE])
+    is_limited = options.limit != Limit()
+    search = FloatSearch((bench, bench), units, (samples, samples), options.limit, on_run)
     return Sensitivity(
         model=subject.name,
         samples=len(samples),
         meaningful=samples.meaningful,
-        whole=whole,
+        whole=study.float_set((), exact[_WHOLE]),
         nodes=tuple(_row(name, estimate, exact, study, options) for name in order),
-        curve=curve,
-        advice=_advice([whole, *curve], order, study, options),
-        notes=_notes(names, estimate, options),
+        curve=study.float_sets([order[: count + 1] for count in range(len(top))]),
+        advice=search.run().chosen if is_limited else None,
+        notes=_notes(names, estimate, exact, options),
     )
 
 
@@ -123,18 +120,18 @@ class _Study:
     bench: TrialRunner
     subject: Subject
     samples: SampleSource
-    units: Mapping[str, tuple[str, ...]]
+    units: Units
     on_run: OnRun | None
 
     def run(self, subsets: Mapping[str, Iterable[str]], limit: int | None = None) -> dict[str, Outcome]:
         """The outcome of quantizing only these units, over the first `limit` samples."""
-        nodes = {name: frozenset(self.members(units)) for name, units in subsets.items()}
+        nodes = {name: frozenset(self.units.nodes(units)) for name, units in subsets.items()}
         return self.bench.run(nodes, self.samples, limit, self.on_run)
 
     def float_sets(self, kept: Sequence[Sequence[str]]) -> tuple[FloatSet, ...]:
         """The results of keeping each of these lists of units float."""
         rest = {
-            f"float {len(names)} to {names[-1]}": [name for name in self.units if name not in names]
+            f"float {len(names)} to {names[-1]}": [name for name in self.units.members if name not in names]
             for names in kept
         }
         outcomes = self.run(rest).values()
@@ -142,18 +139,7 @@ class _Study:
 
     def float_set(self, names: Sequence[str], outcome: Outcome) -> FloatSet:
         """What keeping these units float gave."""
-        kept = self.members(names)
-        return FloatSet(
-            kept=kept,
-            sqnr_db=outcome.decibel,
-            task=outcome.task,
-            int8_nodes=len(self.subject.compute & (set(self.bench.nodes) - set(kept))),
-            total_nodes=len(self.subject.compute),
-        )
-
-    def members(self, units: Iterable[str]) -> tuple[str, ...]:
-        """All nodes of these units."""
-        return tuple(node for name in units for node in self.units[name])
+        return replace(self.units.float_set(names, outcome), total_nodes=len(self.subject.compute))
 
 
 def _units(nodes: Sequence[str], groups: Sequence[str]) -> dict[str, tuple[str, ...]]:
@@ -182,11 +168,12 @@ def _row(
     study: _Study,
     options: SensitivityOptions,
 ) -> NodeSensitivity:
-    total = sum(estimate[_alone(other)].noise for other in study.units)
+    total = sum(estimate[_alone(other)].noise for other in study.units.members)
     alone = exact.get(_alone(name), estimate[_alone(name)])
     without = exact.get(_without(name))
     rest, whole = without.decibel if without else None, exact[_WHOLE].decibel
-    members = study.units[name]
+    members = study.units.members[name]
+    ends = alone.decibel_interval
     return NodeSensitivity(
         node=name,
         op=study.subject.ops[name] if members == (name,) else "group",
@@ -198,37 +185,16 @@ def _row(
         task=without.task if without else None,
         samples=len(study.samples) if without else min(len(study.samples), options.quick),
         exact=without is not None,
+        alone_low=None if ends is None else ends[0],
+        alone_high=None if ends is None else ends[1],
     )
-
-
-def _advice(
-    known: Sequence[FloatSet], order: Sequence[str], study: _Study, options: SensitivityOptions
-) -> FloatSet | None:
-    """The smallest float set that meets the limit; beyond the curve it is found by bisection."""
-    if options.min_sqnr is None and options.max_drop is None:
-        return None
-    best = next((found for found in known if _meets(found, options)), None)
-    low, high = len(known), len(order) if best is None else 0
-    while low <= high:
-        middle = (low + high) // 2
-        (found,) = study.float_sets([order[:middle]])
-        if _meets(found, options):
-            best, high = found, middle - 1
-        else:
-            low = middle + 1
-    return best
-
-
-def _meets(found: FloatSet, options: SensitivityOptions) -> bool:
-    quiet = options.min_sqnr is None or found.sqnr_db is None or found.sqnr_db >= options.min_sqnr
-    right = options.max_drop is None or (
-        found.task is not None and found.task.reference - found.task.candidate <= options.max_drop
-    )
-    return quiet and right
 
 
 def _notes(
-    names: Sequence[str], estimate: Mapping[str, Outcome], options: SensitivityOptions
+    names: Sequence[str],
+    estimate: Mapping[str, Outcome],
+    exact: Mapping[str, Outcome],
+    options: SensitivityOptions,
 ) -> tuple[str, ...]:
     total = sum(estimate[_alone(name)].noise for name in names)
     whole = estimate[_WHOLE].noise
@@ -237,6 +203,15 @@ def _notes(
         notes.append(
             f"nodes beyond the first {options.top} are ranked by an estimate on {options.quick} samples"
         )
+        errors = [
+            abs(known.decibel - guess.decibel)
+            for name, guess in estimate.items()
+            if (known := exact.get(name)) and known.decibel is not None and guess.decibel is not None
+        ]
+        if errors:
+            notes.append(
+                f"estimates are off by up to {max(errors):.1f} dB where both were measured ({len(errors)} sets)"
+            )
     if whole and not _ADDS_UP[0] <= total / whole <= _ADDS_UP[1]:
         notes.append(
             f"the noises of single nodes add up to {total / whole:.1f} times the noise of the whole: nodes influence "

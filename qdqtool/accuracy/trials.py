@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from qdqtool.accuracy.intervals import Interval, skewed_mean_interval
 from qdqtool.accuracy.metric import METRICS, Hit, energy
 from qdqtool.accuracy.pairing import Fed, Pair, comparable, feeds_for
 from qdqtool.accuracy.run_store import Memory, RunStore, Shown
@@ -41,15 +42,27 @@ class Outcome:
     Attributes:
         noise: energy of the difference to the float model relative to its energy, averaged over the outputs.
         task: accuracy against the float model; None where nothing is asked or known.
+        interval: 95 % interval of `noise` over samples; None where it is not known.
     """
 
     noise: float
     task: TaskAccuracy | None
+    interval: Interval | None = None
 
     @property
     def decibel(self) -> float | None:
         """The noise as SQNR; None where there is none."""
-        return -10 * math.log10(self.noise) if self.noise else None
+        return _decibel(self.noise)
+
+    @property
+    def decibel_interval(self) -> tuple[float, float] | None:
+        """The ends of the interval as SQNR, the lower first."""
+        ends = None if self.interval is None else (_decibel(self.interval.high), _decibel(self.interval.low))
+        return None if ends is None or ends[0] is None or ends[1] is None else (ends[0], ends[1])
+
+
+def _decibel(noise: float) -> float | None:
+    return -10 * math.log10(noise) if noise else None
 
 
 class SubsetRunner(Fed, Protocol):
@@ -184,16 +197,19 @@ class TrialRunner:
         return metric.hit(left, truth), metric.hit(right, truth)
 
     def _outcome(self, entries: Sequence[Shown]) -> Outcome:
-        noise = np.sum([entry.noise for entry in entries], axis=0)
+        noise = np.array([entry.noise for entry in entries], np.float64)
         signal = np.sum([entry.signal for entry in entries], axis=0)
         known = signal > 0
+        # Noise of each sample over the signal of all, so that their sum is the noise of all over the signal of all.
+        shares = (noise[:, known] / signal[known]).mean(axis=1) if known.any() else np.zeros(len(entries))
         count = None if self._task is None else HitCount(self._task, METRICS.load(self._task))
         for entry in entries:
             if count is not None and entry.hits is not None:
                 count.record(*entry.hits)
         return Outcome(
-            noise=float((noise[known] / signal[known]).mean()) if known.any() else 0.0,
+            noise=float(shares.sum()),
             task=None if count is None else count.result(),
+            interval=skewed_mean_interval(shares * len(shares)),
         )
 
 

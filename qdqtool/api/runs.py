@@ -9,6 +9,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qdqtool.accuracy.limit import Limit
 from qdqtool.accuracy.sensitivity import SensitivityOptions
 from qdqtool.api.inputs import (
     AnyPath,
@@ -27,7 +28,7 @@ from qdqtool.core.comparison import Comparison
 from qdqtool.core.report import Report
 from qdqtool.core.sensitivity import Sensitivity
 from qdqtool.core.sweep import Sweep
-from qdqtool.pipeline import runner
+from qdqtool.pipeline import limit
 from qdqtool.pipeline.comparing import Match, compare_match
 from qdqtool.pipeline.request import RunRequest
 from qdqtool.pipeline.sensitivity import SensitivityRequest, study
@@ -80,7 +81,7 @@ def run(
             labels=label_file,
             out=folder,
         )
-        return runner.run(request, shown)
+        return limit.run(request, shown)
 
 
 @contextmanager
@@ -203,7 +204,10 @@ def sensitivity(
             eval_samples=samples_of(eval_samples) or None,
             labels=label_file,
             options=SensitivityOptions(
-                quick=quick, top=top, groups=tuple(groups), min_sqnr=min_sqnr, max_drop=max_drop
+                quick=quick,
+                top=top,
+                groups=tuple(groups),
+                limit=Limit(max_drop=max_drop, min_sqnr=min_sqnr),
             ),
             out=None if out is None else path_of(out, "out"),
             workers=workers,

@@ -11,10 +11,20 @@ from qdqtool.errors import ThresholdExceeded, UsageError
 
 
 def exit_code(report: Report, recipe: Recipe) -> int:
-    """0, or 1 when a finding is at least as severe as `audit.fail_on` or accuracy fell by more than `compare.max_drop`."""
+    """0, or 1 where `audit.fail_on`, `compare.max_drop` or a limit of `accuracy` is exceeded."""
     missed = findings_missed(report.findings, recipe.audit.fail_on)
     missed += unrealised(report.verdicts) if recipe.audit.fail_on_unrealised else []
-    return tell([*missed, *accuracy_missed(report.comparison, recipe.compare.max_drop)])
+    limits = [limit for limit in (recipe.compare.max_drop, recipe.accuracy.max_drop) if limit is not None]
+    missed += accuracy_missed(report.comparison, min(limits, default=None))
+    return tell([*missed, *_noise_missed(report.comparison, recipe.accuracy.min_sqnr)])
+
+
+def _noise_missed(comparison: Comparison | None, limit: float | None) -> list[str]:
+    """What to say when the scored output is noisier than `limit` in dB."""
+    found = comparison.sqnr if comparison else None
+    if limit is None or found is None or found.sqnr_db >= limit:
+        return []
+    return [f"{found.output} keeps {found.sqnr_db:.2f} dB, asked are {limit:g}"]
 
 
 def unrealised(verdicts: tuple[NodeVerdict, ...]) -> list[str]:

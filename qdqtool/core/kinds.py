@@ -7,7 +7,6 @@ from qdqtool.core.audit import Audit
 from qdqtool.core.build import BuildResult
 from qdqtool.core.buildlog import BuildLog
 from qdqtool.core.calibration import CalibrationTable
-from qdqtool.core.calibration_file import CalibrationFile
 from qdqtool.core.comparison import Comparison
 from qdqtool.core.conversion import Conversion
 from qdqtool.core.datacheck import DataReport
@@ -25,14 +24,14 @@ from qdqtool.core.qat import QatResult
 from qdqtool.core.readback import ReadBack
 from qdqtool.core.repair import RepairReport
 from qdqtool.core.report import Report
-from qdqtool.core.sensitivity import Sensitivity
+from qdqtool.core.sensitivity import FloatLimit, Sensitivity
 from qdqtool.core.sweep import Sweep
 
 PREPARATION = Artefact(kind="preparation", schema=1, type=Preparation)
 INSERTION = Artefact(kind="insertion", schema=1, type=Insertion)
 CONVERSION = Artefact(kind="conversion", schema=1, type=Conversion)
 PLACEMENT = Artefact(kind="placement", schema=1, type=Placement)
-CALIBRATION = CalibrationFile(kind="calibration", schema=1, type=CalibrationTable)
+CALIBRATION = Artefact(kind="calibration", schema=1, type=CalibrationTable)
 BUILD = Artefact(kind="build", schema=1, type=BuildResult)
 LOG = Artefact(kind="log", schema=1, type=BuildLog)
 ENGINE = Artefact(kind="engine", schema=1, type=Engine)
@@ -46,6 +45,7 @@ DATA = Artefact(kind="data", schema=1, type=DataReport)
 PREDICTION = Artefact(kind="prediction", schema=1, type=Prediction)
 LINT = Artefact(kind="lint", schema=1, type=LintReport)
 SENSITIVITY = Artefact(kind="sensitivity", schema=1, type=Sensitivity)
+LIMIT = Artefact(kind="limit", schema=1, type=FloatLimit)
 REPORT = Artefact(kind="report", schema=1, type=Report)
 READBACK = Artefact(kind="readback", schema=1, type=ReadBack)
 REPAIR = Artefact(kind="repair", schema=1, type=RepairReport)

@@ -171,15 +171,6 @@ class CalibrationOptions(Section):
     """Correct the biases, so that every layer's mean output stays what it was (32 samples, no cost in the engine)."""
 
 
-class WeightOptions(Section):
-    """How weights are prepared for few bits, from the activations that the samples cause."""
-
-    rounding: Literal["auto", "nearest", "mse", "seqmse", "gptq"] = AUTO
-    """nearest; mse: the nearest, with scales of the smallest squared error (as calibrate.weights=mse); seqmse: the same for
-    the noise of the layer's output; gptq: errors of a layer's weights cancel in its output; auto: gptq where
-    calibrate.method is auto and the network's outputs gain more than 0.3 dB, else nearest."""
-
-
 class InsertOptions(Section):
     """How the Q/DQ model is written."""
 
@@ -263,6 +254,18 @@ class CompareOptions(Section):
     """With labels: top-1 and top-5. "agreement": share of samples where both runners agree on the class."""
     max_drop: Annotated[float, Field(ge=0)] | None = None
     """Exit with 1 when the task metric falls by more than this many points."""
+
+
+class AccuracyOptions(Section):
+    """What the quantized model must keep; nodes stay float until it does."""
+
+    max_drop: Annotated[float, Field(ge=0)] | None = None
+    """Points of the task metric that may be lost; needs labels, or compare.task=agreement."""
+    min_sqnr: float | None = None
+    """SQNR in dB that the outputs must keep."""
+    samples: Annotated[int, Field(gt=0)] = 32
+    """Calibration samples on which single nodes and sets of them are measured; the limit itself is checked on all
+    evaluation samples."""
 
 
 class SweepOptions(Section):
@@ -358,18 +361,13 @@ class Recipe(Section):
     prepare: PrepareOptions = PrepareOptions()
     place: PlacementOptions = PlacementOptions()
     calibrate: CalibrationOptions = CalibrationOptions()
-    weights: WeightOptions = WeightOptions()
     insert: InsertOptions = InsertOptions()
     build: BuildOptions = BuildOptions()
     audit: AuditOptions = AuditOptions()
     compare: CompareOptions = CompareOptions()
+    accuracy: AccuracyOptions = AccuracyOptions()
     sweep: SweepOptions = SweepOptions()
     qat: QatOptions = QatOptions()
-
-    @property
-    def weight_ranges(self) -> str:
-        """The calibrator of weights, "max" or "mse"."""
-        return "mse" if self.weights.rounding == "mse" else self.calibrate.weights
 
     @property
     def placing(self) -> PlacementOptions:

@@ -23,6 +23,8 @@ class NodeSensitivity:
         task: accuracy when everything but this node is quantized, against the float model; None without labels.
         samples: samples behind these figures: few for an estimate, all for an exact run.
         exact: whether all samples were used.
+        alone_low: lower end of the 95 % interval of `alone_db` over samples; None where it is not known.
+        alone_high: upper end.
     """
 
     node: str
@@ -35,6 +37,8 @@ class NodeSensitivity:
     task: TaskAccuracy | None
     samples: int
     exact: bool
+    alone_low: float | None = None
+    alone_high: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,3 +83,47 @@ class Sensitivity(Shown):
     curve: tuple[FloatSet, ...]
     advice: FloatSet | None = None
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineCost:
+    """What an engine is made of, as built.
+
+    Attributes:
+        nodes_int8: compute nodes that run as their Q/DQ asks.
+        kernels: kernels.
+        activation_bytes: bytes written and read between kernels; None where a shape or type is unknown.
+        engine_bytes: size of the plan.
+    """
+
+    nodes_int8: int | None
+    kernels: int | None
+    activation_bytes: int | None
+    engine_bytes: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class FloatLimit(Shown):
+    """A limit of accuracy, the smallest set of float nodes found that keeps it, and what that costs.
+
+    Attributes:
+        max_drop: points of the task metric that may be lost; None sets no limit.
+        min_sqnr: SQNR in dB that must be kept; None sets no limit.
+        samples: evaluation samples on which the limit was checked.
+        whole: every node quantized.
+        path: the sets that were checked, one node more at a time, and then those with nodes taken back.
+        chosen: the set that is kept float; None where not even the whole model in float meets the limit.
+        evaluations: runs of a subset over the choosing samples that the search took.
+        before: the engine with every node quantized; None where none was built.
+        after: the engine with the chosen set float.
+    """
+
+    max_drop: float | None
+    min_sqnr: float | None
+    samples: int
+    whole: FloatSet
+    path: tuple[FloatSet, ...]
+    chosen: FloatSet | None
+    evaluations: int
+    before: EngineCost | None = None
+    after: EngineCost | None = None

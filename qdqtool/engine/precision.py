@@ -39,7 +39,7 @@ def weight(layer: EngineLayer) -> EngineTensor | None:
 
     Where the weight comes from another kernel, a constant that only spreads along the channels is its scale.
     """
-    constants = without_block_scales(layer.constants)
+    constants = without_block_scales(layer.constants, layer.inputs)
     ranked = [constant for constant in constants if constant.shape is None or len(constant.shape) > 1]
     if _multiplies_two_inputs(layer):
         ranked = [constant for constant in ranked if not _spreads(constant)]
@@ -48,12 +48,17 @@ def weight(layer: EngineLayer) -> EngineTensor | None:
     return max(ranked, key=lambda constant: prod(constant.shape or ()), default=None)
 
 
-def without_block_scales(tensors: tuple[EngineTensor, ...]) -> tuple[EngineTensor, ...]:
-    """The tensors without the scales of their blocks: FP8 beside FP4 (NVFP4), powers of two beside FP8 (MXFP8)."""
-    types = {tensor.dtype for tensor in tensors}
+def without_block_scales(
+    tensors: tuple[EngineTensor, ...], beside: tuple[EngineTensor, ...] = ()
+) -> tuple[EngineTensor, ...]:
+    """The tensors without the scales of their blocks, or of the blocks of those `beside` them.
+
+    Such are FP8 beside FP4 (NVFP4) and powers of two beside FP8 (MXFP8).
+    """
+    types = {tensor.dtype for tensor in (*tensors, *beside)}
     scales = {DType.FLOAT8_E8M0} | ({DType.FLOAT8} if DType.FLOAT4 in types else set())
     kept = tuple(tensor for tensor in tensors if tensor.dtype not in scales)
-    return kept if kept and any(tensor.dtype.is_quantized for tensor in kept) else tensors
+    return kept if kept and any(tensor.dtype.is_quantized for tensor in (*kept, *beside)) else tensors
 
 
 def _multiplies_two_inputs(layer: EngineLayer) -> bool:

@@ -14,6 +14,8 @@ from qdqtool.errors import InputFileError
 from qdqtool.platform import umask
 
 _DRAFT = ".draft-"
+_STEM = 200
+"""Bytes of a file's name that its draft bears; file systems take 255."""
 FORGOTTEN_S = 3600.0
 """Age of drafts that no process holds any more."""
 
@@ -27,19 +29,31 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}{_DRAFT}", dir=path.parent)
+        handle, name = tempfile.mkstemp(prefix=f".{_short(path.name)}{_DRAFT}", dir=path.parent)
     except OSError as error:
         raise unwritable(path, error) from error
     os.close(handle)
     draft = Path(name)
     try:
         yield draft
+        _sync(draft)
         draft.chmod(0o666 & ~umask())
         draft.replace(path)
     except OSError as error:
         raise unwritable(path, error) from error
     finally:
         draft.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    """Have the content on the disk before the name: after a power cut the name may else stand for an empty file."""
+    with path.open("rb+") as stream:
+        os.fsync(stream.fileno())
+
+
+def _short(name: str) -> str:
+    """The beginning of a name, so that the draft of a name of 255 bytes has a name that is no longer."""
+    return os.fsencode(name)[:_STEM].decode("utf-8", "ignore")
 
 
 def sweep(folder: Path) -> None:

@@ -6,12 +6,13 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from qdqtool.io.files import FORGOTTEN_S, unwritable
+from qdqtool.io.locks import acquire
 
 _PREFIX, _LOCK = ".build-", ".lock"
 
@@ -30,7 +31,7 @@ def drafting(folder: Path) -> Iterator[Path]:
         _sweep(folder)
         place = tempfile.TemporaryDirectory(prefix=_PREFIX, dir=folder, ignore_cleanup_errors=True)
         lock = FileLock(Path(place.name) / _LOCK)
-        lock.acquire()
+        acquire(lock)
     except OSError as error:
         raise unwritable(folder, error) from error
     with place as name:
@@ -49,8 +50,10 @@ def _sweep(folder: Path) -> None:
                     shutil.rmtree(left, ignore_errors=True)
             except (Timeout, OSError):
                 continue  # somebody builds there now, or it is not ours to remove
-        elif time.time() - left.stat().st_mtime > FORGOTTEN_S:
-            shutil.rmtree(left, ignore_errors=True)
+        else:
+            with suppress(OSError):  # another process has just removed it
+                if time.time() - left.stat().st_mtime > FORGOTTEN_S:
+                    shutil.rmtree(left, ignore_errors=True)
 
 
 def publish(drafts: Path, folder: Path, names: Iterable[str]) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
+
 from qdqtool.core.dtypes import DType
+from qdqtool.core.qdq import QdqPair
 from qdqtool.core.quant_format import FORMATS as BY_NAME
 from qdqtool.core.quant_format import INT4
 from qdqtool.graph.qdq.lower import MX_DEQUANTIZE
+from qdqtool.graph.qdq.quantized import Quantization
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.evidence import NodeEvidence, Operand
 from qdqtool.trt.ops import FP4_DYNAMIC
@@ -20,16 +24,13 @@ FORMATS = {
 }
 
 
-def asked_of(evidence: NodeEvidence) -> str:
-    """The format that the Q/DQ nodes in front of a node ask for."""
-    view = evidence.view
-    weights = {_format(view, operand) for operand in evidence.weights}
-    activations = {_format(view, operand) for operand in evidence.activations}
+def asked_as(weights: AbstractSet[str], activations: AbstractSet[str]) -> str:
+    """One word for the formats of a node's constant factors and of those that are computed at run time."""
     asked = weights | activations
     if asked <= {FLOAT}:
         return FLOAT
     if len(asked) == 1:
-        return asked.pop()
+        return next(iter(asked))
     if activations <= {FLOAT}:
         return f"{'+'.join(sorted(weights - {FLOAT}))}-weights"
     if weights <= {FLOAT}:
@@ -37,11 +38,33 @@ def asked_of(evidence: NodeEvidence) -> str:
     return "+".join(sorted(asked - {FLOAT}))
 
 
+def format_of(pair: QdqPair | None, quantization: Quantization | None) -> str:
+    """The format of values that a pair makes; one that is irregular is named after its type."""
+    if quantization is not None:
+        return quantization.format.name
+    if pair is None:
+        return FLOAT
+    # UINT8 is read as INT8 where its zero point is 0, and refused otherwise.
+    return FORMATS.get(DType.INT8 if pair.dtype is DType.UINT8 else pair.dtype, str(pair.dtype))
+
+
+def asked_of(evidence: NodeEvidence) -> str:
+    """The format that the Q/DQ nodes in front of a node ask for."""
+    view = evidence.view
+    weights = {_format(view, operand) for operand in evidence.weights}
+    return asked_as(weights, {_format(view, operand) for operand in evidence.activations})
+
+
 def words_of(evidence: NodeEvidence) -> str:
     """What a sentence calls the arithmetic that Q/DQ on all inputs of a node would ask for."""
-    asked = asked_of(evidence).split("+")[0].split("-")[0]
+    return arithmetic_word(asked_of(evidence))
+
+
+def arithmetic_word(asked: str) -> str:
+    """What a sentence calls the arithmetic in a format that is asked for."""
+    name = asked.split("+", maxsplit=1)[0].split("-", maxsplit=1)[0]
     # INT4 is a format of weights alone; UINT8 and wider integers are read as INT8 where they are read at all.
-    return asked.upper() if asked in BY_NAME and asked != INT4.name else "INT8"
+    return name.upper() if name in BY_NAME and name != INT4.name else "INT8"
 
 
 def _format(view: GraphView, operand: Operand) -> str:

@@ -7,6 +7,7 @@ that only move values, is answered here once for all rules.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from functools import cached_property
 
 from qdqtool.core.dtypes import DType
@@ -18,7 +19,7 @@ from qdqtool.graph.qdq.lift import Irregularity, Kind, lift
 from qdqtool.graph.qdq.quantized import Quantization, QuantizedGraph
 from qdqtool.graph.qdq.unquantize import unquantize
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.matching.patterns import attentions, has_one_query
+from qdqtool.matching.asked import FORMATS
 from qdqtool.trt.ops import (
     KEEPS_AXES,
     PRODUCTS,
@@ -34,13 +35,16 @@ class Flow:
 
     Attributes:
         view: the graph with its Q and DQ nodes.
-        pairs: these nodes, pairs that only make scales of others left out.
+        pairs: these nodes, without those in `scales`.
+        scales: pairs that only make scales of others, as formats with two levels of scales are written.
     """
 
     def __init__(self, model: Model) -> None:
         self._model = model
         self.view = model.view
-        self.pairs = tuple(pair for pair in find(model) if not _makes_scales(model.view, pair))
+        found = find(model)
+        self.scales = tuple(pair for pair in found if _makes_scales(model.view, pair))
+        self.pairs = tuple(pair for pair in found if not _makes_scales(model.view, pair))
 
     @cached_property
     def _lifted(self) -> tuple[QuantizedGraph, tuple[Irregularity, ...]]:
@@ -123,6 +127,20 @@ class Flow:
         direct = slot in self.by_slot or slot in self.lifted.assignment
         return slot if direct else carried.get(node.inputs[index])
 
+    def quantizers(self, formats: AbstractSet[str]) -> tuple[str, ...]:
+        """Names of the nodes that begin a pair of one of these formats, in graph order: its Q, or a DQ alone."""
+        found = [
+            pair.quantize or pair.dequantize or ""
+            for pair in self.pairs
+            if FORMATS.get(pair.dtype, "") in formats
+        ]
+        slots = (slot for slot, entry in self.lifted.assignment.items() if entry.format.name in formats)
+        others = (
+            self.view.by_name[slot.node].inputs[slot.index] for slot in slots if slot not in self.by_slot
+        )
+        makers = (self.view.producer(tensor) for tensor in others)
+        return tuple(dict.fromkeys((*found, *(maker.name for maker in makers if maker is not None))))
+
     def source(self, node: Node, index: int) -> Slot | None:
         """The slot whose quantized values input `index` of a node holds; None for float values."""
         plain = self.plain.by_name.get(node.name)
@@ -130,12 +148,6 @@ class Flow:
             slot = Slot(node=node.name, index=index)
             return slot if slot in self.by_slot else None
         return self._read(plain, index, self.carried)
-
-    @cached_property
-    def one_query(self) -> frozenset[str]:
-        """The products of attentions that ask for one token only."""
-        found = (pair for pair in attentions(self.view) if has_one_query(self.view, pair[0]))
-        return frozenset(node.name for pair in found for node in pair)
 
     def origin(self, node: Node, index: int) -> QdqPair | None:
         """The pair whose values input `index` of `node` holds."""
@@ -201,8 +213,8 @@ class Flow:
         return found
 
     def _written_axis(self, slot: Slot) -> int | None:
-        pair = self.by_slot.get(slot)
-        return pair.axis if pair is not None else self.lifted.assignment[slot].axis
+        quantization = self.lifted.assignment.get(slot)
+        return self.by_slot[slot].axis if quantization is None else quantization.axis
 
     def channel_axis(self, node: Node, index: int) -> int | None:
         """The axis of what input `index` reads along which its scales go; None for one scale and behind what reshapes."""
@@ -231,7 +243,7 @@ def _moved(view: GraphView, node: Node, axis: int | None) -> int | None:
 
 
 def _makes_scales(view: GraphView, pair: QdqPair) -> bool:
-    """Whether a pair only makes scales of another one, as formats with two levels of scales are written."""
+    """Whether a pair only makes scales of another one."""
     last = view.by_name[pair.dequantize or pair.quantize or ""]
     uses = view.uses(last.outputs[0])
     return bool(uses) and all(use.node.op in QDQ and use.index == 1 for use in uses)

@@ -1,16 +1,20 @@
-"""What is in front of each factor of a product, and whether INT8 arithmetic can use it."""
+"""What is in front of each factor of a product: the format that is asked for, and what keeps arithmetic from using it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
+from qdqtool.core.quant_format import FP8, INT8
 from qdqtool.core.target import Target
+from qdqtool.graph.qdq.quantized import Quantization
 from qdqtool.graph.view import Node
-from qdqtool.matching.flow import Flow, is_int8
+from qdqtool.matching.asked import FLOAT, asked_as, format_of
+from qdqtool.matching.flow import Flow
 from qdqtool.trt.ops import weight_axis
 
 
@@ -19,7 +23,6 @@ class State(str, Enum):
 
     READY = "ready"
     BARE = "bare"
-    OTHER_TYPE = "not INT8"
     COMPUTED = "computed scale"
     PER_CHANNEL = "per-channel activation"
     RANK_ONE = "activation scale of rank 1"
@@ -30,52 +33,107 @@ class State(str, Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Factor:
-    """Input `index` of a product: the pair it comes from, and its state."""
+    """Input `index` of a product.
+
+    Attributes:
+        index: 0 or 1.
+        pair: the Q/DQ nodes of ONNX that its values come from; None without, and for MXFP8.
+        quantization: what these mean; None in float and for irregular pairs.
+        format: name of the number format; "float" without Q/DQ.
+        fixed: whether it is a constant, as weights are.
+        state: whether arithmetic can use it.
+    """
 
     index: int
     pair: QdqPair | None
+    quantization: Quantization | None
+    format: str
+    fixed: bool
     state: State
 
-
-def factor(flow: Flow, node: Node, index: int, target: Target) -> Factor:
-    """The state of one factor for a builder (TensorRT for RTX is pickier about scales of rank 1)."""
-    pair = flow.origin(node, index)
-    return Factor(index=index, pair=pair, state=_state(flow, node, index, target, pair))
-
-
-def both(flow: Flow, node: Node, target: Target) -> tuple[Factor, Factor]:
-    """Both factors of a product."""
-    return factor(flow, node, 0, target), factor(flow, node, 1, target)
+    @property
+    def quantized(self) -> bool:
+        """Whether it is asked for in few bits."""
+        return self.format != FLOAT
 
 
-def _state(flow: Flow, node: Node, index: int, target: Target, pair: QdqPair | None) -> State:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Product:
+    """A product of two factors, as it is written in the Q/DQ graph."""
+
+    node: Node
+    factors: tuple[Factor, Factor]
+
+    @property
+    def asked(self) -> str:
+        """The format that its Q/DQ asks for, in the words of an audit: "fp8", "int4-weights", "float"."""
+        weights = {factor.format for factor in self.factors if factor.fixed}
+        return asked_as(weights, {factor.format for factor in self.factors if not factor.fixed})
+
+    @property
+    def arithmetic(self) -> str:
+        """The format of both factors; "" where they differ or one is float."""
+        first, second = (factor.format for factor in self.factors)
+        return first if first == second != FLOAT else ""
+
+    @property
+    def mixed(self) -> bool:
+        """Whether both factors are asked for in few bits, in different formats."""
+        return all(factor.quantized for factor in self.factors) and not self.arithmetic
+
+    @property
+    def weights_alone(self) -> Factor | None:
+        """The stored factor of a product whose other factor is float."""
+        first, second = self.factors
+        for stored, other in ((first, second), (second, first)):
+            if stored.quantized and stored.fixed and not other.quantized:
+                return stored
+        return None
+
+
+def products(flow: Flow, target: Target) -> Iterator[Product]:
+    """All products of a graph, in graph order, as a builder sees them."""
+    for node in flow.products():
+        first, second = (_factor(flow, node, index, target) for index in (0, 1))
+        yield Product(node=node, factors=(first, second))
+
+
+def _factor(flow: Flow, node: Node, index: int, target: Target) -> Factor:
+    pair, quantization = flow.origin(node, index), flow.quantization(node, index)
+    plain = flow.plain.by_name.get(node.name, node)
+    constant = flow.plain.is_constant(plain.inputs[index])
+    return Factor(
+        index=index,
+        pair=pair,
+        quantization=quantization,
+        format=format_of(pair, quantization),
+        fixed=pair.kind is SlotKind.WEIGHT if pair is not None and not constant else constant,
+        state=_state(flow, node, index, target),
+    )
+
+
+def _state(flow: Flow, node: Node, index: int, target: Target) -> State:
+    pair, quantization = flow.origin(node, index), flow.quantization(node, index)
     if pair is None:
-        return State.BARE
-    if not is_int8(pair) and not (target.is_rtx and _is_int4_activation(pair)):
-        return State.OTHER_TYPE
+        return State.BARE if quantization is None else State.READY
     shape = pair.scale_shape
     if shape is None:
-        return State.COMPUTED
+        # FP4 has two levels of scales: the first is made of the second.
+        return State.READY if pair.dtype is DType.FLOAT4 else State.COMPUTED
     if len(shape) > 1:
-        return State.BLOCKS
+        return State.BLOCKS if format_of(pair, quantization) in {INT8.name, FP8.name} else State.READY
     if pair.kind is SlotKind.ACTIVATION:
-        if target.is_rtx and flow.is_held_back(node, index):
-            return State.HELD_BACK
-        return _activation(node, shape, target)
+        return _activation(flow, node, index, target, shape)
     axis = flow.channel_axis(node, index)
     rank = len(flow.view.info(node.inputs[index]).shape or ())
-    expected = weight_axis(node, index, rank)
     if shape in {(), (1,)} or node.op == "ConvTranspose" or axis is None or not rank:
         return State.READY
-    return State.READY if axis == expected else State.WRONG_AXIS
+    return State.READY if axis == weight_axis(node, index, rank) else State.WRONG_AXIS
 
 
-def _is_int4_activation(pair: QdqPair) -> bool:
-    """Whether TensorRT for RTX widens a pair: the arithmetic is INT8, with 16 different values."""
-    return pair.kind is SlotKind.ACTIVATION and pair.dtype is DType.INT4
-
-
-def _activation(node: Node, shape: tuple[int, ...], target: Target) -> State:
+def _activation(flow: Flow, node: Node, index: int, target: Target, shape: tuple[int, ...]) -> State:
+    if target.is_rtx and flow.is_held_back(node, index):
+        return State.HELD_BACK
     if shape == ():
         return State.READY
     if shape == (1,):

@@ -13,7 +13,6 @@ from qdqtool.trt.ops import (
     GLOBAL_AVERAGES,
     KEPT_IN_EPILOGUE,
     PASSES_PROBABILITIES,
-    QDQ,
     SCALING,
     SWISHES,
     carried_outputs,
@@ -134,7 +133,7 @@ def _tokens(view: GraphView, scores: Node) -> int:
 
 
 def is_pooled(view: GraphView, tensor: str) -> bool:
-    """Whether a tensor is the global average of what a convolution makes, past activations, reshapes and Q/DQ."""
+    """Whether a tensor is the global average of what a convolution makes, past activations and reshapes."""
     pools = 0
     for _ in range(_FARTHEST):
         node = view.producer(tensor)
@@ -143,7 +142,7 @@ def is_pooled(view: GraphView, tensor: str) -> bool:
         if node.op in CONVOLUTIONS:
             return pools == 1
         pools += node.op in GLOBAL_AVERAGES
-        if not (node.op in KEPT_IN_EPILOGUE | QDQ or quantization_commutes(view, node)):
+        if not (node.op in KEPT_IN_EPILOGUE or quantization_commutes(view, node)):
             return False
         tensor = node.inputs[0]
     return False
@@ -180,7 +179,7 @@ def _carried(view: GraphView, node: Node) -> tuple[str, ...]:
     if node.op in SCALING:
         values = node.inputs[1:] if node.op == "Where" else node.inputs
         return tuple(name for name in values if not view.is_constant(name))[:2]
-    return node.inputs[:1] if node.op in QDQ or quantization_commutes(view, node) else ()
+    return node.inputs[:1] if quantization_commutes(view, node) else ()
 
 
 def _product_after(view: GraphView, tensor: str) -> Node | None:
@@ -191,7 +190,7 @@ def _product_after(view: GraphView, tensor: str) -> Node | None:
         node = uses[0].node
         if node.op == "MatMul":
             return node
-        if not (node.op in PASSES_PROBABILITIES | QDQ or quantization_commutes(view, node)):
+        if not (node.op in PASSES_PROBABILITIES or quantization_commutes(view, node)):
             return None
         tensor = node.outputs[0]
     return None

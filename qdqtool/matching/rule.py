@@ -17,6 +17,7 @@ from qdqtool.core.repair import Change
 from qdqtool.core.target import FAMILIES, Target
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.view import GraphView
+from qdqtool.matching.asked import FLOAT
 from qdqtool.matching.evidence import Explanation, NodeEvidence
 from qdqtool.matching.flow import Flow
 
@@ -39,13 +40,26 @@ class Stage(IntEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Violation:
-    """A finding before it gets its rule's code; `severity` overrides the rule's own."""
+    """A finding before it gets its rule's code.
+
+    Attributes:
+        node: the node to look at.
+        reason: what is wrong.
+        effect: what TensorRT will do because of it.
+        fix: what to change.
+        severity: overrides the rule's own.
+        products: names of products that do not compute in the format that they are asked for because of it; prediction
+            reads them.
+        realised: what these compute in instead, in the words of an audit.
+    """
 
     node: str
     reason: str
     effect: str
     fix: str
     severity: Severity | None = None
+    products: tuple[str, ...] = ()
+    realised: str = FLOAT
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +68,8 @@ class Rule:
 
     Attributes:
         code: stable identifier, "QDQ122". 101-119: the build fails or the numbers change; 120-139: INT8 is lost or
-            kernels are added; 140-159: advice; from 160 on: where Q/DQ goes.
+            kernels are added; 140-159: advice; 160-181: where Q/DQ goes; from 182 on: what TensorRT does
+            with other formats than INT8.
         severity: how much findings matter unless one says otherwise.
         targets: builders for which `check` is asked, and `fix` where its stage is FAST; fixes of the stages before
             make the form that others rely on, for every builder.

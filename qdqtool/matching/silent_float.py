@@ -26,6 +26,8 @@ MXFP8_IS_FLOAT: Final = (
 )
 _MOST_TAPS: Final = 32
 """FP8 convolutions with more kernel taps run in float: 1x32, 4x8 and 3x3x3 are FP8; 1x33, 6x6 and 7x7 are not."""
+_EVEN: Final = frozenset({INT8.name, INT4.name, FP8.name})
+"""Formats of which an odd number of columns is padded by a kernel of its own."""
 _SMALL: Final = 2**17
 """Up to so many values a matrix times one row is a kernel of its own that reads few bits: 256x512 is, 384x384 not."""
 
@@ -83,7 +85,7 @@ def dequantized_apart(weight: StoredWeight) -> Iterator[tuple[str, str]]:
             "several nodes read this weight through Q/DQ, and equal nodes are merged",
             "give each of them an initializer of its own, with a DequantizeLinear of its own",
         )
-    if weight.columns is not None and weight.columns % 2 and weight.format in {INT8.name, INT4.name}:
+    if weight.columns is not None and weight.columns % 2 and weight.format in _EVEN:
         yield f"{weight.columns} columns are an odd number", "pad the columns to an even number"
     blocks = len(weight.scales) > 1
     if weight.format == INT4.name and (not blocks or 1 in weight.scales[-2:]):
@@ -91,8 +93,11 @@ def dequantized_apart(weight: StoredWeight) -> Iterator[tuple[str, str]]:
             f"INT4 without at least two blocks is not dequantized {inside}",
             "use blocks of 16 to 128 along the summed axis",
         )
-    if weight.format == INT8.name and blocks:
-        yield f"INT8 in blocks is not dequantized {inside}", "one scale per output channel, or INT4 blocks"
+    if weight.format in {INT8.name, FP8.name} and blocks:
+        yield (
+            f"{weight.format.upper()} in blocks is not dequantized {inside}",
+            "one scale per output channel, or INT4 blocks",
+        )
     channels = bool(weight.scales) and not blocks
     if channels and weight.format in {INT8.name, FP8.name} and weight.rows == 1 and not alone:
         yield "with one row, weights with a scale per channel are not", "one scale for the whole weight"

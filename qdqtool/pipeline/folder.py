@@ -13,8 +13,9 @@ from filelock import FileLock, Timeout
 
 from qdqtool.core.artefacts import Artefact
 from qdqtool.errors import InputFileError, UsageError
-from qdqtool.io.files import digest_file, sweep
+from qdqtool.io.files import digest_file, sweep, unwritable
 from qdqtool.io.json_files import canonical
+from qdqtool.io.locks import acquire
 
 log = logging.getLogger(__name__)
 
@@ -77,13 +78,15 @@ class RunFolder:
         self.make()
         lock = FileLock(self.path / ".lock", timeout=-1 if wait else 0)
         try:
-            lock.acquire()
+            acquire(lock)
         except Timeout:
             raise UsageError(
                 "another run is at work in this folder",
                 fix="wait for it, or choose another --out",
                 where=str(self.path),
             ) from None
+        except OSError as error:
+            raise unwritable(self.path, error) from error
         try:
             sweep(self.path)
             yield

@@ -24,6 +24,7 @@ class RunRequest:
         out: the run folder.
         cache: folder of finished builds by digest, or None.
         histograms: a histograms.npz of the same model and samples that spares the collection, or None.
+        table: a calibration.json whose ranges and shifts are taken, as far as their nodes are quantized, or None.
         calibration_cache: the cache whose scales the float model gets, or None.
     """
 
@@ -35,6 +36,7 @@ class RunRequest:
     out: Path
     cache: Path | None = None
     histograms: Path | None = None
+    table: Path | None = None
     calibration_cache: Path | None = None
 
 

@@ -21,6 +21,7 @@ from qdqtool.pipeline.dynamic_range import wants_samples
 from qdqtool.pipeline.folder import RunFolder, StepRecord, key_of
 from qdqtool.pipeline.request import NullProgress, ProgressListener, RunRequest
 from qdqtool.pipeline.usage import Meter
+from qdqtool.platform import give_back
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,6 +54,11 @@ def model_digest(work: RunContext) -> Mapping[str, str]:
 
 def _samples(work: RunContext) -> Mapping[str, str]:
     return {"samples": work.samples.digest}
+
+
+def _calibrated(work: RunContext) -> Mapping[str, str]:
+    table = work.order.table
+    return _samples(work) if table is None else {**_samples(work), "table": digest_file(table)}
 
 
 def _reached(work: RunContext) -> Mapping[str, str]:
@@ -104,9 +110,8 @@ LINE = (
         act=steps.calibrate,
         reads=("model.prepared.onnx", "placement.json", "histograms.npz"),
         writes=("calibration.json",),
-        may_write=("calibration.weights.npz",),
-        obeys=("calibrate", "weights", "insert"),
-        outside=_samples,
+        obeys=("calibrate",),
+        outside=_calibrated,
     ),
     Step(
         name="insert",
@@ -258,6 +263,7 @@ def _do(step: Step, work: RunContext) -> None:
     if known is not None and work.folder.is_up_to_date(step.name, key):
         work.listener.finished(step.name, known.measured, skipped=True)
         return
+    give_back()  # what the step before has freed
     with Meter() as meter:
         extra = step.act(work)
     written = (*step.writes, *(name for name in step.may_write if work.path(name).exists()))

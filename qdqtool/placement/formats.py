@@ -29,6 +29,7 @@ from qdqtool.errors import UsageError
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.products import compute_nodes, factors, weight_specs
 from qdqtool.matching.silent_float import FEWEST_BLOCKS, rows_of, too_many_taps
+from qdqtool.trt.ops import summed_axis
 
 RULE: Final = "format"
 """What opinions of this module call themselves."""
@@ -226,12 +227,7 @@ def _fits(length: int, block: int) -> bool:
 
 def _reduction_axis(node: Node, index: int, rank: int) -> int:
     """The axis that is summed over; of a table, that of the values of one row."""
-    if node.op == "Gather":
-        return rank - 1
-    if node.op == "Gemm":
-        transposed = bool(node.attribute("transB" if index else "transA", 0))
-        return int(transposed) if index else 1 - transposed
-    return rank - 2 if index and rank > 1 else rank - 1
+    return rank - 1 if node.op == "Gather" else summed_axis(node, index, rank)
 
 
 def _objection(

@@ -61,7 +61,7 @@ class RtxPlan:
         self.ledger = tuple(row for pair in flow.pairs for row in self._fates(pair))
 
     def _place_products(self) -> None:
-        for scores, values in attentions(self._flow.view):
+        for scores, values in attentions(self._flow.plain):
             behind = [use.node for use in readers(self._flow.view, values.outputs[0])]
             whole = all(self._precision.get(node.name) is DType.INT8 for node in (scores, values))
             fused = whole and not int8_obstacle(self._flow.view, scores, Target())

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from qdqtool.core.dtypes import DType
+from qdqtool.core.events import End, LedgerRow, LedgerStep
+from qdqtool.core.placement import SlotKind
 from qdqtool.core.prediction import PredictedNode, Prediction
 from qdqtool.core.target import Target
 from qdqtool.graph.model import Model
@@ -11,7 +15,7 @@ from qdqtool.matching.flow import Flow, is_int8
 from qdqtool.prediction.classic import ClassicPlan
 from qdqtool.prediction.demand import Demands
 from qdqtool.prediction.doubts import doubts
-from qdqtool.prediction.precision import computing, float_type, judge
+from qdqtool.prediction.precision import float_type, judge
 from qdqtool.prediction.rtx import RtxPlan
 from qdqtool.trt.ops import QDQ
 
@@ -29,7 +33,7 @@ def predict(model: Model, target: Target | None = None) -> Prediction:
     """
     target = target or Target()
     flow = Flow(model)
-    judged = {node.name: judge(flow, node, target) for node in computing(flow)}
+    judged = judge(flow, target)
     precision = {name: judgement.precision for name, judgement in judged.items()}
     plan = RtxPlan(flow, precision) if target.is_rtx else ClassicPlan(flow, precision)
     holder = {node: layer.name for layer in plan.layers for node in layer.nodes}
@@ -51,9 +55,22 @@ def predict(model: Model, target: Target | None = None) -> Prediction:
         profile="rtx" if target.is_rtx else "classic",
         nodes=nodes,
         layers=plan.layers,
-        ledger=plan.ledger,
+        ledger=(*plan.ledger, *_scale_rows(flow)),
         notes=(*model.notes, *doubts(model, flow)),
     )
+
+
+def _scale_rows(flow: Flow) -> Iterator[LedgerRow]:
+    """The fate of pairs that only make scales: folded where they are constant, else part of a quantizing kernel."""
+    for pair in flow.scales:
+        last = flow.view.by_name[pair.dequantize or pair.quantize or ""]
+        reader = flow.view.uses(last.outputs[0])[0].node.name
+        constant = pair.kind is SlotKind.WEIGHT
+        end = End.FOLDED if constant else End.KERNEL
+        step = LedgerStep(line=0, what=f"makes the scales of {reader}")
+        for kind, name in (("Q", pair.quantize), ("DQ", pair.dequantize)):
+            if name is not None:
+                yield LedgerRow(node=name, kind=kind, end=end, into=reader if constant else "", steps=(step,))
 
 
 def _handed_on(flow: Flow, demands: Demands, node: Node) -> DType:

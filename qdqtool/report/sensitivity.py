@@ -23,7 +23,7 @@ def lines(found: Sensitivity) -> Iterator[str]:
         gain = "" if row.gain_db is None else f"{row.gain_db:+.2f}"
         yield (
             f"{row.node[:44]:<44} {100 * row.share:>10.1f}% {_level(row.alone_db):>9} {gain:>8}  "
-            f"{'' if row.task is None else words.shift(row.task)}{'' if row.exact else 'estimate'}"
+            f"{'' if row.task is None else words.shift(row.task)}{'' if row.exact else _estimate(row)}"
         )
     if len(found.nodes) > _SHOWN:
         yield f"and {len(found.nodes) - _SHOWN} more"
@@ -73,6 +73,11 @@ def curve_chart(found: Sensitivity) -> Element | None:
 def _more(row: NodeSensitivity) -> str:
     gain = "" if row.gain_db is None else f", keeping it float brings {row.gain_db:+.2f} dB"
     return f"{row.op}, alone {_level(row.alone_db)} dB{gain}"
+
+
+def _estimate(row: NodeSensitivity) -> str:
+    ends = "" if row.alone_low is None else f", alone {row.alone_low:.1f} to {row.alone_high:.1f} dB (95 %)"
+    return f"estimate on {row.samples} samples{ends}"
 
 
 def _level(level: float | None) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from qdqtool.core.comparison import Cause, Comparison, Explanation, Measure, OutputComparison, TaskAccuracy
 from qdqtool.core.findings import Severity
@@ -23,6 +24,8 @@ _METRICS = {
 }
 
 
+_KEPT = 4
+"""Float nodes that are named."""
 _REASONS = 4
 """Reasons of a verdict that are printed with it; all stand under the findings."""
 
@@ -222,3 +225,44 @@ def _chosen(output: OutputComparison) -> Measure | None:
 
 def _signed(step: float) -> str:
     return "0.0" if abs(step) < 0.05 else f"{step:+.1f}"
+
+
+def limit_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The lines about a limit of accuracy, from limit.json's data."""
+    asked = [
+        f"at most {found['max_drop']:g} points lost" if found["max_drop"] is not None else "",
+        f"at least {found['min_sqnr']:g} dB" if found["min_sqnr"] is not None else "",
+    ]
+    wanted = " and ".join(filter(None, asked))
+    samples = f"{found['samples']} samples  [measured]"
+    chosen, whole = found["chosen"], found["whole"]
+    if chosen is None:
+        yield "Limit", f"{wanted}: not met by any set of float nodes that was tried, {samples}"
+        return
+    if not chosen["kept"]:
+        yield "Limit", f"{wanted}: met with every node quantized ({_level(whole)}), {samples}"
+        return
+    names = ", ".join(chosen["kept"][:_KEPT])
+    more = f" and {len(chosen['kept']) - _KEPT} more" if len(chosen["kept"]) > _KEPT else ""
+    yield "Limit", f"{wanted}: met with {len(chosen['kept'])} nodes float: {names}{more}"
+    yield "", f"{_level(whole)} -> {_level(chosen)}, {samples}"
+    before, after = found["before"], found["after"]
+    if before and after:
+        paid = [
+            _paid("kernels", before["kernels"], after["kernels"], str),
+            _paid("activations", before["activation_bytes"], after["activation_bytes"], size),
+            _paid("engine", before["engine_bytes"], after["engine_bytes"], size),
+        ]
+        yield "Paid for it", f"{', '.join(filter(None, paid))}  [two builds]"
+
+
+def _level(entry: Mapping[str, Any]) -> str:
+    level = "no noise" if entry["sqnr_db"] is None else f"{entry['sqnr_db']:.1f} dB"
+    task = entry["task"]
+    return (
+        level if task is None else f"{level}, {metric(task['metric'])} {task['candidate']:.2f} {task['unit']}"
+    )
+
+
+def _paid(what: str, before: int | None, after: int | None, spelled: Callable[[int], str]) -> str:
+    return "" if before is None or after is None else f"{what} {spelled(before)} -> {spelled(after)}"

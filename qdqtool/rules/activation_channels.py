@@ -30,12 +30,13 @@ from qdqtool.matching.rule import Rule, Stage, Violation
 def check(flow: Flow, target: Target) -> Iterator[Violation]:
     """Activation pairs with more than one scale."""
     for pair in flow.pairs:
-        if pair.kind is SlotKind.ACTIVATION and len(pair.scale) > 1:
+        if pair.kind is SlotKind.ACTIVATION and len(pair.scale) > 1 and len(pair.scale_shape or ()) < 2:
             yield Violation(
                 node=pair.quantize or pair.dequantize or "",
                 reason=f"the activation {pair.tensor} has {len(pair.scale)} scales",
                 effect="the layer behind it runs in float" if target.is_rtx else "the builder refuses it",
                 fix="use one scale for the whole tensor; `qdqtool repair` does",
+                products=flow.products_of(pair),
             )
 
 

@@ -22,7 +22,8 @@ heads of 64: 17 and 24.6 MB against 11 and 8.9 MB in FP16, 17 and 38.8 MB agains
 product behind, 64 tokens, heads of 16: 9 and 246 KB against 7 and 172 KB in FP16, 9 and 393 KB against 9 and 565 KB in
 FP32. All sizes from 8 to 128 and 16 to 1024 tokens agree, with a position bias and without; BF16 is as FP16.
 One query, 64 tokens, heads of 64: 8 kernels and 678 KB with Q/DQ, of which `_gemv_mha` reads floats; in FP16 11 and
-358 KB with Q/DQ, 7 and 420 KB without.
+358 KB with Q/DQ, 7 and 420 KB without. The operator `Attention` of opset 23 is a Half `_gemm_mha` behind fake-quantize
+kernels in INT8 and FP8.
 NVIDIA/TensorRT issue 3243 says of 8.x that all four inputs are needed, and 3724 that more than 512 tokens are not fused.
 """
 
@@ -30,6 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import Bond, Opinion, Slot
 from qdqtool.core.recipe import PlacementOptions
@@ -37,10 +39,16 @@ from qdqtool.core.target import Target
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.evidence import Explanation, NodeEvidence
 from qdqtool.matching.flow import Flow, is_int8
-from qdqtool.matching.patterns import attentions, int8_obstacle, is_fused_as_float, readers
+from qdqtool.matching.patterns import (
+    attentions,
+    has_one_query,
+    int8_obstacle,
+    is_fused_as_float,
+    readers,
+)
 from qdqtool.matching.products import factors, veto
 from qdqtool.matching.rule import Rule, Violation
-from qdqtool.trt.ops import PRODUCTS, QUANTIZE
+from qdqtool.trt.ops import ATTENTIONS, PRODUCTS
 
 
 def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Bond]:
@@ -76,36 +84,53 @@ def _products_behind(view: GraphView, values: Node) -> tuple[Slot, ...]:
 
 def check(flow: Flow, target: Target) -> Iterator[Violation]:
     """Attentions that are neither whole nor float, or INT8 where no kernel is."""
-    for scores, values in attentions(flow.view):
+    yield from _operators(flow)
+    view = flow.plain
+    for scores, values in attentions(view):
         inputs = [(node, index) for node in (scores, values) for index in (0, 1)]
         bare = [f"{node.name}[{index}]" for node, index in inputs if not is_int8(flow.origin(node, index))]
-        if 0 < len(bare) < len(inputs):
+        float_is_one = is_fused_as_float(view, scores, target, "fp32")
+        if has_one_query(view, scores) and target.is_rtx and len(bare) < len(inputs):
+            yield Violation(
+                node=scores.name,
+                reason=f"its attention has Q/DQ, but {int8_obstacle(view, scores, target)}",
+                effect="its inputs are rounded for nothing",
+                fix="take Q/DQ off all four inputs",
+                products=(scores.name, values.name) if _is_single(view, scores) else (),
+            )
+        elif 0 < len(bare) < len(inputs):
             yield Violation(
                 node=scores.name,
                 reason=f"of the four inputs of its attention {', '.join(bare)} has no Q/DQ",
                 effect="the attention is not fused into one kernel",
                 fix=f"put Q/DQ on {', '.join(bare)}, or take it off all four",
             )
-        elif not bare and not all(use.node.op == QUANTIZE for use in readers(flow.view, values.outputs[0])):
-            if not (
-                _products_behind(flow.view, values) or is_fused_as_float(flow.view, scores, target, "fp32")
-            ):
-                continue
-            yield Violation(
-                node=values.name,
-                reason="the four inputs of its attention are INT8, its result is read as float",
-                effect="the attention is not fused into one kernel",
-                fix="quantize the layer behind it, or take Q/DQ off all four",
-            )
-        elif not bare and (obstacle := int8_obstacle(flow.view, scores, target)):
-            if not is_fused_as_float(flow.view, scores, target, "fp32"):
-                continue
+        elif not bare and not _is_read_quantized(flow, values):
+            if _products_behind(view, values) or float_is_one:
+                yield Violation(
+                    node=values.name,
+                    reason="the four inputs of its attention are INT8, its result is read as float",
+                    effect="the attention is not fused into one kernel",
+                    fix="quantize the layer behind it, or take Q/DQ off all four",
+                )
+        elif not bare and float_is_one and (obstacle := int8_obstacle(view, scores, target)):
             yield Violation(
                 node=scores.name,
                 reason=f"its attention is INT8, but {obstacle}",
                 effect="the attention is not fused into one kernel, as a float one is",
                 fix="take Q/DQ off all four inputs",
             )
+
+
+def _is_read_quantized(flow: Flow, values: Node) -> bool:
+    """Whether every reader of an attention's result reads it in few bits."""
+    uses = readers(flow.plain, values.outputs[0])
+    return all(flow.source(use.node, use.index) is not None for use in uses)
+
+
+def _is_single(view: GraphView, scores: Node) -> bool:
+    """Whether the float part is FP32, in which the kernel of one query takes the place of INT8 products."""
+    return view.info(scores.inputs[0]).dtype is DType.FLOAT32
 
 
 def explain(evidence: NodeEvidence) -> Iterator[Explanation]:
@@ -115,6 +140,21 @@ def explain(evidence: NodeEvidence) -> Iterator[Explanation]:
             reason="its attention has one query, and the fused kernel for that, `_gemv_mha`, multiplies floats",
             fix=evidence.without_qdq,
         )
+
+
+def _operators(flow: Flow) -> Iterator[Violation]:
+    """Attention as one operator: its softmax is inside, where no Q/DQ can stand."""
+    for node in flow.view.nodes:
+        if node.op in ATTENTIONS and any(
+            flow.origin(node, index) for index in range(min(3, len(node.inputs)))
+        ):
+            yield Violation(
+                node=node.name,
+                reason=f"the operator {node.op} has Q/DQ on its inputs, and none can stand on its probabilities",
+                effect="it runs in float, behind kernels that round its inputs",
+                fix="export it as MatMul, Softmax and MatMul with Q/DQ on all four inputs, or take the Q/DQ off",
+                products=(node.name,),
+            )
 
 
 PLUGIN = Rule(code="QDQ132", severity=Severity.WARNING, place=place, check=check, explain=explain)

@@ -1,12 +1,15 @@
-"""INT8 weights with one scale per block.
+"""Block scales where none can be.
 
-    weights INT8 [256, 128] ─ DQ (scales [4, 128]) ─ MatMul      float, or no build
+    weights INT8 [256, 128] ─ DQ (scales [4, 128]) ─ MatMul      float, no build, or wrong numbers
     weights INT8 [256, 128] ─ DQ (scales [128]) ─ MatMul         INT8
 
-Blocks are for INT4, FP4 and FP8; INT8 kernels take one scale per tensor or per output channel.
+Blocks are for INT4 and FP4 weights, along one of the last two axes, which they must divide. INT8 and FP8 kernels take one
+scale per tensor or per output channel. TensorRT takes the block from the number of scales and does not read `block_size`.
 
-Evidence: RTX 1.7.1 writes the weights back to float in a kernel of their own and multiplies in float (int8_block64);
-with an INT8 activation on the other side the build fails with a check.
+Evidence: RTX 1.7.1 writes INT8 and FP8 weights with block scales back to float in a kernel of their own and multiplies in
+float (int8_block64). With a quantized activation on the other side the build fails with a check, or a product of 64 x 256
+values is multiplied by a constant of 1 x 1024 scales. `The quantization axis must divide into whole blocks`; `The blocking
+dimension must be the last or second to last dimension`; block_size 100 with scales of blocks of 128 builds as 128.
 """
 
 from __future__ import annotations
@@ -15,34 +18,103 @@ from collections.abc import Iterator
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
+from qdqtool.core.qdq import QdqPair
 from qdqtool.core.target import Target
-from qdqtool.matching.flow import Flow, is_int8
+from qdqtool.matching.flow import Flow
+from qdqtool.matching.operands import Product, State, products
 from qdqtool.matching.rule import Rule, Violation
+from qdqtool.matching.silent_float import BEFORE
+
+_REFUSED = "the parser refuses it"
+_ACROSS = "its blocks go along another axis than the last two"
+_PER_CHANNEL = "use one scale per channel, as convolutions want them"
+_LAST = 2
+"""Blocks go along one of so many last axes."""
 
 
-def check(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """INT8 pairs whose scale has two dimensions or more."""
+def check(flow: Flow, target: Target) -> Iterator[Violation]:
+    """Pairs whose scale has two dimensions or more, where that is no legal block scale for its type."""
+    by_name = {product.node.name: product for product in products(flow, target)}
     for pair in flow.pairs:
-        if pair.dtype is not DType.INT8 or pair.scale_shape is None or len(pair.scale_shape) < 2:
+        node = pair.dequantize or pair.quantize or ""
+        if pair.scale_shape is None and _is_across(flow, pair):
+            yield Violation(
+                node=node, reason=_ACROSS, effect=_REFUSED, fix=_PER_CHANNEL, severity=Severity.ERROR
+            )
+        if pair.scale_shape is None or len(pair.scale_shape) < _LAST:
             continue
-        meets = any(
-            is_int8(flow.origin(flow.view.by_name[slot.node], 1 - slot.index))
-            for slot in pair.slots
-            if slot.index < 2 and len(flow.view.by_name[slot.node].inputs) > 1
+        illegal = _illegal(flow, pair)
+        if illegal is not None:
+            reason, effect, fix = illegal
+            severity = Severity.ERROR if effect == _REFUSED else None
+            yield Violation(node=node, reason=reason, effect=effect, fix=fix, severity=severity)
+        elif pair.dtype in {DType.INT8, DType.FLOAT8}:
+            readers = [by_name[name] for name in flow.products_of(pair) if name in by_name]
+            yield _unused(pair, node, readers)
+
+
+def _unused(pair: QdqPair, node: str, readers: list[Product]) -> Violation:
+    """What becomes of blocks of a type that is multiplied with one scale per output channel."""
+    meets = any(all(factor.quantized for factor in reader.factors) for reader in readers)
+    several = len(pair.scale) != 1
+    asked = readers[0].asked if readers else ""
+    return Violation(
+        node=node,
+        reason=f"{pair.dtype.value.upper()} with one scale per block, {'x'.join(map(str, pair.scale_shape or ()))} of them"
+        if several
+        else f"its one scale has {len(pair.scale_shape or ())} dimensions",
+        effect="the build fails, or the result is multiplied by scales of other columns"
+        if meets
+        else "the weights are written back to float and multiplied in float",
+        fix="use one scale per output channel" if several else "store the scale as a scalar, shape []",
+        severity=Severity.ERROR if meets else None,
+        products=tuple(reader.node.name for reader in readers if State.BLOCKS in _states(reader)),
+        realised=f"{asked}{BEFORE}" if asked.endswith("-weights") else asked or "float",
+    )
+
+
+def _is_across(flow: Flow, pair: QdqPair) -> bool:
+    """Whether blocks with scales of two levels go along an axis before the last two."""
+    found = flow.lifted.assignment.get(pair.slots[0]) if pair.slots else None
+    rank = len(flow.view.info(pair.tensor).shape or ())
+    return found is not None and found.block is not None and (found.axis or 0) < rank - _LAST
+
+
+def _states(product: Product) -> set[State]:
+    return {factor.state for factor in product.factors}
+
+
+def _illegal(flow: Flow, pair: QdqPair) -> tuple[str, str, str] | None:
+    """Reason, effect and fix for scales that do not divide the tensor into blocks as written."""
+    scales, shape = pair.scale_shape or (), flow.view.info(pair.tensor).shape
+    name = pair.dequantize or pair.quantize or ""
+    axis = int(flow.view.by_name[name].attribute("axis", 1))
+    if shape is None or len(shape) != len(scales) or len(pair.scale) == 1:
+        return None
+    axis += len(shape) if axis < 0 else 0
+    length = shape[axis] if 0 <= axis < len(shape) else None
+    if not isinstance(length, int):
+        return None
+    if length % scales[axis]:
+        return (
+            f"its {scales[axis]} scales do not divide the {length} values of axis {axis} into whole blocks",
+            _REFUSED,
+            "store one scale per block of a length that divides the axis",
         )
-        yield Violation(
-            node=pair.dequantize or pair.quantize or "",
-            reason=f"INT8 with one scale per block, {'x'.join(map(str, pair.scale_shape))} of them"
-            if len(pair.scale) != 1
-            else f"its one scale has {len(pair.scale_shape)} dimensions",
-            effect="the build fails"
-            if meets
-            else "the weights are written back to float and multiplied in float",
-            fix="use one scale per output channel"
-            if len(pair.scale) != 1
-            else "store the scale as a scalar, shape []",
-            severity=Severity.ERROR if meets else None,
+    if axis < len(shape) - _LAST:
+        return (
+            _ACROSS,
+            _REFUSED,
+            _PER_CHANNEL,
         )
+    written, block = int(flow.view.by_name[name].attribute("block_size", 0)), length // scales[axis]
+    if written != block:
+        return (
+            f"its block_size is {written}, its scales are those of blocks of {block}",
+            f"TensorRT takes blocks of {block}; onnxruntime refuses the model",
+            f"write block_size={block}",
+        )
+    return None
 
 
 PLUGIN = Rule(code="QDQ110", severity=Severity.WARNING, check=check)

@@ -60,6 +60,7 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
                 reason="ConvTranspose has Q/DQ",
                 effect="it runs in float, and its weights are dequantized in every inference",
                 fix="take its Q/DQ off, or replace it by a nearest Resize and a Conv",
+                products=(node.name,),
             )
 
 

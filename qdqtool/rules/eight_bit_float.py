@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
+from qdqtool.core.quant_format import FP8, MXFP8
 from qdqtool.core.target import Target
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.rule import Rule, Violation
@@ -20,18 +20,17 @@ from qdqtool.matching.rule import Rule, Violation
 
 def check(flow: Flow, target: Target) -> Iterator[Violation]:
     """FP8 pairs, where a GPU that was named is too old or none was named."""
-    old = sorted((sm for sm in target.sm if int(sm) < 89), key=int)
+    old = sorted((sm for sm in target.sm if int(sm) < FP8.sm), key=int)
     if target.sm and not old:
         return
-    for pair in flow.pairs:
-        if pair.dtype in {DType.FLOAT8, DType.FLOAT8_E5M2}:
-            yield Violation(
-                node=pair.quantize or pair.dequantize or "",
-                reason="the values between Q and DQ are FP8",
-                effect=f"the build fails for SM{', SM'.join(old)}" if old else "the build fails below SM89",
-                fix="use INT8, or build for SM89 or newer only",
-                severity=Severity.ERROR if old else None,
-            )
+    for node in flow.quantizers({FP8.name, MXFP8.name}):
+        yield Violation(
+            node=node,
+            reason="the values between Q and DQ are FP8",
+            effect=f"the build fails for SM{', SM'.join(old)}" if old else "the build fails below SM89",
+            fix="use INT8, or build for SM89 or newer only",
+            severity=Severity.ERROR if old else None,
+        )
 
 
 PLUGIN = Rule(code="QDQ111", severity=Severity.WARNING, check=check)

@@ -22,7 +22,7 @@ from qdqtool.graph.view import Node
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.rule import Rule, Violation
 from qdqtool.rules.plugin import is_foreign
-from qdqtool.trt.ops import FUSES_DEQUANTIZE, INT8_READERS, PRODUCTS, quantization_commutes
+from qdqtool.trt.ops import ATTENTIONS, FUSES_DEQUANTIZE, INT8_READERS, PRODUCTS, quantization_commutes
 
 
 def check(flow: Flow, target: Target) -> Iterator[Violation]:
@@ -34,8 +34,8 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
         producer = flow.view.producer(pair.tensor)
         if producer is not None and producer.op in PRODUCTS:
             continue  # the rule inside_fusion speaks of these
-        if any(is_foreign(reader) for reader in readers):
-            continue  # the rule plugin speaks of these
+        if any(is_foreign(reader) or reader.op in ATTENTIONS for reader in readers):
+            continue  # the rules plugin and attention speak of these
         if not any(_can_use(flow, reader, target) for reader in readers) and not _is_gated(
             flow, pair, readers
         ):

@@ -12,32 +12,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
+from qdqtool.core.quant_format import NVFP4
 from qdqtool.core.target import Target
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.rule import Rule, Violation
 
-_FIRST_GPU = 100
-_FIRST_RELEASE = (10, 8)
+_FIRST_OF_RTX = 120
+"""TensorRT for RTX offers no SM100."""
 
 
 def check(flow: Flow, target: Target) -> Iterator[Violation]:
     """FP4 pairs, where the release or a GPU that was named has none, or no GPU was named."""
-    old = sorted((sm for sm in target.sm if int(sm) < _FIRST_GPU), key=int)
-    early = target.is_before(*_FIRST_RELEASE)
+    first = _FIRST_OF_RTX if target.is_rtx else NVFP4.sm
+    old = sorted((sm for sm in target.sm if int(sm) < first), key=int)
+    early = target.is_before(*NVFP4.release)
     if target.sm and not old and not early:
         return
-    effect = f"the build fails for SM{', SM'.join(old)}" if old else f"the build fails below SM{_FIRST_GPU}"
-    for pair in flow.pairs:
-        if pair.dtype is DType.FLOAT4:
-            yield Violation(
-                node=pair.quantize or pair.dequantize or "",
-                reason="the values between Q and DQ are FP4",
-                effect="the parser refuses it: FP4 came with TensorRT 10.8" if early else effect,
-                fix=f"use INT4 weights, or build for SM{_FIRST_GPU} or newer with TensorRT 10.8 or newer",
-                severity=Severity.ERROR if old or early else None,
-            )
+    effect = f"the build fails for SM{', SM'.join(old)}" if old else f"the build fails below SM{first}"
+    for node in flow.quantizers({NVFP4.name}):
+        yield Violation(
+            node=node,
+            reason="the values between Q and DQ are FP4",
+            effect="the parser refuses it: FP4 came with TensorRT 10.8" if early else effect,
+            fix=f"use INT4 weights, or build for SM{first} or newer with TensorRT 10.8 or newer",
+            severity=Severity.ERROR if old or early else None,
+        )
 
 
 PLUGIN = Rule(code="QDQ117", severity=Severity.WARNING, check=check)

@@ -1,19 +1,19 @@
-"""INT4 where it cannot be: together with INT8 activations, on activations, or before TensorRT 10.
+"""INT4 where it cannot be: on activations, before TensorRT 10, or before SM80.
 
-    x ─ Q ─ DQ ─────── MatMul      fails: INT8 times INT4
+    x ─ Q (INT4) ─ DQ ─ MatMul      16 different values, INT8 arithmetic
+
+    x ──────────────── MatMul       one float product
     w (INT4) ─ DQ ─────┘
 
-    x ──────────────── MatMul      one float product
-    w (INT4) ─ DQ ─────┘
-
-INT4 is for weights only: the product itself is computed in float behind a dequantize.
+INT4 is for weights only: the product itself is computed in float behind a dequantize. (INT4 weights beside an activation
+of another format are QDQ182.)
 
 The fix stores INT4 beside INT8 activations as INT8: every 4-bit integer minus its zero point fits, so one scale per tensor
 or channel stays and nothing is lost; scales of blocks are replaced by one per output channel. Weights that stay INT4
 become signed with zero point 0, exactly where the shifted integers fit, else with a wider step for the block.
 
-Evidence: RTX 1.7.1 fuses INT4 block weights into a float product (int4_block128) and fails with a check when the
-activation is INT8 (int4_block128_actint8); an INT4 activation becomes an INT8 one of 16 values (int4_activation). INT4 arrived with TensorRT 10.0.
+Evidence: RTX 1.7.1 fuses INT4 block weights into a float product (int4_block128); an INT4 activation becomes an INT8 one of
+16 values (int4_activation); SM75 is refused. INT4 arrived with TensorRT 10.0.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ import numpy as np
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
-from qdqtool.core.grids import stored_as
 from qdqtool.core.placement import SlotKind
+from qdqtool.core.quant_format import INT4
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
+from qdqtool.graph.qdq.encode import STORED_AS
 from qdqtool.graph.qdq.find import DEQUANTIZE
 from qdqtool.graph.qdq.repairing import RepairContext, set_axis
 from qdqtool.graph.view import GraphView, Use
-from qdqtool.matching.flow import Flow, is_int8
+from qdqtool.matching.flow import Flow
 from qdqtool.matching.half_quantized import is_quantized
 from qdqtool.matching.rule import Rule, Stage, Violation
 from qdqtool.matching.weights import requantized
@@ -49,6 +50,7 @@ _FACTORS = 2
 
 def check(flow: Flow, target: Target) -> Iterator[Violation]:
     """INT4 pairs in a place where they do not build."""
+    old = ", ".join(f"SM{sm}" for sm in sorted(target.sm, key=int) if target.is_rtx and int(sm) < INT4.sm)
     for pair in flow.pairs:
         if pair.dtype is not DType.INT4:
             continue
@@ -70,16 +72,13 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
                 fix="use INT8 for activations",
                 severity=Severity.WARNING if target.is_rtx else None,
             )
-        else:
-            for slot in pair.slots:
-                other = flow.origin(flow.view.by_name[slot.node], 1 - slot.index) if slot.index < 2 else None
-                if is_int8(other):
-                    yield Violation(
-                        node=slot.node,
-                        reason="its weights are INT4 and its activation is INT8",
-                        effect="the builder fails: no kernel multiplies the two",
-                        fix="leave the activation float, or make the weights INT8",
-                    )
+        elif old:
+            yield Violation(
+                node=node,
+                reason="the integers are INT4",
+                effect=f"the build fails for {old}: `model contains HW-specific datatypes: int4`",
+                fix=f"use INT8, or build for SM{INT4.sm} or newer only",
+            )
 
 
 def fix(context: RepairContext) -> Iterator[Change]:
@@ -123,7 +122,7 @@ def _multiplies_floats(view: GraphView, use: Use) -> bool:
 def _signed(context: RepairContext, node: onnx.NodeProto) -> Iterator[Change]:
     """INT4 with zero point 0 for a node that has others."""
     found = _given(context, node)
-    signed = context.stored_type(node.input[0]) == stored_as(DType.INT4)
+    signed = context.stored_type(node.input[0]) == STORED_AS[DType.INT4]
     if found is None or (signed and not found[2].any()):
         return
     integers, scale, zero = found
@@ -135,7 +134,7 @@ def _signed(context: RepairContext, node: onnx.NodeProto) -> Iterator[Change]:
     error = float(np.abs(shrunk * wide - steps).max(initial=0) / max(np.abs(steps).max(initial=0), 1))
     stem = node.input[0]
     edit = context.edit
-    packed = edit.constant(f"{stem}_int4", shrunk.astype(stored_as(DType.INT4)))
+    packed = edit.constant(f"{stem}_int4", shrunk.astype(STORED_AS[DType.INT4]))
     _connect(context, node, [packed, edit.constant(f"{stem}_scale", (scale * stretch).astype(scale.dtype))])
     del node.input[2:]
     yield Change(

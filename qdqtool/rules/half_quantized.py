@@ -4,8 +4,9 @@
                  Conv  float                    Conv  INT8
     w ──────────┘                  w ─ Q ─ DQ ─┘
 
-INT8 arithmetic needs both. With one of them the product is float, and the Q/DQ that is there still rounds the values
-and costs kernels.
+INT8, FP8 and FP4 arithmetic need both. With one of them the product is float, and the Q/DQ that is there still rounds
+the values and costs kernels. A matrix product whose weights alone are stored in few bits is no mistake where all are so
+(see QDQ184); beside products with INT8 arithmetic it may have been forgotten, and is told as information.
 
 Evidence: RTX 1.7.1: weights bare leaves a fake-quantize kernel (chain_noweight), activation bare adds a kernel that
 dequantizes the weights in every inference (chain_noact; folded for MatMul, matmul_w_only), one of two activations
@@ -20,16 +21,17 @@ from collections.abc import Iterator
 import numpy as np
 
 from qdqtool.core.findings import Severity
-from qdqtool.core.placement import SlotKind
+from qdqtool.core.quant_format import INT8
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
 from qdqtool.graph.qdq.repairing import RepairContext
-from qdqtool.matching.asked import words_of
+from qdqtool.matching.asked import FLOAT, words_of
 from qdqtool.matching.evidence import Explanation, NodeEvidence
-from qdqtool.matching.flow import Flow, is_int8
+from qdqtool.matching.flow import Flow
 from qdqtool.matching.half_quantized import half_quantized
-from qdqtool.matching.operands import State, both
+from qdqtool.matching.operands import Product, State, products
 from qdqtool.matching.rule import Rule, Violation
+from qdqtool.matching.silent_float import BEFORE
 from qdqtool.matching.weights import requantized
 from qdqtool.trt.ops import MATRIX_PRODUCTS, weight_axis
 
@@ -38,27 +40,43 @@ WEIGHTS_ALONE = "place.format=int8-weights"
 
 
 def check(flow: Flow, target: Target) -> Iterator[Violation]:
-    """Products with one INT8 factor and one without any Q/DQ."""
-    for node in flow.products():
-        for ready, bare in (pair := both(flow, node, target), pair[::-1]):
-            if bare.state is not State.BARE or ready.pair is None or not is_int8(ready.pair):
-                continue
-            weight = ready.pair.kind is SlotKind.WEIGHT
-            constant = flow.view.is_constant(node.inputs[bare.index])
-            what = "its weights have" if constant else f"its input {bare.index} has"
-            folded = node.op in MATRIX_PRODUCTS
-            fix = f"put Q/DQ on {node.inputs[bare.index]}, or take it off the other input; " + (
-                "`qdqtool repair` does the first"
-                if constant
-                else "`qdqtool repair --samples DATA` does the first"
-            )
-            yield Violation(
-                node=node.name,
-                reason=f"{what} no Q/DQ, the other factor has",
-                effect=f"{node.op} runs in float"
-                + (" and its weights are dequantized in every inference" if weight and not folded else ""),
-                fix=f"nothing to do where {WEIGHTS_ALONE} is meant; else {fix}" if weight and folded else fix,
-            )
+    """Products with one quantized factor and one without any Q/DQ, weight-only matrix products excepted."""
+    found = tuple(products(flow, target))
+    others = any(product.arithmetic == INT8.name for product in found)
+    for product in found:
+        node, stored = product.node, product.weights_alone
+        bare = [factor for factor in product.factors if not factor.quantized]
+        if len(bare) != 1 or (stored is not None and not _is_half(product, target, others=others)):
+            continue
+        missing = bare[0]
+        what = "its weights have" if missing.fixed else f"its input {missing.index} has"
+        fix = f"put Q/DQ on {node.inputs[missing.index]}, or take it off the other input"
+        if INT8.name in product.asked:
+            samples = "" if missing.fixed else " --samples DATA"
+            fix += f"; `qdqtool repair{samples}` does the first"
+        inside = stored is not None and node.op in MATRIX_PRODUCTS
+        yield Violation(
+            node=node.name,
+            reason=f"{what} no Q/DQ, the other factor has",
+            effect=f"{node.op} runs in float"
+            + (" and its weights are dequantized in every inference" if stored and not inside else ""),
+            fix=f"nothing to do where {WEIGHTS_ALONE} is meant; else {fix}" if inside else fix,
+            severity=Severity.INFO if inside else None,
+            products=() if inside else (node.name,),
+            realised=f"{product.asked}{BEFORE}" if stored is not None and target.is_rtx else FLOAT,
+        )
+
+
+def _is_half(product: Product, target: Target, *, others: bool) -> bool:
+    """Whether a product with quantized weights and a float activation is half of what was meant.
+
+    A matrix product dequantizes weights in its kernel, which is what weight-only recipes ask for; beside products with
+    INT8 arithmetic it may have been forgotten. A convolution is meant to be INT8.
+    """
+    stored = product.weights_alone
+    if stored is None or stored.format != INT8.name or stored.state is State.BLOCKS:
+        return not target.is_rtx and product.node.op not in MATRIX_PRODUCTS
+    return others or product.node.op not in MATRIX_PRODUCTS
 
 
 def fix(context: RepairContext) -> Iterator[Change]:

@@ -23,21 +23,23 @@ from qdqtool.core.target import Target
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.flow import Flow
-from qdqtool.matching.operands import State, both
+from qdqtool.matching.operands import State, products
 from qdqtool.matching.rule import Rule, Violation
 from qdqtool.trt.ops import PRODUCTS, holds_dequantize_back, quantization_commutes
 
 
 def check(flow: Flow, target: Target) -> Iterator[Violation]:
     """Products that read INT8 values through a Resize or a Pad."""
-    for node in flow.products():
-        for factor in both(flow, node, target):
+    for product in products(flow, target):
+        node = product.node
+        for factor in product.factors:
             if factor.state is State.HELD_BACK and factor.pair is not None:
                 yield Violation(
                     node=node.name,
                     reason=f"a Resize or Pad stands between {factor.pair.dequantize} and its input {factor.index}",
                     effect=f"{node.op} runs in float",
                     fix=f"quantize {node.inputs[factor.index]} with the same scale; `qdqtool repair` does",
+                    products=(node.name,),
                 )
 
 

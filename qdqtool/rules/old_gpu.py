@@ -14,46 +14,71 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
+from qdqtool.core.placement import Opinion
+from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
+from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.evidence import Claim, Explanation, NodeEvidence
 from qdqtool.matching.flow import Flow, is_int8
+from qdqtool.matching.products import compute_nodes, veto
 from qdqtool.matching.rule import Rule, Violation
+
+_TURING = 75
+_XAVIER = "72"
+_HALF = "TensorRT for RTX has no INT8 convolution for SM75: it runs in Half"
+_NEWER = "build for SM80 or newer only"
+
+
+def match(view: GraphView, target: Target) -> Iterator[Node]:
+    """Products that one of the GPUs has no INT8 kernel for."""
+    if old_gpus(target):
+        yield from compute_nodes(view, *(("Conv",) if target.is_rtx else ()))
+
+
+def old_gpus(target: Target) -> str:
+    """The GPUs that are too old; "" without one."""
+    old = (
+        sm
+        for sm in target.sm
+        if (int(sm) <= _TURING if target.is_rtx else int(sm) < _TURING and sm != _XAVIER)
+    )
+    return ", ".join(f"SM{sm}" for sm in sorted(old, key=int))
+
+
+def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
+    """Veto convolutions that TensorRT for RTX would run in Half."""
+    if options.builder.is_rtx and options.activations == "int8":
+        for node in match(view, options.builder):
+            yield from veto(node, _HALF, _NEWER)
 
 
 def check(flow: Flow, target: Target) -> Iterator[Violation]:
     """Quantized products, when a GPU was named that has no kernels for them."""
-    old = ", ".join(f"SM{sm}" for sm in sorted(target.sm, key=int) if _is_old(sm, target))
-    if not old:
-        return
-    for node in flow.products():
-        meant = node.op == "Conv" or not target.is_rtx
-        if meant and all(is_int8(flow.origin(node, index)) for index in (0, 1)):
-            yield Violation(
-                node=node.name,
-                reason=f"{old} has no INT8 convolution in TensorRT for RTX"
-                if target.is_rtx
-                else f"{old} has no INT8 tensor cores",
-                effect="it runs in Half or Float"
-                if target.is_rtx
-                else "it does not fuse with what is around it, and may find no implementation",
-                fix="build for SM80 or newer, or leave convolutions float"
-                if target.is_rtx
-                else "build for SM75 or newer, or leave the model float",
-            )
-
-
-def _is_old(sm: str, target: Target) -> bool:
-    return int(sm) <= 75 if target.is_rtx else int(sm) < 75 and sm != "72"
+    old = old_gpus(target)
+    for node in match(flow.view, target):
+        if not all(is_int8(flow.origin(node, index)) for index in (0, 1)):
+            continue
+        yield Violation(
+            node=node.name,
+            reason=_HALF if target.is_rtx else f"{old} has no INT8 tensor cores",
+            effect="its Q/DQ only costs"
+            if target.is_rtx
+            else "it does not fuse with what is around it, and may find no implementation",
+            fix=f"{_NEWER}, or leave convolutions float"
+            if target.is_rtx
+            else "build for SM75 or newer, or leave the model float",
+            products=(node.name,) if target.is_rtx else (),
+        )
 
 
 def explain(evidence: NodeEvidence) -> Iterator[Explanation]:
     """RTX has no INT8 convolution for SM75."""
     if evidence.rtx and evidence.node.op == "Conv" and "sm75" in evidence.targets:
         yield Explanation(
-            reason="built for SM75, where TensorRT for RTX silently runs every INT8 convolution in float",
-            fix="build for SM80 or newer; on SM75 leave convolutions float",
+            reason=_HALF,
+            fix=f"{_NEWER}, or leave convolutions float",
             claim=Claim.NO_KERNEL,
         )
 
 
-PLUGIN = Rule(code="QDQ135", severity=Severity.WARNING, check=check, explain=explain)
+PLUGIN = Rule(code="QDQ135", severity=Severity.WARNING, place=place, check=check, explain=explain)

@@ -16,10 +16,11 @@ from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
+from qdqtool.core.quant_format import INT8
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
 from qdqtool.matching.flow import Flow
-from qdqtool.matching.operands import State, both
+from qdqtool.matching.operands import State, products
 from qdqtool.matching.products import weight_specs
 from qdqtool.matching.rule import Rule, Violation
 
@@ -27,13 +28,12 @@ from qdqtool.matching.rule import Rule, Violation
 def check(flow: Flow, target: Target) -> Iterator[Violation]:
     """INT8 products whose weights have several channels and one scale."""
     specs = weight_specs(flow.plain, PlacementOptions(target=target.name))
-    for node in flow.products():
-        if node.op == "ConvTranspose":
+    for product in products(flow, target):
+        node = product.node
+        ready = all(factor.state is State.READY for factor in product.factors)
+        if node.op == "ConvTranspose" or product.arithmetic != INT8.name or not ready:
             continue
-        factors = both(flow, node, target)
-        if any(factor.state is not State.READY for factor in factors):
-            continue
-        for factor in factors:
+        for factor in product.factors:
             pair = factor.pair
             if pair is None or pair.kind is not SlotKind.WEIGHT:
                 continue

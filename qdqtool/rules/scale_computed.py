@@ -41,6 +41,7 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
                 effect=effect,
                 fix="calibrate the tensor and store its scale as a constant; `qdqtool repair --samples DATA` does",
                 severity=Severity.WARNING if effect == _FLOAT else None,
+                products=flow.products_of(pair),
             )
 
 

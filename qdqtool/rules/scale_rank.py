@@ -29,10 +29,12 @@ from qdqtool.trt.ops import SCALAR_SCALE_READERS
 def check(flow: Flow, _target: Target) -> Iterator[Violation]:
     """Activation pairs of rank 1 that a Conv or an Add reads."""
     for pair in flow.pairs:
-        if pair.kind is not SlotKind.ACTIVATION or pair.scale_shape != (1,) or not is_int8(pair):
+        if pair.kind is not SlotKind.ACTIVATION or pair.scale_shape != (1,):
             continue
         for slot in pair.slots:
             op = flow.view.by_name[slot.node].op
+            if op == "Add" and not is_int8(pair):
+                continue  # an FP8 convolution takes no Add along
             if op in SCALAR_SCALE_READERS:
                 yield Violation(
                     node=slot.node,
@@ -41,7 +43,18 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
                     if op == "Add"
                     else f"{op} runs in float",
                     fix="store the scale as a scalar, shape []; `qdqtool repair` does",
+                    products=_summed(flow, slot.node) if op == "Add" else (slot.node,),
                 )
+
+
+def _summed(flow: Flow, add: str) -> tuple[str, ...]:
+    """The convolutions whose results an Add reads as floats, so that it fuses with them."""
+    node = flow.plain.by_name.get(add)
+    if node is None:
+        return ()
+    bare = [tensor for index, tensor in enumerate(node.inputs) if flow.source(node, index) is None]
+    makers = [flow.plain.producer(tensor) for tensor in bare]
+    return tuple(maker.name for maker in makers if maker is not None and maker.op == "Conv")
 
 
 def explain(evidence: NodeEvidence) -> Iterator[Explanation]:

@@ -32,7 +32,7 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
         if activation is None or weight is None or not (is_int8(activation) and is_int8(weight)):
             continue
         small = _smallness(flow.view, node)
-        if weight.kind is SlotKind.WEIGHT and small and not is_pooled(flow.view, activation.tensor):
+        if weight.kind is SlotKind.WEIGHT and small and not is_pooled(flow.plain, activation.tensor):
             yield Violation(
                 node=node.name,
                 reason=small,

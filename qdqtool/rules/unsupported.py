@@ -3,11 +3,9 @@
 - Products of integers (shape arithmetic) and of FP64 values.
 - Nodes whose inputs come from Q/DQ that is in the model already: a second pair would round twice.
 - Both factors constant: there is nothing to compute at run time.
-- Convolutions on SM75 with TensorRT for RTX.
 - Convolutions whose weights are computed at run time, on classic TensorRT (RTX takes them, with one scale).
 
-Evidence: RTX 1.7.1 builds Half kernels for every INT8 Conv on SM75; a Conv with two quantized run-time inputs is an
-INT8 `correlation` on SM86.
+Evidence: RTX 1.7.1: a Conv with two quantized run-time inputs is an INT8 `correlation` on SM86.
 """
 
 from __future__ import annotations
@@ -48,11 +46,6 @@ def _obstacles(view: GraphView, node: Node, options: PlacementOptions) -> Iterat
             )
     if node.op != "Conv":
         return
-    if options.builder.is_rtx and "75" in options.builder.sm and options.activations == "int8":
-        yield (
-            "TensorRT for RTX has no INT8 convolution on SM75: it would run in Half",
-            "build for SM80 or newer only",
-        )
     if not options.builder.is_rtx and not constant[1]:
         yield (
             "its weights are computed at run time",

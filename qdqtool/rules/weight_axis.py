@@ -20,7 +20,7 @@ from qdqtool.core.target import Target
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.matching.evidence import Claim, Explanation, NodeEvidence
 from qdqtool.matching.flow import Flow
-from qdqtool.matching.operands import State, both
+from qdqtool.matching.operands import State, products
 from qdqtool.matching.rule import Rule, Stage, Violation
 from qdqtool.matching.weights import StoredWeight, stored_again
 from qdqtool.trt.ops import weight_axis
@@ -28,8 +28,11 @@ from qdqtool.trt.ops import weight_axis
 
 def check(flow: Flow, target: Target) -> Iterator[Violation]:
     """Products whose weight scales are not along the output channels."""
-    for node in flow.products():
-        for factor in both(flow, node, target):
+    for product in products(flow, target):
+        node = product.node
+        if product.weights_alone is not None:
+            continue  # dequantized weights may be scaled along any axis
+        for factor in product.factors:
             if factor.state is State.WRONG_AXIS and factor.pair is not None:
                 rank = len(flow.view.info(node.inputs[factor.index]).shape or ())
                 yield Violation(
@@ -37,6 +40,7 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
                     reason=f"the scales of its weights go along axis {factor.pair.axis}",
                     effect=f"{node.op} runs in float",
                     fix=f"scale along the output channels, axis {weight_axis(node, factor.index, rank)}; `qdqtool repair` does",
+                    products=(node.name,),
                 )
 
 

@@ -42,6 +42,7 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
                     reason=f"{between.op} {between.name} stands between the DequantizeLinear and its weights",
                     effect=f"the weights are dequantized at run time and {node.op} runs in float",
                     fix=f"apply the {between.op} to the stored weights, so that DequantizeLinear feeds the layer; `qdqtool repair` does",
+                    products=(node.name,),
                 )
 
 

@@ -10,7 +10,8 @@ The fix: UINT8 with zero point 128 is INT8 with another spelling and changes exa
 covers the same range, so their steps grow up to twofold; a range that starts at 0 was also a Relu that the quantizer had
 removed, and it is put back. Weights keep their integers where these fit INT8, else they are quantized again.
 
-Evidence: RTX 1.7.1 and TensorRT 8.x to 11 say `Assertion failed: shiftIsAllZeros(zeroPoint)`.
+Evidence: RTX 1.7.1 and TensorRT 8.x to 11 say `Assertion failed: shiftIsAllZeros(zeroPoint)`. Of FP8 RTX takes any and
+builds the same engine bytes as for 0.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
@@ -42,7 +44,9 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
             yield Violation(
                 node=node,
                 reason=f"the zero point is {shown}",
-                effect="the parser refuses it: shiftIsAllZeros(zeroPoint)",
+                effect="it is ignored: every value is off by that many steps"
+                if pair.dtype is DType.FLOAT8
+                else "the parser refuses it: shiftIsAllZeros(zeroPoint)",
                 fix="quantize symmetrically with zero point 0; `qdqtool repair` converts the model",
             )
         elif not pair.zero_point and pair.scale:

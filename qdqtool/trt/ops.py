@@ -39,7 +39,8 @@ BIASED = CONVOLUTIONS | {"Gemm"}
 STEP_GATES = {"GRU": 3, "LSTM": 4, "RNN": 1}
 """Recurrences, and how many weight matrices of each kind one step multiplies."""
 RECURRENT = frozenset(STEP_GATES)
-COMPUTE = PRODUCTS | RECURRENT | {"Attention", "Einsum", "MultiHeadAttention"}
+ATTENTIONS = frozenset({"Attention", "MultiHeadAttention"})
+COMPUTE = PRODUCTS | RECURRENT | ATTENTIONS | {"Einsum"}
 """Operators that get a verdict in the audit."""
 FLOAT_FORM = {"ConvInteger": "Conv", "MatMulInteger": "MatMul"}
 """Products of integers, and the product of floats that each of them is."""
@@ -373,6 +374,16 @@ def weight_axis(node: _Attributed, index: int, rank: int, target: Target | None 
     if node.op == "Gemm":
         return index ^ bool(node.attribute("transB" if index else "transA", 0))
     return rank - (1 if index else 2)
+
+
+def summed_axis(node: _Attributed, index: int, rank: int) -> int:
+    """The axis of factor `index` of a matrix product that is summed over; of a convolution, that of its channels."""
+    if node.op in CONVOLUTIONS:
+        return 1
+    if node.op == "Gemm":
+        transposed = bool(node.attribute("transB" if index else "transA", 0))
+        return int(transposed) if index else 1 - transposed
+    return rank - 2 if index and rank > 1 else rank - 1
 
 
 def computes_integers(op: str) -> bool:

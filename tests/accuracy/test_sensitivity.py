@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from qdqtool.accuracy.limit import Limit
 from qdqtool.accuracy.run_store import Journal, Shown
 from qdqtool.accuracy.sensitivity import SensitivityOptions, Subject, sensitivity
 from qdqtool.accuracy.trials import TrialRunner
@@ -128,12 +129,12 @@ def test_the_curve_keeps_one_more_node_float_at_a_time() -> None:
         (1, 30.0, ("loud", "middle")),
         (1, 1000.0, ("loud", "middle", "soft")),
     ],
-    ids=["met already", "one node", "two nodes", "two nodes by bisection", "no noise at all by bisection"],
+    ids=["met already", "one node", "two nodes", "two nodes, one beyond the curve", "no noise at all"],
 )
 def test_the_smallest_set_that_meets_the_limit_is_advised(
     top: int, limit: float, kept: tuple[str, ...]
 ) -> None:
-    found = studied(options=SensitivityOptions(top=top, min_sqnr=limit))
+    found = studied(options=SensitivityOptions(top=top, limit=Limit(min_sqnr=limit)))
     assert found.advice is not None
     assert found.advice.kept == kept
 
@@ -144,9 +145,9 @@ def test_the_smallest_set_that_meets_the_limit_is_advised(
     top=st.integers(1, 12),
 )
 @settings(max_examples=25, deadline=None)
-def test_bisection_finds_what_trying_every_prefix_would(levels: list[float], limit: float, top: int) -> None:
+def test_where_noises_add_up_the_set_is_as_small_as_any(levels: list[float], limit: float, top: int) -> None:
     noises = {f"n{number}": level for number, level in enumerate(levels)}
-    found = studied(noises, SensitivityOptions(top=top, min_sqnr=limit))
+    found = studied(noises, SensitivityOptions(top=top, limit=Limit(min_sqnr=limit)))
     order = [row.node for row in found.nodes]
     rest = [sum(noises[name] ** 2 for name in order[count:]) for count in range(len(order) + 1)]
     smallest = next(
@@ -161,7 +162,7 @@ def test_without_a_limit_there_is_no_advice() -> None:
 
 
 def test_a_limit_on_accuracy_looks_at_the_task() -> None:
-    found = studied({"flip": 1.5, "soft": 0.01}, SensitivityOptions(max_drop=0.0))
+    found = studied({"flip": 1.5, "soft": 0.01}, SensitivityOptions(limit=Limit(max_drop=0.0)))
     assert found.whole.task is not None
     assert (found.whole.task.reference, found.whole.task.candidate) == (100.0, 0.0)
     assert found.advice is not None

@@ -30,6 +30,8 @@ BEYOND_REPAIR = frozenset(
     {
         "int8_blocks",
         "matmul_integer",
+        "fp8_times_int8",
+        "fp8_weights_not_numbers",
         "half_scale_float_data",
         "scale_integer",
         "scale_wrong_axis_of_one_half",

@@ -366,6 +366,101 @@ def fp8_weights():
     return s.done(s.node("MatMul", inputs, "y", name="mm"), opset=19)
 
 
+def _fp8(s: Quantized, tensor: str, name: str, **attributes: Any) -> str:
+    s.initializers.append(onnx.helper.make_tensor(f"{name}_z", TensorProto.FLOAT8E4M3FN, [], [0.0]))
+    given = [s.constant(f"{name}_s", np.float32(0.01)), f"{name}_z"]
+    q = s.node("QuantizeLinear", [tensor, *given], f"{name}_q", name=f"{name}/Q", **attributes)
+    return s.node("DequantizeLinear", [q, *given], f"{name}_d", name=f"{name}/DQ")
+
+
+@graph
+def fp8_seven_taps():
+    s = Quantized()
+    inputs = [_fp8(s, s.image(), "x"), _fp8(s, s.weight("weight", 16, 16, 7, 7), "w")]
+    return s.done(s.node("Conv", inputs, "y", name="c1", pads=[3] * 4), opset=19)
+
+
+@graph
+def fp8_unsaturated():
+    s = Quantized()
+    inputs = [_fp8(s, s.matrix(), "x", saturate=0), _fp8(s, s.weight("weight", 32, 48), "w")]
+    return s.done(s.node("MatMul", inputs, "y", name="mm"), opset=19)
+
+
+@graph
+def fp8_weights_not_numbers():
+    s = Quantized()
+    x = _fp8(s, s.matrix(), "x")
+    stored = onnx.helper.make_tensor("w", TensorProto.FLOAT8E4M3FN, [32, 48], b"\x7f" * (32 * 48), raw=True)
+    s.initializers.append(stored)
+    weight = s.node("DequantizeLinear", ["w", s.constant("w_s", np.float32(0.01))], "w_d", name="w/DQ")
+    return s.done(s.node("MatMul", [x, weight], "y", name="mm"), opset=19)
+
+
+@graph
+def fp8_times_int8():
+    s = Quantized()
+    inputs = [_fp8(s, s.matrix(), "x"), s.weights("mm_w", 32, 48, axis=1)]
+    return s.done(s.node("MatMul", inputs, "y", name="mm"), opset=19)
+
+
+@graph
+def attention_operator():
+    s = Quantized()
+    inputs = [s.pair(s.input(name, [1, 4, 64, 32]), name) for name in "qkv"]
+    return s.done(s.node("Attention", inputs, "y", name="attention"), opset=23)
+
+
+@graph
+def int4_weights_in_one_block():
+    return _int4(256, activation=False)
+
+
+def _trt(s: Quantized, op: str, inputs: list[str], *outputs: str, **attributes: Any) -> None:
+    name = f"{outputs[0]}/{'DQ' if 'Dequantize' in op else 'Q'}"
+    s.nodes.append(onnx.helper.make_node(op, inputs, list(outputs), name=name, domain="trt", **attributes))
+
+
+@graph
+def fp4_one_level():
+    s = Quantized()
+    x = s.input("x", [64, 256])
+    s.initializers.append(
+        onnx.helper.make_tensor("w_q", TensorProto.FLOAT4E2M1, [256, 128], [1.0] * (256 * 128))
+    )
+    level, steps = (
+        s.constant("level", np.float32(0.01)),
+        s.constant("w_s", np.full((16, 128), 0.01, np.float32)),
+    )
+    _trt(s, "TRT_FP4DynamicQuantize", [x, level], "x_q", "x_scales", axis=1, block_size=16, scale_type=17)
+    scale = s.node("DequantizeLinear", ["x_scales", level], "x_s", name="x_s/DQ")
+    x = s.node("DequantizeLinear", ["x_q", scale], "x_d", name="x/DQ", axis=1, block_size=16)
+    weight = s.node("DequantizeLinear", ["w_q", steps], "w_d", name="w/DQ", axis=0, block_size=16)
+    s.node("MatMul", [x, weight], "y", name="mm")
+    s.output("y", [64, 128])
+    return s.model(23, domains=["trt"])
+
+
+@graph
+def microscaled():
+    s = Quantized()
+    x, along = s.input("x", [64, 256]), {"axis": -1, "block_size": 32}
+    _trt(
+        s, "TRT_MXFP8DynamicQuantize", [x], "x_q", "x_scales", output_dtype=TensorProto.FLOAT8E4M3FN, **along
+    )
+    _trt(s, "TRT_MXFP8DequantizeLinear", ["x_q", "x_scales"], "x_d", output_dtype=TensorProto.FLOAT, **along)
+    weight = onnx.helper.make_tensor(
+        "w", TensorProto.FLOAT8E4M3FN, [256, 128], b"\x38" * (256 * 128), raw=True
+    )
+    s.initializers.append(weight)
+    scales = s.constant("w_scales", np.full((8, 128), 120, np.uint8))
+    typed = {"axis": 0, "block_size": 32, "output_dtype": TensorProto.FLOAT}
+    _trt(s, "TRT_MXFP8DequantizeLinear", ["w", scales], "w_d", **typed)
+    s.node("MatMul", ["x_d", "w_d"], "y", name="mm")
+    s.output("y", [64, 128])
+    return s.model(19, domains=["trt"])
+
+
 @graph
 def half_scale_float_data():
     """An FP16 scale in front of FP32 values, as careless FP16 conversion leaves it."""

@@ -75,7 +75,15 @@ MENDED: tuple[tuple[str, str, str, str | Maker], ...] = (
     ("constant_scalar", "constant_scalar", "rtx", REPAIR),
     ("operator", "qlinear_conv", "rtx", REPAIR),
     ("domain", "microsoft_domain", "rtx", REPAIR),
-    ("four_bits", "int4_weights_int8_activation", "rtx", "int4_weights"),
+    ("four_bits", "int4_activation", "rtx", "matmul_weight"),
+    ("mixed_formats", "int4_weights_int8_activation", "rtx", "int4_weights"),
+    ("mixed_formats", "fp8_times_int8", "rtx", "matmul_weight"),
+    ("kernel_taps", "fp8_seven_taps", "rtx", "chain_ok"),
+    ("weights_apart", "int4_weights_in_one_block", "rtx", "int4_weights"),
+    ("two_levels", "fp4_one_level", "rtx", "matmul_weight"),
+    ("microscaled", "microscaled", "rtx", "matmul_weight"),
+    ("saturation", "fp8_unsaturated", "rtx", "fp8_weights"),
+    ("weight_value", "fp8_weights_not_numbers", "rtx", "fp8_weights"),
     ("blocks", "int8_blocks", "rtx", "matmul_weight"),
     ("eight_bit_float", "fp8_weights", "rtx", "matmul_weight"),
     ("four_bit_float", "fp4_weights", "rtx", "int4_weights"),
@@ -131,12 +139,12 @@ MENDED: tuple[tuple[str, str, str, str | Maker], ...] = (
 SEEN_ELSEWHERE = frozenset(
     {
         "bias", "dangling", "domain", "float_reader", "halves", "opset", "padded", "per_tensor_weights", "prequantized",
-        "probabilities", "shared_pair", "transpose_axis", "unsigned", "weight_path",
+        "four_bits", "probabilities", "shared_pair", "transpose_axis", "unsigned", "weight_path",
     }
 )  # fmt: skip
 """Accuracy, other builders and other readers are better off; TensorRT for RTX builds as many kernels either way."""
-UNBUILDABLE = frozenset({"plugin", "depthwise_swish"})
-"""RTX has no such plugin, and no such gap."""
+UNBUILDABLE = frozenset({"plugin", "depthwise_swish", "saturation", "weight_value"})
+"""RTX has no such plugin, and no such gap; FP8 is not for the GPU that is built for."""
 
 
 def mended(graph: str, mend: str | Maker, folder) -> onnx.ModelProto:

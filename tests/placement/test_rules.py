@@ -58,7 +58,12 @@ def test_every_rule_has_a_manual_and_something_to_say(name):
         graphs.inverted_swish,
         lambda: graphs.head(rows=1, outputs=8),
     ):
-        for options in (PlacementOptions(), PlacementOptions(target="8"), picky):
+        for options in (
+            PlacementOptions(),
+            PlacementOptions(target="8"),
+            PlacementOptions(sm=("75",)),
+            picky,
+        ):
             for statement in PLACES[name](graphs.view(make()), options):
                 assert isinstance(statement, (Opinion, Tie, Bond))
                 assert statement.reason

@@ -5,10 +5,14 @@ Q/DQ already is linted, repaired, predicted, built, audited and compared with it
 `--calibration-cache` becomes such a model first. Without `--samples` random ones are taken: placement, engine and audit
 are as they would be, ranges and accuracy mean nothing.
 
+With `--max-drop` or `--min-sqnr` the smallest set of nodes is kept float that meets the limit, and the report says what
+it costs in kernels and bytes; the folder `quantized` in the run folder holds the run without float nodes.
+
 Finished steps are kept in the run folder; the same command again goes on where files are not up to date.
 
     qdqtool run model.onnx
     qdqtool run model.onnx --samples images/ --labels labels.tsv --recipe conv-int8 --out runs/first
+    qdqtool run model.onnx --samples images/ --eval-samples held-back/ --labels labels.tsv --max-drop 0.5
     qdqtool run quantized.onnx --samples inputs.npz
     qdqtool run model.onnx --calibration-cache calibration.cache --samples inputs.npz
 """
@@ -61,6 +65,13 @@ def run(
     opt_shapes: Annotated[str, typer.Option(help="Usual shapes.")] = "",
     max_shapes: Annotated[str, typer.Option(help="Largest shapes.")] = "",
     build_cache: Annotated[Path | None, typer.Option(help="Folder of finished builds to share.")] = None,
+    max_drop: Annotated[
+        float | None,
+        typer.Option(help="Keep as few nodes float as lose at most so many points of the task metric."),
+    ] = None,
+    min_sqnr: Annotated[
+        float | None, typer.Option(help="Keep as few nodes float as leave this SQNR in dB.")
+    ] = None,
     fail_on: Annotated[
         str | None, typer.Option(help="Exit with 1 from this severity on: error, warning, info.")
     ] = None,
@@ -81,7 +92,7 @@ def run(
     from qdqtool.cli.verdict import check_severity, exit_code
     from qdqtool.graph.onnx_io.load import load
     from qdqtool.graph.qdq.find import quantized_ops
-    from qdqtool.pipeline import runner
+    from qdqtool.pipeline import limit, runner
     from qdqtool.pipeline.request import RunRequest
     from qdqtool.pipeline.third_party import QDQ_LINE
     from qdqtool.report import terminal
@@ -93,6 +104,8 @@ def run(
     typed += [f"build.sm=[{sm}]"] if sm else []
     typed += [f"build.builder={builder}"] if builder else []
     typed += [f"place.target='{target}'"] if target else []
+    typed += [f"accuracy.max_drop={max_drop}"] if max_drop is not None else []
+    typed += [f"accuracy.min_sqnr={min_sqnr}"] if min_sqnr is not None else []
     typed += [f"audit.fail_on={fail_on}"] if fail_on else []
     typed += ["audit.fail_on_unrealised=true"] if fail_on_unrealised else []
     is_quantized = calibration_cache is not None or bool(quantized_ops(load(model)))
@@ -116,7 +129,7 @@ def run(
             highlight=False,
         )
     with RichProgress() as progress:
-        report = runner.run(order, progress, course=QDQ_LINE if is_quantized else runner.LINE)
+        report = limit.run(order, progress, course=QDQ_LINE if is_quantized else runner.LINE)
     if as_json:
         sys.stdout.write((order.out / "report.json").read_text("utf-8"))
     else:

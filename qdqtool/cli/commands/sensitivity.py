@@ -3,7 +3,7 @@
 Works on onnxruntime alone, so it needs neither a GPU nor the precision API that TensorRT 11 removed. Every quantized
 node is switched on and off in one model that is opened once; a quick estimate on a few samples ranks all nodes, the top
 ones are then run on all samples, alone and left out. With --min-sqnr or --max-drop the smallest set of float nodes that
-meets the limit is found by bisection. With --out, a study that was stopped goes on where it was.
+meets the limit is found: nodes are added by what they bring beside the others, and taken back where they need not be. With --out, a study that was stopped goes on where it was.
 
     qdqtool sensitivity model.qdq.onnx --samples inputs.npz --min-sqnr 25
 """
@@ -52,6 +52,7 @@ def sensitivity(
     ] = False,
 ) -> int:
     """Find the nodes whose quantization costs most accuracy, and say which ones to keep float."""
+    from qdqtool.accuracy.limit import Limit
     from qdqtool.accuracy.sensitivity import SensitivityOptions
     from qdqtool.cli.options import load_recipe
     from qdqtool.cli.screen import progress, stdout
@@ -67,7 +68,10 @@ def sensitivity(
         eval_samples=eval_samples,
         labels=labels,
         options=SensitivityOptions(
-            quick=quick, top=top, groups=tuple(group or ()), min_sqnr=min_sqnr, max_drop=max_drop
+            quick=quick,
+            top=top,
+            groups=tuple(group or ()),
+            limit=Limit(max_drop=max_drop, min_sqnr=min_sqnr),
         ),
         out=out,
         workers=workers,

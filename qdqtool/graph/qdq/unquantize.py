@@ -68,6 +68,8 @@ def float_source(edit: Edit, dequantize: onnx.NodeProto, makers: dict[str, onnx.
         return None
     axis = next((int(attribute.i) for attribute in dequantize.attribute if attribute.name == "axis"), 1)
     axis += stored.ndim if axis < 0 else 0
+    if scale.ndim > 1 and not _divides(scale.shape, stored.shape, axis):
+        return None
     scalar = scale.size == 1 and scale.ndim < 2
     block = None if scalar or scale.ndim < 2 else stored.shape[axis] // scale.shape[axis]
     shape = [-1 if dim == axis else 1 for dim in range(stored.ndim)] if zero.size > 1 else ()
@@ -79,6 +81,14 @@ def float_source(edit: Edit, dequantize: onnx.NodeProto, makers: dict[str, onnx.
         scale = scale.reshape(())
     value = decode(shifted, scale, None if scalar else axis, block)
     return edit.constant(f"{dequantize.input[0]}_float", value.astype(scale.dtype))
+
+
+def _divides(scales: tuple[int, ...], shape: tuple[int, ...], axis: int) -> bool:
+    """Whether scales of this shape are those of whole blocks along one axis."""
+    return len(scales) == len(shape) and all(
+        size % max(count, 1) == 0 if at == axis else count == size
+        for at, (count, size) in enumerate(zip(scales, shape, strict=True))
+    )
 
 
 def _scale(edit: Edit, dequantize: onnx.NodeProto, makers: dict[str, onnx.NodeProto]) -> NDArray[Any] | None:

@@ -1,0 +1,132 @@
+"""Lets every write, rename, sync, lock, start of a process and SQL statement of a command fail, one at a time.
+
+    python benchmarks/faults.py                       every point, every fault that suits it: hours
+    python benchmarks/faults.py --all                 and every single line of a log
+    python benchmarks/faults.py --quick               one point of each kind in each folder, two faults each
+    python benchmarks/faults.py --commands run,sweep --faults kill --jobs 2
+
+A first run of each command counts its points; then each is hit, in a folder of its own, by ENOSPC, EROFS, EMFILE, EIO,
+EINTR, ... and by SIGKILL before and after it. Afterwards nothing half-written may be visible, and the same command
+again must leave the same bytes as an undisturbed one; see tests/faults. Commands that cannot run here are named with
+the reason. The last line is JSON: `points` that were hit, `lost` and `differs` as counts of faults; `wrong` counts
+faults that ended in an internal error, a traceback, a hang or a success that was none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from tests.faults import points  # noqa: E402
+
+points.install()
+
+from tests.faults import trials  # noqa: E402
+
+Hit = tuple[str, str, str]
+"""Command, point, fault."""
+MANY = 40
+"""Calls of one kind on one file from which not every one is hit, unless `--all` asks for it."""
+_references: dict[str, trials.Reference] = {}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="one point of each kind in each folder")
+    parser.add_argument("--commands", default=",".join(trials.COMMANDS))
+    parser.add_argument("--faults", default="", help="only these, as kill,ENOSPC")
+    parser.add_argument("--only", default="", help="only points that contain this text")
+    parser.add_argument("--all", action="store_true", help="every line of a log too")
+    parser.add_argument("--list", action="store_true", help="print the points and end")
+    parser.add_argument("--every", type=int, default=1, help="of the faults only each Nth")
+    parser.add_argument("--jobs", type=int, default=1)
+    asked = parser.parse_args()
+    hits: list[Hit] = []
+    for name in asked.commands.split(","):
+        missing = trials.missing(name)
+        if missing:
+            print(f"{name}: skipped, {missing}", flush=True)
+            continue
+        reference = _references[name] = trials.undisturbed(trials.COMMANDS[name])
+        own = [hit for hit in chosen(name, reference, asked) if asked.only in hit[1]][:: asked.every]
+        print(
+            f"{name}: {len(reference.points)} points, {len(own)} faults; timed: {sorted(reference.timed)}",
+            flush=True,
+        )
+        if asked.list:
+            print(*reference.points, sep="\n")
+        hits += own
+    if asked.list:
+        return 0
+    total: Counter[str] = Counter()
+    hit_points = set()
+    for number, (name, found) in enumerate(results(hits, asked.jobs), 1):
+        hit_points.add((name, found.point))
+        for kind in ("lost", "differs", "wrong", "hidden"):
+            words = getattr(found, kind)
+            total[kind] += bool(words)
+            if words and kind != "hidden":
+                print(
+                    f"{name}: {found.fault} at {found.point} (exit code {found.code}): {kind}: {words}",
+                    flush=True,
+                )
+        if number % 50 == 0:
+            print(f"{number} of {len(hits)}: {dict(total)}", flush=True)
+    keys = ("lost", "differs", "wrong", "hidden")
+    last = {"points": len(hit_points), "faults": len(hits), **{key: total[key] for key in keys}}
+    print(json.dumps(last))
+    return 1 if any(total[key] for key in keys[:3]) else 0
+
+
+def chosen(name: str, reference: trials.Reference, asked: argparse.Namespace) -> Iterator[Hit]:
+    """The faults to make: all, or in a quick run two of each kind of point and file."""
+    seen: Counter[str] = Counter()
+    total = Counter(point.rsplit(" ", 1)[0] for point in reference.points)
+    wanted = set(filter(None, asked.faults.split(",")))
+    for point in reference.points:
+        role, kind, file = point.split(" ", 2)
+        what = " ".join((role.split("#")[0], kind, file.rpartition("/")[0]))
+        seen[what] += 1
+        if (asked.quick and seen[what] > 1) or not (asked.all or _telling(point, total)):
+            continue
+        suited = points.SUITED[kind]
+        for fault in (suited[0], suited[-1]) if asked.quick else suited:
+            if not wanted or fault in wanted:
+                yield name, point, fault
+
+
+def _telling(point: str, total: Counter[str]) -> bool:
+    """Of many writes to one file, such as the lines of a log: the first, the last, and those between at powers of two."""
+    what, number = point.rsplit(" ", 1)
+    place, last = int(number), total[what] - 1
+    return last < MANY or place < 3 or place > last - 3 or place & (place - 1) == 0
+
+
+def results(hits: list[Hit], jobs: int) -> Iterator[tuple[str, trials.Trial]]:
+    """The trials, in processes that share what is imported."""
+    if jobs == 1:
+        yield from map(one, hits)
+        return
+    with multiprocessing.get_context("fork").Pool(jobs) as pool:
+        yield from pool.imap_unordered(one, hits)
+
+
+def one(hit: Hit) -> tuple[str, trials.Trial]:
+    name, point, fault = hit
+    return name, trials.trial(trials.COMMANDS[name], _references[name], point, fault)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,253 @@
+"""A run that keeps a limit of accuracy: everything is quantized first, and nodes become float until the limit holds.
+
+The folder `quantized` of the run folder holds the run with every node quantized. If it does not keep the limit, the
+smallest set of float nodes that does is looked for (`accuracy.limit`). The run folder itself is a run of the same
+recipe with these nodes in `place.exclude`, on the same ranges, so that its engine, its audit and its accuracy prove what
+the search said. Its recipe.yaml gives the same model again without a search.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from glob import escape
+from itertools import islice
+from typing import Final
+
+from qdqtool.accuracy.limit import FloatSearch, Found, Limit, Units
+from qdqtool.accuracy.run_store import Journal
+from qdqtool.accuracy.trials import TrialRunner
+from qdqtool.calibration.samples import Samples
+from qdqtool.core.kinds import CALIBRATION, LIMIT
+from qdqtool.core.protocols import Sample, SampleSource
+from qdqtool.core.recipe import AccuracyOptions, Recipe
+from qdqtool.core.report import Report, Summary
+from qdqtool.core.sensitivity import EngineCost, FloatLimit
+from qdqtool.errors import UsageError
+from qdqtool.graph.instrumented.stages import StagedModel
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.io.files import digest_file
+from qdqtool.io.json_files import canonical
+from qdqtool.pipeline import runner
+from qdqtool.pipeline.context import RunContext
+from qdqtool.pipeline.report import read_material
+from qdqtool.pipeline.request import NullProgress, ProgressListener, RunRequest
+from qdqtool.pipeline.runner import LINE, Step
+from qdqtool.pipeline.staged import StagedRunner
+from qdqtool.pipeline.steps import Measured
+from qdqtool.pipeline.usage import Meter
+from qdqtool.report.assemble import assemble
+from qdqtool.trt.ops import PRODUCTS
+
+FOLDER: Final = "quantized"
+"""Where the run with every node quantized lies, in the run folder."""
+_ATTEMPTS: Final = 3
+"""Searches, each asking for as much more as the model before it lacked."""
+SEARCH: Final = "search"
+"""What the listener is told while nodes are tried."""
+
+
+def run(
+    order: RunRequest, listener: ProgressListener | None = None, *, course: tuple[Step, ...] = LINE
+) -> Report:
+    """As `runner.run`; where the recipe limits what may be lost, with as many nodes float as that takes.
+
+    Raises:
+        UsageError: the limit has nothing to go by: no labels, or a model that is quantized already.
+        QdqError: a step failed; finished steps stay, and the next run goes on from them.
+    """
+    options = order.recipe.accuracy
+    limit = Limit(max_drop=options.max_drop, min_sqnr=options.min_sqnr)
+    if limit == Limit():
+        return runner.run(order, listener, course=course)
+    _check(order, limit, course)
+    listener = listener or NullProgress()
+    first = replace(
+        order,
+        out=order.out / FOLDER,
+        recipe=order.recipe.model_copy(update={"accuracy": AccuracyOptions()}),
+        cache=order.cache or order.out / "builds",
+    )
+    before = _cost(runner.run(first, listener).summary)
+    report, lacking = _attempt(order, first, limit, before, listener)
+    for _ in range(_ATTEMPTS - 1):
+        if lacking is None:
+            break
+        limit = _tightened(limit, lacking)
+        report, lacking = _attempt(order, first, limit, before, listener)
+    return report
+
+
+def _attempt(
+    order: RunRequest, first: RunRequest, limit: Limit, before: EngineCost, listener: ProgressListener
+) -> tuple[Report, Limit | None]:
+    """Search, and run with what was found; what the model that was built lacks, if another search may give it."""
+    options = order.recipe.accuracy
+    listener.started(SEARCH)
+    with Meter() as meter:
+        found, samples = _searched(first, limit, options.samples, listener)
+    listener.finished(SEARCH, meter.measured, skipped=False)
+    result = FloatLimit(
+        max_drop=options.max_drop,
+        min_sqnr=options.min_sqnr,
+        samples=samples,
+        whole=found.whole,
+        path=found.path,
+        chosen=found.chosen,
+        evaluations=found.evaluations,
+        before=before,
+    )
+    final = replace(
+        first,
+        out=order.out,
+        recipe=_with_float(order.recipe, (found.chosen or found.path[-1]).kept),
+        histograms=first.out / "histograms.npz",
+        table=first.out / "calibration.json",
+    )
+    report = runner.run(final, listener, course=_course(result))
+    lacking = _lacking(report, Limit(max_drop=options.max_drop, min_sqnr=options.min_sqnr))
+    is_enough = found.chosen is None or lacking == Limit(max_drop=0.0, min_sqnr=0.0)
+    return report, None if is_enough else lacking
+
+
+def _lacking(report: Report, limit: Limit) -> Limit:
+    """By how many points and dB the model that was built misses the limit.
+
+    A node that is excluded may take the pairs of its neighbours along, which a search that switches nodes does not see.
+    """
+    found = report.comparison
+    task = found.task[0] if found and found.task else None
+    noise = found.sqnr if found else None
+    points = (
+        0.0 if limit.max_drop is None or task is None else task.reference - task.candidate - limit.max_drop
+    )
+    level = 0.0 if limit.min_sqnr is None or noise is None else limit.min_sqnr - noise.sqnr_db
+    return Limit(max_drop=max(0.0, points), min_sqnr=max(0.0, level))
+
+
+def _tightened(asked: Limit, lacking: Limit) -> Limit:
+    points, level = lacking.max_drop or 0.0, lacking.min_sqnr or 0.0
+    return Limit(
+        max_drop=None if asked.max_drop is None else max(0.0, asked.max_drop - points),
+        min_sqnr=None if asked.min_sqnr is None else asked.min_sqnr + level,
+    )
+
+
+def _check(order: RunRequest, limit: Limit, course: tuple[Step, ...]) -> None:
+    if course is not LINE:
+        raise UsageError(
+            "accuracy can be limited for float models only: this one says itself what is quantized",
+            fix="start from the float model, or look for fixes that cost nothing with `qdqtool fix`",
+            where="accuracy",
+        )
+    compared = order.recipe.compare.task
+    if limit.max_drop is not None and (
+        compared == "none" or (compared == "classify" and order.labels is None)
+    ):
+        raise UsageError(
+            "nothing is known of the task, so no drop of it can be limited",
+            fix="give --labels, ask for compare.task=agreement, or limit the noise with accuracy.min_sqnr",
+            where="accuracy.max_drop",
+        )
+
+
+def _searched(order: RunRequest, limit: Limit, most: int, listener: ProgressListener) -> tuple[Found, int]:
+    """What the search over the finished run came to, and how many samples checked it; goes on where it was stopped."""
+    work = runner.start(order, "insert")
+    model = load(work.path("model.qdq.onnx"))
+    staged = StagedRunner(
+        StagedModel(model, CALIBRATION.read(work.path("calibration.json")).shifts), "Q/DQ model"
+    )
+    compared = order.recipe.compare
+    choosing, checking = _Spread(work.samples, most), work.evaluation
+    about = {"model": digest_file(work.path("model.qdq.onnx")), "compare": compared.model_dump(mode="json")}
+
+    def trials(name: str, samples: SampleSource, task: str) -> TrialRunner:
+        key = hashlib.sha256(
+            canonical({**about, "samples": samples.digest, "task": task}).encode()
+        ).hexdigest()
+        options = compared.model_copy(update={"task": task})
+        return TrialRunner(staged, options, store=Journal(work.path(f"limit.{name}.jsonl"), key))
+
+    units = Units(
+        members={node: (node,) for node in staged.nodes},
+        compute=frozenset(node.name for node in model.view.nodes if node.op in PRODUCTS),
+    )
+    search = FloatSearch(
+        (trials("choosing", choosing, "none"), trials("checking", checking, compared.task)),
+        units,
+        (choosing, checking),
+        limit,
+        listener.progressed,
+    )
+    total = len(checking) if compared.limit is None else min(compared.limit, len(checking))
+    return search.run(), total
+
+
+@dataclass(frozen=True, slots=True)
+class _Spread:
+    """At most so many samples from all over a source: data sets are often sorted by class."""
+
+    source: SampleSource
+    most: int
+
+    @property
+    def description(self) -> str:
+        return f"{len(self)} of {self.source.description}"
+
+    @property
+    def meaningful(self) -> bool:
+        return self.source.meaningful
+
+    @property
+    def digest(self) -> str:
+        return f"{self.source.digest} {self.most}"
+
+    @property
+    def _step(self) -> int:
+        return max(1, len(self.source) // self.most)
+
+    def __len__(self) -> int:
+        return min(self.most, len(self.source))
+
+    def __iter__(self) -> Iterator[Sample]:
+        source = self.source
+        every = (
+            source.every(self._step) if isinstance(source, Samples) else islice(source, 0, None, self._step)
+        )
+        return islice(every, self.most)
+
+
+def _with_float(recipe: Recipe, nodes: tuple[str, ...]) -> Recipe:
+    """The recipe with these nodes kept float as well."""
+    exclude = (*recipe.place.exclude, *(escape(name) for name in nodes))
+    return recipe.model_copy(update={"place": recipe.place.model_copy(update={"exclude": exclude})})
+
+
+def _cost(summary: Summary) -> EngineCost:
+    return EngineCost(
+        nodes_int8=summary.nodes_int8,
+        kernels=summary.kernels,
+        activation_bytes=summary.activation_bytes_fused,
+        engine_bytes=summary.engine_bytes,
+    )
+
+
+def _course(result: FloatLimit) -> tuple[Step, ...]:
+    """The pipeline, and before its report a step that says what the limit cost."""
+
+    def act(work: RunContext) -> Measured:
+        after = _cost(assemble(read_material(work.folder.path)).summary)
+        LIMIT.write(work.path("limit.json"), replace(result, after=after))
+        return {}
+
+    *others, report = LINE
+    step = Step(
+        name="limit",
+        act=act,
+        reads=("build.json", "layers.json", "findings.json"),
+        writes=("limit.json",),
+        outside=lambda _work: {"found": canonical(asdict(result))},
+    )
+    return (*others, step, replace(report, reads=(*report.reads, "limit.json")))

@@ -1,0 +1,118 @@
+"""The smallest set of float nodes that keeps a limit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qdqtool.accuracy.limit import FloatSearch, Found, Limit, Units
+from qdqtool.accuracy.trials import TrialRunner
+from qdqtool.core.protocols import Feeds
+from qdqtool.core.recipe import CompareOptions
+from qdqtool.errors import UsageError
+from tests.accuracy.test_sensitivity import NOISES, Noisy, decibel, samples
+
+
+class Cancelling(Noisy):
+    """All nodes make noise in the same direction, so that those of opposite signs cancel."""
+
+    def outputs_of(self, feeds: Feeds, subset: frozenset[str]) -> dict[str, np.ndarray]:
+        noise = sum(level for node, level in self._noises.items() if node in subset)
+        return {"y": np.concatenate([feeds["x"], [[noise]]], axis=1)}
+
+
+def searched(runner: Noisy, limit: Limit) -> Found:
+    trials = TrialRunner(runner, CompareOptions(task="agreement"))
+    units = Units(members={node: (node,) for node in runner.nodes}, compute=frozenset(runner.nodes))
+    return FloatSearch((trials, trials), units, (samples(), samples()), limit).run()
+
+
+def test_nothing_is_float_where_the_limit_holds_anyway() -> None:
+    found = searched(Noisy(NOISES), Limit(min_sqnr=5.0))
+    assert found.chosen == found.whole
+    assert found.path == ()
+    assert found.evaluations == 0
+
+
+def test_the_loudest_node_is_enough_where_it_makes_the_noise() -> None:
+    found = searched(Noisy(NOISES), Limit(min_sqnr=15.0))
+    assert found.chosen is not None
+    assert found.chosen.kept == ("loud",)
+    assert found.chosen.sqnr_db == pytest.approx(decibel(0.1, 0.01))
+    assert found.chosen.int8_nodes == 3
+
+
+def test_a_node_whose_noise_another_cancels_is_not_made_float_by_itself() -> None:
+    """Alone `plus` is as loud as `minus`, but the two together are silent: only `other` makes noise."""
+    found = searched(Cancelling({"plus": 0.5, "minus": -0.5, "other": 0.1}), Limit(min_sqnr=30.0))
+    assert found.chosen is not None
+    assert found.chosen.kept == ("other",)
+
+
+def test_a_node_that_is_no_longer_needed_is_taken_back() -> None:
+    """`big` brings most at first; beside the two others, which have to be float, it need not be."""
+
+    class Hidden(Noisy):
+        def outputs_of(self, feeds: Feeds, subset: frozenset[str]) -> dict[str, np.ndarray]:
+            pair = len(subset & {"a", "b"})
+            noise = {0: 0.0, 1: 0.30, 2: 0.32}[pair] * (1.0 if "big" in subset else 0.9)
+            return {"y": np.concatenate([feeds["x"], [[noise]]], axis=1)}
+
+    found = searched(Hidden({"big": 0, "a": 0, "b": 0}), Limit(min_sqnr=40.0))
+    assert found.chosen is not None
+    assert found.chosen.kept == ("a", "b")
+    assert any("big" in entry.kept for entry in found.path)
+
+
+def test_a_limit_that_nothing_keeps_has_no_set() -> None:
+    class Constant(Noisy):
+        def outputs_of(self, feeds: Feeds, subset: frozenset[str]) -> dict[str, np.ndarray]:
+            return {"y": np.concatenate([feeds["x"], [[0.5 if subset is not None else 0.0]]], axis=1)}
+
+    class Floating(Constant):
+        """The float model is exact; anything that was ever quantized is not, however little is left."""
+
+        def run(self, feeds, subsets):
+            for number, (name, _) in enumerate(subsets.items()):
+                noise = 0.0 if number == 0 else 0.5
+                yield name, [{"y": np.concatenate([one["x"], [[noise]]], axis=1)} for one in feeds]
+
+    found = searched(Floating(NOISES), Limit(min_sqnr=60.0))
+    assert found.chosen is None
+    assert len(found.path) == len(NOISES)
+
+
+def test_a_limited_drop_of_an_unknown_task_is_refused() -> None:
+    trials = TrialRunner(Noisy(NOISES), CompareOptions(task="none"))
+    units = Units(members={node: (node,) for node in NOISES}, compute=frozenset(NOISES))
+    search = FloatSearch((trials, trials), units, (samples(), samples()), Limit(max_drop=1.0))
+    with pytest.raises(UsageError, match="nothing is known of the task"):
+        search.run()
+
+
+@given(
+    levels=st.lists(st.floats(-0.3, 0.3).filter(lambda level: abs(level) > 1e-3), min_size=1, max_size=6),
+    limit=st.floats(0, 60),
+)
+@settings(max_examples=60, deadline=None)
+def test_the_set_keeps_the_limit_and_no_node_of_it_can_be_left_out(levels: list[float], limit: float) -> None:
+    noises: Mapping[str, float] = {f"n{number}": level for number, level in enumerate(levels)}
+
+    def keeps(kept: tuple[str, ...]) -> bool:
+        noise = sum(level for name, level in noises.items() if name not in kept) ** 2
+        return noise == 0 or -10 * np.log10(noise) >= limit - 1e-6
+
+    found = searched(Cancelling(noises), Limit(min_sqnr=limit))
+    assert found.chosen is not None
+    assert keeps(found.chosen.kept)
+    fewer = combinations(found.chosen.kept, len(found.chosen.kept) - 1) if found.chosen.kept else ()
+    assert not any(
+        -10 * np.log10(max(1e-300, sum(level for name, level in noises.items() if name not in kept) ** 2))
+        >= limit + 1e-6
+        for kept in fewer
+    )

@@ -1,0 +1,55 @@
+"""A fault of the system at any point of a command loses nothing; benchmarks/faults.py tries all of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="points are named with /proc")
+
+
+@pytest.mark.parametrize("command", ["quantize", "calibrate", "run", "fix", "sweep"])
+def test_nothing_is_lost_at_one_point_of_each_kind(command: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "benchmarks/faults.py", "--quick", "--commands", command, "--every", "9"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "skipped" in done.stdout:
+        pytest.skip(done.stdout.splitlines()[0])
+    assert done.returncode == 0, done.stdout + done.stderr
+    last = json.loads(done.stdout.splitlines()[-1])
+    assert last["points"] > 3
+    assert (last["lost"], last["differs"], last["wrong"]) == (0, 0, 0)
+
+
+def test_a_fault_that_does_lose_something_is_counted(tmp_path: Path) -> None:
+    """The counting itself: a command that writes its file in place is caught."""
+    code = (
+        "from tests.faults import points; points.install()\n"
+        "from pathlib import Path\n"
+        "from tests.faults import trials\n"
+        "trials.run_command = lambda words: Path(words[0]).write_bytes(b'x' * 100_000) and 0\n"
+        "command = trials.Command(('t.bin',), lambda folder: None)\n"
+        "reference = trials.undisturbed(command)\n"
+        "print([trials.trial(command, reference, point, 'kill').lost for point in reference.points])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "t.bin is visible and half-written" in done.stdout

@@ -1,0 +1,395 @@
+"""Runs a command with one fault at one point, looks at what is visible then, and runs it again without.
+
+Commands run in children forked from one process that has imported everything, so that a trial costs what the command
+itself does. What a trial must show:
+
+- right after the fault, every visible file is the one an undisturbed run leaves, or the one that was there before;
+- the command ended with a documented exit code and sentence, or was killed;
+- the same command again ends as an undisturbed one, with the same bytes.
+
+Files that hold times are compared with every number left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import io
+import json
+import os
+import re
+import shutil
+import signal
+import sqlite3
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
+
+from qdqtool.cli.app import run as run_command
+from tests import models
+from tests.faults import points
+
+PATIENCE_S = 180.0
+"""Seconds after which a command hangs."""
+_CHECKPOINTS = ("steps.json", "study.db", "histograms.partial.npz")
+"""Files that are replaced again and again while a command works."""
+DOCUMENTED = range(6)
+"""Exit codes that a command may end with after a fault of the system."""
+Files = Mapping[str, bytes]
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command line, and what lies in its folder before.
+
+    Attributes:
+        words: the command line; files are named relative to the folder.
+        prepare: fills the folder.
+        essence: its files without what may depend on how often it was interrupted.
+    """
+
+    words: tuple[str, ...]
+    prepare: Callable[[Path], None]
+    essence: Callable[[Files], Files] = dict
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended: exit code, negative for a signal, None where it hung; what it said on both streams."""
+
+    code: int | None
+    words: str
+
+
+@dataclass
+class Reference:
+    """What an undisturbed run leaves.
+
+    Attributes:
+        ended: how it ended.
+        files: visible files by name.
+        before: the same, before the command ran.
+        timed: names of files that hold times, so that no two runs write the same bytes.
+        points: all points in the order in which they were passed.
+    """
+
+    ended: Ended
+    files: Files
+    before: Files
+    timed: frozenset[str] = frozenset()
+    points: tuple[str, ...] = ()
+
+
+@dataclass
+class Trial:
+    """What one fault did; all lists are empty where nothing went wrong.
+
+    Attributes:
+        lost: files that are half-written or gone, and reruns that fail.
+        differs: files that the rerun left with other bytes.
+        wrong: internal errors, tracebacks, and successes that were none.
+        hidden: names of hidden drafts that are left after the rerun.
+    """
+
+    point: str
+    fault: str
+    code: int | None
+    lost: list[str] = field(default_factory=list)
+    differs: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    hidden: list[str] = field(default_factory=list)
+
+
+def small_model(folder: Path) -> None:
+    """A chain of two convolutions and four samples."""
+    models.save(models.conv_chain(), folder)
+    dice = np.random.default_rng(0)
+    np.savez(folder / "s.npz", x=dice.standard_normal((4, 8, 8, 8)).astype(np.float32))
+
+
+def _and_older_outputs(folder: Path) -> None:
+    """The same, and in place of the outputs files of an earlier run on other samples."""
+    small_model(folder)
+    for name in ("t.json", "q.onnx"):
+        (folder / name).write_bytes(b"what an earlier run left")
+
+
+def _with_a_fallback(folder: Path) -> None:
+    """A Q/DQ model of which one convolution lacks a pair."""
+    from tests.audit.graphs import GRAPHS
+
+    models.save(GRAPHS["float_activation"](), folder, "q.onnx")
+
+
+def _without_numbers_of_trials(files: Files) -> Files:
+    """A trial that was lost is tried again under the next number; everything else of a sweep stays the same."""
+    kept = sorted({name.split("/")[2] for name in files if name.startswith("s/pareto/")})
+    found = {}
+    for name, content in files.items():
+        words = name.split("/")
+        if name.startswith("s/pareto/"):
+            words[2] = str(kept.index(words[2]))
+        found["/".join(words)] = _outcomes(content) if words[-1] == "sweep.json" else content
+    page = found.get("s/sweep.html")
+    return found if page is None else {**found, "s/sweep.html": page[-20:]}
+
+
+def _outcomes(content: bytes) -> bytes:
+    """What a sweep found, without the numbers of trials and the trials that were lost."""
+    data = json.loads(content)["data"]
+    trials, pareto = ([str(trial["outcome"]) for trial in data[key]] for key in ("trials", "pareto"))
+    return json.dumps([sorted(row for row in trials if row != "None"), pareto]).encode()
+
+
+_SPACE = 'sweep.space={"calibrate.method": [max, mse]}'
+COMMANDS: dict[str, Command] = {
+    "run": Command(("run", "model.onnx", "--samples", "s.npz", "--out", "out"), small_model),
+    "calibrate": Command(
+        ("calibrate", "model.onnx", "--samples", "s.npz", "--method", "all", "-o", "t.json"),
+        _and_older_outputs,
+    ),
+    "quantize": Command(("quantize", "model.onnx", "--samples", "s.npz", "-o", "q.onnx"), _and_older_outputs),
+    "fix": Command(
+        ("fix", "q.onnx", "--samples", "random:2", "--budget", "2", "-o", "fixed"),
+        _with_a_fallback,
+    ),
+    "sweep": Command(
+        (
+            *("sweep", "model.onnx", "--samples", "s.npz", "--out", "s", "--trials", "2"),
+            *("--set", _SPACE, "--set", "sweep.keep_float=[0]", "--set", "sweep.speed=none"),
+        ),
+        small_model,
+        _without_numbers_of_trials,
+    ),
+}
+
+
+def missing(name: str) -> str:
+    """Why a command cannot run here; empty where it can."""
+    wanted = {"run": "tensorrt_rtx", "fix": "tensorrt_rtx", "sweep": "optuna", "qat": "torch"}.get(name)
+    return "" if wanted is None or importlib.util.find_spec(wanted) else f"{wanted} is not installed"
+
+
+def undisturbed(command: Command) -> Reference:
+    """Run a command twice: what it leaves, what of it holds times, and the points it passes."""
+    with _folder(command) as (root, notes):
+        before = visible(root)
+        ended = perform(command, root, {"folder": str(notes), "root": str(root)})
+        files = command.essence(visible(root))
+        passed = tuple((notes / "points").read_text().splitlines())
+        _import_what_it_needs(notes)
+    with _folder(command) as (root, _):
+        again = perform(command, root, None)
+        second = command.essence(visible(root))
+    assert (ended.code, set(files)) == (again.code, set(second)), f"{ended}\n{again}"
+    timed = frozenset(name for name in files if files[name] != second[name])
+    strange = [name for name in timed if not _alike(name, files[name], second[name])]
+    assert not strange, f"two undisturbed runs differ by more than times: {strange}"
+    return Reference(ended, files, before, timed, tuple(dict.fromkeys(passed)))
+
+
+def trial(command: Command, reference: Reference, point: str, fault: str) -> Trial:
+    """One fault at one point, and the same command again."""
+    with _folder(command) as (root, notes):
+        asked = {"folder": str(notes), "root": str(root), "point": point, "fault": fault}
+        ended = perform(command, root, asked)
+        found = Trial(point, fault, ended.code)
+        if not (notes / "hit").exists():
+            found.wrong.append("the point was not passed")
+            return found
+        left = command.essence(visible(root))
+        killed = fault.startswith("kill") and ended.code == -signal.SIGKILL
+        if ended.code is None:
+            found.wrong.append("hangs")
+        elif not killed and ended.code not in DOCUMENTED:
+            found.wrong.append(f"exit code {ended.code}: {ended.words[-600:]}")
+        if "Traceback" in ended.words:
+            found.wrong.append(f"a traceback: {ended.words[-600:]}")
+        for name, content in left.items():
+            if _is_log_of_failed_build(name, ended):
+                continue
+            if not _is_whole(reference, name, content):
+                found.lost.append(f"{name} is visible and half-written, or no file of this command")
+        found.lost += [f"{name} is gone" for name in reference.before if name not in left]
+        if ended.code == reference.ended.code:
+            if "SIGKILL" not in ended.words:  # where a candidate's builder was killed, the answer says so
+                found.wrong += [f"success, but {name}" for name in _differences(reference, left)]
+            return found
+        again = perform(command, root, None)
+        if again.code != reference.ended.code:
+            found.lost.append(f"the rerun ends with {again.code}: {again.words[-600:]}")
+        found.differs += _differences(reference, command.essence(visible(root)))
+        found.hidden += [str(path.relative_to(root)) for path in _hidden(root)]
+        return found
+
+
+def perform(command: Command, root: Path, asked: Mapping[str, str] | None) -> Ended:
+    """Run a command in a forked child with its own folder for everything; `asked` goes to `points`."""
+    words = root.parent / "words"
+    child = os.fork()
+    if child == 0:
+        _be_a_child(command, root, words, asked)
+    end = time.monotonic() + PATIENCE_S
+    while True:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            code: int | None = os.waitstatus_to_exitcode(status)
+            break
+        if time.monotonic() > end:
+            os.killpg(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            code = None
+            break
+        time.sleep(0.01)
+    return Ended(code, words.read_text("utf-8", "replace"))
+
+
+def _be_a_child(command: Command, root: Path, words: Path, asked: Mapping[str, str] | None) -> None:
+    code = 99
+    try:
+        os.setsid()
+        handle = os.open(words, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_APPEND)
+        os.dup2(handle, 1)
+        os.dup2(handle, 2)
+        os.chdir(root)
+        tempfile.tempdir = None
+        here = str(Path(__file__).parent / "inject")
+        project = str(Path(__file__).resolve().parents[2])
+        os.environ.update(
+            TMPDIR=str(root / "tmp"), HOME=str(root / "home"), PYTHONPATH=f"{here}{os.pathsep}{project}"
+        )
+        if asked is not None:
+            os.environ[points.VARIABLE] = json.dumps(asked)
+            points.begin("main")
+        code = run_command(list(command.words))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if asked is not None:
+            Path(asked["folder"], "modules").write_text("\n".join(sys.modules))
+    finally:
+        os._exit(code)
+
+
+def _import_what_it_needs(notes: Path) -> None:
+    """Import what a command imports on use, once for all trials."""
+    for name in (notes / "modules").read_text().split("\n"):
+        if name.split(".")[0] not in {"__main__", "__mp_main__", "sitecustomize", "points"}:
+            with contextlib.suppress(Exception):  # what cannot be imported twice is imported by the command
+                importlib.import_module(name)
+
+
+@contextlib.contextmanager
+def _folder(command: Command) -> Iterator[tuple[Path, Path]]:
+    """A fresh folder for a command, and one beside it for notes."""
+    place = Path(tempfile.mkdtemp(prefix="faults-")).resolve()
+    root, notes = place / "root", place / "notes"
+    try:
+        for folder in (root, notes, root / "tmp", root / "home"):
+            folder.mkdir()
+        command.prepare(root)
+        yield root, notes
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def visible(root: Path) -> Files:
+    """The files of a folder that are not hidden, temporary or in its home, by name."""
+    found = {}
+    for path in sorted(root.rglob("*")):
+        parts = path.relative_to(root).parts
+        if path.is_file() and parts[0] not in {"tmp", "home"} and not any(p.startswith(".") for p in parts):
+            with contextlib.suppress(FileNotFoundError):  # a child that is ending has just removed it
+                found["/".join(parts)] = path.read_bytes()
+    return found
+
+
+def _hidden(root: Path) -> list[Path]:
+    return [path for path in root.rglob(".*") if path.name != ".lock" and path.is_file()]
+
+
+def _differences(reference: Reference, files: Files) -> list[str]:
+    """What differs from an undisturbed run."""
+    found = [f"{name} is missing" for name in reference.files if name not in files]
+    for name, content in files.items():
+        known = reference.files.get(name)
+        if known is None:
+            found.append(f"{name} is too much")
+        elif known != content and not (name in reference.timed and _alike(name, known, content)):
+            found.append(f"{name} has other bytes")
+    return found
+
+
+def _is_log_of_failed_build(name: str, ended: Ended) -> bool:
+    """A build that failed leaves its log, as far as it came: it says why."""
+    return name.endswith("build.log") and ended.code is not None and ended.code > 0
+
+
+def _is_whole(reference: Reference, name: str, content: bytes) -> bool:
+    if content in {reference.files.get(name), reference.before.get(name)}:
+        return True
+    if name.endswith(_CHECKPOINTS) or name.startswith("s/trials/"):
+        return _reads(name, content)
+    return name in reference.timed and _alike(name, reference.files[name], content)
+
+
+def _reads(name: str, content: bytes) -> bool:
+    """Whether a file that is there while a command works can be read."""
+    try:
+        if name.endswith(".db"):
+            return _rows(content) is not None
+        if name.endswith(".npz"):
+            with np.load(io.BytesIO(content)) as arrays:
+                return bool([arrays[key] for key in arrays])
+        if name.endswith(".onnx"):
+            return bool(onnx.load_from_string(content).graph.node)
+        if name.endswith(".json"):
+            json.loads(content)
+    except (ValueError, zipfile.BadZipFile, DecodeError):
+        return False
+    return True
+
+
+def _alike(name: str, one: bytes, other: bytes) -> bool:
+    """Whether two files differ in numbers only; databases, in times only."""
+    if name.endswith(".db"):
+        return _rows(one) == _rows(other)
+    return _without_numbers(one) == _without_numbers(other)
+
+
+def _without_numbers(content: bytes) -> bytes:
+    # digests of files that hold times, and temporary folders
+    content = re.sub(rb"\b[0-9a-f]{64}\b|/tmp/[^ \"]*", b"0", content)
+    return re.sub(rb"(?<![\w.])-?\d+(\.\d+)?(e-?\d+)?", b"0", content)
+
+
+def _rows(content: bytes) -> list[str] | None:
+    """What a study says of its finished trials; None where the database is damaged."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "study.db"
+        path.write_bytes(content)
+        with contextlib.closing(sqlite3.connect(path)) as opened:
+            try:
+                if opened.execute("pragma integrity_check").fetchone() != ("ok",):
+                    return None
+                tables = {row[0] for row in opened.execute("select name from sqlite_master")}
+                if "trial_values" not in tables:
+                    return []
+                return sorted(
+                    str(row)
+                    for row in opened.execute(
+                        "select p.param_name, p.param_value, v.value from trials t "
+                        "join trial_params p using (trial_id) join trial_values v using (trial_id) "
+                        "where t.state = 'COMPLETE'"
+                    )
+                )
+            except sqlite3.DatabaseError:
+                return None

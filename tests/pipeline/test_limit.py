@@ -1,0 +1,114 @@
+"""`run --max-drop` and `--min-sqnr`: nodes stay float until the limit holds, and the engine proves it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from qdqtool.cli.app import run as cli
+from qdqtool.core.kinds import BUILD, CALIBRATION, LIMIT
+from qdqtool.pipeline import recipes
+
+ROOT = Path(__file__).resolve().parents[2]
+DIGITS = ROOT / "recipes" / "examples" / "digits"
+pytest.importorskip("tensorrt_rtx", reason="building needs the extra rtx")
+pytestmark = pytest.mark.rtx
+
+
+def arguments(out: Path, *more: str) -> list[str]:
+    samples = [
+        "--samples",
+        f"{DIGITS / 'calibration.npz'}[:32]",
+        "--eval-samples",
+        f"{DIGITS / 'evaluation.npz'}[:64]",
+    ]
+    return [
+        "run",
+        str(DIGITS / "digits.onnx"),
+        *samples,
+        "--set",
+        "compare.task=agreement",
+        "--out",
+        str(out),
+        *more,
+    ]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that keeps 3 dB more than the network with every node quantized."""
+    out = tmp_path_factory.mktemp("limit")
+    assert cli(arguments(out / "plain")) == 0
+    level = json.loads((out / "plain" / "report.json").read_text("utf-8"))["data"]["comparison"]["sqnr"]
+    (out / "level").write_text(str(level["sqnr_db"] + 3))
+    assert cli(arguments(out / "limited", "--min-sqnr", str(level["sqnr_db"] + 3))) == 0
+    return out
+
+
+def test_the_limit_is_kept_by_the_model_that_was_built(folder: Path) -> None:
+    level = float((folder / "level").read_text())
+    report = json.loads((folder / "limited" / "report.json").read_text("utf-8"))["data"]
+    assert report["comparison"]["sqnr"]["sqnr_db"] >= level
+    found = LIMIT.read(folder / "limited" / "limit.json")
+    assert found.chosen is not None
+    assert found.chosen.kept
+    assert report["comparison"]["sqnr"]["sqnr_db"] == pytest.approx(found.chosen.sqnr_db, abs=1.0)
+    assert not found.whole.sqnr_db >= level
+
+
+def test_the_nodes_stay_float_in_the_engine_and_cost_what_is_said(folder: Path) -> None:
+    found = LIMIT.read(folder / "limited" / "limit.json")
+    report = json.loads((folder / "limited" / "report.json").read_text("utf-8"))["data"]
+    assert found.before.nodes_int8 > found.after.nodes_int8 == report["summary"]["nodes_int8"]
+    assert found.after.engine_bytes == (folder / "limited" / "engine.plan").stat().st_size
+    assert found.before.engine_bytes == (folder / "limited" / "quantized" / "engine.plan").stat().st_size
+    float_nodes = {entry["node"] for entry in report["verdicts"] if entry["asked"] == "float"}
+    assert set(found.chosen.kept) & {entry["node"] for entry in report["verdicts"]} <= float_nodes
+
+
+def test_ranges_are_those_that_were_searched_with(folder: Path) -> None:
+    whole = CALIBRATION.read(folder / "limited" / "quantized" / "calibration.json").by_tensor()
+    for tensor, entry in CALIBRATION.read(folder / "limited" / "calibration.json").by_tensor().items():
+        assert whole[tensor] == entry
+
+
+def test_the_report_and_the_page_say_what_was_paid(folder: Path) -> None:
+    report = json.loads((folder / "limited" / "report.json").read_text("utf-8"))["data"]
+    assert report["sections"]["limit"]["chosen"]["kept"]
+    page = (folder / "limited" / "report.html").read_text("utf-8")
+    assert "Float nodes that the limit of accuracy took" in page
+    assert "Paid for it" in page
+
+
+def test_the_recipe_in_the_folder_gives_the_nodes_without_a_search(folder: Path) -> None:
+    kept = LIMIT.read(folder / "limited" / "limit.json").chosen.kept
+    recipe = recipes.load(str(folder / "limited" / "recipe.yaml"), [])
+    assert set(recipe.place.exclude) == set(kept)
+
+
+def test_the_same_command_again_does_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    level = (folder / "level").read_text()
+    before = BUILD.read(folder / "limited" / "build.json")
+    assert cli(arguments(folder / "limited", "--min-sqnr", level)) == 0
+    said = capsys.readouterr()
+    assert said.err.count("up to date") >= 24
+    assert "Paid for it" in said.out
+    assert BUILD.read(folder / "limited" / "build.json") == before
+
+
+def test_a_limit_that_holds_anyway_keeps_nothing_float(folder: Path, tmp_path: Path) -> None:
+    assert cli(arguments(tmp_path / "run", "--max-drop", "100")) == 0
+    found = LIMIT.read(tmp_path / "run" / "limit.json")
+    assert found.chosen == found.whole
+    assert found.before == found.after
+
+
+def test_a_drop_without_labels_is_refused_before_anything_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = arguments(tmp_path / "run", "--max-drop", "1", "--set", "compare.task=classify")
+    assert cli(command) == 2
+    assert "--labels" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
