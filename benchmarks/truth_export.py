@@ -150,6 +150,7 @@ def from_torchvision(name: str) -> tuple[nn.Module, dict[str, torch.Tensor]]:
 
 
 def from_transformers(name: str) -> tuple[nn.Module, dict[str, torch.Tensor]]:
+    vision()  # transformers imports torchvision where it is installed
     from transformers import AutoConfig, AutoModel
 
     config = AutoConfig.for_model(name)
@@ -240,6 +241,7 @@ def small(make: Callable[[], nn.Module]) -> bool:
 
 
 def transformers_names() -> list[str]:
+    vision()
     from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
     return sorted(MODEL_MAPPING_NAMES)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Final
 
-from pydantic import Field
+from pydantic import Field, GetPydanticSchema
+from pydantic_core import core_schema
 
 from qdqtool.core.findings import Finding
 from qdqtool.core.quant_format import INT8, NamedFormat, QuantFormat
 from qdqtool.core.showing import Shown
+from qdqtool.core.weights import WeightChanges
 from qdqtool.plugins import Registry
 
 CALIBRATORS: Final = Registry(package="calibrators.methods")
@@ -59,6 +61,9 @@ class TensorRange:
         return tuple(amax / format_.qmax for amax in self.amax)
 
 
+_InMemory = GetPydanticSchema(lambda _source, _handler: core_schema.any_schema())
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeShift:
     """What is added to the bias of one node, one value per output channel."""
@@ -78,6 +83,8 @@ class CalibrationTable(Shown):
         source: what the samples were, in words.
         shifts: bias corrections in graph order; empty where none was asked for.
         findings: ranges that will cost accuracy, in graph order.
+        weights: constants that calibration changed; None where it changed none.
+        weights_digest: SHA-256 of the file beside calibration.json that holds them; "" without one.
     """
 
     ranges: tuple[TensorRange, ...]
@@ -86,6 +93,10 @@ class CalibrationTable(Shown):
     source: str = ""
     shifts: tuple[NodeShift, ...] = ()
     findings: tuple[Finding, ...] = ()
+    weights: Annotated[WeightChanges | None, _InMemory, Field(exclude=True)] = field(
+        default=None, repr=False, compare=False
+    )
+    weights_digest: Annotated[str, Field(exclude_if=lambda digest: not digest)] = ""
 
     def by_tensor(self) -> dict[str, TensorRange]:
         """The same ranges, found by tensor name."""

@@ -15,8 +15,10 @@ _CODES: Final = {
     DType.FLOAT8: "float8_e4m3fn",
     DType.FLOAT8_E5M2: "float8_e5m2",
     DType.FLOAT4: "float4_e2m1fn",
+    DType.FLOAT8_E8M0: "float8_e8m0fnu",
+    DType.INT4: "int4",
 }
-"""What ml_dtypes, which reads them for onnx, calls the float formats."""
+"""What ml_dtypes, which reads them for onnx, calls element types that NumPy has not."""
 
 
 @cache
@@ -24,8 +26,14 @@ def grid_for(wanted: QuantFormat) -> Grid:
     """The grid of a format; of integers the magnitudes that positive and negative numbers share."""
     if wanted.is_integer:
         return grid_of(np.arange(wanted.qmax + 1))
-    import ml_dtypes
-
-    kind: Any = np.dtype(getattr(ml_dtypes, _CODES[wanted.dtype]))
+    kind: Any = stored_as(wanted.dtype)
     codes = np.arange(1 << (wanted.dtype.bits or 8), dtype=np.uint8).view(kind).astype(np.float64)
     return grid_of(codes[np.isfinite(codes)])
+
+
+@cache
+def stored_as(dtype: DType) -> np.dtype[Any]:
+    """The NumPy type of arrays of an element type that a format stores."""
+    import ml_dtypes
+
+    return np.dtype(np.int8 if dtype is DType.INT8 else getattr(ml_dtypes, _CODES[dtype]))

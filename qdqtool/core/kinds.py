@@ -7,6 +7,7 @@ from qdqtool.core.audit import Audit
 from qdqtool.core.build import BuildResult
 from qdqtool.core.buildlog import BuildLog
 from qdqtool.core.calibration import CalibrationTable
+from qdqtool.core.calibration_file import CalibrationFile
 from qdqtool.core.comparison import Comparison
 from qdqtool.core.conversion import Conversion
 from qdqtool.core.datacheck import DataReport
@@ -31,7 +32,7 @@ PREPARATION = Artefact(kind="preparation", schema=1, type=Preparation)
 INSERTION = Artefact(kind="insertion", schema=1, type=Insertion)
 CONVERSION = Artefact(kind="conversion", schema=1, type=Conversion)
 PLACEMENT = Artefact(kind="placement", schema=1, type=Placement)
-CALIBRATION = Artefact(kind="calibration", schema=1, type=CalibrationTable)
+CALIBRATION = CalibrationFile(kind="calibration", schema=1, type=CalibrationTable)
 BUILD = Artefact(kind="build", schema=1, type=BuildResult)
 LOG = Artefact(kind="log", schema=1, type=BuildLog)
 ENGINE = Artefact(kind="engine", schema=1, type=Engine)

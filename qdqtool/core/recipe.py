@@ -171,6 +171,15 @@ class CalibrationOptions(Section):
     """Correct the biases, so that every layer's mean output stays what it was (32 samples, no cost in the engine)."""
 
 
+class WeightOptions(Section):
+    """How weights are prepared for few bits, from the activations that the samples cause."""
+
+    rounding: Literal["auto", "nearest", "mse", "seqmse", "gptq"] = AUTO
+    """nearest; mse: the nearest, with scales of the smallest squared error (as calibrate.weights=mse); seqmse: the same for
+    the noise of the layer's output; gptq: errors of a layer's weights cancel in its output; auto: gptq where
+    calibrate.method is auto and the network's outputs gain more than 0.3 dB, else nearest."""
+
+
 class InsertOptions(Section):
     """How the Q/DQ model is written."""
 
@@ -361,6 +370,7 @@ class Recipe(Section):
     prepare: PrepareOptions = PrepareOptions()
     place: PlacementOptions = PlacementOptions()
     calibrate: CalibrationOptions = CalibrationOptions()
+    weights: WeightOptions = WeightOptions()
     insert: InsertOptions = InsertOptions()
     build: BuildOptions = BuildOptions()
     audit: AuditOptions = AuditOptions()
@@ -368,6 +378,11 @@ class Recipe(Section):
     accuracy: AccuracyOptions = AccuracyOptions()
     sweep: SweepOptions = SweepOptions()
     qat: QatOptions = QatOptions()
+
+    @property
+    def weight_ranges(self) -> str:
+        """The calibrator of weights, "max" or "mse"."""
+        return "mse" if self.weights.rounding == "mse" else self.calibrate.weights
 
     @property
     def placing(self) -> PlacementOptions:

@@ -41,14 +41,26 @@ def depthwise_swish(view: GraphView, node: Node) -> str | None:
 
 
 def attentions(view: GraphView) -> Iterator[tuple[Node, Node]]:
-    """The two matrix products of each attention: scores (before the softmax) and values (after it)."""
+    """The two matrix products of each attention: scores (before the softmax) and values (after it), none with weights."""
     for node in view.nodes:
         if node.op != "Softmax":
             continue
         scores = _product_before(view, node.inputs[0])
         values = _product_after(view, node.outputs[0])
-        if scores is not None and values is not None:
+        if (
+            scores is not None
+            and values is not None
+            and not (has_weights(view, scores) or has_weights(view, values))
+        ):
             yield scores, values
+
+
+def has_weights(view: GraphView, product: Node) -> bool:
+    """Whether the second factor of a product depends on nothing but one constant, directly or through Q/DQ."""
+    tensor = product.inputs[1]
+    while (maker := view.producer(tensor)) is not None and maker.op in QDQ:
+        tensor = maker.inputs[0]
+    return view.is_constant(tensor)
 
 
 def between(view: GraphView, scores: Node, values: Node) -> tuple[Node, ...]:

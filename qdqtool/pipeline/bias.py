@@ -101,7 +101,7 @@ def _in_one_run(
     if any(shape[0] == 1 for shape in shapes):
         model, quantized = free_batch(model), free_batch(quantized)
     feeds = feeds[: _fitting(view)]
-    doubled = streams(quantized, {node.name for node in layers}, samples=len(feeds), doubt=_DOUBT)
+    doubled = streams(quantized, {node.name for node in layers}, model, samples=len(feeds), doubt=_DOUBT)
     if doubled is None:
         return None
     try:

@@ -15,20 +15,19 @@ from qdqtool.calibration.samples import SampleInput, Samples, open_samples
 from qdqtool.calibration.samples.spec import NanPolicy
 from qdqtool.calibration.shards import merge_files
 from qdqtool.calibration.span import Span
-from qdqtool.calibration.table import Constants, constants, make_tables, needs_bins
+from qdqtool.calibration.table import Constants, constants, needs_bins
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.findings import Finding
 from qdqtool.core.kinds import PLACEMENT
 from qdqtool.core.placement import Placement
-from qdqtool.core.recipe import AUTO, Recipe
+from qdqtool.core.recipe import Recipe
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare
-from qdqtool.pipeline.auto import choose
-from qdqtool.pipeline.bias import correct_biases
 from qdqtool.pipeline.channels import lost_channels
 from qdqtool.pipeline.same_function import check_conversion
+from qdqtool.pipeline.tables import TableRequest, final_tables
 from qdqtool.placement.decide import decide
 from qdqtool.platform import give_back
 
@@ -78,7 +77,7 @@ class Calibration:
     @cached_property
     def constants(self) -> Constants:
         """Ranges of weights, and bounds."""
-        return constants(self.placement, self.model.view, self.order.recipe.calibrate.weights)
+        return constants(self.placement, self.model.view, self.order.recipe.weight_ranges)
 
     @cached_property
     def samples(self) -> Samples:
@@ -170,20 +169,16 @@ class Calibration:
             )
 
     def tables(self, histograms: Histograms, methods: Sequence[str]) -> dict[str, CalibrationTable]:
-        """One table per method, or by `auto`, which runs samples again; biases are corrected where the recipe asks for it and samples are at hand."""
-        options = self.order.recipe.calibrate
-        choices = [options.model_copy(update={"method": method}) for method in methods]
-        made = make_tables(histograms, self.placement, self.constants, choices)
-        tables = dict(zip(methods, made, strict=True))
-        if AUTO in tables and self.order.samples:
-            known = (histograms, self.constants)
-            tables[AUTO] = choose(self.model, self.placement, known, options, self.samples)
-        if options.bias == "keep" or not self.order.samples:
-            return tables
-        return {
-            method: correct_biases(self.model, self.placement, table, self.samples)
-            for method, table in tables.items()
-        }
+        """One table per method or `auto`, as `final_tables` makes them; runs samples again where any are named."""
+        request = TableRequest(
+            model=self.model,
+            placement=self.placement,
+            histograms=histograms,
+            known=self.constants,
+            recipe=self.order.recipe,
+            samples=self.samples if self.order.samples else None,
+        )
+        return final_tables(request, methods)
 
     def findings(self, table: CalibrationTable) -> tuple[Finding, ...]:
         """What will cost accuracy; runs a few samples again where there are depthwise convolutions."""

@@ -110,7 +110,8 @@ LINE = (
         act=steps.calibrate,
         reads=("model.prepared.onnx", "placement.json", "histograms.npz"),
         writes=("calibration.json",),
-        obeys=("calibrate",),
+        may_write=("calibration.weights.npz",),
+        obeys=("calibrate", "weights", "insert"),
         outside=_calibrated,
     ),
     Step(

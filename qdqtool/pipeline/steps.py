@@ -17,7 +17,7 @@ from qdqtool.buildlog import read as read_log
 from qdqtool.calibration.collect import Collection, activations
 from qdqtool.calibration.histograms import Histograms, load_histograms, save_histograms
 from qdqtool.calibration.span import Span
-from qdqtool.calibration.table import constants, make_table
+from qdqtool.calibration.table import constants
 from qdqtool.core.build import BuildProgress, BuildRequest, InputProfile
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.kinds import (
@@ -36,7 +36,6 @@ from qdqtool.core.kinds import (
 from qdqtool.core.placement import Placement
 from qdqtool.core.preparation import Insertion, Preparation
 from qdqtool.core.protocols import Builder
-from qdqtool.core.recipe import AUTO
 from qdqtool.engine.read import read as read_layers
 from qdqtool.errors import BuildError
 from qdqtool.graph.model import Model
@@ -46,8 +45,6 @@ from qdqtool.graph.preparation.prepare import prepare as prepare_model
 from qdqtool.graph.qdq.insert import insert as insert_pairs
 from qdqtool.graph.qdq.insert import refuse_quantized
 from qdqtool.io.files import digest_file, write_text
-from qdqtool.pipeline.auto import choose
-from qdqtool.pipeline.bias import correct_biases
 from qdqtool.pipeline.channels import lost_channels
 from qdqtool.pipeline.comparing import noise_inside
 from qdqtool.pipeline.context import RunContext
@@ -56,6 +53,7 @@ from qdqtool.pipeline.dynamic_range import reach_for
 from qdqtool.pipeline.events import write_events
 from qdqtool.pipeline.report import read_material
 from qdqtool.pipeline.same_function import check_conversion
+from qdqtool.pipeline.tables import TableRequest, final_tables
 from qdqtool.placement.decide import decide
 from qdqtool.report.assemble import assemble
 from qdqtool.report.html import render
@@ -145,14 +143,16 @@ def _given_table(work: RunContext, placement: Placement) -> CalibrationTable | N
 
 def _chosen_table(work: RunContext, placement: Placement, model: Model) -> CalibrationTable:
     histograms = load_histograms(work.path("histograms.npz"))
-    options = work.recipe.calibrate
-    table = make_table(histograms, placement, model.view, options)
-    if options.method == AUTO:
-        known = (histograms, constants(placement, model.view, options.weights))
-        table = choose(model, placement, known, options, work.samples, work.listener.progressed)
-    if work.recipe.calibrate.bias == "correct":
-        table = correct_biases(model, placement, table, work.samples, work.listener.progressed)
-    return table
+    method = work.recipe.calibrate.method
+    request = TableRequest(
+        model=model,
+        placement=placement,
+        histograms=histograms,
+        known=constants(placement, model.view, work.recipe.weight_ranges),
+        recipe=work.recipe,
+        samples=work.samples,
+    )
+    return final_tables(request, [method], work.listener.progressed)[method]
 
 
 def insert(work: RunContext) -> Measured:

@@ -12,7 +12,7 @@ from qdqtool.core.dtypes import DType
 from qdqtool.graph.view import Node
 from qdqtool.matching.flow import Flow
 from qdqtool.prediction.layers import is_swish
-from qdqtool.trt.ops import CONV_ACTIVATIONS, LONGER_ACTIVATIONS, NOT_TOUCHING, PRODUCTS
+from qdqtool.trt.ops import CONV_ACTIVATIONS, LAYOUT, LONGER_ACTIVATIONS, NOT_TOUCHING, PRODUCTS
 
 _FACTORS = 2
 _LOOKED_AT = 24
@@ -52,15 +52,22 @@ class Epilogues:
         return taken
 
     def _quantize(self, node: Node) -> tuple[Node, ...]:
-        """The Q behind an INT8 matrix product without a bias, which needs no kernel where all factors have one scale."""
+        """The Q behind an INT8 matrix product without a bias, which needs no kernel where all factors have one scale.
+
+        It moves in front of nodes that only give the values another order.
+        """
         readers = self._flow.readers(node.outputs[0])
+        while len(readers) == 1 and readers[0].op in LAYOUT:
+            readers = self._flow.readers(readers[0].outputs[0])
         biased = len(node.inputs) > _FACTORS
         if biased or self._precision[node.name] is not DType.INT8 or self._is_scaled_apart(node):
             return ()
         return readers if len(readers) == 1 and readers[0].op == "QuantizeLinear" else ()
 
     def _is_grouped(self, node: Node) -> bool:
-        """Whether a convolution has groups, and is not depthwise."""
+        """Whether a convolution has groups, and is not depthwise; transposed ones do their activation all the same."""
+        if node.op != "Conv":
+            return False
         groups = node.attribute("group", 1)
         shape = self._flow.view.info(node.inputs[1]).shape or ()
         return bool(groups > 1 and len(shape) > 1 and shape[1] != 1)

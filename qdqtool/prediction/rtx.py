@@ -21,13 +21,17 @@ from qdqtool.core.target import Target
 from qdqtool.graph.view import Node
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.patterns import attentions, between, int8_obstacle, readers
+from qdqtool.prediction.cuts import cuts
 from qdqtool.prediction.demand import Demands
 from qdqtool.prediction.epilogues import Epilogues
 from qdqtool.prediction.kernels import why_alone, why_dequantized_apart
 from qdqtool.prediction.naming import layer_name
+from qdqtool.prediction.qkv import split_products
 from qdqtool.prediction.sums import Axes, axes, shrinks
-from qdqtool.trt.ops import CONVOLUTIONS, OWN_KERNELS, PRODUCTS, QDQ
+from qdqtool.trt.ops import CONVOLUTIONS, OWN_KERNELS, POOLS, PRODUCTS, QDQ, averages_in_int8, keeps_order
 
+_AGAIN = "\0"
+"""Before the name of a node that the kernel behind a cut works on again."""
 _CHAIN = 4
 """Q and DQ that are looked through in front of a sum."""
 
@@ -76,6 +80,9 @@ class RtxPlan:
                 merged[self._merge_key(node, own)].extend((node.name, *own))
         for names in merged.values():
             self._put(names)
+        for branches in split_products(self._flow.view):
+            for branch in branches:
+                self._put([node.name for node in branch.nodes if self._is_run_time(node)])
 
     def _merge_key(self, node: Node, own: tuple[str, ...]) -> tuple[str, str, tuple[float, ...]]:
         """Matrix products of one input and one scale are merged; what takes more along is alone."""
@@ -102,31 +109,45 @@ class RtxPlan:
             links.append((node.name,))
             for tensor in node.inputs:
                 maker = self._maker(node, tensor)
+                while (
+                    maker is not None
+                    and keeps_order(self._flow.view, maker)
+                    and level.get(maker.name, -1) > level[node.name]
+                ):
+                    maker = self._flow.view.producer(maker.inputs[0])
                 if (
                     maker is not None
                     and maker.op not in OWN_KERNELS
                     and level.get(maker.name) == level[node.name]
                 ):
                     links.append((maker.name, node.name))
+                elif (
+                    maker is not None
+                    and maker.name in self._cuts.shared
+                    and level[maker.name] + 1 == level[node.name]
+                ):
+                    links.append((_AGAIN + maker.name, node.name))
         for names in classes(links):
-            self._put(sorted(names))
+            self._put(sorted({name.removeprefix(_AGAIN) for name in names}))
+        self._members.extend([name] for name in sorted(self._cuts.apart))
         for node in self._flow.view.nodes:
             if node.name in level and node.op in OWN_KERNELS:
                 self._put([node.name, *self._kept(node)])
 
     def _kept(self, pool: Node) -> tuple[str, ...]:
         """The Q in the kernel of a pool."""
-        readers = self._flow.readers(pool.outputs[0]) if pool.op == "MaxPool" else ()
+        readers = self._flow.readers(pool.outputs[0]) if pool.op in POOLS else ()
         alone = len(readers) == 1 and readers[0].op == "QuantizeLinear" and self._is_first_twin(readers[0])
-        kept = alone and self._demands.passes(pool) and self._keeps(pool)
+        kept = alone and (pool.op == "AveragePool" or self._demands.passes(pool)) and self._keeps(pool)
         return (readers[0].name,) if kept else ()
 
     def _levels(self) -> dict[str, int]:
         """How many products, pools and changes of the axes of sums are on the longest way to each node between them."""
         first = self._counted(frozenset())
-        ending = frozenset(
+        self._cuts = cuts(self._flow.view, first)
+        ending = self._cuts.ends | {
             node.name for node in self._flow.view.nodes if shrinks(node) and self._shares(node, first)
-        )
+        }
         return self._counted(ending) if ending else first
 
     def _counted(self, ending: frozenset[str]) -> dict[str, int]:
@@ -147,7 +168,8 @@ class RtxPlan:
             if node.name not in self._home and self._is_run_time(node):
                 level[node.name] = start
         for node in reversed(self._flow.view.nodes):
-            self._delay(node, level)
+            if node.name not in ending:
+                self._delay(node, level)
         return level
 
     def _shares(self, total: Node, level: dict[str, int]) -> bool:
@@ -178,10 +200,21 @@ class RtxPlan:
         """What only one later stretch reads is made there, from the result of the product in front of it."""
         if node.name not in level or node.op in OWN_KERNELS or not self._may_wait(node):
             return
-        uses = [use.node for output in node.outputs for use in self._flow.view.uses(output)]
+        uses = self._readers_of_floats(node)
         wanted = {level.get(use.name, -1) for use in uses if use.op not in OWN_KERNELS}
         if len(wanted) == 1 and all(use.op not in OWN_KERNELS for use in uses):
             level[node.name] = max(level[node.name], *wanted)
+
+    def _readers_of_floats(self, node: Node) -> list[Node]:
+        """Who reads a node; a Q behind what leaves the order in memory is done in front of it."""
+        uses = [use.node for output in node.outputs for use in self._flow.view.uses(output)]
+        if keeps_order(self._flow.view, node):
+            return [use for use in uses if use.op != "QuantizeLinear"] or uses
+        behind = [use for use in uses if keeps_order(self._flow.view, use)]
+        return [
+            *uses,
+            *(q for use in behind for q in self._flow.readers(use.outputs[0]) if q.op == "QuantizeLinear"),
+        ]
 
     def _may_wait(self, node: Node) -> bool:
         """Whether a node can work later: no sum, and a Q only if it alone reads a product."""
@@ -206,7 +239,8 @@ class RtxPlan:
     def _keeps(self, node: Node) -> bool:
         """Whether a pool keeps the Q behind it, as INT8 values come in."""
         maker = self._flow.view.producer(node.inputs[0])
-        return node.op == "MaxPool" and maker is not None and maker.op == "DequantizeLinear"
+        alike = node.op == "MaxPool" or averages_in_int8(node)
+        return alike and maker is not None and maker.op == "DequantizeLinear"
 
     def _is_run_time(self, node: Node) -> bool:
         """Whether a node leaves work for run time: no constant, no twin of another Q, no DQ that only products read."""

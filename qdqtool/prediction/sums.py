@@ -19,7 +19,7 @@ def axes(view: GraphView, node: Node) -> Axes:
     if shape is None:
         return ()
     rank = len(shape)
-    if node.op == "GlobalAveragePool":
+    if node.op in {"GlobalAveragePool", "InstanceNormalization"}:
         return tuple(range(2, rank))
     if node.op == "Softmax":
         return (int(node.attribute("axis", -1)) % rank,)

@@ -26,11 +26,11 @@ import numpy as np
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
+from qdqtool.core.grids import stored_as
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.quant_format import INT4
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
-from qdqtool.graph.qdq.encode import STORED_AS
 from qdqtool.graph.qdq.find import DEQUANTIZE
 from qdqtool.graph.qdq.repairing import RepairContext, set_axis
 from qdqtool.graph.view import GraphView, Use
@@ -122,7 +122,7 @@ def _multiplies_floats(view: GraphView, use: Use) -> bool:
 def _signed(context: RepairContext, node: onnx.NodeProto) -> Iterator[Change]:
     """INT4 with zero point 0 for a node that has others."""
     found = _given(context, node)
-    signed = context.stored_type(node.input[0]) == STORED_AS[DType.INT4]
+    signed = context.stored_type(node.input[0]) == stored_as(DType.INT4)
     if found is None or (signed and not found[2].any()):
         return
     integers, scale, zero = found
@@ -134,7 +134,7 @@ def _signed(context: RepairContext, node: onnx.NodeProto) -> Iterator[Change]:
     error = float(np.abs(shrunk * wide - steps).max(initial=0) / max(np.abs(steps).max(initial=0), 1))
     stem = node.input[0]
     edit = context.edit
-    packed = edit.constant(f"{stem}_int4", shrunk.astype(STORED_AS[DType.INT4]))
+    packed = edit.constant(f"{stem}_int4", shrunk.astype(stored_as(DType.INT4)))
     _connect(context, node, [packed, edit.constant(f"{stem}_scale", (scale * stretch).astype(scale.dtype))])
     del node.input[2:]
     yield Change(

@@ -74,6 +74,8 @@ MOVING = LAYOUT | PICKING | REPEATING | MAXIMUM_POOLS
 """Operators whose outputs hold values of their first input and nothing else, whatever their attributes say."""
 MAY_MOVE = MOVING | RESAMPLING | {"Pad", "Concat"}
 """Operators that do so with the right attributes; for readers of logs, which see operator types only."""
+REARRANGING = (MAY_MOVE | {"Expand"}) - {"Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"}
+"""Operators behind which values stand in another order, or some of them only, or more of them."""
 KEEPS_AXES = frozenset({"Cast", "Identity"})
 """Operators behind which every axis is where it was; Transpose tells where it went."""
 CASTS = frozenset({"Cast", "CastLike"})
@@ -154,6 +156,8 @@ KEPT_IN_EPILOGUE = GLOBAL_AVERAGES | {
 }
 """What stands between a convolution and the global average that RTX computes in its kernel."""
 REDUCTIONS = frozenset({"ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"})
+NORMALIZES = SOFTMAXES | {"InstanceNormalization", "LayerNormalization", "ReduceL2"}
+"""Operators that compute on with the sums that they made."""
 NEVER_NEGATIVE = GATES | {"Abs", "Exp", "ReduceL2", "Relu", "Softmax", "Sqrt"}
 INTEGER_READERS = PRODUCTS | SHAPE_READERS | {"Add", "Concat", QUANTIZE}
 """Operators that read INT8 values as they are, or no values at all."""
@@ -173,7 +177,8 @@ LISTED_AS = {"GlobalAveragePool": "AveragePool", "Mul": "Add"}
 """Operators that place.ops knows by the name of their like: a gate's Mul has a shortcut as a residual Add has."""
 ASKED_FOR = frozenset({"Concat", "MaxPool"})
 """Value-preserving operators that a recipe names in place.ops."""
-OWN_KERNELS = RECURRENT | {"AveragePool", "MaxPool"}
+POOLS = frozenset({"AveragePool", "MaxPool"})
+OWN_KERNELS = RECURRENT | POOLS | {"GridSample"}
 """Operators that are kernels of their own in RTX 1.7.1."""
 NOT_TOUCHING = PRODUCTS | OWN_KERNELS | {"Add", "Concat"}
 """Readers that make no pointwise kernel which could do an activation in front of them."""
@@ -294,6 +299,23 @@ def picks_part(node: Node) -> bool:
 def gives_all(node: Node) -> bool:
     """Whether every value of a value-preserving node's input is in its output, so that their ranges are equal."""
     return node.op not in PICKING | MAXIMUM_POOLS
+
+
+def keeps_order(view: GraphView, node: Node) -> bool:
+    """Whether the values that `node` gives stand in memory as those that it reads, channels being last everywhere.
+
+    So do those of a Reshape from pixels to tokens and of the Transpose behind it.
+    """
+    if node.op in {"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"}:
+        return True
+    maker = view.producer(node.inputs[0]) if node.op == "Transpose" else None
+    return maker is not None and maker.op == "Reshape" and tuple(node.attribute("perm", ())) == (0, 2, 1)
+
+
+def averages_in_int8(node: Node) -> bool:
+    """Whether RTX 1.7.1 has an INT8 kernel for an AveragePool: of thirteen sizes and strides for 3x3 with stride 1 only."""
+    sizes, strides = tuple(node.attribute("kernel_shape", ())), set(node.attribute("strides", (1,)))
+    return node.op == "AveragePool" and sizes == (3, 3) and strides == {1}
 
 
 def holds_dequantize_back(view: GraphView, node: Node) -> bool:

@@ -31,7 +31,8 @@ from qdqtool.graph.onnx_io.save import serialize
 from qdqtool.graph.qdq.bias import shiftable
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.pipeline import auto
-from qdqtool.pipeline.auto import CHECKING, CHOOSING, RUNS, choose, competing
+from qdqtool.pipeline.auto import choose, competing
+from qdqtool.pipeline.trial import CHECKING, CHOOSING, RUNS, Budget, Reference
 from qdqtool.placement.decide import decide
 from tests import models
 
@@ -56,7 +57,8 @@ def chosen(found: Case, **options: object) -> CalibrationTable:
     model, placement, samples, histograms = found
     wish = CalibrationOptions(method="auto", **options)  # type: ignore[arg-type]
     known = (histograms, constants(placement, model.view, wish.weights))
-    return choose(model, placement, known, wish, samples)
+    budget = Budget()
+    return choose(model, placement, known, wish, Reference(model, samples, budget), budget).table
 
 
 def outputs(model: Model, samples: Iterator[object] | Samples) -> list[np.ndarray]:
@@ -236,7 +238,7 @@ def test_a_tunable_model_computes_what_the_model_with_these_ranges_computes(
 def test_the_error_of_a_layer_is_that_of_its_own_quantization(opset: int, tmp_path: Path) -> None:
     model, placement, samples, histograms = case(tmp_path, models.conv_chain(opset), count=1)
     table = make_table(histograms, placement, model.view, CalibrationOptions(method="max"))
-    apart, names = layer_errors(insert(model, placement, table, InsertOptions()), {"conv1"})
+    apart, names = layer_errors(insert(model, placement, table, InsertOptions()), {"conv1"}, model)
     assert list(names) == ["conv1"]
     (sample,) = samples
     got = open_runner(serialize(apart), description="test").run(sample.feeds)[names["conv1"]]

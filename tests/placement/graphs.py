@@ -216,12 +216,12 @@ def pool_beside_conv() -> onnx.ModelProto:
     return s.model()
 
 
-def averaged_branch() -> onnx.ModelProto:
+def averaged_branch(kernel: int = 3) -> onnx.ModelProto:
     """conv1 -> x; conv2(x) and conv3(AveragePool(x)) joined -> conv4 -> GlobalAveragePool, as in inception modules."""
     s = Sketch(38)
     x = s.relu("relu1", s.conv("conv1", s.input("x", [1, 8, 16, 16]), (8, 8)))
     y = s.relu("relu2", s.conv("conv2", x, (8, 8), kernel=1))
-    z = s.node("AveragePool", [x], "pool_y", name="pool", kernel_shape=[3, 3], pads=[1] * 4)
+    z = s.node("AveragePool", [x], "pool_y", name="pool", kernel_shape=[kernel] * 2, pads=[kernel // 2] * 4)
     z = s.relu("relu3", s.conv("conv3", z, (8, 8), kernel=1))
     y = s.node("Concat", [y, z], "concat_y", name="concat", axis=1)
     y = s.conv("conv4", y, (16, 8))

@@ -383,9 +383,11 @@ def test_a_concat_of_pools_that_stays_float_asks_for_no_pairs():
     assert quantized(placement).isdisjoint({"concat[0]", "concat[1]", "concat[2]"})
 
 
-def test_an_average_pool_reads_int8_on_rtx_only_where_another_layer_does():
-    assert "pool[0]" in quantized(place(graphs.averaged_branch()))
-    assert "pool[0]" not in quantized(place(graphs.averaged_branch(), exclude=("conv2",)))
+def test_an_average_pool_reads_int8_on_rtx_only_where_another_layer_does_or_a_kernel_averages_int8():
+    wide = {"kernel": 5}
+    assert "pool[0]" in quantized(place(graphs.averaged_branch(**wide)))
+    assert "pool[0]" not in quantized(place(graphs.averaged_branch(**wide), exclude=("conv2",)))
+    assert "pool[0]" in quantized(place(graphs.averaged_branch(), exclude=("conv2",)))
     assert "pool[0]" not in quantized(place(graphs.pooled()))
     assert "gap[0]" not in quantized(place(graphs.averaged_branch()))
 

@@ -109,6 +109,10 @@ def calibrate(
         if AUTO in methods and not samples:
             said = "each tensor takes its own best calibrator: to choose it by the network's outputs takes --samples too"
             stderr().print(said, highlight=False)
+        if chosen.weights.rounding in {"gptq", "seqmse"} and not samples:
+            stderr().print(
+                "weights are rounded to the nearest: the rest takes --samples too", highlight=False
+            )
         if chosen.calibrate.bias == "correct" and not samples:
             stderr().print("biases are not corrected: that takes --samples too", highlight=False)
     elif cluster is not None:

@@ -17,26 +17,31 @@ import onnx
 from onnx import helper
 
 from qdqtool.graph.edit import Edit
+from qdqtool.graph.instrumented.originals import Originals
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
-from qdqtool.trt.ops import result_axis
+from qdqtool.trt.ops import PRODUCTS, result_axis
 
 _AXES_ARE_INPUTS = 18
 """First opset in which ReduceMean reads its axes from an input."""
 
 
-def layer_errors(model: Model, nodes: Collection[str]) -> tuple[Model, dict[str, str]]:
+def layer_errors(model: Model, nodes: Collection[str], plain_model: Model) -> tuple[Model, dict[str, str]]:
     """The model that returns the mean error of these nodes of a Q/DQ model, and the output of each by node.
 
     Each output has shape (channels,): the mean over batch and positions of the float output minus the quantized one.
-    Nodes whose inputs are not quantized have no error and no output.
+    Nodes whose inputs are not quantized have no error and no output. `plain_model` is the float model, whose constants
+    need not be those that the Q/DQ model quantizes.
     """
     edit = Edit(model)
     makers = edit.producers()
+    originals = Originals(edit, plain_model)
     ranks = {name: len(info.shape or ()) for name, info in _infos(model)}
     outputs: dict[str, str] = {}
     for node in [node for node in edit.nodes if node.op_type not in {QUANTIZE, DEQUANTIZE}]:
         plain = [_plain(makers, name) for name in node.input]
+        if node.op_type in PRODUCTS:
+            plain[1] = originals.constant(node, 1) or plain[1]
         if plain == list(node.input):
             continue
         if node.name in nodes and ranks.get(node.output[0]):

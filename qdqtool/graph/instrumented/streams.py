@@ -22,9 +22,10 @@ import onnx
 from onnx import helper
 
 from qdqtool.graph.edit import Edit
+from qdqtool.graph.instrumented.originals import Originals
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
-from qdqtool.trt.ops import result_axis
+from qdqtool.trt.ops import PRODUCTS, result_axis
 
 _AXES_ARE_INPUTS: Final = 18
 """First opset in which ReduceMean reads its axes from an input."""
@@ -43,10 +44,12 @@ class Streams:
     shifts: Mapping[str, str]
 
 
-def streams(model: Model, nodes: Collection[str], *, samples: int, doubt: float) -> Streams | None:
+def streams(
+    model: Model, nodes: Collection[str], plain_model: Model, *, samples: int, doubt: float
+) -> Streams | None:
     """The double network of a Q/DQ model for a batch of so many samples; None where bodies of control flow are in it.
 
-    `doubt` is how many squared standard errors a squared shift must exceed before any of it is believed.
+    `plain_model` is the float model, whose constants need not be those that the Q/DQ model quantizes; `doubt` is how many squared standard errors a squared shift must exceed before any of it is believed.
     """
     edit = Edit(model)
     plain_nodes = [node for node in edit.nodes if node.op_type not in {QUANTIZE, DEQUANTIZE}]
@@ -54,7 +57,7 @@ def streams(model: Model, nodes: Collection[str], *, samples: int, doubt: float)
     if any(one.type in bodies for node in plain_nodes for one in node.attribute):
         return None
     ranks = {name: len(model.view.info(name).shape or ()) for node in plain_nodes for name in node.output}
-    build = _Builder(edit, samples, doubt)
+    build = _Builder(edit, plain_model, samples, doubt)
     for node in plain_nodes:
         build.copy_as_float(node)
     shifts = {
@@ -82,8 +85,9 @@ def free_batch(model: Model) -> Model:
 class _Builder:
     """Adds nodes to an edit."""
 
-    def __init__(self, edit: Edit, samples: int, doubt: float) -> None:
+    def __init__(self, edit: Edit, plain_model: Model, samples: int, doubt: float) -> None:
         self._edit = edit
+        self._originals = Originals(edit, plain_model)
         self._samples = samples
         self._makers = edit.producers()
         self._float: dict[str, str] = {}
@@ -97,9 +101,10 @@ class _Builder:
     def copy_as_float(self, node: onnx.NodeProto) -> None:
         """The same node in the network without Q/DQ; nodes must come in graph order."""
         outputs = [self._edit.fresh(f"{name}_float") if name else "" for name in node.output]
-        copy = self._edit.node(
-            node.op_type, [self._plain(name) for name in node.input], outputs, name=f"{node.name}_float"
-        )
+        inputs = [self._plain(name) for name in node.input]
+        if node.op_type in PRODUCTS:
+            inputs[1] = self._originals.constant(node, 1) or inputs[1]
+        copy = self._edit.node(node.op_type, inputs, outputs, name=f"{node.name}_float")
         copy.domain = node.domain
         copy.attribute.extend(node.attribute)
         self._float.update((name, new) for name, new in zip(node.output, outputs, strict=True) if name)

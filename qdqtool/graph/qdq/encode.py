@@ -8,24 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-import ml_dtypes
 import numpy as np
 
 from qdqtool.core.dtypes import DType
+from qdqtool.core.grids import stored_as
 from qdqtool.core.quant_format import QuantFormat
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-STORED_AS: Final = {
-    DType.INT8: np.dtype(np.int8),
-    DType.INT4: np.dtype(ml_dtypes.int4),
-    DType.FLOAT8: np.dtype(ml_dtypes.float8_e4m3fn),
-    DType.FLOAT8_E5M2: np.dtype(ml_dtypes.float8_e5m2),
-    DType.FLOAT8_E8M0: np.dtype(ml_dtypes.float8_e8m0fnu),
-    DType.FLOAT4: np.dtype(ml_dtypes.float4_e2m1fn),
-}
-"""The NumPy type of every element type that a format stores."""
 _SMALLEST_BLOCK_SCALE: Final = 2.0**-9
 """The smallest positive E4M3 number: a block scale of zero is refused by TensorRT, also for blocks of zeros."""
 _FRACTIONS: Final = tuple(float(fraction) for fraction in np.linspace(1.0, 0.5, 21))
@@ -48,7 +39,7 @@ def encode(
     steps = folded / _facing(scale.astype(np.float32), folded.ndim, axis, block)
     if format_.is_integer:
         steps = np.rint(steps)
-    kind = STORED_AS[format_.dtype]
+    kind = stored_as(format_.dtype)
     stored: NDArray[Any] = np.clip(steps, format_.qmin, format_.qmax).astype(kind).reshape(value.shape)
     return stored
 
@@ -64,7 +55,13 @@ def decode(
 
 
 def block_scales(
-    value: NDArray[Any], format_: QuantFormat, axis: int, block: int, *, search: bool = False
+    value: NDArray[Any],
+    format_: QuantFormat,
+    axis: int,
+    block: int,
+    *,
+    search: bool = False,
+    energy: NDArray[Any] | None = None,
 ) -> tuple[NDArray[np.float32], float | None]:
     """The scale of every block of a constant, and the global scale of formats with two levels.
 
@@ -74,6 +71,7 @@ def block_scales(
         axis: the axis that blocks divide.
         block: values that share a scale.
         search: whether to clip each block where that makes its squared error smaller.
+        energy: how much the squared error of each value counts; None where all count alike.
     """
     folded = _folded(np.asarray(value, np.float32), axis, block)
     amax = np.abs(folded).max(axis=axis + 1)
@@ -82,10 +80,11 @@ def block_scales(
         global_scale = float(np.float32((float(amax.max()) or 1.0) / (format_.qmax * format_.scale_limit)))
     best = _storable(amax, format_, global_scale)
     if search:
-        least = _errors(folded, best, format_, axis, global_scale)
+        counts = None if energy is None else _folded(energy, axis, block)
+        least = _errors(folded, best, format_, axis, global_scale, counts)
         for fraction in _FRACTIONS[1:]:
             tried = _storable(amax * np.float32(fraction), format_, global_scale)
-            errors = _errors(folded, tried, format_, axis, global_scale)
+            errors = _errors(folded, tried, format_, axis, global_scale, counts)
             best = np.where(errors < least, tried, best)
             least = np.minimum(errors, least)
     return best.astype(np.float32), global_scale
@@ -105,23 +104,29 @@ def _storable(amax: NDArray[Any], format_: QuantFormat, global_scale: float | No
         return np.exp2(np.ceil(np.log2(np.maximum(wanted, tiny)))).astype(np.float32)
     if global_scale is not None:
         low = np.clip(wanted / np.float32(global_scale), _SMALLEST_BLOCK_SCALE, format_.scale_limit)
-        return low.astype(STORED_AS[DType.FLOAT8]).astype(np.float32)
+        return low.astype(stored_as(DType.FLOAT8)).astype(np.float32)
     filler = wanted.max() or np.float32(1.0)
     return np.where(wanted > 0, wanted, filler).astype(np.float32)
 
 
 def _errors(
-    folded: NDArray[Any], scale: NDArray[Any], format_: QuantFormat, axis: int, global_scale: float | None
+    folded: NDArray[Any],
+    scale: NDArray[Any],
+    format_: QuantFormat,
+    axis: int,
+    global_scale: float | None,
+    energy: NDArray[Any] | None,
 ) -> NDArray[np.float32]:
-    """The squared error of every block."""
+    """The squared error of every block, each value's times its energy."""
     facing = np.expand_dims(effective(scale, global_scale), axis + 1)
     steps = folded / facing
     if format_.is_integer:
         steps = np.rint(steps)
     kept = np.clip(steps, format_.qmin, format_.qmax)
     if not format_.is_integer:
-        kept = kept.astype(STORED_AS[format_.dtype]).astype(np.float32)
-    missed: NDArray[np.float32] = np.square(kept * facing - folded).sum(axis=axis + 1)
+        kept = kept.astype(stored_as(format_.dtype)).astype(np.float32)
+    squares = np.square(kept * facing - folded)
+    missed: NDArray[np.float32] = (squares if energy is None else squares * energy).sum(axis=axis + 1)
     return missed
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import isfinite
 from typing import TYPE_CHECKING
 
@@ -15,11 +16,13 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import Decision, Placement, QuantSpec, Slot, SlotKind
 from qdqtool.core.quant_format import INT8
 from qdqtool.core.recipe import InsertOptions
+from qdqtool.core.weights import RoundedWeight, WeightChanges
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.canonical.opset import raise_opset
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.bias import shift_biases
+from qdqtool.graph.qdq.changes import with_changes
 from qdqtool.graph.qdq.encode import block_scales
 from qdqtool.graph.qdq.find import quantized_ops
 from qdqtool.graph.qdq.lower import lower
@@ -57,6 +60,9 @@ def insert(
         InputFileError: placement or table belong to another model, or a range is missing or not a positive number.
     """
     refuse_quantized(model)
+    changes = table.weights or WeightChanges()
+    if changes.values or changes.scaled:
+        model = with_changes(model, replace(changes, rounded={}))
     if table.shifts:
         model = shift_biases(model, table.shifts)
     if options.types != "fp32":
@@ -64,13 +70,24 @@ def insert(
     elif any(model.view.info(decision.tensor).dtype is DType.FLOAT16 for decision in placement.quantized):
         model = with_opset(model, "fp16", quantized=True)
     model = _with_opset_of_formats(model, placement)
-    assignment = _assignment(model, placement, table, options)
+    assignment = assignment_of(model, placement, table, options)
+    model = _with_rounded_floats(model, assignment, changes)
     model = _with_weights_apart(model, assignment)
     if options.types != "fp32" and any(entry.format != INT8 for entry in assignment.values()):
         # Operators of TensorRT's own have no types that conversion could follow, so it comes first here.
         return lower(QuantizedGraph(model=convert(model, options, reach)[0], assignment=assignment))
     written = lower(QuantizedGraph(model=model, assignment=assignment))
     return written if options.types == "fp32" else convert(written, options, reach)[0]
+
+
+def _with_rounded_floats(
+    model: Model, assignment: Mapping[Slot, Quantization], changes: WeightChanges
+) -> Model:
+    """The model with the floats of rounded weights, but those that are only stored: a second copy would be for nothing."""
+    nodes = model.view.by_name
+    plain = {nodes[slot.node].inputs[slot.index] for slot, entry in assignment.items() if entry.codes is None}
+    left = {name: entry for name, entry in changes.rounded.items() if name in plain}
+    return with_changes(model, WeightChanges(rounded=left)) if left else model
 
 
 def refuse_quantized(model: Model) -> None:
@@ -129,12 +146,16 @@ def _with_weights_apart(model: Model, assignment: Mapping[Slot, Quantization]) -
     return edit.finish() if copied else model
 
 
-def _assignment(
+def assignment_of(
     model: Model, placement: Placement, table: CalibrationTable, options: InsertOptions
 ) -> dict[Slot, Quantization]:
-    """The quantization of every slot that the placement quantizes, in its order."""
+    """The quantization of every slot that the placement quantizes, in its order.
+
+    Raises:
+        UsageError, InputFileError: as `insert`.
+    """
     view = model.view
-    ranges = table.by_tensor()
+    ranges, rounded = table.by_tensor(), table.weights.rounded if table.weights else {}
     apart = {name for tie in placement.ties for name in tie.apart if name in tie.tensors}
     known: dict[tuple[str, QuantSpec], Quantization] = {}
     found: dict[Slot, Quantization] = {}
@@ -148,9 +169,40 @@ def _assignment(
             raise UsageError(f"{slot} asks for no format", fix="run `qdqtool place` on this model")
         key = (decision.tensor, spec)
         if key not in known:
-            known[key] = _quantization(view, decision, spec, ranges, options, apart=decision.tensor in apart)
+            chosen = rounded.get(decision.tensor)
+            if chosen is not None and spec.block is not None and _fits(chosen, spec):
+                known[key] = _rounded_blocks(chosen)
+            else:
+                made = _quantization(view, decision, spec, ranges, options, apart=decision.tensor in apart)
+                known[key] = _as_rounded(made, chosen)
         found[slot] = known[key]
     return found
+
+
+def _as_rounded(wanted: Quantization, rounded: RoundedWeight | None) -> Quantization:
+    """The quantization with the stored values that calibration chose, where it stores any and its scale is the same."""
+    if rounded is None or not wanted.stored or wanted.scale is None:
+        return wanted
+    same = (rounded.format, rounded.axis, rounded.block) == (wanted.format, wanted.axis, wanted.block)
+    same = same and np.array_equal(wanted.scale, rounded.scale)
+    return replace(wanted, codes=rounded.codes) if same else wanted
+
+
+def _fits(rounded: RoundedWeight, spec: QuantSpec) -> bool:
+    return (rounded.format, rounded.axis, rounded.block) == (spec.format, spec.axis, spec.block)
+
+
+def _rounded_blocks(rounded: RoundedWeight) -> Quantization:
+    """Block scales are in no table: those hold that the values were rounded with."""
+    return Quantization(
+        format=rounded.format,
+        scale=rounded.scale,
+        axis=rounded.axis,
+        block=rounded.block,
+        global_scale=rounded.global_scale,
+        stored=True,
+        codes=rounded.codes,
+    )
 
 
 def _quantization(

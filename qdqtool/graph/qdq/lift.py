@@ -14,11 +14,12 @@ import numpy as np
 import onnx
 
 from qdqtool.core.dtypes import DType
+from qdqtool.core.grids import stored_as
 from qdqtool.core.placement import Slot
 from qdqtool.core.quant_format import MXFP8, NVFP4, of_dtype
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
-from qdqtool.graph.qdq.encode import STORED_AS, decode, effective
+from qdqtool.graph.qdq.encode import decode, effective
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.qdq.lower import (
     FLOAT_TYPES,
@@ -385,7 +386,7 @@ class _Reader:
         exponents = view.constant(node.inputs[1])
         if exponents is None or not view.is_constant(values):
             raise _IrregularError(Kind.RUN_TIME)
-        scale = exponents.view(STORED_AS[DType.FLOAT8_E8M0]).astype(np.float32)
+        scale = exponents.view(stored_as(DType.FLOAT8_E8M0)).astype(np.float32)
         axis = _counted(int(node.attribute("axis", -1)), view.constant_shape(values))
         found = Quantization(format=MXFP8, scale=scale, axis=axis, block=block, stored=True)
         kind = _element(int(node.attribute("output_dtype", onnx.TensorProto.FLOAT)))

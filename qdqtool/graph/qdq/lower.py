@@ -21,12 +21,13 @@ import numpy as np
 import onnx
 
 from qdqtool.core.dtypes import DType
+from qdqtool.core.grids import stored_as
 from qdqtool.core.placement import Slot
 from qdqtool.core.quant_format import MXFP8, QuantFormat
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
-from qdqtool.graph.qdq.encode import STORED_AS, effective, encode
+from qdqtool.graph.qdq.encode import effective, encode
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.qdq.quantized import Quantization, QuantizedGraph
 from qdqtool.trt.ops import FP4_DYNAMIC, MX_DYNAMIC
@@ -212,15 +213,15 @@ class _Writer:
         if scale is None:
             return _Constants(scale="", level=level)
         if format_ == MXFP8:
-            exponents = scale.astype(STORED_AS[DType.FLOAT8_E8M0]).view(np.uint8)
+            exponents = scale.astype(stored_as(DType.FLOAT8_E8M0)).view(np.uint8)
             return _Constants(scale=edit.constant(f"{tensor}_scale", exponents), values=values)
         if format_.scale_dtype is not None:
-            stored = edit.constant(f"{tensor}_scale", scale.astype(STORED_AS[format_.scale_dtype]))
+            stored = edit.constant(f"{tensor}_scale", scale.astype(stored_as(format_.scale_dtype)))
             return _Constants(scale=stored, values=values, level=level)
         stored = edit.constant(f"{tensor}_scale", scale.astype(kind))
         if quantization.block is not None:
             return _Constants(scale=stored, values=values)
-        zeros = np.zeros(scale.shape, STORED_AS[format_.dtype])
+        zeros = np.zeros(scale.shape, stored_as(format_.dtype))
         return _Constants(
             scale=stored, zero_point=edit.constant(f"{tensor}_zero_point", zeros), values=values
         )
@@ -234,7 +235,9 @@ class _Writer:
                 where=str(self._model.path),
             )
         scales = effective(scale, quantization.global_scale)
-        stored = encode(value, scales, quantization.format, quantization.axis, quantization.block)
+        stored = quantization.codes
+        if stored is None:
+            stored = encode(value, scales, quantization.format, quantization.axis, quantization.block)
         name = (
             tensor
             if self._replaceable(tensor, quantization)
@@ -263,4 +266,4 @@ def stored_exactly(value: NDArray[Any], quantization: Quantization, stored: NDAr
 
 
 def _element(format_: QuantFormat) -> int:
-    return int(onnx.helper.np_dtype_to_tensor_dtype(STORED_AS[format_.dtype]))
+    return int(onnx.helper.np_dtype_to_tensor_dtype(stored_as(format_.dtype)))

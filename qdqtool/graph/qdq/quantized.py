@@ -31,6 +31,8 @@ class Quantization:
         block: values along `axis` that share a scale; None without blocks.
         global_scale: second level of formats with two levels, else None.
         stored: whether a constant is stored in the format, behind a DequantizeLinear alone.
+        codes: the stored values of a constant that are not the nearest to its float ones; None where they are, or where
+            nodes quantize.
         pair: the first slot, in graph order, that reads the same Q/DQ pair; None where the pair serves this slot alone.
     """
 
@@ -40,6 +42,7 @@ class Quantization:
     block: int | None = None
     global_scale: float | None = None
     stored: bool = False
+    codes: NDArray[Any] | None = None
     pair: Slot | None = None
 
     @property

@@ -1,0 +1,165 @@
+"""Second moments of what layers read: which directions of its input a layer's weights must be exact in.
+
+The moments of a layer are `mean(x.T @ x)` over rows of its input: positions of a convolution, rows of a matrix. They
+are large (columns x columns), so layers are visited in parts whose moments fit into memory together, each with a pass over
+the samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from qdqtool.calibration.fetch import Fetcher
+from qdqtool.calibration.session import open_session
+from qdqtool.core.protocols import Sample
+from qdqtool.graph.instrumented.probe import probe
+from qdqtool.graph.products import Product, Reading
+from qdqtool.platform import processors
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from qdqtool.graph.model import Model
+
+ROOM: Final = 1 << 30
+"""Bytes that the moments of one part may take."""
+SAMPLES: Final = 256
+"""Most samples that are run; fewer where every layer has enough rows before."""
+_ROWS: Final = 8192
+"""Rows of input that are enough for any layer, unless it has more columns."""
+_PER_COLUMN: Final = 4
+_SPREAD: Final = 32
+"""Samples that the rows come from at least."""
+
+OnProgress = Callable[[int, "int | None"], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Moments:
+    """What was seen of one input.
+
+    Attributes:
+        square: (groups, columns, columns): mean products of what weights are multiplied with.
+        amax: largest magnitude of every column, (groups, columns).
+        rows: how many rows were seen.
+    """
+
+    square: NDArray[np.float32]
+    amax: NDArray[np.float32]
+    rows: int
+
+    @property
+    def trusted(self) -> NDArray[np.float32]:
+        """The moments, products of different columns as small as they are doubtful: of n rows and c columns, n / (n + c)."""
+        columns = self.square.shape[1]
+        share = np.float32(self.rows / max(1, self.rows + columns))
+        found = self.square * share
+        diagonal = np.arange(columns)
+        found[:, diagonal, diagonal] = self.energy
+        return found
+
+    @property
+    def energy(self) -> NDArray[np.float32]:
+        """Mean square of every column, (groups, columns)."""
+        return np.diagonal(self.square, axis1=1, axis2=2)
+
+
+def parts(layers: Sequence[Product], room: int = ROOM) -> list[tuple[Product, ...]]:
+    """The layers in graph order, in parts whose moments fit into `room` bytes; what does not fit alone is left out."""
+    found: list[list[Product]] = [[]]
+    used: dict[Reading, int] = {}
+    for layer in layers:
+        size = _bytes(layer)
+        if size > room:
+            continue
+        if layer.reading not in used and sum(used.values()) + size > room:
+            found.append([])
+            used = {}
+        used[layer.reading] = size
+        found[-1].append(layer)
+    return [tuple(part) for part in found if part]
+
+
+def moments(
+    model: Model,
+    layers: Sequence[Product],
+    samples: Sequence[Sample],
+    on_progress: OnProgress | None = None,
+) -> dict[Reading, Moments]:
+    """The moments of everything that these layers read, from one pass over the samples, in their order.
+
+    The pass ends after 256 samples, or when there are enough rows of every input.
+
+    Raises:
+        InputFileError: the model cannot run on a sample.
+    """
+    columns = {layer.reading: layer.columns for layer in layers}
+    tallies = {reading: _Tally(reading, count) for reading, count in columns.items()}
+    fed = {info.name for info in model.view.inputs}
+    fetched = tuple(dict.fromkeys(one.tensor for one in columns if one.tensor not in fed))
+    readings: dict[str, list[_Tally]] = {}
+    for reading, tally in tallies.items():
+        readings.setdefault(reading.tensor, []).append(tally)
+    with _fetcher(model, fetched) as fetcher:
+        for done, sample in enumerate(samples[:SAMPLES], start=1):
+            if all(tally.is_full for tally in tallies.values()):
+                break
+            values: Iterator[tuple[str, NDArray[Any]]] = (
+                iter(fetcher.run(sample.feeds, sample.name)) if fetcher else iter(())
+            )
+            for name, value in (*((name, sample.feeds[name]) for name in readings if name in fed), *values):
+                for tally in readings[name]:
+                    tally.add(value)
+            if on_progress is not None:
+                on_progress(done, min(SAMPLES, len(samples)))
+    return {reading: tally.moments() for reading, tally in tallies.items()}
+
+
+@contextmanager
+def _fetcher(model: Model, tensors: tuple[str, ...]) -> Iterator[Fetcher | None]:
+    if not tensors:
+        yield None
+        return
+    with TemporaryDirectory(prefix="qdqtool-") as folder:
+        source = probe(model, tensors, Path(folder)).source
+        assert isinstance(source, Path)
+        yield Fetcher(open_session(source, processors()), {name: name for name in tensors})
+
+
+class _Tally:
+    """Adds up the moments of one input."""
+
+    def __init__(self, reading: Reading, columns: int) -> None:
+        self._reading = reading
+        self._enough = max(_ROWS, _PER_COLUMN * columns)
+        groups = reading.groups
+        self._square = np.zeros((groups, columns, columns), np.float32)
+        self._amax = np.zeros((groups, columns), np.float32)
+        self._rows = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self._rows >= self._enough
+
+    def add(self, value: NDArray[Any]) -> None:
+        if self.is_full:
+            return
+        rows = self._reading.rows(value, self._enough // _SPREAD)
+        self._square += np.swapaxes(rows, 1, 2) @ rows
+        np.maximum(self._amax, np.abs(rows).max(axis=1, initial=0), out=self._amax)
+        self._rows += rows.shape[1]
+
+    def moments(self) -> Moments:
+        self._square /= max(1, self._rows)
+        return Moments(square=self._square, amax=self._amax, rows=self._rows)
+
+
+def _bytes(layer: Product) -> int:
+    return 4 * layer.reading.groups * layer.columns**2

@@ -1,0 +1,192 @@
+"""Products as plain matrices: the weights of a layer as rows, and what they are multiplied with.
+
+    Conv      rows: output channels of each group; columns: input channels of the group x kernel
+    MatMul    rows: output columns; columns: the summed axis
+    Gemm      the same, transposed or not
+
+ConvTranspose, products of two activations and of weights with more than two dimensions have no such form here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from qdqtool.trt.ops import STANDARD_DOMAINS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from qdqtool.graph.view import GraphView, Node
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reading:
+    """How a layer reads its input: layers that read one tensor alike share their second moments.
+
+    Attributes:
+        tensor: the input.
+        groups: of channels.
+        kernel, strides, dilations: of a convolution; () for matrices.
+        pads: begin and end of each dimension in ONNX order; () for matrices.
+        auto_pad: ONNX attribute; "" for matrices.
+        axis: the summed axis of a matrix, from the end or not; the channel axis of a convolution.
+    """
+
+    tensor: str
+    groups: int = 1
+    kernel: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    dilations: tuple[int, ...] = ()
+    pads: tuple[int, ...] = ()
+    auto_pad: str = ""
+    axis: int = -1
+
+    def rows(self, value: NDArray[Any], most: int) -> NDArray[np.float32]:
+        """What the weights are multiplied with, (groups, at most `most` rows, columns), from all over the value.
+
+        Args:
+            value: the tensor's value for one or more samples.
+            most: rows that are enough.
+        """
+        if not self.kernel:
+            flat = np.moveaxis(value, self.axis, -1).reshape(-1, value.shape[self.axis])
+            return np.ascontiguousarray(flat[_picked(len(flat), most)], np.float32)[None]
+        return self._patches(np.asarray(value, np.float32), most)
+
+    def _patches(self, value: NDArray[np.float32], most: int) -> NDArray[np.float32]:
+        rank = len(self.kernel)
+        reach = [(size - 1) * step + 1 for size, step in zip(self.kernel, self.dilations, strict=True)]
+        padded = np.pad(value, [(0, 0), (0, 0), *self._padding(value.shape[2:], reach)])
+        axes = tuple(range(2, 2 + rank))
+        windows = np.lib.stride_tricks.sliding_window_view(padded, reach, axes)
+        every = (slice(None), slice(None))
+        windows = windows[(*every, *(slice(None, None, step) for step in self.strides))]
+        windows = windows[
+            (*([slice(None)] * (2 + rank)), *(slice(None, None, step) for step in self.dilations))
+        ]
+        # batch and positions first, of which only some are copied
+        spread = np.moveaxis(windows, 1, 1 + rank)
+        places = spread.shape[: 1 + rank]
+        chosen = np.unravel_index(_picked(prod(places), most), places)
+        taken = spread[chosen]
+        channels = value.shape[1] // self.groups
+        grouped = taken.reshape(len(taken), self.groups, channels * prod(self.kernel))
+        return np.ascontiguousarray(np.swapaxes(grouped, 0, 1))
+
+    def _padding(self, sizes: Sequence[int], reach: Sequence[int]) -> list[tuple[int, int]]:
+        rank = len(sizes)
+        if self.auto_pad in {"", "NOTSET"}:
+            return list(zip(self.pads[:rank], self.pads[rank:], strict=True))
+        if self.auto_pad == "VALID":
+            return [(0, 0)] * rank
+        found = []
+        for size, width, step in zip(sizes, reach, self.strides, strict=True):
+            whole = max(0, (-(-size // step) - 1) * step + width - size)
+            less, more = whole // 2, whole - whole // 2
+            found.append((less, more) if self.auto_pad == "SAME_UPPER" else (more, less))
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Product:
+    """A layer with constant weights.
+
+    Attributes:
+        node: its name.
+        weight: name of the constant.
+        shape: of the constant.
+        reading: how its input is read.
+        turned: whether the summed axis of a matrix comes first in the constant.
+    """
+
+    node: str
+    weight: str
+    shape: tuple[int, ...]
+    reading: Reading
+    turned: bool = False
+
+    @cached_property
+    def columns(self) -> int:
+        """How many inputs each output sums up."""
+        return self.shape[0] if self.turned else prod(self.shape[1:])
+
+    @property
+    def input_axis(self) -> int:
+        """The axis of the constant that input channels run along; those of one group for convolutions."""
+        return 0 if self.turned else 1
+
+    @property
+    def output_axis(self) -> int:
+        """The axis of the constant that output channels run along."""
+        return 1 if self.turned else 0
+
+    def matrix(self, value: NDArray[Any]) -> NDArray[Any]:
+        """A constant of this shape as (groups, rows, columns)."""
+        if self.turned:
+            return value.T[None]
+        groups = self.reading.groups
+        return value.reshape(groups, self.shape[0] // groups, self.columns)
+
+    def constant(self, matrix: NDArray[Any]) -> NDArray[Any]:
+        """The reverse of `matrix`."""
+        return np.ascontiguousarray(matrix[0].T if self.turned else matrix.reshape(self.shape))
+
+
+def product_of(view: GraphView, node: Node) -> Product | None:
+    """The node as a product of its input with a constant; None where it has not that form."""
+    if node.domain not in STANDARD_DOMAINS or len(node.inputs) < 2:
+        return None
+    tensor, weight = node.inputs[:2]
+    shape = view.constant_shape(weight)
+    if shape is None or view.is_constant(tensor) or not shape or 0 in shape:
+        return None
+    if node.op == "Conv" and len(shape) > 2:
+        return Product(node=node.name, weight=weight, shape=shape, reading=_convolution(node, shape))
+    if node.op == "MatMul" and len(shape) == 2:
+        return Product(
+            node=node.name, weight=weight, shape=shape, reading=Reading(tensor=tensor), turned=True
+        )
+    if node.op == "Gemm" and len(shape) == 2:
+        axis = 0 if node.attribute("transA", 0) else 1
+        turned = not node.attribute("transB", 0)
+        return Product(
+            node=node.name,
+            weight=weight,
+            shape=shape,
+            reading=Reading(tensor=tensor, axis=axis - 2),
+            turned=turned,
+        )
+    return None
+
+
+def products(view: GraphView) -> tuple[Product, ...]:
+    """All layers of that form in graph order."""
+    found = (product_of(view, node) for node in view.nodes)
+    return tuple(product for product in found if product is not None)
+
+
+def _convolution(node: Node, shape: tuple[int, ...]) -> Reading:
+    rank = len(shape) - 2
+    return Reading(
+        tensor=node.inputs[0],
+        groups=int(node.attribute("group", 1)),
+        kernel=shape[2:],
+        strides=tuple(node.attribute("strides", (1,) * rank)),
+        dilations=tuple(node.attribute("dilations", (1,) * rank)),
+        pads=tuple(node.attribute("pads", (0,) * 2 * rank)),
+        auto_pad=node.attribute("auto_pad", "NOTSET"),
+        axis=1,
+    )
+
+
+def _picked(count: int, most: int) -> NDArray[np.intp]:
+    """So many of `count` places, the same ones every time, without a rhythm that rows of pictures could have."""
+    if count <= most:
+        return np.arange(count)
+    return np.sort(np.random.default_rng(count).choice(count, most, replace=False))

@@ -1,0 +1,163 @@
+"""From histograms to the calibration table that is written: ranges, rounded weights, corrected biases.
+
+With `weights.rounding: auto` and `calibrate.method: auto` the weights are rounded by `gptq`, and the calibrator is
+chosen for them; the same is done for weights that are rounded to the nearest, and `gptq` is kept where the outputs gain
+more than 0.3 dB by it on the samples that choose, and anything on those that check; the moments come from others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from qdqtool.calibration.histograms import Histograms
+from qdqtool.calibration.moments import SAMPLES
+from qdqtool.calibration.rounding import GPTQ, SEQMSE, round_weights
+from qdqtool.calibration.table import Constants, groups, make_tables
+from qdqtool.core.calibration import CalibrationTable
+from qdqtool.core.placement import Placement
+from qdqtool.core.protocols import SampleSource
+from qdqtool.core.recipe import AUTO, CalibrationOptions, Recipe
+from qdqtool.core.weights import WeightChanges
+from qdqtool.graph.model import Model
+from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, weight_bytes
+from qdqtool.graph.qdq.changes import with_changes
+from qdqtool.pipeline.auto import Judged, choose
+from qdqtool.pipeline.bias import correct_biases
+from qdqtool.pipeline.trial import Budget, Reference, decibels, others
+
+ROUNDING_GAIN_DB: Final = 0.3
+"""What rounding must gain at the outputs: it ties the weights to the samples, and less is within their chance."""
+_FEWEST: Final = 8
+"""Samples below which a choice between roundings would be chance."""
+
+OnProgress = Callable[[int, "int | None"], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TableRequest:
+    """What tables are made of.
+
+    Attributes:
+        model: the float model, prepared.
+        placement: what is quantized.
+        histograms: of the model with `changes`.
+        known: ranges of weights with `changes`, and bounds.
+        recipe: methods and rounding.
+        changes: equalization; None where there was none.
+        samples: calibration samples; None where histograms were merged without any.
+    """
+
+    model: Model
+    placement: Placement
+    histograms: Histograms
+    known: Constants
+    recipe: Recipe
+    changes: WeightChanges | None = None
+    samples: SampleSource | None = None
+
+
+def final_tables(
+    request: TableRequest, methods: Sequence[str], on_progress: OnProgress | None = None
+) -> dict[str, CalibrationTable]:
+    """One table per calibrator or `auto`, weights rounded and biases corrected as the recipe says.
+
+    Without samples weights are rounded to the nearest, biases stay, and `auto` takes each tensor's own best calibrator.
+
+    Raises:
+        UsageError, InputFileError: as `make_tables` and the runners.
+    """
+    if request.changes:
+        request = replace(request, model=with_changes(request.model, request.changes))
+    return {method: _final(request, method, on_progress) for method in methods}
+
+
+def _final(request: TableRequest, method: str, on_progress: OnProgress | None) -> CalibrationTable:
+    options = request.recipe.calibrate.model_copy(update={"method": method})
+    maker = _Maker(request, options, on_progress)
+    if request.samples is None:
+        return replace(maker.plain(), weights=request.changes)
+    table = maker.table(request.samples)
+    if options.bias == "correct":
+        table = correct_biases(request.model, request.placement, table, request.samples, on_progress)
+    if request.changes:
+        rounded = table.weights.rounded if table.weights else {}
+        table = replace(table, weights=request.changes.rounding(rounded))
+    return table
+
+
+class _Maker:
+    """One calibrator, or `auto`: ranges and rounded weights; biases are not shifted yet."""
+
+    def __init__(
+        self, request: TableRequest, options: CalibrationOptions, on_progress: OnProgress | None
+    ) -> None:
+        self._request = request
+        self._options = options
+        self._on_progress = on_progress
+
+    def plain(self, known: Constants | None = None) -> CalibrationTable:
+        """The table without running the network."""
+        request = self._request
+        made = make_tables(request.histograms, request.placement, known or request.known, (self._options,))
+        return made[0]
+
+    def table(self, samples: SampleSource) -> CalibrationTable:
+        """The table by the recipe's method and rounding."""
+        rounding = self._request.recipe.weights.rounding
+        judged = self._options.method == AUTO and weight_bytes(self._request.model) < SINGLE_FILE_LIMIT
+        if rounding == AUTO:
+            tried = judged and samples.meaningful and len(samples) > _FEWEST
+            rounded = self._rounded(GPTQ, samples) if tried else None
+        else:
+            rounded = self._rounded(rounding, samples) if rounding in {GPTQ, SEQMSE} else None
+        if not judged or (rounded is None and not groups(self._request.placement)):
+            return rounded or self.plain()
+        reference = Reference(self._request.model, samples, Budget(on_progress=self._on_progress))
+        if rounded is None or rounding != AUTO:
+            return self._chosen(reference, rounded).table
+        tied, nearest = self._chosen(reference, rounded), self._chosen(reference, None)
+        gain = decibels(tied.noise) - decibels(nearest.noise)
+        checked = decibels(tied.checked) - decibels(nearest.checked)
+        if checked <= 0 or gain <= ROUNDING_GAIN_DB:
+            return nearest.table
+        return _with_gain(tied.table, gain)
+
+    def _rounded(self, method: str, samples: SampleSource) -> CalibrationTable | None:
+        """The plain table with weights rounded by a method; None where no weight can be."""
+        request = self._request
+        table = self.plain()
+        taken = others(samples, SAMPLES)
+        made = round_weights(
+            request.model, request.placement, table, method, request.recipe.insert, taken, self._on_progress
+        )
+        return made if made.weights else None
+
+    def _chosen(self, reference: Reference, rounded: CalibrationTable | None) -> Judged:
+        request = self._request
+        known = request.known
+        if rounded is not None:
+            ranges = rounded.by_tensor()
+            known = replace(known, weights=tuple(ranges[entry.tensor] for entry in known.weights))
+        return choose(
+            request.model,
+            request.placement,
+            (request.histograms, known),
+            self._options,
+            reference,
+            Budget(on_progress=self._on_progress, spent=len(reference.samples)),
+            rounded.weights if rounded is not None else None,
+        )
+
+
+def _with_gain(table: CalibrationTable, gain: float) -> CalibrationTable:
+    """The table whose rounded weights say what their rounding gained."""
+    rounded = table.weights.rounded if table.weights else {}
+    return replace(
+        table,
+        ranges=tuple(
+            replace(entry, gain_db=round(gain, 2)) if entry.tensor in rounded else entry
+            for entry in table.ranges
+        ),
+    )

@@ -1,0 +1,138 @@
+"""Where the compiler of TensorRT for RTX cuts a stretch between two products into several kernels.
+
+    Add ─ LayerNormalization ─ Q                         one kernel
+    Add ─ LayerNormalization │ ─ Transpose ─ Q           two: the sums, then the normalized values and the Transpose
+
+A kernel that sums along rows computes on with the same rows only. Where something behind the sum puts values elsewhere
+(Transpose, Slice, Concat, Expand) or there are more of them (broadcasting), it ends with the sum, and what is left of a
+normalization is done by the next one, so that both hold it. Rows of 16384 and more are summed in several kernels. A
+Transpose in front of a sum is a kernel of its own from 73728 values on; so is a Split into parts of unequal size.
+
+Evidence: RTX 1.7.1, some 120 stretches between two products: LayerNormalization, Softmax, ReduceL2, ReduceMean,
+ReduceSum and InstanceNormalization before and behind ten kinds of nodes; both bounds by bisection (16320 values in a row
+are summed in one kernel, a Transpose of 73712 is done with the sum).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.matching.patterns import has_weights
+from qdqtool.prediction.sums import axes
+from qdqtool.trt.ops import (
+    MATRIX_PRODUCTS,
+    NORMALIZES,
+    PICKING,
+    QDQ,
+    REARRANGING,
+    SHAPE_READERS,
+)
+
+_LONG_ROW = 16384
+_LARGE_TRANSPOSE = 73728
+_FARTHEST = 64
+"""Nodes behind a sum that are looked at."""
+
+Levels = Mapping[str, int]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cuts:
+    """Nodes at which a kernel ends.
+
+    Attributes:
+        ends: nodes behind which the next kernel begins.
+        shared: those of them that the next kernel works on too.
+        apart: those whose sums are a kernel between the two.
+    """
+
+    ends: frozenset[str]
+    shared: frozenset[str]
+    apart: frozenset[str]
+
+
+def cuts(view: GraphView, level: Levels) -> Cuts:
+    """The cuts of all stretches; nodes of one `level` that follow each other would share a kernel without them."""
+    ends, shared, apart = set(), set(), set()
+    for node in view.nodes:
+        if node.name not in level:
+            continue
+        if axes(view, node):
+            long = node.op in NORMALIZES and _row(view, node) >= _LONG_ROW
+            if long or _leaves_rows(view, node, level):
+                ends.add(node.name)
+                if node.op in NORMALIZES:
+                    shared.add(node.name)
+            if long:
+                apart.add(node.name)
+        elif _is_apart(view, node, level):
+            ends.add(node.name)
+    return Cuts(ends=frozenset(ends), shared=frozenset(shared), apart=frozenset(apart))
+
+
+def _row(view: GraphView, node: Node) -> int:
+    """Values that one sum of a node adds up."""
+    shape = view.info(node.inputs[0]).shape or ()
+    return prod(size for axis in axes(view, node) if isinstance(size := shape[axis], int))
+
+
+def _size(view: GraphView, tensor: str) -> int:
+    """Elements of a tensor, free dimensions counted once."""
+    return prod(size for size in view.info(tensor).shape or () if isinstance(size, int))
+
+
+def _leaves_rows(view: GraphView, total: Node, level: Levels) -> bool:
+    """Whether something in the kernel of a sum needs its result in another order or more often."""
+    most = _size(view, total.inputs[0])
+
+    def leaves(node: Node) -> bool:
+        if node.op in REARRANGING:
+            return not _is_folded(view, node)
+        return bool(node.outputs) and _size(view, node.outputs[0]) > most
+
+    return any(leaves(node) for node in _behind(view, total, level, lambda node: bool(axes(view, node))))
+
+
+def _is_folded(view: GraphView, node: Node) -> bool:
+    """Whether a matrix product with weights takes a Transpose of its first input along."""
+    shape = view.info(node.inputs[0]).shape or ()
+    order = list(range(len(shape)))
+    order[-2:] = order[:-3:-1]
+    if node.op != "Transpose" or list(node.attribute("perm", ())) != order:
+        return False
+    uses = list(view.uses(node.outputs[0]))
+    while len(uses) == 1 and uses[0].node.op in QDQ:
+        uses = list(view.uses(uses[0].node.outputs[0]))
+    return bool(uses) and all(
+        use.node.op in MATRIX_PRODUCTS and use.index == 0 and has_weights(view, use.node) for use in uses
+    )
+
+
+def _is_apart(view: GraphView, node: Node, level: Levels) -> bool:
+    """Whether a node that moves values in front of a sum ends its kernel."""
+    if node.op == "Transpose":
+        large = _size(view, node.outputs[0]) >= _LARGE_TRANSPOSE
+    else:
+        large = node.op in PICKING and len({_size(view, part) for part in node.outputs}) > 1
+    return large and any(axes(view, behind) for behind in _behind(view, node, level, lambda _: False))
+
+
+def _behind(view: GraphView, first: Node, level: Levels, last: Callable[[Node], bool]) -> Iterator[Node]:
+    """The nodes behind `first` in its kernel, nearest first; what is behind a `last` one is not looked at."""
+    seen = {first.name}
+    waiting = [first]
+    while waiting and len(seen) < _FARTHEST:
+        node = waiting.pop(0)
+        for tensor in node.outputs:
+            for use in view.uses(tensor):
+                found = use.node
+                inside = found.op in QDQ or level.get(found.name) == level[first.name]
+                if found.name in seen or not inside or found.op in SHAPE_READERS:
+                    continue
+                seen.add(found.name)
+                yield found
+                if not last(found):
+                    waiting.append(found)
