@@ -13,6 +13,7 @@ from qdqtool.trt.ops import (
     GLOBAL_AVERAGES,
     KEPT_IN_EPILOGUE,
     PASSES_PROBABILITIES,
+    QDQ,
     SCALING,
     SWISHES,
     carried_outputs,
