@@ -30,9 +30,9 @@ figures: $(TORCH)/.installed
 	OMP_NUM_THREADS=1 $(TORCH)/bin/python benchmarks/figures.py recipes/qat-digits.yaml
 
 # MINUTES for all readers together; what goes wrong is kept in crashers/.
-MINUTES ?= 12
+MINUTES ?= 14
 fuzz: $(VENV)/.installed-test
-	$(BIN)/python benchmarks/fuzz.py --seconds $$(( $(MINUTES) * 60 / 12 )) --keep crashers
+	$(BIN)/python benchmarks/fuzz.py --seconds $$(( $(MINUTES) * 60 / 14 )) --keep crashers
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

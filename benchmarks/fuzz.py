@@ -25,7 +25,7 @@ from typing import IO
 
 ROOT = Path(__file__).resolve().parent.parent
 READERS = (
-    "onnx", "arrays", "archives", "polygraphy", "images", "labels", "caches", "recipes", "layers", "profiles",
+    "onnx", "commands", "builds", "arrays", "archives", "polygraphy", "images", "labels", "caches", "recipes", "layers", "profiles",
     "artefacts", "logs",
 )  # fmt: skip
 SILENT_S = 30.0

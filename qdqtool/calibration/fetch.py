@@ -70,6 +70,8 @@ class Fetcher:
 
     def _allocated(self, fed: Feeds) -> list[NDArray[Any]] | None:
         """One array per tensor of the shape that the model declares; None when a shape depends on the data."""
+        if any(len(self._inputs[name]) != array.ndim for name, array in fed.items()):
+            return None  # an input of unknown rank: onnxruntime declares no dimensions then
         known: dict[str, int] = {}
         for name, array in fed.items():
             known.update(

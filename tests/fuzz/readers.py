@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import random
 import tempfile
-from collections.abc import Callable, Mapping
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -139,6 +140,42 @@ def use_model(path: Path) -> None:
         refused(edit)
 
 
+def use_commands(path: Path) -> None:
+    """Calibrate a damaged model and compare it with itself: onnxruntime runs it."""
+    _command(path, "calibrate", str(path), "--samples", "random:1", "-o", str(path.with_suffix(".json")))
+    _command(path, "compare", str(path), str(path), "--samples", "random:1")
+
+
+def use_builder(path: Path) -> None:
+    """Build a damaged model: the native builder may die, we may not."""
+    _command(path, "build", str(path), "--out", str(path.parent / "built"), "--stack-mib", "64")
+
+
+def _command(path: Path, *words: str) -> None:
+    """A command line that may end with any documented code but that of a mistake of ours."""
+    from qdqtool.cli.app import run
+
+    said = io.StringIO()
+    with chdir(path.parent), redirect_stdout(io.StringIO()), redirect_stderr(said):
+        code = run(list(words))
+    for report in path.parent.glob("qdqtool-bug-*.txt"):
+        said.write(report.read_text("utf-8")[-600:])
+        report.unlink()
+    if code not in range(6):
+        raise AssertionError(f"{words[0]} ended with {code}: {said.getvalue()[-900:]}")
+
+
+@contextmanager
+def chdir(folder: Path) -> Iterator[None]:
+    """Work in another folder; contextlib.chdir is there from Python 3.11 on."""
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
 def refused(act: Callable[[], object]) -> None:
     """Do something that may be refused, so that what comes after it is still tried."""
     from qdqtool.errors import Bug, QdqError
@@ -225,11 +262,15 @@ def _labels() -> Files:
 
 
 def _caches() -> Files:
+    from qdqtool.calibration.caches.flatbuffer import write_pairs
+
+    pairs = [("x", '{"data": {"highest": 1.5}}'), ("conv1_y", "0.25"), ("relu1_y", "0.5")]
     text = "TRT-8601-EntropyCalibration2\nx: 3c010a14\nconv1_y: 3d1b2c3d\nrelu1_y: 3c8efa35\n"
     return {
         "a.cache": text.encode(),
         "b.cache": text.replace("8601", "7203").encode(),
         "c.json": b'{"x": "3c010a14"}',
+        "d.flatbuffers": write_pairs(pairs),
     }
 
 
@@ -337,6 +378,8 @@ READERS: dict[str, Reader] = {
     "polygraphy": Reader(_polygraphy, _json_or_bytes, use_samples),
     "images": Reader(_images, mutations.damaged_bytes, use_image),
     "labels": Reader(_labels, _json_or_bytes, read_labels),
+    "commands": Reader(_models, mutations.damaged_model, use_commands),
+    "builds": Reader(_models, mutations.damaged_model, use_builder),
     "caches": Reader(_caches, _text_or_bytes, read_cache),
     "recipes": Reader(_recipes, _text_or_bytes, lambda path: recipes.load(str(path))),
     "layers": Reader(_layers, _json_or_bytes, use_layers),

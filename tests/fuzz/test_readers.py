@@ -17,8 +17,8 @@ from tests.fuzz.readers import READERS
 from tests.fuzz.worker import attempt
 
 CRASHERS = Path(__file__).parent / "crashers"
-COUNTS = {"onnx": 25, "artefacts": 60, "logs": 20, "recipes": 40}
-NEEDS_A_RUN = {"archives", "artefacts", "layers", "logs"}
+COUNTS = {"onnx": 25, "commands": 10, "builds": 4, "artefacts": 60, "logs": 20, "recipes": 40}
+NEEDS_A_RUN = {"builds", "archives", "artefacts", "layers", "logs"}
 
 
 @pytest.mark.parametrize("name", sorted(set(READERS) - NEEDS_A_RUN))
