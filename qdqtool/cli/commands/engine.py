@@ -1,8 +1,8 @@
 """Look into an engine: layers, types, formats, costs, times, its graph, and how it differs from another one.
 
 Reads layer dumps, the files of `--exportLayerInfo` of every TensorRT release since 8.2, and whole build logs; times
-come from `--exportProfile` files or logs of runs with `--dumpProfile`, and what the optimizer did to each layer from the
-verbose log of the build (`--log`). Packed files (xz, gzip, bzip2) and files of any size will do. No GPU and no TensorRT
+come from `--exportProfile` files, logs of runs with `--dumpProfile` or Nsight Systems (`nsys export --type sqlite`), and
+what the optimizer did to each layer from the verbose log of the build (`--log`). Packed files (xz, gzip, bzip2) and files of any size will do. No GPU and no TensorRT
 is needed.
 
     qdqtool engine show runs/digits/layers.json
@@ -31,7 +31,7 @@ PLUGIN = typer.Typer(
 File = Annotated[Path, typer.Argument(help="Layer information, build log, or layers.json of a run folder.")]
 Profile = Annotated[
     Path | None,
-    typer.Option("--profile", "-p", help="Times: --exportProfile JSON or a log with --dumpProfile."),
+    typer.Option("--profile", "-p", help="Times: --exportProfile JSON, a log with --dumpProfile, or a SQLite export of Nsight Systems."),
 ]
 CostModelName = Annotated[
     str, typer.Option("--cost-model", help="How bytes are counted: exact, or trex as NVIDIA's explorer did.")

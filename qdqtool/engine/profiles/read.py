@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Protocol
 
 from qdqtool.core.timing import Profile
-from qdqtool.engine.profiles import exported, listed, printed, table
+from qdqtool.engine.profiles import exported, listed, nsight, printed, table
 from qdqtool.errors import InputFileError
+from qdqtool.io.files import unreadable
 from qdqtool.io.text import text_of
 
 
@@ -23,7 +24,7 @@ class ProfileReader(Protocol):
 
 
 _WHOLE = re.compile(r'"(?:latencyMs|computeMs|endToEndMs)"')
-_READERS: tuple[ProfileReader, ...] = (exported, table, printed, listed)
+_READERS: tuple[ProfileReader, ...] = (exported, table, printed, nsight, listed)
 
 
 def read_profile(path: Path) -> Profile:
@@ -32,7 +33,27 @@ def read_profile(path: Path) -> Profile:
     Raises:
         InputFileError: unreadable, or in no known form of profile.
     """
-    return read_profile_text(text_of(path), where=str(path))
+    if path.suffix in nsight.REPORTS:
+        raise InputFileError(
+            "is a report that only Nsight Systems reads",
+            fix=f"export it: nsys export --type sqlite {path.name}",
+            where=str(path),
+        )
+    try:
+        with path.open("rb") as stream:
+            is_database = stream.read(len(nsight.MAGIC)) == nsight.MAGIC
+    except OSError as error:
+        raise unreadable(path, error) from error
+    profile = nsight.read_database(path) if is_database else None
+    if profile is None:
+        return read_profile_text(text_of(path), where=str(path))
+    if not profile.rows:
+        raise InputFileError(
+            "holds no kernel inside an NVTX range",
+            fix="profile with `nsys profile -t cuda,nvtx --cuda-graph-trace=node`",
+            where=str(path),
+        )
+    return profile
 
 
 def read_profile_text(text: str, *, where: str) -> Profile:
@@ -52,7 +73,7 @@ def read_profile_text(text: str, *, where: str) -> Profile:
     if profile is None or not profile.rows:
         raise InputFileError(
             "holds no times of layers",
-            fix="pass the file of trtexec --exportProfile, or a log of a run with --dumpProfile",
+            fix="pass the file of trtexec --exportProfile, a log of a run with --dumpProfile, or a SQLite export of Nsight Systems",
             where=where,
         )
     return profile

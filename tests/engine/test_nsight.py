@@ -1,0 +1,203 @@
+"""Exports of Nsight Systems give every layer the time of the kernels that its NVTX range launched."""
+
+from __future__ import annotations
+
+import json
+import random
+import sqlite3
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qdqtool.core.engine import Engine, EngineLayer
+from qdqtool.engine.profiles import read_profile, read_profile_text
+from qdqtool.engine.timed import join_times
+from qdqtool.errors import InputFileError
+
+THREAD = (7 << 24) + 3
+Range = tuple[int, int, str]
+Launch = tuple[int, int]
+
+
+def export(
+    path: Path,
+    ranges: list[Range],
+    launches: list[Launch],
+    *,
+    text_ids: bool = True,
+    domain: str = "TensorRT",
+) -> Path:
+    """A database as `nsys export` writes it; a launch is its start and the nanoseconds of its kernel."""
+    with closing(sqlite3.connect(path)) as made:
+        made.executescript(
+            "create table StringIds (id integer primary key, value text not null);"
+            "create table NVTX_EVENTS (start int not null, end int, eventType int not null, text text, textId int, "
+            "globalTid int, domainId int);"
+            "create table CUPTI_ACTIVITY_KIND_RUNTIME (start int, end int, correlationId int, globalTid int);"
+            "create table CUPTI_ACTIVITY_KIND_KERNEL (start int, end int, correlationId int, globalPid int);"
+        )
+        made.execute("insert into NVTX_EVENTS values (0, null, 75, ?, null, ?, 2)", (domain, THREAD))
+        made.execute(
+            "insert into NVTX_EVENTS values (0, 10000, 59, 'of another library', null, ?, 5)", (THREAD,)
+        )
+        for number, (start, end, name) in enumerate(ranges):
+            made.execute("insert into StringIds values (?, ?)", (number, name))
+            text, key = (None, number) if text_ids else (name, None)
+            made.execute(
+                "insert into NVTX_EVENTS values (?, ?, 59, ?, ?, ?, 2)", (start, end, text, key, THREAD)
+            )
+        for number, (start, ns) in enumerate(launches):
+            made.execute(
+                "insert into CUPTI_ACTIVITY_KIND_RUNTIME values (?, ?, ?, ?)",
+                (start, start + 1, number, THREAD),
+            )
+            made.execute(
+                "insert into CUPTI_ACTIVITY_KIND_KERNEL values (?, ?, ?, ?)",
+                (start + 500, start + 500 + ns, number, 7 << 24),
+            )
+            # another process counts its calls from the same number
+            made.execute(
+                "insert into CUPTI_ACTIVITY_KIND_RUNTIME values (1, 2, ?, ?)", (number, (8 << 24) + 1)
+            )
+        made.commit()
+    return path
+
+
+TWO_INFERENCES = [
+    (100, 200, "ExecutionContext::enqueue"),
+    (110, 120, "conv1 + relu1"),
+    (130, 140, "pool"),
+    (300, 400, "ExecutionContext::enqueue"),
+    (310, 320, "conv1 + relu1"),
+    (330, 340, "pool"),
+]
+KERNELS = [(112, 1_000_000), (115, 500_000), (133, 250_000), (312, 3_500_000), (335, 750_000)]
+
+
+@pytest.mark.parametrize("text_ids", [True, False], ids=["names by number", "names in place"])
+def test_a_layer_has_the_kernels_of_its_range(tmp_path: Path, text_ids: bool) -> None:
+    found = read_profile(export(tmp_path / "a.sqlite", TWO_INFERENCES, KERNELS, text_ids=text_ids))
+    assert {row.name: (row.average_ms, row.median_ms, row.total_ms) for row in found.rows} == {
+        "conv1 + relu1": (2.5, 2.5, 5.0),
+        "pool": (0.5, 0.5, 1.0),
+    }
+    assert (found.iterations, found.form) == (2, "nsight")
+    engine = Engine(layers=(EngineLayer(name="conv1 + relu1", kind="k"), EngineLayer(name="pool", kind="k")))
+    joined = join_times(engine, found)
+    assert joined.matched == 1.0
+    assert [row.average_ms for row in joined.rows if row] == [2.5, 0.5]
+
+
+def test_kernels_outside_every_range_are_told(tmp_path: Path) -> None:
+    found = read_profile(export(tmp_path / "a.sqlite", TWO_INFERENCES, [*KERNELS, (900, 6_000_000)]))
+    assert found.total_ms == 3.0
+    assert any("50% of the kernels' time" in note for note in found.notes)
+
+
+def test_without_a_domain_of_tensorrt_all_ranges_count(tmp_path: Path) -> None:
+    found = read_profile(export(tmp_path / "a.sqlite", TWO_INFERENCES, [(50, 1_000_000)], domain="mine"))
+    assert [row.name for row in found.rows] == ["of another library"]
+
+
+def test_the_engine_command_joins_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from qdqtool.cli.app import run
+
+    layers = tmp_path / "layers.json"
+    entry = {"LayerType": "Convolution", "Inputs": [], "Outputs": []}
+    layers.write_text(json.dumps({"Layers": [{"Name": "conv1 + relu1", **entry}, {"Name": "pool", **entry}]}))
+    times = export(tmp_path / "a.sqlite", TWO_INFERENCES, KERNELS)
+    assert run(["engine", "layers", str(layers), "--profile", str(times), "--columns", "name,ms"]) == 0
+    assert capsys.readouterr().out.splitlines() == ["name,ms", "conv1 + relu1,2.5", "pool,0.5"]
+
+
+@settings(max_examples=300)
+@given(st.randoms(use_true_random=False))
+def test_every_kernel_counts_once_in_its_innermost_range(dice: random.Random) -> None:
+    import tempfile
+
+    ranges: list[Range] = []
+
+    def nested(start: int, end: int, depth: int) -> None:
+        ranges.append((start, end, f"r{len(ranges)}"))
+        at = start + 1
+        while depth and at + 4 < end and dice.random() < 0.7:
+            stop = dice.randint(at + 1, end - 1)
+            nested(at, stop, depth - 1)
+            at = stop + 1
+
+    for number in range(dice.randint(1, 4)):
+        nested(1000 * number + 10, 1000 * number + dice.randint(20, 900), 3)
+    launches = [(dice.randint(0, 4000), dice.randint(1, 9) * 1000) for _ in range(dice.randint(1, 30))]
+    expected: dict[str, int] = {}
+    for start, ns in launches:
+        around = [r for r in ranges if r[0] <= start <= r[1]]
+        if around:
+            inner = max(around, key=lambda r: (r[0], -r[1]))
+            expected[inner[2]] = expected.get(inner[2], 0) + ns
+    with tempfile.TemporaryDirectory() as folder:
+        path = export(Path(folder) / "a.sqlite", ranges, launches)
+        if not expected:
+            with pytest.raises(InputFileError, match="no kernel inside"):
+                read_profile(path)
+            return
+        found = {row.name: round((row.total_ms or 0) * 1e6) for row in read_profile(path).rows}
+    assert found == expected
+
+
+JSON = [
+    {"Range": "TensorRT:ExecutionContext::enqueue", "Total Proj Time (ns)": 9e6, "Range Instances": 2},
+    {
+        "Range": "TensorRT:conv1 + relu1",
+        "Total Proj Time (ns)": 5e6,
+        "Range Instances": 2,
+        "Proj Med (ns)": 2.4e6,
+    },
+    {"Range": ":mine", "Total Proj Time (ns)": 1e6, "Range Instances": 1},
+]
+
+
+def test_the_reports_of_nsys_stats_are_read() -> None:
+    found = read_profile_text(json.dumps(JSON), where="t")
+    assert [(row.name, row.average_ms, row.median_ms) for row in found.rows] == [
+        ("conv1 + relu1", 2.5, 2.4),
+        ("mine", 1.0, None),
+    ]
+    csv = (
+        "Processing [run.sqlite]\n\nNVTX Range,Style,NVTX Inst,Kern Inst,Total Time (us),Kernel Name\n"
+        '"TensorRT:conv1 + relu1",PushPop,2,4,"3,000.0",a\n'
+        '"TensorRT:conv1 + relu1",PushPop,2,2,2000.0,b\n'
+    )
+    (row,) = read_profile_text(csv, where="t").rows
+    assert (row.name, row.average_ms) == ("conv1 + relu1", 2.5)
+
+
+@pytest.mark.parametrize("name", ["run.nsys-rep", "run.qdrep"])
+def test_a_report_that_only_nsight_reads_says_how_to_export_it(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"\x00")
+    with pytest.raises(InputFileError) as caught:
+        read_profile(tmp_path / name)
+    assert f"nsys export --type sqlite {name}" in caught.value.fix
+
+
+def test_a_database_of_something_else_is_refused(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "a.db")) as made:
+        made.execute("create table t (x)")
+        made.commit()
+    with pytest.raises(InputFileError, match="CUPTI_ACTIVITY_KIND_KERNEL"):
+        read_profile(tmp_path / "a.db")
+
+
+def test_a_damaged_database_is_refused_or_read(tmp_path: Path) -> None:
+    whole = export(tmp_path / "a.sqlite", TWO_INFERENCES, KERNELS).read_bytes()
+    for seed in range(300):
+        dice = random.Random(seed)
+        content = bytearray(whole)
+        for _ in range(dice.choice((1, 8, 64))):
+            content[dice.randrange(16, len(content))] = dice.randrange(256)
+        damaged = tmp_path / "d.sqlite"
+        damaged.write_bytes(content[: dice.choice((len(content), dice.randrange(100, len(content))))])
+        with suppress(InputFileError):
+            read_profile(damaged)
