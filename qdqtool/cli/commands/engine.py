@@ -31,7 +31,11 @@ PLUGIN = typer.Typer(
 File = Annotated[Path, typer.Argument(help="Layer information, build log, or layers.json of a run folder.")]
 Profile = Annotated[
     Path | None,
-    typer.Option("--profile", "-p", help="Times: --exportProfile JSON, a log with --dumpProfile, or a SQLite export of Nsight Systems."),
+    typer.Option(
+        "--profile",
+        "-p",
+        help="Times: --exportProfile JSON, a log with --dumpProfile, or a SQLite export of Nsight Systems.",
+    ),
 ]
 CostModelName = Annotated[
     str, typer.Option("--cost-model", help="How bytes are counted: exact, or trex as NVIDIA's explorer did.")
