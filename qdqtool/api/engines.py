@@ -48,6 +48,7 @@ from qdqtool.engine.diff import compare as compare_engines
 from qdqtool.engine.read import read as read_layers
 from qdqtool.engine.view import view
 from qdqtool.errors import UsageError
+from qdqtool.graph.onnx_io.deferred import whole
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.pipeline.autofix.run import FixRequest
 from qdqtool.pipeline.autofix.run import fix as search_fixes
@@ -316,7 +317,7 @@ def fix(
         )
         report, findings = search_fixes(order, shown.step("build"))
         made = load(place / "model.qdq.onnx")
-        return Fixed(model=made.proto, notes=report.notes, report=report, findings=findings)
+        return Fixed(model=whole(made.proto), notes=report.notes, report=report, findings=findings)
 
 
 @public

@@ -35,6 +35,7 @@ from qdqtool.core.recipe import Recipe
 from qdqtool.core.target import Target
 from qdqtool.errors import UsageError
 from qdqtool.graph.model import Model
+from qdqtool.graph.onnx_io.deferred import whole
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.qdq.insert import insert as insert_pairs
@@ -210,7 +211,7 @@ def _inserted(
     reach: DynamicRangeReport | None,
 ) -> Quantized:
     made = insert_pairs(work.model, work.placement, table, work.recipe.insert, reach)
-    result = Quantized(model=made.proto, notes=made.notes, placement=work.placement, calibration=table)
+    result = Quantized(model=whole(made.proto), notes=made.notes, placement=work.placement, calibration=table)
     _save_elsewhere(result, out, work.calibration.order.model)
     return result
 
@@ -250,7 +251,7 @@ def convert(
     ):
         target = Path(folder) / "model.onnx"
         found = convert_file(path, target, typed, samples_of(samples), shown.step("FP16 range"))
-        result = Converted(model=load(target).proto, conversion=found)
+        result = Converted(model=whole(load(target).proto), conversion=found)
         _save_elsewhere(result, out, path)
         return result
 
@@ -295,7 +296,7 @@ def repair(
             model=path, out=target, samples=samples_of(samples), labels=label_file, recipe=chosen
         )
         report = repair_file(order, shown.step("compare"))
-        result = Repaired(model=load(target).proto, notes=report.notes, report=report)
+        result = Repaired(model=whole(load(target).proto), notes=report.notes, report=report)
         _save_elsewhere(result, out, path)
         return result
 

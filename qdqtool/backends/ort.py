@@ -10,6 +10,8 @@ model and feeds give the same bits.
 from __future__ import annotations
 
 import re
+import tempfile
+import weakref
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -24,6 +26,8 @@ from qdqtool.core.protocols import Feeds
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import InputFileError
 from qdqtool.graph.emulation.emulate_blocks import block_emulation
+from qdqtool.graph.model import Model
+from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, save_split, serialize, weight_bytes
 from qdqtool.graph.typed.emulate import emulation
 from qdqtool.graph.typed.rounding import EXAMPLE, STEPS, example_model, rounding
 from qdqtool.platform import processors
@@ -140,6 +144,22 @@ def open_runner(
         description = f"{description}, {what} emulated"
         session = _session(instead, options, provider)
     return OrtRunner(session, description, where, at_once)
+
+
+def open_model(model: Model, *, description: str, crowded: bool = False) -> OrtRunner:
+    """A runner for a model, as `open_runner`; one that no block of bytes holds goes through a folder that lives as long.
+
+    Raises:
+        InputFileError: it holds what onnxruntime cannot run.
+    """
+    if weight_bytes(model) < SINGLE_FILE_LIMIT:
+        return open_runner(serialize(model), description=description, crowded=crowded)
+    folder = tempfile.TemporaryDirectory(prefix="qdqtool-model-")
+    path = Path(folder.name) / "model.onnx"
+    save_split(model, path)
+    runner = open_runner(path, description=description, crowded=crowded)
+    weakref.finalize(runner, folder.cleanup)
+    return runner
 
 
 def _emulation(model: Path | bytes, message: str) -> tuple[bytes | None, str]:

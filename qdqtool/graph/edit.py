@@ -13,6 +13,7 @@ from qdqtool.graph.canonical.naming import Names
 from qdqtool.graph.canonical.order import sort
 from qdqtool.graph.canonical.shapes import infer
 from qdqtool.graph.model import Model
+from qdqtool.graph.onnx_io.deferred import array
 from qdqtool.graph.onnx_io.read import default_opset
 from qdqtool.graph.onnx_io.skeleton import copy_fields
 from qdqtool.graph.onnx_io.walk import captured, copied, reads
@@ -81,7 +82,7 @@ class Edit:
     def value(self, tensor: str) -> NDArray[Any] | None:
         """The value of a constant; None for other tensors."""
         proto = self.constants.get(tensor)
-        return None if proto is None else numpy_helper.to_array(proto)
+        return None if proto is None else array(proto)
 
     def fresh(self, base: str) -> str:
         """A tensor name that nobody has, as near to `base` as possible."""

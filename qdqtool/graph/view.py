@@ -8,10 +8,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import onnx
-from onnx import numpy_helper
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.tensors import TensorInfo
+from qdqtool.graph.onnx_io.deferred import array
 from qdqtool.graph.onnx_io.walk import bodies, captured
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class GraphView:
     def constant(self, tensor: str) -> NDArray[Any] | None:
         """The value of a constant tensor; None where it is not constant."""
         proto = self._initializers.get(tensor) or self._constants.get(tensor)
-        return None if proto is None else numpy_helper.to_array(proto)
+        return None if proto is None else array(proto)
 
     def constant_shape(self, tensor: str) -> tuple[int, ...] | None:
         """The shape of a constant without reading its values."""

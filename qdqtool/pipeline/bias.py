@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qdqtool.backends.ort import OrtRunner, open_runner
+from qdqtool.backends.ort import OrtRunner, open_model, open_runner
 from qdqtool.core.calibration import CalibrationTable, NodeShift
 from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import Placement
@@ -37,7 +37,6 @@ from qdqtool.graph.instrumented.probe import probe
 from qdqtool.graph.instrumented.segment import boundary, segment
 from qdqtool.graph.instrumented.streams import free_batch, streams
 from qdqtool.graph.model import Model
-from qdqtool.graph.onnx_io.save import serialize
 from qdqtool.graph.qdq.bias import shiftable
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.graph.view import GraphView, Node
@@ -105,13 +104,13 @@ def _in_one_run(
     if doubled is None:
         return None
     try:
-        plain = open_runner(_in_memory(serialize(model)), description="float model")
+        plain = open_model(model, description="float model")
     except InputFileError:
         return None
     if not _takes_batches(plain, feeds[:2]):
         return None
     del plain
-    runner = open_runner(_in_memory(serialize(doubled.model)), description="float and Q/DQ model")
+    runner = open_model(doubled.model, description="float and Q/DQ model")
     values = runner.run(_joined(feeds))
     return {node: values[name] for node, name in doubled.shifts.items()}
 

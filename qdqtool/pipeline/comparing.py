@@ -13,7 +13,7 @@ from qdqtool.accuracy.emulation import emulations
 from qdqtool.accuracy.explain import explain
 from qdqtool.accuracy.inside import shared_tensors, watch_inside
 from qdqtool.accuracy.stored import Player, Unfed, open_stored
-from qdqtool.backends.ort import open_runner
+from qdqtool.backends.ort import open_model, open_runner
 from qdqtool.backends.running.runner import SUFFIXES, open_engine
 from qdqtool.calibration.samples import SampleInput, open_samples
 from qdqtool.calibration.samples.labels import read_labels
@@ -26,7 +26,6 @@ from qdqtool.graph.emulation.integer_form import integer_form
 from qdqtool.graph.emulation.wide_regions import Regions
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.graph.onnx_io.save import serialize
 
 _EMULATION = "int:"
 _FEW = 8
@@ -134,7 +133,7 @@ def _model(text: str) -> Model:
 
 
 def _run_model(model: Model, description: str) -> Runner:
-    return open_runner(serialize(model), description=description, crowded=True)
+    return open_model(model, description=description, crowded=True)
 
 
 def _regions(layers: Path | None) -> Regions | None:

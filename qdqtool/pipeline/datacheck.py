@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -16,7 +15,7 @@ from calibrators.histogram import Histogram
 from qdqtool.accuracy.compare import compare
 from qdqtool.accuracy.scores import class_scores
 from qdqtool.accuracy.task import first_row
-from qdqtool.backends.ort import open_runner
+from qdqtool.backends.ort import open_model
 from qdqtool.calibration.collect import Collection
 from qdqtool.calibration.histograms import merged
 from qdqtool.calibration.samples import Samples
@@ -42,7 +41,7 @@ from qdqtool.datachecks import (
 from qdqtool.datachecks.evidence import Cure
 from qdqtool.datachecks.loss import is_lost, sqnr
 from qdqtool.graph.model import Model
-from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, serialize, weight_bytes
+from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, weight_bytes
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.qdq.unquantize import unquantize
 from qdqtool.pipeline.suggest import families, fitting
@@ -115,7 +114,7 @@ def gather(models: tuple[Model, Model], placement: Placement | None, material: D
     )
     if not evidence.meaningful:
         return evidence
-    runner = open_runner(_source(models[0]), description="float model", crowded=True)
+    runner = open_model(models[0], description="float model", crowded=True)
     output = recipe.compare.output
     seen = evidence.evaluation or evidence.calibration
     is_scored = recipe.compare.task == "classify"
@@ -133,11 +132,6 @@ def gather(models: tuple[Model, Model], placement: Placement | None, material: D
 def _are_others(calibration: SampleSource, evaluation: SampleSource) -> bool:
     """Whether the two sets are different ones, and not the same with labels or a limit of its own."""
     return calibration.description != evaluation.description or calibration.digest != evaluation.digest
-
-
-def _source(model: Model) -> bytes | Path:
-    """What onnxruntime opens: large models from their file."""
-    return serialize(model) if weight_bytes(model) < SINGLE_FILE_LIMIT else model.path
 
 
 def sample_set(samples: SampleSource) -> SampleSet:
@@ -369,10 +363,10 @@ def cure(
     if not nodes or max(map(weight_bytes, models)) >= SINGLE_FILE_LIMIT:
         return Cure(nodes=nodes) if nodes else None
     few = options.model_copy(update={"limit": CURED, "task": "none", "metrics": ("sqnr_db",)})
-    reference = open_runner(serialize(models[0]), description="float model", crowded=True)
+    reference = open_model(models[0], description="float model", crowded=True)
 
     def level(model: Model) -> float | None:
-        candidate = open_runner(serialize(model), description="Q/DQ model", crowded=True)
+        candidate = open_model(model, description="Q/DQ model", crowded=True)
         return sqnr(compare(reference, candidate, samples, few))
 
     before, after = level(models[1]), level(unquantize(models[1], nodes))

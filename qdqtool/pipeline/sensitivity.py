@@ -19,7 +19,7 @@ from qdqtool.errors import UsageError
 from qdqtool.graph.instrumented.stages import StagedModel
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.graph.onnx_io.save import serialize
+from qdqtool.graph.onnx_io.save import digest
 from qdqtool.graph.qdq.find import quantized_ops
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.io.json_files import canonical
@@ -73,7 +73,7 @@ def study(order: SensitivityRequest, on_step: OnStep) -> Sensitivity:
         limit=order.recipe.compare.limit,
     )
     parts = {
-        "model": hashlib.sha256(serialize(model)).hexdigest(),
+        "model": digest(model),
         "shifts": [asdict(entry) for entry in shifts],
         "samples": samples.digest,
         "labels": order.labels,

@@ -12,7 +12,7 @@ import numpy as np
 
 from qdqtool.accuracy.metric import energy
 from qdqtool.accuracy.pairing import feeds_for
-from qdqtool.backends.ort import OrtRunner, open_runner
+from qdqtool.backends.ort import OrtRunner, open_model
 from qdqtool.calibration.samples import Samples
 from qdqtool.core.calibration import CalibrationTable, NodeShift
 from qdqtool.core.placement import Placement
@@ -21,7 +21,6 @@ from qdqtool.core.recipe import CalibrationOptions, InsertOptions
 from qdqtool.graph.instrumented.layer_errors import layer_errors
 from qdqtool.graph.instrumented.tunable import tunable
 from qdqtool.graph.model import Model
-from qdqtool.graph.onnx_io.save import serialize
 from qdqtool.graph.qdq.bias import shiftable
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.pipeline.bias import believed
@@ -198,7 +197,7 @@ def decibels(noise: float) -> float:
 
 
 def _runner(model: Model, description: str) -> OrtRunner:
-    return open_runner(serialize(model), description=description)
+    return open_model(model, description=description)
 
 
 def spread(samples: SampleSource, count: int) -> Iterator[Sample]:

@@ -30,6 +30,7 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import InputFileError
 from qdqtool.graph.model import Model
+from qdqtool.graph.onnx_io.deferred import array, whole
 from qdqtool.graph.onnx_io.skeleton import copy_fields, declaration
 from qdqtool.graph.onnx_io.walk import copied, reads
 from qdqtool.graph.qdq.bias import BIAS
@@ -145,7 +146,7 @@ class StagedModel:
         own = {value.name for value in (*proto.graph.input, *proto.graph.output)}
         made = {name for node in needed for name in node.output} - own
         proto.graph.value_info.extend(value for value in old.graph.value_info if value.name in made)
-        return bytes(proto.SerializeToString())
+        return bytes(whole(proto).SerializeToString())
 
     @cached_property
     def _declared(self) -> dict[str, onnx.ValueInfoProto]:
@@ -172,7 +173,7 @@ class StagedModel:
         """The node, and the name of its bias without the correction, which becomes a constant."""
         node = next(node for node in self._core if node.name == entry.node)
         stored = self._constants.get(node.input[BIAS]) if len(node.input) > BIAS else None
-        corrected = None if stored is None else numpy_helper.to_array(stored)
+        corrected = None if stored is None else array(stored)
         if corrected is None or corrected.size != len(entry.shift):
             raise InputFileError(
                 f"the bias of {entry.node!r} does not have {len(entry.shift)} corrected values",

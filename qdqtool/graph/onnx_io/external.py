@@ -1,4 +1,4 @@
-"""Brings weights that lie in files beside the model into memory, and trusts none of the paths."""
+"""Weights that lie in files beside the model: checked and brought into memory, or referred to; no path is trusted."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import onnx
 
 from qdqtool.core.memory import VARIABLE, budget
 from qdqtool.errors import InputFileError
+from qdqtool.graph.onnx_io import deferred
 from qdqtool.graph.onnx_io.walk import tensors
 from qdqtool.graph.onnx_io.weight import byte_size
 
@@ -16,35 +17,43 @@ _LONGEST_NAME = 4096
 
 
 def attach(proto: onnx.ModelProto, path: Path) -> int:
-    """Read all external data of the model at `path` into its tensors; returns the bytes read.
+    """Take in all external data of the model at `path`; returns its bytes.
 
-    Wherever a tensor stands (graph, body, function, training information, sparse tensor) it is read here or refused:
-    what were left external, onnx itself would look for in the current directory later on.
+    Heavy initializers of a very large model become references, the rest is read. Wherever a tensor stands (graph, body,
+    function, training information, sparse tensor) it is taken in here or refused: what were left external, onnx itself
+    would look for in the current directory later on.
 
     Raises:
         InputFileError: a file is missing, too short, or outside the model's folder; the weights exceed the budget
             of memory.
     """
+    weights = proto.graph.initializer
+    is_large = sum(byte_size(tensor) or 0 for tensor in weights) >= deferred.FROM
     total = 0
+    for tensor in weights:
+        total = _attached(tensor, path, total, is_large and deferred.is_worth(tensor))
     for tensor in tensors(proto):
-        if tensor.data_location != onnx.TensorProto.EXTERNAL:
-            continue
-        size = byte_size(tensor)
-        if size is None:
-            raise _bad(path, tensor, "is external and has a type without a size", "export the model again")
-        total += size
-        if total > budget():
-            what = f"brings the weights to {total:,} bytes, more than the {budget():,} allowed"
-            raise _bad(
-                path, tensor, what, f"allow more with --max-memory or {VARIABLE}, or use a smaller model"
-            )
-        tensor.raw_data = _bytes(tensor, size, path)
-        tensor.ClearField("external_data")
-        tensor.ClearField("data_location")
+        total = _attached(tensor, path, total, False)
     return total
 
 
-def _bytes(tensor: onnx.TensorProto, size: int, path: Path) -> bytes:
+def _attached(tensor: onnx.TensorProto, path: Path, total: int, refer: bool) -> int:
+    """`total` and the bytes of this tensor, which is external no more."""
+    if tensor.data_location != onnx.TensorProto.EXTERNAL or deferred.is_deferred(tensor):
+        return total
+    size = byte_size(tensor)
+    if size is None:
+        raise _bad(path, tensor, "is external and has a type without a size", "export the model again")
+    total += size
+    if total > budget():
+        what = f"brings the weights to {total:,} bytes, more than the {budget():,} allowed"
+        raise _bad(path, tensor, what, f"allow more with --max-memory or {VARIABLE}, or use a smaller model")
+    _take(tensor, size, path, refer)
+    return total
+
+
+def _take(tensor: onnx.TensorProto, size: int, path: Path, refer: bool) -> None:
+    """Let `tensor` hold its `size` bytes, or refer to where they are."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
     file = _inside(tensor, entries.get("location", ""), path)
     try:
@@ -61,6 +70,9 @@ def _bytes(tensor: onnx.TensorProto, size: int, path: Path) -> bytes:
             if file.stat().st_size - offset < size:
                 what = f"needs {size} bytes at offset {offset} of {file.name!r}, which is too short"
                 raise _bad(path, tensor, what, f"copy {file.name!r} again: it is truncated")
+            if refer:
+                deferred.refer(tensor, file, stream, offset, size)
+                return
             stream.seek(offset)
             content = stream.read(size)
     except OSError as error:
@@ -70,7 +82,9 @@ def _bytes(tensor: onnx.TensorProto, size: int, path: Path) -> bytes:
         raise _bad(
             path, tensor, f"needs {file.name!r}, which shrank while it was read", "run the command again"
         )
-    return content
+    tensor.raw_data = content
+    tensor.ClearField("external_data")
+    tensor.ClearField("data_location")
 
 
 def _inside(tensor: onnx.TensorProto, location: str, path: Path) -> Path:

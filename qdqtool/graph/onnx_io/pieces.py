@@ -1,6 +1,7 @@
-"""Parses a large model file weight by weight, so that its bytes are in memory once and not twice.
+"""Parses a large model file weight by weight: heavy ones of a very large model stay in the file.
 
-Source: the protobuf wire format; field numbers from onnx.proto (ModelProto.graph is 7, GraphProto.initializer is 5).
+Source: the protobuf wire format; field numbers from onnx.proto (ModelProto.graph is 7, GraphProto.initializer
+is 5, TensorProto.raw_data is 9).
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ from typing import Final, NamedTuple
 import onnx
 from google.protobuf.message import DecodeError
 
+from qdqtool.graph.onnx_io import deferred
 from qdqtool.graph.onnx_io.walk import tensors
+from qdqtool.graph.onnx_io.weight import byte_size
 
 _GRAPH: Final = 7
 _INITIALIZER: Final = 5
+_RAW_DATA: Final = 9
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _LONGEST_VARINT: Final = 10
 
@@ -31,7 +35,9 @@ class _Field(NamedTuple):
 
 
 def parse_in_pieces(path: Path) -> onnx.ModelProto:
-    """The model in the file at `path`, exactly as protobuf itself would parse it.
+    """The model in the file at `path`, as protobuf itself would parse it.
+
+    From `deferred.FROM` bytes on the heavy weights are references to their place in the file.
 
     Raises:
         DecodeError: the file does not keep the wire format.
@@ -39,9 +45,11 @@ def parse_in_pieces(path: Path) -> onnx.ModelProto:
     """
     proto = onnx.ModelProto()
     with path.open("rb") as stream:
-        for field in _fields(stream, 0, path.stat().st_size):
+        size = path.stat().st_size
+        source = path if size >= deferred.FROM else None
+        for field in _fields(stream, 0, size):
             if field.number == _GRAPH:
-                _parse_graph(stream, field, proto.graph)
+                _parse_graph(stream, field, proto.graph, source)
             else:
                 proto.MergeFromString(_bytes(stream, field.begin, field.end))
     return proto
@@ -78,15 +86,38 @@ def _locations(tensor: onnx.TensorProto) -> Iterator[str]:
     return (entry.value for entry in tensor.external_data if entry.key == "location")
 
 
-def _parse_graph(stream: BufferedReader, whole: _Field, graph: onnx.GraphProto) -> None:
+def _parse_graph(stream: BufferedReader, whole: _Field, graph: onnx.GraphProto, source: Path | None) -> None:
     graph.SetInParent()
     others = bytearray()
     for field in _fields(stream, whole.content, whole.end):
         if field.number == _INITIALIZER:
-            graph.initializer.add().MergeFromString(_bytes(stream, field.content, field.end))
+            tensor = graph.initializer.add()
+            if source is None or not _referred(stream, field, tensor, source):
+                tensor.Clear()
+                tensor.MergeFromString(_bytes(stream, field.content, field.end))
         else:
             others += _bytes(stream, field.begin, field.end)
     graph.MergeFromString(bytes(others))
+
+
+def _referred(stream: BufferedReader, field: _Field, tensor: onnx.TensorProto, source: Path) -> bool:
+    """Whether `tensor` became a reference to the packed values in the file; what is odd in any way is not."""
+    if field.end - field.content < deferred.HEAVY:
+        return False
+    values: list[_Field] = []
+    for part in _fields(stream, field.content, field.end):
+        if part.number == _RAW_DATA:
+            values.append(part)
+        else:
+            tensor.MergeFromString(_bytes(stream, part.begin, part.end))
+    if len(values) != 1 or tensor.data_location or tensor.external_data or tensor.HasField("segment"):
+        return False
+    (raw,) = values
+    size = raw.end - raw.content
+    if byte_size(tensor) != size or any(dim < 0 for dim in tensor.dims) or not deferred.is_worth(tensor):
+        return False
+    deferred.refer(tensor, source, stream, raw.content, size)
+    return True
 
 
 def _fields(stream: BufferedReader, position: int, end: int) -> Iterator[_Field]:

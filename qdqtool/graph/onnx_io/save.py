@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import onnx
-from onnx import numpy_helper
 
 from qdqtool.errors import UsageError
 from qdqtool.graph.model import Model
+from qdqtool.graph.onnx_io.deferred import content, whole
 from qdqtool.graph.onnx_io.skeleton import skeleton
 from qdqtool.graph.onnx_io.weight import byte_size
 from qdqtool.io.files import replacing, write_bytes
@@ -40,8 +40,17 @@ def save(model: Model, path: Path) -> None:
 
 def serialize(model: Model) -> bytes:
     """The model as one block of bytes; only for models whose weights stay below `SINGLE_FILE_LIMIT`."""
-    content: bytes = model.proto.SerializeToString(deterministic=True)
-    return content
+    return bytes(whole(model.proto).SerializeToString(deterministic=True))
+
+
+def digest(model: Model) -> str:
+    """SHA-256 over all that the model is, weights one by one."""
+    light, heavy = skeleton(model.proto)
+    sha = hashlib.sha256(light.SerializeToString(deterministic=True))
+    for tensor in heavy:
+        sha.update(f"{tensor.name} {tensor.data_type} {list(tensor.dims)}".encode())
+        sha.update(content(tensor))
+    return sha.hexdigest()
 
 
 def weight_bytes(model: Model) -> int:
@@ -70,9 +79,9 @@ def store_weights(tensors: Iterable[onnx.TensorProto], data: Path) -> tuple[onnx
     with replacing(data) as draft, draft.open("wb") as stream:
         for tensor in tensors:
             stream.write(b"\0" * (-stream.tell() % _ALIGNMENT))
-            content = _content(tensor)
-            stubs.append(_reference(tensor, data.name, stream.tell(), len(content)))
-            stream.write(content)
+            values = content(tensor)
+            stubs.append(_reference(tensor, data.name, stream.tell(), len(values)))
+            stream.write(values)
     return tuple(stubs)
 
 
@@ -87,12 +96,5 @@ def _reference(tensor: onnx.TensorProto, location: str, offset: int, length: int
 def _digest(tensors: Iterable[onnx.TensorProto]) -> str:
     sha = hashlib.sha256()
     for tensor in tensors:
-        sha.update(_content(tensor))
+        sha.update(content(tensor))
     return sha.hexdigest()
-
-
-def _content(tensor: onnx.TensorProto) -> bytes:
-    """The values as ONNX stores them in external files: packed, little-endian."""
-    if tensor.HasField("raw_data"):
-        return bytes(tensor.raw_data)
-    return bytes(numpy_helper.from_array(numpy_helper.to_array(tensor)).raw_data)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
 
 from qdqtool.errors import InputFileError
+from qdqtool.graph.onnx_io.deferred import array
 from qdqtool.trt.ops import WEIGHTED
 
 _FLOATS = frozenset(
@@ -32,7 +32,7 @@ def check_values(graph: onnx.GraphProto, path: Path) -> tuple[str, ...]:
     for tensor in graph.initializer:
         if tensor.data_type not in _FLOATS:
             continue
-        values = numpy_helper.to_array(tensor)
+        values = array(tensor)
         if np.isfinite(values).all():
             continue
         nans, count = int(np.isnan(values).sum()), int((~np.isfinite(values)).sum())

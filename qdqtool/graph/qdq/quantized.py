@@ -13,6 +13,7 @@ import onnx
 from qdqtool.core.placement import Slot
 from qdqtool.core.quant_format import QuantFormat
 from qdqtool.graph.model import Model
+from qdqtool.graph.onnx_io.deferred import array
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -92,6 +93,6 @@ def _content(model: Model) -> tuple[Any, ...]:
 
 
 def _value(tensor: onnx.TensorProto) -> tuple[int, tuple[int, ...], bytes]:
-    value = onnx.numpy_helper.to_array(tensor)
+    value = array(tensor)
     content = value.tobytes() if value.dtype.kind != "O" else b"\0".join(tensor.string_data)
     return tensor.data_type, tuple(tensor.dims), content

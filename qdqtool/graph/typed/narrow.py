@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 
 from qdqtool.core.dtypes import DType
+from qdqtool.graph.onnx_io.deferred import content, is_deferred
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -102,8 +103,8 @@ def _bits(narrow: Narrow, value: NDArray[np.float32]) -> NDArray[np.uint16]:
 
 def widened(tensor: onnx.TensorProto) -> NDArray[np.float32]:
     """The values of a BF16 constant as float32, exactly."""
-    if tensor.HasField("raw_data"):
-        bits = np.frombuffer(tensor.raw_data, "<u2")
+    if tensor.HasField("raw_data") or is_deferred(tensor):
+        bits = np.frombuffer(content(tensor), "<u2")
     else:
         bits = np.array(tensor.int32_data, np.uint16)
     return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32).reshape(tuple(tensor.dims))

@@ -12,7 +12,7 @@ from qdqtool.auditing.context import AuditContext, stage
 from qdqtool.auditing.run import examine
 from qdqtool.backends import BUILDERS
 from qdqtool.backends.building.retry import build_with_retries
-from qdqtool.backends.ort import open_runner
+from qdqtool.backends.ort import open_model, open_runner
 from qdqtool.core.audit import Audit
 from qdqtool.core.build import BuildCost, BuildRequest, BuildResult, OnProgress
 from qdqtool.core.comparison import Comparison
@@ -24,7 +24,7 @@ from qdqtool.engine.read import read
 from qdqtool.errors import BuildError
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.graph.onnx_io.save import save, serialize
+from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.qdq.find import find
 from qdqtool.matching.asked import FLOAT
 from qdqtool.pipeline.autofix.drafts import Draft, Edits, merged
@@ -179,9 +179,7 @@ class CandidateBuilder:
 
     @cached_property
     def _reference(self) -> Runner:
-        return open_runner(
-            serialize(self.draft.reference), description="float model on onnxruntime", crowded=True
-        )
+        return open_model(self.draft.reference, description="float model on onnxruntime", crowded=True)
 
 
 class _Counting:

@@ -1,0 +1,137 @@
+"""Weights that stay in their file until somebody asks for their values.
+
+Of a large model most steps need names, types and shapes only. Its heavy weights are held as references: where their
+bytes lie, and what the file looked like when it was read. `array` and `content` read one when it is wanted, `whole` puts
+all of them back for a reader that takes messages only.
+
+A reference is an external tensor with a mark that is drawn anew in every process, so that no file can hold one: what a
+stranger's model says of external data goes through `external` and nowhere else.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from qdqtool.errors import InputFileError
+from qdqtool.graph.onnx_io.skeleton import is_heavy
+from qdqtool.graph.onnx_io.weight import byte_size
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+HEAVY: Final = 1 << 20
+"""Bytes from which on a tensor is worth a reference."""
+FROM: Final = 256 << 20
+"""Bytes of weights from which on a model's heavy ones stay in their files; below, memory is cheaper than reading twice."""
+
+_MARK: Final = "qdqtool.mark"
+_TOKEN: Final = secrets.token_hex(16)
+_AGAIN: Final = "leave the file alone while it is worked on, and run the command again"
+
+
+def refer(tensor: onnx.TensorProto, file: Path, stream: BinaryIO, offset: int, size: int) -> None:
+    """Let `tensor` stand for `size` bytes at `offset` of the open `file`."""
+    del tensor.external_data[:]
+    tensor.ClearField("raw_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    places = {
+        "location": file.resolve(),
+        "offset": offset,
+        "length": size,
+        _MARK: f"{_TOKEN}:{_stamp(stream)}",
+    }
+    for key, value in places.items():
+        tensor.external_data.add(key=key, value=str(value))
+
+
+def is_worth(tensor: onnx.TensorProto) -> bool:
+    """Whether a tensor is heavy enough for a reference; what onnx's own passes read never is."""
+    return is_heavy(tensor) and (byte_size(tensor) or 0) >= HEAVY
+
+
+def is_deferred(tensor: onnx.TensorProto) -> bool:
+    """Whether the values are still in a file, put off by this process."""
+    return tensor.data_location == onnx.TensorProto.EXTERNAL and any(
+        entry.key == _MARK and entry.value.startswith(_TOKEN) for entry in tensor.external_data
+    )
+
+
+def content(tensor: onnx.TensorProto) -> bytes:
+    """The values as ONNX stores them in external files: packed, little-endian.
+
+    Raises:
+        InputFileError: the file that holds them is gone or not what it was.
+    """
+    if is_deferred(tensor):
+        return _read(tensor)
+    if tensor.HasField("raw_data"):
+        return bytes(tensor.raw_data)
+    return bytes(numpy_helper.from_array(numpy_helper.to_array(tensor)).raw_data)
+
+
+def array(tensor: onnx.TensorProto) -> NDArray[Any]:
+    """The values; read-only where they come from packed bytes.
+
+    Raises:
+        InputFileError: the file that holds them is gone or not what it was.
+    """
+    if not is_deferred(tensor):
+        return numpy_helper.to_array(tensor)
+    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
+    size = byte_size(tensor)
+    if size == dtype.itemsize * int(np.prod(tensor.dims, dtype=np.int64)):
+        return np.frombuffer(_read(tensor), dtype.newbyteorder("<")).reshape(tuple(tensor.dims))
+    return numpy_helper.to_array(held(tensor))  # several values in a byte
+
+
+def held(tensor: onnx.TensorProto) -> onnx.TensorProto:
+    """The tensor with its values in itself; itself where they are there already."""
+    if not is_deferred(tensor):
+        return tensor
+    return onnx.TensorProto(
+        name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, raw_data=_read(tensor)
+    )
+
+
+def whole(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with all weights in it; itself where none stayed in a file."""
+    if not any(map(is_deferred, proto.graph.initializer)):
+        return proto
+    full = onnx.ModelProto()
+    full.CopyFrom(proto)  # references are small
+    for tensor in full.graph.initializer:
+        if is_deferred(tensor):
+            tensor.raw_data = _read(tensor)
+            tensor.ClearField("external_data")
+            tensor.ClearField("data_location")
+    return full
+
+
+def _read(tensor: onnx.TensorProto) -> bytes:
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    file, size = Path(entries["location"]), int(entries["length"])
+    try:
+        with file.open("rb") as stream:
+            if _stamp(stream) != entries[_MARK].partition(":")[2]:
+                raise InputFileError("changed while it was worked on", fix=_AGAIN, where=str(file))
+            stream.seek(int(entries["offset"]))
+            found = stream.read(size)
+    except OSError as error:
+        what = f"holds tensor {tensor.name!r} and cannot be read any more: {error.strerror}"
+        raise InputFileError(what, fix=_AGAIN, where=str(file)) from error
+    if len(found) != size:
+        raise InputFileError("shrank while it was read", fix=_AGAIN, where=str(file))
+    return found
+
+
+def _stamp(stream: BinaryIO) -> str:
+    """What tells a file from what it was: its length and its time of change."""
+    known = os.fstat(stream.fileno())
+    return f"{known.st_size}.{known.st_mtime_ns}"

@@ -1,0 +1,192 @@
+"""Heavy weights of a large model stay in their file, and nothing else changes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from qdqtool.core.recipe import InsertOptions
+from qdqtool.errors import InputFileError
+from qdqtool.graph.model import Model
+from qdqtool.graph.onnx_io import deferred
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.onnx_io.save import digest, save, save_split, serialize
+from qdqtool.graph.qdq.insert import insert
+from tests import models
+from tests.graph.placing import placement_for, table_for
+from tests.placement.qdq import GRAPHS
+
+WIDE = 64
+
+
+@pytest.fixture
+def put_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models of any size are treated as large ones."""
+    monkeypatch.setattr(deferred, "FROM", 0)
+    monkeypatch.setattr(deferred, "HEAVY", 0)
+
+
+def chain(kind: type = np.float32) -> onnx.ModelProto:
+    """Two products whose weights onnx's own passes need not see."""
+    rng = np.random.default_rng(0)
+    weights = [rng.standard_normal((WIDE, WIDE)).astype(kind) for _ in range(2)]
+    element = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(kind))
+    ends = [onnx.helper.make_tensor_value_info(name, element, [1, WIDE]) for name in "xy"]
+    nodes = [
+        onnx.helper.make_node("MatMul", ["x", "w0"], ["h"], name="first"),
+        onnx.helper.make_node("MatMul", ["h", "w1"], ["y"], name="second"),
+    ]
+    tensors = [onnx.numpy_helper.from_array(value, f"w{at}") for at, value in enumerate(weights)]
+    graph = onnx.helper.make_graph(nodes, "chain", ends[:1], ends[1:], tensors)
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+
+
+def outside(proto: onnx.ModelProto, folder: Path) -> Path:
+    """The model with its weights in a file beside it."""
+    path = folder / "model.onnx"
+    onnx.save(proto, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    return path
+
+
+def inside(proto: onnx.ModelProto, folder: Path) -> Path:
+    return models.save(proto, folder)
+
+
+def waiting(model: Model) -> list[str]:
+    return [tensor.name for tensor in model.proto.graph.initializer if deferred.is_deferred(tensor)]
+
+
+@pytest.mark.parametrize("written", [inside, outside])
+@pytest.mark.parametrize("kind", [np.float32, np.float16])
+def test_a_model_whose_weights_wait_in_their_file_is_the_same_model(written, kind, tmp_path, monkeypatch):
+    path = written(chain(kind), tmp_path)
+    held = load(path)
+    monkeypatch.setattr(deferred, "FROM", 0)
+    monkeypatch.setattr(deferred, "HEAVY", 0)
+    put_off = load(path)
+    assert waiting(held) == []
+    assert waiting(put_off) == ["w0", "w1"]
+    assert serialize(put_off) == serialize(held)
+    assert digest(put_off) == digest(held)
+    assert np.array_equal(put_off.view.constant("w1"), held.view.constant("w1"))
+    for model, name in ((held, "held"), (put_off, "put_off")):
+        (tmp_path / name).mkdir()
+        save(model, tmp_path / name / "one.onnx")
+        save_split(model, tmp_path / name / "two.onnx")
+    names = sorted(file.name for file in (tmp_path / "held").iterdir())
+    assert names == sorted(file.name for file in (tmp_path / "put_off").iterdir())
+    assert all(
+        (tmp_path / "held" / name).read_bytes() == (tmp_path / "put_off" / name).read_bytes()
+        for name in names
+    )
+
+
+@pytest.mark.parametrize("name", sorted(GRAPHS))
+def test_no_model_of_the_zoo_changes_when_its_weights_wait(name, tmp_path, monkeypatch):
+    path = inside(GRAPHS[name](), tmp_path)
+    held = serialize(load(path))
+    monkeypatch.setattr(deferred, "FROM", 0)
+    monkeypatch.setattr(deferred, "HEAVY", 0)
+    assert serialize(load(path)) == held
+
+
+def test_pairs_are_inserted_into_waiting_weights_as_into_any(tmp_path, monkeypatch):
+    path = inside(chain(), tmp_path)
+    written = []
+    for _ in range(2):
+        model = load(path)
+        placement = placement_for(model)
+        made = insert(model, placement, table_for(model, placement, models.feeds(chain())), InsertOptions())
+        written.append(serialize(made))
+        monkeypatch.setattr(deferred, "FROM", 0)
+        monkeypatch.setattr(deferred, "HEAVY", 0)
+    assert written[0] == written[1]
+
+
+@pytest.mark.usefixtures("put_off")
+@pytest.mark.parametrize("written", [inside, outside])
+def test_a_file_that_changes_while_it_is_worked_on_is_an_error_that_names_it(written, tmp_path):
+    path = written(chain(), tmp_path)
+    model = load(path)
+    (source,) = [path] if written is inside else [tmp_path / "weights.bin"]
+    source.write_bytes(source.read_bytes() + b"\0")
+    with pytest.raises(InputFileError, match="changed while it was worked on") as caught:
+        model.view.constant("w0")
+    assert caught.value.where == str(source)
+    source.unlink()
+    with pytest.raises(InputFileError, match="'w0' and cannot be read any more"):
+        serialize(model)
+
+
+@pytest.mark.usefixtures("put_off")
+def test_no_file_can_claim_that_its_weights_wait_somewhere(tmp_path):
+    """The mark of a reference is drawn anew in every process; what a file says of its weights is checked."""
+    secret = tmp_path / "elsewhere" / "secret.bin"
+    secret.parent.mkdir()
+    secret.write_bytes(bytes(4 * WIDE * WIDE))
+    honest = load(inside(chain(), tmp_path))
+    proto = chain()
+    tensor = proto.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    marks = [
+        entry for entry in honest.proto.graph.initializer[0].external_data if entry.key.startswith("qdqtool")
+    ]
+    places = {"location": str(secret), "offset": 0, "length": secret.stat().st_size}
+    places |= {entry.key: "0" * 32 + entry.value[32:] for entry in marks}
+    for key, value in places.items():
+        tensor.external_data.add(key=key, value=str(value))
+    (tmp_path / "model").mkdir()
+    with pytest.raises(InputFileError, match="outside the model's folder"):
+        load(inside(proto, tmp_path / "model"))
+
+
+LARGE = """
+import json, resource, sys
+from pathlib import Path
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.placement.lint import lint
+model = load(Path(sys.argv[1]))
+lint(model)
+print(json.dumps(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in KiB on Linux only")
+def test_lint_of_a_large_model_does_not_hold_its_weights(tmp_path):
+    side, count = 2048, 32  # 512 MiB of weights
+    proto = chain()
+    del proto.graph.initializer[:]
+    del proto.graph.node[:]
+    for at in range(count):
+        tensor = onnx.TensorProto(name=f"w{at}", data_type=onnx.TensorProto.FLOAT, dims=[side, side])
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        for key, value in {
+            "location": "w.bin",
+            "offset": at * 4 * side * side,
+            "length": 4 * side * side,
+        }.items():
+            tensor.external_data.add(key=key, value=str(value))
+        proto.graph.initializer.append(tensor)
+        proto.graph.node.add(
+            op_type="MatMul",
+            input=[f"x{at}" if at else "x", f"w{at}"],
+            output=[f"x{at + 1}" if at < count - 1 else "y"],
+        )
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.shape.dim[1].dim_value = side
+    with (tmp_path / "w.bin").open("wb") as stream:
+        stream.truncate(count * 4 * side * side)
+    path = tmp_path / "large.onnx"
+    path.write_bytes(proto.SerializeToString())
+    done = subprocess.run(
+        [sys.executable, "-c", LARGE, str(path)], capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout) < 300  # MiB
