@@ -30,6 +30,8 @@ from pathlib import Path
 
 from checkout import ROOT
 
+from qdqtool.core.report import LayerRow, TensorRow
+
 DIGITS = ROOT / "recipes" / "examples" / "digits"
 COMPILED = Path(tempfile.gettempdir()) / "qdqtool-startup-bytecode"
 """Compiled modules, as an installation has them; a first run that nobody times fills it."""
@@ -124,13 +126,7 @@ def _large() -> dict[str, float]:
         small = REPORT.read(out / "report.json")
         model = load(_chain(Path(folder), 1500))
     layers = [
-        replace(
-            layer,
-            name=f"{layer.name}_{turn}",
-            onnx_nodes=tuple(f"{node}_{turn}" for node in layer.onnx_nodes),
-        )
-        for turn in range(1 + 5000 // len(small.layers))
-        for layer in small.layers
+        _renamed(layer, turn) for turn in range(1 + 5000 // len(small.layers)) for layer in small.layers
     ]
     report = replace(small, layers=tuple(layers[:5000]))
     nodes = len(model.view.nodes)
@@ -140,6 +136,22 @@ def _large() -> dict[str, float]:
         "place_ms_per_node": round(1000 * _cpu(lambda: decide(model.view, options)) / nodes, 3),
         "lint_ms_per_node": round(1000 * _cpu(lambda: lint(model, options.builder)) / nodes, 3),
     }
+
+
+def _renamed(layer: LayerRow, turn: int) -> LayerRow:
+    """The layer as one of another network, whose names are its own."""
+    from dataclasses import replace
+
+    def renamed(rows: tuple[TensorRow, ...]) -> tuple[TensorRow, ...]:
+        return tuple(replace(row, name=f"{row.name}_{turn}") for row in rows)
+
+    return replace(
+        layer,
+        name=f"{layer.name}_{turn}",
+        onnx_nodes=tuple(f"{node}_{turn}" for node in layer.onnx_nodes),
+        inputs=renamed(layer.inputs),
+        outputs=renamed(layer.outputs),
+    )
 
 
 def _chain(folder: Path, length: int) -> Path:

@@ -7,8 +7,9 @@ so the same inputs give the same bytes.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -34,7 +35,7 @@ class Artefact(Generic[T]):
             "kind": self.kind,
             "schema": self.schema,
             "provenance": {"qdqtool": __version__, **(provenance or {})},
-            "data": TypeAdapter(self.type).dump_python(data, mode="json", by_alias=True),
+            "data": _adapter(self.type).dump_python(data, mode="json", by_alias=True),
         }
         return canonical(envelope)
 
@@ -67,7 +68,7 @@ class Artefact(Generic[T]):
                 where=str(path),
             )
         try:
-            data: T = TypeAdapter(self.type).validate_python(envelope["data"])
+            data: T = _adapter(self.type).validate_python(envelope["data"])
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(str(part) for part in first["loc"])
@@ -77,3 +78,9 @@ class Artefact(Generic[T]):
                 where=str(path),
             ) from error
         return data
+
+
+@cache
+def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+    """What checks and writes data of this type; making one takes some 10 ms."""
+    return TypeAdapter(kind)
