@@ -5,7 +5,10 @@
 The floor is onnxruntime's FP32 inference over the same samples with all processors, its session being open; `--batches`
 says how many it is fed at once (calibration runs them one by one). Floor and calibration run in turns in one process,
 so that a busy machine slows both; the figures are medians of the ratios. The calibration is the whole call: model
-opened, placement, one pass over the samples, tables. Ratios of processor time
+opened, placement, one pass over the samples, tables.
+`default_recipe_over_floor` is what `qdqtool.quantize` does with the shipped recipe (every calibrator judged by the
+outputs, biases corrected, Q/DQ inserted) in this process, and `whole_job_over_floor` the command `qdqtool quantize` from
+the start of its process to the file on disk; both over the same floor, `..._cpu` in processor seconds. Ratios of processor time
 (`_cpu`) are taken to a floor whose threads do not spin while they wait. `fixed_seconds` is the first call of a process
 with a single sample: imports, compiled loops, everything; `call_seconds` is the same once more, in the same process.
 `..._per_sample` are the ratios without that: what each further sample costs.
@@ -13,7 +16,7 @@ Peak memory is measured in processes of their own. `--rivals` measures onnxrunti
 over the same floor, each in an environment of its own (some minutes and about 2 GB at the first run).
 
 The last line is one JSON object. For the first network it repeats at the top:
-`all_methods_over_floor`, `max_over_floor` (ratios of wall time), `peak_mib_over_floor` (MiB), and
+`all_methods_over_floor`, `max_over_floor`, `default_recipe_over_floor`, `whole_job_over_floor` (ratios of wall time), `peak_mib_over_floor` (MiB), and
 `peak_growth_8x_samples` (MiB that the peak grows when there are eight times as many samples).
 """
 
@@ -21,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import statistics
 import subprocess
@@ -56,7 +60,14 @@ def main() -> int:
         rivals = _rivals(options, folder) if options.rivals else {}
     _print_tables(results, rivals)
     first = next(iter(results.values()))
-    names = ("all_methods_over_floor", "max_over_floor", "peak_mib_over_floor", "peak_growth_8x_samples")
+    names = (
+        "all_methods_over_floor",
+        "max_over_floor",
+        "default_recipe_over_floor",
+        "whole_job_over_floor",
+        "peak_mib_over_floor",
+        "peak_growth_8x_samples",
+    )
     print(
         json.dumps(
             {**{name: first[name] for name in names}, "networks": results, "rivals": rivals}, sort_keys=True
@@ -146,7 +157,7 @@ class RunContext:
         import onnxruntime
 
         from qdqtool.calibration.samples.arrays import members
-        from qdqtool.calibration.session import processors
+        from qdqtool.platform import processors
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = processors()
@@ -177,6 +188,26 @@ class RunContext:
         ended = time.perf_counter()
         return {"whole": ended - began, "collecting": collected - began, "tables": ended - collected}
 
+    def default_recipe(self) -> float:
+        """Seconds of `qdqtool.quantize` as shipped; the process has its modules already."""
+        import qdqtool
+
+        began = time.perf_counter()
+        qdqtool.quantize(str(self._model), f"{self._data}[:{self._samples}]")
+        return time.perf_counter() - began
+
+    def whole_job(self) -> tuple[float, float]:
+        """Wall and processor seconds of the command, from the start of its process to the file."""
+        with tempfile.TemporaryDirectory(prefix="calibration-") as folder:
+            samples = ["--samples", f"{self._data}[:{self._samples}]", "--out", str(Path(folder) / "q.onnx")]
+            command = [sys.executable, "-m", "qdqtool", "quantize", str(self._model), *samples]
+            environment = {**os.environ, "PYTHONPATH": str(HERE.parent)}
+            before, began = os.times(), time.perf_counter()
+            subprocess.run(command, check=True, capture_output=True, env=environment)
+            wall, after = time.perf_counter() - began, os.times()
+        cpu = after.children_user + after.children_system - before.children_user - before.children_system
+        return wall, cpu
+
     def ratios(self, repeat: int) -> dict[str, Any]:
         """Floor, max alone and all methods in turns."""
         fixed, call = (self.calibrate(METHODS, samples=1)["whole"] for _ in range(2))
@@ -195,6 +226,10 @@ class RunContext:
             "all_methods_per_sample": median("all", "floor", call),
             "max_over_floor_cpu": median("max_cpu", "quiet_cpu"),
             "all_methods_over_floor_cpu": median("all_cpu", "quiet_cpu"),
+            "default_recipe_over_floor": median("default", "floor"),
+            "default_recipe_over_floor_cpu": median("default_cpu", "quiet_cpu"),
+            "whole_job_over_floor": median("job", "floor"),
+            "whole_job_over_floor_cpu": median("job_cpu", "quiet_cpu"),
             "tables_over_collecting": median("tables", "collecting"),
         }
 
@@ -206,12 +241,14 @@ class RunContext:
             "quiet": lambda: self.floor(spinning=False),
             "max": lambda: self.calibrate(("max",)),
             "all": lambda: self.calibrate(METHODS),
+            "default": self.default_recipe,
         }
         for name, job in jobs.items():
             before = time.process_time()
             took = job()
             row[f"{name}_cpu"] = time.process_time() - before
             row |= {name: took} if isinstance(took, float) else {**took, name: took["whole"]}
+        row["job"], row["job_cpu"] = self.whole_job()
         return row
 
 
@@ -231,7 +268,7 @@ def _rivals(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 def _print_tables(results: dict[str, Any], rivals: dict[str, Any]) -> None:
     print(
-        f"{'network':<32}{'floor s':>8}{'all':>7}{'max':>7}{'all cpu':>9}{'max cpu':>9}{'all/sample':>12}{'max/sample':>12}{'tables':>8}{'fixed s':>9}{'MiB over':>10}{'growth':>8}"
+        f"{'network':<32}{'floor s':>8}{'all':>7}{'max':>7}{'all cpu':>9}{'max cpu':>9}{'all/sample':>12}{'max/sample':>12}{'default':>9}{'job':>7}{'tables':>8}{'fixed s':>9}{'MiB over':>10}{'growth':>8}"
     )
     for name, row in results.items():
         goal = GOALS.get(name.split()[0])
@@ -243,6 +280,7 @@ def _print_tables(results: dict[str, Any], rivals: dict[str, Any]) -> None:
             f"{name:<32}{row['floor_seconds']:>8.2f}{row['all_methods_over_floor']:>7.2f}{row['max_over_floor']:>7.2f}"
             f"{row['all_methods_over_floor_cpu']:>9.2f}{row['max_over_floor_cpu']:>9.2f}"
             f"{row['all_methods_per_sample']:>12.2f}{row['max_per_sample']:>12.2f}"
+            f"{row['default_recipe_over_floor']:>9.2f}{row['whole_job_over_floor']:>7.2f}"
             f"{row['tables_over_collecting']:>8.1%}{row['fixed_seconds']:>9.2f}{row['peak_mib_over_floor']:>10}"
             f"{row['peak_growth_8x_samples']:>8}{verdict}"
         )
