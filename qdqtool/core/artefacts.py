@@ -7,9 +7,8 @@ so the same inputs give the same bytes.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -80,7 +79,11 @@ class Artefact(Generic[T]):
         return data
 
 
-@cache
-def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
-    """What checks and writes data of this type; making one takes some 10 ms."""
-    return TypeAdapter(kind)
+_ADAPTERS: Final[dict[Any, TypeAdapter[Any]]] = {}
+"""What checks and writes data, by its type; making one takes some 10 ms."""
+
+
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    if kind not in _ADAPTERS:
+        _ADAPTERS[kind] = TypeAdapter(kind)
+    return _ADAPTERS[kind]
