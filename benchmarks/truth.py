@@ -421,6 +421,7 @@ class Trial:
     folder: Path
     model: Path
     experiments: int
+    _engines: dict[tuple[str, ...], list[Kernel] | None] = field(default_factory=dict)
 
     def figures(self) -> Figures:
         result = Figures(models=1)
@@ -506,7 +507,7 @@ class Trial:
             groups[verdict["reason"], verdict["fix"], rules.get(verdict["node"], ())].append(verdict["node"])
         for (reason, fix, refused), nodes in list(groups.items())[: self.experiments]:
             if refused:
-                engine = self.rebuilt(recipe, [f"place.skip_rules=[{', '.join(refused)}]"], f"skip {refused}")
+                engine = self.rebuilt(recipe, [f"place.skip_rules=[{', '.join(refused)}]"])
                 true = engine is None or agrees(reason, nodes, dump, engine)
                 result.reasons += len(nodes)
                 result.reasons_true += len(nodes) * true
@@ -514,18 +515,24 @@ class Trial:
                     self.miss(
                         result, f"false reason for {nodes[0]} and {len(nodes) - 1} more: {reason[:200]}"
                     )
-            settings = re.findall(r"--set\s+('[^']+'|\"[^\"]+\"|\S+)", fix)
-            if settings:
-                engine = self.rebuilt(recipe, [text.strip("'\"") for text in settings], fix)
+            settings = re.findall(r"--set\s+('[^']+'|\"[^\"]+\"|[^\s,;]+)", fix)
+            if settings and not fix.startswith("nothing to do"):
+                engine = self.rebuilt(recipe, [text.strip("'\"") for text in settings])
                 works = engine is not None and all(precisions(engine).get(node) == "int8" for node in nodes)
                 result.fixes += 1
                 result.fixes_work += works
                 if not works:
                     self.miss(result, f"the fix for {nodes[0]} does not work: {fix[:200]}")
 
-    def rebuilt(self, recipe: Path, settings: Sequence[str], what: str) -> list[Kernel] | None:
-        """The kernels after a change of settings; None where nothing can be built."""
-        out = self.folder / "experiments" / hashlib.sha256(what.encode()).hexdigest()[:10]
+    def rebuilt(self, recipe: Path, settings: Sequence[str]) -> list[Kernel] | None:
+        """The kernels after a change of settings, built once; None where nothing can be built."""
+        key = tuple(settings)
+        if key not in self._engines:
+            self._engines[key] = self._built(recipe, settings)
+        return self._engines[key]
+
+    def _built(self, recipe: Path, settings: Sequence[str]) -> list[Kernel] | None:
+        out = self.folder / "experiments" / hashlib.sha256("".join(settings).encode()).hexdigest()[:10]
         shutil.rmtree(out, ignore_errors=True)
         sets = [part for text in settings for part in ("--set", text)]
         done = self.tool("run", self.model, "--recipe", recipe, "--samples", "random:2", "--out", out, *sets)

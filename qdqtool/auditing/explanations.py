@@ -84,5 +84,5 @@ def _unasked(evidence: NodeEvidence) -> Iterator[Explanation]:
     if quiet:
         yield Explanation(
             reason=f"no placement rule asked for {', '.join(quiet)}",
-            fix=f"add {evidence.node.op} to place.ops in the recipe, or see `qdqtool place` for what each rule said",
+            fix="see what each rule said with `qdqtool place MODEL`",
         )

@@ -1,18 +1,49 @@
-"""Fixes in words, joined so that all of them can be followed at once."""
+"""Fixes in words: settings that a command takes as they are printed, and several fixes as one."""
 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable
 
-_LIST_SETTING = re.compile(r"set (?P<key>[a-z_]+\.[a-z_]+)=\[(?P<values>[^\]]*)\](?P<rest>.*)", re.DOTALL)
+_OPTION = "--set "
+_LIST_SETTING = re.compile(r"--set '(?P<key>[a-z_]+\.[a-z_]+)=\[(?P<values>[^\]]*)\]'(?P<rest>.*)", re.DOTALL)
+
+
+def setting(key: str, value: str | Iterable[str]) -> str:
+    """The option that gives `value` to a key of the recipe, as a shell takes it.
+
+    >>> setting("place.skip_rules", ["gemv", "narrow"])
+    "--set 'place.skip_rules=[gemv, narrow]'"
+    >>> setting("place.first_layer", "int8")
+    '--set place.first_layer=int8'
+    """
+    if not isinstance(value, str):
+        value = f"[{', '.join(dict.fromkeys(value))}]"
+    return f"--set {shlex.quote(f'{key}={value}')}"
+
+
+def settings_in(fix: str) -> tuple[str, ...]:
+    """The settings that the text of a fix names, as `recipes.load` takes them.
+
+    >>> settings_in("--set 'place.skip_rules=[gemv]' quantizes it all the same; --set place.first_layer=int8")
+    ('place.skip_rules=[gemv]', 'place.first_layer=int8')
+    """
+    return tuple(_first_word(piece) for piece in fix.split(_OPTION)[1:])
+
+
+def _first_word(text: str) -> str:
+    """The first word of a command line, as a shell reads it, without punctuation of the sentence around it."""
+    words = shlex.shlex(text, posix=True)
+    words.whitespace_split, words.commenters = True, ""
+    return (words.get_token() or "").rstrip(",;")
 
 
 def joined(fixes: Iterable[str]) -> str:
     """The fixes in one text, each once; settings of one list become one setting, because the last one would win.
 
-    >>> joined(["set place.skip_rules=[gemv] to quantize it", "set place.skip_rules=[narrow] to quantize it"])
-    'set place.skip_rules=[gemv, narrow] to quantize it'
+    >>> joined(["--set 'place.skip_rules=[a]' quantizes it", "--set 'place.skip_rules=[b]' quantizes it"])
+    "--set 'place.skip_rules=[a, b]' quantizes it"
     """
     lists: dict[str, list[str]] = {}
     rests: dict[str, list[str]] = {}
@@ -29,8 +60,6 @@ def joined(fixes: Iterable[str]) -> str:
         lists[key] = [*lists.get(key, []), *values]
         rests[key] = [*rests.get(key, []), match["rest"]]
     return "; ".join(
-        f"set {text}=[{', '.join(dict.fromkeys(lists[text]))}]{' and'.join(dict.fromkeys(rests[text]))}"
-        if text in lists
-        else text
+        setting(text, lists[text]) + " and".join(dict.fromkeys(rests[text])) if text in lists else text
         for text in texts
     )

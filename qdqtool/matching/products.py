@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
+from qdqtool.core.advice import setting
 from qdqtool.core.placement import Opinion, QuantSpec, Slot, Stance
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.graph.view import GraphView, Node
@@ -28,6 +29,11 @@ def veto(node: Node, reason: str, fix: str) -> Iterator[Opinion]:
     """Keep both factors of `node` float."""
     for slot in factors(node):
         yield Opinion(slot=slot, stance=Stance.VETO, reason=reason, fix=fix)
+
+
+def skipping(rule: str, options: PlacementOptions) -> str:
+    """The setting that leaves out `rule` too."""
+    return setting("place.skip_rules", (*options.skip_rules, rule))
 
 
 def weight_specs(view: GraphView, options: PlacementOptions) -> dict[str, QuantSpec]:

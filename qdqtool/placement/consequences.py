@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from qdqtool.core.advice import setting
 from qdqtool.core.placement import Bond, Opinion, Slot, Stance, Tie
 from qdqtool.graph.view import GraphView
 from qdqtool.matching.products import compute_nodes, factors
@@ -66,7 +67,7 @@ def weights_alone(view: GraphView, opinions: Opinions) -> Iterator[Opinion]:
             rule="user",
             stance=Stance.VETO,
             reason="place.activations is float, so only weights are INT8 and the arithmetic is float as requested",
-            fix="set place.activations=int8 for INT8 arithmetic",
+            fix=f"{setting('place.activations', 'int8')} for INT8 arithmetic",
         )
 
 

@@ -46,7 +46,7 @@ from qdqtool.matching.patterns import (
     is_fused_as_float,
     readers,
 )
-from qdqtool.matching.products import factors, veto
+from qdqtool.matching.products import factors, skipping, veto
 from qdqtool.matching.rule import Rule, Violation
 from qdqtool.trt.ops import ATTENTIONS, PRODUCTS
 
@@ -70,7 +70,7 @@ def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Bond
                 yield from veto(
                     node,
                     objection,
-                    "set place.skip_rules=[attention] to quantize the two products without fusing them",
+                    f"{skipping('attention', options)} quantizes the two products without fusing them",
                 )
 
 

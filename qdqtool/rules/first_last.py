@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from qdqtool.core.advice import setting
 from qdqtool.core.placement import Opinion
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.graph.view import GraphView, Node
@@ -28,7 +29,7 @@ def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
                 yield from veto(
                     node,
                     "it is a first weighted layer, and place.first_layer is float",
-                    "set place.first_layer=int8",
+                    setting("place.first_layer", "int8"),
                 )
     if options.last_layer == "float":
         before = _reached(view.nodes[::-1], backward=True)
@@ -37,7 +38,7 @@ def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
                 yield from veto(
                     node,
                     "it is a last weighted layer, and place.last_layer is float",
-                    "set place.last_layer=int8",
+                    setting("place.last_layer", "int8"),
                 )
 
 

@@ -21,7 +21,7 @@ from qdqtool.core.placement import Opinion
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.graph.view import GraphView
 from qdqtool.matching.patterns import is_pooled
-from qdqtool.matching.products import compute_nodes, veto
+from qdqtool.matching.products import compute_nodes, skipping, veto
 from qdqtool.matching.rule import Rule
 from qdqtool.matching.small import is_one_vector
 
@@ -36,7 +36,7 @@ def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
             yield from veto(
                 node,
                 "it multiplies a small matrix by one vector: INT8 saves no time and its Q is a kernel more",
-                "set place.skip_rules=[gemv] to quantize it all the same",
+                f"{skipping('gemv', options)} quantizes it all the same",
             )
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from qdqtool.core.advice import setting
 from qdqtool.core.placement import Opinion
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.graph.view import GraphView
@@ -35,7 +36,7 @@ def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
             yield from veto(
                 node,
                 f"it has {narrowest} channels, fewer than place.min_channels={options.min_channels}",
-                f"set place.min_channels={narrowest} or lower",
+                f"{setting('place.min_channels', str(narrowest))} quantizes it, and all that are as wide",
             )
 
 

@@ -20,7 +20,7 @@ from qdqtool.core.placement import Opinion
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.graph.view import GraphView
 from qdqtool.matching.patterns import is_pooled
-from qdqtool.matching.products import channels, compute_nodes, veto
+from qdqtool.matching.products import channels, compute_nodes, skipping, veto
 from qdqtool.matching.rule import Rule
 from qdqtool.matching.small import TILE, is_narrow
 
@@ -35,7 +35,7 @@ def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
             yield from veto(
                 node,
                 f"its weights are {counts[0]} x {counts[1]}, less than a tile of {TILE}: INT8 adds a kernel",
-                "set place.skip_rules=[narrow] to quantize it all the same",
+                f"{skipping('narrow', options)} quantizes it all the same",
             )
 
 

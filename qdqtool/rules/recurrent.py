@@ -28,7 +28,7 @@ def place(view: GraphView, _options: PlacementOptions) -> Iterator[Opinion]:
                     slot=Slot(node=node.name, index=index),
                     stance=Stance.VETO,
                     reason=f"TensorRT has no INT8 kernel for {node.op}",
-                    fix="nothing to do; FP16 (insert.types=fp16) is the fastest it runs in",
+                    fix="nothing to do; --set insert.types=fp16 is the fastest it runs in",
                 )
 
 

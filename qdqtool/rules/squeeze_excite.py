@@ -17,12 +17,12 @@ from qdqtool.core.placement import Opinion
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.graph.view import GraphView
 from qdqtool.matching.patterns import gates
-from qdqtool.matching.products import veto
+from qdqtool.matching.products import skipping, veto
 from qdqtool.matching.rule import Rule
 from qdqtool.trt.ops import PRODUCTS
 
 
-def place(view: GraphView, _options: PlacementOptions) -> Iterator[Opinion]:
+def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
     """Veto the weighted nodes between the pooling and the gating Mul."""
     for gate in gates(view):
         for node in gate:
@@ -30,7 +30,7 @@ def place(view: GraphView, _options: PlacementOptions) -> Iterator[Opinion]:
                 yield from veto(
                     node,
                     "it computes a squeeze-and-excite gate, one value per channel: INT8 only adds kernels",
-                    "set place.skip_rules=[squeeze_excite] to quantize gates too",
+                    f"{skipping('squeeze_excite', options)} quantizes gates too",
                 )
 
 

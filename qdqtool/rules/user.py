@@ -12,9 +12,11 @@ pattern that matches nothing is noted in the placement.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
+from qdqtool.core.advice import setting
 from qdqtool.core.placement import Opinion, Slot, Stance
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.graph.view import GraphView, Node
@@ -47,13 +49,16 @@ def _quantizable(view: GraphView, node: Node, op: str) -> bool:
 def _objections(node: Node, op: str, options: PlacementOptions) -> Iterator[tuple[str, str]]:
     for pattern in options.exclude:
         if fnmatchcase(node.name, pattern):
-            yield f"place.exclude lists {pattern!r}", f"remove {pattern!r} from place.exclude"
+            others = [other for other in options.exclude if other != pattern]
+            yield f"place.exclude lists {pattern!r}", setting("place.exclude", map(json.dumps, others))
     if options.only and not any(fnmatchcase(node.name, pattern) for pattern in options.only):
-        yield "no pattern of place.only matches it", "add a pattern to place.only"
+        patterns = map(json.dumps, (*options.only, node.name))
+        yield "no pattern of place.only matches it", setting("place.only", patterns)
     if {op, node.op} & set(options.exclude_ops):
-        yield f"place.exclude_ops lists {node.op}", f"remove {node.op} from place.exclude_ops"
+        others = [other for other in options.exclude_ops if other not in {op, node.op}]
+        yield f"place.exclude_ops lists {node.op}", setting("place.exclude_ops", others)
     if op not in options.ops:
-        yield f"place.ops does not list {op}", f"add {op} to place.ops"
+        yield f"place.ops does not list {op}", setting("place.ops", (*options.ops, op))
 
 
 PLUGIN = Rule(code="QDQ181", place=place)

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
-from qdqtool.core.advice import joined
+from qdqtool.core.advice import joined, setting, settings_in
 from qdqtool.pipeline import recipes
 
 
 def test_settings_of_one_list_become_one_setting_that_the_recipe_takes() -> None:
-    fixes = [f"set place.skip_rules=[{rule}] to quantize it all the same" for rule in ("gemv", "narrow")]
-    text = joined([*fixes, "set place.first_layer=int8"])
-    settings = re.findall(r"set (\S+=(?:\[[^\]]*\]|\S+))", text)
-    recipe = recipes.load(None, settings)
+    fixes = [
+        f"{setting('place.skip_rules', [rule])} quantizes it all the same" for rule in ("gemv", "narrow")
+    ]
+    text = joined([*fixes, setting("place.first_layer", "int8")])
+    recipe = recipes.load(None, list(settings_in(text)))
     assert recipe.place.skip_rules == ("gemv", "narrow")
     assert recipe.place.first_layer == "int8"
-    assert text.count("to quantize it all the same") == 1
+    assert text.count("quantizes it all the same") == 1
 
 
 @pytest.mark.parametrize("fixes", [[], ["a"], ["a", "b"], ["a", "a", "b"]])

@@ -1,0 +1,69 @@
+"""What a veto says to do is a setting that the command takes as printed, and after it the rule vetoes no more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from qdqtool.cli.app import run
+from qdqtool.core.advice import settings_in
+from qdqtool.core.placement import Placement, Stance
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.pipeline import recipes
+from qdqtool.placement.decide import decide
+from tests import models
+from tests.placement.zoo import FLOAT
+
+RECIPES = (
+    (),
+    ("place.first_layer=float", "place.last_layer=float"),
+    ("place.min_channels=64", "place.exclude_ops=[MatMul, Gemm]"),
+    ("place.exclude=['*1*', '*2*']", "place.skip_rules=[gemm]"),
+    ("place.only=['*1*']",),
+    ("place.ops=[Conv]",),
+)
+
+
+def placed(path: Path, settings: Sequence[str]) -> Placement:
+    return decide(load(path).view, recipes.load(None, list(settings)).place)
+
+
+def vetoes(placement: Placement) -> dict[tuple[str, str, str], str]:
+    """Slot, rule and reason -> fix."""
+    return {
+        (str(decision.slot), opinion.rule, opinion.reason): opinion.fix
+        for decision in placement.decisions
+        for opinion in decision.opinions
+        if opinion.stance is Stance.VETO and settings_in(opinion.fix)
+    }
+
+
+@pytest.mark.parametrize("name", sorted(FLOAT))
+def test_after_the_printed_setting_the_rule_vetoes_no_more(name: str, tmp_path: Path) -> None:
+    path = models.save(FLOAT[name](), tmp_path)
+    for settings in RECIPES:
+        for (slot, rule, reason), fix in vetoes(placed(path, settings)).items():
+            change = settings_in(fix)
+            if any(setting.startswith("insert.types") for setting in change):
+                continue
+            after = vetoes(placed(path, [*settings, *change]))
+            assert (slot, rule, reason) not in after, fix
+
+
+def test_the_command_takes_the_setting_as_printed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = models.save(models.conv_chain(), tmp_path)
+    assert run(["place", str(path), "--json", "--set", "place.exclude=[conv1, 'it''s']"]) == 0
+    fixes = {
+        opinion["fix"]
+        for decision in json.loads(capfd.readouterr().out)["data"]["decisions"]
+        for opinion in decision["opinions"]
+        if opinion["stance"] == "veto"
+    }
+    (fix,) = fixes
+    options = [part for setting in settings_in(fix) for part in ("--set", setting)]
+    assert run(["place", str(path), "--json", *options]) == 0
+    decisions = json.loads(capfd.readouterr().out)["data"]["decisions"]
+    assert "conv1" in {decision["slot"]["node"] for decision in decisions if decision["quantize"]}
