@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from qdqtool.graph.view import GraphView, Node
+from qdqtool.matching.flow import Flow
 from qdqtool.matching.patterns import attentions
 from qdqtool.trt.ops import LAYOUT, MATRIX_PRODUCTS, PICKING, QDQ, QUANTIZE
 
@@ -39,15 +40,13 @@ class Branch:
     quantized: bool
 
 
-def split_products(view: GraphView) -> Iterator[tuple[Branch, Branch, Branch]]:
+def split_products(flow: Flow) -> Iterator[tuple[Branch, Branch, Branch]]:
     """The branches of every attention whose queries, keys and values the compiler makes apart."""
-    for scores, values in attentions(view):
-        found = [
-            _branch(view, scores.inputs[0]),
-            _branch(view, scores.inputs[1]),
-            _branch(view, values.inputs[1]),
-        ]
-        queries, keys, third = found
+    view = flow.view
+    for plain in attentions(flow.plain):
+        scores, values = (view.by_name[node.name] for node in plain)
+        inputs = (scores.inputs[0], scores.inputs[1], values.inputs[1])
+        queries, keys, third = (_branch(view, tensor) for tensor in inputs)
         if queries is None or keys is None or third is None:
             continue
         alike = queries.quantized == keys.quantized and queries.quantized >= third.quantized

@@ -80,7 +80,7 @@ class RtxPlan:
                 merged[self._merge_key(node, own)].extend((node.name, *own))
         for names in merged.values():
             self._put(names)
-        for branches in split_products(self._flow.view):
+        for branches in split_products(self._flow):
             for branch in branches:
                 self._put([node.name for node in branch.nodes if self._is_run_time(node)])
 
