@@ -23,6 +23,9 @@ class Outcome:
         kept_float: the nodes that were kept float on purpose.
         ms_low: lower end of the 95 % interval of a measured time.
         ms_high: upper end.
+        accuracy_low: lower end of the 95 % interval of `accuracy` over samples, of a task metric as the float model's
+            value and the interval of the paired difference; None where it is not known.
+        accuracy_high: upper end.
     """
 
     settings: tuple[str, ...]
@@ -34,6 +37,8 @@ class Outcome:
     kept_float: tuple[str, ...] = ()
     ms_low: float | None = None
     ms_high: float | None = None
+    accuracy_low: float | None = None
+    accuracy_high: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

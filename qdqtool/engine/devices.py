@@ -1,8 +1,8 @@
 """Peak rates of common GPUs, for the roofline.
 
 A peak is multiprocessors times boost clock times dense operations per multiprocessor and clock. The last factor is a
-property of the architecture (NVIDIA's architecture whitepapers: Turing, GA100, GA10x, AD10x, GH100; Jetson AGX Orin
-technical brief); GeForce boards multiply FP16 with FP32 accumulation at half the rate of their professional siblings.
+property of the architecture (NVIDIA's architecture whitepapers: Turing, GA100, GA10x, AD10x, GH100, GB100, GB20x;
+Jetson Orin and Thor briefs); GeForce boards multiply FP16 with FP32 accumulation at half the rate of their professional siblings.
 Multiprocessors, clocks and bandwidths are those of the datasheets named with each GPU, dense figures throughout.
 """
 
@@ -28,6 +28,9 @@ _RATES = {
     "sm87": (4096, 2048, 256),
     "sm89": (2048, 1024, 256),
     "sm90": (8192, 4096, 256),
+    "sm100": (16384, 8192, 256),
+    "sm110": (16384, 8192, 256),
+    "sm120": (2048, 1024, 256),
 }
 _GPUS = (
     # name, architecture, multiprocessors, clock in GHz, GB/s, GeForce, source
@@ -35,15 +38,28 @@ _GPUS = (
     ("NVIDIA A100-SXM4-80GB", "sm80", 108, 1.41, 2039.0, False, "NVIDIA A100 datasheet (2021)"),
     ("NVIDIA A100 80GB PCIe", "sm80", 108, 1.41, 1935.0, False, "NVIDIA A100 datasheet (2021)"),
     ("NVIDIA A100-SXM4-40GB", "sm80", 108, 1.41, 1555.0, False, "NVIDIA A100 datasheet (2020)"),
+    ("NVIDIA A30", "sm80", 56, 1.44, 933.0, False, "NVIDIA A30 datasheet (2021)"),
     ("NVIDIA A10", "sm86", 72, 1.695, 600.0, False, "NVIDIA A10 datasheet (2021)"),
     ("NVIDIA A40", "sm86", 84, 1.74, 696.0, False, "NVIDIA A40 datasheet (2021)"),
     ("NVIDIA GeForce RTX 3090", "sm86", 82, 1.695, 936.0, True, "GA102 whitepaper (2020)"),
     ("Jetson AGX Orin 64GB", "sm87", 16, 1.3, 204.8, False, "Jetson AGX Orin technical brief (2022)"),
+    ("Jetson AGX Orin 32GB", "sm87", 14, 0.93, 204.8, False, "Jetson AGX Orin technical brief (2022)"),
+    ("Jetson Orin NX 16GB", "sm87", 8, 0.918, 102.4, False, "Jetson Orin NX datasheet (2022)"),
+    ("Jetson Orin Nano 8GB", "sm87", 8, 0.625, 68.0, False, "Jetson Orin Nano datasheet (2023)"),
     ("NVIDIA L4", "sm89", 58, 2.04, 300.0, False, "NVIDIA L4 datasheet (2023)"),
     ("NVIDIA L40S", "sm89", 142, 2.52, 864.0, False, "NVIDIA L40S datasheet (2023)"),
     ("NVIDIA GeForce RTX 4090", "sm89", 128, 2.52, 1008.0, True, "Ada whitepaper (2022)"),
+    ("NVIDIA GeForce RTX 4080", "sm89", 76, 2.505, 716.8, True, "Ada whitepaper (2022)"),
+    ("NVIDIA GeForce RTX 4070", "sm89", 46, 2.475, 504.0, True, "GeForce RTX 4070 specifications (2023)"),
+    ("NVIDIA GeForce RTX 4060", "sm89", 24, 2.46, 272.0, True, "GeForce RTX 4060 specifications (2023)"),
     ("NVIDIA H100 80GB HBM3", "sm90", 132, 1.83, 3350.0, False, "NVIDIA H100 datasheet (2023)"),
     ("NVIDIA H200", "sm90", 132, 1.83, 4800.0, False, "NVIDIA H200 datasheet (2024)"),
+    ("NVIDIA B200", "sm100", 148, 1.85, 8000.0, False, "NVIDIA Blackwell architecture brief (2024)"),
+    ("Jetson AGX Thor T5000", "sm110", 20, 1.575, 273.0, False, "Jetson Thor datasheet (2025)"),
+    ("NVIDIA GeForce RTX 5090", "sm120", 170, 2.407, 1792.0, True, "Blackwell RTX whitepaper (2025)"),
+    ("NVIDIA GeForce RTX 5080", "sm120", 84, 2.617, 960.0, True, "Blackwell RTX whitepaper (2025)"),
+    ("NVIDIA GeForce RTX 5070 Ti", "sm120", 70, 2.452, 896.0, True, "Blackwell RTX whitepaper (2025)"),
+    ("NVIDIA GeForce RTX 5070", "sm120", 48, 2.512, 672.0, True, "Blackwell RTX whitepaper (2025)"),
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from importlib.resources import files
+from statistics import NormalDist
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -32,7 +33,7 @@ def table(sweep: Sweep, console: Console) -> None:
     for trial, outcome in _done(sweep.pareto):
         head.add_row(
             str(trial.number),
-            f"{outcome.accuracy:.2f} {sweep.unit}",
+            accuracy(sweep, outcome),
             time(outcome, sweep.spread),
             f"{outcome.nodes_int8} of {outcome.nodes_total}",
             "" if outcome.kernels is None else str(outcome.kernels),
@@ -45,7 +46,43 @@ def table(sweep: Sweep, console: Console) -> None:
         "" if sweep.reference is None else f"; the float model has {sweep.reference:.2f} {sweep.unit}"
     )
     console.print(f"{counts} trials{float_model}", highlight=False)
-    console.print(about_times(sweep), highlight=False)
+    for sentence in filter(None, (about_accuracy(sweep), about_times(sweep))):
+        console.print(sentence, highlight=False)
+
+
+def accuracy(sweep: Sweep, outcome: Outcome) -> str:
+    """The accuracy of a trial with its interval, which holds for all trials at once.
+
+    The best of many trials on the same samples looks better than it is: with n trials each interval is widened so that
+    all n hold together with 95 % (Bonferroni, intervals taken as normal).
+    """
+    ends = accuracy_interval(sweep, outcome)
+    told = f"{outcome.accuracy:.2f} {sweep.unit}"
+    return told if ends is None else f"{told} ({ends[0]:.2f} to {ends[1]:.2f})"
+
+
+def accuracy_interval(sweep: Sweep, outcome: Outcome) -> tuple[float, float] | None:
+    """Between which values the accuracy lies with 95 %, all trials taken together."""
+    if outcome.accuracy_low is None or outcome.accuracy_high is None:
+        return None
+    count = max(1, sum(trial.outcome is not None for trial in sweep.trials))
+    wider = NormalDist().inv_cdf(1 - 0.025 / count) / NormalDist().inv_cdf(0.975)
+    middle = outcome.accuracy
+    return middle - wider * (middle - outcome.accuracy_low), middle + wider * (outcome.accuracy_high - middle)
+
+
+def about_accuracy(sweep: Sweep) -> str:
+    """How sure the accuracies are, and what the search may have picked by chance."""
+    done = [trial.outcome for trial in sweep.trials if trial.outcome is not None]
+    known = [(one, ends) for one in done if (ends := accuracy_interval(sweep, one)) is not None]
+    if len(known) < 2:
+        return ""
+    best, ends = max(known, key=lambda entry: entry[0].accuracy)
+    alike = sum(other[1] >= ends[0] for one, other in known if one is not best)
+    return (
+        f"Intervals hold for all {len(done)} trials at once (95 %, Bonferroni); {alike} others cannot be told from the "
+        "most accurate one on these samples."
+    )
 
 
 def about_times(sweep: Sweep) -> str:
@@ -93,7 +130,8 @@ def page(sweep: Sweep) -> str:
         words=words,
         time=time,
         metric=metric(sweep),
-        about=about_times(sweep),
+        about=" ".join(filter(None, (about_accuracy(sweep), about_times(sweep)))),
+        accuracy=accuracy,
         pareto={trial.number for trial in sweep.pareto},
         chart=svg.inline(chart(sweep)),
         folder=_folder,
@@ -148,7 +186,7 @@ def _across(sweep: Sweep, outcome: Outcome) -> float:
 
 
 def _hint(sweep: Sweep, trial: Trial, outcome: Outcome) -> list[str]:
-    lines = [f"trial {trial.number}", f"{metric(sweep)} {outcome.accuracy:.2f} {sweep.unit} (measured)"]
+    lines = [f"trial {trial.number}", f"{metric(sweep)} {accuracy(sweep, outcome)} (measured)"]
     if sweep.speed != "not timed":
         lines.append(f"{time(outcome, sweep.spread)} ms ({sweep.speed})")
     lines.append(f"{outcome.nodes_int8} of {outcome.nodes_total} compute nodes INT8")

@@ -40,6 +40,15 @@ def test_the_grid_holds_every_choice_once() -> None:
     assert len(choices) == len({tuple(choice.items()) for choice in choices}) == 8
 
 
+def test_the_first_choices_differ_in_the_calibrator() -> None:
+    space = Space(
+        options(space={"calibrate.method": ["max", "mse", "entropy"], "calibrate.weights": ["max", "mse"]}),
+        ("a",),
+    )
+    assert [choice["calibrate.method"] for choice in list(space.grid())[:3]] == ["max", "mse", "entropy"]
+    assert len({choice["calibrate.weights"] for choice in list(space.grid())[:3]}) == 1
+
+
 def test_more_nodes_than_there_are_cannot_stay_float() -> None:
     space = Space(options(space={"calibrate.method": ["max", "mse"]}, keep_float=[0, 5, 9]), ("a", "b"))
     assert space.values["keep_float"] == (0, 2)

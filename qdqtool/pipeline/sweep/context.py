@@ -136,12 +136,15 @@ class SweepContext:
         accuracy, tried = self._tried(settings, folder)
         if accuracy is None or accuracy.int8 is None:
             raise BuildError("its accuracy is undefined", fix="look at the outputs with `qdqtool compare`")
+        low, high = _interval(accuracy)
         outcome = Outcome(
             settings=settings,
             accuracy=accuracy.int8,
             ms=tried.ms,
             ms_low=tried.low,
             ms_high=tried.high,
+            accuracy_low=low,
+            accuracy_high=high,
             nodes_int8=tried.nodes_int8,
             nodes_total=tried.nodes_total,
             kernels=tried.kernels,
@@ -191,6 +194,16 @@ class SweepContext:
             cache=self.order.cache or self.order.out / "builds",
             histograms=self._base.path("histograms.npz"),
         )
+
+
+def _interval(accuracy: AccuracySummary) -> tuple[float | None, float | None]:
+    """Between which values the accuracy lies with 95 %."""
+    if accuracy.interval is None:
+        return None, None
+    low, high = accuracy.interval
+    # Of a task metric the difference to the float model is what is known, sample by sample.
+    base = accuracy.reference or 0.0
+    return base + low, base + high
 
 
 def _thin_out(folder: Path) -> None:

@@ -103,13 +103,16 @@ def _persevering(act: Callable[[], T], pauses: tuple[int, ...] | None = None) ->
     Raises:
         StorageLost: it stays lost.
     """
-    for pause in _PAUSES_S if pauses is None else pauses:
+    for attempt, pause in enumerate(_PAUSES_S if pauses is None else pauses):
         try:
             return act()
         except StorageLost as error:  # noqa: PERF203 -- this is what the loop is for
             if error.full:
                 raise
-            log.warning("%s; trying again in %s s", error.what, pause)
+            # Workers that begin at the same instant make the same tables: the second try finds them made.
+            log.log(
+                logging.WARNING if attempt else logging.INFO, "%s; trying again in %s s", error.what, pause
+            )
             time.sleep(pause)
     return act()
 

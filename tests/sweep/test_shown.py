@@ -1,0 +1,60 @@
+"""What a sweep says about how sure its accuracies are."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from qdqtool.core.sweep import Outcome, Sweep, Trial
+from qdqtool.report import sweeps
+
+
+def sweep_of(*levels: tuple[float, float, float]) -> Sweep:
+    """A sweep with a trial of each accuracy, and its interval."""
+    trials = tuple(
+        Trial(
+            number=number,
+            state="complete",
+            outcome=Outcome(
+                settings=(f"calibrate.method={number}",),
+                accuracy=level,
+                ms=1.0 + number,
+                nodes_int8=3,
+                nodes_total=4,
+                kernels=5,
+                accuracy_low=low,
+                accuracy_high=high,
+            ),
+        )
+        for number, (low, level, high) in enumerate(levels)
+    )
+    return Sweep(
+        model="m", metric="top1", unit="%", reference=80.0, device="d", spread=None, pareto=trials[:1], trials=trials
+    )  # fmt: skip
+
+
+def test_one_trial_keeps_its_interval() -> None:
+    sweep = sweep_of((78.0, 79.0, 80.0))
+    assert sweeps.accuracy_interval(sweep, sweep.trials[0].outcome) == pytest.approx((78.0, 80.0))
+
+
+def test_intervals_of_many_trials_are_wider_since_the_best_is_looked_for() -> None:
+    sweep = sweep_of(*[(78.0, 79.0, 80.0)] * 20)
+    low, high = sweeps.accuracy_interval(sweep, sweep.trials[0].outcome)
+    assert (low, high) == pytest.approx((79 - 3.023 / 1.96, 79 + 3.023 / 1.96), abs=1e-3)
+
+
+def test_trials_that_cannot_be_told_from_the_best_are_counted() -> None:
+    sweep = sweep_of((78.0, 79.0, 80.0), (77.5, 78.5, 79.5), (60.0, 61.0, 62.0))
+    assert "1 others cannot be told" in sweeps.about_accuracy(sweep)
+    console = Console(width=200, record=True, file=StringIO())
+    sweeps.table(sweep, console)
+    assert "79.00 % (77.78 to 80.22)" in console.export_text()
+    assert "79.00 % (77.78 to 80.22)" in sweeps.page(sweep)
+
+
+def test_nothing_is_said_where_nothing_is_known() -> None:
+    sweep = sweep_of((79.0, 79.0, 79.0))
+    assert sweeps.about_accuracy(sweep) == ""
