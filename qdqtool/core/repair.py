@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
-
-from pydantic import Field
 
 from qdqtool.core.comparison import Comparison
-from qdqtool.core.fixes import SlotChange, SlotEdit
 from qdqtool.core.showing import Shown
 
 
@@ -23,8 +19,6 @@ class Change:
         reason: what TensorRT would have made of it.
         error: largest difference of a constant's values, as a share of the largest magnitude; 0 where the change
             is exact; None where it depends on the data, which the comparison measures.
-        edits: the inputs to be quantized otherwise, where the change is nothing but that: who asks the rule applies
-            them.
     """
 
     subject: str
@@ -32,7 +26,6 @@ class Change:
     reason: str
     error: float | None = None
     rule: str = ""
-    edits: Annotated[tuple[SlotEdit, ...], Field(exclude=True)] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,7 +48,6 @@ class RepairReport(Shown):
         comparison: the model before against the model after, on the same samples; None where it was not asked for.
         notes: what opening the model changed.
         origin: the tool that quantized the model, as far as names tell; "" where they do not.
-        slots: every input that is quantized otherwise than before.
     """
 
     model: str
@@ -64,4 +56,3 @@ class RepairReport(Shown):
     comparison: Comparison | None = None
     notes: tuple[str, ...] = ()
     origin: str = ""
-    slots: tuple[SlotChange, ...] = ()

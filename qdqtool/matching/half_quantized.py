@@ -2,30 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import isfinite
 
+import numpy as np
+
 from qdqtool.core.dtypes import DType
-from qdqtool.core.fixes import SlotEdit
-from qdqtool.core.placement import Slot
 from qdqtool.core.quant_format import INT8
 from qdqtool.core.repair import Change
+from qdqtool.core.target import Target
+from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.find import DEQUANTIZE
-from qdqtool.graph.qdq.slots import requantize
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.trt.ops import PRODUCTS, holds_dequantize_back, quantization_commutes
+from qdqtool.matching.flow import Flow
+from qdqtool.matching.operands import Factor, Product, State, products
+from qdqtool.trt.ops import MATRIX_PRODUCTS, holds_dequantize_back, quantization_commutes
 
 _WIDE = frozenset({DType.INT8, DType.UINT8, DType.INT16, DType.INT32})
 """Types of constants that INT8 may come of: INT4 stands beside floats of its own right, FP8 beside its like."""
 
 
-def half_quantized(view: GraphView, node: Node) -> tuple[int, ...]:
-    """The float inputs of a compute node whose other input is quantized."""
-    if node.op not in PRODUCTS:
-        return ()
-    quantized = [is_quantized(view, name) for name in node.inputs[:2]]
-    return tuple(index for index, known in enumerate(quantized) if not known) if any(quantized) else ()
+def half_quantized(flow: Flow, target: Target, *, alone: bool = False) -> Iterator[tuple[Product, Factor]]:
+    """Products of which half is quantized, each with its float factor, in graph order.
+
+    A matrix product dequantizes stored weights in its kernel, which is what weight-only recipes ask for; beside products
+    in INT8 its activation may have been forgotten. A convolution with INT8 weights is meant to be INT8. With `alone`
+    every matrix product with INT8 weights counts, as after dynamic quantization was taken off.
+    """
+    found = tuple(products(flow, target))
+    others = any(product.arithmetic == INT8.name for product in found)
+    for product in found:
+        bare = [factor for factor in product.factors if not factor.quantized]
+        stored = product.weights_alone
+        if len(bare) == 1 and (stored is None or _is_half(product, stored, target, others=others or alone)):
+            yield product, bare[0]
+
+
+def _is_half(product: Product, stored: Factor, target: Target, *, others: bool) -> bool:
+    convolves = product.node.op not in MATRIX_PRODUCTS
+    if stored.format != INT8.name or stored.state is State.BLOCKS:
+        return (
+            convolves and not target.is_rtx
+        )  # for TensorRT for RTX the rules weights_apart and blocks tell it
+    return others or convolves
+
+
+def half_int8(model: Model) -> tuple[tuple[Node, int], ...]:
+    """The float factors of products whose other factor is INT8, as node and input number."""
+    found = half_quantized(Flow(model), Target(), alone=True)
+    return tuple((product.node, bare.index) for product, bare in found if product.asked.startswith(INT8.name))
 
 
 def is_quantized(view: GraphView, tensor: str) -> bool:
@@ -42,9 +68,8 @@ def is_quantized(view: GraphView, tensor: str) -> bool:
 
 def wanted(model: Model) -> tuple[str, ...]:
     """Run-time tensors that need a range: float inputs of compute nodes whose other input is quantized."""
-    view = model.view
-    names = {node.inputs[index] for node in view.nodes for index in half_quantized(view, node)}
-    return tuple(sorted(name for name in names if not view.is_constant(name)))
+    names = {node.inputs[index] for node, index in half_int8(model)}
+    return tuple(sorted(name for name in names if not model.view.is_constant(name)))
 
 
 def quantize_activations(model: Model, amax: Mapping[str, float]) -> tuple[Model, tuple[Change, ...]]:
@@ -52,22 +77,30 @@ def quantize_activations(model: Model, amax: Mapping[str, float]) -> tuple[Model
 
     Ranges that are not positive numbers are passed over.
     """
-    edits, told = [], []
-    for node in model.view.nodes:
-        for index in half_quantized(model.view, node):
-            tensor = node.inputs[index]
-            range_ = amax.get(tensor, 0.0)
-            if not isfinite(range_) or range_ <= 0:
-                continue
-            edit = SlotEdit(slot=Slot(node=node.name, index=index), scales=(range_ / INT8.qmax,))
-            edits.append(edit)
-            told.append(
-                Change(
-                    rule="half_quantized",
-                    subject=tensor,
-                    what=f"quantized for {node.op} {node.name!r} with the measured range {range_:.4g}",
-                    reason="a quantized weight beside a float activation runs in float",
-                    edits=(edit,),
-                )
+    edit, told = Edit(model), []
+    nodes = {node.name: node for node in edit.nodes}
+    for node, index in half_int8(model):
+        tensor = node.inputs[index]
+        range_ = amax.get(tensor, 0.0)
+        if not isfinite(range_) or range_ <= 0:
+            continue
+        stem = f"{tensor}_{node.name}_{index}"
+        nodes[node.name].input[index] = _pair(edit, tensor, stem, range_ / INT8.qmax)
+        told.append(
+            Change(
+                rule="half_quantized",
+                subject=tensor,
+                what=f"quantized for {node.op} {node.name!r} with the measured range {range_:.4g}",
+                reason="a quantized weight beside a float activation runs in float",
             )
-    return (requantize(model, edits) if edits else model), tuple(told)
+        )
+    return (edit.finish(retyped=True) if told else model), tuple(told)
+
+
+def _pair(edit: Edit, tensor: str, stem: str, step: float) -> str:
+    scale = edit.constant(f"{tensor}_scale", np.asarray(step, np.float32))
+    zero = edit.constant(f"{tensor}_zero_point", np.asarray(0, np.int8))
+    integers, result = edit.fresh(f"{stem}_quantized"), edit.fresh(f"{stem}_dequantized")
+    edit.node("QuantizeLinear", [tensor, scale, zero], [integers], name=f"{stem}_QuantizeLinear")
+    edit.node("DequantizeLinear", [integers, scale, zero], [result], name=f"{stem}_DequantizeLinear")
+    return result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from graphlib import TopologicalSorter
 
 from qdqtool.core.recipe import PrepareOptions
@@ -13,18 +13,18 @@ from qdqtool.core.target import Target
 from qdqtool.graph.model import Model
 from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.qdq.repairing import RepairContext
-from qdqtool.graph.qdq.slots import requantize
 from qdqtool.graph.qdq.stored import check_counts
 from qdqtool.graph.view import Node
+from qdqtool.matching.flow import Flow
 from qdqtool.matching.half_quantized import half_quantized
+from qdqtool.matching.operands import Factor
 from qdqtool.matching.registry import RULES, rulebook
 from qdqtool.matching.rule import Rule, Stage
-from qdqtool.trt.ops import QDQ
+from qdqtool.trt.ops import PACKED_WEIGHTS, QDQ
 
 _MOST_ROUNDS = 4
 """Rounds over all rules; one fix may make room for another, and each is idempotent."""
 _DANGLING = "dangling"
-_FOUR_BIT_OPS = frozenset({"GatherBlockQuantized", "MatMulBnb4", "MatMulNBits"})
 
 
 def repair(model: Model, target: Target | None = None) -> tuple[Model, tuple[Change, ...]]:
@@ -38,17 +38,6 @@ def repair(model: Model, target: Target | None = None) -> tuple[Model, tuple[Cha
         InputFileError: the model contradicts itself, such as scales that do not fit their axis.
     """
     return _fixed(model, Stage.FAST, target)
-
-
-def gaining_fixes(model: Model) -> Iterator[Change]:
-    """What the fixes of the last stage would change in a model that TensorRT reads, slot by slot; nothing is changed."""
-    book = rulebook()
-    for name in fix_order(book.rules):
-        rule = book.rules[name]
-        if rule.fix is not None and rule.stage is Stage.FAST:
-            for change in book.asked(name, partial(rule.fix, RepairContext(model))):
-                if change.edits:
-                    yield replace(change, rule=name)
 
 
 def written_out(model: Model) -> Model:
@@ -74,13 +63,11 @@ def _fixed(model: Model, last: Stage, target: Target | None) -> tuple[Model, tup
         before = len(changes)
         context: RepairContext | None = None
         for name, rule in wanted.items():
-            context = context or RepairContext(ready, target)
+            context = context or RepairContext(ready)
             told = tuple(book.asked(name, lambda fix=rule.fix, context=context: fix(context)))  # type: ignore[misc]
             if told:
                 changes += [replace(change, rule=name) for change in told]
-                edits = [edit for change in told for edit in change.edits]
-                ready = context.finish() if any(not change.edits for change in told) else ready
-                ready = requantize(ready, edits) if edits else ready
+                ready = context.finish()
             if told or RULES.owner(name) is not None:  # what fails elsewhere may leave half a change behind
                 context = None
         if len(changes) == before:
@@ -134,9 +121,11 @@ def _dropped(before: Model, after: Model) -> Iterator[Change]:
 
 def remaining(model: Model) -> tuple[Remainder, ...]:
     """What keeps compute nodes out of INT8 although half of it is there, and what TensorRT does not import."""
-    told = []
+    told = [
+        _half(model, product.node, bare)
+        for product, bare in half_quantized(Flow(model), Target(), alone=True)
+    ]
     for node in model.view.nodes:
-        told += [_half(model, node, index) for index in half_quantized(model.view, node)]
         if "Integer" in node.op or node.op.startswith(("QLinear", "DynamicQuantize")):
             told.append(
                 Remainder(
@@ -145,7 +134,7 @@ def remaining(model: Model) -> tuple[Remainder, ...]:
                     fix="quantize the float model with `qdqtool run` instead",
                 )
             )
-        if node.op in _FOUR_BIT_OPS:
+        if node.op in PACKED_WEIGHTS:
             told.append(
                 Remainder(
                     subject=node.name,
@@ -165,12 +154,11 @@ def remaining(model: Model) -> tuple[Remainder, ...]:
     return tuple(told)
 
 
-def _half(model: Model, node: Node, index: int) -> Remainder:
-    constant = model.view.is_constant(node.inputs[index])
+def _half(model: Model, node: Node, bare: Factor) -> Remainder:
     return Remainder(
         subject=node.name,
-        what=f"input {index} has no Q/DQ, so {node.op} runs in float",
+        what=f"input {bare.index} has no Q/DQ, so {node.op} runs in float",
         fix="quantize the float model with `qdqtool run` instead"
-        if constant
+        if model.view.is_constant(node.inputs[bare.index])
         else "name real data with --samples, so that its range can be measured; random samples tell no range",
     )

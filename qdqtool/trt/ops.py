@@ -203,6 +203,8 @@ INTEGER_OPERATORS = frozenset(FLOAT_FORM) | {
     "QMoE",
 }
 """Operators that quantize or compute with integers themselves; those of the operator format begin with QLinear."""
+PACKED_WEIGHTS = frozenset({"GatherBlockQuantized", "MatMulBnb4", "MatMulNBits"})
+"""Operators of onnxruntime that hold weights of few bits."""
 NOT_IMPORTED = {
     "NonZero": "cut the detector head: end the model before it, and compute the rest outside the engine",
     "NonMaxSuppression": "cut the detector head: end the model before it, and compute the rest outside the engine",

@@ -261,12 +261,12 @@ def test_weights_of_four_bits_in_an_operator_of_their_own_are_named(tmp_path: Pa
         s.constant("w_s", np.ones(8, np.float32)),
     )
     inputs = [s.input("x", [4, 32]), packed, scales]
-    sizes = {"K": 32, "N": 8, "bits": 4, "block_size": 32}
-    s.output(s.node("MatMulNBits", inputs, "y", name="mm", domain="com.microsoft", **sizes), [4, 8])
+    sizes = {"K": 32, "N": 8, "quant_type": 1, "block_size": 32}
+    s.output(s.node("MatMulBnb4", inputs, "y", name="mm", domain="com.microsoft", **sizes), [4, 8])
     file = models.save(s.model(domains=["com.microsoft"]), tmp_path)
     order = RepairRequest(
         model=file, out=tmp_path / "out.onnx", samples="", labels=None, recipe=recipes.load(None, [])
     )
-    with pytest.raises(UsageError, match="MatMulNBits") as caught:
+    with pytest.raises(UsageError, match="MatMulBnb4") as caught:
         repair_file(order)
     assert "QuantFormat.QDQ" in caught.value.fix

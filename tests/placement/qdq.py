@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 from onnx import TensorProto
@@ -459,6 +460,37 @@ def microscaled():
     s.node("MatMul", ["x_d", "w_d"], "y", name="mm")
     s.output("y", [64, 128])
     return s.model(19, domains=["trt"])
+
+
+@graph
+def int4_own_spelling():
+    s = Quantized()
+    stored = s.constant("w_q", s.random.integers(-8, 8, (256, 128)).astype(ml_dtypes.int4))
+    steps = s.constant("w_s", np.full((4, 128), 0.01, np.float32))
+    _trt(s, "TRT_INT4DequantizeLinear", [stored, steps], "w_d", axis=0, block_size=64)
+    s.node("MatMul", [s.input("x", [64, 256]), "w_d"], "y", name="mm")
+    s.output("y", [64, 128])
+    return s.model(21, domains=["trt"])
+
+
+@graph
+def packed_weights():
+    s = Quantized()
+    packed = s.constant("w", s.random.integers(0, 256, (128, 4, 32)).astype(np.uint8))
+    inputs = [s.input("x", [64, 256]), packed, s.constant("w_s", np.full(512, 0.01, np.float32))]
+    sizes = {"K": 256, "N": 128, "bits": 4, "block_size": 64}
+    s.node("MatMulNBits", inputs, "y", name="mm", domain="com.microsoft", **sizes)
+    s.output("y", [64, 128])
+    return s.model(21, domains=["com.microsoft"])
+
+
+@graph
+def weights_cast_to_float():
+    s = Quantized()
+    stored = s.constant("w_q", s.random.integers(-127, 127, (32, 48)).astype(np.int8))
+    floats = s.node("Cast", [stored], "w_f", name="cast", to=TensorProto.FLOAT)
+    weight = s.node("Mul", [floats, s.constant("w_s", np.full(48, 0.01, np.float32))], "w_d", name="scale")
+    return s.done(s.node("MatMul", [s.matrix(), weight], "y", name="mm"))
 
 
 @graph

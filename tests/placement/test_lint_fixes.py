@@ -78,6 +78,9 @@ MENDED: tuple[tuple[str, str, str, str | Maker], ...] = (
     ("four_bits", "int4_activation", "rtx", "matmul_weight"),
     ("mixed_formats", "int4_weights_int8_activation", "rtx", "int4_weights"),
     ("mixed_formats", "fp8_times_int8", "rtx", "matmul_weight"),
+    ("own_spelling", "int4_own_spelling", "rtx", REPAIR),
+    ("block_operator", "packed_weights", "rtx", REPAIR),
+    ("cast_weight", "weights_cast_to_float", "rtx", "matmul_weight"),
     ("kernel_taps", "fp8_seven_taps", "rtx", "chain_ok"),
     ("weights_apart", "int4_weights_in_one_block", "rtx", "int4_weights"),
     ("two_levels", "fp4_one_level", "rtx", "matmul_weight"),
@@ -139,7 +142,7 @@ MENDED: tuple[tuple[str, str, str, str | Maker], ...] = (
 SEEN_ELSEWHERE = frozenset(
     {
         "bias", "dangling", "domain", "float_reader", "halves", "opset", "padded", "per_tensor_weights", "prequantized",
-        "four_bits", "probabilities", "shared_pair", "transpose_axis", "unsigned", "weight_path",
+        "four_bits", "own_spelling", "probabilities", "shared_pair", "transpose_axis", "unsigned", "weight_path",
     }
 )  # fmt: skip
 """Accuracy, other builders and other readers are better off; TensorRT for RTX builds as many kernels either way."""

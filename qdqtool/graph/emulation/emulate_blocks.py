@@ -29,6 +29,7 @@ from qdqtool.graph.qdq.encode import effective
 from qdqtool.graph.qdq.lift import lift
 from qdqtool.graph.qdq.lower import lower
 from qdqtool.graph.qdq.quantized import Quantization, QuantizedGraph
+from qdqtool.graph.qdq.standard import standard
 from qdqtool.graph.typed.emulate import opened
 
 _EMULATED: Final = frozenset({NVFP4.name, MXFP8.name})
@@ -39,16 +40,19 @@ _SLACK: Final = 1e-5
 
 
 def block_emulation(source: Path | bytes) -> bytes | None:
-    """A model that computes the same without kernels for blocks of FP4 and FP8.
+    """A model that computes the same without kernels for blocks of FP4 and FP8, in the operators of ONNX.
 
-    None where the model has no such blocks, holds some that are not the quantization of a slot, or is too large.
+    None where the model has nothing of the kind, holds blocks that are not the quantization of a slot, or is too large.
     """
-    model = opened(source)
-    if model is None or weight_bytes(model) >= SINGLE_FILE_LIMIT // 4:
+    given = opened(source)
+    if given is None or weight_bytes(given) >= SINGLE_FILE_LIMIT // 4:
         return None
+    model = standard(given)
     graph, irregular = lift(model)
     blocks = {slot: entry for slot, entry in graph.assignment.items() if entry.format.name in _EMULATED}
-    if not blocks or any(not entry.lifted for entry in irregular):
+    if not blocks:
+        return None if model is given else serialize(model)
+    if any(not entry.lifted for entry in irregular):
         return None
     others = {slot: entry for slot, entry in graph.assignment.items() if slot not in blocks}
     return serialize(_emulated(lower(QuantizedGraph(model=graph.model, assignment=others)), blocks))

@@ -1,0 +1,222 @@
+"""Models in the forms that nvidia-modelopt, onnxruntime and torchao write are explained, and repaired into what TensorRT reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto
+
+from qdqtool.backends.ort import open_runner
+from qdqtool.core.findings import Severity
+from qdqtool.core.target import Target
+from qdqtool.graph.model import Model
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.onnx_io.save import serialize
+from qdqtool.placement.lint import lint
+from qdqtool.placement.repair import remaining, repair
+from qdqtool.prediction.run import predict
+from tests import models
+from tests.models import Sketch
+
+DEPTH, COLUMNS, BLOCK = 256, 128, 32
+RANDOM = np.random.default_rng(7)
+SCALES = (RANDOM.random((DEPTH // BLOCK, COLUMNS)) * 0.02 + 0.01).astype(np.float32)
+Maker = Callable[[], onnx.ModelProto]
+
+
+def _trt(s: Sketch, op: str, inputs: list[str], *outputs: str, **attributes: Any) -> str:
+    node = onnx.helper.make_node(
+        op, inputs, list(outputs), name=f"{outputs[0]}/{op}", domain="trt", **attributes
+    )
+    s.nodes.append(node)
+    return outputs[0]
+
+
+def _done(s: Sketch, x: str, weight: str, opset: int = 21) -> onnx.ModelProto:
+    s.node("MatMul", [x, weight], "y", name="mm")
+    s.output("y", [4, COLUMNS])
+    return s.model(opset, domains=["trt", "com.microsoft"])
+
+
+def modelopt_fp8(opset: int = 21) -> onnx.ModelProto:
+    s = Sketch()
+    x, step = s.input("x", [4, DEPTH]), s.constant("x_s", np.float32(0.01))
+    weight, scale = s.weight("w", DEPTH, COLUMNS), s.constant("w_s", np.float32(0.002))
+    x = _trt(s, "TRT_FP8DequantizeLinear", [_trt(s, "TRT_FP8QuantizeLinear", [x, step], "x_q"), step], "x_d")
+    stored = _trt(s, "TRT_FP8QuantizeLinear", [weight, scale], "w_q")
+    return _done(s, x, _trt(s, "TRT_FP8DequantizeLinear", [stored, scale], "w_d"), opset)
+
+
+def modelopt_int4_awq(opset: int = 21) -> onnx.ModelProto:
+    s = Sketch()
+    factors = s.constant("pre", np.linspace(0.5, 2, DEPTH, dtype=np.float32))
+    x = s.node("Mul", [s.input("x", [4, DEPTH]), factors], "x_scaled", name="pre_scale")
+    stored = s.constant("w", RANDOM.integers(-8, 8, (DEPTH, COLUMNS)).astype(ml_dtypes.int4))
+    inputs = [stored, s.constant("w_s", SCALES)]
+    return _done(s, x, _trt(s, "TRT_INT4DequantizeLinear", inputs, "w_d", axis=0, block_size=BLOCK), opset)
+
+
+def modelopt_nvfp4() -> onnx.ModelProto:
+    """Activations with computed scales, a weight [N, K] that is only rounded, and a Transpose behind it."""
+    s = Sketch()
+    x, level = s.input("x", [4, DEPTH]), s.constant("level", np.float32(0.01))
+    _trt(s, "TRT_FP4DynamicQuantize", [x, level], "x_q", "x_low", axis=-1, block_size=16, scale_type=17)
+    scale = s.node("DequantizeLinear", ["x_low", level], "x_s", name="x_s/DQ")
+    x = s.node("DequantizeLinear", ["x_q", scale], "x_d", name="x/DQ", axis=-1, block_size=16)
+    weight = _trt(s, "TRT_FP4QDQ", [s.weight("w", COLUMNS, DEPTH)], "w_d", block_size=16)
+    return _done(s, x, s.node("Transpose", [weight], "w_t", name="turn", perm=[1, 0]), 23)
+
+
+def matmul_nbits(bits: int = 4, *, zeros: int | None = None, bias: bool = False, half: bool = False) -> Maker:
+    def make() -> onnx.ModelProto:
+        s, kind = Sketch(), np.float16 if half else np.float32
+        x = s.input("x", [4, DEPTH], TensorProto.FLOAT16 if half else TensorProto.FLOAT)
+        count = DEPTH // BLOCK
+        packed = RANDOM.integers(0, 256, (COLUMNS, count, BLOCK * bits // 8)).astype(np.uint8)
+        inputs = [x, s.constant("w", packed), s.constant("w_s", SCALES.T.ravel().astype(kind))]
+        if zeros is not None:
+            inputs.append(s.constant("w_z", np.full(COLUMNS * count * bits // 8, zeros, np.uint8)))
+        if bias:
+            inputs += [""] * (5 - len(inputs)) + [
+                s.constant("b", RANDOM.standard_normal(COLUMNS).astype(kind))
+            ]
+        sizes = {"K": DEPTH, "N": COLUMNS, "bits": bits, "block_size": BLOCK}
+        s.node("MatMulNBits", inputs, "y", name="mm", domain="com.microsoft", **sizes)
+        s.outputs.append(
+            onnx.helper.make_tensor_value_info(
+                "y", TensorProto.FLOAT16 if half else TensorProto.FLOAT, [4, COLUMNS]
+            )
+        )
+        return s.model(17, domains=["com.microsoft"])
+
+    return make
+
+
+def four_bits(kind: Any, zero: int | None) -> Maker:
+    def make() -> onnx.ModelProto:
+        s = Sketch()
+        low, high = (0, 16) if kind == ml_dtypes.uint4 else (-8, 8)
+        inputs = [
+            s.constant("w", RANDOM.integers(low, high, (DEPTH, COLUMNS)).astype(kind)),
+            s.constant("w_s", SCALES),
+        ]
+        if zero is not None:
+            inputs.append(s.constant("w_z", np.full(SCALES.shape, zero).astype(kind)))
+        weight = s.node("DequantizeLinear", inputs, "w_d", name="w/DQ", axis=0, block_size=BLOCK)
+        return _done(s, s.input("x", [4, DEPTH]), weight)
+
+    return make
+
+
+def pt2e() -> onnx.ModelProto:
+    """An activation with a zero point, weights [N, K] with one scale per row, and a Transpose behind them."""
+    s = Sketch()
+    given = [s.constant("x_s", np.float32(0.02)), s.constant("x_z", np.int8(3))]
+    stored = s.node("QuantizeLinear", [s.input("x", [4, DEPTH]), *given], "x_q", name="x/Q")
+    x = s.node("DequantizeLinear", [stored, *given], "x_d", name="x/DQ")
+    inputs = [
+        s.constant("w", RANDOM.integers(-127, 128, (COLUMNS, DEPTH)).astype(np.int8)),
+        s.constant("w_s", np.full(COLUMNS, 0.001, np.float32)),
+        s.constant("w_z", np.zeros(COLUMNS, np.int8)),
+    ]
+    weight = s.node("DequantizeLinear", inputs, "w_d", name="w/DQ", axis=0)
+    return _done(s, x, s.node("Transpose", [weight], "w_t", name="turn", perm=[1, 0]))
+
+
+def torchao() -> onnx.ModelProto:
+    """A weight of integers that Cast and Mul make float."""
+    s = Sketch()
+    stored = s.constant("w", RANDOM.integers(-127, 128, (COLUMNS, DEPTH)).astype(np.int8))
+    floats = s.node("Cast", [stored], "w_f", name="cast", to=TensorProto.FLOAT)
+    scaled = s.node(
+        "Mul", [floats, s.constant("w_s", np.full((COLUMNS, 1), 0.01, np.float32))], "w_d", name="scale"
+    )
+    return _done(s, s.input("x", [4, DEPTH]), s.node("Transpose", [scaled], "w_t", name="turn", perm=[1, 0]))
+
+
+FORMS: dict[str, tuple[Maker, str, str]] = {
+    "modelopt fp8": (modelopt_fp8, "QDQ189", "fp8"),
+    "modelopt fp8, opset 17": (lambda: modelopt_fp8(17), "QDQ189", "fp8"),
+    "modelopt int4_awq": (modelopt_int4_awq, "QDQ189", "int4-weights"),
+    "modelopt int4_awq, opset 17": (lambda: modelopt_int4_awq(17), "QDQ189", "int4-weights"),
+    "modelopt nvfp4": (modelopt_nvfp4, "QDQ189", "nvfp4"),
+    "MatMulNBits": (matmul_nbits(), "QDQ190", "int4-weights"),
+    "MatMulNBits with zero points of 8": (matmul_nbits(zeros=0x88), "QDQ190", "int4-weights"),
+    "MatMulNBits with a bias, in FP16": (matmul_nbits(bias=True, half=True), "QDQ190", "int4-weights"),
+    "MatMulNBits of 8 bits": (matmul_nbits(8), "QDQ190", "int8-weights dequantized before the kernel"),
+    "INT4 blocks": (four_bits(ml_dtypes.int4, None), "", "int4-weights"),
+    "UINT4 blocks with zero points of 8": (four_bits(ml_dtypes.uint4, 8), "QDQ101", "int4-weights"),
+    "PT2E": (pt2e, "QDQ101", "int8"),
+    "torchao": (torchao, "QDQ191", "float"),
+}
+"""The model, the code that explains it, and what its product computes in after repair."""
+COARSER = {"PT2E": 0.06}
+"""Where repair has to round again: the largest difference, as a share of the largest value."""
+NVFP4 = Target.parse("rtx", ("120",))
+
+
+def _computed(model: Path | Model) -> np.ndarray:
+    source = model if isinstance(model, Path) else serialize(model)
+    runner = open_runner(source, description="test")
+    (info,) = runner.inputs
+    kind = np.float16 if str(info.dtype) == "fp16" else np.float32
+    feeds = {"x": np.random.default_rng(1).standard_normal((4, DEPTH)).astype(kind)}
+    return runner.run(feeds)["y"].astype(np.float64)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_another_tool_wrote_is_explained_and_repaired_and_computes_the_same(
+    form: str, tmp_path: Path
+) -> None:
+    make, code, realised = FORMS[form]
+    path = models.save(make(), tmp_path)
+    model = load(path)
+    found = {finding.code for finding in lint(model, NVFP4).findings}
+    assert code in found if code else found == set()
+    ready, changes = repair(model)
+    assert bool(changes) == bool(code) or form == "torchao"  # folded while the model is prepared
+    assert remaining(ready) == ()
+    assert [finding for finding in lint(ready, NVFP4).findings if finding.severity is Severity.ERROR] == []
+    (product,) = (node for node in predict(ready, NVFP4).nodes if node.op == "MatMul")
+    assert product.realised == realised
+    if form != "modelopt nvfp4":  # nobody runs TRT_FP4QDQ
+        before, after = _computed(path), _computed(ready)
+        assert np.abs(before - after).max() <= COARSER.get(form, 2e-3) * np.abs(before).max()
+
+
+def test_a_weight_rounded_to_fp4_is_stored_within_half_a_step_of_its_blocks(tmp_path: Path) -> None:
+    proto = modelopt_nvfp4()
+    weight = onnx.numpy_helper.to_array(next(entry for entry in proto.graph.initializer if entry.name == "w"))
+    ready, _ = repair(load(models.save(proto, tmp_path)))
+    found = _computed(ready)
+    exact = np.random.default_rng(1).standard_normal((4, DEPTH)).astype(np.float32) @ weight.T
+    noise = np.abs(found - exact).mean() / np.abs(exact).mean()
+    assert noise < 0.25
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_zero_points_that_no_signed_type_holds_widen_the_steps_of_their_blocks(
+    bits: int, tmp_path: Path
+) -> None:
+    path = models.save(matmul_nbits(bits, zeros=0x11)(), tmp_path)
+    ready, changes = repair(load(path))
+    assert any(change.error for change in changes)
+    before, after = _computed(path), _computed(ready)
+    assert 0 < np.abs(before - after).mean() < 0.1 * np.abs(before).mean()
+
+
+def test_act_order_weights_stay_and_are_named(tmp_path: Path) -> None:
+    proto = matmul_nbits()()
+    order = onnx.numpy_helper.from_array(np.arange(DEPTH, dtype=np.int32) // BLOCK, "order")
+    proto.graph.initializer.append(order)
+    proto.graph.node[0].input.extend(["", "order"])
+    model = load(models.save(proto, tmp_path))
+    (finding,) = lint(model).findings
+    assert "`qdqtool repair`" not in finding.fix
+    assert [entry.what for entry in remaining(repair(model)[0])] == ["TensorRT does not import MatMulNBits"]
