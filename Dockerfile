@@ -8,11 +8,12 @@
 FROM python:3.12-slim AS wheel
 WORKDIR /source
 COPY . .
-RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
+RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels . && cp .ci/image.lock /wheels
 
 FROM python:3.12-slim
 COPY --from=wheel /wheels /wheels
-RUN wheel=$(ls /wheels/qdqtool-*.whl) && pip install --no-cache-dir "${wheel}[rtx]" && rm -r /wheels \
+RUN pip install --no-cache-dir --require-hashes -r /wheels/image.lock \
+    && pip install --no-cache-dir --no-deps /wheels/qdqtool-*.whl && rm -r /wheels \
     && useradd --create-home --uid 1000 qdqtool
 USER qdqtool
 WORKDIR /data

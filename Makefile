@@ -6,7 +6,7 @@ DIGITS := recipes/examples/digits
 
 TORCH := .venv-torch
 
-.PHONY: fuzz demo test test-all test-qat figures lint format docs clean
+.PHONY: lock fuzz demo test test-all test-qat figures lint format docs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/qdqtool run $(DIGITS)/digits.onnx --recipe conv-int8 --samples $(DIGITS)/calibration.npz \
@@ -47,6 +47,14 @@ format: $(VENV)/.installed-dev
 # The site, strict: a broken link or a docstring that cannot be read ends it.
 docs: $(VENV)/.installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir build/site
+
+# What is installed where nothing may change unseen: versions with hashes, for all systems and releases of Python, and for
+# the image alone.
+LOCK = $(BIN)/uv pip compile pyproject.toml --quiet --generate-hashes --no-annotate --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock'
+lock: | $(BIN)/python
+	$(BIN)/python -m pip install --quiet uv
+	$(LOCK) --upgrade --universal --python-version 3.10 --extra rtx --extra sweep --extra cluster --extra png --extra parquet --extra dev --extra docs --output-file .ci/requirements.lock
+	$(LOCK) --upgrade --python-version 3.12 --python-platform x86_64-unknown-linux-gnu --extra rtx --output-file .ci/image.lock
 
 clean:
 	rm -rf $(VENV) $(TORCH) build dist runs

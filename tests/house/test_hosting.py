@@ -79,3 +79,20 @@ def test_only_the_job_that_publishes_may_ask_for_an_identity() -> None:
     asking = [name for name, job in release["jobs"].items() if "id-token" in job.get("permissions", {})]
     assert asking == ["publish"]
     assert not any("run" in step for step in release["jobs"]["publish"]["steps"])
+
+
+@pytest.mark.parametrize("name", ["requirements.lock", "image.lock"])
+def test_a_lock_names_every_dependency_with_hashes_and_no_host(name: str) -> None:
+    path = ROOT / ".ci" / name
+    if not path.exists():
+        pytest.skip("the source distribution has no .ci")
+    text = path.read_text("utf-8")
+    assert "://" not in text
+    entries = [entry for entry in re.split(r"\n(?=[a-z0-9])", text) if not entry.startswith("#")]
+    assert len(entries) > 20
+    assert all(re.match(r"[\w.-]+==\S", entry) and "--hash=sha256:" in entry for entry in entries)
+    project = (ROOT / "pyproject.toml").read_text("utf-8")
+    needed = re.search(r"^dependencies = \[(.*?)^\]", project, re.MULTILINE | re.DOTALL)
+    assert needed is not None
+    direct = {word.lower() for word in re.findall(r'^  "([\w.-]+?)>=', needed[1], re.MULTILINE)}
+    assert {name.replace(".", "-") for name in direct} <= {entry.partition("==")[0] for entry in entries}
