@@ -396,16 +396,23 @@ def is_core(kernel: Kernel) -> bool:
 
 
 def precisions(dump: Sequence[Kernel]) -> dict[str, str]:
-    """Node -> "int8" or "float", for nodes that stand in exactly one kind of core kernel."""
+    """Node -> "int8" or "float", for nodes that stand in exactly one kind of core kernel.
+
+    A generated kernel that multiplies and sums counts for nodes that no kernel of another kind states: it names what
+    the bias or the scale in it belongs to as well.
+    """
     said: dict[str, set[str]] = defaultdict(set)
-    for kernel in dump:
-        if is_core(kernel) and len(kernel.operands) >= 1:
+    core = [kernel for kernel in dump if is_core(kernel) and kernel.operands]
+    stated = frozenset().union(*(kernel.nodes for kernel in core if kernel.kind != "kgen"))
+    for kernel in core:
+        nodes = kernel.nodes - stated if re.search(r"MulSum(?:Etc|_|$)", kernel.name) else kernel.nodes
+        if nodes:
             low = sum(kind == "Int8" for kind in kernel.operands)
             fused = "CastMul" in kernel.name and kernel.kind == "runtime_fusion"
             word = (
                 "int8" if (low >= 2 and not fused) or (low == len(kernel.operands) and not fused) else "float"
             )
-            for node in kernel.nodes:
+            for node in nodes:
                 said[node].add(word)
     return {node: words.pop() for node, words in said.items() if len(words) == 1}
 
