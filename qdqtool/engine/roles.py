@@ -106,7 +106,8 @@ def _only_converts(layer: EngineLayer, named: frozenset[str]) -> bool:
     if layer.kind == "Scale":
         return narrow and len(types) > 1
     if not named or named <= _MOVES:
-        return bool(named)
+        # Without an input it moves nothing: it clears a counter or the place of a sum, or begins a recurrence.
+        return bool(named) and (narrow or bool(layer.inputs))
     quantizes = bool(named & {"Roun", _DYNAMIC}) or (narrow and "Cast" in named)
     joins = "Conc" in named and len(layer.inputs) > 1
     return quantizes and named <= _QUANTIZE and not joins

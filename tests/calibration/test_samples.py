@@ -385,7 +385,7 @@ def test_random_samples_take_the_shapes_that_the_model_leaves_open() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("random:2", "random:16,image:1x3x1x1"),
+        ("random:2", "random:16,image:1x3x224x224"),
         ("random:2,image:1x3x0x6", "cannot read the shape"),
         ("random:2,image", "cannot read the shape"),
         ("random:2,picture:1x3x8x6", "its inputs are image"),

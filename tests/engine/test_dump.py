@@ -123,6 +123,13 @@ def test_roles_tell_kernels_that_only_convert():
     assert [layer.pointwise for layer in engine.layers] == [True, False, True, False]
 
 
+def test_a_kernel_that_clears_a_counter_converts_nothing():
+    zero, one, wide = (tensor(name, "1", "Float") for name in ("zero", "one", "w"))
+    clears = record("__myl_Move_myl0_1", "kgen", constants=(zero,), outputs=(one,))
+    moves = record("__myl_Move_myl0_2", "kgen", inputs=(wide,), outputs=(one,))
+    assert [layer.role for layer in layers(dump(clears, moves)).layers] == [Role.OTHER, Role.QDQ]
+
+
 def test_rescaling_an_int8_result_is_an_epilogue_not_a_conversion():
     rescale = record(
         "__myl_MulMinMaxRounCast_myl0_2",

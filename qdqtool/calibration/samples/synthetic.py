@@ -95,6 +95,16 @@ def _spelled(text: str) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
+_LIKELY_LENGTHS = {2: (1, 128), 3: (1, 128, 64), 4: (1, 3, 224, 224), 5: (1, 3, 16, 112, 112)}
+"""What inputs of so many dimensions usually hold: tokens, rows of features, pictures, clips."""
+
+
+def _likely(shape: tuple[int | str | None, ...]) -> tuple[int, ...]:
+    """A shape that a model can work with: one sample, and usual lengths where it leaves a dimension free."""
+    usual = _LIKELY_LENGTHS.get(len(shape), (1,) * len(shape))
+    return tuple(dim if isinstance(dim, int) else length for dim, length in zip(shape, usual, strict=True))
+
+
 def _shape(info: TensorInfo, usual: tuple[int, ...] | None) -> tuple[int, ...]:
     """The shape of one sample: as the model has it, and where it leaves a dimension free, as `usual` has it."""
     if info.shape is None:
@@ -105,7 +115,7 @@ def _shape(info: TensorInfo, usual: tuple[int, ...] | None) -> tuple[int, ...]:
         )
     if not all(isinstance(dim, int) for dim in info.shape[1:]):
         wanted = "x".join(str(dim) for dim in info.shape)
-        example = "x".join(str(dim) if isinstance(dim, int) else "1" for dim in info.shape)
+        example = "x".join(map(str, _likely(info.shape)))
         raise UsageError(
             f"random samples need the shape of the input {info.name!r}, which the model leaves open: {wanted}",
             fix=f"give it, as in random:16,{info.name}:{example}, or name samples of your own",
