@@ -7,13 +7,14 @@ from math import isfinite
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.qdq import QdqPair
+from qdqtool.core.target import Target
 from qdqtool.graph.model import Model
 from qdqtool.matching.flow import Flow
-from qdqtool.trt.ops import QDQ
+from qdqtool.trt.ops import QDQ, RECURRENT
 
 
-def doubts(model: Model, flow: Flow) -> Iterator[str]:
-    """Sentences about pairs that the parser will refuse, and about pairs in bodies of control flow."""
+def doubts(model: Model, flow: Flow, target: Target) -> Iterator[str]:
+    """Sentences about pairs that the parser will refuse, pairs in bodies of control flow, and kernels not foreseen."""
     for what, named in (
         ("scales that are not positive numbers", [pair for pair in flow.pairs if _is_sick(pair)]),
         ("zero points other than 0", [pair for pair in flow.pairs if _is_shifted(pair)]),
@@ -27,6 +28,28 @@ def doubts(model: Model, flow: Flow) -> Iterator[str]:
     for node in model.view.nodes:
         if QDQ & set(model.view.body_ops(node)):
             yield f"{node.op} {node.name!r} has Q/DQ inside its body, which is not looked into"
+    yield from _unforeseen(model, target)
+
+
+def _unforeseen(model: Model, target: Target) -> Iterator[str]:
+    """Nodes that TensorRT for RTX makes into kernels of which the graph does not tell how many."""
+    nodes = model.view.nodes if target.is_rtx else ()
+    recurrent = [node.name for node in nodes if node.op in RECURRENT]
+    if recurrent:
+        yield (
+            f"{len(recurrent)} recurrences, the first {recurrent[0]!r}, are shown as one kernel each: the compiler "
+            "unrolls their steps into several, or runs some of them in a loop"
+        )
+    grouped = [
+        node.name
+        for node in nodes
+        if node.op == "InstanceNormalization" and (model.view.info(node.inputs[0]).shape or (0, 1))[1] != 1
+    ]
+    if grouped:
+        yield (
+            f"{len(grouped)} normalizations of several groups, the first {grouped[0]!r}, may be kernels of their own, "
+            "with the Reshape, Mul and Add around them"
+        )
 
 
 def _name(pair: QdqPair) -> str:

@@ -56,7 +56,7 @@ def predict(model: Model, target: Target | None = None) -> Prediction:
         nodes=nodes,
         layers=plan.layers,
         ledger=(*plan.ledger, *_scale_rows(flow)),
-        notes=(*model.notes, *doubts(model, flow)),
+        notes=(*model.notes, *doubts(model, flow, target)),
     )
 
 

@@ -9,9 +9,11 @@ import numpy as np
 import onnx
 import pytest
 
+from qdqtool.core.target import Target
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.prediction.run import predict
 from tests import models
+from tests.audit.graphs import unrolled
 from tests.placement.qdq import GRAPHS, Quantized
 
 
@@ -53,3 +55,15 @@ def test_zero_points_are_named(tmp_path: Path) -> None:
 
 def test_a_sound_model_leaves_no_doubt(tmp_path: Path) -> None:
     assert notes(GRAPHS["chain_ok"](), tmp_path) == ""
+
+
+def test_recurrences_and_grouped_normalizations_are_told_as_kernels_not_foreseen(tmp_path: Path) -> None:
+    assert "'lstm', are shown as one kernel each" in notes(unrolled(), tmp_path)
+    assert "unrolls" not in " ".join(
+        predict(load(models.save(unrolled(), tmp_path)), Target.parse("10")).notes
+    )
+    s = Quantized()
+    y = s.node("Reshape", [s.image(), s.constant("groups", np.array([1, 2, -1]))], "r", name="r")
+    ones = [s.constant(name, np.ones(2, np.float32)) for name in ("one", "other")]
+    proto = s.done(s.node("InstanceNormalization", [y, *ones], "n", name="norm"))
+    assert "'norm', may be kernels of their own" in notes(proto, tmp_path)
