@@ -19,10 +19,9 @@ from dataclasses import dataclass
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.patterns import attentions
-from qdqtool.trt.ops import LAYOUT, MATRIX_PRODUCTS, PICKING, QDQ, QUANTIZE
+from qdqtool.trt.ops import FACTORS, LAYOUT, MATRIX_PRODUCTS, PICKING, QDQ, QUANTIZE
 
 _FARTHEST = 16
-_FACTORS = frozenset({"Mul", "Div"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,4 +78,4 @@ def _branch(view: GraphView, tensor: str) -> Branch | None:
 def _scales(view: GraphView, node: Node) -> bool:
     """Whether a node multiplies all values by one constant."""
     constants = [view.info(name).shape for name in node.inputs if view.is_constant(name)]
-    return node.op in _FACTORS and len(constants) == 1 and all(size == 1 for size in constants[0] or ())
+    return node.op in FACTORS and len(constants) == 1 and all(size == 1 for size in constants[0] or ())

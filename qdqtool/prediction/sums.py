@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.trt.ops import REDUCTIONS
+from qdqtool.trt.ops import REDUCTIONS, SPATIAL_SUMS
 
 Axes = tuple[int, ...]
 
@@ -19,7 +19,7 @@ def axes(view: GraphView, node: Node) -> Axes:
     if shape is None:
         return ()
     rank = len(shape)
-    if node.op in {"GlobalAveragePool", "InstanceNormalization"}:
+    if node.op in SPATIAL_SUMS:
         return tuple(range(2, rank))
     if node.op == "Softmax":
         return (int(node.attribute("axis", -1)) % rank,)

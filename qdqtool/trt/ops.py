@@ -119,6 +119,10 @@ LONGER_ACTIVATIONS = frozenset({"HardSigmoid", "HardSwish", "LeakyRelu"})
 AVERAGE_POOLS = frozenset({"AveragePool", "GlobalAveragePool"})
 GLOBAL_AVERAGES = frozenset({"GlobalAveragePool", "ReduceMean"})
 AVERAGES = AVERAGE_POOLS | GLOBAL_AVERAGES
+FACTORS = frozenset({"Div", "Mul"})
+"""Elementwise operators that scale a value."""
+SPATIAL_SUMS = frozenset({"GlobalAveragePool", "InstanceNormalization"})
+"""Operators that sum along all axes behind the channels."""
 SHAPE_READERS = frozenset({"Shape", "Size"})
 SHAPE_MAKERS = SHAPE_READERS | {"NonZero"}
 SOFTMAXES = frozenset({"Hardmax", "LogSoftmax", "Softmax"})
