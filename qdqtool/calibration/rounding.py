@@ -13,17 +13,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from calibrators.rounding import rounded
+from calibrators.rounding import output_errors, rounded
+from calibrators.weights import channel_max, channel_mse
 from qdqtool.calibration.moments import Moments, moments, parts
 from qdqtool.core.calibration import CalibrationTable, TensorRange
-from qdqtool.core.grids import stored_as
+from qdqtool.core.grids import grid_for, stored_as
 from qdqtool.core.placement import Placement, Slot
 from qdqtool.core.protocols import Sample
 from qdqtool.core.quant_format import QuantFormat
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.core.weights import RoundedWeight, WeightChanges
 from qdqtool.graph.products import Product, products
-from qdqtool.graph.qdq.encode import block_scales, effective, encode
+from qdqtool.graph.qdq.encode import block_scales, decode, effective, encode
 from qdqtool.graph.qdq.insert import assignment_of
 from qdqtool.graph.qdq.quantized import Quantization
 
@@ -103,6 +104,34 @@ def round_weights(
     ranges = tuple(_range(entry, made.get(entry.tensor), method) for entry in table.ranges)
     changes = (table.weights or WeightChanges()).rounding(made)
     return replace(table, ranges=ranges, weights=changes)
+
+
+def output_noise(
+    layer: Layer, value: NDArray[Any], seen: Moments, factors: NDArray[np.float64], *, search: bool
+) -> float:
+    """Mean squared error of a layer's outputs with weights multiplied by factors per input, and rounded to the nearest.
+
+    Args:
+        layer: a matrix product.
+        value: its weights.
+        seen: moments of its input, before the factors divide it.
+        factors: one per input channel.
+        search: whether scales are those of the smallest squared error.
+    """
+    product, quantization = layer.product, layer.quantization
+    format_, axis, block = quantization.format, quantization.axis, quantization.block
+    spread = factors.reshape([-1 if dim == product.input_axis else 1 for dim in range(value.ndim)])
+    wanted = (value * spread).astype(np.float32)
+    if block is not None and axis is not None:
+        scale, level = block_scales(wanted, format_, axis, block, search=search)
+    else:
+        amax = channel_mse(wanted, axis, grid_for(format_)) if search else channel_max(wanted, axis)
+        scale, level = np.where(amax > 0, amax / format_.qmax, 1).astype(np.float32), None
+        scale = scale if axis is not None else scale.reshape(())
+    steps = effective(scale, level)
+    stored = decode(encode(wanted, steps, format_, axis, block), steps, axis, block)
+    missed = np.ascontiguousarray(product.matrix((stored - wanted) / spread))
+    return float(output_errors(missed, seen.square).sum())
 
 
 def _range(entry: TensorRange, made: RoundedWeight | None, method: str) -> TensorRange:

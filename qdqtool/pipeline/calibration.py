@@ -21,11 +21,14 @@ from qdqtool.core.findings import Finding
 from qdqtool.core.kinds import PLACEMENT
 from qdqtool.core.placement import Placement
 from qdqtool.core.recipe import Recipe
+from qdqtool.core.weights import WeightChanges
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare
+from qdqtool.graph.qdq.changes import with_changes
 from qdqtool.pipeline.channels import lost_channels
+from qdqtool.pipeline.equalization import equalization
 from qdqtool.pipeline.same_function import check_conversion
 from qdqtool.pipeline.tables import TableRequest, final_tables
 from qdqtool.placement.decide import decide
@@ -77,7 +80,15 @@ class Calibration:
     @cached_property
     def constants(self) -> Constants:
         """Ranges of weights, and bounds."""
-        return constants(self.placement, self.model.view, self.order.recipe.weight_ranges)
+        model = with_changes(self.model, self.changes) if self.changes else self.model
+        return constants(self.placement, model.view, self.order.recipe.weight_ranges)
+
+    @cached_property
+    def changes(self) -> WeightChanges | None:
+        """Equalized channels; None where the recipe asks for none, or without samples."""
+        if not self.order.samples:
+            return None
+        return equalization(self.model, self.placement, self.order.recipe, self.samples)
 
     @cached_property
     def samples(self) -> Samples:
@@ -111,7 +122,7 @@ class Calibration:
         """
         check_conversion(self.model, self.samples)
         return Collection(
-            self.model,
+            with_changes(self.model, self.changes) if self.changes else self.model,
             self.placement,
             self.samples,
             manner=manner,
@@ -176,6 +187,7 @@ class Calibration:
             histograms=histograms,
             known=self.constants,
             recipe=self.order.recipe,
+            changes=self.changes,
             samples=self.samples if self.order.samples else None,
         )
         return final_tables(request, methods)

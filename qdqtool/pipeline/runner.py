@@ -56,6 +56,15 @@ def _samples(work: RunContext) -> Mapping[str, str]:
     return {"samples": work.samples.digest}
 
 
+def _collected(work: RunContext) -> Mapping[str, str]:
+    """Equalization is judged with ranges and biases; without it no option of calibration matters yet."""
+    recipe = work.recipe
+    if recipe.weights.equalize == "none":
+        return _samples(work)
+    options = [recipe.calibrate.model_dump(mode="json"), recipe.weights.equalize, recipe.insert.types]
+    return {**_samples(work), "equalized": canonical(options)}
+
+
 def _calibrated(work: RunContext) -> Mapping[str, str]:
     table = work.order.table
     return _samples(work) if table is None else {**_samples(work), "table": digest_file(table)}
@@ -102,8 +111,9 @@ LINE = (
         act=steps.collect,
         reads=("model.prepared.onnx", "placement.json"),
         writes=("histograms.npz",),
+        may_write=("equalization.npz",),
         obeys=("samples",),
-        outside=_samples,
+        outside=_collected,
     ),
     Step(
         name="calibrate",

@@ -36,12 +36,15 @@ from qdqtool.core.kinds import (
 from qdqtool.core.placement import Placement
 from qdqtool.core.preparation import Insertion, Preparation
 from qdqtool.core.protocols import Builder
+from qdqtool.core.weights import WeightChanges
+from qdqtool.core.weights_file import load_weights, save_weights
 from qdqtool.engine.read import read as read_layers
 from qdqtool.errors import BuildError
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.preparation.prepare import prepare as prepare_model
+from qdqtool.graph.qdq.changes import with_changes
 from qdqtool.graph.qdq.insert import insert as insert_pairs
 from qdqtool.graph.qdq.insert import refuse_quantized
 from qdqtool.io.files import digest_file, write_text
@@ -50,6 +53,7 @@ from qdqtool.pipeline.comparing import noise_inside
 from qdqtool.pipeline.context import RunContext
 from qdqtool.pipeline.datacheck import DataMaterial, data_report
 from qdqtool.pipeline.dynamic_range import reach_for
+from qdqtool.pipeline.equalization import equalization
 from qdqtool.pipeline.events import write_events
 from qdqtool.pipeline.report import read_material
 from qdqtool.pipeline.same_function import check_conversion
@@ -89,14 +93,28 @@ def place(work: RunContext) -> Measured:
 def collect(work: RunContext) -> Measured:
     """Run the samples once and keep a histogram of every tensor that placement wants quantized."""
     placement = PLACEMENT.read(work.path("placement.json"))
-    histograms = _shared_histograms(work, activations(placement)) or _collected(work, placement)
+    changes = equalized(work, placement)
+    shared = None if changes else _shared_histograms(work, activations(placement))
+    histograms = shared or _collected(work, placement, changes)
     save_histograms(work.path("histograms.npz"), histograms)
     return {"samples": float(histograms.samples)}
 
 
-def _collected(work: RunContext, placement: Placement) -> Histograms:
+def equalized(work: RunContext, placement: Placement) -> WeightChanges | None:
+    """The channels that the recipe wants scaled, kept beside the histograms; None where there are none."""
+    path = work.path("equalization.npz")
+    path.unlink(missing_ok=True)
+    model = work.model("model.prepared.onnx")
+    changes = equalization(model, placement, work.recipe, work.samples, work.listener.progressed)
+    if changes:
+        save_weights(path, changes)
+    return changes
+
+
+def _collected(work: RunContext, placement: Placement, changes: WeightChanges | None) -> Histograms:
     """All samples run once; an interrupted run of this step goes on where it stopped."""
     model = work.model("model.prepared.onnx")
+    model = with_changes(model, changes) if changes else model
     collection = Collection(model, placement, work.samples, resumable=True)
     kept = work.path("histograms.partial.npz")
     span = Span(total=len(work.samples))
@@ -144,11 +162,15 @@ def _given_table(work: RunContext, placement: Placement) -> CalibrationTable | N
 def _chosen_table(work: RunContext, placement: Placement, model: Model) -> CalibrationTable:
     histograms = load_histograms(work.path("histograms.npz"))
     method = work.recipe.calibrate.method
+    kept = work.path("equalization.npz")
+    changes = load_weights(kept) if kept.exists() else None
+    changed = with_changes(model, changes) if changes else model
     request = TableRequest(
         model=model,
         placement=placement,
         histograms=histograms,
-        known=constants(placement, model.view, work.recipe.weight_ranges),
+        known=constants(placement, changed.view, work.recipe.weight_ranges),
+        changes=changes,
         recipe=work.recipe,
         samples=work.samples,
     )

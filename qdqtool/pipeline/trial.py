@@ -95,6 +95,11 @@ class Reference:
             self._outputs[id(sample)] = plain.run(feeds_for(plain, sample))
 
     @property
+    def source(self) -> SampleSource:
+        """All of them, to collect from."""
+        return _Taken(self.samples)
+
+    @property
     def samples(self) -> tuple[Sample, ...]:
         """All of them, the choosing ones first."""
         return (*self.choosing, *self.checking)
@@ -102,6 +107,22 @@ class Reference:
     def outputs(self, sample: Sample) -> Mapping[str, NDArray[Any]]:
         """The float outputs for one of the samples."""
         return self._outputs[id(sample)]
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """Samples in memory."""
+
+    samples: tuple[Sample, ...]
+    description: str = "samples that choose"
+    meaningful: bool = True
+    digest: str = ""
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __iter__(self) -> Iterator[Sample]:
+        return iter(self.samples)
 
 
 class Trial:

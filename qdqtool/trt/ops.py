@@ -82,6 +82,8 @@ CASTS = frozenset({"Cast", "CastLike"})
 
 # --- activations -----------------------------------------------------------------------------------------------------
 
+HOMOGENEOUS = frozenset({"LeakyRelu", "PRelu", "Relu"})
+"""Activations with f(s x) = s f(x) for every positive s."""
 GATES = frozenset({"HardSigmoid", "Sigmoid"})
 SWISHES = frozenset({"HardSwish", "Swish"})
 ACTIVATIONS = (

@@ -1,0 +1,252 @@
+"""Channels of a tensor made larger or smaller by constants on both sides of it, so that the network computes the same.
+
+    W1 / s -> Relu -> x / s -> W2 * s        what makes x is divided, and every layer that reads it multiplied
+    x -> Mul(1 / s) -> W2 * s                where no constant in front of x can be divided
+
+Positive factors pass through activations with f(s x) = s f(x) (Relu, LeakyRelu, PRelu) and through pools. Sources: Nagel et
+al., "Data-Free Quantization through Weight Equalization and Bias Correction" (ICCV 2019), section 4.1, for layers that follow
+each other; Xiao et al., "SmoothQuant" (ICML 2023), and Lin et al., "AWQ" (MLSys 2024), for factors from activations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from qdqtool.core.weights import ScaledInput, WeightChanges
+from qdqtool.graph.products import Product, product_of
+from qdqtool.trt.ops import AVERAGE_POOLS, ELEMENTWISE_SUMS, HOMOGENEOUS, MAXIMUM_POOLS, STANDARD_DOMAINS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from qdqtool.graph.view import GraphView, Node
+
+    Factors = NDArray[np.float64]
+
+_CHANNELWISE: Final = HOMOGENEOUS | AVERAGE_POOLS | MAXIMUM_POOLS
+_SWEEPS: Final = 20
+_SETTLED: Final = 1e-3
+"""Relative change of factors below which equalization of layers that follow each other has come to rest."""
+_WIDEST: Final = 2.0**16
+"""A factor beyond it, or below its inverse, would move a channel that never fires into the numbers that FP16 lacks."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scalable:
+    """A tensor whose channels can be scaled.
+
+    Attributes:
+        tensor: its name.
+        channels: how many.
+        divided: constants in front of it with their channel axis, which take 1 / factor; () where none can.
+        weight: the one of them that is the weight of a layer with few bits; "" where there is none.
+        readers: layers that read it, all with weights of their own.
+    """
+
+    tensor: str
+    channels: int
+    divided: tuple[tuple[str, int], ...]
+    weight: str
+    readers: tuple[Product, ...]
+
+
+def scalables(view: GraphView) -> tuple[Scalable, ...]:
+    """Every tensor that is read by layers with constant weights only, in graph order."""
+    names = [info.name for info in view.inputs]
+    names += [name for node in view.nodes for name in node.outputs if name]
+    found = (_scalable(view, name) for name in names)
+    return tuple(one for one in found if one is not None)
+
+
+def cross_layer(view: GraphView, among: Iterable[Scalable]) -> WeightChanges:
+    """Weights whose ranges per channel are the same in front of a tensor as behind it; no samples are needed."""
+    values: dict[str, NDArray[Any]] = {}
+    chosen = [one for one in among if one.divided and one.weight]
+    for _ in range(_SWEEPS):
+        largest = 0.0
+        for one in chosen:
+            axis = dict(one.divided)[one.weight]
+            before = _ranges(_value(view, values, one.weight), axis)
+            after = _behind(view, values, one)
+            factors = _bounded(np.sqrt(before / np.where(after > 0, after, 1)), (before > 0) & (after > 0))
+            _scale(view, values, one, factors)
+            largest = max(largest, float(np.abs(np.log(factors)).max()))
+        if largest < _SETTLED:
+            break
+    return WeightChanges(values=values)
+
+
+def scaled(view: GraphView, factors: Mapping[Scalable, Factors]) -> WeightChanges:
+    """The tensors divided by these factors, in constants where there are any, else by a Mul in front of the readers."""
+    values: dict[str, NDArray[Any]] = {}
+    inputs: list[ScaledInput] = []
+    for one, each in factors.items():
+        _scale(view, values, one, each)
+        if not one.divided:
+            told = tuple(float(np.float32(1 / factor)) for factor in each)
+            inputs.append(
+                ScaledInput(tensor=one.tensor, nodes=tuple(r.node for r in one.readers), factors=told)
+            )
+    return WeightChanges(values=values, scaled=tuple(inputs))
+
+
+def migration(amax: NDArray[Any], weights: NDArray[Any], strength: float) -> Factors:
+    """SmoothQuant's factors: the share `strength` of the spread of an activation's channels goes into the weights.
+
+    Args:
+        amax: largest magnitude of every channel of the activation.
+        weights: largest magnitude of what the channel is multiplied with.
+        strength: 0 moves nothing out of the activation, 1 all of it.
+    """
+    fires = (amax > 0) & (weights > 0)
+    both = np.where(fires, amax, 1.0) ** strength / np.where(fires, weights, 1.0) ** (1 - strength)
+    return _bounded(both / _middle(both, fires), fires)
+
+
+def protection(energy: NDArray[Any], strength: float) -> Factors:
+    """AWQ's factors: weights of channels with much energy are made larger, so that rounding hurts them less."""
+    fires = energy > 0
+    root = np.where(fires, energy, 1.0) ** (strength / 2)
+    return _bounded(root / _middle(root, fires), fires)
+
+
+def behind(view: GraphView, one: Scalable) -> NDArray[np.float64]:
+    """Largest magnitude of what each channel is multiplied with."""
+    return _behind(view, {}, one)
+
+
+def _scalable(view: GraphView, tensor: str) -> Scalable | None:
+    uses = view.uses(tensor)
+    if not uses or view.is_output(tensor) or any(use.index for use in uses):
+        return None
+    readers = [product_of(view, use.node) for use in uses]
+    channels = {_input_channels(reader) for reader in readers if reader is not None}
+    if None in readers or len(channels) != 1 or None in channels:
+        return None
+    whole = tuple(reader for reader in readers if reader is not None)
+    if len({reader.reading.axis for reader in whole}) > 1 or any(len(view.uses(r.weight)) > 1 for r in whole):
+        return None
+    (count,) = channels
+    assert count is not None
+    axis = whole[0].reading.axis
+    found = _source(view, tensor, count, of_pictures=axis == 1) if axis in {1, -1} else ()
+    if not found and axis != -1:
+        return None
+    weight = next((name for name, _ in found if len(view.constant_shape(name) or ()) > 1), "")
+    return Scalable(tensor=tensor, channels=count, divided=found, weight=weight, readers=whole)
+
+
+def _input_channels(reader: Product) -> int | None:
+    """The channels that a layer reads; None for groups of several channels, where factors would have to be per group."""
+    groups = reader.reading.groups
+    if groups == 1:
+        return reader.shape[reader.input_axis]
+    return groups if reader.shape[1] == 1 and reader.shape[0] == groups else None
+
+
+def _source(view: GraphView, tensor: str, channels: int, *, of_pictures: bool) -> tuple[tuple[str, int], ...]:
+    """The constants whose division by factors divides the tensor's channels; () where there are none."""
+    divided: list[tuple[str, int]] = []
+    while (node := view.producer(tensor)) is not None and node.domain in STANDARD_DOMAINS:
+        if node.outputs[0] != tensor:
+            return ()
+        layer = product_of(view, node)
+        if layer is not None:
+            if bool(layer.reading.kernel) != of_pictures:
+                return ()  # its channels are another axis
+            own = _own(view, [(layer.weight, layer.output_axis), *_bias(node)], channels, layer)
+            return (*divided, *own) if own else ()
+        if node.op == "LayerNormalization" and not of_pictures:
+            names = [(name, 0) for name in node.inputs[1:3] if name]
+            own = _vectors(view, names, channels)
+            return (*divided, *own) if own else ()
+        side = _constant_side(view, node, channels) if not of_pictures else None
+        if node.op == "Mul" and side is not None:
+            return (*divided, (node.inputs[side], 0))
+        if node.op == "Add" and side is not None:
+            divided.append((node.inputs[side], 0))
+            tensor = node.inputs[1 - side]
+        elif node.op in HOMOGENEOUS or (of_pictures and node.op in _CHANNELWISE):
+            tensor = node.inputs[0]
+        else:
+            return ()
+        if view.is_output(tensor) or len(view.uses(tensor)) != 1:
+            return ()
+    return ()
+
+
+def _constant_side(view: GraphView, node: Node, channels: int) -> int | None:
+    """Which input of an Add or Mul is a vector of that many channels that nobody else reads."""
+    if node.op not in ELEMENTWISE_SUMS:
+        return None
+    for side in (0, 1):
+        name = node.inputs[side]
+        if view.constant_shape(name) == (channels,) and len(view.uses(name)) == 1:
+            return side
+    return None
+
+
+def _bias(node: Node) -> list[tuple[str, int]]:
+    return [(node.inputs[2], 0)] if len(node.inputs) > 2 and node.inputs[2] else []
+
+
+def _own(
+    view: GraphView, names: list[tuple[str, int]], channels: int, layer: Product
+) -> tuple[tuple[str, int], ...]:
+    """A layer's constants where they have a factor for every channel and no other reader, else ()."""
+    (weight, axis), *biases = names
+    if layer.shape[axis] != channels or len(view.uses(weight)) > 1:
+        return ()
+    vectors = _vectors(view, biases, channels) if biases else ()
+    return ((weight, axis), *vectors) if len(vectors) == len(biases) else ()
+
+
+def _vectors(view: GraphView, names: list[tuple[str, int]], channels: int) -> tuple[tuple[str, int], ...]:
+    fit = all(view.constant_shape(name) == (channels,) and len(view.uses(name)) == 1 for name, _ in names)
+    return tuple(names) if fit else ()
+
+
+def _value(view: GraphView, values: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any]:
+    value = values.get(name)
+    found = view.constant(name) if value is None else value
+    assert found is not None
+    return found
+
+
+def _ranges(value: NDArray[Any], axis: int) -> NDArray[np.float64]:
+    others = tuple(dim for dim in range(value.ndim) if dim != axis)
+    found: NDArray[np.float64] = np.abs(value).max(axis=others).astype(np.float64)
+    return found
+
+
+def _behind(view: GraphView, values: Mapping[str, NDArray[Any]], one: Scalable) -> NDArray[np.float64]:
+    found = [_ranges(_value(view, values, r.weight), _read_axis(r)) for r in one.readers]
+    largest: NDArray[np.float64] = np.max(found, axis=0)
+    return largest
+
+
+def _read_axis(reader: Product) -> int:
+    return reader.input_axis if reader.reading.groups == 1 else 0
+
+
+def _scale(view: GraphView, values: dict[str, NDArray[Any]], one: Scalable, factors: Factors) -> None:
+    changes = [(name, axis, 1 / factors) for name, axis in one.divided]
+    changes += [(reader.weight, _read_axis(reader), factors) for reader in one.readers]
+    for name, axis, by in changes:
+        old = _value(view, values, name)
+        spread = by.reshape([-1 if dim == axis else 1 for dim in range(old.ndim)])
+        values[name] = (old.astype(np.float64) * spread).astype(old.dtype)
+
+
+def _middle(values: NDArray[Any], fires: NDArray[np.bool_]) -> float:
+    """The geometric mean over channels that fire, which keeps the size of the tensor as a whole."""
+    return float(np.exp(np.log(values[fires]).mean())) if fires.any() else 1.0
+
+
+def _bounded(factors: NDArray[Any], fires: NDArray[np.bool_]) -> Factors:
+    bounded: Factors = np.where(fires, np.clip(factors, 1 / _WIDEST, _WIDEST), 1.0)
+    return bounded

@@ -1,0 +1,126 @@
+"""`weights.equalize`: the float network computes the same, what is written is what was collected, and auto must gain."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from qdqtool.backends.ort import open_runner
+from qdqtool.calibration.samples import open_samples
+from qdqtool.cli.app import run
+from qdqtool.core.kinds import CALIBRATION
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.onnx_io.save import serialize
+from qdqtool.graph.qdq.changes import with_changes
+from qdqtool.pipeline import recipes
+from qdqtool.pipeline.equalization import equalization
+from qdqtool.placement.decide import decide
+from tests import models
+
+
+def outlier_network(folder: Path) -> Path:
+    """A normalization whose third channel is 60 times larger than the others, and layers behind it that hardly use it."""
+    s = models.Sketch(1)
+    x = s.input("x", ["N", 4, 32])
+    gamma = np.ones(32, np.float32)
+    gamma[3] = 60
+    first, second = (s.random.standard_normal((32, 32)).astype(np.float32) / 6 for _ in range(2))
+    first[3] /= 60
+    y = s.node(
+        "LayerNormalization",
+        [x, s.constant("gamma", gamma), s.constant("beta", np.zeros(32, np.float32))],
+        "n",
+        name="norm",
+        axis=-1,
+    )
+    y = s.node("MatMul", [y, s.constant("w1", first)], "h", name="fc1")
+    y = s.node("Relu", [y], "a", name="act")
+    s.output(s.node("MatMul", [y, s.constant("w2", second)], "y", name="fc2"), ["N", 4, 32])
+    models.save(s.model(), folder)
+    values = np.random.default_rng(0).standard_normal((80, 4, 32)).astype(np.float32)
+    np.savez(folder / "s.npz", x=values)
+    return folder / "model.onnx"
+
+
+def calibrated(folder: Path, *changes: str) -> tuple[Path, Path]:
+    model, out = outlier_network(folder), folder / "t.json"
+    words = ["calibrate", str(model), "--samples", str(folder / "s.npz"), "--recipe", "transformer-int8"]
+    sets = [word for change in changes for word in ("--set", change)]
+    assert run([*words, "-o", str(out), *sets]) == 0
+    return model, out
+
+
+@pytest.mark.parametrize("way", ["smooth", "auto"])
+def test_outlier_channels_go_into_the_weights_and_the_float_model_stays_the_same(
+    way: str, tmp_path: Path
+) -> None:
+    path, out = calibrated(tmp_path, f"weights.equalize={way}")
+    table = CALIBRATION.read(out)
+    assert table.weights is not None
+    assert {"gamma", "w1"} <= set(table.weights.values)
+    plain = load(path)
+    x = np.load(tmp_path / "s.npz")["x"][:8]
+    wanted, found = (
+        open_runner(serialize(each), description="test").run({"x": x})["y"]
+        for each in (plain, with_changes(plain, table.weights))
+    )
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 * float(np.abs(wanted).max()))
+
+
+def test_smoothing_makes_the_quantized_outputs_less_noisy(tmp_path: Path) -> None:
+    noise = []
+    for number, way in enumerate(("none", "smooth")):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        path, out = calibrated(folder, f"weights.equalize={way}", "weights.rounding=nearest")
+        placement, target = folder / "p.json", folder / "q.onnx"
+        assert run(["place", str(path), "-o", str(placement), "--recipe", "transformer-int8"]) == 0
+        words = ["insert", str(path), "--placement", str(placement), "--calibration", str(out)]
+        assert run([*words, "-o", str(target), "--recipe", "transformer-int8"]) == 0
+        x = np.load(folder / "s.npz")["x"]
+        one, two = (open_runner(each, description="test").run({"x": x})["y"] for each in (path, target))
+        noise.append(float(np.square(one - two).sum()))
+    assert noise[1] < noise[0] / 2
+
+
+def test_random_samples_choose_nothing(tmp_path: Path) -> None:
+    model = load(outlier_network(tmp_path))
+    recipe = recipes.load("transformer-int8", ("weights.equalize=auto",))
+    samples = open_samples("random:40", model.view.inputs)
+    assert equalization(model, decide(model.view, recipe.placing), recipe, samples) is None
+
+
+def test_layers_in_a_row_get_the_same_ranges_per_channel(tmp_path: Path) -> None:
+    _, out = calibrated(tmp_path, "weights.equalize=cross-layer")
+    table = CALIBRATION.read(out)
+    assert table.weights is not None
+    front = np.abs(table.weights.values["w1"]).max(axis=0)
+    np.testing.assert_allclose(front, np.abs(table.weights.values["w2"]).max(axis=1), rtol=0.01)
+
+
+def test_weights_that_meet_large_inputs_are_protected_with_factors_in_front(tmp_path: Path) -> None:
+    path = outlier_network(tmp_path)
+    recipe = recipes.load("llm-int4-weights", ("weights.equalize=awq", "place.block=16"))
+    model = load(path)
+    samples = open_samples(str(tmp_path / "s.npz"), model.view.inputs)
+    changes = equalization(model, decide(model.view, recipe.placing), recipe, samples)
+    assert changes is not None
+    assert "w1" in changes.values
+    changed = with_changes(model, changes)
+    x = np.load(tmp_path / "s.npz")["x"][:8]
+    wanted, found = (
+        open_runner(serialize(each), description="test").run({"x": x})["y"] for each in (model, changed)
+    )
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 * float(np.abs(wanted).max()))
+
+
+def test_what_quantize_writes_has_the_equalized_constants(tmp_path: Path) -> None:
+    path = outlier_network(tmp_path)
+    words = ["quantize", str(path), "--samples", str(tmp_path / "s.npz"), "-o", str(tmp_path / "q.onnx")]
+    assert run([*words, "--recipe", "transformer-int8", "--set", "weights.equalize=smooth"]) == 0
+    written = onnx.load(tmp_path / "q.onnx")
+    kept = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in written.graph.initializer}
+    assert float(np.abs(kept["gamma"]).max()) < 60
