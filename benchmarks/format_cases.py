@@ -157,12 +157,12 @@ def convolution(
     return make
 
 
-def shared(weight: Callable[[Graph], str], *, copied: bool = False) -> Make:
+def shared(weight: Callable[[Graph], str], *, copied: bool = False, rows: int = 64) -> Make:
     def make() -> onnx.ModelProto:
         g = Graph()
         one = weight(g)
         two = weight(g) if copied else one
-        middle = g.node("MatMul", g.node("Relu", g.input(64, 256)), one, name="core")
+        middle = g.node("MatMul", g.node("Relu", g.input(rows, 256)), one, name="core")
         return g.done(g.node("MatMul", g.node("Relu", middle), two, name="core2"))
 
     return make
@@ -328,6 +328,12 @@ INT8_CASES: dict[str, Case] = {
     "int8 attention": (attention("int8"), "int8", ALL),
     "int8 attention, float shares": (attention("int8", shares=False), "int8-activations", AMPERE),
     "int8 attention node": (attention_node("int8"), "int8", AMPERE),
+    "int8 per channel times fp8": (product(q("int8", 256), F8), "fp8+int8", ADA),
+    "int8 per channel times int8 in blocks": (
+        product(q("int8", 256), w("int8", SQUARE, (4, 256), 0)),
+        "int8",
+        AMPERE,
+    ),
     "int8 times fp8": (product(q("int8"), F8), "fp8+int8", ADA),
     "int8 times int4 per channel": (product(q("int8"), w("int4", SQUARE, (256,))), "int4+int8", AMPERE),
     "int8 times int4 in blocks": (product(q("int8"), I4), "int4+int8", AMPERE),
@@ -394,6 +400,7 @@ FP8_CASES: dict[str, Case] = {
     "fp8 weights for two": (shared(F8), "fp8-weights", ADA),
     "fp8 weights of a conv": (convolution(bare, F8C), "fp8-weights", ADA),
     "fp8 activation alone": (product(q("fp8"), plain(*SQUARE)), "fp8-activations", NEW),
+    "fp8 times int8 along K": (product(q("fp8"), w("int8", SQUARE, (256,), 0)), "fp8+int8", ADA),
     "fp8 times int8": (product(q("fp8"), I8), "fp8+int8", ADA),
     "fp8 times int4 per channel": (product(q("fp8"), w("int4", SQUARE, (256,))), "fp8+int4", ADA),
     "fp8 times int4 in blocks": (product(q("fp8"), I4), "fp8+int4", ADA),
@@ -417,6 +424,20 @@ WEIGHT_CASES: dict[str, Case] = {
     "int4 per channel": (product(bare, w("int4", SQUARE, (256,))), "int4-weights", ALL),
     "int4 per row": (product(bare, w("int4", SQUARE, (256,), 0)), "int4-weights", AMPERE),
     "int4 per tensor": (product(bare, w("int4", SQUARE)), "int4-weights", AMPERE),
+    "int4 per channel, one row": (product(bare, w("int4", SQUARE, (256,)), 1), "int4-weights", AMPERE),
+    "int4 in one block, one row": (product(bare, w("int4", SQUARE, (1, 256), 0), 1), "int4-weights", AMPERE),
+    "int4, odd columns, one row": (
+        product(bare, w("int4", (256, 255), (4, 255), 0), 1),
+        "int4-weights",
+        AMPERE,
+    ),
+    "int4, one weight for two, one row": (shared(I4, rows=1), "int4-weights", AMPERE),
+    "int8 weights in blocks, one row": (
+        product(bare, w("int8", SQUARE, (4, 256), 0), 1),
+        "int8-weights",
+        AMPERE,
+    ),
+    "int8 weights for two, one row": (shared(I8, rows=1), "int8-weights", AMPERE),
     "int4, odd columns": (product(bare, w("int4", (256, 255), (4, 255), 0)), "int4-weights", ALL),
     "int4, one weight for two": (shared(I4), "int4-weights", ALL),
     "int4, a copy for each of two": (shared(I4, copied=True), "int4-weights", AMPERE),
@@ -479,6 +500,11 @@ BLOCK_CASES: dict[str, Case] = {
     "nvfp4, activation along the rows": (product(computed4(axis=0), w4(SQUARE)), "nvfp4", FP4),
     "nvfp4 activation alone": (product(computed4(), plain(*SQUARE)), "nvfp4-activations", FP4),
     "nvfp4 activation times fp8": (product(computed4(), F8), "fp8+nvfp4", FP4),
+    "nvfp4 activation times fp8 in blocks": (
+        product(computed4(), w("fp8", SQUARE, (2, 256), 0)),
+        "fp8+nvfp4",
+        FP4,
+    ),
     "nvfp4 weights": (product(bare, w4(SQUARE)), "nvfp4-weights", FP4),
     "nvfp4 weights, one row": (product(bare, w4(SQUARE), 1), "nvfp4-weights", FP4),
     "nvfp4 weights, one row, large": (product(bare, w4(WIDE), 1, 1024), "nvfp4-weights", FP4),

@@ -74,8 +74,9 @@ def dequantized_apart(weight: StoredWeight) -> Iterator[tuple[str, str]]:
             f"no Conv dequantizes weights {inside}",
             "quantize its input too (int8, or fp8 from SM89 on), or leave it float",
         )
-    alone = weight.rows == 1 and weight.size <= _SMALL
-    if weight.format == NVFP4.name and not alone:
+    if weight.rows == 1 and weight.size <= _SMALL:
+        return  # a kernel of its own that reads weights of any format, scales and number of columns
+    if weight.format == NVFP4.name:
         yield (
             f"FP4 weights are dequantized {inside} for no product of more than one row",
             "quantize its input to nvfp4 too",
@@ -99,7 +100,7 @@ def dequantized_apart(weight: StoredWeight) -> Iterator[tuple[str, str]]:
             "one scale per output channel, or INT4 blocks",
         )
     channels = bool(weight.scales) and not blocks
-    if channels and weight.format in {INT8.name, FP8.name} and weight.rows == 1 and not alone:
+    if channels and weight.format in {INT8.name, FP8.name} and weight.rows == 1:
         yield "with one row, weights with a scale per channel are not", "one scale for the whole weight"
 
 

@@ -6,8 +6,7 @@
 Blocks are for INT4 and FP4 weights, along one of the last two axes, which they must divide. INT8 and FP8 kernels take one
 scale per tensor or per output channel. TensorRT takes the block from the number of scales and does not read `block_size`.
 
-Evidence: RTX 1.7.1 writes INT8 and FP8 weights with block scales back to float in a kernel of their own and multiplies in
-float (int8_block64). With a quantized activation on the other side the build fails with a check, or a product of 64 x 256
+Evidence: RTX 1.7.1: with a quantized activation on the other side the build fails with a check, or a product of 64 x 256
 values is multiplied by a constant of 1 x 1024 scales. `The quantization axis must divide into whole blocks`; `The blocking
 dimension must be the last or second to last dimension`; block_size 100 with scales of blocks of 128 builds as 128.
 """
@@ -20,10 +19,10 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.target import Target
+from qdqtool.matching.asked import FLOAT
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.operands import Product, State, products
 from qdqtool.matching.rule import Rule, Violation
-from qdqtool.matching.silent_float import BEFORE
 
 _REFUSED = "the parser refuses it"
 _ACROSS = "its blocks go along another axis than the last two"
@@ -50,27 +49,44 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
             yield Violation(node=node, reason=reason, effect=effect, fix=fix, severity=severity)
         elif pair.dtype in {DType.INT8, DType.FLOAT8}:
             readers = [by_name[name] for name in flow.products_of(pair) if name in by_name]
-            yield _unused(pair, node, readers)
+            if len(pair.scale) == 1:
+                yield _misshapen(pair, node)
+            else:
+                yield from _unused(pair, node, readers)
 
 
-def _unused(pair: QdqPair, node: str, readers: list[Product]) -> Violation:
-    """What becomes of blocks of a type that is multiplied with one scale per output channel."""
-    meets = any(all(factor.quantized for factor in reader.factors) for reader in readers)
-    several = len(pair.scale) != 1
-    asked = readers[0].asked if readers else ""
+def _misshapen(pair: QdqPair, node: str) -> Violation:
     return Violation(
         node=node,
-        reason=f"{pair.dtype.value.upper()} with one scale per block, {'x'.join(map(str, pair.scale_shape or ()))} of them"
-        if several
-        else f"its one scale has {len(pair.scale_shape or ())} dimensions",
-        effect="the build fails, or the result is multiplied by scales of other columns"
-        if meets
-        else "the weights are written back to float and multiplied in float",
-        fix="use one scale per output channel" if several else "store the scale as a scalar, shape []",
-        severity=Severity.ERROR if meets else None,
-        products=tuple(reader.node.name for reader in readers if State.BLOCKS in _states(reader)),
-        realised=f"{asked}{BEFORE}" if asked.endswith("-weights") else asked or "float",
+        reason=f"its one scale has {len(pair.scale_shape or ())} dimensions",
+        effect="the build fails, or the weights are multiplied in float",
+        fix="store the scale as a scalar, shape []",
     )
+
+
+def _unused(pair: QdqPair, node: str, readers: list[Product]) -> Iterator[Violation]:
+    """What becomes of blocks of a type that is multiplied with one scale per output channel.
+
+    Beside a float factor the rule weights_apart tells it, beside another format the rule mixed_formats.
+    """
+    met = [reader for reader in readers if reader.arithmetic]
+    float_too = any(_states(reader) - {State.READY, State.BLOCKS} for reader in met)
+    if met:
+        yield Violation(
+            node=node,
+            reason=f"{pair.dtype.value.upper()} with one scale per block, {'x'.join(map(str, pair.scale_shape or ()))} of them",
+            effect="the product runs in float"
+            if float_too
+            else "the build fails, or the result is multiplied by scales of other columns",
+            fix="use one scale per output channel",
+            severity=None if float_too else Severity.ERROR,
+            products=tuple(reader.node.name for reader in met),
+            realised=FLOAT if float_too else met[0].arithmetic,
+        )
+
+
+def _states(product: Product) -> set[State]:
+    return {factor.state for factor in product.factors}
 
 
 def _is_across(flow: Flow, pair: QdqPair) -> bool:
@@ -78,10 +94,6 @@ def _is_across(flow: Flow, pair: QdqPair) -> bool:
     found = flow.lifted.assignment.get(pair.slots[0]) if pair.slots else None
     rank = len(flow.view.info(pair.tensor).shape or ())
     return found is not None and found.block is not None and (found.axis or 0) < rank - _LAST
-
-
-def _states(product: Product) -> set[State]:
-    return {factor.state for factor in product.factors}
 
 
 def _illegal(flow: Flow, pair: QdqPair) -> tuple[str, str, str] | None:

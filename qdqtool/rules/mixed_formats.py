@@ -10,7 +10,8 @@ changes the format at no cost.
 Evidence: RTX 1.7.1: INT8 with FP8 either way, FP8 with INT4, and a Conv of INT8 and INT4 end with `Input and filter have
 to be the same type`; INT4 weights with one scale or one per channel beside an INT8 activation are widened to INT8 by a
 kernel of their own; INT4 blocks beside INT8 build, and the result is multiplied by a constant of as many scales as there
-are blocks and columns together, which fits no output; anything with FP4 is multiplied in float.
+are blocks and columns together, which fits no output; anything with FP4, and what could not be multiplied in its own
+format either (scales along another axis), is multiplied in float.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from qdqtool.core.quant_format import INT4, INT8, NVFP4
 from qdqtool.core.target import Target
 from qdqtool.matching.asked import FORMATS
 from qdqtool.matching.flow import Flow
-from qdqtool.matching.operands import Product, products
+from qdqtool.matching.operands import Product, State, products
 from qdqtool.matching.rule import Rule, Violation
 from qdqtool.trt.ops import MATRIX_PRODUCTS
 
@@ -54,7 +55,7 @@ def _outcome(product: Product, target: Target) -> tuple[str, Severity, str]:
     formats = {factor.format for factor in product.factors}
     if not target.is_rtx:
         return _REFUSED, Severity.ERROR, "float"
-    if NVFP4.name in formats:
+    if NVFP4.name in formats or any(factor.state is not State.READY for factor in product.factors):
         return f"{product.node.op} runs in float", Severity.WARNING, "float"
     if formats == {INT8.name, INT4.name} and product.node.op in MATRIX_PRODUCTS:
         small = next(factor for factor in product.factors if factor.format == INT4.name)

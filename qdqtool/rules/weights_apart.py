@@ -6,7 +6,8 @@
 Weight-only quantization saves memory traffic where the product itself dequantizes. Where it does not, the weight is
 written as floats and read again in every inference, more traffic than float weights cost; the engine file is small all
 the same, and the log has no line on it. It is so for convolutions, FP4 weights, weights that several nodes read through
-Q/DQ, odd numbers of columns, INT4 without at least two blocks, and scales per channel with a single row.
+Q/DQ, odd numbers of columns, INT4 without at least two blocks, INT8 and FP8 in blocks, and scales per channel with a
+single row. A single row times a weight of up to 131072 values is a kernel of its own, which reads all of these.
 
 Evidence: RTX 1.7.1 for SM80 to SM121, about 200 layer dumps: a kernel without inputs whose constants are the stored
 weight and whose output is Half [K, N], in front of a float product. Classic TensorRT is not known.
@@ -22,7 +23,7 @@ from qdqtool.core.placement import Slot
 from qdqtool.core.quant_format import INT8
 from qdqtool.core.target import Target
 from qdqtool.matching.flow import Flow
-from qdqtool.matching.operands import Factor, Product, State, products
+from qdqtool.matching.operands import Factor, Product, products
 from qdqtool.matching.rule import Rule, Violation
 from qdqtool.matching.silent_float import BEFORE, StoredWeight, columns_of, dequantized_apart, rows_of
 from qdqtool.trt.ops import CONVOLUTIONS
@@ -47,9 +48,8 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
 
 
 def _is_told_elsewhere(product: Product, stored: Factor) -> bool:
-    """Whether it is half of an INT8 convolution (QDQ120), or has blocks where none can be (QDQ110)."""
-    half = stored.format == INT8.name and product.node.op in CONVOLUTIONS
-    return half or stored.state is State.BLOCKS
+    """Whether it is half of an INT8 convolution (QDQ120)."""
+    return stored.format == INT8.name and product.node.op in CONVOLUTIONS
 
 
 def _described(flow: Flow, product: Product, stored: Factor) -> StoredWeight:

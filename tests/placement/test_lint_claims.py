@@ -127,7 +127,7 @@ CASES: dict[str, tuple[set[str], tuple[Claim, ...]]] = {
     "weights_cast_to_float": ({"cast_weight"}, (refused("only allowed before DQ"),)),
     "int4_weights_in_one_block": ({"weights_apart"}, (floats("mm"), kernel("CastMul"))),
     "int8_blocks": ({"blocks"}, (refused("is_constant()"),)),
-    "int8_blocks_float": ({"blocks"}, (floats("mm"), kernel("CastMulCast"))),
+    "int8_blocks_float": ({"weights_apart"}, (floats("mm"), kernel("CastMulCast"))),
     "fp8_weights": ({"eight_bit_float"}, (refused("fp8_e4m3"),)),
     "fp8_seven_taps": ({"eight_bit_float", "kernel_taps"}, (refused("fp8_e4m3"),)),
     "fp8_unsaturated": ({"eight_bit_float", "saturation"}, (refused("fp8_e4m3"),)),
