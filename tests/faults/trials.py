@@ -214,6 +214,8 @@ def trial(command: Command, reference: Reference, point: str, fault: str) -> Tri
             found.wrong.append(f"exit code {ended.code}: {ended.words[-600:]}")
         if "Traceback" in ended.words:
             found.wrong.append(f"a traceback: {ended.words[-600:]}")
+        if ended.code == reference.ended.code and "SIGKILL" in ended.words:
+            return found  # a candidate's builder was killed, and the answer says so
         for name, content in left.items():
             if _is_log_of_failed_build(name, ended):
                 continue
@@ -221,8 +223,7 @@ def trial(command: Command, reference: Reference, point: str, fault: str) -> Tri
                 found.lost.append(f"{name} is visible and half-written, or no file of this command")
         found.lost += [f"{name} is gone" for name in reference.before if name not in left]
         if ended.code == reference.ended.code:
-            if "SIGKILL" not in ended.words:  # where a candidate's builder was killed, the answer says so
-                found.wrong += [f"success, but {name}" for name in _differences(reference, left)]
+            found.wrong += [f"success, but {name}" for name in _differences(reference, left)]
             return found
         again = perform(command, root, None)
         if again.code != reference.ended.code:

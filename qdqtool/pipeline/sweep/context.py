@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock
 
 from qdqtool.accuracy.compare import compare
 from qdqtool.accuracy.sensitivity import SensitivityOptions
@@ -19,8 +22,9 @@ from qdqtool.core.recipe import CompareOptions
 from qdqtool.core.report import AccuracySummary
 from qdqtool.core.sweep import Outcome, Value
 from qdqtool.errors import BuildError
-from qdqtool.io.files import digest_file, write_text
+from qdqtool.io.files import digest_file, unwritable, write_text
 from qdqtool.io.json_files import canonical
+from qdqtool.io.locks import acquire
 from qdqtool.pipeline import recipes, runner
 from qdqtool.pipeline.request import RunRequest
 from qdqtool.pipeline.sensitivity import SensitivityRequest, study
@@ -133,7 +137,9 @@ class SweepContext:
         """
         settings = space.settings(choice)
         folder = self.order.out / "trials" / _digest(settings)[:12]
-        accuracy, tried = self._tried(settings, folder)
+        with _alone_in(folder):
+            accuracy, tried = self._tried(settings, folder)
+            _thin_out(folder)
         if accuracy is None or accuracy.int8 is None:
             raise BuildError("its accuracy is undefined", fix="look at the outputs with `qdqtool compare`")
         low, high = _interval(accuracy)
@@ -152,7 +158,6 @@ class SweepContext:
         )
         note(OUTCOME, asdict(outcome))
         note(METRIC, [accuracy.metric, accuracy.unit, accuracy.reference])
-        _thin_out(folder)
         return outcome.accuracy, outcome.ms
 
     def _tried(self, settings: tuple[str, ...], folder: Path) -> tuple[AccuracySummary | None, Try]:
@@ -204,6 +209,21 @@ def _interval(accuracy: AccuracySummary) -> tuple[float | None, float | None]:
     # Of a task metric the difference to the float model is what is known, sample by sample.
     base = accuracy.reference or 0.0
     return base + low, base + high
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Samplers may draw one configuration for two workers: the second waits until the first has cleared its folder."""
+    lock = FileLock(folder.with_name(f".{folder.name}.lock"))
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        acquire(lock)
+    except OSError as error:
+        raise unwritable(folder, error) from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _thin_out(folder: Path) -> None:
