@@ -18,6 +18,7 @@ import typer
 from qdqtool._version import __version__
 from qdqtool.cli import process
 from qdqtool.cli.bare_cluster import BareCluster
+from qdqtool.cli.file_kinds import advised
 from qdqtool.cli.options import examples, log_to_stderr, with_common
 from qdqtool.cli.screen import readable, stderr
 from qdqtool.errors import Bug, InputFileError, Interrupted, QdqError, of_system
@@ -55,7 +56,7 @@ def _run(arguments: list[str]) -> int:
     try:
         code = application()(_current(arguments), standalone_mode=False)
     except QdqError as error:
-        return _shown(process.stopped() or error)
+        return _shown(process.stopped() or advised(error, arguments))
     except (typer.Abort, KeyboardInterrupt):
         return _shown(process.stopped() or process.interrupted())
     except typer.TyperException as error:

@@ -66,7 +66,8 @@ class QatResult(Shown):
     """The table, and how training went.
 
     Attributes:
-        metric: what the table shows: "top1", or "sqnr_db" of the first output against FP32 without class labels.
+        metric: what the table shows: "top1", the recipe's own function, or "sqnr_db" of the first output against FP32
+            without class labels.
         unit: "%" for shares.
         samples: test samples.
         rows: FP32, PTQ and QAT.

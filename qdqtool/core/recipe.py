@@ -345,7 +345,8 @@ class QatOptions(Section):
     loss: str = "cross_entropy"
     """cross_entropy, mse, or a function of outputs and targets."""
     metric: str = "top1"
-    """Chooses the best epoch: top1, loss (lower is better), or a function of outputs and targets (higher is better)."""
+    """Chooses the best epoch: top1, loss (lower is better), or a function of the outputs and targets of all samples of a
+    split (higher is better), which is then measured on the three models too."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where training runs."""
     threads: Annotated[int, Field(ge=0)] = 0

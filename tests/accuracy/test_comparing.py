@@ -132,6 +132,8 @@ def test_the_integer_emulation_is_explained(folder: Path, capfd: pytest.CaptureF
     qdq = str(folder / "qdq.onnx")
     found = compared(capfd, qdq, f"int:{qdq}", "--samples", str(folder / "samples.npz"), "--explain")
     assert found["explanations"][0]["cause"] in {"same", "explained by rounding"}
+    words = (qdq, qdq, "--samples", str(folder / "samples.npz"), "--explain", "--emulate")
+    assert compared(capfd, *words) == found
 
 
 def test_the_summary_tells_the_cause_and_the_noisiest_tensors(

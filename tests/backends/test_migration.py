@@ -128,6 +128,27 @@ def test_layers_with_float_precision_become_an_exclusion() -> None:
     assert "--keep=head*" in advice.do
 
 
+def test_the_wildcard_is_the_type_of_the_model_and_excludes_nothing() -> None:
+    (advice,) = migrate_command("trtexec --layerPrecisions=*:fp16 --skipInference").advice[:1]
+    assert "place.exclude" not in advice.do
+    assert "qdqtool convert" in advice.do
+
+
+def test_dla_is_back_on_agx_orin() -> None:
+    advice = next(
+        entry
+        for entry in migrate_command("trtexec --onnx=m --useDLACore=0").advice
+        if entry.where == "--useDLACore"
+    )
+    assert "11.4.1 with JetPack 7.2.2" in advice.do
+
+
+def test_our_command_hands_no_flag_on_that_trtexec_dropped() -> None:
+    (build, *_) = migrate_command("trtexec --onnx=m.onnx --workspace=1024 --explicitBatch --buildOnly").ours
+    assert "--memPoolSize=workspace:1024MiB" in build
+    assert not any(flag in build for flag in ("--workspace=", "explicitBatch", "buildOnly"))
+
+
 @pytest.mark.parametrize(
     ("line", "steps", "model"),
     [

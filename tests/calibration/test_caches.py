@@ -375,6 +375,16 @@ def test_a_good_cache_has_no_findings() -> None:
     assert lint_cache(cache(a=0.1)) == ()
 
 
+def test_scales_are_checked_against_each_other_without_the_model() -> None:
+    ordinary = {f"t{number}": 0.01 * (number + 1) for number in range(9)}
+    assert codes(cache(**ordinary)) == {}
+    assert codes(cache(**ordinary, mask=60.0)) == {"CAL124": "mask"}
+    assert codes(cache(**ordinary, mask=40.0)) == {}
+    assert codes(cache(**dict.fromkeys("abcdefgh", 0.1))) == {"CAL125": "8 of 8 tensors"}
+    # Few tensors say nothing of each other.
+    assert codes(cache(a=0.1, b=0.1, c=999.0)) == {}
+
+
 @pytest.mark.parametrize(
     ("text", "code"),
     [

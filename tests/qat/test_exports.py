@@ -17,7 +17,7 @@ from qdqtool.core.dtypes import DType  # noqa: E402
 from qdqtool.core.placement import SlotKind  # noqa: E402
 from qdqtool.core.quant_format import INT8  # noqa: E402
 from qdqtool.errors import UsageError  # noqa: E402
-from qdqtool.graph import save as saving  # noqa: E402
+from qdqtool.graph.onnx_io import save as saving  # noqa: E402
 from qdqtool.graph.onnx_io.load import load  # noqa: E402
 from qdqtool.graph.preparation.prepare import prepare  # noqa: E402
 from qdqtool.graph.qdq.encode import encode  # noqa: E402

@@ -15,11 +15,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.slow
-def test_the_table_of_the_digits_recipe_is_measured_again_and_lies_in_its_intervals() -> None:
+@pytest.mark.parametrize("recipe", ["qat-digits", "qat-detector"])
+def test_the_table_of_a_recipe_is_measured_again_and_lies_in_its_intervals(recipe: str) -> None:
     command = [
         sys.executable,
         str(ROOT / "benchmarks" / "figures.py"),
-        str(ROOT / "recipes" / "qat-digits.yaml"),
+        str(ROOT / "recipes" / f"{recipe}.yaml"),
     ]
     done = subprocess.run([*command, "--first", "1"], capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -28,7 +28,7 @@ def test_every_family_of_models_has_a_recipe() -> None:
     }
     families |= {"conv-fp8", "transformer-fp8", "llm-int4-weights", "llm-nvfp4", "mixed-best"}
     situations = {"int8-fp16-mixed", "weights-only-int8", "from-calibration-cache", "third-party-qdq"}
-    assert families | situations | {"qat-digits", "qat-cifar10-resnet20"} <= set(NAMES)
+    assert families | situations | {"qat-digits", "qat-cifar10-resnet20", "qat-detector"} <= set(NAMES)
 
 
 @pytest.mark.parametrize("path", FILES, ids=NAMES)

@@ -91,8 +91,9 @@ def _judge(flag: Flag) -> tuple[Advice, Flag | None]:
     if changed is not None:
         return changed
     if flag.name == "useDLACore":
-        reason = "11.3 and 11.4 have no DLA on DRIVE OS, and 11.4 none on JetPack"
-        return _advice(flag, "look up", reason, "stay on 10 for DLA, or read the release notes"), flag
+        reason = "11.3 and 11.4 have no DLA on DRIVE OS; 11.4.0 is not for JetPack, 11.4.1 is, with DLA on AGX Orin"
+        do = "AGX Orin: 11.4.1 with JetPack 7.2.2; elsewhere stay on 10 for DLA"
+        return _advice(flag, "look up", reason, do), flag
     if flag.name in KEPT:
         return _advice(flag, "keep", "means the same in 11"), flag
     reason = "not a flag that is known here"
@@ -100,6 +101,9 @@ def _judge(flag: Flag) -> tuple[Advice, Flag | None]:
 
 
 def _keep_float(flag: Flag) -> str:
+    if "*" in named_layers(flag):
+        # The wildcard is for every layer without an entry of its own: it says the type of the model, and excludes none.
+        return "the wildcard is the type of the whole model: qdqtool convert MODEL -o HALF, and Q/DQ where INT8 is meant"
     quantized = f"keep them from INT8: qdqtool run MODEL --set {shlex.quote(exclusion(named_layers(flag)))}"
     wide = named_layers(flag, frozenset({"fp32"}))
     if not wide:

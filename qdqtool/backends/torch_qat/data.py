@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from qdqtool.backends.torch_qat.flat import joined, mapped, picked, tensors
 from qdqtool.errors import InputFileError, UsageError
 
-Batch = tuple[tuple[torch.Tensor, ...], torch.Tensor]
+Batch = tuple[tuple[torch.Tensor, ...], Any]
+"""Inputs, and targets: a tensor, or tensors in tuples, lists, dicts and dataclasses."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,7 +36,7 @@ class Feed:
 
     The data function is called with the name of a split ("train", "validate", "test") and returns a pair (inputs,
     targets) of arrays of equal length, a dataset of pairs with a length, or an iterable of batches (a DataLoader).
-    Several inputs are a tuple.
+    Several inputs are a tuple; targets may be any structure of tensors, in a pair of arrays a dict of them.
     """
 
     def __init__(self, function: Callable[[str], Any], split: str, *, batch: int, seed: int) -> None:
@@ -75,7 +77,7 @@ class Feed:
         if self._promised is None:
             source = self._source
             if self._arrays is not None or _is_map(source):
-                length = len(self._arrays[1]) if self._arrays is not None else len(source)
+                length = len(self._arrays[0][0]) if self._arrays is not None else len(source)
                 self._promised = -(-length // self._batch)
             elif isinstance(source, Sized):
                 self._promised = len(source)
@@ -91,21 +93,22 @@ class Feed:
 
     def gathered(self, limit: int | None = None) -> tuple[tuple[Any, ...], Any]:
         """Inputs and targets of the first `limit` samples as numpy arrays."""
-        inputs, targets, count = [], [], 0
+        inputs, targets, counts = [], [], []
         for values, target in self.batches():
             inputs.append(values)
             targets.append(target)
-            count += len(target)
-            if limit is not None and count >= limit:
+            counts.append(len(values[0]))
+            if limit is not None and sum(counts) >= limit:
                 break
         columns = tuple(torch.cat(column)[:limit].numpy() for column in zip(*inputs, strict=True))
-        return columns, torch.cat(targets)[:limit].numpy()
+        rows = torch.arange(len(columns[0]))
+        return columns, mapped(picked(joined(targets, counts), rows, sum(counts)), torch.Tensor.numpy)
 
     def _raw(self, epoch: int | None) -> Iterator[Any]:
         if self._arrays is None and not _is_map(self._source):
             yield from self._source
             return
-        length = len(self._arrays[1]) if self._arrays is not None else len(self._source)
+        length = len(self._arrays[0][0]) if self._arrays is not None else len(self._source)
         order = torch.arange(length)
         if epoch is not None:
             order = torch.randperm(length, generator=torch.Generator().manual_seed(self._seed + epoch))
@@ -116,7 +119,7 @@ class Feed:
     def _rows(self, rows: torch.Tensor) -> Any:
         assert self._arrays is not None
         inputs, targets = self._arrays
-        return tuple(value[rows] for value in inputs), targets[rows]
+        return tuple(value[rows] for value in inputs), mapped(targets, lambda value: value[rows])
 
     def _picked(self, rows: torch.Tensor) -> Any:
         pairs = [self._source[int(row)] for row in rows]
@@ -125,7 +128,7 @@ class Feed:
             inputs = tuple(
                 torch.stack([torch.as_tensor(v) for v in column]) for column in zip(*columns, strict=True)
             )
-            return inputs, torch.stack([torch.as_tensor(target) for _, target in pairs])
+            return inputs, torch.utils.data.default_collate([target for _, target in pairs])
         except (RuntimeError, TypeError, ValueError) as error:
             raise InputFileError(
                 f"its samples do not make a batch: {error}", fix="give samples of one shape", where=self.where
@@ -136,8 +139,8 @@ class Feed:
         if not isinstance(value, Sequence) or len(value) != 2:
             raise InputFileError("is not a pair (inputs, targets)", fix="give pairs", where=where)
         inputs = tuple(torch.as_tensor(entry) for entry in _tuple(value[0]))
-        targets = torch.as_tensor(value[1])
-        if any(entry.ndim == 0 or len(entry) != len(targets) for entry in inputs) or targets.ndim == 0:
+        targets = _as_tensors(value[1])
+        if not _equally_long(inputs, targets):
             raise InputFileError("has inputs and targets of different length", fix="give pairs", where=where)
         self._check_shape(Shape.of(inputs), where)
         if not all(bool(torch.isfinite(entry).all()) for entry in inputs if entry.is_floating_point()):
@@ -157,20 +160,41 @@ class Feed:
             )
 
 
-def _arrays(source: Any, where: str) -> tuple[tuple[torch.Tensor, ...], torch.Tensor] | None:
+def _arrays(source: Any, where: str) -> tuple[tuple[torch.Tensor, ...], Any] | None:
     """The pair of arrays that `source` is; None where it is something else."""
-    if not isinstance(source, (tuple, list)) or len(source) != 2 or not hasattr(source[1], "shape"):
+    if not isinstance(source, (tuple, list)) or len(source) != 2:
+        return None
+    if not hasattr(source[1], "shape") and not isinstance(source[1], Mapping):
         return None
     inputs = tuple(torch.as_tensor(value) for value in _tuple(source[0]))
-    targets = torch.as_tensor(source[1])
-    if targets.ndim == 0 or any(value.ndim == 0 or len(value) != len(targets) for value in inputs):
+    targets = _as_tensors(source[1])
+    if not _equally_long(inputs, targets):
+        lengths = [[len(value) if value.ndim else 1 for value in tensors(each)] for each in (inputs, targets)]
         raise InputFileError(
-            f"has {[len(value) if value.ndim else 1 for value in inputs]} inputs for "
-            f"{len(targets) if targets.ndim else 1} targets",
+            f"has {lengths[0]} inputs for {', '.join(map(str, lengths[1]))} targets",
             fix="give one target per sample",
             where=where,
         )
     return inputs, targets
+
+
+def _as_tensors(targets: Any) -> Any:
+    """Arrays and numbers of a structure as tensors; a list of numbers is one."""
+    if isinstance(targets, Mapping):
+        return {name: _as_tensors(value) for name, value in targets.items()}
+    if isinstance(targets, (tuple, list)) and any(
+        hasattr(value, "shape") and value.shape for value in targets
+    ):
+        return tuple(map(_as_tensors, targets))
+    return targets if tensors(targets) else torch.as_tensor(targets)
+
+
+def _equally_long(inputs: tuple[torch.Tensor, ...], targets: Any) -> bool:
+    """Whether every input has one sample per target; a detector's list of boxes may have any other length."""
+    counts = {len(value) if value.ndim else -1 for value in inputs}
+    if isinstance(targets, torch.Tensor):
+        counts.add(len(targets) if targets.ndim else -1)
+    return len(counts) == 1 and -1 not in counts
 
 
 def _is_map(source: Any) -> bool:

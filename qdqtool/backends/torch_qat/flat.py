@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import inspect
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -210,18 +210,40 @@ def with_tensors_only(flat: fx.GraphModule) -> fx.GraphModule:
     return made.train(flat.training)
 
 
-def _as_float(value: Any) -> Any:
+def _as_float(outputs: Any) -> Any:
+    return mapped(outputs, lambda value: value.float() if value.is_floating_point() else value)
+
+
+def mapped(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+    """The same structure with `change` applied to every tensor, in the order of `tensors`."""
     if isinstance(value, torch.Tensor):
-        return value.float() if value.is_floating_point() else value
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return change(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type) and not isinstance(value, Mapping):
         # A copy and not `replace`, which would run __post_init__ again.
         made = copy.copy(value)
         for field in dataclasses.fields(value):
-            object.__setattr__(made, field.name, _as_float(getattr(value, field.name)))
+            object.__setattr__(made, field.name, mapped(getattr(value, field.name), change))
         return made
     if isinstance(value, Mapping):
-        entries = {name: _as_float(entry) for name, entry in value.items()}
+        entries = {name: mapped(entry, change) for name, entry in value.items()}
         return entries if type(value) is dict else type(value)(**entries)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*map(_as_float, value))
-    return type(value)(map(_as_float, value)) if isinstance(value, (tuple, list)) else value
+        return type(value)(*(mapped(entry, change) for entry in value))
+    if isinstance(value, (tuple, list)):
+        return type(value)(mapped(entry, change) for entry in value)
+    return value
+
+
+def joined(batches: Sequence[Any], counts: Sequence[int]) -> Any:
+    """Batches of `counts` samples as one structure; a tensor without samples is taken from the first."""
+    columns = zip(*(tensors(batch) for batch in batches), strict=True)
+    leaves = iter(
+        torch.cat(column) if column[0].ndim and len(column[0]) == counts[0] else column[0]
+        for column in columns
+    )
+    return mapped(batches[0], lambda _: next(leaves))
+
+
+def picked(value: Any, rows: torch.Tensor, count: int) -> Any:
+    """Some of the `count` samples of a structure."""
+    return mapped(value, lambda leaf: leaf[rows] if leaf.ndim and len(leaf) == count else leaf)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import fx, nn
 
+from qdqtool.backends.torch_qat.flat import flatten, placeholders
+from qdqtool.backends.torch_qat.quantized_model import fold_norms
+from qdqtool.core.recipe import QatOptions
 from qdqtool.errors import InputFileError, UsageError
 
 
@@ -41,6 +45,43 @@ def example_of(given: Any, network: nn.Module) -> tuple[tuple[torch.Tensor, ...]
         )
     device = next((parameter.device for parameter in network.parameters()), torch.device("cpu"))
     return tuple(value[:1].to(device) for value in values), tuple(given) if named else ()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Traced:
+    """A network as one flat graph.
+
+    Attributes:
+        flat: the graph; its parameters are those of the network.
+        example: one sample of every input.
+        inputs: names of the inputs.
+    """
+
+    flat: fx.GraphModule
+    example: tuple[torch.Tensor, ...]
+    inputs: tuple[str, ...]
+
+
+def trace(
+    network: nn.Module, example_inputs: Any, options: QatOptions, where: str = "example_inputs"
+) -> Traced:
+    """The network as training and export see it, BatchNorm folded where the recipe wants it.
+
+    Raises:
+        UsageError: it cannot be traced, or the example inputs, which came from `where`, do not fit.
+    """
+    example, given = example_of(example_inputs, network)
+    flat = flatten(network, example, given)
+    if options.batchnorm == "fold":
+        flat = fold_norms(flat)
+    names = placeholders(flat)
+    if len(names) != len(example):
+        raise UsageError(
+            f"there are {len(example)} inputs, and forward() takes {len(names)}: {', '.join(names)}",
+            fix="give one for every input of forward()",
+            where=where,
+        )
+    return Traced(flat=flat, example=example, inputs=names)
 
 
 def feeds_of(loader: Iterable[Any], names: Sequence[str], limit: int) -> list[dict[str, Any]]:

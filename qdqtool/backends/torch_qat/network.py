@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,10 @@ from qdqtool.backends.torch_qat.callables import resolve
 from qdqtool.backends.torch_qat.choice import noise_of
 from qdqtool.backends.torch_qat.data import Feed
 from qdqtool.backends.torch_qat.export import export
-from qdqtool.backends.torch_qat.flat import flatten, placeholders, run
+from qdqtool.backends.torch_qat.flat import mapped, run
 from qdqtool.backends.torch_qat.journal import Journal
+from qdqtool.backends.torch_qat.material import trace
 from qdqtool.backends.torch_qat.model import QatModel
-from qdqtool.backends.torch_qat.quantized_model import fold_norms
 from qdqtool.backends.torch_qat.sites import Sites
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.placement import Placement
@@ -75,16 +75,15 @@ class Network:
             raise UsageError(
                 f"returns {type(made).__name__}", fix="return a torch.nn.Module", where=options.model
             )
-        self.flat = flatten(made)
-        if options.batchnorm == "fold":
-            self.flat = fold_norms(self.flat)
-        self.inputs = placeholders(self.flat)
         data = resolve(options.data, beside, "qat.data")
         self.train, self.validate, self.test = (
             Feed(data, split, batch=options.batch, seed=options.seed)
             for split in ("train", "validate", "test")
         )
-        self._example = tuple(value[:1] for value in self._first())
+        inputs, _ = self.train.first()
+        traced = trace(made, inputs, options, self.train.where)
+        self.flat, self.inputs, self._example = traced.flat, traced.inputs, traced.example
+        self._try(inputs)
 
     def export(self, path: Path) -> None:
         """Write the network as it is now as float ONNX."""
@@ -106,7 +105,7 @@ class Network:
         teacher = copy.deepcopy(self.flat)
         model.set_calibration(table, view)
         with Journal(folder, tensorboard=self.options.tensorboard) as journal:
-            epochs, kept = training.train(model.student, self._lesson(teacher, folder, key, on_step, journal))
+            epochs, kept = training.train(model, self._lesson(teacher, folder, key, on_step, journal))
         return Trained(
             table=model.trained(),
             epochs=epochs,
@@ -124,7 +123,7 @@ class Network:
         on_step: Callable[[int, int], object],
         journal: Journal,
     ) -> training.TrainingConfig:
-        loss = losses.LOSSES.get(self.options.loss) or resolve(self.options.loss, self._beside, "qat.loss")
+        loss = self._loss()
         return training.TrainingConfig(
             teacher=teacher,
             train=self.train,
@@ -138,25 +137,32 @@ class Network:
             on_epochs=journal.write,
         )
 
-    def _validated(self) -> int:
-        return sum(len(targets) for _, targets in self.validate.batches())
+    def _loss(self) -> losses.Loss:
+        return losses.LOSSES.get(self.options.loss) or resolve(self.options.loss, self._beside, "qat.loss")
 
-    def _score(self, loss: losses.Loss) -> Callable[[Any, torch.Tensor], float]:
+    def _validated(self) -> int:
+        return sum(len(inputs[0]) for inputs, _ in self.validate.batches())
+
+    def _score(self, loss: losses.Loss) -> Callable[[Any, Any], float]:
         if self.options.metric == "top1":
             return losses.top1
         if self.options.metric == "loss":
             return lambda outputs, targets: -float(loss(outputs, targets))
         return resolve(self.options.metric, self._beside, "qat.metric")
 
-    def _first(self) -> tuple[torch.Tensor, ...]:
-        """Inputs of the first training batch, tried on the network."""
-        inputs, _ = self.train.first()
-        if len(inputs) != len(self.inputs):
-            raise UsageError(
-                f"gives {len(inputs)} inputs, forward() takes {len(self.inputs)}: {', '.join(self.inputs)}",
-                fix="give as many inputs as forward() takes",
-                where=self.train.where,
-            )
+    def score(self) -> Callable[[Any, Any], float]:
+        """What the recipe's metric makes of all outputs and targets of a split; higher is better."""
+        return self._score(self._loss())
+
+    def structured(self, arrays: Sequence[Any]) -> Any:
+        """What an exported model returned, in the structure that the network returns."""
+        with torch.no_grad():
+            form = run(self.flat, self._example)
+        leaves = iter(arrays)
+        return mapped(form, lambda _: torch.from_numpy(next(leaves)))
+
+    def _try(self, inputs: tuple[torch.Tensor, ...]) -> None:
+        """Run the network on the first training batch."""
         try:
             with torch.no_grad():
                 run(self.flat, inputs)
@@ -167,7 +173,6 @@ class Network:
                 fix="give samples of the shape and type that forward() takes",
                 where=self.train.where,
             ) from error
-        return inputs
 
 
 def digest(network: Network) -> str:

@@ -18,9 +18,9 @@ from torch import nn
 from qdqtool.backends.torch_qat import checkpoints
 from qdqtool.backends.torch_qat.choice import kept_epoch, noise_of
 from qdqtool.backends.torch_qat.data import Feed
-from qdqtool.backends.torch_qat.flat import run, tensors
+from qdqtool.backends.torch_qat.flat import joined, mapped, run, tensors
 from qdqtool.backends.torch_qat.losses import Loss, distilled
-from qdqtool.backends.torch_qat.quantized_model import QuantizedModel, freeze_norms
+from qdqtool.backends.torch_qat.model import QatModel
 from qdqtool.core.qat import Epoch
 from qdqtool.core.recipe import QatOptions
 from qdqtool.errors import UsageError
@@ -37,7 +37,7 @@ class TrainingConfig:
         train: training batches.
         validate: validation batches.
         loss: made small.
-        score: of outputs and targets; higher is better.
+        score: of the outputs and targets of all validation samples; higher is better.
         options: of the recipe.
         folder: where checkpoints go.
         key: which model, data and recipe they belong to.
@@ -49,7 +49,7 @@ class TrainingConfig:
     train: Feed
     validate: Feed
     loss: Loss
-    score: Callable[[Any, torch.Tensor], float]
+    score: Callable[[Any, Any], float]
     options: QatOptions
     folder: Path
     key: str
@@ -57,17 +57,17 @@ class TrainingConfig:
     on_epochs: Callable[[tuple[Epoch, ...]], object]
 
 
-def train(student: QuantizedModel, lesson: TrainingConfig) -> tuple[tuple[Epoch, ...], int]:
-    """Train to the last epoch, going on from the last checkpoint, and leave the chosen epoch's weights in `student`.
+def train(model: QatModel, lesson: TrainingConfig) -> tuple[tuple[Epoch, ...], int]:
+    """Train to the last epoch, going on from the last checkpoint, and leave the chosen epoch's weights in `model`.
 
-    Returned are all epochs and the number of the chosen one; `choice` says how it is chosen. Epoch 0 is the network as calibration left it, so that training never ends with something worse on the validation
-    samples. The same recipe gives the same result whether it was interrupted or not (on one kind of processor).
+    Returned are all epochs and the number of the chosen one; `choice` says how it is chosen. Epoch 0 is the network as
+    calibration left it, so that training never ends with something worse on the validation samples. The same recipe gives the same result whether it was interrupted or not (on one kind of processor).
 
     Raises:
         UsageError: the loss became NaN or infinite; the last good checkpoint stays.
         InputFileError: the checkpoint belongs to another model, or the data is wrong.
     """
-    course = _TrainingRun(student, lesson)
+    course = _TrainingRun(model, lesson)
     course.resume()
     while course.epoch < lesson.options.epochs:
         course.one_epoch()
@@ -89,13 +89,14 @@ def device_of(options: QatOptions) -> torch.device:
 
 
 class _TrainingRun:
-    def __init__(self, student: QuantizedModel, lesson: TrainingConfig) -> None:
-        self.student, self.lesson, self.options = student, lesson, lesson.options
+    def __init__(self, model: QatModel, lesson: TrainingConfig) -> None:
+        self.lesson, self.options = lesson, lesson.options
         self.device = device_of(self.options)
-        self.network = student.network.to(self.device)
+        self.model = model.to(self.device)
+        self.network = model.network
         self.teacher = lesson.teacher.to(self.device).eval()
         self.steps = len(lesson.train)
-        self.optimizer = _optimizer(student, self.options)
+        self.optimizer = _optimizer(model, self.options)
         self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, self._rate)
         self.epoch = 0
         self.records: list[Epoch] = []
@@ -118,9 +119,8 @@ class _TrainingRun:
         """Train through all batches once, validate, and save."""
         start = time.perf_counter()
         _seed(self.options.seed + self.epoch + 1)
-        self.network.train()
-        if self.epoch >= self.options.freeze_epoch:
-            freeze_norms(self.network)
+        self.model.train()
+        self.model.freeze_norms(self.epoch >= self.options.freeze_epoch)
         total = 0.0
         for number, (inputs, targets) in enumerate(self.lesson.train.batches(self.epoch)):
             total += self._step(inputs, targets, number)
@@ -134,13 +134,13 @@ class _TrainingRun:
         best = checkpoints.read(self.lesson.folder / BEST, self.lesson.key)
         assert best is not None
         self.network.load_state_dict(best["network"])
-        self.network.to("cpu").eval()
+        self.model.to("cpu").eval()
         return int(best["epoch"])
 
-    def _step(self, inputs: tuple[torch.Tensor, ...], targets: torch.Tensor, number: int) -> float:
-        inputs, targets = self._here(inputs), targets.to(self.device)
+    def _step(self, inputs: tuple[torch.Tensor, ...], targets: Any, number: int) -> float:
+        inputs, targets = self._here(inputs), self._here(targets)
         with self._precision():
-            outputs = _forward(self.network, inputs, self.lesson.train.where)
+            outputs = _forward(self.model, inputs, self.lesson.train.where)
             loss = self._loss(outputs, targets, inputs)
         value = float(loss.detach())
         if not math.isfinite(value):
@@ -169,7 +169,7 @@ class _TrainingRun:
                     where=str(self.lesson.folder / LAST),
                 )
 
-    def _loss(self, outputs: Any, targets: torch.Tensor, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    def _loss(self, outputs: Any, targets: Any, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
         share = self.options.distill
         loss = self.lesson.loss(outputs, targets) if share < 1 else tensors(outputs)[0].new_zeros(())
         if share > 0:
@@ -205,19 +205,20 @@ class _TrainingRun:
 
     @torch.no_grad()
     def _validate(self) -> float:
-        self.network.eval()
-        total, count = 0.0, 0
+        """The score of all validation samples at once: a mean over batches would be wrong for mean average precision."""
+        self.model.eval()
+        outputs, wanted, counts = [], [], []
         for inputs, targets in self.lesson.validate.batches():
             with self._precision():
-                outputs = _forward(self.network, self._here(inputs), self.lesson.validate.where)
-            total += self.lesson.score(outputs, targets.to(self.device)) * len(targets)
-            count += len(targets)
-        self._validated = count
-        score = total / count
+                outputs.append(_forward(self.model, self._here(inputs), self.lesson.validate.where))
+            wanted.append(self._here(targets))
+            counts.append(len(inputs[0]))
+        self._validated = sum(counts)
+        score = self.lesson.score(joined(outputs, counts), joined(wanted, counts))
         return score if math.isfinite(score) else -math.inf
 
-    def _here(self, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        return tuple(value.to(self.device, non_blocking=True) for value in inputs)
+    def _here(self, values: Any) -> Any:
+        return mapped(values, lambda value: value.to(self.device, non_blocking=True))
 
     def _precision(self) -> AbstractContextManager[Any]:
         if self.options.mixed and self.device.type == "cuda":
@@ -242,11 +243,11 @@ def _seed(number: int) -> None:
     np.random.seed(number % (1 << 32))  # noqa: NPY002 -- augmentations draw from the global generator
 
 
-def _optimizer(student: QuantizedModel, options: QatOptions) -> torch.optim.Optimizer:
+def _optimizer(model: QatModel, options: QatOptions) -> torch.optim.Optimizer:
     """Scales have a learning rate of their own and no weight decay."""
-    scales = [p for module in student.quantizers.values() for p in module.parameters() if p.requires_grad]
+    scales = model.scale_parameters()
     known = {id(parameter) for parameter in scales}
-    rest = [p for p in student.network.parameters() if p.requires_grad and id(p) not in known]
+    rest = [p for p in model.parameters() if p.requires_grad and id(p) not in known]
     rate = options.learning_rate
     groups: list[Mapping[str, Any]] = [{"params": rest, "lr": rate, "weight_decay": options.weight_decay}]
     if scales:

@@ -59,6 +59,12 @@ def read_cache(path: Path) -> Cache:
     cache = parse_text(content.decode("utf-8", "surrogateescape"))
     if not cache.entries and cache.header is None:
         raise _foreign(path, "holds no line like `tensor: 3c010a14`")
+    if cache.header is None and len(cache.unread) > len(cache.entries):
+        # Any text with colons has a line that could be an entry, such as `limit: 500` of a recipe.
+        unread, lines = len(cache.unread), len(cache.unread) + len(cache.entries)
+        raise _foreign(
+            path, f"is no calibration cache: {unread} of {lines} lines are no entries, and it has no header"
+        )
     return cache
 
 
@@ -128,6 +134,8 @@ def _json(path: Path, content: bytes) -> Cache:
         table = CALIBRATION.read(path)
         entries = [Entry(tensor=e.tensor, scale=e.scales[0]) for e in table.ranges if e.axis is None]
         return Cache(format=TABLE, entries=tuple(entries))
+    if isinstance(value.get("kind"), str) and "schema" in value:
+        raise _foreign(path, f"is the {value['kind']} of a run, and no calibration")
     found = {name: _amax(entry) for name, entry in value.items() if name != "CLS"}
     ranges = {name: amax for name, amax in found.items() if amax is not None}
     if "data" in value and not ranges:

@@ -1,7 +1,7 @@
 """Measure how far two models are apart on the same samples.
 
-Each side is an ONNX file, run on onnxruntime with its Q/DQ nodes exactly as they stand; "int:" and a Q/DQ ONNX file,
-run with the integer arithmetic of INT8 kernels; a TensorRT engine (.plan, .engine, .trt), run on this machine's GPU
+Each side is an ONNX file, run on onnxruntime with its Q/DQ nodes exactly as they stand; with --emulate, or "int:" before
+the path of either side, it is run with the integer arithmetic of INT8 kernels; a TensorRT engine (.plan, .engine, .trt), run on this machine's GPU
 in a process of its own if --trust says that its code may run; or outputs that were stored elsewhere (.npz, the JSON of
 Polygraphy and of trtexec --exportOutput, .raw files, a folder of them). With labels, top-1 and top-5 of both come with a 95 %
 confidence interval of the difference.
@@ -42,6 +42,10 @@ def compare(
     inside: Annotated[
         bool, typer.Option("--inside", help="Also compare the tensors inside two ONNX models.")
     ] = False,
+    emulate: Annotated[
+        bool,
+        typer.Option("--emulate", help="Run the candidate with the integer arithmetic of INT8 kernels."),
+    ] = False,
     explain: Annotated[
         bool,
         typer.Option("--explain", help="Say why the candidate differs; the reference must be a Q/DQ model."),
@@ -64,7 +68,7 @@ def compare(
 
     match = Match(
         reference=reference,
-        candidate=candidate,
+        candidate=f"int:{candidate}" if emulate and not candidate.startswith("int:") else candidate,
         samples=samples,
         labels=labels,
         recipe=load_recipe(recipe, changes),

@@ -10,10 +10,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from qdqtool.backends.torch_qat.export import export as write_float
-from qdqtool.backends.torch_qat.flat import flatten, placeholders
-from qdqtool.backends.torch_qat.material import example_of, feeds_of
+from qdqtool.backends.torch_qat.material import feeds_of, trace
 from qdqtool.backends.torch_qat.model import PreparedModel
-from qdqtool.backends.torch_qat.quantized_model import fold_norms
 from qdqtool.backends.torch_qat.ranks import from_first, gathered
 from qdqtool.calibration.samples import sample_objects
 from qdqtool.calibration.span import Span
@@ -38,20 +36,10 @@ def prepare(
     Raises:
         UsageError: the network cannot be traced or exported, or the placement quantizes nothing.
     """
-    example, given = example_of(example_inputs, network)
-    flat = flatten(network, example, given)
-    if recipe.qat.batchnorm == "fold":
-        flat = fold_norms(flat)
-    names = placeholders(flat)
-    if len(names) != len(example):
-        raise UsageError(
-            f"there are {len(example)} example inputs, and forward() takes {len(names)}: {', '.join(names)}",
-            fix="pass one example for every input of forward()",
-            where="example_inputs",
-        )
+    traced = trace(network, example_inputs, recipe.qat)
     with TemporaryDirectory(prefix="qdqtool-qat-") as folder:
         path = Path(folder) / "float.onnx"
-        write_float(flat, example, path, exporter=recipe.qat.exporter, opset=recipe.qat.opset)
+        write_float(traced.flat, traced.example, path, exporter=recipe.qat.exporter, opset=recipe.qat.opset)
         ready = prepare_graph(load(path), recipe.prepare)
     chosen = placement or decide(ready.view, recipe.placing)
     if not chosen.quantized:
@@ -60,8 +48,8 @@ def prepare(
             fix="read the reasons: qdqtool.place((model, example_inputs))",
             where="recipe",
         )
-    made = PreparedModel(flat, chosen, ready.view, recipe.qat)
-    made.recipe, made.example, made.inputs = recipe, example, names
+    made = PreparedModel(traced.flat, chosen, ready.view, recipe.qat)
+    made.recipe, made.example, made.inputs = recipe, traced.example, traced.inputs
     return made
 
 

@@ -20,6 +20,7 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.io.files import digest_file, write_bytes
 from qdqtool.pipeline import runner
 from qdqtool.pipeline.folder import RunFolder, key_of
+from qdqtool.pipeline.qat.measured import rows_of_metric
 from qdqtool.pipeline.qat.request import QatRequest
 from qdqtool.pipeline.qat.steps import course
 from qdqtool.pipeline.qat.table import rows
@@ -63,7 +64,7 @@ def run(order: QatRequest, listener: ProgressListener | None = None) -> QatResul
             replace(order, recipe=_trained_biases(order.recipe)), data, "trained.onnx", "qat"
         )
         qat = runner.run(request, _Prefixed(listener, "qat"), course=exchanged)
-        result = _result(order, trained, ptq, qat)
+        result = _result(network, order, trained, (ptq, qat))
         QAT.write(order.out / "qat.json", result)
         return result
 
@@ -84,7 +85,7 @@ class _Data:
         columns, targets = network.test.gathered()
         _write_npz(self.evaluation, network.inputs, columns)
         self.labels: Path | None = None
-        if targets.ndim == 1 and targets.dtype.kind in "iu":
+        if isinstance(targets, np.ndarray) and targets.ndim == 1 and targets.dtype.kind in "iu":
             self.labels = folder / "labels.npy"
             stream = BytesIO()
             np.save(stream, targets.astype(np.int64), allow_pickle=False)
@@ -143,9 +144,15 @@ def _train(network: Network, order: QatRequest, data: _Data, listener: ProgressL
     return trained
 
 
-def _result(order: QatRequest, trained: Trained, ptq: Report, qat: Report) -> QatResult:
-    metric, unit, table = rows(ptq, qat)
-    assert qat.comparison is not None
+def _result(
+    network: Network, order: QatRequest, trained: Trained, reports: tuple[Report, Report]
+) -> QatResult:
+    assert reports[1].comparison is not None
+    samples = reports[1].comparison.samples
+    if ":" in order.recipe.qat.metric:
+        metric, unit, samples, table = rows_of_metric(network, order.out, *reports)
+    else:
+        metric, unit, table = rows(*reports)
     notes = []
     if trained.noise > _NOISE:
         notes.append(
@@ -159,7 +166,7 @@ def _result(order: QatRequest, trained: Trained, ptq: Report, qat: Report) -> Qa
     return QatResult(
         metric=metric,
         unit=unit,
-        samples=qat.comparison.samples,
+        samples=samples,
         rows=table,
         engine=order.recipe.qat.engine,
         device=trained.device,

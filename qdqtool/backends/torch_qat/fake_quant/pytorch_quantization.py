@@ -1,7 +1,6 @@
 """Quantizers of NVIDIA's pytorch-quantization 2.1.3, the package whose ONNX names older models carry.
 
-`pip install --no-deps --no-build-isolation pytorch-quantization==2.1.3` takes its wheel without CUDA code; that is all
-this engine needs. It learns the range of a whole tensor (a trained clip before the rounding); ranges per channel stay
+`pip install 'qdqtool[qat-nvidia]'` brings it: a wheel without CUDA code, which is all that this engine needs. It learns the range of a whole tensor (a trained clip before the rounding); ranges per channel stay
 where calibration put them. It rounds to [-127, 127], one step less than QuantizeLinear on the negative side.
 """
 
@@ -15,7 +14,7 @@ from torch import nn
 from qdqtool.backends.torch_qat.fake_quant_backend import Start
 from qdqtool.backends.torch_qat.presence import need
 
-_FIX = "pip install --no-deps --no-build-isolation pytorch-quantization==2.1.3 absl-py scipy tqdm pyyaml"
+_FIX = "pip install 'qdqtool[qat-nvidia]'"
 
 
 class PytorchQuantization:

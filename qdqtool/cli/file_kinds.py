@@ -1,0 +1,157 @@
+"""What a file is, whatever its name says, and which commands read it: for people who typed another one."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from qdqtool.errors import InputFileError, QdqError, UsageError
+
+_HEAD = 1 << 16
+_LOG = re.compile(rb"\[(?:TRT|TensorRT|V|I|W|E)\]|&&&& RUNNING TensorRT|TensorRT-RTX")
+_CACHE = re.compile(rb"TRT-\d{3,6}-\w+\s*\n|[^\n]+: [0-9a-f]{8}\r?\n")
+_LAYERS = re.compile(rb'"Layers"\s*:|"LayerType"\s*:|"averageMs"')
+_ARTEFACT = re.compile(rb'\n "kind": "([a-z-]+)",\n "provenance"')
+"""Artefacts are written with sorted keys, so that what they are stands behind their data."""
+_TAIL = 4096
+_ONNX = re.compile(rb"\x08[\x01-\x20](?:[\x12\x1a\x22\x28\x3a\x42]|\x00)")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kind:
+    """A kind of file.
+
+    Attributes:
+        name: what it is.
+        words: an error that says one of them speaks of this kind already.
+        commands: what reads it, `FILE` for its path.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    commands: str
+
+
+def advised(error: QdqError, arguments: list[str]) -> QdqError:
+    """The same error with the commands that read the file that was given, where it is of another kind than was wanted."""
+    if not isinstance(error, (InputFileError, UsageError)) or not error.where:
+        return error
+    names = [word for word in arguments if error.where in {word, Path(word).name}]
+    path = next((Path(word) for word in names if Path(word).is_file()), None)
+    kind = None if path is None else kind_of(path)
+    if path is None or kind is None or any(word in error.what for word in kind.words):
+        return error
+    commands = kind.commands.replace("FILE", f"'{path}'" if " " in str(path) else str(path))
+    return type(error)(error.what, fix=f"this is {kind.name}: {commands}", where=error.where)
+
+
+def kind_of(path: Path) -> Kind | None:
+    """What the file is, by its first bytes; None where that is not known."""
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(_HEAD)
+            stream.seek(-min(_TAIL, path.stat().st_size), 2)
+            tail = stream.read()
+    except OSError:
+        return None
+    artefact = _ARTEFACT.search(tail) if head.startswith(b"{") else None
+    if artefact is not None:
+        return _ARTEFACTS.get(artefact[1].decode(), RUN_FILE)
+    if head.startswith(b"PK\x03\x04"):
+        return _archive(path)
+    found = next((kind for test, kind in _BY_CONTENT if test(head)), None)
+    return found or _BY_SUFFIX.get(path.suffix.lower())
+
+
+def _archive(path: Path) -> Kind | None:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except (zipfile.BadZipFile, OSError):
+        return None
+    if any(name.endswith(".npy") for name in names):
+        return SAMPLES
+    if any(name.endswith(("/version", "archive_format", "data.pkl")) for name in names):
+        return TORCH
+    return None
+
+
+SAMPLES = Kind(
+    name="a file of arrays",
+    words=(".npz", ".npy"),
+    commands="samples go to --samples of `qdqtool run MODEL --samples FILE --out runs/first`",
+)
+TORCH = Kind(
+    name="a file of PyTorch",
+    words=("PyTorch", "torch"),
+    commands="export it with torch.onnx.export, or `qdqtool run FILE` where it is a .pt2 program",
+)
+MODEL = Kind(
+    name="an ONNX model",
+    words=("ONNX",),
+    commands="`qdqtool run FILE --out runs/first` takes it from here to an engine, `qdqtool lint FILE` checks its Q/DQ",
+)
+RECIPE = Kind(
+    name="a YAML file",
+    words=("recipe", "YAML"),
+    commands="`qdqtool recipe show FILE` reads recipes, and `qdqtool run MODEL --recipe FILE` uses them",
+)
+LOG = Kind(name="the log of a build", words=("log of", "build log"), commands="`qdqtool parse FILE` reads it")
+LAYERS = Kind(
+    name="layer information of an engine",
+    words=("layer information",),
+    commands="`qdqtool engine show FILE` reads it, and `qdqtool audit FILE` says what is not INT8",
+)
+CACHE = Kind(
+    name="a calibration cache",
+    words=("calibration cache",),
+    commands="`qdqtool cache show FILE` reads it, and `qdqtool cache to-qdq MODEL FILE` makes a Q/DQ model of it",
+)
+ENGINE = Kind(
+    name="an engine",
+    words=("engine",),
+    commands="only its builder reads it; `qdqtool engine show` reads its layer information (--exportLayerInfo)",
+)
+SCRIPT = Kind(
+    name="a Python script", words=("script",), commands="`qdqtool migrate FILE` reads build scripts"
+)
+IMAGE = Kind(
+    name="an image",
+    words=("image",),
+    commands="a folder of images goes to --samples of `qdqtool run MODEL --samples FOLDER --out runs/first`",
+)
+
+
+RUN_FILE = Kind(
+    name="a file of a run folder",
+    words=(),
+    commands="`qdqtool report FOLDER` reads the folder that it is from",
+)
+_ARTEFACTS = {
+    "placement": Kind(
+        name="a placement", words=(), commands="`qdqtool insert MODEL --placement FILE` takes it"
+    ),
+    "calibration": Kind(
+        name="a calibration table", words=(), commands="`qdqtool insert MODEL --calibration FILE` takes it"
+    ),
+    "engine": LAYERS,
+}
+_BY_CONTENT = (
+    (lambda head: head.startswith(b"\x93NUMPY"), SAMPLES),
+    (lambda head: head.startswith((b"\x89PNG\r\n", b"\xff\xd8\xff", b"BM")), IMAGE),
+    (lambda head: head.startswith((b"ftrt", b"ptrt", b"vtrt")), ENGINE),
+    (lambda head: b"\0" not in head and _LAYERS.search(head) is not None, LAYERS),
+    (lambda head: b"\0" not in head and _CACHE.match(head) is not None, CACHE),
+    (lambda head: b"\0" not in head and _LOG.search(head) is not None, LOG),
+    (lambda head: _ONNX.match(head) is not None, MODEL),
+)
+_BY_SUFFIX = {
+    **dict.fromkeys((".yaml", ".yml"), RECIPE),
+    **dict.fromkeys((".pt", ".pth", ".pt2"), TORCH),
+    **dict.fromkeys((".plan", ".engine", ".trt"), ENGINE),
+    ".py": SCRIPT,
+    ".onnx": MODEL,
+    ".npz": SAMPLES,
+}
