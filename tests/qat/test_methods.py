@@ -19,6 +19,7 @@ from qdqtool.backends.torch_qat.fake_quant import ENGINES  # noqa: E402
 from qdqtool.backends.torch_qat.fake_quant_backend import Start  # noqa: E402
 from qdqtool.backends.torch_qat.flat import run  # noqa: E402
 from qdqtool.backends.torch_qat.losses import distilled  # noqa: E402
+from qdqtool.backends.torch_qat.model import QatModel  # noqa: E402
 from qdqtool.backends.torch_qat.quantized_model import make_student, shift_biases  # noqa: E402
 from qdqtool.backends.torch_qat.sites import bias_owners, locate  # noqa: E402
 from qdqtool.calibration.samples import open_samples  # noqa: E402
@@ -29,7 +30,7 @@ from qdqtool.graph.qdq.find import find  # noqa: E402
 from qdqtool.graph.qdq.insert import insert  # noqa: E402
 from qdqtool.pipeline.bias import correct_biases  # noqa: E402
 from tests.qat.material import NodeEvidence, make, network_of, written  # noqa: E402
-from tests.qat.test_places import onnx_output, student_of  # noqa: E402
+from tests.qat.test_places import onnx_output  # noqa: E402
 from tests.qat.test_training import fit, weights_of  # noqa: E402
 
 
@@ -76,11 +77,13 @@ def test_a_warm_up_rises_to_the_full_rate_and_constant_stays(tmp_path: Path, mon
 
 def test_scales_have_their_own_rate_and_no_decay(tmp_path: Path) -> None:
     case = make(tmp_path, "mixed", "qat.scale_rate=0.1", "qat.weight_decay=0.5", "qat.learning_rate=0.01")
-    student = student_of(case)
-    weights, scales = training._optimizer(student, case.recipe.qat).param_groups
+    model = QatModel(case.network.flat, case.placement, case.model.view, case.recipe.qat)
+    weights, scales = training._optimizer(model, case.recipe.qat).param_groups
     assert (weights["lr"], weights["weight_decay"]) == (0.01, 0.5)
     assert (scales["lr"], scales["weight_decay"]) == (pytest.approx(0.001), 0.0)
-    assert {id(p) for p in scales["params"]} == {id(module.scale) for module in student.quantizers.values()}
+    assert {id(p) for p in scales["params"]} == {
+        id(module.scale) for module in model.student.quantizers.values()
+    }
 
 
 def test_batchnorm_moves_until_its_epoch_and_not_after(tmp_path: Path, monkeypatch) -> None:
