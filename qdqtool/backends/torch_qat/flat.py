@@ -244,6 +244,7 @@ def joined(batches: Sequence[Any], counts: Sequence[int]) -> Any:
     return mapped(batches[0], lambda _: next(leaves))
 
 
-def picked(value: Any, rows: torch.Tensor, count: int) -> Any:
-    """Some of the `count` samples of a structure."""
-    return mapped(value, lambda leaf: leaf[rows] if leaf.ndim and len(leaf) == count else leaf)
+def picked(value: Any, rows: Any, count: int) -> Any:
+    """Some of the `count` samples of a structure; `rows` are their numbers, as any array."""
+    chosen = torch.as_tensor(rows)
+    return mapped(value, lambda leaf: leaf[chosen] if leaf.ndim and len(leaf) == count else leaf)

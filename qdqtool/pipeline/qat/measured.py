@@ -66,11 +66,9 @@ def _measured(network: Network, model: Path) -> _Measured:
 def _draws(
     score: Callable[[Any, Any], float], pair: tuple[Any, Any], total: int, picked: Callable[..., Any]
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    import torch
-
     # The same seed for every model, so that all are measured on the same draws and changes are paired.
     rng = np.random.default_rng(_SEED)
-    drawn = (torch.from_numpy(rng.integers(0, total, total)) for _ in range(_DRAWS))
+    drawn = (rng.integers(0, total, total) for _ in range(_DRAWS))
     return np.array([float(score(*(picked(each, rows, total) for each in pair))) for rows in drawn])
 
 
