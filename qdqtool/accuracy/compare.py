@@ -47,6 +47,10 @@ def compare(
     both = abreast(reference, candidate, islice(iter(samples), total))
     for done, (sample, left, right) in enumerate(both, start=1):
         meeting.add(sample, left, right)
+        del (
+            left,
+            right,
+        )  # before the next sample is run: inner tensors of both sides may be most of the memory
         if on_progress is not None:
             on_progress(done, total)
     if not meeting.seen:

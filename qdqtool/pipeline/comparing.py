@@ -26,12 +26,14 @@ from qdqtool.graph.emulation.integer_form import integer_form
 from qdqtool.graph.emulation.wide_regions import Regions
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
+from qdqtool.platform import give_back
 
 _EMULATION = "int:"
 _FEW = 8
 """Samples that show where inside a model the noise arises."""
-_ROOM = 64 << 20
-"""Bytes of inner tensors that each side returns in one run; more take another run."""
+_ROOM = 32 << 20
+"""Bytes of inner tensors that each side returns in one run; more take another run. The process grows by some four times
+as much: both sides, in onnxruntime's memory and in NumPy's."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,12 +105,14 @@ def _tensors(
 ) -> tuple[OutputComparison, ...]:
     """All common inner tensors, some at a time, with one sample in flight: memory grows with neither."""
     options = options.model_copy(update={"task": "none"})
+    give_back()
     found: list[OutputComparison] = []
     with tempfile.TemporaryDirectory(prefix="qdqtool-inside-") as folder:
         for left, right, names in watch_inside(models, Path(folder), room=_ROOM):
             first, second = (open_runner(side.source, description="inner tensors") for side in (left, right))
             found += compare(first, second, samples, options, inside=names).tensors
             del first, second  # both sessions, before the next ones are opened
+            give_back()
     return tuple(found)
 
 
