@@ -55,7 +55,10 @@ def _outcome(product: Product, target: Target) -> tuple[str, Severity, str]:
     formats = {factor.format for factor in product.factors}
     if not target.is_rtx:
         return _REFUSED, Severity.ERROR, "float"
-    if NVFP4.name in formats or any(factor.state is not State.READY for factor in product.factors):
+    if NVFP4.name in formats or not {factor.state for factor in product.factors} <= {
+        State.READY,
+        State.BLOCKS,
+    }:
         return f"{product.node.op} runs in float", Severity.WARNING, "float"
     if formats == {INT8.name, INT4.name} and product.node.op in MATRIX_PRODUCTS:
         small = next(factor for factor in product.factors if factor.format == INT4.name)
