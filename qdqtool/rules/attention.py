@@ -66,12 +66,11 @@ def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Bond
             )
         elif is_fused_as_float(view, scores, options.builder, options.float_type):
             objection = f"{obstacle}: INT8 would take several kernels where the float attention is one"
+            fix = f"{skipping('attention', options)} quantizes the two products without fusing them"
+            if has_one_query(view, scores):
+                fix = "nothing to do: with Q/DQ its kernel multiplies floats too"
             for node in (scores, values):
-                yield from veto(
-                    node,
-                    objection,
-                    f"{skipping('attention', options)} quantizes the two products without fusing them",
-                )
+                yield from veto(node, objection, fix)
 
 
 def _products_behind(view: GraphView, values: Node) -> tuple[Slot, ...]:
