@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from qdqtool.buildlog.graph import Graph, Node
 from qdqtool.buildlog.ledger import Row
 from qdqtool.buildlog.names import Names
 from qdqtool.buildlog.records import Layer, types
 from qdqtool.core.dtypes import DType
+from qdqtool.core.engine import Role
 from qdqtool.core.events import ComputeNode, End
+from qdqtool.engine.precision import judged
 from qdqtool.trt.ops import PRODUCTS
 
 
@@ -86,6 +88,51 @@ class Precisions:
 
 _CORES = frozenset({"correlation", "gemm", "deconv", "CaskConvolution", "CaskGemmConvolution"})
 _FLOATS = frozenset({DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16})
+
+
+def layer_verdicts(
+    layers: Iterable[Layer], refused: Mapping[str, tuple[str, int]], names: Names
+) -> tuple[ComputeNode, ...]:
+    """A verdict for every compute layer of an engine whose model has no Q and DQ nodes.
+
+    Args:
+        layers: the engine's layers.
+        refused: layers whose INT8 kernels were refused -> the tensor without a scale and the line that says so.
+        names: takes the names of fused layers apart.
+    """
+    found = []
+    for layer in layers:
+        value = judged(layer.value)
+        if value.role is not Role.COMPUTE:
+            continue
+        precision, reason = _by_type(layer, value.precision)
+        lines = {layer.line}
+        for part in (layer.name, *names.parts(layer.name)):
+            if part in refused and precision != "int8":
+                tensor, line = refused[part]
+                reason = f"its INT8 kernels were refused: tensor {tensor} has no scale"
+                lines.add(line)
+        found.append(
+            ComputeNode(
+                node=layer.name,
+                op=layer.kind,
+                precision=precision,
+                reason=reason,
+                lines=tuple(sorted(lines)),
+                layer=layer.name,
+            )
+        )
+    return tuple(found)
+
+
+def _by_type(layer: Layer, precision: DType) -> tuple[str, str]:
+    if precision is DType.UNKNOWN:
+        return "unknown", "the log does not print its types"
+    if precision is not DType.INT8:
+        return "float", f"its kernel computes in {precision.value}"
+    if any(tensor.dtype is DType.INT8 for tensor in layer.outputs):
+        return "int8", "its kernel reads and writes INT8"
+    return "int8-in", f"its kernel reads INT8 and writes {_listed(types(layer.outputs)) or 'another type'}"
 
 
 def _by_tensors(layer: Layer) -> tuple[str, str]:

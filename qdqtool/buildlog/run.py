@@ -21,7 +21,7 @@ from qdqtool.buildlog.collectors.statements import StatementsCollector
 from qdqtool.buildlog.collectors.tactics import TacticsCollector
 from qdqtool.buildlog.collectors.troubles import TroublesCollector
 from qdqtool.buildlog.collectors.tuning import TuningCollector, announced
-from qdqtool.buildlog.compute import Precisions
+from qdqtool.buildlog.compute import Precisions, layer_verdicts
 from qdqtool.buildlog.grammar import Handler, grammar
 from qdqtool.buildlog.graph import Graph
 from qdqtool.buildlog.ledger import Ledger
@@ -225,7 +225,7 @@ class Run:
             events=events_of(self._events),
             ledger=rows,
             ledger_summary=self._ledger.summary(),
-            compute=self._verdicts(),
+            compute=self._verdicts() if self._ledger.rows else self._layer_verdicts(),
             tuning=self.tuning.finish(self.layers.tactics()),
             placement={device: tuple(layers) for device, layers in sorted(self.memory.placement.items())},
             memory=self.memory.finish(),
@@ -294,6 +294,14 @@ class Run:
     def _verdicts(self) -> tuple[ComputeNode, ...]:
         rows = self._ledger.rows
         return Precisions(self._graph, rows.values(), self._layers, self._names).all() if rows else ()
+
+    def _layer_verdicts(self) -> tuple[ComputeNode, ...]:
+        """Without Q/DQ the engine's own layers are judged, by their types and by what the builder refused."""
+        troubles = self.troubles
+        refused = {
+            layer: (tensor, troubles.refused_at[layer]) for layer, tensor in troubles.int8_refused.items()
+        }
+        return layer_verdicts(self._layers, refused, self._names)
 
 
 def _both(first: Handler, second: Handler) -> Handler:

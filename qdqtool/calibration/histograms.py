@@ -97,7 +97,7 @@ def load_histograms(path: Path) -> Histograms:
     if counts.shape != (len(entries), BINS) or counts.dtype.kind not in "iu":
         raise _misfit(path, f"holds counts of {counts.dtype} {counts.shape} for {len(entries)} tensors")
     rows = counts.rows(range(len(entries)))
-    tensors = {entry["name"]: _histogram(path, entry, row) for entry, row in zip(entries, rows, strict=True)}
+    tensors = dict(_histogram(path, entry, row) for entry, row in zip(entries, rows, strict=True))
     return Histograms(
         tensors=tensors,
         samples=about["samples"],
@@ -148,11 +148,13 @@ def _about(path: Path, text: NDArray[Any]) -> dict[str, Any]:
     return about
 
 
-def _histogram(path: Path, entry: Any, counts: NDArray[Any]) -> Histogram:
+def _histogram(path: Path, entry: Any, counts: NDArray[Any]) -> tuple[str, Histogram]:
+    """The name of a tensor and its histogram."""
     is_right = isinstance(entry, dict) and isinstance(entry.get("name"), str)
     if not is_right or any(not isinstance(entry.get(name, ""), kinds) for name, kinds in _NUMBERS.items()):
         raise _misfit(path, "holds a damaged description of a tensor")
-    return Histogram(counts=counts.astype(np.int64), **{name: entry[name] for name in _NUMBERS})
+    histogram = Histogram(counts=counts.astype(np.int64), **{name: entry[name] for name in _NUMBERS})
+    return entry["name"], histogram
 
 
 def _misfit(path: Path, what: str) -> InputFileError:

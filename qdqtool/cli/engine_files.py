@@ -43,7 +43,9 @@ def log_of(log: Path | None, file: Path, form: str) -> LogRun | None:
     if not runs and log is not None:
         raise InputFileError("holds no build log", fix="pass the verbose log of the build", where=str(log))
     told = runs[-1] if runs else None
-    return told if log is not None or (told and (told.ledger or told.events or told.network.nodes)) else None
+    if log is None and told and not (told.ledger or told.events or told.network.nodes or told.warnings):
+        return None
+    return told
 
 
 def _is_bare(file: Path) -> bool:

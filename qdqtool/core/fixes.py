@@ -1,9 +1,12 @@
-"""Edits of a Q/DQ model that were tried against a real builder, and what became of each."""
+"""Edits of a Q/DQ model, slot by slot: what insertion writes, repair applies, and a search tries with a real builder."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Annotated
+
+from pydantic import Field
 
 from qdqtool.core.placement import Slot
 from qdqtool.core.quant_format import INT8, NamedFormat
@@ -16,15 +19,49 @@ class SlotEdit:
 
     Attributes:
         slot: the input.
-        scales: quantization steps, one or one per channel; () leaves the input float.
+        scales: quantization steps, one or one per channel; () leaves the input float; None: to be measured.
         axis: the channel axis of several scales.
         format: how values are stored; of no account where the input becomes float.
+        most: a measured scale is at most this, and where it comes near the edit is not worth making; None for any.
     """
 
     slot: Slot
-    scales: tuple[float, ...] = ()
+    scales: tuple[float, ...] | None = ()
     axis: int | None = None
     format: NamedFormat = INT8
+    most: Annotated[float | None, Field(exclude_if=lambda value: value is None)] = None
+
+    @property
+    def known(self) -> tuple[float, ...]:
+        """The scales; () for float.
+
+        Raises:
+            ValueError: they are still to be measured.
+        """
+        if self.scales is None:
+            raise ValueError(f"the scale of {self.slot} has not been measured")
+        return self.scales
+
+    def __str__(self) -> str:
+        if self.scales == ():
+            return f"{self.slot} float"
+        several = self.axis is not None
+        return f"{self.slot} {self.format}" + (f" per channel (axis {self.axis})" if several else "")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SlotChange:
+    """What became of one input between two models.
+
+    Attributes:
+        slot: the input.
+        before: how it was quantized, in words: "float", "int8 0.05", "uint8 0.02 zero point 128".
+        after: how it is now.
+    """
+
+    slot: Slot
+    before: str
+    after: str
 
 
 class Outcome(str, Enum):
@@ -33,25 +70,6 @@ class Outcome(str, Enum):
     KEPT = "kept"
     UNDONE = "undone"
     NOT_TRIED = "not tried"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Trial:
-    """One suggested fix.
-
-    Attributes:
-        subject: the ONNX node or engine layer that the finding is about.
-        edit: what was changed, in words.
-        outcome: whether it stayed.
-        why: what the builder and the samples said.
-        edits: the edits themselves.
-    """
-
-    subject: str
-    edit: str
-    outcome: Outcome
-    why: str
-    edits: tuple[SlotEdit, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,6 +93,31 @@ class Metrics:
     accuracy: float | None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trial:
+    """One suggested fix.
+
+    Attributes:
+        subject: the ONNX node or engine layer that the finding is about.
+        edit: what was changed, in words.
+        outcome: whether it stayed.
+        why: what the builder and the samples said.
+        edits: the edits themselves.
+        rule: the rule that proposed it; "" for what a build has shown by itself.
+        before: the engine without it; None where nothing was built.
+        after: the engine with it, and with the others that were built in one go.
+    """
+
+    subject: str
+    edit: str
+    outcome: Outcome
+    why: str
+    edits: tuple[SlotEdit, ...] = ()
+    rule: str = ""
+    before: Metrics | None = None
+    after: Metrics | None = None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class FixReport(Shown):
     """All trials in their order.
@@ -89,6 +132,7 @@ class FixReport(Shown):
         metric: what `accuracy` is: "top1" in percent, or "sqnr_db"; "" where nothing was measured.
         max_drop: how far it might fall, in its unit.
         notes: what a reader must know to trust the figures.
+        slots: every input that is quantized otherwise than before.
     """
 
     model: str
@@ -100,6 +144,7 @@ class FixReport(Shown):
     metric: str
     max_drop: float
     notes: tuple[str, ...] = ()
+    slots: tuple[SlotChange, ...] = ()
 
     def count(self, outcome: Outcome) -> int:
         """How many trials ended so."""

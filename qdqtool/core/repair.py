@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
 
 from qdqtool.core.comparison import Comparison
+from qdqtool.core.fixes import SlotChange, SlotEdit
 from qdqtool.core.showing import Shown
 
 
@@ -19,6 +23,8 @@ class Change:
         reason: what TensorRT would have made of it.
         error: largest difference of a constant's values, as a share of the largest magnitude; 0 where the change
             is exact; None where it depends on the data, which the comparison measures.
+        edits: the inputs to be quantized otherwise, where the change is nothing but that: who asks the rule applies
+            them.
     """
 
     subject: str
@@ -26,6 +32,7 @@ class Change:
     reason: str
     error: float | None = None
     rule: str = ""
+    edits: Annotated[tuple[SlotEdit, ...], Field(exclude=True)] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,6 +55,7 @@ class RepairReport(Shown):
         comparison: the model before against the model after, on the same samples; None where it was not asked for.
         notes: what opening the model changed.
         origin: the tool that quantized the model, as far as names tell; "" where they do not.
+        slots: every input that is quantized otherwise than before.
     """
 
     model: str
@@ -56,3 +64,4 @@ class RepairReport(Shown):
     comparison: Comparison | None = None
     notes: tuple[str, ...] = ()
     origin: str = ""
+    slots: tuple[SlotChange, ...] = ()

@@ -140,6 +140,13 @@ class NodeEvidence:
         found = tuple(maker for maker in makers if maker is not None and maker.op == DEQUANTIZE)
         return (node, found) if len(found) == len(makers) else None
 
+    def largest_branch(self, operand: Operand) -> float | None:
+        """The largest scale of the branches of the Concat that feeds an operand; None where one is not known."""
+        found = self.concat(operand)
+        values = [self.view.constant(node.inputs[1]) for node in found[1]] if found else []
+        known = [float(abs(value).max()) for value in values if value is not None and value.size]
+        return max(known) if known and len(known) == len(values) else None
+
 
 def reads_through(view: GraphView, node: Node) -> bool:
     """Whether what is read behind `node` is still what a DequantizeLinear in front of it gave; any Pad counts."""

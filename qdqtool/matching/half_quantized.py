@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from math import isfinite
 
-import numpy as np
-
 from qdqtool.core.dtypes import DType
+from qdqtool.core.fixes import SlotEdit
+from qdqtool.core.placement import Slot
 from qdqtool.core.quant_format import INT8
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
-from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.find import DEQUANTIZE
+from qdqtool.graph.qdq.slots import requantize
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.operands import Factor, Product, State, products
@@ -77,30 +77,21 @@ def quantize_activations(model: Model, amax: Mapping[str, float]) -> tuple[Model
 
     Ranges that are not positive numbers are passed over.
     """
-    edit, told = Edit(model), []
-    nodes = {node.name: node for node in edit.nodes}
+    edits, told = [], []
     for node, index in half_int8(model):
         tensor = node.inputs[index]
         range_ = amax.get(tensor, 0.0)
         if not isfinite(range_) or range_ <= 0:
             continue
-        stem = f"{tensor}_{node.name}_{index}"
-        nodes[node.name].input[index] = _pair(edit, tensor, stem, range_ / INT8.qmax)
+        edit = SlotEdit(slot=Slot(node=node.name, index=index), scales=(range_ / INT8.qmax,))
+        edits.append(edit)
         told.append(
             Change(
                 rule="half_quantized",
                 subject=tensor,
                 what=f"quantized for {node.op} {node.name!r} with the measured range {range_:.4g}",
                 reason="a quantized weight beside a float activation runs in float",
+                edits=(edit,),
             )
         )
-    return (edit.finish(retyped=True) if told else model), tuple(told)
-
-
-def _pair(edit: Edit, tensor: str, stem: str, step: float) -> str:
-    scale = edit.constant(f"{tensor}_scale", np.asarray(step, np.float32))
-    zero = edit.constant(f"{tensor}_zero_point", np.asarray(0, np.int8))
-    integers, result = edit.fresh(f"{stem}_quantized"), edit.fresh(f"{stem}_dequantized")
-    edit.node("QuantizeLinear", [tensor, scale, zero], [integers], name=f"{stem}_QuantizeLinear")
-    edit.node("DequantizeLinear", [integers, scale, zero], [result], name=f"{stem}_DequantizeLinear")
-    return result
+    return (requantize(model, edits) if edits else model), tuple(told)

@@ -9,6 +9,7 @@ from qdqtool.core.target import Target
 from qdqtool.graph.view import GraphView, Node, Use
 from qdqtool.trt.ops import (
     CONVOLUTIONS,
+    FUSES_BEHIND_PRODUCT,
     GATES,
     GLOBAL_AVERAGES,
     KEPT_IN_EPILOGUE,
@@ -39,6 +40,12 @@ def depthwise_swish(view: GraphView, node: Node) -> str | None:
         if user.op in SWISHES or (user.op == "Mul" and gates & set(user.inputs)):
             return user.outputs[0]
     return None
+
+
+def is_fused(view: GraphView, reader: Node) -> bool:
+    """Whether what reads a product's result is computed in its kernel: an activation, or the Add of a constant bias."""
+    bias = reader.op == "Add" and any(view.is_constant(tensor) for tensor in reader.inputs)
+    return reader.op in FUSES_BEHIND_PRODUCT or bias
 
 
 def attentions(view: GraphView) -> Iterator[tuple[Node, Node]]:

@@ -18,6 +18,7 @@ from qdqtool.core.target import FAMILIES, Target
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.view import GraphView
 from qdqtool.matching.asked import FLOAT
+from qdqtool.matching.candidates import BuiltGraph, Candidate
 from qdqtool.matching.evidence import Explanation, NodeEvidence
 from qdqtool.matching.flow import Flow
 
@@ -79,6 +80,7 @@ class Rule:
             cannot matter.
         check: what is wrong in a Q/DQ graph, in graph order.
         fix: changes a Q/DQ model so that `check` is silent, and tells each change.
+        candidates: edits for an engine that was built; each is kept only if a build proves that it helps.
         explain: why this behaviour keeps a node of a built engine from INT8; nothing where it does not.
     """
 
@@ -90,4 +92,5 @@ class Rule:
     place: Place | None = None
     check: Callable[[Flow, Target], Iterable[Violation]] | None = None
     fix: Callable[[RepairContext], Iterator[Change]] | None = None
+    candidates: Callable[[BuiltGraph], Iterable[Candidate]] | None = None
     explain: Callable[[NodeEvidence], Iterable[Explanation]] | None = None

@@ -22,6 +22,7 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.origin import origin
 from qdqtool.graph.qdq.find import quantized_ops
+from qdqtool.graph.qdq.slots import slot_changes
 from qdqtool.matching.half_quantized import quantize_activations, wanted
 from qdqtool.placement.repair import remaining
 from qdqtool.placement.repair import repair as repaired
@@ -75,6 +76,7 @@ def repair_file(order: RepairRequest, on_progress: OnProgress | None = None) -> 
         comparison=comparison,
         notes=(*made.notes, *notes),
         origin=origin(model),
+        slots=slot_changes(model, made),
     )
 
 

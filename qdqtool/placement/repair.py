@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from graphlib import TopologicalSorter
 
 from qdqtool.core.recipe import PrepareOptions
@@ -13,6 +13,7 @@ from qdqtool.core.target import Target
 from qdqtool.graph.model import Model
 from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.qdq.repairing import RepairContext
+from qdqtool.graph.qdq.slots import requantize
 from qdqtool.graph.qdq.stored import check_counts
 from qdqtool.graph.view import Node
 from qdqtool.matching.flow import Flow
@@ -40,6 +41,17 @@ def repair(model: Model, target: Target | None = None) -> tuple[Model, tuple[Cha
     return _fixed(model, Stage.FAST, target)
 
 
+def gaining_fixes(model: Model) -> Iterator[Change]:
+    """What the fixes of the last stage would change in a model that TensorRT reads, slot by slot; nothing is changed."""
+    book = rulebook()
+    for name in fix_order(book.rules):
+        rule = book.rules[name]
+        if rule.fix is not None and rule.stage is Stage.FAST:
+            for change in book.asked(name, partial(rule.fix, RepairContext(model))):
+                if change.edits:
+                    yield replace(change, rule=name)
+
+
 def written_out(model: Model) -> Model:
     """The model with a Q/DQ pair for every range of a static quantization, in whatever form it was written.
 
@@ -63,11 +75,13 @@ def _fixed(model: Model, last: Stage, target: Target | None) -> tuple[Model, tup
         before = len(changes)
         context: RepairContext | None = None
         for name, rule in wanted.items():
-            context = context or RepairContext(ready)
+            context = context or RepairContext(ready, target)
             told = tuple(book.asked(name, lambda fix=rule.fix, context=context: fix(context)))  # type: ignore[misc]
             if told:
                 changes += [replace(change, rule=name) for change in told]
-                ready = context.finish()
+                edits = [edit for change in told for edit in change.edits]
+                ready = context.finish() if any(not change.edits for change in told) else ready
+                ready = requantize(ready, edits) if edits else ready
             if told or RULES.owner(name) is not None:  # what fails elsewhere may leave half a change behind
                 context = None
         if len(changes) == before:

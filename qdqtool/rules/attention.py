@@ -32,11 +32,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.core.dtypes import DType
+from qdqtool.core.engine import EngineLayer
 from qdqtool.core.findings import Severity
+from qdqtool.core.fixes import SlotEdit
 from qdqtool.core.placement import Bond, Opinion, Slot
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.target import Target
 from qdqtool.graph.view import GraphView, Node
+from qdqtool.matching.attention import unquantized_results
+from qdqtool.matching.candidates import BuiltGraph, Candidate, Goal, feeding, kernel_of, readers_of_pairs
 from qdqtool.matching.evidence import Explanation, NodeEvidence
 from qdqtool.matching.flow import Flow, is_int8
 from qdqtool.matching.patterns import (
@@ -48,7 +52,7 @@ from qdqtool.matching.patterns import (
 )
 from qdqtool.matching.products import factors, skipping, veto
 from qdqtool.matching.rule import Rule, Violation
-from qdqtool.trt.ops import ATTENTIONS, PRODUCTS
+from qdqtool.trt.ops import ATTENTIONS, PRODUCTS, QUANTIZE
 
 
 def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Bond]:
@@ -156,4 +160,77 @@ def _operators(flow: Flow) -> Iterator[Violation]:
             )
 
 
-PLUGIN = Rule(code="QDQ132", severity=Severity.WARNING, place=place, check=check, explain=explain)
+def candidates(built: BuiltGraph) -> Iterator[Candidate]:
+    """Q/DQ as the fused kernel wants it; Q/DQ on all four inputs where some or all are float; on none."""
+    for layer in built.layers_with("attention_not_fused"):
+        edits = (*_products(built, layer), *_scores(built, layer), *_results(built, layer))
+        if edits:
+            yield Candidate(
+                subject=kernel_of(layer),
+                goal=Goal.CHEAPER,
+                text="Q/DQ as the fused INT8 kernel requests it: both inputs of both products, the result, not the scores",
+                edits=edits,
+            )
+    view = built.view
+    for scores, values in attentions(view):
+        slots = (*factors(scores), *factors(values))
+        bare = [slot for slot in slots if feeding(view, view.by_name[slot.node].inputs[slot.index]) is None]
+        if bare:
+            yield Candidate(
+                subject=scores.name,
+                goal=Goal.CHEAPER,
+                text="quantize all inputs of both products of its attention",
+                edits=tuple(SlotEdit(slot=slot, scales=None) for slot in bare),
+            )
+        if len(bare) < len(slots) and not _runs_int8(built, scores, values):
+            yield Candidate(
+                subject=scores.name,
+                goal=Goal.CHEAPER,
+                text="take Q/DQ off both products of its attention",
+                edits=tuple(SlotEdit(slot=slot) for slot in slots if slot not in bare),
+            )
+
+
+def _runs_int8(built: BuiltGraph, *products: Node) -> bool:
+    names = {node.name for node in products}
+    return any(verdict.precision is DType.INT8 for _, verdict in built.nodes if verdict.node in names)
+
+
+def _products(built: BuiltGraph, softmax: EngineLayer) -> Iterator[SlotEdit]:
+    """Float inputs of the two matrix products beside a softmax, where no placement meant them to be float."""
+    beside = (*built.wiring.compute_before(softmax), *built.wiring.compute_after(softmax))
+    names = {name for other in beside for name in other.onnx_nodes}
+    for evidence, _ in built.nodes:
+        meant = bool(evidence.decisions) and not evidence.requested
+        if evidence.node.name in names and len(evidence.activations) > 1 and not meant:
+            for operand in evidence.activations:
+                if not operand.quantized:
+                    yield SlotEdit(slot=Slot(node=evidence.node.name, index=operand.index), scales=None)
+
+
+def _scores(built: BuiltGraph, softmax: EngineLayer) -> Iterator[SlotEdit]:
+    """Pairs between the first product and the softmax go."""
+    products = {evidence.node.name for evidence, _ in built.nodes}
+    if softmax.inputs[0].dtype is DType.INT8:
+        for slot in readers_of_pairs(built.view, softmax):
+            if slot.node not in products:
+                yield SlotEdit(slot=slot)
+
+
+def _results(built: BuiltGraph, softmax: EngineLayer) -> Iterator[SlotEdit]:
+    """Who reads the second product's result in float."""
+    nodes = (evidence for evidence, _ in built.nodes)
+    for _, tensor in unquantized_results(built.wiring, nodes, softmax):
+        for use in built.view.uses(tensor):
+            if use.node.op != QUANTIZE:
+                yield SlotEdit(slot=Slot(node=use.node.name, index=use.index), scales=None)
+
+
+PLUGIN = Rule(
+    code="QDQ132",
+    severity=Severity.WARNING,
+    place=place,
+    check=check,
+    candidates=candidates,
+    explain=explain,
+)

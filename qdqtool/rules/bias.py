@@ -18,6 +18,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from qdqtool.core.findings import Severity
+from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
@@ -25,7 +26,7 @@ from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.qdq.stored import dequantized
 from qdqtool.matching.flow import Flow, is_int8
 from qdqtool.matching.rule import Rule, Stage, Violation
-from qdqtool.trt.ops import PRODUCTS
+from qdqtool.trt.ops import AFFINE, PRODUCTS
 
 
 def check(flow: Flow, target: Target) -> Iterator[Violation]:
@@ -54,8 +55,8 @@ def fix(context: RepairContext) -> Iterator[Change]:
         )
         yield Change(
             subject=pair.tensor,
-            what=f"{pair.dtype} bias became float",
-            reason="TensorRT adds biases in float and refuses a DequantizeLinear on INT32",
+            what=f"{pair.dtype} constant became float",
+            reason="TensorRT adds constants in float and refuses a DequantizeLinear on INT32",
             error=0.0,
         )
 
@@ -65,9 +66,11 @@ def _is_bias(context: RepairContext, pair: QdqPair) -> bool:
         return False
     if context.integers(pair) == np.int32:
         return True
-    slots = pair.slots
-    return bool(slots) and all(
-        slot.index == 2 and context.nodes[slot.node].op_type in PRODUCTS for slot in slots
+    stored = pair.kind is SlotKind.WEIGHT and context.view.constant_shape(pair.tensor)
+    return bool(pair.slots) and all(
+        (slot.index == 2 and context.nodes[slot.node].op_type in PRODUCTS)
+        or (stored and context.nodes[slot.node].op_type in AFFINE)
+        for slot in pair.slots
     )
 
 

@@ -16,13 +16,15 @@ SplitQAcrossPrecedingFanIn; NVIDIA/TensorRT issue 2597.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 
 import numpy as np
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
-from qdqtool.core.placement import SlotKind, Tie
+from qdqtool.core.fixes import SlotEdit
+from qdqtool.core.placement import Placement, Slot, SlotKind, Tie
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.repair import Change
@@ -30,6 +32,7 @@ from qdqtool.core.target import Target
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.qdq.scales import a_step_above
 from qdqtool.graph.view import GraphView, Node
+from qdqtool.matching.candidates import BuiltGraph, Candidate, Goal, feeding, scale_of
 from qdqtool.matching.evidence import Explanation, NodeEvidence
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.rule import Rule, Violation
@@ -76,9 +79,13 @@ def fix(context: RepairContext) -> Iterator[Change]:
         scales = [member.scale[0] for member in members]
         if max(scales) <= a_step_above(np.asarray(min(scales), np.float32), DType.FLOAT32):
             continue  # a step apart on purpose: no integer changes by it, and the builder does not take it for a repetition
-        for member in members:
-            context.restate(member, np.asarray(max(scales)))
+        slots = [slot for member in members for slot in member.slots]
+        if any(member.returned for member in members):  # no input reads what the model returns
+            slots = []
+            for member in members:
+                context.restate(member, np.asarray(max(scales)))
         yield Change(
+            edits=tuple(SlotEdit(slot=slot, scales=(max(scales),)) for slot in slots),
             subject=", ".join(sorted({member.tensor for member in members})),
             what=f"one scale, {max(scales):.4g}, instead of {len(set(scales))} from {min(scales):.4g} up",
             reason="different scales around Concat or MaxPool cost a second rounding, or the INT8 of what follows",
@@ -119,4 +126,67 @@ def explain(evidence: NodeEvidence) -> Iterator[Explanation]:
             )
 
 
-PLUGIN = Rule(code="QDQ125", severity=Severity.WARNING, place=place, check=check, fix=fix, explain=explain)
+_NAMED = 3
+"""Tensors of a tie that are spelled out."""
+
+
+def candidates(built: BuiltGraph) -> Iterator[Candidate]:
+    """One scale for the branches in front of a float product; a scale of its own for each where they share one."""
+    for evidence, verdict in built.nodes:
+        for operand in evidence.activations if verdict.precision is not DType.INT8 else ():
+            found, scale = evidence.concat(operand), evidence.largest_branch(operand)
+            if found is not None and scale is not None:
+                yield Candidate(
+                    subject=evidence.node.name,
+                    goal=Goal.INT8,
+                    text="give all branches one scale",
+                    edits=tuple(
+                        SlotEdit(slot=Slot(node=found[0].name, index=index), scales=(scale,))
+                        for index in range(len(found[0].inputs))
+                    ),
+                )
+    view = built.view
+    groups = _planned(built.placement) if built.placement else _tied(view)
+    for subject, slots in groups:
+        edits = tuple(edit for slot in slots if (edit := _own(view, slot)) is not None)
+        if len(edits) > 1:
+            yield Candidate(
+                subject=subject, goal=Goal.CLOSER, text="give each branch its own scale", edits=edits
+            )
+
+
+def _planned(placement: Placement) -> Iterator[tuple[str, list[Slot]]]:
+    """The ties of a placement, and who reads their tensors."""
+    readers: dict[str, list[Slot]] = defaultdict(list)
+    for decision in placement.quantized:
+        readers[decision.tensor].append(decision.slot)
+    for tie in placement.ties:
+        more = len(tie.tensors) - _NAMED
+        names = ", ".join(tie.tensors[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+        yield names, [slot for tensor in tie.tensors for slot in readers[tensor]]
+
+
+def _tied(view: GraphView) -> Iterator[tuple[str, list[Slot]]]:
+    """The Concats whose branches share a scale."""
+    for node in match(view):
+        scales = {scale_of(view, feeding(view, name)) for name in node.inputs}
+        if len(scales) == 1 and None not in scales:
+            yield node.name, [Slot(node=node.name, index=index) for index in range(len(node.inputs))]
+
+
+def _own(view: GraphView, slot: Slot) -> SlotEdit | None:
+    """A scale measured on this input alone, at most the shared one; None where there is no pair."""
+    node = view.by_name.get(slot.node)
+    shared = scale_of(view, feeding(view, node.inputs[slot.index])) if node is not None else None
+    return None if shared is None else SlotEdit(slot=slot, scales=None, most=shared)
+
+
+PLUGIN = Rule(
+    code="QDQ125",
+    severity=Severity.WARNING,
+    place=place,
+    check=check,
+    fix=fix,
+    candidates=candidates,
+    explain=explain,
+)

@@ -17,16 +17,21 @@ alone are INT8 is what `place.format=int8-weights` asks for: fewer bytes, and fl
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
-from qdqtool.core.findings import Severity
-from qdqtool.core.quant_format import INT8
+from qdqtool.core.dtypes import DType
+from qdqtool.core.findings import NodeVerdict, Severity, Verdict
+from qdqtool.core.fixes import SlotEdit
+from qdqtool.core.placement import Slot, Stance
+from qdqtool.core.quant_format import FORMATS, INT8
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.matching.asked import FLOAT, words_of
-from qdqtool.matching.evidence import Explanation, NodeEvidence
+from qdqtool.matching.candidates import BuiltGraph, Candidate, Goal, scale_of
+from qdqtool.matching.evidence import Claim, Explanation, NodeEvidence, Operand
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.half_quantized import half_int8, half_quantized
 from qdqtool.matching.rule import Rule, Violation
@@ -69,24 +74,17 @@ def fix(context: RepairContext) -> Iterator[Change]:
 
 
 def _quantized(context: RepairContext, name: str, index: int) -> Change | None:
-    """Put INT8 values behind a DequantizeLinear in the place of a float constant; None where there is none."""
-    edit, reader = context.edit, context.view.by_name[name]
-    node = context.nodes[name]
-    tensor = node.input[index]
-    value = edit.value(tensor)
+    """INT8 per output channel for a float constant; None where there is none."""
+    reader = context.view.by_name[name]
+    tensor = reader.inputs[index]
+    value = context.edit.value(tensor)
     if value is None or value.dtype not in (np.float32, np.float16) or value.ndim < 2 or not value.size:
         return None
     axis = weight_axis(reader, index, value.ndim)
-    integers, scale, error = requantized(value.astype(np.float64), axis, half=value.dtype == np.float16)
-    inputs = [
-        edit.constant(f"{tensor}_int8", integers),
-        edit.constant(f"{tensor}_scale", scale.astype(value.dtype)),
-        edit.constant(f"{tensor}_zero_point", np.zeros(scale.shape, np.int8)),
-    ]
-    result = edit.fresh(f"{tensor}_dequantized")
-    edit.connect(node, index, result)
-    edit.node("DequantizeLinear", inputs, [result], name=f"{tensor}_{name}_DequantizeLinear", axis=axis)
+    _, scale, error = requantized(value.astype(np.float64), axis, half=value.dtype == np.float16)
+    scales = tuple(float(step) for step in np.atleast_1d(scale))
     return Change(
+        edits=(SlotEdit(slot=Slot(node=name, index=index), scales=scales, axis=axis),),
         subject=tensor,
         what=f"float weight of {reader.op} {name!r} quantized per channel",
         reason="a quantized activation without a quantized weight silently runs in float",
@@ -128,4 +126,95 @@ def _is_computed(evidence: NodeEvidence) -> bool:
     return weight and any(len(layer.inputs) > 1 for layer in evidence.holders.compute)
 
 
-PLUGIN = Rule(code="QDQ120", severity=Severity.WARNING, check=check, fix=fix, explain=explain)
+_LEFT_ALONE = frozenset({Verdict.NOT_FOUND, Verdict.UNKNOWN})
+_OF_USER = frozenset({"user", "first_last", "min_channels"})
+"""Placement rules that say what the recipe asks for; all others say what TensorRT does, which a build can refute."""
+
+
+def candidates(built: BuiltGraph) -> Iterator[Candidate]:
+    """All inputs of a float product as INT8 needs them; no Q/DQ on one that stays float."""
+    islands = {finding.subject for finding in built.findings if finding.check == "float_island"}
+    for evidence, verdict in built.nodes:
+        if not _is_fallback(evidence, verdict):
+            continue
+        quantized = evidence.any_quantized
+        # What a placement keeps float on purpose is no fallback: INT8 must pay there.
+        meant = bool(evidence.decisions) and not evidence.requested
+        has_kernel = not any(found.claim is Claim.NO_KERNEL for found in evidence.explanations)
+        if has_kernel and not meant and (quantized or evidence.node.name in islands):
+            yield from _to_int8(evidence, Goal.INT8)
+        elif has_kernel and not _is_users_choice(evidence):
+            yield from _to_int8(evidence, Goal.CHEAPER)
+        direct = [operand for operand in evidence.operands if operand.quantized and not operand.moves]
+        if direct:
+            yield Candidate(
+                subject=evidence.node.name,
+                goal=Goal.CHEAPER,
+                text="take Q/DQ off its inputs",
+                edits=tuple(
+                    SlotEdit(slot=Slot(node=evidence.node.name, index=operand.index)) for operand in direct
+                ),
+            )
+
+
+def _is_fallback(evidence: NodeEvidence, verdict: NodeVerdict) -> bool:
+    as_asked = verdict.asked == verdict.realised != FLOAT
+    if verdict.precision is DType.INT8 or as_asked or verdict.verdict in _LEFT_ALONE:
+        return False
+    return verdict.verdict is not Verdict.ABSORBED or len({one.quantized for one in evidence.operands}) > 1
+
+
+def _is_users_choice(evidence: NodeEvidence) -> bool:
+    """Whether the recipe says that this node, or everything that nodes read at run time, stays float."""
+    return evidence.weights_alone or any(
+        opinion.stance is Stance.VETO and opinion.rule in _OF_USER
+        for decision in evidence.decisions
+        for opinion in decision.opinions
+    )
+
+
+def _to_int8(evidence: NodeEvidence, goal: Goal) -> Iterator[Candidate]:
+    format_ = FORMATS[words_of(evidence).lower()]
+    if format_.block is not None:
+        return  # blocks are made by a placement, which knows what divides them
+    edits = tuple(
+        replace(edit, format=format_)
+        for operand in evidence.operands
+        if (edit := _wanted(evidence, operand)) is not None
+    )
+    if edits:
+        inputs = ", ".join(
+            f"{edit.slot.index} ({'one scale' if edit.axis is None else 'one scale per channel'})"
+            for edit in edits
+        )
+        yield Candidate(subject=evidence.node.name, goal=goal, text=f"quantize input {inputs}", edits=edits)
+
+
+def _wanted(evidence: NodeEvidence, operand: Operand) -> SlotEdit | None:
+    """What an operand lacks for INT8; None where it is as it should be."""
+    slot = Slot(node=evidence.node.name, index=operand.index)
+    if operand.fixed:
+        rank = len(evidence.view.info(evidence.node.inputs[operand.index]).shape or ())
+        axis = weight_axis(evidence.node, operand.index, rank)
+        right = operand.quantized and "Cast" not in operand.moves
+        crossed = None not in {operand.seen_axis, axis} and operand.seen_axis != axis
+        return None if right and not crossed else SlotEdit(slot=slot, scales=None, axis=axis)
+    if not operand.quantized:
+        return SlotEdit(slot=slot, scales=_known(evidence.largest_branch(operand)))
+    odd = operand.axis is not None or operand.scale_shape == (1,) or "Cast" in operand.moves
+    scale = scale_of(evidence.view, operand.dequantize)
+    return SlotEdit(slot=slot, scales=_known(scale)) if odd else None
+
+
+def _known(scale: float | None) -> tuple[float, ...] | None:
+    return None if scale is None else (scale,)
+
+
+PLUGIN = Rule(
+    code="QDQ120",
+    severity=Severity.WARNING,
+    check=check,
+    fix=fix,
+    candidates=candidates,
+    explain=explain,
+)

@@ -18,6 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
+from qdqtool.core.fixes import SlotEdit
+from qdqtool.core.placement import Slot
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
 from qdqtool.graph.qdq.repairing import RepairContext
@@ -52,8 +54,8 @@ def fix(context: RepairContext) -> Iterator[Change]:
             pair = by_result.get(source)
             if barrier is None or pair is None or pair.scale_shape != () or not context.symmetric(pair):
                 continue
-            context.edit.connect(context.nodes[node.name], index, context.pair_like(pair, node.inputs[index]))
             yield Change(
+                edits=(SlotEdit(slot=Slot(node=node.name, index=index), scales=pair.scale),),
                 subject=node.inputs[index],
                 what=f"quantized for {node.op} {node.name!r} with the scale of {pair.dequantize!r}",
                 reason=f"{barrier.op} {barrier.name!r} keeps INT8 values from the layer behind it",

@@ -15,13 +15,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
-from qdqtool.core.placement import SlotKind
+from qdqtool.core.fixes import SlotEdit
+from qdqtool.core.placement import Slot, SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.view import Node
 from qdqtool.matching.flow import Flow
+from qdqtool.matching.patterns import is_fused
 from qdqtool.matching.rule import Rule, Violation
 from qdqtool.trt.ops import FUSES_ACTIVATION, FUSES_BEHIND_PRODUCT, GATES, PRODUCTS, QDQ
 
@@ -34,14 +36,13 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
             continue
         for slot in pair.slots:
             reader = flow.view.by_name[slot.node]
-            bias = reader.op == "Add" and any(flow.view.is_constant(tensor) for tensor in reader.inputs)
-            if reader.op in FUSES_BEHIND_PRODUCT or bias:
+            if is_fused(flow.view, reader):
                 yield Violation(
                     node=reader.name,
                     reason=f"Q/DQ stands between {producer.op} {producer.name} and its {reader.op}",
                     effect="the values are rounded twice"
                     + ("" if target.is_rtx else f", and {reader.op} is a float kernel of its own"),
-                    fix=f"move the pair behind {reader.name}" + ("" if bias else "; `qdqtool repair` does"),
+                    fix=f"move the pair behind {reader.name}; `qdqtool repair` takes it out",
                 )
 
 
@@ -52,16 +53,23 @@ def fix(context: RepairContext) -> Iterator[Change]:
         if reader is None or pair.quantize is None or pair.kind is SlotKind.WEIGHT:
             continue
         behind = maker in FUSES_ACTIVATION and reader.op in FUSES_BEHIND_PRODUCT
+        behind = behind or (maker in PRODUCTS and is_fused(context.view, reader))
         if behind or _inside_silu(context, pair, reader):
-            context.dissolve(pair)
             yield Change(
+                edits=(SlotEdit(slot=pair.slots[0]),),
                 subject=pair.quantize,
                 what=f"taken out between {maker or 'the input'} and {reader.op} {reader.name!r}",
                 reason="a pair between a node and its activation adds a rounding and may split their fusion",
             )
         elif reader.op == "Relu" and context.symmetric(pair) and _feeds_compute(context, reader):
-            _move_behind(context, pair, reader)
+            behind_it = (
+                Slot(node=use.node.name, index=use.index) for use in context.view.uses(reader.outputs[0])
+            )
             yield Change(
+                edits=(
+                    SlotEdit(slot=pair.slots[0]),
+                    *(SlotEdit(slot=slot, scales=pair.scale) for slot in behind_it),
+                ),
                 subject=pair.quantize,
                 what=f"moved behind Relu {reader.name!r}",
                 reason="a Relu between a pair and a compute node keeps that node in float",
@@ -74,13 +82,6 @@ def _feeds_compute(context: RepairContext, relu: Node) -> bool:
     uses = context.view.uses(relu.outputs[0])
     pinned = relu.outputs[0] in context.pinned
     return bool(uses) and not pinned and all(use.node.op in PRODUCTS and use.index < 2 for use in uses)
-
-
-def _move_behind(context: RepairContext, pair: QdqPair, relu: Node) -> None:
-    quantize = context.nodes[pair.quantize or ""]
-    context.redirect(relu.outputs[0], context.result(pair))
-    context.edit.connect(context.nodes[relu.name], 0, pair.tensor)
-    context.edit.connect(quantize, 0, relu.outputs[0])
 
 
 def _inside_silu(context: RepairContext, pair: QdqPair, reader: Node) -> bool:

@@ -18,13 +18,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
-from qdqtool.core.placement import SlotKind
+from qdqtool.core.fixes import SlotEdit
+from qdqtool.core.placement import Slot, SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
 from qdqtool.graph.qdq.repairing import RepairContext
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.matching.candidates import BuiltGraph, Candidate, Goal, kernel_of
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.rule import Rule, Stage, Violation
+from qdqtool.trt.ops import DEQUANTIZE, weight_axis
 
 
 def check(flow: Flow, _target: Target) -> Iterator[Violation]:
@@ -102,6 +106,35 @@ def _loser(context: RepairContext, first: QdqPair, second: QdqPair) -> QdqPair |
     return second if spare and covers else None
 
 
+def candidates(built: BuiltGraph) -> Iterator[Candidate]:
+    """One pair on a weight that has two, one of which a kernel computes in every inference."""
+    for layer in built.layers_with("runtime_weights"):
+        edits = []
+        for evidence, _ in built.nodes:
+            for operand in evidence.weights:
+                held = operand.dequantize is not None and _stacked(built.view, operand.dequantize)
+                if held and held & set(layer.onnx_nodes):
+                    rank = len(built.view.info(evidence.node.inputs[operand.index]).shape or ())
+                    axis = weight_axis(evidence.node, operand.index, rank)
+                    slot = Slot(node=evidence.node.name, index=operand.index)
+                    edits.append(SlotEdit(slot=slot, scales=None, axis=axis))
+        if edits:
+            yield Candidate(
+                subject=kernel_of(layer),
+                goal=Goal.CHEAPER,
+                text="keep one pair on its weight",
+                edits=tuple(edits),
+            )
+
+
+def _stacked(view: GraphView, dequantize: Node) -> set[str]:
+    """The Q of a pair and the DQ of another pair right in front of it; nothing where there is only one pair."""
+    quantize = view.producer(dequantize.inputs[0])
+    first = view.producer(quantize.inputs[0]) if quantize is not None else None
+    two = quantize is not None and first is not None and first.op == DEQUANTIZE
+    return {node.name for node in (quantize, first) if node is not None} if two else set()
+
+
 PLUGIN = Rule(
     code="QDQ128",
     severity=Severity.WARNING,
@@ -116,4 +149,5 @@ PLUGIN = Rule(
     ),
     check=check,
     fix=fix,
+    candidates=candidates,
 )

@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from qdqtool.core.findings import Severity
+from qdqtool.core.fixes import SlotEdit
 from qdqtool.core.placement import Opinion, QuantSpec, Slot, Stance
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.recipe import PlacementOptions
@@ -31,6 +32,7 @@ from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.view import GraphView, Node
+from qdqtool.matching.candidates import BuiltGraph, Candidate, Goal, feeding, kernel_of
 from qdqtool.matching.demand import wanted_slots
 from qdqtool.matching.flow import Flow, is_int8
 from qdqtool.matching.rule import Rule, Violation
@@ -112,8 +114,8 @@ def fix(context: RepairContext) -> Iterator[Change]:
             pair = flow.origins[flow.view.by_name[found.node.name].inputs[index]]
             if pair.quantize is None or context.consumer(pair) is None:
                 continue
-            context.dissolve(pair)
             yield Change(
+                edits=(SlotEdit(slot=pair.slots[0]),),
                 subject=pair.tensor,
                 what=f"pair before Add {found.node.name!r} taken out; the other input keeps its own"
                 if found.kept is not None
@@ -122,9 +124,8 @@ def fix(context: RepairContext) -> Iterator[Change]:
             )
 
         for index, pair in _bare_shortcuts(flow, found):
-            node = context.nodes[found.node.name]
-            context.edit.connect(node, index, context.pair_like(pair, node.input[index]))
             yield Change(
+                edits=(SlotEdit(slot=Slot(node=found.node.name, index=index), scales=pair.scale),),
                 subject=pair.tensor,
                 what=f"quantized for Add {found.node.name!r} with the scale of {pair.dequantize!r}",
                 reason="another layer reads these values in INT8: with one scale the producer writes no float copy",
@@ -186,4 +187,39 @@ def _depth(view: GraphView, tensor: str) -> int:
     return 8
 
 
-PLUGIN = Rule(code="QDQ127", severity=Severity.INFO, place=place, check=check, fix=fix)
+def candidates(built: BuiltGraph) -> Iterator[Candidate]:
+    """Q/DQ on the shortcut beside a kernel that only brings a sum back to INT8; on any float shortcut, where it pays."""
+    view = built.view
+    for layer in built.layers_with("float_round_trip"):
+        source = built.wiring.round_trip_of(layer)
+        readers = built.wiring.readers(source) if source is not None else ()
+        names = [name for reader in readers if reader.name != layer.name for name in reader.onnx_nodes]
+        slots = [
+            slot for name in names if name in view.by_name for slot in _float_inputs(view, view.by_name[name])
+        ]
+        if slots:
+            yield Candidate(
+                subject=kernel_of(layer),
+                goal=Goal.CHEAPER,
+                text="quantize the shortcut",
+                edits=tuple(SlotEdit(slot=slot, scales=None) for slot in dict.fromkeys(slots)),
+            )
+    for found in match(view):
+        for slot in _float_inputs(view, found.node):
+            if slot.index not in found.branches:
+                yield Candidate(
+                    subject=found.node.name,
+                    goal=Goal.CHEAPER,
+                    text=f"quantize the shortcut, input {slot.index}",
+                    edits=(SlotEdit(slot=slot, scales=None),),
+                )
+
+
+def _float_inputs(view: GraphView, node: Node) -> Iterator[Slot]:
+    """The run-time inputs of an Add without Q/DQ."""
+    for index, tensor in enumerate(node.inputs if node.op == "Add" else ()):
+        if not view.is_constant(tensor) and feeding(view, tensor) is None:
+            yield Slot(node=node.name, index=index)
+
+
+PLUGIN = Rule(code="QDQ127", severity=Severity.INFO, place=place, check=check, fix=fix, candidates=candidates)

@@ -33,7 +33,7 @@ def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
 def _obstacles(view: GraphView, node: Node, options: PlacementOptions) -> Iterator[tuple[str, str]]:
     constant = [view.is_constant(tensor) for tensor in node.inputs[:2]]
     if all(constant):
-        yield "both factors are constants", "fold constants first (prepare.fold_constants)"
+        yield "both factors are constants", "nothing to do: the builder computes it once"
     for tensor in node.inputs[:2]:
         dtype = view.info(tensor).dtype
         if dtype not in _QUANTIZABLE:

@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import zipfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -372,6 +373,16 @@ def test_a_log_without_q_and_dq_says_what_is_int8_and_why_the_rest_is_not(tmp_pa
         "and 13 more: --all",
     ):
         assert words in out
+    (told,) = buildlog.read(path).runs
+    by_name = {node.node: node for node in told.compute}
+    assert by_name["Conv_1"].precision == "float"
+    assert by_name["Conv_1"].reason == "its INT8 kernels were refused: tensor 93 has no scale"
+    lines = path.read_text().splitlines()
+    assert any("Rejecting" in lines[number - 1] for number in by_name["Conv_1"].lines)
+    assert Counter(node.precision.partition("-")[0] for node in told.compute) == {"float": 1, "int8": 1}
+    page = tmp_path / "page.html"
+    assert run(["report", str(path), "--out", str(page)]) == 0
+    assert "its INT8 kernels were refused: tensor 93 has no scale" in page.read_text("utf-8")
 
 
 def test_the_carrier_is_printed(tmp_path, capsys):

@@ -253,3 +253,11 @@ def test_best_is_as_quiet_as_the_quietest_of_those_that_compete() -> None:
 
 def test_a_grid_is_sorted_and_without_signs() -> None:
     assert grid_of([-2, 1, 2, 0]).magnitudes.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("outliers", [1, 5])
+def test_entropy_tries_as_few_bins_as_there_are_levels(outliers: int) -> None:
+    width = 2.0 / 4096  # of a histogram whose largest magnitude is 1
+    crowded = [[(number + 0.5) * width] * (1000 if number % 2 else 1) for number in range(128)]
+    values = np.array([value for bin_ in crowded for value in bin_] + [1.0] * outliers, np.float32)
+    assert entropy(histogram_of(values), grid_for(INT8)).amax == pytest.approx(128.5 * width)

@@ -173,12 +173,16 @@ def test_a_weight_behind_two_pairs_keeps_one(tmp_path: Path, capsys):
 
 @pytest.mark.rtx
 @pytest.mark.usefixtures("rtx")
-@pytest.mark.parametrize("samples", ["random:2", "none"])
-def test_ranges_are_never_taken_from_random_samples_or_thin_air(samples: str, tmp_path: Path, capsys):
+@pytest.mark.parametrize(("samples", "outcome"), [("random:2", "undone"), ("none", "not tried")])
+def test_ranges_of_random_samples_are_tried_and_never_kept(samples, outcome, tmp_path: Path, capsys):
     model, _ = given("float_activation", tmp_path)
     report = fixed(capsys, model, samples)
-    assert outcomes(report)["c2"][0] == "not tried"
-    assert "samples" in report["trials"][0]["why"]
+    first = report["trials"][0]
+    assert (first["subject"], first["outcome"]) == ("c2", outcome)
+    assert "pass --samples" in first["why"]
+    assert {change["after"] for change in report["slots"]} <= {"float"}
+    if samples != "none":  # what a build shows does not depend on the range
+        assert first["after"]["int8"] == first["before"]["int8"] + 1
 
 
 @pytest.mark.rtx

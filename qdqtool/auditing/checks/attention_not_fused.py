@@ -13,12 +13,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from qdqtool.auditing.attention import unquantized_results
 from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import Severity
+from qdqtool.matching.attention import unquantized_results
 
 _SOFTMAX = re.compile(r"softmax|Exp.*Sum.*(?:Div|Mul)|MaxrSubExpSum", re.IGNORECASE)
 
@@ -61,7 +61,9 @@ def _fix(scene: AuditContext, layer: EngineLayer, products: tuple[EngineLayer, .
         return f"{_ALL_OR_NONE} and in FP16 (`qdqtool convert`): in FP32 nothing is fused"
     if types != {DType.INT8}:
         return _BETWEEN if between else _ALL_OR_NONE
-    open_end = scene.view is not None and any(True for _ in unquantized_results(scene, layer))
+    open_end = scene.view is not None and any(
+        True for _ in unquantized_results(scene.wiring, scene.cases, layer)
+    )
     if between:
         return f"{_BETWEEN}; {_BEHIND}" if open_end else _BETWEEN
     if scene.view is None:

@@ -24,6 +24,7 @@ class TroublesCollector:
         self._warnings: dict[_Key, LogRecord] = {}
         self._errors: dict[_Key, LogRecord] = {}
         self.int8_refused: dict[str, str] = {}
+        self.refused_at: dict[str, int] = {}
         # Tensors that the builder warned to have no scale, in the order of the log.
         self.without_scale: dict[str, None] = {}
 
@@ -50,9 +51,10 @@ class TroublesCollector:
         elif len(kept) < _MOST:
             kept[key] = LogRecord(line=line, severity=severity, text=text[:_LONGEST], topic=topic)
 
-    def _refused(self, _line: int, layer: str, tensor: str, *_fields: object) -> None:
+    def _refused(self, line: int, layer: str, tensor: str, *_fields: object) -> None:
         if len(self.int8_refused) < _MOST:
             self.int8_refused.setdefault(layer, tensor)
+            self.refused_at.setdefault(layer, line)
 
     @property
     def warnings(self) -> tuple[LogRecord, ...]:

@@ -1,9 +1,10 @@
 """Try the fixes of an audit with the real builder, and keep those that help.
 
-For every fallback, every node that placement left float and every needless kernel, the suggested edit is applied and
-built. It stays only if the node runs INT8, or kernels or bytes go, while accuracy stays within --max-drop. Edits are
-tried in groups, so that a group that helps costs one build. The result is a new run folder with the table of all
-trials; the old one is not touched.
+For every fallback, every node, shortcut and attention that is float and every needless kernel, the edit that a rule
+proposes is applied and built. It stays only if the node runs INT8, or kernels or bytes go, while accuracy stays within
+--max-drop. Edits are tried in groups, so that a group that helps costs one build. The result is a new run folder with
+the table of all trials and the inputs that changed; the old one is not touched. What random samples can show, kernels
+and bytes, is tried with them too, but no range of theirs is kept.
 
 Stopped at any time, the same command goes on with the engines it has built.
 
@@ -99,6 +100,7 @@ def fix(
 
 def _show(report: FixReport) -> None:
     from qdqtool.cli.screen import show_table, stdout
+    from qdqtool.cli.slots import slot_lines
 
     if stdout().is_terminal and stdout().width < _ROOM:
         lines: list[str] = [line for trial in report.trials for line in _told(trial)]
@@ -111,6 +113,7 @@ def _show(report: FixReport) -> None:
         f"before: {_measured(report.before, report.metric)}",
         f"after:  {_measured(report.after, report.metric)}",
         _counted(report),
+        *slot_lines(report.slots),
         *(f"note: {note}" for note in report.notes),
     )
     for line in filter(None, lines):

@@ -74,6 +74,7 @@ def repair(
 
 def _show(found: RepairReport) -> None:
     from qdqtool.cli.screen import readable, stdout
+    from qdqtool.cli.slots import slot_lines
     from qdqtool.report import terminal
 
     def say(line: str, style: str = "") -> None:
@@ -86,6 +87,8 @@ def _show(found: RepairReport) -> None:
             say(f"    {change.subject}: {change.what}{_error(change)}")
         if len(changes) > _SHOWN:
             say(f"    and {len(changes) - _SHOWN} more; --json lists them all")
+    for line in slot_lines(found.slots):
+        say(line)
     for note in found.notes:
         say(f"note: {note}")
     for left in found.remaining:

@@ -150,6 +150,7 @@ def _alone(file: Path, times: Profile | None, log: Path | None) -> Opened:
     from qdqtool.engine.read import read
     from qdqtool.engine.view import view
     from qdqtool.report.assemble import Material, assemble
+    from qdqtool.report.logged import log_rows
 
     engine = read(file)
     told = log_of(log, file, engine.form)
@@ -161,6 +162,7 @@ def _alone(file: Path, times: Profile | None, log: Path | None) -> Opened:
         view=seen,
         audit=examine(scene),
         log=BuildLog(runs=(told,)) if told else None,
+        sections={"log": log_rows(told)} if told else {},
     )
     return Opened(report=assemble(material), explored=Explored(name=file.name, engine=engine, view=seen))
 

@@ -10,6 +10,7 @@ import onnx
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.qdq import QdqPair
+from qdqtool.core.target import Target
 from qdqtool.graph.canonical.opset import raise_opset
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
@@ -28,6 +29,7 @@ class RepairContext:
     """A model open for changes.
 
     Attributes:
+        target: the builder whose abilities count; None for all of them.
         model: the model before any change.
         edit: the changes.
         path: the file it came from, for messages.
@@ -36,7 +38,8 @@ class RepairContext:
         nodes: the private copies of its nodes, by name.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, target: Target | None = None) -> None:
+        self.target = target
         self._open(model)
 
     def _open(self, model: Model) -> None:
@@ -144,14 +147,6 @@ class RepairContext:
         stored = self.edit.constants.get(node.input[1])
         half = stored is not None and stored.data_type == onnx.TensorProto.FLOAT16
         return np.float16 if half else np.float32
-
-    def pair_like(self, pair: QdqPair, tensor: str) -> str:
-        """The result of a new pair on `tensor` with the scale of `pair`."""
-        edit, like = self.edit, self.nodes[pair.dequantize or ""]
-        integers, result = edit.fresh(f"{tensor}_quantized"), edit.fresh(f"{tensor}_dequantized")
-        edit.node(QUANTIZE, [tensor, *like.input[1:]], [integers], name=f"{tensor}_QuantizeLinear")
-        edit.node(DEQUANTIZE, [integers, *like.input[1:]], [result], name=f"{tensor}_DequantizeLinear")
-        return result
 
     def dissolve(self, pair: QdqPair) -> None:
         """Take a pair with a QuantizeLinear out: its readers read what that reads now."""

@@ -8,16 +8,19 @@ import numpy as np
 import onnx
 
 from qdqtool.core.dtypes import DType
-from qdqtool.core.fixes import SlotEdit
+from qdqtool.core.fixes import SlotChange, SlotEdit
 from qdqtool.core.placement import Slot
+from qdqtool.core.qdq import QdqPair
 from qdqtool.errors import UsageError
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
-from qdqtool.graph.qdq.find import DEQUANTIZE
+from qdqtool.graph.qdq.find import DEQUANTIZE, find
 from qdqtool.graph.qdq.lower import lower
 from qdqtool.graph.qdq.quantized import Quantization, QuantizedGraph
 from qdqtool.graph.qdq.scales import storable_as
 from qdqtool.graph.qdq.unquantize import float_source
+
+_FLOAT = "float"
 
 
 def requantize(model: Model, edits: Iterable[SlotEdit]) -> Model:
@@ -42,10 +45,38 @@ def requantize(model: Model, edits: Iterable[SlotEdit]) -> Model:
                 f"what {change.slot} reads has no float form", fix="edit its producer", where=str(model.path)
             )
         node.input[change.slot.index] = source
-        if change.scales:
+        if change.known:
             assignment[change.slot] = _quantization(change, model.view.info(source).dtype)
     edit.prune()
     return lower(QuantizedGraph(model=edit.finish(), assignment=assignment))
+
+
+def slot_changes(before: Model, after: Model) -> tuple[SlotChange, ...]:
+    """The inputs of nodes that both models have and that are quantized differently, in the order of the second."""
+    was, now = _in_words(before), _in_words(after)
+    return tuple(
+        SlotChange(slot=slot, before=was.get(slot, _FLOAT), after=now.get(slot, _FLOAT))
+        for node in after.view.nodes
+        if node.name in before.view.by_name
+        for slot in (Slot(node=node.name, index=index) for index in range(len(node.inputs)))
+        if was.get(slot, _FLOAT) != now.get(slot, _FLOAT)
+    )
+
+
+def _in_words(model: Model) -> dict[Slot, str]:
+    """How each slot behind a DequantizeLinear is quantized."""
+    return {slot: _words(pair) for pair in find(model) if pair.dequantize for slot in pair.slots}
+
+
+def _words(pair: QdqPair) -> str:
+    if not pair.scale:
+        return f"{pair.dtype} with a computed scale"
+    several = len(pair.scale) > 1
+    scale = f"{len(pair.scale)} scales, axis {pair.axis}" if several else f"{pair.scale[0]:.4g}"
+    shape = " of shape [1]" if pair.scale_shape == (1,) else ""
+    zeros = sorted(set(pair.zero_point))
+    zero = f" zero point {zeros[-1]}" if any(zeros) else ""
+    return f"{pair.dtype} {scale}{shape}{zero}"
 
 
 def _source(edit: Edit, model: Model, makers: dict[str, onnx.NodeProto], tensor: str) -> str | None:
@@ -74,5 +105,5 @@ def _before_pair(edit: Edit, model: Model, makers: dict[str, onnx.NodeProto], te
 
 def _quantization(edit: SlotEdit, dtype: DType) -> Quantization:
     """What an edit asks for, with scales that the float type of the tensor holds."""
-    steps = np.asarray(edit.scales if edit.axis is not None else edit.scales[0], np.float32)
+    steps = np.asarray(edit.known if edit.axis is not None else edit.known[0], np.float32)
     return Quantization(format=edit.format, scale=storable_as(steps, dtype), axis=edit.axis)

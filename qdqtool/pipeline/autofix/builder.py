@@ -40,6 +40,7 @@ class BuiltModel:
         edits: all edits of the model, those included that the builder forced.
         folder: where it was built.
         build: what the builder said.
+        qdq: the Q/DQ model that was built in the end.
         context: the engine beside its model.
         audit: verdicts and findings.
         given_up: inputs that lost their Q/DQ because the builder has no kernel for their node.
@@ -49,6 +50,7 @@ class BuiltModel:
     edits: Edits
     folder: Path
     build: BuildResult
+    qdq: Model
     context: AuditContext
     audit: Audit
     given_up: tuple[SlotEdit, ...] = ()
@@ -60,13 +62,18 @@ class BuiltModel:
         return self.folder / (self.build.model or MODEL)
 
     @property
-    def int8(self) -> frozenset[str]:
-        """Compute nodes that run INT8, or in another format that they are asked for."""
-        return frozenset(
-            verdict.node
+    def formats(self) -> dict[str, str]:
+        """What compute nodes run in that run INT8, or in another format that they are asked for."""
+        return {
+            verdict.node: verdict.realised
             for verdict in self.audit.verdicts
             if verdict.precision is DType.INT8 or verdict.asked == verdict.realised != FLOAT
-        )
+        }
+
+    @property
+    def int8(self) -> frozenset[str]:
+        """Compute nodes that run INT8, or in another format that they are asked for."""
+        return frozenset(self.formats)
 
     @property
     def cost(self) -> str:
@@ -81,11 +88,13 @@ class BuiltModel:
         return ours.kernels <= theirs.kernels and (None in sizes or (sizes[0] or 0) <= (sizes[1] or 0))
 
     def costs_less_than(self, other: BuiltModel) -> bool:
-        """Whether kernels or bytes are fewer, and neither is more."""
+        """Whether kernels and bytes together are fewer: where one of them grows, the other shrinks by a larger share."""
         ours, theirs = self.audit.counts, other.audit.counts
         sizes = ours.activation_bytes_dumped, theirs.activation_bytes_dumped
-        fewer_bytes = None not in sizes and (sizes[0] or 0) < (sizes[1] or 0)
-        return self.costs_no_more_than(other) and (ours.kernels < theirs.kernels or fewer_bytes)
+        kernels = ours.kernels / max(theirs.kernels, 1)
+        unknown = None in sizes
+        moved = 1.0 if unknown else max(sizes[0] or 0, 1) / max(sizes[1] or 0, 1)
+        return kernels * moved < 1
 
     def standing(self, accuracy: float | None) -> Metrics:
         """The engine in figures."""
@@ -160,6 +169,7 @@ class CandidateBuilder:
             edits=edits,
             folder=folder,
             build=built,
+            qdq=made,
             context=context,
             audit=audit,
             given_up=given_up,

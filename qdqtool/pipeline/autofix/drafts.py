@@ -36,6 +36,10 @@ class Draft(Protocol):
     def reference(self) -> Model:
         """The float model."""
 
+    @property
+    def has_meaningful_ranges(self) -> bool:
+        """Whether the scales that it has were calibrated on real samples, as far as known."""
+
     def apply(self, edits: Edits) -> Model:
         """The Q/DQ model with these edits."""
 
@@ -49,6 +53,7 @@ class Foreign:
     def __init__(self, model: Model) -> None:
         self._model = model
         self.reference = float_graph(model)
+        self.has_meaningful_ranges = True
 
     def apply(self, edits: Edits) -> Model:
         """The model with the edited inputs."""
@@ -75,6 +80,7 @@ class Placed:
         self._placement = placement
         self._table = table
         self._options = options
+        self.has_meaningful_ranges = table.meaningful
 
     def apply(self, edits: Edits) -> Model:
         """The float model with the Q/DQ of the edited placement."""
@@ -89,7 +95,7 @@ class Placed:
         ranges = self._table.by_tensor()
         for decision in decisions:
             edit = edits.get(decision.slot)
-            if edit is not None and edit.scales:
+            if edit is not None and edit.known:
                 ranges[decision.tensor] = _range(decision.tensor, edit)
         return Plan(
             placement=replace(
@@ -121,16 +127,16 @@ def _decided(decision: Decision, edit: SlotEdit | None) -> Decision:
     opinion = Opinion(
         slot=decision.slot,
         rule=_RULE,
-        stance=Stance.REQUEST if edit.scales else Stance.VETO,
+        stance=Stance.REQUEST if edit.known else Stance.VETO,
         reason=f"the builder ran it in {edit.format.name.upper()}"
-        if edit.scales
+        if edit.known
         else "the engine is leaner, or only possible, without this pair",
-        fix="" if edit.scales else "nothing to do: a build has shown it",
+        fix="" if edit.known else "nothing to do: a build has shown it",
     )
     return replace(
         decision,
-        quantize=bool(edit.scales),
-        spec=QuantSpec(format=edit.format, axis=edit.axis) if edit.scales else None,
+        quantize=bool(edit.known),
+        spec=QuantSpec(format=edit.format, axis=edit.axis) if edit.known else None,
         opinions=(*decision.opinions, opinion),
     )
 
@@ -148,7 +154,7 @@ def _held(ties: Iterable[Tie], ranges: Mapping[str, TensorRange]) -> tuple[Tie, 
 
 
 def _range(tensor: str, edit: SlotEdit) -> TensorRange:
-    amax = tuple(scale * edit.format.qmax for scale in edit.scales)
+    amax = tuple(scale * edit.format.qmax for scale in edit.known)
     return TensorRange(tensor=tensor, amax=amax, axis=edit.axis, method="fix", note="set by a proven fix")
 
 

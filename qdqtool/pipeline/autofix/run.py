@@ -36,6 +36,7 @@ from qdqtool.errors import BuildError, InputFileError, QdqError, UsageError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.qdq.find import quantized_ops
+from qdqtool.graph.qdq.slots import slot_changes
 from qdqtool.io.files import replacing
 from qdqtool.pipeline import steps
 from qdqtool.pipeline.autofix.builder import MODEL, CandidateBuilder
@@ -274,6 +275,7 @@ def _report(order: FixRequest, search: Search, builder: CandidateBuilder) -> Fix
         metric=search.metric,
         max_drop=order.bounds.max_drop,
         notes=tuple(notes),
+        slots=slot_changes(search.first.qdq, search.best.qdq),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import isinf
@@ -13,10 +14,10 @@ from qdqtool.core.findings import Finding
 from qdqtool.core.fixes import Outcome, SlotEdit, Trial
 from qdqtool.core.placement import Slot
 from qdqtool.errors import BuildError, QdqError
+from qdqtool.matching.candidates import Candidate, Goal
 from qdqtool.pipeline.autofix.builder import BuiltModel, CandidateBuilder, score
 from qdqtool.pipeline.autofix.candidates import candidates
 from qdqtool.pipeline.autofix.drafts import merged
-from qdqtool.pipeline.autofix.edits import Candidate, Goal
 from qdqtool.pipeline.autofix.ranges import Ranges
 
 OnBuild = Callable[[int, int], None]
@@ -58,6 +59,7 @@ class Bounds:
 class _Attempt:
     candidate: Candidate
     edits: tuple[SlotEdit, ...]
+    guessed: tuple[str, ...] = ()
 
 
 class Search:
@@ -75,8 +77,11 @@ class Search:
         self._folder = folder
         self._bounds = bounds
         self._began = monotonic()
-        self._ranges = Ranges(builder.draft.reference, builder.samples)
+        self._ranges = Ranges(
+            builder.draft.reference, builder.samples, guesses=builder.draft.has_meaningful_ranges
+        )
         self._answered: set[tuple[str, str]] = set()
+        self._halves: deque[tuple[_Attempt, ...]] = deque()
         self._on_build: OnBuild = lambda _done, _total: None
         self.trials: list[Trial] = []
         # The first engine is what the search starts from; only what is built beyond it is a trial.
@@ -104,43 +109,52 @@ class Search:
         samples = self._builder.samples
         return samples is not None and samples.meaningful and bool(self.metric)
 
-    def _next(self) -> list[_Attempt]:
-        """The first unanswered candidate of every subject; what makes nodes INT8 comes before what saves kernels."""
+    def _next(self) -> Sequence[_Attempt]:
+        """The first unanswered candidate of every subject; what makes nodes INT8 comes before what saves kernels.
+
+        Groups that did not help as a whole are taken apart when every other candidate has had its build.
+        """
         goals = set(Goal) if self._measures else set(Goal) - {Goal.CLOSER}
+        halved = {attempt.candidate.key for half in self._halves for attempt in half}
         waiting = [
             candidate
-            for candidate in candidates(self.best.context, self.best.audit)
-            if candidate.goal in goals and candidate.key not in self._answered
+            for candidate in candidates(self.best.qdq, self.best.context, self.best.audit)
+            if candidate.goal in goals and candidate.key not in self._answered | halved
         ]
-        return next(filter(None, (self._group(waiting, goal) for goal in Goal)), [])
+        groups = (self._group(waiting, goal) for goal in Goal)
+        return next(filter(None, groups), self._halves.popleft() if self._halves else ())
 
     def _group(self, waiting: Sequence[Candidate], goal: Goal) -> list[_Attempt]:
-        """Ideas of one goal and of different subjects that touch different inputs."""
+        """Candidates of one goal and of different subjects that touch different inputs.
+
+        Of those whose gain shows in the whole engine only, the candidates of one rule: others might hide it.
+        """
         group: list[_Attempt] = []
         subjects: set[str] = set()
         slots: set[Slot] = set()
         for candidate in waiting:
             if candidate.goal is not goal or candidate.subject in subjects:
                 continue
-            edits = self._ranges.resolve(candidate.requests)
-            if isinstance(edits, str):
-                self._answer(
-                    Trial(
-                        subject=candidate.subject, edit=candidate.text, outcome=Outcome.NOT_TRIED, why=edits
-                    )
-                )
+            if goal is not Goal.INT8 and group and candidate.rule != group[0].candidate.rule:
+                continue
+            resolved = self._ranges.resolve(candidate.edits)
+            if isinstance(resolved, str):
+                self._close(_Attempt(candidate=candidate, edits=()), Outcome.NOT_TRIED, resolved)
+                continue
+            if not resolved.edits or self._is_done(resolved.edits):
                 self._answered.add(candidate.key)
                 continue
-            if not edits:
-                self._answered.add(candidate.key)
-                continue
-            touched = {edit.slot for edit in edits}
+            touched = {edit.slot for edit in resolved.edits}
             if touched & slots:
                 continue
             subjects.add(candidate.subject)
             slots |= touched
-            group.append(_Attempt(candidate=candidate, edits=edits))
+            group.append(_Attempt(candidate=candidate, edits=resolved.edits, guessed=resolved.guessed))
         return group
+
+    def _is_done(self, edits: Iterable[SlotEdit]) -> bool:
+        """Whether the best model has all of these edits already."""
+        return all(self.best.edits.get(edit.slot) == edit for edit in edits)
 
     def _try(self, group: Sequence[_Attempt]) -> None:
         """Keep the whole group if it helps; else find out which of it does."""
@@ -167,16 +181,32 @@ class Search:
         return ""
 
     def _judge(self, group: Sequence[_Attempt], made: BuiltModel) -> None:
-        missed = [attempt for attempt in group if not self._reached(attempt, made, group)]
-        lost = sorted(self.best.int8 - made.int8)
+        missed = [attempt for attempt in group if not self._reached(attempt, made)]
+        before, now = self.best.formats, made.formats
+        lost = sorted(node for node, format_ in before.items() if now.get(node) != format_)
         if missed and len(missed) < len(group):
             self._keep_apart(group, missed, made)
         elif missed:
-            self._split(group, self._shortfall(missed[0].candidate, made))
+            self._split(group, self._shortfall(missed[0].candidate, made), made)
         elif lost:
-            self._split(group, f"{', '.join(lost[:3])} ran INT8 before and does not any more")
+            self._split(group, f"{', '.join(lost[:3])} ran INT8 before and does not any more", made)
+        elif any(attempt.guessed for attempt in group):
+            self._ask_for_samples(group, made)
         else:
             self._weigh(group, made)
+
+    def _ask_for_samples(self, group: Sequence[_Attempt], made: BuiltModel) -> None:
+        """A gain that cannot be kept: ranges of random samples are none."""
+        tensors = [tensor for attempt in group for tensor in attempt.guessed]
+        more = f" and {len(tensors) - 1} more" if len(tensors) > 1 else ""
+        for attempt in group:
+            self._close(
+                attempt,
+                Outcome.UNDONE,
+                f"{made.cost} instead of {self.best.cost}: it helps, but the range of {tensors[0]!r}{more} is that of "
+                "random samples; pass --samples DATA to keep it",
+                made,
+            )
 
     def _make(self, group: Sequence[_Attempt]) -> BuiltModel | str:
         """The engine with the edits of a group, or why there is none."""
@@ -193,42 +223,41 @@ class Search:
         finally:
             self._on_build(self.builds, self._bounds.builds)
 
-    def _reached(self, attempt: _Attempt, made: BuiltModel, group: Sequence[_Attempt]) -> bool:
+    def _reached(self, attempt: _Attempt, made: BuiltModel) -> bool:
         if attempt.candidate.goal is Goal.INT8:
             return attempt.candidate.subject in made.int8
         if attempt.candidate.goal is Goal.CLOSER:
             return made.costs_no_more_than(self.best)
-        if attempt.candidate.goal is Goal.CHEAPER:
-            return made.costs_less_than(self.best)
-        return made.audit.counts.kernels <= self.best.audit.counts.kernels - len(group)
+        return made.costs_less_than(self.best)
 
     def _shortfall(self, candidate: Candidate, made: BuiltModel) -> str:
         if candidate.goal is Goal.INT8:
             verdict = next((one for one in made.audit.verdicts if one.node == candidate.subject), None)
             return "not INT8 either" if verdict is None else f"still {verdict.precision}: {verdict.reason}"
-        if candidate.goal in {Goal.CLOSER, Goal.CHEAPER}:
-            gain = "it costs more" if candidate.goal is Goal.CLOSER else "nothing is saved"
-            return f"{made.cost} instead of {self.best.cost}: {gain}"
-        return (
-            f"{made.audit.counts.kernels} kernels instead of {self.best.audit.counts.kernels}: none vanished"
-        )
+        gain = "it costs more" if candidate.goal is Goal.CLOSER else "nothing is saved"
+        return f"{made.cost} instead of {self.best.cost}: {gain}"
 
     def _keep_apart(self, group: Sequence[_Attempt], missed: list[_Attempt], made: BuiltModel) -> None:
         """Those that reached their goal again without the others; the others one by one."""
         self._try([attempt for attempt in group if attempt not in missed])
         for attempt in missed:
             if attempt.candidate.goal is Goal.INT8:
-                self._close(attempt, Outcome.UNDONE, self._shortfall(attempt.candidate, made))
+                self._close(attempt, Outcome.UNDONE, self._shortfall(attempt.candidate, made), made)
             else:
                 self._try([attempt])
 
-    def _split(self, group: Sequence[_Attempt], why: str) -> None:
+    def _split(self, group: Sequence[_Attempt], why: str, made: BuiltModel | None = None) -> None:
+        """Take a group apart: at once where each candidate is judged by itself, else when all others had a build."""
         if len(group) == 1:
-            self._close(group[0], Outcome.UNDONE, why)
+            self._close(group[0], Outcome.UNDONE, why, made)
             return
         middle = len(group) // 2
-        self._try(group[:middle])
-        self._try(group[middle:])
+        halves = tuple(group[:middle]), tuple(group[middle:])
+        if group[0].candidate.goal is Goal.INT8:
+            for half in halves:
+                self._try(half)
+        else:
+            self._halves.extend(halves)
 
     def _weigh(self, group: Sequence[_Attempt], made: BuiltModel) -> None:
         """Keep a group that reached its goals if accuracy stays."""
@@ -236,10 +265,12 @@ class Search:
         drop = 0.0 if isinf(value) else self.first_accuracy - value
         if drop > self._bounds.max_drop:
             told = f"{self.metric} would fall from {self.first_accuracy:.4g} to {value:.4g}"
-            self._split(group, f"{told}, allowed are {self._bounds.max_drop:g}")
+            self._split(group, f"{told}, allowed are {self._bounds.max_drop:g}", made)
             return
         if group[0].candidate.goal is Goal.CLOSER and not self._closer(value, made):
-            self._split(group, f"{self.metric} {value:.4g} instead of {self.accuracy:.4g}: hardly closer")
+            self._split(
+                group, f"{self.metric} {value:.4g} instead of {self.accuracy:.4g}: hardly closer", made
+            )
             return
         gained = f"{self.metric} {value:.4g} instead of {self.accuracy:.4g}"
         before, self.best, self.accuracy = self.best, made, value
@@ -248,7 +279,7 @@ class Search:
         for attempt in group:
             closer = attempt.candidate.goal is Goal.CLOSER
             why = f"{gained}; {made.cost}" if closer else self._success(attempt.candidate, before, made)
-            self._close(attempt, Outcome.KEPT, why)
+            self._close(attempt, Outcome.KEPT, why, made, before)
 
     def _closer(self, value: float, made: BuiltModel) -> bool:
         """Whether a result is worth an edit that answers no finding: it is closer, or a kernel has gone."""
@@ -261,8 +292,17 @@ class Search:
             return f"runs INT8 in the new engine; {made.cost} instead of {before.cost}; {accuracy}"
         return f"{made.cost} instead of {before.cost}; {accuracy}"
 
-    def _close(self, attempt: _Attempt, outcome: Outcome, why: str) -> None:
+    def _close(
+        self,
+        attempt: _Attempt,
+        outcome: Outcome,
+        why: str,
+        made: BuiltModel | None = None,
+        before: BuiltModel | None = None,
+    ) -> None:
+        """Note what became of an attempt, with the figures of the engine that was made and of that before it."""
         self._answered.add(attempt.candidate.key)
+        kept = outcome is Outcome.KEPT and not isinf(self.accuracy)
         self._answer(
             Trial(
                 subject=attempt.candidate.subject,
@@ -270,6 +310,9 @@ class Search:
                 outcome=outcome,
                 why=why,
                 edits=attempt.edits,
+                rule=attempt.candidate.rule,
+                before=None if made is None else (before or self.best).standing(None),
+                after=None if made is None else made.standing(self.accuracy if kept else None),
             )
         )
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from qdqtool.auditing.context import AuditContext
 from qdqtool.core.engine import EngineLayer
+from qdqtool.core.wiring import Wiring
 from qdqtool.graph.qdq.find import QUANTIZE
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.matching.evidence import reads_through
+from qdqtool.matching.evidence import NodeEvidence, reads_through
 
 
-def unquantized_results(scene: AuditContext, softmax: EngineLayer) -> Iterator[tuple[Node, str]]:
+def unquantized_results(
+    wiring: Wiring, nodes: Iterable[NodeEvidence], softmax: EngineLayer
+) -> Iterator[tuple[Node, str]]:
     """Every product behind a softmax whose result somebody reads in float, and that result."""
-    behind = {name for layer in scene.wiring.compute_after(softmax) for name in layer.onnx_nodes}
-    for case in scene.cases:
+    behind = {name for layer in wiring.compute_after(softmax) for name in layer.onnx_nodes}
+    for case in nodes:
         node = case.node
         if node.name in behind and len(case.activations) > 1 and not _quantized(case.view, node.outputs[0]):
             yield node, node.outputs[0]

@@ -1,0 +1,23 @@
+"""The inputs that an edit of a Q/DQ model changed, in lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from qdqtool.core.fixes import SlotChange
+
+_SHOWN = 3
+"""Inputs that are spelled out."""
+
+
+def slot_lines(changes: Sequence[SlotChange]) -> Iterator[str]:
+    """How many inputs are quantized otherwise than before, and the first of them."""
+    if not changes:
+        return
+    yield f"{len(changes)} inputs are quantized otherwise than before:"
+    for change in changes[:_SHOWN]:
+        yield f"    {change.slot}: {change.before} -> {change.after}"
+    if len(changes) > _SHOWN:
+        yield f"    and {len(changes) - _SHOWN} more; --json lists them all"

@@ -1,0 +1,112 @@
+"""Edits that a build may prove: what rules propose for an engine that was built, with what it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from qdqtool.core.engine import Engine, EngineLayer
+from qdqtool.core.findings import Finding, NodeVerdict
+from qdqtool.core.fixes import SlotEdit
+from qdqtool.core.placement import Placement, Slot
+from qdqtool.core.wiring import Wiring
+from qdqtool.graph.model import Model
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.matching.evidence import NodeEvidence
+from qdqtool.trt.ops import DEQUANTIZE, QDQ
+
+
+class Goal(str, Enum):
+    """What a candidate must reach to be kept."""
+
+    INT8 = "the node runs INT8"
+    CHEAPER = "kernels or bytes go, and the others do not grow by as much"
+    CLOSER = "the result comes closer to the float model, at no cost"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Candidate:
+    """One way to fix one finding.
+
+    Attributes:
+        subject: a node where the goal is INT8, else a node, the nodes of a kernel, or tensors.
+        goal: what it is for.
+        text: what is done, in words.
+        edits: the inputs to be quantized otherwise; scales that are None are measured.
+        rule: who proposes it.
+    """
+
+    subject: str
+    goal: Goal
+    text: str
+    edits: tuple[SlotEdit, ...]
+    rule: str = ""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What tells it from other candidates, also after the graph has changed."""
+        return self.subject, self.text
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuiltGraph:
+    """A Q/DQ model, the engine that was built of it, and what an audit says of both.
+
+    Attributes:
+        model: the Q/DQ model.
+        placement: the decisions that made it; None for somebody else's.
+        engine: its layers.
+        wiring: who writes and who reads what among its kernels.
+        nodes: every compute node with its evidence and its verdict, in graph order.
+        findings: of the audit.
+    """
+
+    model: Model
+    placement: Placement | None
+    engine: Engine
+    wiring: Wiring
+    nodes: tuple[tuple[NodeEvidence, NodeVerdict], ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def view(self) -> GraphView:
+        """The graph of the Q/DQ model."""
+        return self.model.view
+
+    def layers_with(self, *checks: str) -> Iterator[EngineLayer]:
+        """The kernels that checks of these names found something about."""
+        subjects = {finding.subject for finding in self.findings if finding.check in checks}
+        return (layer for layer in self.engine.kernels if layer.name in subjects)
+
+
+def kernel_of(layer: EngineLayer) -> str:
+    """What names a kernel in every build: its nodes; kernels get new names each time."""
+    return ", ".join(sorted(layer.onnx_nodes)) or layer.name
+
+
+def readers_of_pairs(view: GraphView, layer: EngineLayer) -> tuple[Slot, ...]:
+    """Inputs that read the pairs which a layer consists of."""
+    found: dict[Slot, None] = {}
+    for name in layer.onnx_nodes:
+        node = view.by_name.get(name)
+        if node is None or node.op not in QDQ:
+            continue
+        ends = [node] if node.op == DEQUANTIZE else [use.node for use in view.uses(node.outputs[0])]
+        for end in ends:
+            for use in view.uses(end.outputs[0]) if end.op == DEQUANTIZE else ():
+                if use.index < len(use.node.inputs):
+                    found[Slot(node=use.node.name, index=use.index)] = None
+    return tuple(found)
+
+
+def scale_of(view: GraphView, dequantize: Node | None) -> float | None:
+    """The largest scale of a DequantizeLinear; None where it is computed, or there is no such node."""
+    value = None if dequantize is None else view.constant(dequantize.inputs[1])
+    return None if value is None or not value.size else float(abs(value).max())
+
+
+def feeding(view: GraphView, tensor: str) -> Node | None:
+    """The DequantizeLinear that makes a tensor; None for other tensors."""
+    maker = view.producer(tensor)
+    return maker if maker is not None and maker.op == DEQUANTIZE else None

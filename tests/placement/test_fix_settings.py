@@ -1,0 +1,64 @@
+"""A setting that a veto's fix names is one that a recipe takes, and with it the veto is gone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from qdqtool.cli.options import load_recipe
+from qdqtool.core.advice import joined
+from qdqtool.core.placement import Opinion, Slot, Stance
+from qdqtool.core.recipe import PlacementOptions, PrepareOptions
+from qdqtool.core.target import FAMILIES
+from qdqtool.graph.model import Model
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.preparation.prepare import prepare
+from qdqtool.placement.decide import decide
+from tests import models
+from tests.placement.zoo import FLOAT
+
+_SETTING = re.compile(r"\bset ([a-z_]+\.[a-z_]+=(?:\[[^\]]*\]|\S+))")
+
+
+def prepared(name: str, folder) -> Model:
+    return prepare(load(models.save(FLOAT[name](), folder)), PrepareOptions())
+
+
+def vetoes(model: Model, options: PlacementOptions) -> Iterator[tuple[Slot, Opinion]]:
+    for decision in decide(model.view, options).decisions:
+        for opinion in decision.opinions:
+            if opinion.stance is Stance.VETO:
+                yield decision.slot, opinion
+
+
+def settings(fix: str) -> list[str]:
+    return [setting.rstrip(",;.") for setting in _SETTING.findall(fix)]
+
+
+@pytest.mark.parametrize("name", FLOAT)
+def test_a_setting_in_a_fix_takes_the_veto_away(name: str, tmp_path) -> None:
+    model = prepared(name, tmp_path)
+    for target in FAMILIES:
+        for slot, opinion in vetoes(model, PlacementOptions(target=target, min_channels=32)):
+            assert "fold_constants" not in opinion.fix  # it is on
+            typed = settings(opinion.fix)
+            if typed:
+                recipe = load_recipe(None, [f"place.target={target}", "place.min_channels=32", *typed])
+                left = [(other, said.rule) for other, said in vetoes(model, recipe.place)]
+                assert (slot, opinion.rule) not in left, opinion.fix
+
+
+@pytest.mark.parametrize("target", FAMILIES)
+@pytest.mark.parametrize("name", FLOAT)
+def test_all_fixes_of_a_model_are_followed_at_once(name: str, target: str, tmp_path) -> None:
+    model = prepared(name, tmp_path)
+    said = [opinion for _, opinion in vetoes(model, PlacementOptions(target=target))]
+    typed = settings(joined(opinion.fix for opinion in said))
+    keys = [setting.partition("=")[0] for setting in typed]
+    lists = [key for key, setting in zip(keys, typed, strict=True) if "=[" in setting]
+    assert len(set(lists)) == len(lists)  # of two settings of one list the last one would win
+    skipped = {rule for setting in typed if "skip_rules" in setting for rule in re.findall(r"[\w]+", setting)}
+    left = vetoes(model, load_recipe(None, [f"place.target={target}", *typed]).place)
+    assert not skipped & {opinion.rule for _, opinion in left}
