@@ -261,3 +261,17 @@ def test_entropy_tries_as_few_bins_as_there_are_levels(outliers: int) -> None:
     crowded = [[(number + 0.5) * width] * (1000 if number % 2 else 1) for number in range(128)]
     values = np.array([value for bin_ in crowded for value in bin_] + [1.0] * outliers, np.float32)
     assert entropy(histogram_of(values), grid_for(INT8)).amax == pytest.approx(128.5 * width)
+
+
+@pytest.mark.parametrize("percent", [50, 90, 99, 99.9])
+@pytest.mark.parametrize("name", sorted(HISTOGRAMS.keys() - {"constant", "single"}))
+def test_the_percentile_is_where_that_share_of_the_values_lies_below(name: str, percent: float) -> None:
+    histogram = HISTOGRAMS[name]
+    edges = np.arange(histogram.counts.size + 1) * histogram.width
+    below = np.concatenate(([0], np.cumsum(histogram.counts)))
+    amax = percentile(histogram, GRID, percent).amax
+    share = np.interp(amax, edges, below)
+    if amax == histogram.amax:  # no range is larger than the largest value
+        assert share <= histogram.total * percent / 100
+    else:
+        assert share == pytest.approx(histogram.total * percent / 100)

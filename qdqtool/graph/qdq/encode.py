@@ -77,7 +77,9 @@ def block_scales(
     amax = np.abs(folded).max(axis=axis + 1)
     global_scale = None
     if format_.two_level:
-        global_scale = float(np.float32((float(amax.max()) or 1.0) / (format_.qmax * format_.scale_limit)))
+        # Weights so small that their scale is no normal number would divide by zero.
+        largest = np.float32((float(amax.max()) or 1.0) / (format_.qmax * format_.scale_limit))
+        global_scale = float(np.maximum(largest, np.finfo(np.float32).tiny))
     best = _storable(amax, format_, global_scale)
     if search:
         counts = None if energy is None else _folded(energy, axis, block)
