@@ -86,7 +86,7 @@ SAMPLES = Kind(
 TORCH = Kind(
     name="a file of PyTorch",
     words=("PyTorch", "torch"),
-    commands="export it with torch.onnx.export, or `qdqtool run FILE` where it is a .pt2 program",
+    commands="export it with torch.onnx.export, or pass the module to qdqtool.quantize in Python",
 )
 MODEL = Kind(
     name="an ONNX model",
