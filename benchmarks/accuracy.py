@@ -239,7 +239,7 @@ def _ours(judge: Judge, case: Subject, recipe: Recipe, data: Path, target: Path)
     order = CalibrationRequest(model=case.model, recipe=recipe, samples=str(data))
     job = Calibration(order)
     method = recipe.calibrate.method
-    table = job.tables(job.collect(job.manner([method]), None), [method])[method]
+    table = job.tables(job.collect(job.collect_options([method]), None), [method])[method]
     save(insert(job.model, job.placement, table, recipe.insert), target)
     note = f"{recipe.name}: {method}, weights {recipe.calibrate.weights}, bias {recipe.calibrate.bias}"
     return judge.result(target, note, time.perf_counter() - started)
@@ -266,7 +266,7 @@ def _swept(judge: Judge, case: Subject, data: Path, work: Path) -> Result:
         labels=None,
         out=work / "sweep",
     )
-    found = sweep(SweepRequest(order=order, recipe=case.recipe, settings=changes))
+    found = sweep(SweepRequest(base=order, recipe=case.recipe, settings=changes))
     best = max(found.pareto, key=lambda trial: trial.outcome.accuracy if trial.outcome else 0.0)
     note = ", ".join(best.outcome.settings) if best.outcome else ""
     model = work / "sweep" / "pareto" / f"{best.number:04}" / "model.qdq.onnx"

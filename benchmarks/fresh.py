@@ -1,4 +1,4 @@
-"""More networks that no rule of prediction was learned from, drawn after the rules had been mended with those of heldout.
+"""More networks that no rule of prediction was learned from, drawn after the rules had been corrected with those of heldout.
 
     regnet, repvgg, hourglass, gpt, csp, wavenet, poolformer
 

@@ -12,8 +12,8 @@ The classic rules were learned from these very logs and engines, so its figures 
 not how well they will do on releases and networks nobody recorded. How well rules carry over is a figure of its own:
 the networks of heldout.py, quantized by our placement, by it without its refusals, and with every third product left
 float, on RTX (at first contact 334 of 334 nodes and 604 of 686 kernels were right; the kernels of float convolutions
-and of sums were mended then), those of fresh.py (drawn after activations, biases and Q behind products had been
-mended: 307 of 307 nodes and 533 of 573 kernels at first contact), and an engine of MobileNetV2 from a build that no
+and of sums were corrected then), those of fresh.py (drawn after activations, biases and Q behind products had been
+corrected: 307 of 307 nodes and 533 of 573 kernels at first contact), and an engine of MobileNetV2 from a build that no
 rule was learned from.
 
 Misses are printed. The last line is one JSON object.

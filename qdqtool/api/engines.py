@@ -307,7 +307,7 @@ def fix(
     ):
         method = recipe_beside(path)
         place = folder / "fixed" if out is None else path_of(out, "out")
-        order = FixRequest(
+        request = FixRequest(
             subject=path,
             out=place,
             recipe=recipe_of(recipe if recipe is not None else method, settings, trust=trust),
@@ -315,7 +315,7 @@ def fix(
             labels=label_file,
             bounds=Bounds(builds=budget, seconds=seconds, max_drop=max_drop),
         )
-        report, findings = search_fixes(order, shown.step("build"))
+        report, findings = search_fixes(request, shown.step("build"))
         made = load(place / "model.qdq.onnx")
         return Fixed(model=whole(made.proto), notes=report.notes, report=report, findings=findings)
 

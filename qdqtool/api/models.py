@@ -195,10 +195,10 @@ class _Quantization:
 
     def table(self, on_progress: Any) -> CalibrationTable:
         """The ranges, with corrected biases and findings where the recipe and the model give any."""
-        if not self.calibration.order.samples:
+        if not self.calibration.request.samples:
             raise UsageError("there are no samples", fix="pass samples=", where="samples")
         method = self.recipe.calibrate.method
-        collection = self.calibration.collection(self.calibration.manner([method]), resumable=False)
+        collection = self.calibration.collection(self.calibration.collect_options([method]), resumable=False)
         histograms = collection.run(Span(total=len(self.calibration.samples)), on_progress=on_progress)
         table = self.calibration.tables(histograms, [method])[method]
         return replace(table, findings=self.calibration.findings(table))
@@ -212,7 +212,7 @@ def _inserted(
 ) -> Quantized:
     made = insert_pairs(work.model, work.placement, table, work.recipe.insert, reach)
     result = Quantized(model=whole(made.proto), notes=made.notes, placement=work.placement, calibration=table)
-    _save_elsewhere(result, out, work.calibration.order.model)
+    _save_elsewhere(result, out, work.calibration.request.model)
     return result
 
 
@@ -292,10 +292,10 @@ def repair(
         showing(progress) as shown,
     ):
         target = Path(folder) / "model.onnx"
-        order = RepairRequest(
+        request = RepairRequest(
             model=path, out=target, samples=samples_of(samples), labels=label_file, recipe=chosen
         )
-        report = repair_file(order, shown.step("compare"))
+        report = repair_file(request, shown.step("compare"))
         result = Repaired(model=whole(load(target).proto), notes=report.notes, report=report)
         _save_elsewhere(result, out, path)
         return result

@@ -197,7 +197,7 @@ def sensitivity(
         labels_file(labels) as label_file,
         showing(progress) as shown,
     ):
-        order = SensitivityRequest(
+        request = SensitivityRequest(
             model=path,
             recipe=recipe_of(recipe, settings, trust=trust),
             samples=samples_of(samples),
@@ -212,7 +212,7 @@ def sensitivity(
             out=None if out is None else path_of(out, "out"),
             workers=workers,
         )
-        return study(order, shown.show)
+        return study(request, shown.show)
 
 
 @public
@@ -270,5 +270,5 @@ def sweep(
             labels=label_file,
             out=folder,
         )
-        order = SweepRequest(order=request, recipe=name, settings=changes, trials=trials, storage=storage)
-        return search(order, pick, shown.show)
+        wanted = SweepRequest(base=request, recipe=name, settings=changes, trials=trials, storage=storage)
+        return search(wanted, pick, shown.show)

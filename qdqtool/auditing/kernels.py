@@ -13,8 +13,8 @@ def origin(layer: EngineLayer) -> str:
     return " of ".join(part for part in (stated, nodes) if part) or "no ONNX node"
 
 
-def inside(scene: AuditContext, layer: EngineLayer) -> bool:
+def inside(context: AuditContext, layer: EngineLayer) -> bool:
     """Whether a converting kernel stands between two kernels, not at the border of the engine."""
     names = {tensor.name for tensor in (*layer.inputs, *layer.outputs)}
-    between = bool(scene.wiring.writers(layer)) and bool(scene.wiring.readers(layer))
-    return layer.role is Role.QDQ and bool(layer.inputs) and between and not names & scene.border
+    between = bool(context.wiring.writers(layer)) and bool(context.wiring.readers(layer))
+    return layer.role is Role.QDQ and bool(layer.inputs) and between and not names & context.border

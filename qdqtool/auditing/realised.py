@@ -42,20 +42,20 @@ class Realised:
     bytes_lost: int | None = None
 
 
-def realised(case: NodeEvidence, precision: DType) -> Realised:
+def realised(node_evidence: NodeEvidence, precision: DType) -> Realised:
     """What became of what was asked of one node; `precision` is the type of its arithmetic."""
-    asked = asked_of(case)
+    asked = asked_of(node_evidence)
     if precision in FORMATS:
         return Realised(asked=asked, realised=FORMATS[precision])
-    layers = case.holders.compute or tuple(
-        layer for layer in case.holders.other if _VECTOR_PRODUCT in layer.name
+    layers = node_evidence.holders.compute or tuple(
+        layer for layer in node_evidence.holders.other if _VECTOR_PRODUCT in layer.name
     )
     if not layers:
         return Realised(asked=asked, realised=UNKNOWN)
     held = stored_weight(layers)
     if held is not None:
         return Realised(asked=asked, realised=f"{_held_as(held, asked)}-weights")
-    for layer in case.made:
+    for layer in node_evidence.made:
         stored = stored_weight((layer,))
         if stored is not None and layer.outputs:
             size = layer.outputs[0].bytes

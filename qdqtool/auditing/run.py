@@ -43,14 +43,14 @@ def audit(
 
 
 def examine(
-    scene: AuditContext, *, float_view: GraphView | None = None, ignore: tuple[str, ...] = ()
+    context: AuditContext, *, float_view: GraphView | None = None, ignore: tuple[str, ...] = ()
 ) -> Audit:
     """The audit of a scene that may also hold costs, times and another engine to compare with."""
     return Audit(
-        verdicts=scene.verdicts,
-        findings=_findings(scene, ignore),
-        counts=counts(scene.engine),
-        notes=_notes(scene, float_view),
+        verdicts=context.verdicts,
+        findings=_findings(context, ignore),
+        counts=counts(context.engine),
+        notes=_notes(context, float_view),
     )
 
 
@@ -60,12 +60,12 @@ def with_findings(known: Audit, others: tuple[Finding, ...], ignore: tuple[str, 
     return replace(known, findings=_sorted((*known.findings, *wanted)))
 
 
-def _findings(scene: AuditContext, ignore: tuple[str, ...]) -> tuple[Finding, ...]:
+def _findings(context: AuditContext, ignore: tuple[str, ...]) -> tuple[Finding, ...]:
     found: list[Finding] = []
     for name in CHECKS.usable():
         check: Check = CHECKS.load(name)
         if name not in ignore and check.code not in ignore:
-            found.extend(_finding(name, check, draft, scene) for draft in check.find(scene))
+            found.extend(_finding(name, check, draft, context) for draft in check.find(context))
     return _sorted(found)
 
 
@@ -73,9 +73,9 @@ def _sorted(found: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(found, key=lambda finding: (-finding.severity.rank, finding.code)))
 
 
-def _finding(name: str, check: Check, draft: Draft, scene: AuditContext) -> Finding:
+def _finding(name: str, check: Check, draft: Draft, context: AuditContext) -> Finding:
     """A draft with the code and name of its check, the measured time of its layer, and the log lines that tell of it."""
-    ms = scene.ms(draft.subject)
+    ms = context.ms(draft.subject)
     measured = "" if ms is None else f" (this layer takes {ms:.4f} ms)"
     return Finding(
         code=check.code,
@@ -85,13 +85,13 @@ def _finding(name: str, check: Check, draft: Draft, scene: AuditContext) -> Find
         reason=f"{draft.reason}{measured}",
         fix=draft.fix,
         bytes=draft.bytes,
-        evidence=(*draft.evidence, *scene.in_log(draft.subject)),
+        evidence=(*draft.evidence, *context.in_log(draft.subject)),
         hazard=CHECKS.manual(name).partition("\n")[0],
     )
 
 
-def _notes(scene: AuditContext, float_view: GraphView | None) -> tuple[str, ...]:
-    engine, told = scene.engine, scene.verdicts
+def _notes(context: AuditContext, float_view: GraphView | None) -> tuple[str, ...]:
+    engine, told = context.engine, context.verdicts
     lost = sum(verdict.verdict is Verdict.NOT_FOUND for verdict in told)
     unknown = sum(number for _, number in engine.unknown_formats)
     notes = (
@@ -104,9 +104,9 @@ def _notes(scene: AuditContext, float_view: GraphView | None) -> tuple[str, ...]
     )
     return (
         *engine.notes,
-        *scene.rule_notes,
+        *context.rule_notes,
         *(text for wanted, text in notes if wanted),
-        *_gone(scene.view, float_view),
+        *_gone(context.view, float_view),
     )
 
 

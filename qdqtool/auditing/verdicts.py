@@ -120,54 +120,58 @@ def _own(holders: LayerMatch, shared: Counter[str]) -> LayerMatch:
     return replace(holders, compute=own) if own else holders
 
 
-def verdict(case: NodeEvidence) -> NodeVerdict:
+def verdict(node_evidence: NodeEvidence) -> NodeVerdict:
     """The verdict on one node."""
-    told = _verdict_on_type(case)
-    found = realised(case, told.precision)
+    told = _verdict_on_type(node_evidence)
+    found = realised(node_evidence, told.precision)
     told = replace(told, asked=found.asked, realised=found.realised, bytes_lost=found.bytes_lost)
     if told.precision is DType.INT8:
         return told
     if told.asked == told.realised != FLOAT:
-        return told if case.weights_alone else replace(told, reason="", fix="")
-    refused = any(not decision.quantize for decision in case.decisions) and not case.weights_alone
-    because = None if told.is_as_asked or refused else defeat(case, found)
+        return told if node_evidence.weights_alone else replace(told, reason="", fix="")
+    refused = (
+        any(not decision.quantize for decision in node_evidence.decisions) and not node_evidence.weights_alone
+    )
+    because = None if told.is_as_asked or refused else defeat(node_evidence, found)
     return told if because is None else replace(told, reason=because[0], fix=because[1])
 
 
-def _verdict_on_type(case: NodeEvidence) -> NodeVerdict:
-    if not case.holders.compute:
-        return _without_kernel(case)
-    if all(_multiplies_rounded(layer) for layer in case.holders.compute):
-        return _with_neighbours(case)
-    precision, kind, certainty = _precision(case)
+def _verdict_on_type(node_evidence: NodeEvidence) -> NodeVerdict:
+    if not node_evidence.holders.compute:
+        return _without_kernel(node_evidence)
+    if all(_multiplies_rounded(layer) for layer in node_evidence.holders.compute):
+        return _with_neighbours(node_evidence)
+    precision, kind, certainty = _precision(node_evidence)
     if precision is DType.INT8:
-        return _verdict(case, kind, precision, certainty=certainty)
-    reason, fix = _why(case, kind, precision)
-    return _verdict(case, kind, precision, reason=reason, fix=fix, certainty=certainty)
+        return _verdict(node_evidence, kind, precision, certainty=certainty)
+    reason, fix = _why(node_evidence, kind, precision)
+    return _verdict(node_evidence, kind, precision, reason=reason, fix=fix, certainty=certainty)
 
 
-def _in_few_bits(case: NodeEvidence) -> bool:
+def _in_few_bits(node_evidence: NodeEvidence) -> bool:
     """Whether kernels of its own compute it in INT8, FP8 or FP4."""
-    layers = case.holders.compute
-    return bool(layers) and not all(map(_multiplies_rounded, layers)) and _precision(case)[0] in FORMATS
+    layers = node_evidence.holders.compute
+    return (
+        bool(layers) and not all(map(_multiplies_rounded, layers)) and _precision(node_evidence)[0] in FORMATS
+    )
 
 
-def _precision(case: NodeEvidence) -> tuple[DType, Verdict, Certainty]:
+def _precision(node_evidence: NodeEvidence) -> tuple[DType, Verdict, Certainty]:
     """Type of the arithmetic, what to call it, and how it is known."""
-    layers = case.holders.compute
+    layers = node_evidence.holders.compute
     found = {layer.precision for layer in layers}
     precision = found.pop() if len(found) == 1 else DType.UNKNOWN
-    certainty = _weakest(case.holders.certainty, *(layer.precision_certainty for layer in layers))
+    certainty = _weakest(node_evidence.holders.certainty, *(layer.precision_certainty for layer in layers))
     if any(map(is_attention, layers)):
-        return _in_attention(case, precision), Verdict.ATTENTION, certainty
+        return _in_attention(node_evidence, precision), Verdict.ATTENTION, certainty
     if precision is not DType.INT8 and any(_reads_int8(layer) for layer in layers):
         return precision, Verdict.PROLOGUE, certainty
     return precision, _BY_TYPE.get(precision, Verdict.UNKNOWN), certainty
 
 
-def _in_attention(case: NodeEvidence, precision: DType) -> DType:
+def _in_attention(node_evidence: NodeEvidence, precision: DType) -> DType:
     """Both matrix products share a kernel; this one is INT8 if it also reads both operands through Q/DQ."""
-    if precision is DType.INT8 and not all(operand.quantized for operand in case.operands):
+    if precision is DType.INT8 and not all(operand.quantized for operand in node_evidence.operands):
         return DType.UNKNOWN
     return precision
 
@@ -180,15 +184,15 @@ def _multiplies_rounded(layer: EngineLayer) -> bool:
     return weights and not _reads_int8(layer) and _ROUNDS_THEN_MULTIPLIES.search(layer.name) is not None
 
 
-def _with_neighbours(case: NodeEvidence) -> NodeVerdict:
+def _with_neighbours(node_evidence: NodeEvidence) -> NodeVerdict:
     """TensorRT for RTX writes a 1x1 convolution of up to four channels on one pixel into the kernel around it."""
-    name = case.holders.compute[0].name
+    name = node_evidence.holders.compute[0].name
     told = _absent(
-        case,
+        node_evidence,
         Verdict.ABSORBED,
         f"so small that {name} computes it together with its neighbours: that kernel rounds its input to eight "
         "bits itself, and whether it then multiplies integers is not shown",
-        case.holders.compute,
+        node_evidence.holders.compute,
     )
     return replace(told, fix="nothing to do: neither it nor its Q/DQ costs a kernel, and in float it would")
 
@@ -197,11 +201,11 @@ def _reads_int8(layer: EngineLayer) -> bool:
     return any(tensor.dtype is DType.INT8 for tensor in layer.inputs[:1])
 
 
-def _why(case: NodeEvidence, kind: Verdict, precision: DType) -> tuple[str, str]:
-    found = reasons(case)
+def _why(node_evidence: NodeEvidence, kind: Verdict, precision: DType) -> tuple[str, str]:
+    found = reasons(node_evidence)
     if found:
         reason = "; ".join(cause.reason for cause in found)
-        if kind is Verdict.ATTENTION and not case.decisions:
+        if kind is Verdict.ATTENTION and not node_evidence.decisions:
             return reason, _FUSED
         return reason, joined(cause.fix for cause in found)
     if precision is DType.UNKNOWN:
@@ -216,31 +220,36 @@ def _why(case: NodeEvidence, kind: Verdict, precision: DType) -> tuple[str, str]
     )
 
 
-def _without_kernel(case: NodeEvidence) -> NodeVerdict:
-    if case.operands and not case.activations:
+def _without_kernel(node_evidence: NodeEvidence) -> NodeVerdict:
+    if node_evidence.operands and not node_evidence.activations:
         return _absent(
-            case, Verdict.ABSORBED, "it depends on constants only, so the builder computed it once"
+            node_evidence, Verdict.ABSORBED, "it depends on constants only, so the builder computed it once"
         )
-    others = case.holders.other
+    others = node_evidence.holders.other
     region = next((layer for layer in others if is_opaque(layer)), None)
-    region = region or (None if others else region_around(case.view, case.node, case.regions))
+    region = region or (
+        None if others else region_around(node_evidence.view, node_evidence.node, node_evidence.regions)
+    )
     if region is not None:
         return _absent(
-            case, Verdict.UNKNOWN, f"inside {region.name}, whose kernels are not listed", (region,)
+            node_evidence, Verdict.UNKNOWN, f"inside {region.name}, whose kernels are not listed", (region,)
         )
     if others:
-        return _absorbed(case, others)
-    if not any(case.view.uses(output) or case.view.is_output(output) for output in case.node.outputs):
-        return _absent(case, Verdict.ABSORBED, "nothing uses its result, so the builder dropped it")
-    return _absent(case, Verdict.NOT_FOUND, "no layer of the engine names it")
+        return _absorbed(node_evidence, others)
+    if not any(
+        node_evidence.view.uses(output) or node_evidence.view.is_output(output)
+        for output in node_evidence.node.outputs
+    ):
+        return _absent(node_evidence, Verdict.ABSORBED, "nothing uses its result, so the builder dropped it")
+    return _absent(node_evidence, Verdict.NOT_FOUND, "no layer of the engine names it")
 
 
-def _absorbed(case: NodeEvidence, others: tuple[EngineLayer, ...]) -> NodeVerdict:
+def _absorbed(node_evidence: NodeEvidence, others: tuple[EngineLayer, ...]) -> NodeVerdict:
     """Named by kernels that are no convolution or matrix product, such as a product written as multiply and sum."""
     names = ", ".join(sorted({layer.name for layer in others})[:3])
-    found = reasons(case)
+    found = reasons(node_evidence)
     texts = [*(cause.reason for cause in found), f"no convolution or matrix kernel names it, only {names}"]
-    verdict = _absent(case, Verdict.ABSORBED, "; ".join(texts), others)
+    verdict = _absent(node_evidence, Verdict.ABSORBED, "; ".join(texts), others)
     fix = joined(cause.fix for cause in found)
     return replace(verdict, fix=fix) if fix else verdict
 
@@ -258,15 +267,15 @@ _FIXES = {
 
 
 def _absent(
-    case: NodeEvidence, kind: Verdict, reason: str, layers: tuple[EngineLayer, ...] = ()
+    node_evidence: NodeEvidence, kind: Verdict, reason: str, layers: tuple[EngineLayer, ...] = ()
 ) -> NodeVerdict:
     holders = LayerMatch(compute=layers, certainty=Certainty.INFERRED)
-    found = replace(case, holders=holders)
+    found = replace(node_evidence, holders=holders)
     return _verdict(found, kind, DType.UNKNOWN, reason=reason, fix=_FIXES[kind], certainty=Certainty.INFERRED)
 
 
 def _verdict(
-    case: NodeEvidence,
+    node_evidence: NodeEvidence,
     kind: Verdict,
     precision: DType,
     *,
@@ -275,12 +284,12 @@ def _verdict(
     certainty: Certainty,
 ) -> NodeVerdict:
     return NodeVerdict(
-        node=case.node.name,
-        op=case.node.op,
+        node=node_evidence.node.name,
+        op=node_evidence.node.op,
         verdict=kind,
         precision=precision,
-        requested=case.requested,
-        layers=tuple(layer.name for layer in case.holders.compute),
+        requested=node_evidence.requested,
+        layers=tuple(layer.name for layer in node_evidence.holders.compute),
         reason=reason,
         fix=fix,
         certainty=certainty,

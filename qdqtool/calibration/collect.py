@@ -40,7 +40,7 @@ def collect(
     placement: Placement,
     samples: SampleSource,
     *,
-    manner: CollectOptions = PLAIN,
+    options: CollectOptions = PLAIN,
     on_progress: OnProgress | None = None,
 ) -> Histograms:
     """Run all samples and count the magnitudes of every activation that `placement` wants quantized.
@@ -49,13 +49,13 @@ def collect(
         model: the float model.
         placement: which tensors are needed.
         samples: model inputs.
-        manner: bins or extremes, NaN policy, processors.
+        options: bins or extremes, NaN policy, processors.
         on_progress: told how many samples are done, and of how many.
 
     Raises:
         InputFileError: a sample does not fit, or a tensor holds NaN or Inf; names tensor and sample.
     """
-    collection = Collection(model, placement, samples, manner=manner)
+    collection = Collection(model, placement, samples, options=options)
     return collection.run(Span(total=len(samples)), on_progress=on_progress)
 
 
@@ -78,22 +78,22 @@ class Collection:
         placement: Placement,
         samples: SampleSource,
         *,
-        manner: CollectOptions = PLAIN,
+        options: CollectOptions = PLAIN,
         resumable: bool = False,
     ) -> None:
         self._samples = samples
         self._tensors = activations(placement)
         # Only our own source gives single rows; others feed the model as it wants to be fed.
         self._fixed = fixed_batch(model.view.inputs) if isinstance(samples, Samples) else 1
-        self._manner = manner
-        self._pool = CollectorPool(model, self._tensors, manner, identify=resumable)
+        self._options = options
+        self._pool = CollectorPool(model, self._tensors, options, identify=resumable)
         # One sample at a time unless the model is made for more: kernels round differently for other sizes.
         self._batch = self._fixed or 1
 
     def identity(self) -> dict[str, str]:
         """What must agree for two parts to belong together; reads all samples. Needs `resumable`."""
         assert self._pool.digest is not None
-        about = canonical([self._tensors, self._manner.bins, self._manner.on_nan])
+        about = canonical([self._tensors, self._options.bins, self._options.on_nan])
         return {
             "model": self._pool.digest,
             "samples": self._samples.digest,

@@ -67,14 +67,14 @@ class CollectorPool:
     """
 
     def __init__(
-        self, model: Model, tensors: tuple[str, ...], manner: CollectOptions, *, identify: bool = False
+        self, model: Model, tensors: tuple[str, ...], options: CollectOptions, *, identify: bool = False
     ) -> None:
-        self._manner = manner
+        self._options = options
         fed = {info.name for info in model.view.inputs}
         self._fed = tuple(name for name in tensors if name in fed)
         # In graph order, so that the tensor in which NaN begins is the one that is named.
         self._fetched = _in_order(model.view, set(tensors) - fed)
-        free = manner.threads or processors()
+        free = options.threads or processors()
         bytes_per_sample = fetched_bytes(model.view, self._fetched)
         self.workers = max(1, min(free, _ROOMY // max(1, bytes_per_sample)))
         self.threads = max(1, free // self.workers)
@@ -138,11 +138,11 @@ class CollectorPool:
         if batch.padding and values.ndim:
             values = _without_padding(values, batch)
         before = tally.nonfinite
-        if self._manner.bins:
+        if self._options.bins:
             tally.add(values, lanes)
         else:
             tally.add_extremes(values)
-        if tally.nonfinite > before and self._manner.on_nan == "error":
+        if tally.nonfinite > before and self._options.on_nan == "error":
             raise InputFileError(
                 f"tensor {name!r} holds {tally.nonfinite - before} NaN or Inf values",
                 fix="repair the model or the sample; --nan skip leaves such values out",

@@ -121,17 +121,17 @@ def _layers(wanted: Wanted, folder: Path | None) -> Path:
     return path
 
 
-def _compared(scene: AuditContext, wanted: Wanted) -> AuditContext:
+def _compared(context: AuditContext, wanted: Wanted) -> AuditContext:
     """The scene with times, and with another engine to compare with, where they are named."""
     profile = read_profile(wanted.profile) if wanted.profile else None
-    explored = view(scene.engine, profile=profile, cost_model=CostModel.EXACT)
+    explored = view(context.engine, profile=profile, cost_model=CostModel.EXACT)
     if wanted.against is None:
-        return replace(scene, explored=explored)
+        return replace(context, explored=explored)
     other = read(wanted.against)
     times = read_profile(wanted.against_profile) if wanted.against_profile else None
     left = Explored(name=wanted.against.name, engine=other, view=view(other, profile=times))
-    right = Explored(name="this engine", engine=scene.engine, view=explored)
-    return replace(scene, explored=explored, compared=compare(left, right))
+    right = Explored(name="this engine", engine=context.engine, view=explored)
+    return replace(context, explored=explored, compared=compare(left, right))
 
 
 def _in(folder: Path | None, name: str) -> Path | None:

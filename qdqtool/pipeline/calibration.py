@@ -62,59 +62,59 @@ class CalibrationRequest:
 class Calibration:
     """One order in progress; the model is opened once."""
 
-    def __init__(self, order: CalibrationRequest) -> None:
-        self.order = order
+    def __init__(self, request: CalibrationRequest) -> None:
+        self.request = request
 
     @cached_property
     def model(self) -> Model:
         """The prepared model."""
-        return prepare(load(self.order.model), self.order.recipe.prepare)
+        return prepare(load(self.request.model), self.request.recipe.prepare)
 
     @cached_property
     def placement(self) -> Placement:
         """Which tensors need a range."""
-        if self.order.placement is not None:
-            return PLACEMENT.read(self.order.placement)
-        return decide(self.model.view, self.order.recipe.placing)
+        if self.request.placement is not None:
+            return PLACEMENT.read(self.request.placement)
+        return decide(self.model.view, self.request.recipe.placing)
 
     @cached_property
     def constants(self) -> Constants:
         """Ranges of weights, and bounds."""
         model = with_changes(self.model, self.changes) if self.changes else self.model
-        return constants(self.placement, model.view, self.order.recipe.weight_ranges)
+        return constants(self.placement, model.view, self.request.recipe.weight_ranges)
 
     @cached_property
     def changes(self) -> WeightChanges | None:
         """Equalized channels; None where the recipe asks for none, or without samples."""
-        if not self.order.samples:
+        if not self.request.samples:
             return None
-        return equalization(self.model, self.placement, self.order.recipe, self.samples)
+        return equalization(self.model, self.placement, self.request.recipe, self.samples)
 
     @cached_property
     def samples(self) -> Samples:
         """The samples, made to fit the model."""
-        options = self.order.recipe.samples
+        options = self.request.recipe.samples
         return open_samples(
-            self.order.samples,
+            self.request.samples,
             self.model.view.inputs,
             options.preprocess,
             limit=options.limit,
-            on_nan=self.order.on_nan,
+            on_nan=self.request.on_nan,
         )
 
     def use(self, model: Model, placement: Placement) -> None:
         """Take the prepared model and the placement as they are, instead of making them anew."""
         self.__dict__.update(model=model, placement=placement)
 
-    def manner(self, methods: Sequence[str]) -> CollectOptions:
+    def collect_options(self, methods: Sequence[str]) -> CollectOptions:
         """Bins, unless every method does without."""
         return CollectOptions(
             bins=any(map(needs_bins, methods)),
-            on_nan=self.order.on_nan,
-            threads=self.order.threads,
+            on_nan=self.request.on_nan,
+            threads=self.request.threads,
         )
 
-    def collection(self, manner: CollectOptions, *, resumable: bool = True) -> Collection:
+    def collection(self, options: CollectOptions, *, resumable: bool = True) -> Collection:
         """Model and samples, ready to run.
 
         Raises:
@@ -125,13 +125,13 @@ class Calibration:
             with_changes(self.model, self.changes) if self.changes else self.model,
             self.placement,
             self.samples,
-            manner=manner,
+            options=options,
             resumable=resumable,
         )
 
     def collect(
         self,
-        manner: CollectOptions,
+        options: CollectOptions,
         kept: Path | None,
         shard: tuple[int, int] = (0, 1),
         on_progress: OnProgress | None = None,
@@ -140,7 +140,7 @@ class Calibration:
 
         The model is dropped before the samples run, so that its weights are in memory only once.
         """
-        collection = self.collection(manner, resumable=kept is not None)
+        collection = self.collection(options, resumable=kept is not None)
         if shard == (0, 1):
             _ = self.constants
         self.__dict__.pop("model", None)
@@ -170,9 +170,9 @@ class Calibration:
             raise InputFileError(
                 "the histograms were collected from another model, or with another recipe.prepare",
                 fix="merge with the model that the shards ran",
-                where=str(self.order.model),
+                where=str(self.request.model),
             )
-        if self.order.samples and self.samples.digest != identity["samples"]:
+        if self.request.samples and self.samples.digest != identity["samples"]:
             raise InputFileError(
                 "the histograms were collected from other samples",
                 fix="name the samples that the shards ran, or none",
@@ -186,15 +186,15 @@ class Calibration:
             placement=self.placement,
             histograms=histograms,
             known=self.constants,
-            recipe=self.order.recipe,
+            recipe=self.request.recipe,
             changes=self.changes,
-            samples=self.samples if self.order.samples else None,
+            samples=self.samples if self.request.samples else None,
         )
         return final_tables(request, methods)
 
     def findings(self, table: CalibrationTable) -> tuple[Finding, ...]:
         """What will cost accuracy; runs a few samples again where there are depthwise convolutions."""
-        if not self.order.samples:
+        if not self.request.samples:
             return ()
         return lost_channels(self.model, self.placement, table, self.samples)
 

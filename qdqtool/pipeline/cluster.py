@@ -35,7 +35,7 @@ LOCAL: Final = frozenset({"", "local", "dask://"})
 
 def collect_on_cluster(
     job: Calibration,
-    manner: CollectOptions,
+    options: CollectOptions,
     address: str,
     kept: Path | None,
     on_progress: OnProgress | None = None,
@@ -44,7 +44,7 @@ def collect_on_cluster(
 
     Args:
         job: model, placement and samples.
-        manner: how values are counted; each worker uses one processor per thread of its own.
+        options: how values are counted; each worker uses one processor per thread of its own.
         address: a scheduler as "tcp://host:8786" or "dask://host:8786", or "local" for workers on this machine.
         kept: where finished work is kept; None keeps nothing.
         on_progress: told how many samples are done, and of how many.
@@ -56,9 +56,9 @@ def collect_on_cluster(
     """
     total = len(job.samples)
     shards = min(SHARDS, total)
-    order = _absolute(job.order)
+    request = _absolute(job.request)
     with _folder(kept) as folder:
-        parts = _finished(folder, job, manner, Span(shards=shards, total=total))
+        parts = _finished(folder, job, options, Span(shards=shards, total=total))
         missing = [shard for shard in range(shards) if f"{shard}" not in parts]
 
         def keep(shard: int, part: Histograms) -> None:
@@ -69,7 +69,7 @@ def collect_on_cluster(
 
         if missing:
             with client_of(address) as client:
-                for shard, part in _computed(client, order, manner, missing, shards):
+                for shard, part in _computed(client, request, options, missing, shards):
                     keep(shard, part)
         found = merge_parts(dict(sorted(parts.items(), key=lambda item: int(item[0]))))
         if kept is not None:
@@ -78,7 +78,7 @@ def collect_on_cluster(
 
 
 def collect_shard(
-    order: CalibrationRequest, manner: CollectOptions, span: Span, wanted: Mapping[str, str]
+    request: CalibrationRequest, options: CollectOptions, span: Span, wanted: Mapping[str, str]
 ) -> Histograms:
     """One shard, on a worker; the model stays open for the worker's next shard.
 
@@ -86,12 +86,12 @@ def collect_shard(
         MissingPackage: this worker has other releases than `wanted`, or does not see the model or the samples.
         InputFileError: a sample or the model is wrong.
     """
-    _check_place(order, wanted)
-    collection, total, identity = _opened(order, replace(manner, threads=1))
+    _check_place(request, wanted)
+    collection, total, identity = _opened(request, replace(options, threads=1))
     return replace(collection.run(replace(span, total=total)), identity=identity)
 
 
-def _check_place(order: CalibrationRequest, wanted: Mapping[str, str]) -> None:
+def _check_place(request: CalibrationRequest, wanted: Mapping[str, str]) -> None:
     where = f"worker on {socket.gethostname()}"
     other = [f"{name} {there}" for name, there in releases().items() if there != wanted[name]]
     if other:
@@ -101,8 +101,8 @@ def _check_place(order: CalibrationRequest, wanted: Mapping[str, str]) -> None:
             fix=f"install {asked} on all workers",
             where=where,
         )
-    unseen = [path for path in (order.model, order.placement) if path is not None and not path.exists()]
-    heads = _heads(absolute(order.samples))
+    unseen = [path for path in (request.model, request.placement) if path is not None and not path.exists()]
+    heads = _heads(absolute(request.samples))
     if heads[0].is_absolute() and not any(head.exists() for head in heads):
         unseen.append(heads[-1])
     if unseen:
@@ -113,12 +113,12 @@ def _check_place(order: CalibrationRequest, wanted: Mapping[str, str]) -> None:
         )
 
 
-def _opened(order: CalibrationRequest, manner: CollectOptions) -> _Opened:
-    """The collection of an order; a worker keeps the last one open."""
-    key = repr((order, manner))
+def _opened(request: CalibrationRequest, options: CollectOptions) -> _Opened:
+    """The collection of a request; a worker keeps the last one open."""
+    key = repr((request, options))
     if key not in _kept_open:
-        job = Calibration(order)
-        collection = job.collection(manner)
+        job = Calibration(request)
+        collection = job.collection(options)
         _kept_open.clear()
         _kept_open[key] = (collection, len(job.samples), collection.identity())
     return _kept_open[key]
@@ -129,7 +129,7 @@ _kept_open: dict[str, _Opened] = {}
 
 
 def _computed(
-    client: Any, order: CalibrationRequest, manner: CollectOptions, missing: list[int], shards: int
+    client: Any, request: CalibrationRequest, options: CollectOptions, missing: list[int], shards: int
 ) -> Iterator[tuple[int, Histograms]]:
     from distributed import as_completed
 
@@ -137,7 +137,7 @@ def _computed(
     futures = {}
     for shard in missing:
         span = Span(shard=shard, shards=shards)
-        future = client.submit(collect_shard, order, manner, span, wanted, pure=False, retries=2)
+        future = client.submit(collect_shard, request, options, span, wanted, pure=False, retries=2)
         futures[future] = shard
     try:
         for future in as_completed(list(futures)):
@@ -224,13 +224,13 @@ def _folder(kept: Path | None) -> Iterator[Path]:
 
 
 def _finished(
-    folder: Path, job: Calibration, manner: CollectOptions, division: Span
+    folder: Path, job: Calibration, options: CollectOptions, division: Span
 ) -> dict[str, Histograms]:
     """Shards that an interrupted run left, as far as they belong to this one."""
     paths = sorted(folder.glob("*.npz"))
     if not paths:
         return {}
-    identity = job.collection(manner).identity()
+    identity = job.collection(options).identity()
     parts = {}
     for path in paths:
         try:
@@ -243,10 +243,12 @@ def _finished(
     return parts
 
 
-def _absolute(order: CalibrationRequest) -> CalibrationRequest:
-    """The same order with paths that mean the same on every worker."""
-    placement = None if order.placement is None else order.placement.resolve()
-    return replace(order, model=order.model.resolve(), samples=absolute(order.samples), placement=placement)
+def _absolute(request: CalibrationRequest) -> CalibrationRequest:
+    """The same request with paths that mean the same on every worker."""
+    placement = None if request.placement is None else request.placement.resolve()
+    return replace(
+        request, model=request.model.resolve(), samples=absolute(request.samples), placement=placement
+    )
 
 
 def absolute(samples: SampleInput) -> str:

@@ -20,9 +20,9 @@ from qdqtool.pipeline.request import ProgressListener, RunRequest
 class RunContext:
     """One run in progress; opened files are kept so that no step reads them twice."""
 
-    def __init__(self, order: RunRequest, folder: RunFolder, listener: ProgressListener) -> None:
-        self.order = order
-        self.recipe = order.recipe
+    def __init__(self, request: RunRequest, folder: RunFolder, listener: ProgressListener) -> None:
+        self.request = request
+        self.recipe = request.recipe
         self.folder = folder
         self.listener = listener
         self._models: dict[str, Model] = {}
@@ -47,7 +47,7 @@ class RunContext:
         """The calibration samples."""
         options = self.recipe.samples
         return open_samples(
-            self.shaped(self.order.samples, self.preparation.inputs),
+            self.shaped(self.request.samples, self.preparation.inputs),
             self.preparation.inputs,
             options.preprocess,
             limit=options.limit,
@@ -56,12 +56,12 @@ class RunContext:
     @cached_property
     def evaluation(self) -> SampleSource:
         """The evaluation samples, with labels where there are any."""
-        spec = self.order.eval_samples or self.order.samples
+        spec = self.request.eval_samples or self.request.samples
         return open_samples(
             self.shaped(spec, self.preparation.inputs),
             self.preparation.inputs,
             self.recipe.samples.preprocess,
-            labels=self.order.labels,
+            labels=self.request.labels,
             limit=self.recipe.compare.limit,
         )
 

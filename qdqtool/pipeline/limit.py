@@ -49,7 +49,7 @@ SEARCH: Final = "search"
 
 
 def run(
-    order: RunRequest, listener: ProgressListener | None = None, *, course: tuple[Step, ...] = LINE
+    request: RunRequest, listener: ProgressListener | None = None, *, course: tuple[Step, ...] = LINE
 ) -> Report:
     """As `runner.run`; where the recipe limits what may be lost, with as many nodes float as that takes.
 
@@ -57,33 +57,33 @@ def run(
         UsageError: the limit has nothing to go by: no labels, or a model that is quantized already.
         QdqError: a step failed; finished steps stay, and the next run goes on from them.
     """
-    options = order.recipe.accuracy
+    options = request.recipe.accuracy
     limit = Limit(max_drop=options.max_drop, min_sqnr=options.min_sqnr)
     if limit == Limit():
-        return runner.run(order, listener, course=course)
-    _check(order, limit, course)
+        return runner.run(request, listener, course=course)
+    _check(request, limit, course)
     listener = listener or NullProgress()
     first = replace(
-        order,
-        out=order.out / FOLDER,
-        recipe=order.recipe.model_copy(update={"accuracy": AccuracyOptions()}),
-        cache=order.cache or order.out / "builds",
+        request,
+        out=request.out / FOLDER,
+        recipe=request.recipe.model_copy(update={"accuracy": AccuracyOptions()}),
+        cache=request.cache or request.out / "builds",
     )
     before = _cost(runner.run(first, listener).summary)
-    report, lacking = _attempt(order, first, limit, before, listener)
+    report, lacking = _attempt(request, first, limit, before, listener)
     for _ in range(_ATTEMPTS - 1):
         if lacking is None:
             break
         limit = _tightened(limit, lacking)
-        report, lacking = _attempt(order, first, limit, before, listener)
+        report, lacking = _attempt(request, first, limit, before, listener)
     return report
 
 
 def _attempt(
-    order: RunRequest, first: RunRequest, limit: Limit, before: EngineCost, listener: ProgressListener
+    request: RunRequest, first: RunRequest, limit: Limit, before: EngineCost, listener: ProgressListener
 ) -> tuple[Report, Limit | None]:
     """Search, and run with what was found; what the model that was built lacks, if another search may give it."""
-    options = order.recipe.accuracy
+    options = request.recipe.accuracy
     listener.started(SEARCH)
     with Meter() as meter:
         found, samples = _searched(first, limit, options.samples, listener)
@@ -100,8 +100,8 @@ def _attempt(
     )
     final = replace(
         first,
-        out=order.out,
-        recipe=_with_float(order.recipe, (found.chosen or found.path[-1]).kept),
+        out=request.out,
+        recipe=_with_float(request.recipe, (found.chosen or found.path[-1]).kept),
         histograms=first.out / "histograms.npz",
         table=first.out / "calibration.json",
     )
@@ -134,16 +134,16 @@ def _tightened(asked: Limit, lacking: Limit) -> Limit:
     )
 
 
-def _check(order: RunRequest, limit: Limit, course: tuple[Step, ...]) -> None:
+def _check(request: RunRequest, limit: Limit, course: tuple[Step, ...]) -> None:
     if course is not LINE:
         raise UsageError(
             "accuracy can be limited for float models only: this one says itself what is quantized",
             fix="start from the float model, or look for fixes that cost nothing with `qdqtool fix`",
             where="accuracy",
         )
-    compared = order.recipe.compare.task
+    compared = request.recipe.compare.task
     if limit.max_drop is not None and (
-        compared == "none" or (compared == "classify" and order.labels is None)
+        compared == "none" or (compared == "classify" and request.labels is None)
     ):
         raise UsageError(
             "nothing is known of the task, so no drop of it can be limited",
@@ -152,14 +152,14 @@ def _check(order: RunRequest, limit: Limit, course: tuple[Step, ...]) -> None:
         )
 
 
-def _searched(order: RunRequest, limit: Limit, most: int, listener: ProgressListener) -> tuple[Found, int]:
+def _searched(request: RunRequest, limit: Limit, most: int, listener: ProgressListener) -> tuple[Found, int]:
     """What the search over the finished run came to, and how many samples checked it; goes on where it was stopped."""
-    work = runner.start(order, "insert")
+    work = runner.start(request, "insert")
     model = load(work.path("model.qdq.onnx"))
     staged = StagedRunner(
         StagedModel(model, CALIBRATION.read(work.path("calibration.json")).shifts), "Q/DQ model"
     )
-    compared = order.recipe.compare
+    compared = request.recipe.compare
     choosing, checking = _Spread(work.samples, most), work.evaluation
     about = {"model": digest_file(work.path("model.qdq.onnx")), "compare": compared.model_dump(mode="json")}
 

@@ -51,7 +51,7 @@ def quantize_file(model: Path, samples: str, out: Path, recipe: Recipe, on_step:
     ready = prepare(original, recipe.prepare)
     job.use(ready, decide(ready.view, recipe.placing))
     method = recipe.calibrate.method
-    collection = job.collection(job.manner([method]), resumable=False)
+    collection = job.collection(job.collect_options([method]), resumable=False)
     histograms = collection.run(Span(total=len(job.samples)), on_progress=partial(on_step, "calibrate"))
     table = job.tables(histograms, [method])[method]
     reach = reach_for(ready, recipe.insert, job.samples, partial(on_step, "FP16 range"))

@@ -51,26 +51,26 @@ class RepairRequest:
     recipe: Recipe
 
 
-def repair_file(order: RepairRequest, on_progress: OnProgress | None = None) -> RepairReport:
+def repair_file(request: RepairRequest, on_progress: OnProgress | None = None) -> RepairReport:
     """Write the repaired model and return what was changed, what was not, and how far outputs moved.
 
     Raises:
         UsageError: the model has no Q/DQ at all.
         InputFileError: the model or the samples cannot be read.
     """
-    model = load(order.model)
+    model = load(request.model)
     if not quantized_ops(model):
-        raise _nothing(model, order.model)
-    made, changes = repaired(model, order.recipe.place.builder)
-    samples = _samples(order, model)
+        raise _nothing(model, request.model)
+    made, changes = repaired(model, request.recipe.place.builder)
+    samples = _samples(request, model)
     if samples is not None and samples.meaningful:
         made, more = _calibrated(made, samples)
         changes += more
-    comparison, notes = _difference(order, made, samples, on_progress)
+    comparison, notes = _difference(request, made, samples, on_progress)
     # Last, so that a repair that ends in an error leaves nothing behind.
-    save(made, order.out)
+    save(made, request.out)
     return RepairReport(
-        model=order.model.name,
+        model=request.model.name,
         changes=changes,
         remaining=remaining(made),
         comparison=comparison,
@@ -87,11 +87,11 @@ def _nothing(model: Model, path: Path) -> UsageError:
     return UsageError("has no Q/DQ to repair", fix="quantize it with `qdqtool run`", where=str(path))
 
 
-def _samples(order: RepairRequest, model: Model) -> Samples | None:
-    if not order.samples:
+def _samples(request: RepairRequest, model: Model) -> Samples | None:
+    if not request.samples:
         return None
     return open_samples(
-        order.samples, model.view.inputs, order.recipe.samples.preprocess, labels=order.labels
+        request.samples, model.view.inputs, request.recipe.samples.preprocess, labels=request.labels
     )
 
 
@@ -110,7 +110,7 @@ def _calibrated(model: Model, samples: Samples) -> tuple[Model, tuple[Change, ..
 
 
 def _difference(
-    order: RepairRequest, made: Model, samples: Samples | None, on_progress: OnProgress | None
+    request: RepairRequest, made: Model, samples: Samples | None, on_progress: OnProgress | None
 ) -> tuple[Comparison | None, tuple[str, ...]]:
     """The model before against the model after; a note instead where onnxruntime cannot run the original."""
     if samples is None:
@@ -121,7 +121,9 @@ def _difference(
         save(made, draft)
         after = open_runner(draft, description="after the repair", crowded=True, optimized=small)
         try:
-            before = open_runner(order.model, description="before the repair", crowded=True, optimized=small)
+            before = open_runner(
+                request.model, description="before the repair", crowded=True, optimized=small
+            )
         except InputFileError as error:
             return None, (f"the difference was not measured: {error.what}",)
-        return compare(before, after, samples, order.recipe.compare, on_progress=on_progress), ()
+        return compare(before, after, samples, request.recipe.compare, on_progress=on_progress), ()

@@ -49,7 +49,7 @@ class Step:
 
 def model_digest(work: RunContext) -> Mapping[str, str]:
     """The model that was given."""
-    return {"model": digest_file(work.order.model), "name": work.order.model.name}
+    return {"model": digest_file(work.request.model), "name": work.request.model.name}
 
 
 def _samples(work: RunContext) -> Mapping[str, str]:
@@ -66,7 +66,7 @@ def _collected(work: RunContext) -> Mapping[str, str]:
 
 
 def _calibrated(work: RunContext) -> Mapping[str, str]:
-    table = work.order.table
+    table = work.request.table
     return _samples(work) if table is None else {**_samples(work), "table": digest_file(table)}
 
 
@@ -209,11 +209,11 @@ _TIMED = frozenset({"build.log", "log.json"})
 """Files that hold the builder's own times, so that no two builds give the same bytes."""
 
 
-def start(order: RunRequest, last: str, listener: ProgressListener | None = None) -> RunContext:
+def start(request: RunRequest, last: str, listener: ProgressListener | None = None) -> RunContext:
     """Do the line up to the step `last`; blocks until other runs in this folder have finished."""
-    folder = RunFolder(order.out)
+    folder = RunFolder(request.out)
     with folder.locked(wait=True):
-        work = RunContext(order, folder, listener or NullProgress())
+        work = RunContext(request, folder, listener or NullProgress())
         for step in LINE:
             _do(step, work)
             if step.name == last:
@@ -222,17 +222,17 @@ def start(order: RunRequest, last: str, listener: ProgressListener | None = None
 
 
 def run(
-    order: RunRequest, listener: ProgressListener | None = None, *, course: tuple[Step, ...] = LINE
+    request: RunRequest, listener: ProgressListener | None = None, *, course: tuple[Step, ...] = LINE
 ) -> Report:
     """Do the whole line in `order.out` and return the report; `course` is the line, or one with steps exchanged.
 
     Raises:
         QdqError: a step failed; finished steps stay, and the next run goes on from them.
     """
-    folder = RunFolder(order.out)
+    folder = RunFolder(request.out)
     with folder.locked():
-        work = RunContext(order, folder, listener or NullProgress())
-        write_text(folder / "recipe.yaml", recipes.dump(order.recipe))
+        work = RunContext(request, folder, listener or NullProgress())
+        write_text(folder / "recipe.yaml", recipes.dump(request.recipe))
         for step in course:
             _do(step, work)
             if "preparation.json" in step.writes:
@@ -251,7 +251,7 @@ def provenance(work: RunContext) -> str:
             "provenance": {"qdqtool": __version__},
             "data": {
                 "libraries": {name: _version(name) for name in libraries},
-                "model": digest_file(work.order.model),
+                "model": digest_file(work.request.model),
                 "samples": {
                     "calibration": work.samples.description,
                     "evaluation": work.evaluation.description,

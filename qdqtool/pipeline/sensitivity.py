@@ -56,71 +56,73 @@ class SensitivityRequest:
     workers: int = 0
 
 
-def study(order: SensitivityRequest, on_step: OnStep) -> Sensitivity:
+def study(request: SensitivityRequest, on_step: OnStep) -> Sensitivity:
     """The sensitivity of every quantized node; with `order.out` a study that was stopped goes on.
 
     Raises:
         UsageError: nothing is quantized, or an option does not fit.
         InputFileError: a file is unreadable or does not fit.
     """
-    model, shifts = _quantized(order, on_step)
+    model, shifts = _quantized(request, on_step)
     staged = StagedModel(model, shifts)
     samples = open_samples(
-        order.eval_samples or order.samples,
+        request.eval_samples or request.samples,
         staged.inputs,
-        order.recipe.samples.preprocess,
-        labels=order.labels,
-        limit=order.recipe.compare.limit,
+        request.recipe.samples.preprocess,
+        labels=request.labels,
+        limit=request.recipe.compare.limit,
     )
     parts = {
         "model": digest(model),
         "shifts": [asdict(entry) for entry in shifts],
         "samples": samples.digest,
-        "labels": order.labels,
-        "compare": order.recipe.compare.model_dump(mode="json"),
+        "labels": request.labels,
+        "compare": request.recipe.compare.model_dump(mode="json"),
     }
     key = hashlib.sha256(canonical(parts).encode()).hexdigest()
-    journal = None if order.out is None else Journal(order.out / "sensitivity.runs.jsonl", key)
-    runner = StagedRunner(staged, order.model.name, workers=order.workers)
-    bench = TrialRunner(runner, order.recipe.compare, store=journal)
+    journal = None if request.out is None else Journal(request.out / "sensitivity.runs.jsonl", key)
+    runner = StagedRunner(staged, request.model.name, workers=request.workers)
+    bench = TrialRunner(runner, request.recipe.compare, store=journal)
     ops = {node.name: node.op for node in model.view.nodes}
     found = sensitivity(
         bench,
         Subject(
-            name=order.model.name,
+            name=request.model.name,
             ops={node: ops[node] for node in staged.nodes},
             compute=frozenset(name for name, op in ops.items() if op in PRODUCTS),
         ),
         samples,
-        order.options,
+        request.options,
         lambda done, total: on_step("run", done, total),
     )
-    if order.out is not None:
+    if request.out is not None:
         SENSITIVITY.write(
-            order.out / "sensitivity.json", found, {"options": canonical(asdict(order.options)).strip()}
+            request.out / "sensitivity.json", found, {"options": canonical(asdict(request.options)).strip()}
         )
     return found
 
 
-def _quantized(order: SensitivityRequest, on_step: OnStep) -> tuple[Model, tuple[NodeShift, ...]]:
+def _quantized(request: SensitivityRequest, on_step: OnStep) -> tuple[Model, tuple[NodeShift, ...]]:
     """The model with its Q/DQ, calibrated here where it has none, and the bias corrections in it.
 
     Of a Q/DQ model these are known from the calibration table in its run folder.
     """
-    model = load(order.model)
+    model = load(request.model)
     if quantized_ops(model):
-        beside = order.model.with_name("calibration.json")
-        known = order.model.name == "model.qdq.onnx" and beside.is_file()
+        beside = request.model.with_name("calibration.json")
+        known = request.model.name == "model.qdq.onnx" and beside.is_file()
         return model, CALIBRATION.read(beside).shifts if known else ()
-    if not order.samples:
-        raise UsageError("samples are missing", fix="name them with --samples", where=str(order.model))
+    if not request.samples:
+        raise UsageError("samples are missing", fix="name them with --samples", where=str(request.model))
     calibration = Calibration(
-        CalibrationRequest(model=order.model, recipe=order.recipe, samples=order.samples)
+        CalibrationRequest(model=request.model, recipe=request.recipe, samples=request.samples)
     )
-    method = order.recipe.calibrate.method
+    method = request.recipe.calibrate.method
     histograms = calibration.collect(
-        calibration.manner([method]), None, on_progress=lambda done, total: on_step("calibrate", done, total)
+        calibration.collect_options([method]),
+        None,
+        on_progress=lambda done, total: on_step("calibrate", done, total),
     )
     table = calibration.tables(histograms, [method])[method]
-    model = insert(calibration.model, calibration.placement, table, order.recipe.insert)
+    model = insert(calibration.model, calibration.placement, table, request.recipe.insert)
     return model, table.shifts

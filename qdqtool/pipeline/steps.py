@@ -67,13 +67,13 @@ Measured = Mapping[str, float]
 
 def prepare(work: RunContext) -> Measured:
     """Open the float model, fold what can be folded, and keep the result with notes of every change."""
-    original = load(work.order.model)
+    original = load(work.request.model)
     refuse_quantized(original)
     model = prepare_model(original, work.recipe.prepare)
     save(model, work.path("model.prepared.onnx"))
     preparation = Preparation(
-        model=work.order.model.name,
-        digest=digest_file(work.order.model),
+        model=work.request.model.name,
+        digest=digest_file(work.request.model),
         inputs=model.view.inputs,
         outputs=model.view.outputs,
         notes=model.notes,
@@ -125,9 +125,9 @@ def _collected(work: RunContext, placement: Placement, changes: WeightChanges | 
 
 def _shared_histograms(work: RunContext, tensors: tuple[str, ...]) -> Histograms | None:
     """What another run of the same model and samples has collected; None where it lacks a tensor."""
-    if work.order.histograms is None:
+    if work.request.histograms is None:
         return None
-    known = load_histograms(work.order.histograms)
+    known = load_histograms(work.request.histograms)
     if not set(tensors) <= set(known.tensors):
         return None
     return replace(known, tensors={name: known.tensors[name] for name in tensors})
@@ -145,9 +145,9 @@ def calibrate(work: RunContext) -> Measured:
 
 def _given_table(work: RunContext, placement: Placement) -> CalibrationTable | None:
     """What another run of the same model and samples has chosen; None where it lacks a range."""
-    if work.order.table is None:
+    if work.request.table is None:
         return None
-    known = CALIBRATION.read(work.order.table)
+    known = CALIBRATION.read(work.request.table)
     tensors = {decision.tensor for decision in placement.quantized} | set(activations(placement))
     if not tensors <= known.by_tensor().keys():
         return None
@@ -200,7 +200,7 @@ def build(work: RunContext) -> Measured:
         profiles=found,
         timeout_s=options.timeout_s,
         stack_mib=options.stack_mib,
-        cache=work.order.cache,
+        cache=work.request.cache,
         flags=split_flags(options.flags),
     )
     result, cost = build_with_retries(

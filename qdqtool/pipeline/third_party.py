@@ -47,7 +47,7 @@ GIVEN = "model.given.onnx"
 
 def take(work: RunContext) -> Measured:
     """Keep the model as it came; a calibration cache becomes Q/DQ nodes."""
-    order = work.order
+    order = work.request
     if order.calibration_cache is None:
         save(load(order.model), work.path(GIVEN))
         return {}
@@ -71,18 +71,18 @@ def repair(work: RunContext) -> Measured:
     request = RepairRequest(
         model=work.path(GIVEN),
         out=work.path("model.qdq.onnx"),
-        samples=work.shaped(work.order.samples, work.model(GIVEN).view.inputs),
-        labels=work.order.labels,
+        samples=work.shaped(work.request.samples, work.model(GIVEN).view.inputs),
+        labels=work.request.labels,
         recipe=work.recipe,
     )
     report = repair_file(request, work.listener.progressed)
-    REPAIR.write(work.path("repair.json"), replace(report, model=work.order.model.name))
+    REPAIR.write(work.path("repair.json"), replace(report, model=work.request.model.name))
     repaired = load(work.path("model.qdq.onnx"))
     plain = float_graph(repaired)
     save(plain, work.path("model.prepared.onnx"))
     preparation = Preparation(
-        model=work.order.model.name,
-        digest=digest_file(work.order.model),
+        model=work.request.model.name,
+        digest=digest_file(work.request.model),
         inputs=plain.view.inputs,
         outputs=plain.view.outputs,
         notes=report.notes,
@@ -149,17 +149,17 @@ def report(work: RunContext) -> Measured:
 
 
 def _origin(work: RunContext) -> Mapping[str, str]:
-    cache = work.order.calibration_cache
+    cache = work.request.calibration_cache
     return {**model_digest(work), **({} if cache is None else {"calibration cache": digest_file(cache)})}
 
 
 def _samples(work: RunContext) -> Mapping[str, str]:
     inputs = work.model(GIVEN).view.inputs
     opened = open_samples(
-        work.shaped(work.order.samples, inputs),
+        work.shaped(work.request.samples, inputs),
         inputs,
         work.recipe.samples.preprocess,
-        labels=work.order.labels,
+        labels=work.request.labels,
     )
     return {"samples": opened.digest}
 

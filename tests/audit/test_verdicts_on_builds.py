@@ -103,7 +103,7 @@ def test_every_requested_node_is_int8_or_has_a_finding(judged, name: str):
         )
 
 
-def test_a_kernel_beside_a_float_node_names_what_mends_that_node(judged):
+def test_a_kernel_beside_a_float_node_names_what_fixes_that_node(judged):
     """Not what its own kind of kernel usually needs, which would not help here."""
     fixes = {
         name: {finding.check: finding.fix for finding in judged(name).findings}

@@ -317,7 +317,7 @@ def test_a_big_file_is_digested_by_several_processes_in_order(tmp_path, monkeypa
 
 
 def test_kernels_count_for_the_layer_that_was_announced():
-    """Kernels of a runner that prints no result, and rows of a Myelin table, were counted for whoever came next."""
+    """Kernels of a runner that prints no result, and rows of a Myelin table, were counted for the next layer."""
     text = """\
 --------------- Timing Runner: A (CaskConvolution[0x80000009])
 Tactic Name: one Tactic: 0x0000000000000001 Time: 0.5

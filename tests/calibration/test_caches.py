@@ -467,9 +467,9 @@ def test_a_cache_of_another_export_is_recognised_and_renamed(tmp_path: Path) -> 
     text = "TRT-8001-EntropyCalibration2\n" + "".join(f"{number}: 3c010a14\n" for number in range(len(order)))
     shifted = parse_text(text + "(Unnamed Layer* 3) [Constant]_output: 3f800000\n")
     assert codes(shifted, view=view)["CAL142"] == "names"
-    mended = renamed(shifted, view)
-    assert [entry.tensor for entry in mended.entries][:-1] == list(order)
-    assert "CAL142" not in codes(mended, view=view)
+    fixed = renamed(shifted, view)
+    assert [entry.tensor for entry in fixed.entries][:-1] == list(order)
+    assert "CAL142" not in codes(fixed, view=view)
     with pytest.raises(UsageError, match="cannot be paired"):
         renamed(parse_text(TEXT), view)
 
@@ -480,11 +480,11 @@ def test_a_real_cache_of_another_export_is_recognised(tmp_path: Path) -> None:
     view = load(tmp_path / "m.onnx").view
     found = read_cache(shared("corpus/calib_cache/lannyyip__share__calibration.cache"))
     assert codes(found, view=view)["CAL142"] == "names"
-    mended = renamed(found, view).by_tensor()
-    concats = [node for node in view.nodes if node.op == "Concat" and node.outputs[0] in mended]
+    fixed = renamed(found, view).by_tensor()
+    concats = [node for node in view.nodes if node.op == "Concat" and node.outputs[0] in fixed]
     assert len(concats) == 3
     for node in concats:
-        assert len({mended[name].scale for name in (*node.inputs, *node.outputs)}) == 1
+        assert len({fixed[name].scale for name in (*node.inputs, *node.outputs)}) == 1
 
 
 CALIBRATED = {

@@ -2,7 +2,7 @@
 
     python -m tests.fuzz.worker onnx --seconds 60 --seed 1 --folder /tmp/fuzz
 
-A line of JSON before each input names it, so that whoever reads them knows which one a crash or a hang belongs to; the
+A line of JSON before each input names it, so that a reader knows which one a crash or a hang belongs to; the
 input itself lies in the folder for a while.
 """
 
@@ -29,7 +29,7 @@ MOST_BYTES = 1 << 30
 ADDRESSES = 6 << 30
 """Bytes of address space: a reader that takes more is stopped before it takes the machine with it."""
 KEPT = 64
-"""Inputs that lie in the folder at a time: whoever copies one away is never as slow as this."""
+"""Inputs that lie in the folder at a time: a reader that copies one away is faster than this."""
 SLOW_S = 10.0
 """Seconds of processor time from which an input counts as a hang."""
 

@@ -56,20 +56,20 @@ class Sketch(models.Sketch):
 
 
 def repaired(proto: onnx.ModelProto, folder: Path) -> tuple[Model, tuple[Change, ...]]:
-    mended, changes = repair(opened(proto, folder))
-    onnx.checker.check_model(mended.proto, full_check=True)
+    fixed, changes = repair(opened(proto, folder))
+    onnx.checker.check_model(fixed.proto, full_check=True)
     assert all(change.what and change.reason and change.subject for change in changes)
-    return mended, changes
+    return fixed, changes
 
 
 def kinds(changes: tuple[Change, ...]) -> dict[str, int]:
     return dict(Counter(change.rule for change in changes))
 
 
-def apart(proto: onnx.ModelProto, mended: Model) -> float:
+def apart(proto: onnx.ModelProto, fixed: Model) -> float:
     """Largest difference of any output, as a share of its largest value."""
     feeds = models.feeds(proto)
-    after = models.run(mended.proto, feeds, optimize=False)
+    after = models.run(fixed.proto, feeds, optimize=False)
     shares = []
     for name, before in models.run(proto, feeds, optimize=False).items():
         assert after[name].dtype == before.dtype
@@ -78,10 +78,10 @@ def apart(proto: onnx.ModelProto, mended: Model) -> float:
     return float(max(shares))
 
 
-def legal(mended: Model) -> bool:
+def legal(fixed: Model) -> bool:
     return all(
         pair.dtype is DType.INT8 and not any(pair.zero_point) and all(scale > 0 for scale in pair.scale)
-        for pair in find(mended)
+        for pair in find(fixed)
     )
 
 

@@ -26,20 +26,20 @@ from tests.graph.repairing import Sketch, apart, legal, repaired
 @pytest.mark.parametrize("name", EXPORTS)
 def test_an_export_becomes_legal_and_computes_nearly_the_same(name: str, tmp_path: Path) -> None:
     proto = EXPORTS[name]()
-    mended, _ = repaired(proto, tmp_path)
-    assert legal(mended)
-    assert remaining(mended) == ()
-    assert [finding for finding in lint(mended).findings if finding.severity.value == "error"] == []
-    assert apart(proto, mended) < 0.06
+    fixed, _ = repaired(proto, tmp_path)
+    assert legal(fixed)
+    assert remaining(fixed) == ()
+    assert [finding for finding in lint(fixed).findings if finding.severity.value == "error"] == []
+    assert apart(proto, fixed) < 0.06
 
 
 @pytest.mark.parametrize("name", DYNAMIC)
 def test_a_dynamic_export_keeps_its_weights_exactly_and_asks_for_ranges(name: str, tmp_path: Path) -> None:
     proto = DYNAMIC[name]()
-    mended, _ = repaired(proto, tmp_path)
-    assert legal(mended)
-    assert len(remaining(mended)) == 1
-    assert apart(proto, mended) < 0.03
+    fixed, _ = repaired(proto, tmp_path)
+    assert legal(fixed)
+    assert len(remaining(fixed)) == 1
+    assert apart(proto, fixed) < 0.03
 
 
 @pytest.mark.rtx
@@ -208,11 +208,11 @@ def test_a_clip_of_integers_becomes_the_range_that_it_leaves(
     bounds = s.constant("low", np.uint8(low)), s.constant("high", np.uint8(high))
     q = s.node("Clip", [q, *bounds], "c", name="clip")
     s.output(s.convolved(s.node("DequantizeLinear", [q, *numbers], "d", name="d"), s.filters()))
-    mended, changes = repaired(s.model(), tmp_path)
+    fixed, changes = repaired(s.model(), tmp_path)
     assert [change.rule for change in changes] == ["clipped"]
-    found = {pair.tensor: pair.scale for pair in find(mended)}
+    found = {pair.tensor: pair.scale for pair in find(fixed)}
     assert found["x_relu" if zero == 0 else "x"] == (pytest.approx(scale),)
-    assert apart(s.model(), mended) < 0.03
+    assert apart(s.model(), fixed) < 0.03
 
 
 def test_writing_out_leaves_ranges_as_they_are(tmp_path: Path) -> None:

@@ -155,11 +155,11 @@ DYNAMIC: dict[str, Callable[[], onnx.ModelProto]] = {
 @pytest.mark.parametrize("name", STATIC)
 def test_a_static_integer_operator_computes_the_same_in_q_dq(name: str, tmp_path: Path) -> None:
     proto = STATIC[name]()
-    mended, _ = repaired(proto, tmp_path)
-    assert legal(mended)
-    assert remaining(mended) == ()
+    fixed, _ = repaired(proto, tmp_path)
+    assert legal(fixed)
+    assert remaining(fixed) == ()
     # Asymmetric uint8 clips at other ends than symmetric INT8 does.
-    assert apart(proto, mended) < (0.05 if "uint8" in name or MICROSOFT in name else 0.03)
+    assert apart(proto, fixed) < (0.05 if "uint8" in name or MICROSOFT in name else 0.03)
 
 
 @pytest.mark.parametrize("name", DYNAMIC)
@@ -167,11 +167,11 @@ def test_a_dynamic_integer_operator_computes_the_same_with_a_float_activation(
     name: str, tmp_path: Path
 ) -> None:
     proto = DYNAMIC[name]()
-    mended, _ = repaired(proto, tmp_path)
-    assert legal(mended)
-    assert [left.subject for left in remaining(mended)] != []
-    assert not any("Integer" in node.op or "Dynamic" in node.op for node in mended.view.nodes)
-    assert apart(proto, mended) < 0.03
+    fixed, _ = repaired(proto, tmp_path)
+    assert legal(fixed)
+    assert [left.subject for left in remaining(fixed)] != []
+    assert not any("Integer" in node.op or "Dynamic" in node.op for node in fixed.view.nodes)
+    assert apart(proto, fixed) < 0.03
 
 
 @pytest.mark.rtx
@@ -180,8 +180,8 @@ def test_tensorrt_builds_what_an_integer_operator_became(name: str, tmp_path: Pa
     pytest.importorskip("tensorrt_rtx", reason="needs the extra rtx")
     from tests.placement.building import build
 
-    mended, _ = repaired({**STATIC, **DYNAMIC}[name](), tmp_path)
-    built = build(mended.proto)
+    fixed, _ = repaired({**STATIC, **DYNAMIC}[name](), tmp_path)
+    built = build(fixed.proto)
     assert built.error == ""
     if name in STATIC:
         assert {precision for _, precision in built.precision} <= {"int8"}
@@ -195,11 +195,11 @@ def test_a_resize_that_interpolates_integers_rounds_floats_instead(mode: str, tm
     q = s.node("Resize", [q, "", factors], "large", name="resize", mode=mode)
     s.output(s.convolved(s.node("DequantizeLinear", [q, scale, zero], "d", name="d"), s.filters()))
     proto = s.model()
-    mended, changes = repaired(proto, tmp_path)
+    fixed, changes = repaired(proto, tmp_path)
     assert kinds(changes)["movement"] == 1
-    assert legal(mended)
-    assert {node.op for node in mended.view.nodes} >= {"Resize", "QuantizeLinear", "Conv"}
-    assert repaired(mended.proto, tmp_path)[1] == ()
+    assert legal(fixed)
+    assert {node.op for node in fixed.view.nodes} >= {"Resize", "QuantizeLinear", "Conv"}
+    assert repaired(fixed.proto, tmp_path)[1] == ()
 
 
 @pytest.mark.parametrize("value", [None, 7, 100], ids=["no value", "the zero point", "another value"])
@@ -211,10 +211,10 @@ def test_a_pad_of_integers_pads_with_what_they_stand_for(value: int | None, tmp_
     q = s.node("Pad", [q, pads, *filling], "padded", name="pad")
     s.output(s.convolved(s.node("DequantizeLinear", [q, scale, zero], "d", name="d"), s.filters()))
     proto = s.model()
-    mended, changes = repaired(proto, tmp_path)
+    fixed, changes = repaired(proto, tmp_path)
     assert kinds(changes)["movement"] == 1
-    assert legal(mended)
-    assert apart(proto, mended) < 0.02
+    assert legal(fixed)
+    assert apart(proto, fixed) < 0.02
 
 
 def test_moved_integers_that_the_model_returns_leave_no_identity(tmp_path: Path) -> None:
@@ -223,10 +223,10 @@ def test_moved_integers_that_the_model_returns_leave_no_identity(tmp_path: Path)
     q = s.node("Transpose", [q], "turned", name="turn", perm=[0, 2, 3, 1])
     s.output(s.node("DequantizeLinear", [q, scale, zero], "y", name="d"))
     proto = s.model()
-    mended, changes = repaired(proto, tmp_path)
+    fixed, changes = repaired(proto, tmp_path)
     assert kinds(changes)["movement"] == 1
-    assert "Identity" not in {node.op for node in mended.view.nodes}
-    assert apart(proto, mended) == 0
+    assert "Identity" not in {node.op for node in fixed.view.nodes}
+    assert apart(proto, fixed) == 0
 
 
 def integers_of(s: Sketch, zero: int = 0) -> tuple[str, str, str]:

@@ -1,4 +1,4 @@
-"""`qdqtool repair` writes a mended model, tells every change, and measures the difference."""
+"""`qdqtool repair` writes a fixed model, tells every change, and measures the difference."""
 
 from __future__ import annotations
 

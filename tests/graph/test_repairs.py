@@ -40,10 +40,10 @@ def test_a_good_model_has_nothing_to_repair(tmp_path: Path) -> None:
     y = s.relu("relu", s.convolved(s.pair(s.image(), "x"), s.filters()))
     s.output(s.convolved(s.pair(y, "y"), s.filters("v"), name="conv2"))
     proto = s.model()
-    mended, changes = repaired(proto, tmp_path)
+    fixed, changes = repaired(proto, tmp_path)
     assert changes == ()
-    assert remaining(mended) == ()
-    assert apart(proto, mended) == 0
+    assert remaining(fixed) == ()
+    assert apart(proto, fixed) == 0
 
 
 def test_repairing_twice_changes_nothing_more(tmp_path: Path) -> None:
@@ -53,11 +53,11 @@ def test_repairing_twice_changes_nothing_more(tmp_path: Path) -> None:
         s.relu("relu", s.pair(s.convolved(x, s.filters(kind=np.uint8, zero=120)), "c", 0.05)), "r", 0.05, -128
     )
     s.output(s.node("Add", [y, s.pair(s.convolved(y, s.filters("v"), name="conv2"), "b")], "z", name="add"))
-    mended, changes = repaired(s.model(), tmp_path)
+    fixed, changes = repaired(s.model(), tmp_path)
     assert changes
-    again, more = repair(mended)
+    again, more = repair(fixed)
     assert more == ()
-    assert serialize(again) == serialize(mended)
+    assert serialize(again) == serialize(fixed)
 
 
 def test_the_original_is_not_touched(tmp_path: Path) -> None:

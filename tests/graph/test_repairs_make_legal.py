@@ -33,10 +33,10 @@ def test_zero_points_of_activations_go(kind: Any, zero: int, largest: float, tmp
     s = Sketch()
     s.output(s.convolved(s.pair(s.image(), "x", 0.04, zero, kind), s.filters()))
     proto = s.model()
-    mended, changes = repaired(proto, tmp_path)
+    fixed, changes = repaired(proto, tmp_path)
     assert kinds(changes) == {"zero_point": 1}
-    assert legal(mended)
-    assert apart(proto, mended) <= largest
+    assert legal(fixed)
+    assert apart(proto, fixed) <= largest
     assert changes[0].error == (0.0 if largest == 0 else None)
 
 
@@ -47,18 +47,18 @@ def test_a_zero_point_that_stood_for_a_relu_brings_the_relu_back_once(tmp_path: 
     right = s.convolved(s.pair(y, "b", zero=-128), s.filters("u"), name="right")
     s.output(s.node("Concat", [left, right], "z", axis=1))
     proto = s.model()
-    mended, changes = repaired(proto, tmp_path)
-    assert [node.op for node in mended.view.nodes].count("Relu") == 1
+    fixed, changes = repaired(proto, tmp_path)
+    assert [node.op for node in fixed.view.nodes].count("Relu") == 1
     assert "Relu" in changes[0].what
-    assert apart(proto, mended) < 0.03
+    assert apart(proto, fixed) < 0.03
 
 
 def test_a_relu_that_is_there_is_not_doubled(tmp_path: Path) -> None:
     s = Sketch()
     y = s.relu("relu", s.convolved(s.pair(s.image(), "x"), s.filters()))
     s.output(s.convolved(s.pair(y, "y", zero=-128), s.filters("v"), name="conv2"))
-    mended, _ = repaired(s.model(), tmp_path)
-    assert [node.op for node in mended.view.nodes].count("Relu") == 1
+    fixed, _ = repaired(s.model(), tmp_path)
+    assert [node.op for node in fixed.view.nodes].count("Relu") == 1
 
 
 def test_a_missing_zero_point_is_written_out(tmp_path: Path) -> None:
@@ -66,9 +66,9 @@ def test_a_missing_zero_point_is_written_out(tmp_path: Path) -> None:
     scale, zero = s.constant("s", np.float32(STEP)), s.constant("z", np.int8(0))
     q = s.node("QuantizeLinear", [s.image(), scale, zero], "q")
     s.output(s.convolved(s.node("DequantizeLinear", [q, scale], "d"), s.filters()))
-    mended, changes = repaired(s.model(), tmp_path)
+    fixed, changes = repaired(s.model(), tmp_path)
     assert kinds(changes) == {"zero_point": 1}
-    assert all(len(node.inputs) == 3 for node in mended.view.nodes if node.op.endswith("quantizeLinear"))
+    assert all(len(node.inputs) == 3 for node in fixed.view.nodes if node.op.endswith("quantizeLinear"))
 
 
 @pytest.mark.parametrize(
@@ -80,13 +80,13 @@ def test_zero_points_of_weights_go(kind: Any, zero: int, exact: bool, tmp_path: 
     s = Sketch()
     s.output(s.convolved(s.pair(s.image(), "x"), s.filters(kind=kind, zero=zero)))
     proto = s.model()
-    mended, changes = repaired(proto, tmp_path)
+    fixed, changes = repaired(proto, tmp_path)
     assert kinds(changes) == {"zero_point": 1}
-    assert legal(mended)
+    assert legal(fixed)
     assert changes[0].error is not None
     assert (changes[0].error == 0) is exact
     assert changes[0].error < 0.01
-    assert apart(proto, mended) <= (1e-6 if exact else 0.02)
+    assert apart(proto, fixed) <= (1e-6 if exact else 0.02)
 
 
 def test_a_small_zero_point_of_weights_goes_exactly_where_the_range_allows(tmp_path: Path) -> None:
@@ -95,9 +95,9 @@ def test_a_small_zero_point_of_weights_goes_exactly_where_the_range_allows(tmp_p
     weight = s.dequantize(values, "w", np.full(4, 0.01), 7, axis=0)
     s.output(s.convolved(s.pair(s.image(), "x"), weight))
     proto = s.model()
-    mended, changes = repaired(proto, tmp_path)
+    fixed, changes = repaired(proto, tmp_path)
     assert changes[0].error == 0
-    assert apart(proto, mended) < 1e-6
+    assert apart(proto, fixed) < 1e-6
 
 
 def test_float_weights_behind_an_unsigned_pair_become_int8(tmp_path: Path) -> None:
@@ -105,10 +105,10 @@ def test_float_weights_behind_an_unsigned_pair_become_int8(tmp_path: Path) -> No
     weight = s.pair(s.weight("w", 4, 4, 3, 3), "w", 0.01, 128, np.uint8)
     s.output(s.convolved(s.pair(s.image(), "x"), weight))
     proto = s.model()
-    mended, changes = repaired(proto, tmp_path)
+    fixed, changes = repaired(proto, tmp_path)
     assert kinds(changes) == {"zero_point": 1}
     assert changes[0].error == 0
-    assert apart(proto, mended) < 1e-6
+    assert apart(proto, fixed) < 1e-6
 
 
 def test_integer_biases_become_float(tmp_path: Path) -> None:
@@ -116,10 +116,10 @@ def test_integer_biases_become_float(tmp_path: Path) -> None:
     bias = s.dequantize(s.integers("b", 4, kind=np.int32), "b", np.full(4, 1e-10), 0, np.int32, axis=0)
     s.output(s.convolved(s.pair(s.image(), "x"), s.filters(), bias))
     proto = s.model()
-    mended, changes = repaired(proto, tmp_path)
+    fixed, changes = repaired(proto, tmp_path)
     assert kinds(changes) == {"bias": 1}
-    assert mended.view.info(mended.view.by_name["conv"].inputs[2]).dtype is DType.FLOAT32
-    assert apart(proto, mended) < 1e-6
+    assert fixed.view.info(fixed.view.by_name["conv"].inputs[2]).dtype is DType.FLOAT32
+    assert apart(proto, fixed) < 1e-6
 
 
 def test_weights_behind_a_transpose_and_a_reshape_come_to_the_node(tmp_path: Path) -> None:
@@ -130,12 +130,12 @@ def test_weights_behind_a_transpose_and_a_reshape_come_to_the_node(tmp_path: Pat
     x = s.input("x", [1, 8, 6, 6])
     s.output(s.node("Conv", [s.pair(x, "x"), weight], "y", name="conv"))
     proto = s.model()
-    mended, changes = repaired(proto, tmp_path)
+    fixed, changes = repaired(proto, tmp_path)
     assert kinds(changes) == {"weight_path": 1}
     assert changes[0].error == 0
-    assert "Transpose" not in {node.op for node in mended.view.nodes}
-    assert find(mended)[-1].axis == 0
-    assert apart(proto, mended) < 1e-6
+    assert "Transpose" not in {node.op for node in fixed.view.nodes}
+    assert find(fixed)[-1].axis == 0
+    assert apart(proto, fixed) < 1e-6
 
 
 def test_scales_along_the_wrong_axis_are_made_again(tmp_path: Path) -> None:
@@ -143,10 +143,10 @@ def test_scales_along_the_wrong_axis_are_made_again(tmp_path: Path) -> None:
     weight = s.dequantize(s.integers("w", 16, 8), "w", np.linspace(0.001, 0.01, 16), 0, axis=0)
     s.output(s.node("MatMul", [s.pair(s.input("x", [2, 16]), "x"), weight], "y", name="mm"))
     proto = s.model()
-    mended, changes = repaired(proto, tmp_path)
+    fixed, changes = repaired(proto, tmp_path)
     assert kinds(changes) == {"weight_axis": 1}
-    assert find(mended)[-1].axis == 1
-    assert apart(proto, mended) < 0.02
+    assert find(fixed)[-1].axis == 1
+    assert apart(proto, fixed) < 0.02
 
 
 def test_a_quantized_number_becomes_a_float_number(tmp_path: Path) -> None:
@@ -155,9 +155,9 @@ def test_a_quantized_number_becomes_a_float_number(tmp_path: Path) -> None:
     y = s.convolved(s.pair(s.image(), "x"), s.filters())
     s.output(s.node("Mul", [y, half], "y", name="mul"))
     proto = s.model()
-    mended, changes = repaired(proto, tmp_path)
+    fixed, changes = repaired(proto, tmp_path)
     assert kinds(changes) == {"constant_scalar": 1}
-    assert apart(proto, mended) < 1e-6
+    assert apart(proto, fixed) < 1e-6
 
 
 @pytest.mark.parametrize("shape", [(1,), (4,)], ids=["rank one", "per channel"])
@@ -167,20 +167,20 @@ def test_scales_of_activations_become_one_number(shape: tuple[int, ...], tmp_pat
     x = s.pair(s.image(), "x", steps, np.zeros(shape), axis=1)
     s.output(s.convolved(x, s.filters()))
     proto = s.model()
-    mended, changes = repaired(proto, tmp_path)
+    fixed, changes = repaired(proto, tmp_path)
     assert kinds(changes) == {"activation_channels" if len(shape) and shape[0] > 1 else "scale_rank": 1}
-    assert find(mended)[0].scale_shape == ()
-    assert apart(proto, mended) <= (0 if shape == (1,) else 0.03)
+    assert find(fixed)[0].scale_shape == ()
+    assert apart(proto, fixed) <= (0 if shape == (1,) else 0.03)
 
 
 def test_negative_scales_become_positive(tmp_path: Path) -> None:
     s = Sketch()
     s.output(s.convolved(s.pair(s.image(), "x", -STEP), s.filters()))
     proto = s.model()
-    mended, changes = repaired(proto, tmp_path)
+    fixed, changes = repaired(proto, tmp_path)
     assert kinds(changes) == {"scale_value": 1}
-    assert legal(mended)
-    assert apart(proto, mended) < 1e-6
+    assert legal(fixed)
+    assert apart(proto, fixed) < 1e-6
 
 
 def _with_scale(step: float) -> onnx.ModelProto:
@@ -191,9 +191,9 @@ def _with_scale(step: float) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("step", [0.0, float("inf")])
 def test_pairs_without_a_usable_scale_go_and_leave_a_remainder(step: float, tmp_path: Path) -> None:
-    mended, changes = repaired(_with_scale(step), tmp_path)
+    fixed, changes = repaired(_with_scale(step), tmp_path)
     assert kinds(changes) == {"scale_value": 1}
-    assert [left.subject for left in remaining(mended)] == ["conv"]
+    assert [left.subject for left in remaining(fixed)] == ["conv"]
 
 
 def test_a_scale_that_is_no_number_is_refused_at_the_door(tmp_path: Path) -> None:
@@ -208,9 +208,9 @@ def test_computed_scales_go_because_the_builder_crashes_on_them(tmp_path: Path) 
     zero = s.constant("z", np.int8(0))
     q = s.node("QuantizeLinear", [x, scale, zero], "q", name="q")
     s.output(s.convolved(s.node("DequantizeLinear", [q, scale, zero], "d", name="d"), s.filters()))
-    mended, changes = repaired(s.model(), tmp_path)
+    fixed, changes = repaired(s.model(), tmp_path)
     assert kinds(changes) == {"scale_computed": 1}
-    assert "ReduceMax" not in {node.op for node in mended.view.nodes}
+    assert "ReduceMax" not in {node.op for node in fixed.view.nodes}
 
 
 def test_scales_that_do_not_fit_their_axis_are_refused(tmp_path: Path) -> None:
@@ -231,9 +231,9 @@ def test_computed_zero_points_go_or_stay_where_the_model_returns_them(tmp_path: 
         s.output(s.convolved(d, s.filters()))
         if returned:
             s.output(d)
-        mended, changes = repaired(s.model(), tmp_path)
+        fixed, changes = repaired(s.model(), tmp_path)
         assert "scale_computed" in kinds(changes)
-        assert [node.op for node in mended.view.nodes].count("QuantizeLinear") == int(returned)
+        assert [node.op for node in fixed.view.nodes].count("QuantizeLinear") == int(returned)
 
 
 def test_constants_without_elements_are_passed_over(tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_new_scales_in_fp16_are_exact_and_not_zero(tmp_path: Path) -> None:
     weight = s.constant("w", np.full((4, 4, 3, 3), 3e-5, np.float16))
     s.output(s.convolved(x, weight), None, TensorProto.FLOAT16)
     proto = s.model(opset=19)
-    mended, changes = repaired(proto, tmp_path)
+    fixed, changes = repaired(proto, tmp_path)
     assert kinds(changes) == {"zero_point": 1, "half_quantized": 1}
-    assert all(scale == float(np.float16(scale)) > 0 for pair in find(mended) for scale in pair.scale)
-    assert apart(proto, mended) < 0.05
+    assert all(scale == float(np.float16(scale)) > 0 for pair in find(fixed) for scale in pair.scale)
+    assert apart(proto, fixed) < 0.05

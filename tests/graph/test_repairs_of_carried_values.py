@@ -59,11 +59,11 @@ def test_a_layer_behind_a_barrier_gets_a_pair_of_the_same_scale(
     move: Move, channels: int, tmp_path: Path
 ) -> None:
     proto = behind(move, channels).model()
-    mended, changes = repaired(proto, tmp_path)
+    fixed, changes = repaired(proto, tmp_path)
     assert kinds(changes) == {"held_back": 1}
-    assert apart(proto, mended) == 0
-    assert remaining(mended) == ()
-    assert repaired(mended.proto, tmp_path)[1] == ()
+    assert apart(proto, fixed) == 0
+    assert remaining(fixed) == ()
+    assert repaired(fixed.proto, tmp_path)[1] == ()
 
 
 @pytest.mark.parametrize(
@@ -74,9 +74,9 @@ def test_a_layer_behind_a_barrier_gets_a_pair_of_the_same_scale(
     ],
 )
 def test_what_int8_values_pass_needs_no_second_pair(move: Move, tmp_path: Path) -> None:
-    mended, changes = repaired(behind(move).model(), tmp_path)
+    fixed, changes = repaired(behind(move).model(), tmp_path)
     assert kinds(changes) == {}
-    assert remaining(mended) == ()
+    assert remaining(fixed) == ()
 
 
 @pytest.mark.parametrize(

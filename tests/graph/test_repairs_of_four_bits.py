@@ -51,12 +51,12 @@ def test_four_bit_weights_beside_int8_become_int8_exactly(
     x = s.pair(s.input("x", [4, 16]), "x")
     s.output(s.node("MatMul", [x, weights(s, kind, scale, zero, **attributes)], "y", name="mm"))
     proto = s.model(opset=21)
-    mended, changes = repaired(proto, tmp_path)
+    fixed, changes = repaired(proto, tmp_path)
     assert kinds(changes) == {"four_bits": 1}
     assert changes[0].error == 0
-    assert legal(mended)
-    assert apart(proto, mended) == 0
-    assert repaired(mended.proto, tmp_path)[1] == ()
+    assert legal(fixed)
+    assert apart(proto, fixed) == 0
+    assert repaired(fixed.proto, tmp_path)[1] == ()
 
 
 def test_block_scales_beside_int8_become_one_per_output_channel(tmp_path: Path) -> None:
@@ -66,15 +66,15 @@ def test_block_scales_beside_int8_become_one_per_output_channel(tmp_path: Path) 
     weight = weights(s, SIGNED, scale, 0, axis=0, block_size=8)
     s.output(s.node("MatMul", [x, weight], "y", name="mm"))
     proto = s.model(opset=21)
-    mended, changes = repaired(proto, tmp_path)
+    fixed, changes = repaired(proto, tmp_path)
     assert kinds(changes) == {"four_bits": 1}
     assert changes[0].error is not None
     assert 0 < changes[0].error < 0.01
-    assert legal(mended)
-    pair = next(pair for pair in find(mended) if pair.quantize is None)
+    assert legal(fixed)
+    pair = next(pair for pair in find(fixed) if pair.quantize is None)
     assert pair.axis == 1
     assert len(pair.scale) == 8
-    assert apart(proto, mended) < 0.01
+    assert apart(proto, fixed) < 0.01
 
 
 def test_weights_that_multiply_floats_stay_int4(tmp_path: Path) -> None:
@@ -92,12 +92,12 @@ def test_unsigned_weights_that_multiply_floats_become_signed(zero: int, exact: b
     weight = weights(s, UNSIGNED, scale, zero, axis=0, block_size=8)
     s.output(s.node("MatMul", [s.input("x", [4, 16]), weight], "y", name="mm"))
     proto = s.model(opset=21)
-    mended, changes = repaired(proto, tmp_path)
+    fixed, changes = repaired(proto, tmp_path)
     assert kinds(changes) == {"four_bits": 1}
     assert (changes[0].error == 0) is exact
-    assert [pair.dtype.value for pair in find(mended)] == ["int4"]
-    assert apart(proto, mended) <= (0 if exact else 0.1)
-    assert repaired(mended.proto, tmp_path)[1] == ()
+    assert [pair.dtype.value for pair in find(fixed)] == ["int4"]
+    assert apart(proto, fixed) <= (0 if exact else 0.1)
+    assert repaired(fixed.proto, tmp_path)[1] == ()
 
 
 def test_four_bit_constants_that_are_no_weights_become_int8(tmp_path: Path) -> None:
@@ -105,6 +105,6 @@ def test_four_bit_constants_that_are_no_weights_become_int8(tmp_path: Path) -> N
     x = s.input("x", [16, 8])
     s.output(s.node("Add", [x, weights(s, SIGNED, 0.02, 0)], "y", name="add"))
     proto = s.model(opset=21)
-    mended, changes = repaired(proto, tmp_path)
+    fixed, changes = repaired(proto, tmp_path)
     assert kinds(changes) == {"four_bits": 1}
-    assert apart(proto, mended) == 0
+    assert apart(proto, fixed) == 0

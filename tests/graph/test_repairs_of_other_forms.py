@@ -21,9 +21,9 @@ def test_standard_operators_replace_those_of_the_microsoft_domain(tmp_path: Path
     s = Sketch()
     s.output(s.convolved(s.pair(s.image(), "x", domain="com.microsoft"), s.filters()))
     proto = s.model(domains=["com.microsoft"])
-    mended, changes = repaired(proto, tmp_path)
+    fixed, changes = repaired(proto, tmp_path)
     assert kinds(changes) == {"domain": 2}
-    assert apart(proto, mended) == 0
+    assert apart(proto, fixed) == 0
 
 
 def test_movement_of_integers_becomes_movement_of_floats(tmp_path: Path) -> None:
@@ -34,13 +34,13 @@ def test_movement_of_integers_becomes_movement_of_floats(tmp_path: Path) -> None
     q = s.node("Identity", [q], "qi", name="same")
     s.output(s.convolved(s.node("DequantizeLinear", [q, scale, zero], "d", name="d"), s.filters()))
     proto = s.model()
-    mended, changes = repaired(proto, tmp_path)
+    fixed, changes = repaired(proto, tmp_path)
     assert kinds(changes) == {"movement": 1}
-    turn = mended.view.by_name["turn_float"]
-    maker = mended.view.producer(turn.inputs[0])
+    turn = fixed.view.by_name["turn_float"]
+    maker = fixed.view.producer(turn.inputs[0])
     assert maker is not None
     assert maker.op == "DequantizeLinear"
-    assert apart(proto, mended) == 0
+    assert apart(proto, fixed) == 0
 
 
 @pytest.mark.parametrize(
@@ -57,13 +57,13 @@ def test_integer_inputs_and_outputs_keep_type_and_meaning(
     scale, zeros = s.constant("s", np.float32(0.02)), s.constant("z", np.asarray(zero, kind))
     s.output(s.node("QuantizeLinear", [y, scale, zeros], "y", name="out"), [1, 4, 6, 6], code)
     proto = s.model()
-    mended, changes = repaired(proto, tmp_path)
+    fixed, changes = repaired(proto, tmp_path)
     assert kinds(changes) == {"border": 2}
-    assert legal(mended)
+    assert legal(fixed)
     random = np.random.default_rng(0)
     limits = np.iinfo(kind)
     feeds = {"x": random.integers(limits.min, limits.max + 1, (1, 4, 6, 6)).astype(kind)}
-    before, after = (models.run(found, feeds, optimize=False)["y"] for found in (proto, mended.proto))
+    before, after = (models.run(found, feeds, optimize=False)["y"] for found in (proto, fixed.proto))
     assert after.dtype == kind
     assert np.abs(after.astype(int) - before.astype(int)).max() <= 2
 
@@ -76,11 +76,11 @@ def test_casts_to_fp16_fold_into_the_scales(tmp_path: Path) -> None:
     weight = s.node("Cast", [s.filters()], "w_half", name="w_down", to=TensorProto.FLOAT16)
     s.output(s.convolved(x, weight), None, TensorProto.FLOAT16)
     proto = s.model()
-    mended, changes = repaired(proto, tmp_path)
+    fixed, changes = repaired(proto, tmp_path)
     assert kinds(changes) == {"cast": 4}
-    assert mended.view.opset == 19
-    assert "Cast" not in {node.op for node in mended.view.nodes}
-    assert apart(proto, mended) < 0.01
+    assert fixed.view.opset == 19
+    assert "Cast" not in {node.op for node in fixed.view.nodes}
+    assert apart(proto, fixed) < 0.01
 
 
 def test_dangling_nodes_are_dropped_and_told(tmp_path: Path) -> None:
@@ -116,49 +116,49 @@ def test_qlinear_operators_become_float_operators_between_pairs(tmp_path: Path) 
     y = s.node("QLinearConcat", concat, "k", name="k", axis=1, domain="com.microsoft")
     s.output(s.node("DequantizeLinear", [y, scale, zero], "y", name="d"))
     proto = s.model(domains=["com.microsoft"])
-    mended, changes = repaired(proto, tmp_path)
+    fixed, changes = repaired(proto, tmp_path)
     assert kinds(changes)["operator"] == 3
-    assert {node.op for node in mended.view.nodes} == {
+    assert {node.op for node in fixed.view.nodes} == {
         "QuantizeLinear",
         "DequantizeLinear",
         "Conv",
         "Add",
         "Concat",
     }
-    assert legal(mended)
-    assert apart(proto, mended) < 0.02
+    assert legal(fixed)
+    assert apart(proto, fixed) < 0.02
 
 
 def test_dynamic_layers_keep_their_weights_and_ask_for_ranges(tmp_path: Path) -> None:
     proto = dynamic_layer()
-    mended, changes = repaired(proto, tmp_path)
+    fixed, changes = repaired(proto, tmp_path)
     assert kinds(changes) == {"dynamic": 1}
-    assert ["--samples" in left.fix for left in remaining(mended)] == [True]
-    assert apart(proto, mended) < 0.02
+    assert ["--samples" in left.fix for left in remaining(fixed)] == [True]
+    assert apart(proto, fixed) < 0.02
 
 
 def test_a_measured_range_completes_a_dynamic_layer(tmp_path: Path) -> None:
     proto = dynamic_layer()
-    mended, _ = repaired(proto, tmp_path)
-    assert wanted(mended) == ("x",)
-    done, changes = quantize_activations(mended, {"x": 3.0})
+    fixed, _ = repaired(proto, tmp_path)
+    assert wanted(fixed) == ("x",)
+    done, changes = quantize_activations(fixed, {"x": 3.0})
     assert [change.rule for change in changes] == ["half_quantized"]
     assert remaining(done) == ()
     assert apart(proto, done) < 0.05
 
 
 def test_a_range_that_is_no_number_is_passed_over(tmp_path: Path) -> None:
-    mended, _ = repaired(dynamic_layer(), tmp_path)
-    assert quantize_activations(mended, {"x": float("nan")}) == (mended, ())
+    fixed, _ = repaired(dynamic_layer(), tmp_path)
+    assert quantize_activations(fixed, {"x": float("nan")}) == (fixed, ())
 
 
 def test_integer_operators_of_no_known_form_are_told(tmp_path: Path) -> None:
     s = models.Sketch()
     a = s.input("a", [2, 2], TensorProto.INT8)
     s.output(s.node("MatMulInteger", [a, a], "y", name="mmi"), [2, 2], TensorProto.INT32)
-    mended, changes = repair(opened(s.model(), tmp_path))
+    fixed, changes = repair(opened(s.model(), tmp_path))
     assert changes == ()
-    assert [left.subject for left in remaining(mended)] == ["mmi"]
+    assert [left.subject for left in remaining(fixed)] == ["mmi"]
 
 
 def test_pairs_inside_bodies_are_left_alone_and_told(tmp_path: Path) -> None:
@@ -176,9 +176,9 @@ def test_pairs_inside_bodies_are_left_alone_and_told(tmp_path: Path) -> None:
     flag = s.input("flag", [], TensorProto.BOOL)
     s.nodes.append(helper.make_node("If", [flag], ["y"], name="choose", **bodies))
     s.output("y", [1, 4, 6, 6])
-    mended, changes = repaired(s.model(), tmp_path)
+    fixed, changes = repaired(s.model(), tmp_path)
     assert changes == ()
-    assert [left.subject for left in remaining(mended)] == ["choose"]
+    assert [left.subject for left in remaining(fixed)] == ["choose"]
 
 
 def test_optional_zero_points_of_integer_operators_may_be_left_out(tmp_path: Path) -> None:
@@ -188,10 +188,10 @@ def test_optional_zero_points_of_integer_operators_may_be_left_out(tmp_path: Pat
     y = s.node("QLinearAdd", [q, scale, zero, q, scale, zero, scale], "a", name="a", domain="com.microsoft")
     s.output(s.node("DequantizeLinear", [y, scale, zero], "y", name="d"))
     proto = s.model(domains=["com.microsoft"])
-    mended, changes = repaired(proto, tmp_path)
+    fixed, changes = repaired(proto, tmp_path)
     assert kinds(changes)["operator"] == 1
-    assert legal(mended)
-    assert apart(proto, mended) < 0.05
+    assert legal(fixed)
+    assert apart(proto, fixed) < 0.05
 
 
 def test_an_integer_operator_without_its_scales_is_told_not_guessed(tmp_path: Path) -> None:
@@ -200,24 +200,24 @@ def test_an_integer_operator_without_its_scales_is_told_not_guessed(tmp_path: Pa
     s.output(
         s.node("QLinearAdd", [q, "", "", q], "a", name="a", domain="com.microsoft"), [2], TensorProto.UINT8
     )
-    mended, changes = repair(opened(s.model(domains=["com.microsoft"]), tmp_path))
+    fixed, changes = repair(opened(s.model(domains=["com.microsoft"]), tmp_path))
     assert changes == ()
-    assert [left.subject for left in remaining(mended)] == ["a"]
+    assert [left.subject for left in remaining(fixed)] == ["a"]
 
 
 def test_a_dynamic_sum_that_multiplies_itself_is_no_known_form(tmp_path: Path) -> None:
     proto = dynamic_layer()
     last = next(node for node in proto.graph.node if node.name == "out")
     last.input[1] = last.input[0]
-    mended, changes = repair(opened(proto, tmp_path))
+    fixed, changes = repair(opened(proto, tmp_path))
     assert changes == ()
-    assert {left.subject for left in remaining(mended)} == {"mm", "dql"}
+    assert {left.subject for left in remaining(fixed)} == {"mm", "dql"}
 
 
 def test_an_integer_input_that_is_scaled_in_float_gets_no_pair_of_ours(tmp_path: Path) -> None:
     s = Sketch()
     x = s.dequantize(s.input("x", [1, 4, 6, 6], TensorProto.UINT8), "x", STEP, 3, np.uint8)
     s.output(s.node("Mul", [x, s.constant("factor", np.full((1, 4, 1, 1), 2.0, np.float32))], "y"))
-    mended, changes = repaired(s.model(), tmp_path)
+    fixed, changes = repaired(s.model(), tmp_path)
     assert kinds(changes) == {"border": 1}
-    assert find(mended) == ()
+    assert find(fixed) == ()

@@ -108,17 +108,17 @@ def test_models_of_onnxruntime_become_legal(name: str, form: str, tmp_path: Path
     proto = models.ALL[name]()
     target = tmp_path / "quantized.onnx"
     _forms()[form](models.save(proto, tmp_path), target, proto)
-    mended, changes = repair(load(target))
+    fixed, changes = repair(load(target))
     assert changes
-    for pair in find(mended):
+    for pair in find(fixed):
         assert pair.dtype is DType.INT8
         assert not any(pair.zero_point)
-    assert [finding for finding in lint(mended).findings if finding.severity.value == "error"] == []
+    assert [finding for finding in lint(fixed).findings if finding.severity.value == "error"] == []
     if form != "dynamic":
-        assert remaining(mended) == ()
+        assert remaining(fixed) == ()
     feeds = models.feeds(proto)
     before = models.run(onnx.load(target), feeds, optimize=False)
-    after = models.run(mended.proto, feeds, optimize=False)
+    after = models.run(fixed.proto, feeds, optimize=False)
     for output, value in before.items():
         assert _cosine(value, after[output]) > 0.98
 
@@ -127,12 +127,12 @@ def test_models_of_onnxruntime_become_legal(name: str, form: str, tmp_path: Path
 def test_repairing_leaves_no_error_for_lint_or_refuses_a_contradiction(name: str, tmp_path: Path) -> None:
     model = load(models.save(GRAPHS[name](), tmp_path))
     try:
-        mended, _ = repair(model)
+        fixed, _ = repair(model)
     except InputFileError as refusal:
         assert "scales" in refusal.what  # noqa: PT017 -- refusing is one of two good ends
         return
-    onnx.checker.check_model(mended.proto)
-    errors = [finding for finding in lint(mended).findings if finding.severity.value == "error"]
+    onnx.checker.check_model(fixed.proto)
+    errors = [finding for finding in lint(fixed).findings if finding.severity.value == "error"]
     assert bool(errors) is (name in BEYOND_REPAIR)
 
 
@@ -140,12 +140,12 @@ def test_repairing_leaves_no_error_for_lint_or_refuses_a_contradiction(name: str
 @pytest.mark.parametrize("path", SHARED)
 def test_real_models_compute_nearly_the_same_after_the_repair(path: str) -> None:
     file = shared(f"models/{path}")
-    mended, changes = repair(load(file))
+    fixed, changes = repair(load(file))
     assert {change.rule for change in changes} >= {"bias", "zero_point"}
-    assert remaining(mended) == ()
+    assert remaining(fixed) == ()
     original = onnx.load(file)
     feeds = _feeds(original)
-    after = models.run(mended.proto, feeds, optimize=False)
+    after = models.run(fixed.proto, feeds, optimize=False)
     for output, value in models.run(original, feeds, optimize=False).items():
         assert after[output].dtype == value.dtype
         assert _cosine(value, after[output]) > 0.99
@@ -158,9 +158,9 @@ def test_real_models_build_with_every_compute_node_in_int8(path: str, tmp_path: 
     pytest.importorskip("tensorrt_rtx", reason="needs the extra rtx")
     from tests.placement.building import build
 
-    mended, _ = repair(load(shared(f"models/{path}")))
+    fixed, _ = repair(load(shared(f"models/{path}")))
     proto = onnx.ModelProto()
-    proto.CopyFrom(mended.proto)
+    proto.CopyFrom(fixed.proto)
     for value in (*proto.graph.input, *proto.graph.output):
         for dim in value.type.tensor_type.shape.dim:
             if dim.dim_param:
@@ -193,7 +193,7 @@ def test_what_tensorrt_refuses_or_runs_in_float_is_int8_after_the_repair(name: s
     pytest.importorskip("tensorrt_rtx", reason="needs the extra rtx")
     from tests.placement.building import build
 
-    mended, _ = repair(load(models.save(GRAPHS[name](), tmp_path)))
-    built = build(mended.proto)
+    fixed, _ = repair(load(models.save(GRAPHS[name](), tmp_path)))
+    built = build(fixed.proto)
     assert built.error == ""
     assert {precision for _, precision in built.precision} == {"int8"}

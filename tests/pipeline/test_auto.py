@@ -55,10 +55,10 @@ def case(folder: Path, proto: onnx.ModelProto, count: int = 40, tail: float = 0.
 
 def chosen(found: Case, **options: object) -> CalibrationTable:
     model, placement, samples, histograms = found
-    wish = CalibrationOptions(method="auto", **options)  # type: ignore[arg-type]
-    known = (histograms, constants(placement, model.view, wish.weights))
+    options_ = CalibrationOptions(method="auto", **options)  # type: ignore[arg-type]
+    known = (histograms, constants(placement, model.view, options_.weights))
     budget = Budget()
-    return choose(model, placement, known, wish, Reference(model, samples, budget), budget).table
+    return choose(model, placement, known, options_, Reference(model, samples, budget), budget).table
 
 
 def outputs(model: Model, samples: Iterator[object] | Samples) -> list[np.ndarray]:

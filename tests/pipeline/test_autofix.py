@@ -42,7 +42,7 @@ TO_INT8 = {
     "attention_scores_only": "av",
     "attention_values_only": "qk",
 }
-"""Graphs with one fallback, and the node that runs INT8 when it is mended."""
+"""Graphs with one fallback, and the node that runs INT8 when it is fixed."""
 WIDE = "40"
 """More dB than any of these may lose."""
 

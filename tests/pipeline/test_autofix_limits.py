@@ -112,7 +112,7 @@ def picky(monkeypatch: pytest.MonkeyPatch, *nodes: str) -> Picky:
 @pytest.mark.rtx
 @pytest.mark.usefixtures("rtx")
 def test_a_node_without_a_kernel_loses_its_pairs_and_the_search_goes_on(tmp_path: Path, capsys, monkeypatch):
-    """c2 has no kernel; c3 is a fallback that can be mended, which is found although the first build was refused."""
+    """c2 has no kernel; c3 is a fallback that can be fixed, which is found although the first build was refused."""
     s = Quantized()
     x = s.relu("r1", s.qconv("c1", s.input("x", [1, 8, 16, 16])))
     x = s.relu("r2", s.qconv("c2", x))

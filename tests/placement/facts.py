@@ -169,7 +169,7 @@ PROPAGATION = (
     _elsewhere("P15", "refitting relative scales undoes fusions", "qdqtool/backends/builders/trt.py"),
     _elsewhere("P16", "results are compared by a metric", "qdqtool/accuracy/metrics/sqnr_db.py"),
     _says("P17", "depthwise and Swish: no kernel in 8.x", "150", "depthwise_swish", "8.6"),
-    _says("P17", "mended in 10", "", "depthwise_swish", "10"),
+    _says("P17", "fixed in 10", "", "depthwise_swish", "10"),
     _says("P17", "below SM75 kernels are missing", "135", "chain_ok", "8.6", "61"),
     _says("P17", "SM75 has no INT8 convolution in RTX", "135", "chain_ok", sm="75 86"),
     _says("P17", "SM80 and newer have", "", "chain_ok", sm="80 86 89 120"),

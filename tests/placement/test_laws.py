@@ -78,8 +78,8 @@ def test_of_two_quantized_branches_lint_and_repair_keep_the_one_that_placement_k
     (finding,) = lint(doubled, Target.parse(target)).findings
     assert (finding.code, finding.node) == ("QDQ127", "add")
     assert "input 0" in finding.reason
-    mended, changes = repair(doubled, Target.parse(target))
+    fixed, changes = repair(doubled, Target.parse(target))
     assert [change.subject for change in changes] == [model.view.by_name["add"].inputs[0]]
-    assert lint(mended, Target.parse(target)).findings == ()
+    assert lint(fixed, Target.parse(target)).findings == ()
     kept = {str(d.slot) for d in placement.quantized if d.slot.node == "add"}
     assert kept <= {"add[1]"}

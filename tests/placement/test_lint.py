@@ -284,7 +284,7 @@ class TestCommand:
         assert run(["lint", str(path), "--select", "QDQ12"]) == 2
         assert "did you mean QDQ12" in capfd.readouterr().err
 
-    def test_the_command_that_mends_is_printed_with_the_model(self, tmp_path, capfd):
+    def test_the_command_that_repairs_is_printed_with_the_model(self, tmp_path, capfd):
         place = tmp_path / "a folder"
         place.mkdir()
         path = models.save(GRAPHS["activation_bare"](), place)

@@ -63,7 +63,7 @@ def softmax_in_float() -> onnx.ModelProto:
     return s.done(s.node("MatMul", inputs, "y", name="mm"))
 
 
-MENDED: tuple[tuple[str, str, str, str | Maker], ...] = (
+CURED: tuple[tuple[str, str, str, str | Maker], ...] = (
     ("zero_point", "activation_zero_point", "rtx", REPAIR),
     ("zero_point", "weight_uint8_128", "rtx", REPAIR),
     ("unsigned", "activation_uint8_zero", "rtx", REPAIR),
@@ -150,11 +150,11 @@ UNBUILDABLE = frozenset({"plugin", "depthwise_swish", "saturation", "weight_valu
 """RTX has no such plugin, and no such gap; FP8 is not for the GPU that is built for."""
 
 
-def mended(graph: str, mend: str | Maker, folder) -> onnx.ModelProto:
-    if callable(mend):
-        return mend()
-    if mend != REPAIR:
-        return GRAPHS[mend]()
+def fixed(graph: str, cure: str | Maker, folder) -> onnx.ModelProto:
+    if callable(cure):
+        return cure()
+    if cure != REPAIR:
+        return GRAPHS[cure]()
     return repair(load(models.save(GRAPHS[graph](), folder)))[0].proto
 
 
@@ -163,20 +163,20 @@ def opened(proto: onnx.ModelProto, folder):
     return load(models.save(proto, folder))
 
 
-IDS = [f"{rule}: {graph}" for rule, graph, _, _ in MENDED]
+IDS = [f"{rule}: {graph}" for rule, graph, _, _ in CURED]
 
 
 def test_every_rule_has_its_fix_tried():
-    assert {rule for rule, *_ in MENDED} == set(codes().values()) - {"old_gpu"}
+    assert {rule for rule, *_ in CURED} == set(codes().values()) - {"old_gpu"}
 
 
-@pytest.mark.parametrize(("rule", "graph", "target", "mend"), MENDED, ids=IDS)
-def test_the_finding_is_gone_when_its_fix_is_followed(rule, graph, target, mend, tmp_path):
+@pytest.mark.parametrize(("rule", "graph", "target", "cure"), CURED, ids=IDS)
+def test_the_finding_is_gone_when_its_fix_is_followed(rule, graph, target, cure, tmp_path):
     before = lint(opened(GRAPHS[graph](), tmp_path / "before"), Target.parse(target))
-    after = lint(opened(mended(graph, mend, tmp_path), tmp_path / "after"), Target.parse(target))
+    after = lint(opened(fixed(graph, cure, tmp_path), tmp_path / "after"), Target.parse(target))
     assert rule in {finding.rule for finding in before.findings}
     assert rule not in {finding.rule for finding in after.findings}
-    if mend == REPAIR:
+    if cure == REPAIR:
         assert all("`qdqtool repair" in finding.fix for finding in before.findings if finding.rule == rule)
 
 
@@ -196,13 +196,13 @@ def judged(proto: onnx.ModelProto) -> tuple[int, int, int, int, int]:
 
 @pytest.mark.rtx
 @pytest.mark.parametrize(
-    ("rule", "graph", "target", "mend"), [row for row in MENDED if row[0] not in UNBUILDABLE],
-    ids=[name for name, row in zip(IDS, MENDED, strict=True) if row[0] not in UNBUILDABLE],
+    ("rule", "graph", "target", "cure"), [row for row in CURED if row[0] not in UNBUILDABLE],
+    ids=[name for name, row in zip(IDS, CURED, strict=True) if row[0] not in UNBUILDABLE],
 )  # fmt: skip
-def test_the_engine_is_better_when_the_fix_is_followed(rule, graph, target, mend, tmp_path):
+def test_the_engine_is_better_when_the_fix_is_followed(rule, graph, target, cure, tmp_path):
     pytest.importorskip("tensorrt_rtx", reason="needs the extra rtx")
     before = grade(graph)
-    after = grade(mend) if isinstance(mend, str) and mend != REPAIR else judged(mended(graph, mend, tmp_path))
+    after = grade(cure) if isinstance(cure, str) and cure != REPAIR else judged(fixed(graph, cure, tmp_path))
     assert after[0]
     if rule in SEEN_ELSEWHERE:
         assert after[1] >= before[1]

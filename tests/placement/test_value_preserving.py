@@ -1,4 +1,4 @@
-"""A law: what holds of a tensor's values holds behind every operator that only moves them, whoever is asked.
+"""A law: what holds of a tensor's values holds behind every operator that only moves them, in every package that is asked.
 
 Bounds (calibration), ties (placement), INT8 values (lint and prediction, repair, audit) and scales of a calibration
 cache pass the same operators.

@@ -64,9 +64,12 @@ def make(folder: Path, model: str, *changes: str) -> NodeEvidence:
     return NodeEvidence(network=network, model=ready, placement=placement, table=table, recipe=recipe)
 
 
-def written(case: NodeEvidence, table: CalibrationTable, folder: Path) -> Path:
+def written(node_evidence: NodeEvidence, table: CalibrationTable, folder: Path) -> Path:
     """The network as it is now, as a Q/DQ model with these ranges."""
-    case.network.export(folder / "trained.onnx")
-    ready = prepare(load(folder / "trained.onnx"), case.recipe.prepare)
-    save(insert(ready, decide(ready.view, case.recipe.place), table, case.recipe.insert), folder / "qdq.onnx")
+    node_evidence.network.export(folder / "trained.onnx")
+    ready = prepare(load(folder / "trained.onnx"), node_evidence.recipe.prepare)
+    save(
+        insert(ready, decide(ready.view, node_evidence.recipe.place), table, node_evidence.recipe.insert),
+        folder / "qdq.onnx",
+    )
     return folder / "qdq.onnx"

@@ -117,8 +117,8 @@ def test_folded_batchnorm_is_gone_and_changes_nothing(model: str) -> None:
 def test_distillation_is_the_divergence_from_the_float_network() -> None:
     generator = torch.Generator().manual_seed(1)
     outputs, teacher = torch.randn(2, 6, 5, generator=generator)
-    soft, wish = functional.softmax(outputs / 3, 1), functional.softmax(teacher / 3, 1)
-    expected = 9 * (wish * (wish / soft).log()).sum(1).mean()
+    soft, goal = functional.softmax(outputs / 3, 1), functional.softmax(teacher / 3, 1)
+    expected = 9 * (goal * (goal / soft).log()).sum(1).mean()
     assert float(distilled(outputs, teacher, 3)) == pytest.approx(float(expected), rel=1e-5)
     assert float(distilled(teacher, teacher, 3)) == pytest.approx(0, abs=1e-6)
 
@@ -163,9 +163,9 @@ def test_every_engine_takes_bfloat16_values(engine: str) -> None:
     assert torch.allclose(found, quantizer(values), atol=0.02)
 
 
-def corrected(case: NodeEvidence, folder: Path) -> CalibrationTable:
-    source = open_samples(str(folder / "samples.npz"), case.model.view.inputs)
-    return correct_biases(case.model, case.placement, case.table, source)
+def corrected(node_evidence: NodeEvidence, folder: Path) -> CalibrationTable:
+    source = open_samples(str(folder / "samples.npz"), node_evidence.model.view.inputs)
+    return correct_biases(node_evidence.model, node_evidence.placement, node_evidence.table, source)
 
 
 @pytest.mark.parametrize("model", ["mixed", "residual", "depthwise"])

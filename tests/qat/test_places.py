@@ -20,10 +20,17 @@ from qdqtool.errors import UsageError  # noqa: E402
 from tests.qat.material import NodeEvidence, make, network_of, written  # noqa: E402
 
 
-def student_of(case: NodeEvidence):
-    sites = locate(case.placement, case.model.view, case.network.flat)
+def student_of(node_evidence: NodeEvidence):
+    sites = locate(node_evidence.placement, node_evidence.model.view, node_evidence.network.flat)
     engine = ENGINES.load("own")
-    return make_student(case.network.flat, sites.found, case.placement, case.table, engine, learn=True)
+    return make_student(
+        node_evidence.network.flat,
+        sites.found,
+        node_evidence.placement,
+        node_evidence.table,
+        engine,
+        learn=True,
+    )
 
 
 def onnx_output(path: Path, inputs: np.ndarray) -> np.ndarray:

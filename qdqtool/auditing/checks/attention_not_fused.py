@@ -29,13 +29,13 @@ _KNOWN = "nothing to do: Q/DQ stands where it should, and the builder has no fus
 _ALL_OR_NONE = "put Q/DQ on both inputs of both products, the softmax output included, or on none of them"
 
 
-def find(scene: AuditContext) -> Iterator[Draft]:
+def find(context: AuditContext) -> Iterator[Draft]:
     """One draft per softmax kernel with a matrix product before and after it."""
-    for layer in scene.kernels:
+    for layer in context.kernels:
         if layer.role is Role.COMPUTE or not _SOFTMAX.search(f"{layer.kind} {layer.name}"):
             continue
-        before = [writer for writer in scene.wiring.compute_before(layer) if _product(writer)]
-        after = [reader for reader in scene.wiring.compute_after(layer) if _product(reader)]
+        before = [writer for writer in context.wiring.compute_before(layer) if _product(writer)]
+        after = [reader for reader in context.wiring.compute_after(layer) if _product(reader)]
         if not before or not after:
             continue
         size = layer.inputs[0].bytes
@@ -43,17 +43,17 @@ def find(scene: AuditContext) -> Iterator[Draft]:
             subject=layer.name,
             reason=f"softmax between {before[0].name} ({before[0].precision}) and {after[0].name} "
             f"({after[0].precision}): the attention is not fused",
-            fix=_fix(scene, layer, (*before, *after)),
+            fix=_fix(context, layer, (*before, *after)),
             bytes=None if size is None else 4 * size,
             evidence=(
-                scene.at_layer(before[0].name),
-                scene.at_layer(layer.name),
-                scene.at_layer(after[0].name),
+                context.at_layer(before[0].name),
+                context.at_layer(layer.name),
+                context.at_layer(after[0].name),
             ),
         )
 
 
-def _fix(scene: AuditContext, layer: EngineLayer, products: tuple[EngineLayer, ...]) -> str:
+def _fix(context: AuditContext, layer: EngineLayer, products: tuple[EngineLayer, ...]) -> str:
     """What keeps these kernels from being one."""
     between = layer.inputs[0].dtype is DType.INT8
     types = {product.precision for product in products}
@@ -61,12 +61,12 @@ def _fix(scene: AuditContext, layer: EngineLayer, products: tuple[EngineLayer, .
         return f"{_ALL_OR_NONE} and in FP16 (`qdqtool convert`): in FP32 nothing is fused"
     if types != {DType.INT8}:
         return _BETWEEN if between else _ALL_OR_NONE
-    open_end = scene.view is not None and any(
-        True for _ in unquantized_results(scene.wiring, scene.cases, layer)
+    open_end = context.view is not None and any(
+        True for _ in unquantized_results(context.wiring, context.cases, layer)
     )
     if between:
         return f"{_BETWEEN}; {_BEHIND}" if open_end else _BETWEEN
-    if scene.view is None:
+    if context.view is None:
         return _ALL_OR_NONE
     return _BEHIND if open_end else _KNOWN
 

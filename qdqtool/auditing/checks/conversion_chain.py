@@ -17,13 +17,13 @@ from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import Severity
 
 
-def find(scene: AuditContext) -> Iterator[Draft]:
+def find(context: AuditContext) -> Iterator[Draft]:
     """One draft per longest chain of at least two kernels that only move data."""
-    for layer in scene.kernels:
-        if not _moves(layer) or any(_moves(writer) for writer in scene.wiring.writers(layer)):
+    for layer in context.kernels:
+        if not _moves(layer) or any(_moves(writer) for writer in context.wiring.writers(layer)):
             continue
         chain = [layer]
-        while (following := _following(scene, chain[-1])) is not None and following not in chain:
+        while (following := _following(context, chain[-1])) is not None and following not in chain:
             chain.append(following)
         if len(chain) < 2:
             continue
@@ -35,7 +35,7 @@ def find(scene: AuditContext) -> Iterator[Draft]:
             + " -> ".join(f"{link.name} ({origin(link)})" for link in chain),
             fix="give the kernels at both ends one type and layout; move Q/DQ across slices and concatenations",
             bytes=sum(known) if len(known) == len(sizes) else None,
-            evidence=tuple(scene.at_layer(link.name) for link in chain),
+            evidence=tuple(context.at_layer(link.name) for link in chain),
         )
 
 
@@ -44,8 +44,8 @@ def _moves(layer: EngineLayer) -> bool:
     return layer.role is Role.QDQ or (copies and layer.role is Role.OTHER)
 
 
-def _following(scene: AuditContext, layer: EngineLayer) -> EngineLayer | None:
-    readers = scene.wiring.readers(layer)
+def _following(context: AuditContext, layer: EngineLayer) -> EngineLayer | None:
+    readers = context.wiring.readers(layer)
     return readers[0] if len(readers) == 1 and _moves(readers[0]) else None
 
 

@@ -18,13 +18,13 @@ from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import Severity
 
 
-def find(scene: AuditContext) -> Iterator[Draft]:
+def find(context: AuditContext) -> Iterator[Draft]:
     """One draft per kernel that only turns an input of the engine into another type."""
-    for layer in scene.kernels if scene.view is None else ():
-        if layer.role is not Role.QDQ or not layer.inputs or scene.wiring.writers(layer):
+    for layer in context.kernels if context.view is None else ():
+        if layer.role is not Role.QDQ or not layer.inputs or context.wiring.writers(layer):
             continue
         source, target = layer.inputs[0], _result(layer)
-        if not source.dtype.is_float or target == source.dtype.value or not scene.wiring.readers(layer):
+        if not source.dtype.is_float or target == source.dtype.value or not context.wiring.readers(layer):
             continue
         yield Draft(
             subject=layer.name,
@@ -32,7 +32,7 @@ def find(scene: AuditContext) -> Iterator[Draft]:
             fix=f"give the engine {target} (--inputIOFormats={target}:chw) where preprocessing can make it; "
             "else it is needed",
             bytes=bytes_of(layer),
-            evidence=(scene.at_layer(layer.name),),
+            evidence=(context.at_layer(layer.name),),
         )
 
 

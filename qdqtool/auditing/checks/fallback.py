@@ -15,9 +15,9 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity, Verdict
 
 
-def find(scene: AuditContext) -> Iterator[Draft]:
+def find(context: AuditContext) -> Iterator[Draft]:
     """One draft per requested node that does not run in the format asked for."""
-    for verdict in scene.verdicts:
+    for verdict in context.verdicts:
         if not verdict.requested or verdict.precision is DType.INT8 or verdict.asked == verdict.realised:
             continue
         asked = "INT8" if verdict.asked == "float" else verdict.asked.upper()
@@ -27,7 +27,7 @@ def find(scene: AuditContext) -> Iterator[Draft]:
             reason=f"{verdict.op} was to run {asked} and is {_words(verdict.verdict, verdict.precision)}: {verdict.reason}",
             fix=verdict.fix,
             severity=Severity.INFO if harmless else None,
-            evidence=(scene.at_node(verdict.node), *(scene.at_layer(name) for name in verdict.layers)),
+            evidence=(context.at_node(verdict.node), *(context.at_layer(name) for name in verdict.layers)),
         )
 
 

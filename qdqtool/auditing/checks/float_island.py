@@ -18,14 +18,14 @@ from qdqtool.core.findings import NodeVerdict, Severity
 from qdqtool.graph.view import GraphView, Node
 
 
-def find(scene: AuditContext) -> Iterator[Draft]:
+def find(context: AuditContext) -> Iterator[Draft]:
     """One draft per float node with low-precision nodes before and after it."""
-    return _nodes(scene, scene.view) if scene.view else _layers(scene)
+    return _nodes(context, context.view) if context.view else _layers(context)
 
 
-def _nodes(scene: AuditContext, view: GraphView) -> Iterator[Draft]:
-    by_node = {verdict.node: verdict for verdict in scene.verdicts}
-    for case in scene.cases:
+def _nodes(context: AuditContext, view: GraphView) -> Iterator[Draft]:
+    by_node = {verdict.node: verdict for verdict in context.verdicts}
+    for case in context.cases:
         verdict = by_node[case.node.name]
         if not verdict.precision.is_float:
             continue
@@ -42,22 +42,25 @@ def _nodes(scene: AuditContext, view: GraphView) -> Iterator[Draft]:
                 fix=verdict.fix,
                 severity=Severity.INFO if case.decisions and not verdict.requested else None,
                 bytes=sum(known) if len(known) == len(sizes) else None,
-                evidence=(scene.at_node(case.node.name), *(scene.at_layer(layer.name) for layer in layers)),
+                evidence=(
+                    context.at_node(case.node.name),
+                    *(context.at_layer(layer.name) for layer in layers),
+                ),
             )
 
 
-def _layers(scene: AuditContext) -> Iterator[Draft]:
-    for layer in scene.kernels:
+def _layers(context: AuditContext) -> Iterator[Draft]:
+    for layer in context.kernels:
         if layer.role is not Role.COMPUTE or not layer.precision.is_float:
             continue
-        before, after = scene.wiring.compute_before(layer), scene.wiring.compute_after(layer)
+        before, after = context.wiring.compute_before(layer), context.wiring.compute_after(layer)
         if before and after and all(found.precision.is_quantized for found in (*before, *after)):
             yield Draft(
                 subject=layer.name,
                 reason=f"runs {layer.precision} between {before[0].name} and {after[0].name}, which run {before[0].precision.value.upper()}",
                 fix="put Q/DQ on its input and its weight",
                 bytes=bytes_of(layer),
-                evidence=(scene.at_layer(layer.name),),
+                evidence=(context.at_layer(layer.name),),
             )
 
 

@@ -18,13 +18,13 @@ from qdqtool.core.engine import EngineLayer
 from qdqtool.core.findings import Severity
 
 
-def find(scene: AuditContext) -> Iterator[Draft]:
+def find(context: AuditContext) -> Iterator[Draft]:
     """One draft per kernel that only quantizes the result of a low-precision kernel again."""
-    for layer in scene.kernels:
-        source = scene.wiring.round_trip_of(layer)
+    for layer in context.kernels:
+        source = context.wiring.round_trip_of(layer)
         if source is None:
             continue
-        others = [reader for reader in scene.wiring.readers(source) if reader.name != layer.name]
+        others = [reader for reader in context.wiring.readers(source) if reader.name != layer.name]
         why = f", which {others[0].name} reads as it is" if others else ""
         yield Draft(
             subject=layer.name,
@@ -32,7 +32,7 @@ def find(scene: AuditContext) -> Iterator[Draft]:
             f"this kernel only turns it back into {layer.outputs[0].dtype.value.upper()}",
             fix=_fix(others),
             bytes=bytes_of(layer),
-            evidence=(scene.at_layer(source.name), scene.at_layer(layer.name)),
+            evidence=(context.at_layer(source.name), context.at_layer(layer.name)),
         )
 
 

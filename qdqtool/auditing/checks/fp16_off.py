@@ -15,10 +15,10 @@ from qdqtool.core.engine import Role
 from qdqtool.core.findings import Severity
 
 
-def find(scene: AuditContext) -> Iterator[Draft]:
+def find(context: AuditContext) -> Iterator[Draft]:
     """One draft for the whole engine."""
-    computing = [layer for layer in scene.kernels if layer.role is Role.COMPUTE]
-    types = {tensor.dtype for layer in scene.kernels for tensor in (*layer.inputs, *layer.outputs)}
+    computing = [layer for layer in context.kernels if layer.role is Role.COMPUTE]
+    types = {tensor.dtype for layer in context.kernels for tensor in (*layer.inputs, *layer.outputs)}
     left = [layer for layer in computing if layer.precision is DType.FLOAT32]
     mixed = any(layer.precision.is_quantized for layer in computing)
     if not mixed or not left or types & {DType.FLOAT16, DType.BFLOAT16}:
@@ -31,7 +31,7 @@ def find(scene: AuditContext) -> Iterator[Draft]:
         fix="give the float part FP16 (`qdqtool convert --types fp16`, in a recipe insert.types: fp16); "
         "for TensorRT up to 10 without strong typing pass --fp16 as well",
         bytes=sum(known) // 2 if len(known) == len(sizes) else None,
-        evidence=tuple(scene.at_layer(layer.name) for layer in left[:5]),
+        evidence=tuple(context.at_layer(layer.name) for layer in left[:5]),
     )
 
 

@@ -18,15 +18,15 @@ from qdqtool.trt.ops import QDQ
 _GENERATED = frozenset({"kgen", "runtime_fusion"})
 
 
-def find(scene: AuditContext) -> Iterator[Draft]:
+def find(context: AuditContext) -> Iterator[Draft]:
     """One draft per low-precision kernel whose float result another kernel of the engine reads."""
-    for layer in scene.kernels:
+    for layer in context.kernels:
         result = layer.outputs[0] if layer.outputs else None
         if layer.role is not Role.COMPUTE or not layer.precision.is_quantized or result is None:
             continue
-        readers = _float_readers(scene, layer)
-        lost = not scene.border and not scene.wiring.readers(layer) and layer.kind not in _GENERATED
-        if not result.dtype.is_float or result.name in scene.border or not (readers or lost):
+        readers = _float_readers(context, layer)
+        lost = not context.border and not context.wiring.readers(layer) and layer.kind not in _GENERATED
+        if not result.dtype.is_float or result.name in context.border or not (readers or lost):
             continue
         smaller = (
             None
@@ -36,13 +36,13 @@ def find(scene: AuditContext) -> Iterator[Draft]:
         yield Draft(
             subject=layer.name,
             reason=f"computes in {layer.precision.value.upper()} and writes {result.dtype} for {_named(readers)}",
-            fix=_fix(scene, readers),
+            fix=_fix(context, readers),
             bytes=None if result.bytes is None or smaller is None else 2 * (result.bytes - smaller),
-            evidence=(scene.at_layer(layer.name),),
+            evidence=(context.at_layer(layer.name),),
         )
 
 
-def _fix(scene: AuditContext, readers: list[EngineLayer]) -> str:
+def _fix(context: AuditContext, readers: list[EngineLayer]) -> str:
     """The ONNX node that could take it; kernels that only convert are looked through, for no edit reaches them."""
     if not readers:
         return "nothing to do where this is an output of the engine; else put Q/DQ on the input that reads it"
@@ -52,17 +52,17 @@ def _fix(scene: AuditContext, readers: list[EngineLayer]) -> str:
         if reader.name in seen:
             continue
         seen.add(reader.name)
-        nodes = sorted(name for name in reader.onnx_nodes if _computes(scene, name))
+        nodes = sorted(name for name in reader.onnx_nodes if _computes(context, name))
         if nodes:
             return f"put Q/DQ on the input of node {nodes[0]!r} that reads it, if that operation can read quantized values"
-        waiting += scene.wiring.readers(reader)
+        waiting += context.wiring.readers(reader)
     return "nothing to do: only conversions read it, and what they make leaves the engine"
 
 
-def _computes(scene: AuditContext, name: str) -> bool:
+def _computes(context: AuditContext, name: str) -> bool:
     """Whether an ONNX node does more than quantize; without a model every node that a layer names counts."""
-    node = scene.view.by_name.get(name) if scene.view is not None else None
-    return scene.view is None or (node is not None and node.op not in QDQ)
+    node = context.view.by_name.get(name) if context.view is not None else None
+    return context.view is None or (node is not None and node.op not in QDQ)
 
 
 def _named(readers: list[EngineLayer]) -> str:
@@ -73,10 +73,10 @@ def _named(readers: list[EngineLayer]) -> str:
     )
 
 
-def _float_readers(scene: AuditContext, layer: EngineLayer) -> list[EngineLayer]:
+def _float_readers(context: AuditContext, layer: EngineLayer) -> list[EngineLayer]:
     """Who reads the floats, without epilogues; nobody where another check already tells of a round trip."""
-    readers = scene.wiring.readers(layer)
-    if any(scene.wiring.round_trip_of(reader) is not None for reader in readers):
+    readers = context.wiring.readers(layer)
+    if any(context.wiring.round_trip_of(reader) is not None for reader in readers):
         return []
     return [reader for reader in readers if reader.kind not in _GENERATED]
 

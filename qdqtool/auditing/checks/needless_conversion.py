@@ -21,41 +21,41 @@ _AGREE = "look at its neighbours: both in one type and layout need no such kerne
 _IN_PLACE = "nothing in the model is wrong; a producer that writes in place would save it"
 
 
-def find(scene: AuditContext) -> Iterator[Draft]:
+def find(context: AuditContext) -> Iterator[Draft]:
     """One draft per kernel inside the engine that casts or reorders."""
-    for layer in scene.kernels:
-        if not inside(scene, layer) or quantizes(layer) or dequantizes(layer) or rounds(layer):
+    for layer in context.kernels:
+        if not inside(context, layer) or quantizes(layer) or dequantizes(layer) or rounds(layer):
             continue
-        change, fix = _told(scene, layer)
-        neighbours = (*scene.wiring.writers(layer)[:1], *scene.wiring.readers(layer)[:1])
+        change, fix = _told(context, layer)
+        neighbours = (*context.wiring.writers(layer)[:1], *context.wiring.readers(layer)[:1])
         yield Draft(
             subject=layer.name,
             reason=f"a kernel that only {change} ({origin(layer)}), between "
             f"{' and '.join(other.name for other in neighbours)}",
             fix=fix,
             bytes=bytes_of(layer),
-            evidence=(scene.at_layer(layer.name),),
+            evidence=(context.at_layer(layer.name),),
         )
 
 
-def _told(scene: AuditContext, layer: EngineLayer) -> tuple[str, str]:
+def _told(context: AuditContext, layer: EngineLayer) -> tuple[str, str]:
     """What the kernel does, and what to do about it."""
     source, target = layer.inputs[0], layer.outputs[0]
-    asked = _asked(scene, layer)
+    asked = _asked(context, layer)
     if source.dtype is not target.dtype:
         cast = asked.get("Cast")
         fix = f"give both sides of the model's own {cast} one type, and take it out" if cast else _AGREE
         return f"casts {source.dtype} to {target.dtype}", fix
-    if scene.wiring.in_parts(target):
+    if context.wiring.in_parts(target):
         return f"copies its part of a {target.dtype} concatenation", _IN_PLACE
     mover = next((name for op, name in asked.items() if op in MAY_MOVE | CASTS), "")
     fix = f"nothing to do: the model itself asks for it with {mover}" if mover else _AGREE
     return f"reorders {source.dtype} in memory", fix
 
 
-def _asked(scene: AuditContext, layer: EngineLayer) -> dict[str, str]:
+def _asked(context: AuditContext, layer: EngineLayer) -> dict[str, str]:
     """The nodes of the model in the kernel: operator and name."""
-    known = scene.view.by_name if scene.view is not None else {}
+    known = context.view.by_name if context.view is not None else {}
     return {known[name].op: name for name in layer.onnx_nodes if name in known}
 
 

@@ -16,9 +16,9 @@ from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import Severity
 
 
-def find(scene: AuditContext) -> Iterator[Draft]:
+def find(context: AuditContext) -> Iterator[Draft]:
     """One draft per INT8 kernel that is known to run without tensor cores."""
-    for layer in scene.kernels:
+    for layer in context.kernels:
         known = layer.role is Role.COMPUTE and layer.precision is DType.INT8 and layer.tensor_cores is False
         if known:
             yield Draft(
@@ -26,7 +26,7 @@ def find(scene: AuditContext) -> Iterator[Draft]:
                 reason=f"INT8 without tensor cores ({layer.tactic or layer.kind}){_likely(layer)}",
                 fix="compare its time with an FP16 build; where that is faster, leave this node float",
                 bytes=bytes_of(layer),
-                evidence=(scene.at_layer(layer.name),),
+                evidence=(context.at_layer(layer.name),),
             )
 
 

@@ -14,9 +14,9 @@ from qdqtool.auditing.regions import is_opaque
 from qdqtool.core.findings import Severity
 
 
-def find(scene: AuditContext) -> Iterator[Draft]:
+def find(context: AuditContext) -> Iterator[Draft]:
     """One draft per region."""
-    for layer in scene.kernels:
+    for layer in context.kernels:
         if is_opaque(layer):
             nodes = layer.onnx_nodes
             held = (
@@ -27,7 +27,7 @@ def find(scene: AuditContext) -> Iterator[Draft]:
                 reason=f"a region whose kernels are not listed; it holds {held}",
                 fix="build with TensorRT 9 or newer to see its kernels",
                 bytes=bytes_of(layer),
-                evidence=(scene.at_layer(layer.name),),
+                evidence=(context.at_layer(layer.name),),
             )
 
 

@@ -17,9 +17,9 @@ _LEAST = 0.25
 """Share of padding from which it is worth a word."""
 
 
-def find(scene: AuditContext) -> Iterator[Draft]:
+def find(context: AuditContext) -> Iterator[Draft]:
     """One draft per tensor that is padded by a quarter or more, at the kernel that writes it."""
-    for layer in scene.kernels:
+    for layer in context.kernels:
         for tensor in layer.outputs:
             plain, padded = tensor.bytes, padded_bytes(tensor)
             if not plain or padded is None or padded - plain < _LEAST * plain or tensor.shape is None:
@@ -30,7 +30,7 @@ def find(scene: AuditContext) -> Iterator[Draft]:
                 reason=f"writes {tensor.shape[1]} channels in groups of {multiple}: {padded} bytes instead of {plain}",
                 fix=f"use a multiple of {multiple} channels, or leave the layers around this tensor float",
                 bytes=padded - plain,
-                evidence=(scene.at_layer(layer.name),),
+                evidence=(context.at_layer(layer.name),),
             )
 
 

@@ -26,29 +26,29 @@ _TWICE = "keep one of the Q/DQ pairs that stand one behind the other on this wei
 _LEAVE = "leave Conv out of place.ops: only matrix products dequantize their weights inside their own kernel"
 
 
-def find(scene: AuditContext) -> Iterator[Draft]:
+def find(context: AuditContext) -> Iterator[Draft]:
     """One draft per kernel that reads constants only."""
-    asked = any(case.weights_alone for case in scene.cases)
-    for layer in scene.kernels:
+    asked = any(case.weights_alone for case in context.cases)
+    for layer in context.kernels:
         if layer.inputs or not layer.constants or not layer.outputs:
             continue
         sizes = [tensor.bytes for tensor in (*layer.constants, *layer.outputs)]
         folds = layer.role is Role.COMPUTE or "Sum" in layer.name or not _holds_stored_weight(layer)
         origin = ", ".join(layer.onnx_nodes[:3]) or layer.constants[0].name
-        readers = _readers(scene, layer)
+        readers = _readers(context, layer)
         yield Draft(
             subject=layer.name,
             reason=f"{_does(layer, folds=folds)} in every inference ({origin}){'' if folds else _because(readers)}",
-            fix=_folded(scene, readers) if folds else _LEAVE if asked else _fix(layer, readers),
+            fix=_folded(context, readers) if folds else _LEAVE if asked else _fix(layer, readers),
             bytes=sum(size for size in sizes if size is not None) if None not in sizes else None,
-            evidence=(scene.at_layer(layer.name),),
+            evidence=(context.at_layer(layer.name),),
         )
 
 
-def _folded(scene: AuditContext, readers: list[NodeVerdict]) -> str:
+def _folded(context: AuditContext, readers: list[NodeVerdict]) -> str:
     if any(told.op in RECURRENT for told in readers):
         return "nothing to do: a recurrence begins with a constant state"
-    return _FOLD if scene.placement is None else _FOLDED
+    return _FOLD if context.placement is None else _FOLDED
 
 
 def _does(layer: EngineLayer, *, folds: bool) -> str:
@@ -67,12 +67,12 @@ def _again(layer: EngineLayer) -> bool:
     return "Roun" in layer.name and all(DType.INT8 in side for side in types)
 
 
-def _readers(scene: AuditContext, layer: EngineLayer) -> list[NodeVerdict]:
+def _readers(context: AuditContext, layer: EngineLayer) -> list[NodeVerdict]:
     """The nodes that read the weight and do not run INT8."""
     held = set(layer.onnx_nodes)
     return [
         told
-        for case, told in zip(scene.cases, scene.verdicts, strict=True)
+        for case, told in zip(context.cases, context.verdicts, strict=True)
         if told.precision is not DType.INT8
         and any(
             operand.dequantize and _pair(case.view, operand.dequantize) & held for operand in case.operands

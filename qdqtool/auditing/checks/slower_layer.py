@@ -16,20 +16,20 @@ _LEAST = 0.05
 """Share by which a layer must be slower; less is noise."""
 
 
-def find(scene: AuditContext) -> Iterator[Draft]:
+def find(context: AuditContext) -> Iterator[Draft]:
     """One draft per pair of layers of which the second takes at least 5 % longer, the worst first."""
-    if scene.compared is None:
+    if context.compared is None:
         return
-    pairs = [pair for pair in scene.compared.pairs if pair.ms is not None and pair.left.ms]
+    pairs = [pair for pair in context.compared.pairs if pair.ms is not None and pair.left.ms]
     slower = [pair for pair in pairs if (pair.ms or 0.0) > _LEAST * (pair.left.ms or 0.0)]
     for pair in sorted(slower, key=lambda pair: -(pair.ms or 0.0)):
         yield Draft(
             subject=pair.right.layers[0],
             reason=f"takes {pair.right.ms:.4f} ms in {pair.right.precision} instead of {pair.left.ms:.4f} ms in "
-            f"{pair.left.precision} in {scene.compared.left.name}",
+            f"{pair.left.precision} in {context.compared.left.name}",
             fix="leave this node float, or look for conversions and kernels without tensor cores around it",
             bytes=pair.bytes,
-            evidence=tuple(scene.at_layer(name) for name in pair.right.layers),
+            evidence=tuple(context.at_layer(name) for name in pair.right.layers),
         )
 
 

@@ -20,22 +20,22 @@ from qdqtool.core.findings import Severity
 from qdqtool.core.wiring import dequantizes, quantizes, rounds
 
 
-def find(scene: AuditContext) -> Iterator[Draft]:
+def find(context: AuditContext) -> Iterator[Draft]:
     """One draft per quantize, dequantize or fake-quantize kernel inside the engine."""
-    for layer in scene.kernels:
-        said = _said(layer) if inside(scene, layer) else None
-        if said is None or scene.wiring.round_trip_of(layer) is not None:
+    for layer in context.kernels:
+        said = _said(layer) if inside(context, layer) else None
+        if said is None or context.wiring.round_trip_of(layer) is not None:
             continue
         does, fix = said
         if quantizes(layer):
-            fix = _beside(scene, layer) or fix
+            fix = _beside(context, layer) or fix
         yield Draft(
             subject=layer.name,
-            reason=f"a kernel that only {does} ({origin(layer)}), between {scene.wiring.writers(layer)[0].name} and "
-            f"{scene.wiring.readers(layer)[0].name}",
+            reason=f"a kernel that only {does} ({origin(layer)}), between {context.wiring.writers(layer)[0].name} and "
+            f"{context.wiring.readers(layer)[0].name}",
             fix=fix,
             bytes=bytes_of(layer),
-            evidence=(scene.at_layer(layer.name),),
+            evidence=(context.at_layer(layer.name),),
         )
 
 
@@ -52,13 +52,13 @@ def _said(layer: EngineLayer) -> tuple[str, str] | None:
     return None
 
 
-def _beside(scene: AuditContext, layer: EngineLayer) -> str:
+def _beside(context: AuditContext, layer: EngineLayer) -> str:
     """What the kernels beside a quantize kernel say: who hands on floats, or who reads them; "" where no node is known."""
-    writer = scene.wiring.writers(layer)[0]
+    writer = context.wiring.writers(layer)[0]
     if writer.role is Role.COMPUTE:
-        made = [told for told in scene.told_of(writer) if told.precision.is_float]
+        made = [told for told in context.told_of(writer) if told.precision.is_float]
         return f"{made[0].node} computes in float and hands on floats: {made[0].fix}" if made else ""
-    readers = [told for reader in scene.wiring.readers(layer) for told in scene.told_of(reader)]
+    readers = [told for reader in context.wiring.readers(layer) for told in context.told_of(reader)]
     if not readers:
         return ""
     node = readers[0].node

@@ -18,10 +18,10 @@ from qdqtool.core.findings import Severity
 _Alike = tuple[str, str, tuple[int, ...], tuple[int, ...]]
 
 
-def find(scene: AuditContext) -> Iterator[Draft]:
+def find(context: AuditContext) -> Iterator[Draft]:
     """One draft per group of kernels with the same input, kernel size, precision and output size."""
     groups: dict[_Alike, list[EngineLayer]] = defaultdict(list)
-    for layer in scene.kernels:
+    for layer in context.kernels:
         key = _alike(layer)
         if key is not None:
             groups[key].append(layer)
@@ -34,7 +34,7 @@ def find(scene: AuditContext) -> Iterator[Draft]:
                 + ", ".join(layer.name for layer in layers),
                 fix="give their shared input one Q/DQ scale; then the builder can merge them side by side",
                 bytes=None if size is None else size * (len(layers) - 1),
-                evidence=tuple(scene.at_layer(layer.name) for layer in layers),
+                evidence=tuple(context.at_layer(layer.name) for layer in layers),
             )
 
 

@@ -16,9 +16,9 @@ from qdqtool.core.findings import Severity, Verdict
 from qdqtool.matching.silent_float import BEFORE
 
 
-def find(scene: AuditContext) -> Iterator[Draft]:
+def find(context: AuditContext) -> Iterator[Draft]:
     """One draft per float node that was not requested."""
-    for case, verdict in zip(scene.cases, scene.verdicts, strict=True):
+    for case, verdict in zip(context.cases, context.verdicts, strict=True):
         if verdict.requested or verdict.precision is DType.INT8 or verdict.verdict is Verdict.ABSORBED:
             continue
         defeated = verdict.realised.endswith(BEFORE)  # told by another check
@@ -28,7 +28,7 @@ def find(scene: AuditContext) -> Iterator[Draft]:
             subject=verdict.node,
             reason=f"{verdict.op} runs {verdict.precision} and nothing asked for its quantization: {verdict.reason}",
             fix=verdict.fix,
-            evidence=(scene.at_node(verdict.node), *(scene.at_layer(name) for name in verdict.layers)),
+            evidence=(context.at_node(verdict.node), *(context.at_layer(name) for name in verdict.layers)),
         )
 
 

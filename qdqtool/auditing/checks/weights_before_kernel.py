@@ -21,16 +21,19 @@ from qdqtool.core.findings import Severity
 from qdqtool.matching.silent_float import BEFORE
 
 
-def find(scene: AuditContext) -> Iterator[Draft]:
+def find(context: AuditContext) -> Iterator[Draft]:
     """One draft per node whose weight alone was quantized, and defeated."""
-    for verdict in scene.verdicts:
+    for verdict in context.verdicts:
         if verdict.asked.endswith("-weights") and verdict.realised.endswith(BEFORE):
             yield Draft(
                 subject=verdict.node,
                 reason=verdict.reason,
                 fix=verdict.fix,
                 bytes=verdict.bytes_lost,
-                evidence=(scene.at_node(verdict.node), *(scene.at_layer(name) for name in verdict.layers)),
+                evidence=(
+                    context.at_node(verdict.node),
+                    *(context.at_layer(name) for name in verdict.layers),
+                ),
             )
 
 

@@ -80,7 +80,7 @@ def calibrate(
         raise UsageError(f"--nan {nan} is neither error nor skip", fix="take one of the two")
     _check_ways(samples, shard, merge, cluster)
     chosen = load_recipe(recipe, changes)
-    order = calibration.CalibrationRequest(
+    request = calibration.CalibrationRequest(
         model=model,
         recipe=chosen,
         samples=samples,
@@ -88,7 +88,7 @@ def calibrate(
         on_nan="skip" if nan == "skip" else "error",
         threads=threads,
     )
-    job = calibration.Calibration(order)
+    job = calibration.Calibration(request)
     own = chosen.calibrate.method
     # The table of the recipe's own method comes last: it is the one that --out names.
     every = (*working_methods(), AUTO) if method == "all" else (method or own,)
@@ -144,7 +144,7 @@ def _collected(
     from qdqtool.cli.screen import stderr
 
     with _bar() as on_progress:
-        found = job.collect(job.manner(methods), kept, shard, on_progress)
+        found = job.collect(job.collect_options(methods), kept, shard, on_progress)
     for name in job.samples.skipped:
         stderr().print(f"left out, NaN or Inf: {name}", markup=False, highlight=False)
     if cache_problem():
@@ -158,7 +158,7 @@ def _from_cluster(job: Calibration, methods: tuple[str, ...], kept: Path | None,
     from qdqtool.pipeline.cluster import collect_on_cluster
 
     with _bar() as on_progress:
-        return collect_on_cluster(job, job.manner(methods), address, kept, on_progress)
+        return collect_on_cluster(job, job.collect_options(methods), address, kept, on_progress)
 
 
 @contextmanager

@@ -48,14 +48,14 @@ def run(
     from qdqtool.pipeline.qat.run import run as train
     from qdqtool.report import training
 
-    order = QatRequest(
+    request = QatRequest(
         recipe=load_recipe(recipe, changes),
         beside=recipes.locate(recipe).parent,
         out=out,
         cache=build_cache,
     )
     with RichProgress() as narrator:
-        result = train(order, narrator)
+        result = train(request, narrator)
     if as_json:
         sys.stdout.write((out / "qat.json").read_text("utf-8"))
         return

@@ -60,10 +60,10 @@ def repair(
 
     chosen = load_recipe(recipe, [*(changes or []), *([f"place.target={target}"] if target else [])])
     source = "" if samples == "none" else samples
-    order = RepairRequest(model=model, out=out, samples=source, labels=labels, recipe=chosen)
+    request = RepairRequest(model=model, out=out, samples=source, labels=labels, recipe=chosen)
     with progress() as bars:
         bar = bars.add_task("compare")
-        found = repair_file(order, lambda done, total: bars.update(bar, completed=done, total=total))
+        found = repair_file(request, lambda done, total: bars.update(bar, completed=done, total=total))
     stderr().print(f"wrote {out}", markup=False, highlight=False)
     if as_json:
         sys.stdout.write(REPAIR.dump(found))

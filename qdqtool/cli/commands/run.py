@@ -109,7 +109,7 @@ def run(
     typed += [f"audit.fail_on={fail_on}"] if fail_on else []
     typed += ["audit.fail_on_unrealised=true"] if fail_on_unrealised else []
     is_quantized = calibration_cache is not None or bool(quantized_ops(load(model)))
-    order = RunRequest(
+    request = RunRequest(
         model=model,
         recipe=load_recipe(
             recipe or ("third-party-qdq" if is_quantized else "conv-int8"), [*(changes or ()), *typed]
@@ -129,24 +129,24 @@ def run(
             highlight=False,
         )
     with RichProgress() as progress:
-        report = limit.run(order, progress, course=QDQ_LINE if is_quantized else runner.LINE)
+        report = limit.run(request, progress, course=QDQ_LINE if is_quantized else runner.LINE)
     if as_json:
-        sys.stdout.write((order.out / "report.json").read_text("utf-8"))
+        sys.stdout.write((request.out / "report.json").read_text("utf-8"))
     else:
         terminal.render(report, stdout())
-        stdout().print(f"page: {order.out / 'report.html'}", markup=False, highlight=False)
+        stdout().print(f"page: {request.out / 'report.html'}", markup=False, highlight=False)
         stdout().print("next:", highlight=False)
-        for line in _next(order, report, has_samples=samples is not None):
+        for line in _next(request, report, has_samples=samples is not None):
             stdout().print(f"  {line}", markup=False, highlight=False)
-    return exit_code(report, order.recipe)
+    return exit_code(report, request.recipe)
 
 
-def _next(order: RunRequest, report: Report, *, has_samples: bool) -> list[str]:
+def _next(request: RunRequest, report: Report, *, has_samples: bool) -> list[str]:
     """The three commands that are most worth typing now."""
     from shlex import quote
 
-    given = str(order.eval_samples or order.samples) if has_samples else "DATA"
-    folder, model, samples = quote(str(order.out)), quote(str(order.model)), quote(given)
+    given = str(request.eval_samples or request.samples) if has_samples else "DATA"
+    folder, model, samples = quote(str(request.out)), quote(str(request.model)), quote(given)
     commands = []
     if not has_samples:
         commands.append(f"qdqtool run {model} --samples DATA --out {folder}")
@@ -154,11 +154,11 @@ def _next(order: RunRequest, report: Report, *, has_samples: bool) -> list[str]:
         commands.append(f"qdqtool fix {folder} --samples {samples}")
         codes = sorted({finding.code for finding in report.findings})
         commands += [f"qdqtool explain {codes[0]}"] if codes else []
-    qdq = quote(str(order.out / "model.qdq.onnx"))
+    qdq = quote(str(request.out / "model.qdq.onnx"))
     commands += [
         f"qdqtool sensitivity {qdq} --samples {samples}",
-        f"qdqtool engine show {quote(str(order.out / 'layers.json'))}",
-        f"qdqtool place {quote(str(order.out / 'model.prepared.onnx'))}",
+        f"qdqtool engine show {quote(str(request.out / 'layers.json'))}",
+        f"qdqtool place {quote(str(request.out / 'model.prepared.onnx'))}",
     ]
     return commands[:3]
 

@@ -61,7 +61,7 @@ def sensitivity(
     from qdqtool.pipeline.sensitivity import SensitivityRequest, study
     from qdqtool.report import terminal
 
-    order = SensitivityRequest(
+    request = SensitivityRequest(
         model=model,
         recipe=load_recipe(recipe, changes),
         samples=samples,
@@ -79,7 +79,7 @@ def sensitivity(
     with progress() as bars:
         bar = bars.add_task("sensitivity")
         found = study(
-            order, lambda step, done, total: bars.update(bar, description=step, completed=done, total=total)
+            request, lambda step, done, total: bars.update(bar, description=step, completed=done, total=total)
         )
     if as_json:
         sys.stdout.write(SENSITIVITY.dump(found))

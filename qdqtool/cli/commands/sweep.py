@@ -68,7 +68,7 @@ def sweep(
 
     if chart is not None:
         check_picture(chart)
-    order = RunRequest(
+    base = RunRequest(
         model=model,
         recipe=load_recipe(recipe, changes),
         samples=samples,
@@ -77,7 +77,7 @@ def sweep(
         out=out,
     )
     request = SweepRequest(
-        order=order,
+        base=base,
         recipe=recipe,
         settings=tuple(changes or ()),
         trials=trials,

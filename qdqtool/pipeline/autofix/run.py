@@ -76,84 +76,90 @@ class FixRequest:
     cache: Path | None = None
 
 
-def fix(order: FixRequest, on_build: OnBuild) -> tuple[FixReport, tuple[Finding, ...]]:
+def fix(request: FixRequest, on_build: OnBuild) -> tuple[FixReport, tuple[Finding, ...]]:
     """Write the new run folder; what was tried, and the findings that remain. The old folder is not touched.
 
     Raises:
         UsageError: the subject has no Q/DQ, or the new folder is the old one or not empty.
         BuildError: the subject itself cannot be built.
     """
-    _refuse_used(order)
-    draft = _draft(order)
-    samples = _samples(order, draft)
+    _refuse_used(request)
+    draft = _draft(request)
+    samples = _samples(request, draft)
     if isinstance(draft, Placed) and samples is not None:
-        draft.reach = reach_for(draft.reference, order.recipe.insert, samples)
-    folder = RunFolder(order.out)
-    with folder.locked(), _cache(order) as cache, tempfile.TemporaryDirectory(prefix="qdqtool-fix-") as bench:
-        shapes, notes = _profiles(order.recipe, draft, samples)
-        builder = CandidateBuilder(draft, order.recipe, samples, _request(order.recipe, shapes, cache))
-        search = _opened(order, builder, Path(bench))
+        draft.reach = reach_for(draft.reference, request.recipe.insert, samples)
+    folder = RunFolder(request.out)
+    with (
+        folder.locked(),
+        _cache(request) as cache,
+        tempfile.TemporaryDirectory(prefix="qdqtool-fix-") as bench,
+    ):
+        shapes, notes = _profiles(request.recipe, draft, samples)
+        builder = CandidateBuilder(draft, request.recipe, samples, _request(request.recipe, shapes, cache))
+        search = _opened(request, builder, Path(bench))
         search.run(on_build)
-        _deliver(order, builder, search, notes)
-        report = _report(order, search, builder)
+        _deliver(request, builder, search, notes)
+        report = _report(request, search, builder)
         FIXES.write(folder / "fixes.json", report)
         return report, search.best.audit.findings
 
 
-def _opened(order: FixRequest, builder: CandidateBuilder, bench: Path) -> Search:
+def _opened(request: FixRequest, builder: CandidateBuilder, bench: Path) -> Search:
     """The search with its first engine.
 
     Raises:
         BuildError: the subject itself is refused.
     """
     try:
-        return Search(builder, bench, order.bounds)
+        return Search(builder, bench, request.bounds)
     except BuildError as error:
         raise BuildError(
             f"cannot be built as it is: {error.what}",
             fix=f"run `qdqtool repair` on it first; {error.fix}",
-            where=str(order.subject),
+            where=str(request.subject),
         ) from error
 
 
-def _refuse_used(order: FixRequest) -> None:
+def _refuse_used(request: FixRequest) -> None:
     # A failed attempt leaves its lock file behind, and one that was killed also its builds.
-    there = {path.name for path in order.out.iterdir()} - {".lock"} if order.out.is_dir() else set()
-    if order.out.resolve() == order.subject.resolve() or (there and not is_unfinished(order.out)):
+    there = {path.name for path in request.out.iterdir()} - {".lock"} if request.out.is_dir() else set()
+    if request.out.resolve() == request.subject.resolve() or (there and not is_unfinished(request.out)):
         raise UsageError(
-            "the new run folder must be new", fix="name another with --out", where=str(order.out)
+            "the new run folder must be new", fix="name another with --out", where=str(request.out)
         )
 
 
-def _draft(order: FixRequest) -> Draft:
+def _draft(request: FixRequest) -> Draft:
     """What edits are applied to.
 
     Raises:
         UsageError: there is no Q/DQ to fix.
     """
-    folder = order.subject
+    folder = request.subject
     if folder.is_dir() and (folder / "placement.json").is_file():
         return Placed(
             load(folder / "model.prepared.onnx"),
             PLACEMENT.read(folder / "placement.json"),
             CALIBRATION.read(folder / "calibration.json"),
-            order.recipe.insert,
+            request.recipe.insert,
         )
     model = load(folder / MODEL if folder.is_dir() else folder)
     if not quantized_ops(model):
-        raise UsageError("has no Q/DQ to fix", fix="quantize it with `qdqtool run`", where=str(order.subject))
+        raise UsageError(
+            "has no Q/DQ to fix", fix="quantize it with `qdqtool run`", where=str(request.subject)
+        )
     return Foreign(model)
 
 
-def _samples(order: FixRequest, draft: Draft) -> SampleSource | None:
-    if not order.samples:
+def _samples(request: FixRequest, draft: Draft) -> SampleSource | None:
+    if not request.samples:
         return None
-    options = order.recipe
+    options = request.recipe
     return open_samples(
-        order.samples,
+        request.samples,
         draft.reference.view.inputs,
         options.samples.preprocess,
-        labels=order.labels,
+        labels=request.labels,
         limit=options.compare.limit,
     )
 
@@ -164,15 +170,15 @@ def is_unfinished(out: Path) -> bool:
 
 
 @contextmanager
-def _cache(order: FixRequest) -> Iterator[Path]:
+def _cache(request: FixRequest) -> Iterator[Path]:
     """The shared folder of finished builds, or one in the new run folder that goes when the work is done.
 
     It stays when the process is killed or interrupted.
     """
-    builds = order.out / _BUILDS
+    builds = request.out / _BUILDS
     builds.mkdir(exist_ok=True)
     try:
-        yield order.cache or builds
+        yield request.cache or builds
     except QdqError:
         shutil.rmtree(builds)
         raise
@@ -209,9 +215,9 @@ def _request(recipe: Recipe, shapes: tuple[InputProfile, ...], cache: Path) -> B
     )
 
 
-def _deliver(order: FixRequest, builder: CandidateBuilder, search: Search, notes: tuple[str, ...]) -> None:
+def _deliver(request: FixRequest, builder: CandidateBuilder, search: Search, notes: tuple[str, ...]) -> None:
     """The files of a run folder for the best piece; with a placement also the report."""
-    out, best = order.out, search.best
+    out, best = request.out, search.best
     made = best.folder
     for name in (MODEL, *_BUILT):
         if (made / name).is_file():
@@ -235,26 +241,26 @@ def _deliver(order: FixRequest, builder: CandidateBuilder, search: Search, notes
     CALIBRATION.write(out / "calibration.json", plan.table)
     INSERTION.write(out / "insertion.json", Insertion(notes=best.notes))
     for name in _COPIED:
-        if (order.subject / name).is_file():
-            shutil.copyfile(order.subject / name, out / name)
+        if (request.subject / name).is_file():
+            shutil.copyfile(request.subject / name, out / name)
     if found is not None:
-        _tell(order)
+        _tell(request)
 
 
-def _tell(order: FixRequest) -> None:
+def _tell(request: FixRequest) -> None:
     """report.json and the page, as the straight line writes them."""
     asked = RunRequest(
-        model=order.out / "model.prepared.onnx",
-        recipe=order.recipe,
-        samples=order.samples,
+        model=request.out / "model.prepared.onnx",
+        recipe=request.recipe,
+        samples=request.samples,
         eval_samples=None,
-        labels=order.labels,
-        out=order.out,
+        labels=request.labels,
+        out=request.out,
     )
-    steps.report(RunContext(asked, RunFolder(order.out), NullProgress()))
+    steps.report(RunContext(asked, RunFolder(request.out), NullProgress()))
 
 
-def _report(order: FixRequest, search: Search, builder: CandidateBuilder) -> FixReport:
+def _report(request: FixRequest, search: Search, builder: CandidateBuilder) -> FixReport:
     notes: list[str] = []
     samples, draft = builder.samples, builder.draft
     if samples is None:
@@ -263,17 +269,17 @@ def _report(order: FixRequest, search: Search, builder: CandidateBuilder) -> Fix
         notes.append("the samples were random: their accuracy means nothing")
     if any(trial.outcome is Outcome.NOT_TRIED and trial.edits for trial in search.trials):
         notes.append("a larger --budget or --time-budget would try more")
-    if order.recipe.insert.types == "fp16" and isinstance(draft, Placed):
+    if request.recipe.insert.types == "fp16" and isinstance(draft, Placed):
         notes += _reached(draft.reach, samples)
     return FixReport(
-        model=order.subject.name,
+        model=request.subject.name,
         trials=tuple(search.trials),
         before=search.first.standing(_finite(search.first_accuracy)),
         after=search.best.standing(_finite(search.accuracy)),
         builds=search.builds,
-        budget=order.bounds.builds,
+        budget=request.bounds.builds,
         metric=search.metric,
-        max_drop=order.bounds.max_drop,
+        max_drop=request.bounds.max_drop,
         notes=tuple(notes),
         slots=slot_changes(search.first.qdq, search.best.qdq),
     )

@@ -86,11 +86,11 @@ def export(model: PreparedModel, path: Path) -> Path:
 def _table(model: PreparedModel, path: Path, ready: Model, feeds: list[Any]) -> CalibrationTable:
     if not feeds:
         raise InputFileError("the loader gives no samples", fix="pass at least one batch", where="loader")
-    order = CalibrationRequest(model=path, recipe=model.recipe, samples=sample_objects(feeds))
-    job = Calibration(order)
+    request = CalibrationRequest(model=path, recipe=model.recipe, samples=sample_objects(feeds))
+    job = Calibration(request)
     job.use(ready, model.placement)
     method = model.recipe.calibrate.method
-    collection = job.collection(job.manner([method]), resumable=False)
+    collection = job.collection(job.collect_options([method]), resumable=False)
     histograms = collection.run(Span(total=len(job.samples)))
     table = job.tables(histograms, [method])[method]
     return replace(table, findings=job.findings(table))

@@ -36,8 +36,8 @@ _FREE = frozenset({"tensorboard", "threads"})
 """Options that may change between two halves of one training."""
 
 
-def run(order: QatRequest, listener: ProgressListener | None = None) -> QatResult:
-    """Do everything in `order.out` and return the table; the same order again goes on where it was stopped.
+def run(request: QatRequest, listener: ProgressListener | None = None) -> QatResult:
+    """Do everything in `request.out` and return the table; the same request again goes on where it was stopped.
 
     Leaves there: `float.onnx` and `trained.onnx` (both float), `trained.json` (the trained ranges), `checkpoint.pt`,
     `best.pt`, `training.jsonl`, `data/`, the run folders `ptq` and `qat`, and `qat.json`.
@@ -49,23 +49,23 @@ def run(order: QatRequest, listener: ProgressListener | None = None) -> QatResul
     need_torch()
     from qdqtool.backends.torch_qat.network import Network
 
-    folder = RunFolder(order.out)
+    folder = RunFolder(request.out)
     with folder.locked():
-        network = Network(order.recipe.qat, order.beside)
-        data = _Data(network, order.out / "data", order.recipe.samples.limit)
+        network = Network(request.recipe.qat, request.beside)
+        data = _Data(network, request.out / "data", request.recipe.samples.limit)
         listener = listener or NullProgress()
-        network.export(order.out / "float.onnx")
-        ptq = runner.run(_line_order(order, data, "float.onnx", "ptq"), _Prefixed(listener, "ptq"))
-        trained = _train(network, order, data, listener)
-        network.export(order.out / "trained.onnx")
-        CALIBRATION.write(order.out / "trained.json", trained.table)
-        exchanged = course(order.out / "trained.json", order.out / "ptq" / "model.prepared.onnx")
-        request = _line_order(
-            replace(order, recipe=_trained_biases(order.recipe)), data, "trained.onnx", "qat"
+        network.export(request.out / "float.onnx")
+        ptq = runner.run(_line_request(request, data, "float.onnx", "ptq"), _Prefixed(listener, "ptq"))
+        trained = _train(network, request, data, listener)
+        network.export(request.out / "trained.onnx")
+        CALIBRATION.write(request.out / "trained.json", trained.table)
+        exchanged = course(request.out / "trained.json", request.out / "ptq" / "model.prepared.onnx")
+        line = _line_request(
+            replace(request, recipe=_trained_biases(request.recipe)), data, "trained.onnx", "qat"
         )
-        qat = runner.run(request, _Prefixed(listener, "qat"), course=exchanged)
-        result = _result(network, order, trained, (ptq, qat))
-        QAT.write(order.out / "qat.json", result)
+        qat = runner.run(line, _Prefixed(listener, "qat"), course=exchanged)
+        result = _result(network, request, trained, (ptq, qat))
+        QAT.write(request.out / "qat.json", result)
         return result
 
 
@@ -99,22 +99,22 @@ def _write_npz(path: Path, names: Sequence[str], columns: Sequence[Any]) -> None
     write_bytes(path, stream.getvalue())
 
 
-def _line_order(order: QatRequest, data: _Data, model: str, out: str) -> RunRequest:
+def _line_request(request: QatRequest, data: _Data, model: str, out: str) -> RunRequest:
     return RunRequest(
-        model=order.out / model,
-        recipe=order.recipe,
+        model=request.out / model,
+        recipe=request.recipe,
         samples=str(data.calibration),
         eval_samples=str(data.evaluation),
         labels=None if data.labels is None else str(data.labels),
-        out=order.out / out,
-        cache=order.cache,
+        out=request.out / out,
+        cache=request.cache,
     )
 
 
-def _train(network: Network, order: QatRequest, data: _Data, listener: ProgressListener) -> Trained:
+def _train(network: Network, request: QatRequest, data: _Data, listener: ProgressListener) -> Trained:
     from qdqtool.backends.torch_qat.network import digest
 
-    ptq = order.out / "ptq"
+    ptq = request.out / "ptq"
     placement = PLACEMENT.read(ptq / "placement.json")
     if not placement.quantized:
         raise UsageError(
@@ -122,7 +122,7 @@ def _train(network: Network, order: QatRequest, data: _Data, listener: ProgressL
             fix="run `qdqtool place` on float.onnx to see the reasons",
             where=str(ptq / "placement.json"),
         )
-    options = order.recipe.qat.model_dump(mode="json")
+    options = request.recipe.qat.model_dump(mode="json")
     key = key_of(
         {
             "network": digest(network),
@@ -138,19 +138,19 @@ def _train(network: Network, order: QatRequest, data: _Data, listener: ProgressL
         load(ptq / "model.prepared.onnx").view,
     )
     listener.started("train")
-    trained = network.fit(start, order.out, key, listener.progressed)
+    trained = network.fit(start, request.out, key, listener.progressed)
     seconds = sum(epoch.seconds or 0.0 for epoch in trained.epochs)
     listener.finished("train", {"seconds": seconds}, skipped=False)
     return trained
 
 
 def _result(
-    network: Network, order: QatRequest, trained: Trained, reports: tuple[Report, Report]
+    network: Network, request: QatRequest, trained: Trained, reports: tuple[Report, Report]
 ) -> QatResult:
     assert reports[1].comparison is not None
     samples = reports[1].comparison.samples
-    if ":" in order.recipe.qat.metric:
-        metric, unit, samples, table = rows_of_metric(network, order.out, *reports)
+    if ":" in request.recipe.qat.metric:
+        metric, unit, samples, table = rows_of_metric(network, request.out, *reports)
     else:
         metric, unit, table = rows(*reports)
     notes = []
@@ -168,7 +168,7 @@ def _result(
         unit=unit,
         samples=samples,
         rows=table,
-        engine=order.recipe.qat.engine,
+        engine=request.recipe.qat.engine,
         device=trained.device,
         best_epoch=trained.kept,
         epochs=tuple(replace(epoch, seconds=None) for epoch in trained.epochs),

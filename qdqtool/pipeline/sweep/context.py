@@ -44,7 +44,7 @@ class SweepRequest:
     """One sweep, please.
 
     Attributes:
-        order: model, samples, folder; its recipe is the base with `settings` applied.
+        base: model, samples, folder; its recipe is the base with `settings` applied.
         recipe: the base recipe as typed, or None.
         settings: changes of the base recipe as typed.
         trials: how many trials; None tries the whole grid, or 50 with a sampler that draws.
@@ -53,7 +53,7 @@ class SweepRequest:
         cluster: Dask scheduler whose workers all take part, or "local"; "" searches in this process only.
     """
 
-    order: RunRequest
+    base: RunRequest
     recipe: str | None = None
     settings: tuple[str, ...] = ()
     trials: int | None = None
@@ -67,23 +67,23 @@ class SweepContext:
 
     def __init__(self, request: SweepRequest) -> None:
         self.request = request
-        self.order = request.order
-        self.options = request.order.recipe.sweep
+        self.base = request.base
+        self.options = request.base.recipe.sweep
         self.speed = SPEEDS[self.options.speed](self.options.device)
         self.reference_ms = 0.0
         until = "build" if isinstance(self.speed, OnGpu) else "insert"
-        self._base = runner.start(replace(self.order, out=self.order.out / "base"), until)
+        self._base_run = runner.start(replace(self.base, out=self.base.out / "base"), until)
 
     @property
     def identity(self) -> dict[str, str]:
         """Digests of everything that decides what a trial gives."""
-        labels = self.order.labels
+        labels = self.base.labels
         return {
-            "model": digest_file(self.order.model),
-            "samples": self._base.samples.digest,
-            "evaluation": self._base.evaluation.digest,
+            "model": digest_file(self.base.model),
+            "samples": self._base_run.samples.digest,
+            "evaluation": self._base_run.evaluation.digest,
             "labels": digest_file(Path(labels)) if labels else "",
-            "recipe": _digest(self.order.recipe.model_dump(mode="json")),
+            "recipe": _digest(self.base.recipe.model_dump(mode="json")),
         }
 
     def ranking(self, on_progress: Callable[[int, int | None], None]) -> list[str]:
@@ -94,13 +94,13 @@ class SweepContext:
         compared = CompareOptions(task="none", limit=_RANKED_ON)
         found = study(
             SensitivityRequest(
-                model=self._base.path("model.qdq.onnx"),
-                recipe=self.order.recipe.model_copy(update={"compare": compared}),
-                samples=self.order.samples,
+                model=self._base_run.path("model.qdq.onnx"),
+                recipe=self.base.recipe.model_copy(update={"compare": compared}),
+                samples=self.base.samples,
                 eval_samples=None,
                 labels=None,
                 options=SensitivityOptions(top=most),
-                out=self._base.folder.path,
+                out=self._base_run.folder.path,
             ),
             lambda _step, done, total: on_progress(done, total),
         )
@@ -109,7 +109,7 @@ class SweepContext:
     @property
     def reads(self) -> dict[str, str]:
         """The first quantized activation that each node reads."""
-        decisions = PLACEMENT.read(self._base.path("placement.json")).quantized
+        decisions = PLACEMENT.read(self._base_run.path("placement.json")).quantized
         return {
             decision.slot.node: decision.tensor
             for decision in reversed(decisions)
@@ -119,13 +119,13 @@ class SweepContext:
     def time_reference(self) -> float | None:
         """Milliseconds of what all trials are timed in turns with; None where nothing is measured."""
         if isinstance(self.speed, OnGpu):
-            return self.speed.reference(self._base.path("engine.plan"))
+            return self.speed.reference(self._base_run.path("engine.plan"))
         if isinstance(self.speed, Measured):
-            return self.speed.reference(self._base.path("model.prepared.onnx"), self._feeds())
+            return self.speed.reference(self._base_run.path("model.prepared.onnx"), self._feeds())
         return None
 
     def _feeds(self) -> Feeds:
-        return next(iter(self._base.evaluation)).feeds
+        return next(iter(self._base_run.evaluation)).feeds
 
     def objective(
         self, space: Space, choice: dict[str, Value], note: Callable[[str, Any], None]
@@ -136,7 +136,7 @@ class SweepContext:
             BuildError: the builder refuses this configuration, or its accuracy is undefined.
         """
         settings = space.settings(choice)
-        folder = self.order.out / "trials" / _digest(settings)[:12]
+        folder = self.base.out / "trials" / _digest(settings)[:12]
         with _alone_in(folder):
             accuracy, tried = self._tried(settings, folder)
             _thin_out(folder)
@@ -162,19 +162,19 @@ class SweepContext:
 
     def _tried(self, settings: tuple[str, ...], folder: Path) -> tuple[AccuracySummary | None, Try]:
         """One configuration; the line goes on to an engine only where that is timed."""
-        order = self._order(settings, folder)
+        request = self._trial_request(settings, folder)
         if isinstance(self.speed, Estimated):
-            report = runner.run(order)
+            report = runner.run(request)
             return report.summary.accuracy, self.speed.of_run(report.summary, folder)
         if isinstance(self.speed, OnGpu):
-            summary = runner.run(order).summary
-            engines = self._base.path("engine.plan"), folder / "engine.plan"
+            summary = runner.run(request).summary
+            engines = self._base_run.path("engine.plan"), folder / "engine.plan"
             times = self.speed.of_engines(*engines, self.reference_ms)
             return summary.accuracy, in_engine(summary, times)
-        work = runner.start(order, "insert")
-        models = (self._base.path("model.prepared.onnx"), work.path("model.qdq.onnx"))
+        work = runner.start(request, "insert")
+        models = (self._base_run.path("model.prepared.onnx"), work.path("model.qdq.onnx"))
         plain, quantized = (open_runner(path, description=path.name, crowded=True) for path in models)
-        comparison = compare(plain, quantized, work.evaluation, order.recipe.compare)
+        comparison = compare(plain, quantized, work.evaluation, request.recipe.compare)
         ms, low, high = 0.0, None, None
         if isinstance(self.speed, Measured):
             ms, low, high = self.speed.of_models(*models, self._feeds(), self.reference_ms)
@@ -183,21 +183,21 @@ class SweepContext:
 
     def keep(self, settings: tuple[str, ...], out: Path) -> None:
         """The run folder of one configuration, as far as the sweep went with it."""
-        order = self._order(settings, out)
+        request = self._trial_request(settings, out)
         if isinstance(self.speed, Estimated | OnGpu):
-            runner.run(order)
+            runner.run(request)
         else:
-            runner.start(order, "insert")
-            write_text(out / "recipe.yaml", recipes.dump(order.recipe))
+            runner.start(request, "insert")
+            write_text(out / "recipe.yaml", recipes.dump(request.recipe))
 
-    def _order(self, settings: tuple[str, ...], out: Path) -> RunRequest:
+    def _trial_request(self, settings: tuple[str, ...], out: Path) -> RunRequest:
         return replace(
-            self.order,
+            self.base,
             # the same recipe was loaded before, under the trust that the user gave
             recipe=recipes.load(self.request.recipe, [*self.request.settings, *settings], trust=True),
             out=out,
-            cache=self.order.cache or self.order.out / "builds",
-            histograms=self._base.path("histograms.npz"),
+            cache=self.base.cache or self.base.out / "builds",
+            histograms=self._base_run.path("histograms.npz"),
         )
 
 

@@ -1,4 +1,4 @@
-"""A sweep from order to Pareto front."""
+"""A sweep from request to Pareto front."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def sweep(request: SweepRequest, pick: str = "", on_progress: OnProgress | None 
         join_all(request, join, tell)
     bench = SweepContext(request)
     trials = _take_part(request, bench, tell)
-    result = assemble(trials, request.order.model.name, bench.speed)
+    result = assemble(trials, request.base.model.name, bench.speed)
     _keep(bench, result, pick, tell)
     return result
 
@@ -59,9 +59,9 @@ def join(request: SweepRequest) -> int:
 
 
 def _take_part(request: SweepRequest, bench: SweepContext, tell: OnProgress) -> list[Any]:
-    url = request.storage or _file(request.order.out)
+    url = request.storage or _file(request.base.out)
     with closing(_persevering(lambda: Storage(url), pauses=(1,))) as storage:
-        name = request.study or f"qdqtool {request.order.model.stem}"
+        name = request.study or f"qdqtool {request.base.model.stem}"
         study = _persevering(lambda: Study(storage, name, bench.identity, _sampler(request)))
         ranking = _persevering(
             lambda: study.agreed(
@@ -70,7 +70,7 @@ def _take_part(request: SweepRequest, bench: SweepContext, tell: OnProgress) -> 
         )
         known = _persevering(lambda: study.agreed(REFERENCE, lambda: _spelled(bench.time_reference())))
         bench.reference_ms = float(known[0]) if known else 0.0
-        space = Space(bench.options, tuple(ranking), request.order.recipe, bench.reads)
+        space = Space(bench.options, tuple(ranking), request.base.recipe, bench.reads)
         return _search(study, space, bench, tell)
 
 
@@ -122,7 +122,7 @@ def _silent(_step: str, _done: int, _total: int | None) -> None:
 
 
 def _keep(bench: SweepContext, result: Sweep, pick: str, tell: OnProgress) -> None:
-    out = bench.order.out
+    out = bench.base.out
     for done, trial in enumerate(result.pareto):
         tell("Pareto points", done, len(result.pareto))
         bench.keep(_settings(trial), out / "pareto" / f"{trial.number:04}")
@@ -168,6 +168,6 @@ def _file(out: Path) -> str:
 def _sampler(request: SweepRequest) -> Any:
     from optuna import samplers
 
-    options = request.order.recipe.sweep
+    options = request.base.recipe.sweep
     kinds = {"grid": samplers.RandomSampler, "tpe": samplers.TPESampler, "nsga2": samplers.NSGAIISampler}
     return kinds[options.sampler](seed=options.seed)

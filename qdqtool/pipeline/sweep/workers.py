@@ -67,20 +67,20 @@ def _one_at_a_time(join: Callable[[SweepRequest], int], request: SweepRequest) -
 
 def _absolute(request: SweepRequest) -> SweepRequest:
     """The same request with paths that mean the same on every worker, and no further cluster."""
-    order = request.order
-    labels = None if order.labels is None else str(Path(order.labels).resolve())
-    evaluation = None if order.eval_samples is None else absolute(order.eval_samples)
-    order = replace(
-        order,
-        model=order.model.resolve(),
-        samples=absolute(order.samples),
+    base = request.base
+    labels = None if base.labels is None else str(Path(base.labels).resolve())
+    evaluation = None if base.eval_samples is None else absolute(base.eval_samples)
+    base = replace(
+        base,
+        model=base.model.resolve(),
+        samples=absolute(base.samples),
         eval_samples=evaluation,
         labels=labels,
-        out=order.out.resolve(),
-        cache=None if order.cache is None else order.cache.resolve(),
+        out=base.out.resolve(),
+        cache=None if base.cache is None else base.cache.resolve(),
     )
     recipe = request.recipe
     known = recipe is not None and Path(recipe).is_file()
     return replace(
-        request, order=order, recipe=str(Path(recipe or "").resolve()) if known else recipe, cluster=""
+        request, base=base, recipe=str(Path(recipe or "").resolve()) if known else recipe, cluster=""
     )
