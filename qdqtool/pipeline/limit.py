@@ -27,6 +27,7 @@ from qdqtool.core.sensitivity import EngineCost, FloatLimit
 from qdqtool.errors import UsageError
 from qdqtool.graph.instrumented.stages import StagedModel
 from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.qdq.changes import unrounded
 from qdqtool.io.files import digest_file
 from qdqtool.io.json_files import canonical
 from qdqtool.pipeline import runner
@@ -156,9 +157,9 @@ def _searched(request: RunRequest, limit: Limit, most: int, listener: ProgressLi
     """What the search over the finished run came to, and how many samples checked it; goes on where it was stopped."""
     work = runner.start(request, "insert")
     model = load(work.path("model.qdq.onnx"))
-    staged = StagedRunner(
-        StagedModel(model, CALIBRATION.read(work.path("calibration.json")).shifts), "Q/DQ model"
-    )
+    table = CALIBRATION.read(work.path("calibration.json"))
+    plain = unrounded(load(work.path("model.prepared.onnx")), table)
+    staged = StagedRunner(StagedModel(model, table.shifts, plain=plain), "Q/DQ model")
     compared = request.recipe.compare
     choosing, checking = _Spread(work.samples, most), work.evaluation
     about = {"model": digest_file(work.path("model.qdq.onnx")), "compare": compared.model_dump(mode="json")}

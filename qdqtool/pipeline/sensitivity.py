@@ -20,6 +20,7 @@ from qdqtool.graph.instrumented.stages import StagedModel
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import digest
+from qdqtool.graph.qdq.changes import unrounded
 from qdqtool.graph.qdq.find import quantized_ops
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.io.json_files import canonical
@@ -63,8 +64,8 @@ def study(request: SensitivityRequest, on_step: OnStep) -> Sensitivity:
         UsageError: nothing is quantized, or an option does not fit.
         InputFileError: a file is unreadable or does not fit.
     """
-    model, shifts = _quantized(request, on_step)
-    staged = StagedModel(model, shifts)
+    model, shifts, plain = _quantized(request, on_step)
+    staged = StagedModel(model, shifts, plain=plain)
     samples = open_samples(
         request.eval_samples or request.samples,
         staged.inputs,
@@ -102,16 +103,22 @@ def study(request: SensitivityRequest, on_step: OnStep) -> Sensitivity:
     return found
 
 
-def _quantized(request: SensitivityRequest, on_step: OnStep) -> tuple[Model, tuple[NodeShift, ...]]:
-    """The model with its Q/DQ, calibrated here where it has none, and the bias corrections in it.
+def _quantized(
+    request: SensitivityRequest, on_step: OnStep
+) -> tuple[Model, tuple[NodeShift, ...], Model | None]:
+    """The model with its Q/DQ, calibrated here where it has none, the bias corrections in it, and its float form.
 
-    Of a Q/DQ model these are known from the calibration table in its run folder.
+    Of a Q/DQ model these are known from its run folder.
     """
     model = load(request.model)
     if quantized_ops(model):
         beside = request.model.with_name("calibration.json")
         known = request.model.name == "model.qdq.onnx" and beside.is_file()
-        return model, CALIBRATION.read(beside).shifts if known else ()
+        if not known:
+            return model, (), None
+        table = CALIBRATION.read(beside)
+        prepared = request.model.with_name("model.prepared.onnx")
+        return model, table.shifts, unrounded(load(prepared), table) if prepared.is_file() else None
     if not request.samples:
         raise UsageError("samples are missing", fix="name them with --samples", where=str(request.model))
     calibration = Calibration(
@@ -125,4 +132,4 @@ def _quantized(request: SensitivityRequest, on_step: OnStep) -> tuple[Model, tup
     )
     table = calibration.tables(histograms, [method])[method]
     model = insert(calibration.model, calibration.placement, table, request.recipe.insert)
-    return model, table.shifts
+    return model, table.shifts, unrounded(calibration.model, table)

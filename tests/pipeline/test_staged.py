@@ -17,11 +17,13 @@ from hypothesis import strategies as st
 from qdqtool.backends.ort import open_runner
 from qdqtool.core.calibration import NodeShift
 from qdqtool.core.recipe import InsertOptions
+from qdqtool.core.weights import RoundedWeight, WeightChanges
 from qdqtool.errors import InputFileError
 from qdqtool.graph.instrumented.stages import StagedModel
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import serialize
 from qdqtool.graph.qdq.bias import shiftable
+from qdqtool.graph.qdq.encode import encode
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.pipeline.staged import StagedRunner
 from tests import models
@@ -177,3 +179,29 @@ def test_weights_stored_as_integers_cannot_be_switched_and_are_named(tmp_path: P
     table = table_for(model, placement, models.feeds(proto))
     staged = StagedModel(insert(model, placement, table, InsertOptions(weights="int8")))
     assert set(staged.stuck) == set(staged.nodes)
+
+
+def test_a_node_that_is_off_reads_weights_that_nobody_rounded(tmp_path: Path) -> None:
+    """Of a model whose weights are rounded by layer outputs the float form is the float model."""
+    plain, _ = prepared("a residual network")
+    placement = placement_for(plain)
+    feeds = models.feeds(models.residual_cnn())
+    table = table_for(plain, placement, feeds)
+    decided = next(entry for entry in placement.quantized if entry.slot.index == 1)
+    weight = plain.view.constant(decided.tensor)
+    assert weight is not None
+    spec = decided.spec
+    scale = np.full(weight.shape[spec.axis], np.abs(weight).max() / 127, np.float32)
+    codes = encode(weight, scale, spec.format, spec.axis, None)
+    moved = RoundedWeight(
+        codes=np.where(codes > 0, codes - 1, codes), scale=scale, format=spec.format, axis=spec.axis
+    )
+    rounded = replace(table, weights=WeightChanges(rounded={decided.tensor: moved}))
+    quantized = insert(plain, placement, rounded, PLAIN)
+    runner = StagedRunner(StagedModel(quantized, plain=plain), "rounded")
+    (found,) = outputs(runner, [feeds], ())
+    expected = open_runner(serialize(plain), description="float").run(feeds)
+    without = outputs(StagedRunner(StagedModel(quantized), "as it is held"), [feeds], ())[0]
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6)
+    assert any(not np.allclose(without[name], value, rtol=1e-3) for name, value in expected.items())

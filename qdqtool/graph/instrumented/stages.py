@@ -74,8 +74,18 @@ class StagedModel:
         stages: in graph order.
     """
 
-    def __init__(self, model: Model, shifts: Iterable[NodeShift] = (), *, most: int = STAGES) -> None:
-        """Cut the model into at most so many stages; `shifts` are the bias corrections that it holds.
+    def __init__(
+        self,
+        model: Model,
+        shifts: Iterable[NodeShift] = (),
+        *,
+        plain: Model | None = None,
+        most: int = STAGES,
+    ) -> None:
+        """Cut the model into at most so many stages.
+
+        `shifts` are the bias corrections that it holds. `plain` is the model without Q/DQ: a node that is off reads its
+        weights, which the Q/DQ model may hold rounded otherwise than to the nearest.
 
         Raises:
             InputFileError: a shift is of another model.
@@ -92,6 +102,9 @@ class StagedModel:
             if node.op_type not in {QUANTIZE, DEQUANTIZE} or outputs.intersection(node.output)
         ]
         self._sources: dict[str, dict[int, str]] = {}
+        self._unrounded: dict[str, str] = {}
+        plain_nodes = {node.name: node for node in plain.proto.graph.node} if plain else {}
+        plain_constants = {tensor.name: tensor for tensor in plain.proto.graph.initializer} if plain else {}
         stuck: dict[str, None] = {}
         for node in self._core:
             for index, name in enumerate(node.input):
@@ -102,7 +115,10 @@ class StagedModel:
                 if forth is None or forth.op_type != QUANTIZE:
                     stuck[node.name] = None
                     continue
-                self._sources.setdefault(node.name, {})[index] = forth.input[0]
+                source, before = forth.input[0], plain_nodes.get(node.name)
+                if source in self._constants and before is not None and index < len(before.input):
+                    source = self._original(source, plain_constants.get(before.input[index]))
+                self._sources.setdefault(node.name, {})[index] = source
         self.nodes = tuple(self._sources)
         self.stuck = tuple(stuck)
         self._plain_biases = dict(self._plain_bias(entry) for entry in shifts if entry.node in self._sources)
@@ -169,6 +185,26 @@ class StagedModel:
             plain.input[BIAS] = self._plain_biases[node.name]
         return plain
 
+    def _original(self, source: str, before: onnx.TensorProto | None) -> str:
+        """The constant `source`, or a new one with the values that it had in the plain model."""
+        here = self._constants[source]
+        if before is None or list(before.dims) != list(here.dims):
+            return source
+        if source not in self._unrounded:
+            value = array(here)
+            wanted = array(before).astype(value.dtype)
+            name = source
+            if not np.array_equal(value, wanted):
+                name = self._fresh(f"{source}_plain")
+                self._constants[name] = numpy_helper.from_array(wanted, name)
+            self._unrounded[source] = name
+        return self._unrounded[source]
+
+    def _fresh(self, name: str) -> str:
+        while name in self._constants or name in self._makers:
+            name += "_"
+        return name
+
     def _plain_bias(self, entry: NodeShift) -> tuple[str, str]:
         """The node, and the name of its bias without the correction, which becomes a constant."""
         node = next(node for node in self._core if node.name == entry.node)
@@ -180,9 +216,7 @@ class StagedModel:
                 fix="keep the calibration table beside the model that was made with it",
             )
         plain = (corrected.astype(np.float32) - np.asarray(entry.shift, np.float32)).astype(corrected.dtype)
-        name = f"{node.name}_plain_bias"
-        while name in self._constants or name in self._makers:
-            name += "_"
+        name = self._fresh(f"{node.name}_plain_bias")
         self._constants[name] = numpy_helper.from_array(plain, name)
         return entry.node, name
 

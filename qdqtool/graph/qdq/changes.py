@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
+from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.weights import WeightChanges
 from qdqtool.errors import InputFileError
 from qdqtool.graph.edit import Edit
@@ -44,6 +47,12 @@ def with_changes(model: Model, changes: WeightChanges) -> Model:
             nodes[name].input[0] = scaled
         edit.node("Mul", [each.tensor, factor], [scaled], name=f"{each.tensor}_scale_channels")
     return edit.finish()
+
+
+def unrounded(model: Model, table: CalibrationTable) -> Model:
+    """The float model that was quantized with `table`: its channels are equalized, and nothing is rounded."""
+    changes = table.weights or WeightChanges()
+    return with_changes(model, replace(changes, rounded={})) if changes.values or changes.scaled else model
 
 
 def _check(edit: Edit, name: str, shape: tuple[int, ...], model: Model) -> None:
