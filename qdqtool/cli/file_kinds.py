@@ -16,6 +16,33 @@ _LAYERS = re.compile(rb'"Layers"\s*:|"LayerType"\s*:|"averageMs"')
 _ARTEFACT = re.compile(rb'\n "kind": "([a-z-]+)",\n "provenance"')
 """Artefacts are written with sorted keys, so that what they are stands behind their data."""
 _TAIL = 4096
+_OTHER_KIND = re.compile(r"\b(?:is not|is no|are not|holds no layer|not JSON|not UTF-8)\b")
+"""What errors say of a file of another kind than was wanted."""
+_OF_MODELS = frozenset(
+    [
+        "run",
+        "quantize",
+        "convert",
+        "place",
+        "calibrate",
+        "insert",
+        "build",
+        "compare",
+        "audit",
+        "fix",
+        "lint",
+        "predict",
+        "repair",
+        "scales",
+        "sensitivity",
+        "sweep",
+        "engine",
+        "to-qdq",
+        "time",
+        "report",
+    ]
+)
+"""Commands that read ONNX models in some place."""
 _ONNX = re.compile(rb"\x08[\x01-\x20](?:[\x12\x1a\x22\x28\x3a\x42]|\x00)")
 
 
@@ -43,8 +70,10 @@ def advised(error: QdqError, arguments: list[str]) -> QdqError:
     kind = None if path is None else kind_of(path)
     if path is None or kind is None or any(word in error.what for word in kind.words):
         return error
+    if kind is MODEL and set(arguments) & _OF_MODELS and not _OTHER_KIND.search(error.what):
+        return error  # a model was wanted, and its own trouble was told
     commands = kind.commands.replace("FILE", f"'{path}'" if " " in str(path) else str(path))
-    return type(error)(error.what, fix=f"this is {kind.name}: {commands}", where=error.where)
+    return type(error)(error.what, fix=f"{error.fix}; this is {kind.name}: {commands}", where=error.where)
 
 
 def kind_of(path: Path) -> Kind | None:

@@ -19,7 +19,7 @@ from qdqtool.matching.rule import Rule
 from qdqtool.trt.ops import RECURRENT
 
 
-def place(view: GraphView, _options: PlacementOptions) -> Iterator[Opinion]:
+def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
     """Veto input, weights and recurrence weights."""
     for node in view.nodes:
         if node.op in RECURRENT:
@@ -28,7 +28,9 @@ def place(view: GraphView, _options: PlacementOptions) -> Iterator[Opinion]:
                     slot=Slot(node=node.name, index=index),
                     stance=Stance.VETO,
                     reason=f"TensorRT has no INT8 kernel for {node.op}",
-                    fix="nothing to do; --set insert.types=fp16 is the fastest it runs in",
+                    fix="nothing to do; FP16 is the fastest it runs in (trtexec --fp16)"
+                    if options.builder.is_before(10)
+                    else "nothing to do; --set insert.types=fp16 is the fastest it runs in",
                 )
 
 

@@ -52,13 +52,13 @@ def case(request: Any, tmp_path_factory: pytest.TempPathFactory) -> NodeEvidence
     return NodeEvidence(tmp_path_factory.mktemp(request.param), request.param)
 
 
-def test_the_model_itself_is_the_same(node_evidence: NodeEvidence) -> None:
-    assert node_evidence.verdict(runner(node_evidence.model)) is Cause.SAME
+def test_the_model_itself_is_the_same(case: NodeEvidence) -> None:
+    assert case.verdict(runner(case.model)) is Cause.SAME
 
 
-def test_integer_arithmetic_is_rounding(node_evidence: NodeEvidence) -> None:
-    exact = runner(integer_form(node_evidence.model, (), reciprocal=True).model)
-    assert node_evidence.verdict(exact) in {Cause.ROUNDING, Cause.SAME}
+def test_integer_arithmetic_is_rounding(case: NodeEvidence) -> None:
+    exact = runner(integer_form(case.model, (), reciprocal=True).model)
+    assert case.verdict(exact) in {Cause.ROUNDING, Cause.SAME}
 
 
 def with_constant(model: Model, change: Callable[[np.ndarray], np.ndarray], which: str) -> Model:
@@ -72,26 +72,26 @@ def with_constant(model: Model, change: Callable[[np.ndarray], np.ndarray], whic
     return Model(proto=proto, path=model.path)
 
 
-def test_a_wrong_scale_is_not_explained(node_evidence: NodeEvidence) -> None:
+def test_a_wrong_scale_is_not_explained(case: NodeEvidence) -> None:
     node = next(
-        node for node in node_evidence.model.view.nodes
-        if node.op == "QuantizeLinear" and not node_evidence.model.view.is_constant(node.inputs[0])
+        node for node in case.model.view.nodes
+        if node.op == "QuantizeLinear" and not case.model.view.is_constant(node.inputs[0])
     )  # fmt: skip
-    broken = with_constant(node_evidence.model, lambda scale: scale * 1.5, node.inputs[1])
-    assert node_evidence.verdict(runner(broken)) is Cause.UNEXPLAINED
+    broken = with_constant(case.model, lambda scale: scale * 1.5, node.inputs[1])
+    assert case.verdict(runner(broken)) is Cause.UNEXPLAINED
 
 
-def test_another_order_of_operations_is_rounding(node_evidence: NodeEvidence) -> None:
-    other = jittered(node_evidence.model, 99, 3e-7)
+def test_another_order_of_operations_is_rounding(case: NodeEvidence) -> None:
+    other = jittered(case.model, 99, 3e-7)
     if other is None:
         pytest.skip("the scales of this model are not FP32")
-    assert node_evidence.verdict(runner(other)) in {Cause.ROUNDING, Cause.SAME}
+    assert case.verdict(runner(other)) in {Cause.ROUNDING, Cause.SAME}
 
 
-def test_biases_in_the_wrong_channels_are_not_explained(node_evidence: NodeEvidence) -> None:
-    conv = next(node for node in node_evidence.model.view.nodes if node.op == "Conv" and len(node.inputs) > 2)
-    broken = with_constant(node_evidence.model, lambda bias: np.roll(bias, 1), conv.inputs[2])
-    assert node_evidence.verdict(runner(broken)) is Cause.UNEXPLAINED
+def test_biases_in_the_wrong_channels_are_not_explained(case: NodeEvidence) -> None:
+    conv = next(node for node in case.model.view.nodes if node.op == "Conv" and len(node.inputs) > 2)
+    broken = with_constant(case.model, lambda bias: np.roll(bias, 1), conv.inputs[2])
+    assert case.verdict(runner(broken)) is Cause.UNEXPLAINED
 
 
 def test_jitter_moves_the_scales_of_activations_by_a_hair_and_nothing_else(tmp_path: Path) -> None:

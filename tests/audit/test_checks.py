@@ -24,7 +24,7 @@ def test_a_check_has_a_code_a_manual_and_a_function(name: str):
     manual = CHECKS.manual(name)
     assert len(manual.splitlines()) > 2
     assert manual.splitlines()[0].endswith(".")
-    assert list(inspect.signature(check.find).parameters) == ["scene"]
+    assert list(inspect.signature(check.find).parameters) == ["context"]
 
 
 def test_codes_are_unique():

@@ -52,10 +52,15 @@ def files_in(folder: Path) -> list[str]:
 
 
 def builders() -> set[str]:
-    """Process ids of our builders, finished ones that nobody collected included; onnx's passes have a child too."""
+    """Process ids of our builders, finished ones that nobody collected included; other tests have other children."""
     tasks = Path(f"/proc/{os.getpid()}/task")
     ours = {word for task in tasks.iterdir() for word in (task / "children").read_text().split()}
-    return {word for word in ours if b"onnx_io.passes" not in Path(f"/proc/{word}/cmdline").read_bytes()}
+    return {word for word in ours if is_builder(Path(f"/proc/{word}"))}
+
+
+def is_builder(process: Path) -> bool:
+    """Whether a child builds engines; one that has ended has no command line any more."""
+    return b"native.worker" in (line := (process / "cmdline").read_bytes()) or not line
 
 
 def runs(process: Path) -> bool:

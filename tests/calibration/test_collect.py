@@ -66,7 +66,7 @@ def test_histograms_are_those_of_the_fetched_values(model: Model, data: Path) ->
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_the_number_of_threads_changes_nothing(model: Model, data: Path, threads: int) -> None:
     assert (
-        gathered(model, str(data), manner=CollectOptions(threads=threads)).tensors
+        gathered(model, str(data), options=CollectOptions(threads=threads)).tensors
         == gathered(model, str(data)).tensors
     )
 
@@ -105,7 +105,7 @@ def test_progress_counts_samples(model: Model, data: Path) -> None:
 
 
 def test_extremes_alone_agree_with_the_full_histograms(model: Model, data: Path) -> None:
-    quick, full = gathered(model, str(data), manner=CollectOptions(bins=False)), gathered(model, str(data))
+    quick, full = gathered(model, str(data), options=CollectOptions(bins=False)), gathered(model, str(data))
     for name, histogram in full.tensors.items():
         assert (quick.tensors[name].low, quick.tensors[name].high) == (histogram.low, histogram.high)
         assert not quick.tensors[name].has_bins
@@ -201,7 +201,7 @@ def test_nan_made_by_the_model_is_named_with_tensor_sample_and_count(tmp_path: P
         gathered(model, str(tmp_path / "s.npz"))
     assert caught.value.where is not None
     assert caught.value.where.endswith("s.npz[1]")
-    found = gathered(model, str(tmp_path / "s.npz"), manner=CollectOptions(on_nan="skip"))
+    found = gathered(model, str(tmp_path / "s.npz"), options=CollectOptions(on_nan="skip"))
     assert (found.tensors["log_y"].nan, found.tensors["log_y"].inf, found.tensors["log_y"].total) == (1, 1, 6)
 
 

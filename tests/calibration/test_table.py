@@ -196,7 +196,7 @@ def test_a_tensor_that_was_not_collected_is_named(model: Model, seen: Histograms
 
 def test_extremes_alone_allow_max_and_nothing_else(model: Model, tmp_path: Path) -> None:
     samples = open_samples(str(images(tmp_path, 2, (3, 16, 16))), model.view.inputs)
-    quick = collect(model, placed(model), samples, manner=CollectOptions(bins=False))
+    quick = collect(model, placed(model), samples, options=CollectOptions(bins=False))
     assert table(model, quick, method="max").ranges
     with pytest.raises(InputFileError, match="only the extremes"):
         table(model, quick, method="entropy")

@@ -243,4 +243,4 @@ def test_a_run_folder_that_became_read_only_is_told(
     monkeypatch.setattr(FileLock, "_acquire", refuse)
     words = ["run", str(DIGITS), "--samples", "random:1", "--out", str(tmp_path)]
     assert app.run(words) == 5
-    assert "read-only" in capsys.readouterr().err
+    assert "read-only" in capsys.readouterr().err.lower()

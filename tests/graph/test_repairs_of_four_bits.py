@@ -100,11 +100,11 @@ def test_unsigned_weights_that_multiply_floats_become_signed(zero: int, exact: b
     assert repaired(fixed.proto, tmp_path)[1] == ()
 
 
-def test_four_bit_constants_that_are_no_weights_become_int8(tmp_path: Path) -> None:
+def test_four_bit_constants_beside_float_arithmetic_become_floats(tmp_path: Path) -> None:
     s = Sketch()
     x = s.input("x", [16, 8])
     s.output(s.node("Add", [x, weights(s, SIGNED, 0.02, 0)], "y", name="add"))
     proto = s.model(opset=21)
     fixed, changes = repaired(proto, tmp_path)
-    assert kinds(changes) == {"four_bits": 1}
+    assert kinds(changes) == {"four_bits": 1, "bias": 1}
     assert apart(proto, fixed) == 0

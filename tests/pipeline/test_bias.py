@@ -10,7 +10,7 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 
-from qdqtool.backends.ort import open_runner
+from qdqtool.backends.ort import open_model, open_runner
 from qdqtool.calibration.collect import collect
 from qdqtool.calibration.samples import open_samples
 from qdqtool.calibration.table import make_table
@@ -200,13 +200,13 @@ def test_a_model_that_mixes_the_samples_of_a_batch_is_run_layer_by_layer(tmp_pat
 
 def test_no_layer_has_a_session_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = 0
-    real = open_runner
+    real = open_model
 
     def counted(*words: object, **options: object) -> object:
         nonlocal opened
         opened += 1
         return real(*words, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("qdqtool.pipeline.bias.open_runner", counted)
+    monkeypatch.setattr("qdqtool.pipeline.bias.open_model", counted)
     calibrated(skewed(tmp_path), tmp_path)
     assert opened == 2

@@ -28,27 +28,27 @@ def order(tmp_path: Path) -> CalibrationRequest:
     return CalibrationRequest(model=model, recipe=Recipe(), samples=str(tmp_path / "s.npz"))
 
 
-def test_a_worker_runs_its_shard(request: CalibrationRequest) -> None:
-    found = collect_shard(request, CollectOptions(), FIRST, releases())
+def test_a_worker_runs_its_shard(order: CalibrationRequest) -> None:
+    found = collect_shard(order, CollectOptions(), FIRST, releases())
     assert (found.samples, found.span) == (2, Span(shard=0, shards=2, total=3, done=2))
     assert found.identity
 
 
-def test_a_worker_with_another_release_is_refused(request: CalibrationRequest) -> None:
+def test_a_worker_with_another_release_is_refused(order: CalibrationRequest) -> None:
     wanted = releases() | {"onnxruntime": "1.0.0"}
     with pytest.raises(MissingPackage, match=r"has onnxruntime .*would differ in some bits") as caught:
-        collect_shard(request, CollectOptions(), FIRST, wanted)
+        collect_shard(order, CollectOptions(), FIRST, wanted)
     assert "onnxruntime 1.0.0" in caught.value.fix
     assert "worker on " in str(caught.value.where)
 
 
 @pytest.mark.parametrize("lost", ["model.onnx", "s.npz", "feeds.py"])
 def test_a_worker_that_does_not_see_a_file_is_told_from_a_missing_file(
-    lost: str, request: CalibrationRequest, tmp_path: Path
+    lost: str, order: CalibrationRequest, tmp_path: Path
 ) -> None:
-    samples = request.samples if lost != "feeds.py" else f"{tmp_path}/feeds.py:feeds"
+    samples = order.samples if lost != "feeds.py" else f"{tmp_path}/feeds.py:feeds"
     (tmp_path / lost).unlink(missing_ok=True)
-    asked = CalibrationRequest(model=request.model, recipe=request.recipe, samples=samples)
+    asked = CalibrationRequest(model=order.model, recipe=order.recipe, samples=samples)
     with pytest.raises(MissingPackage, match=f"does not see .*{lost}"):
         collect_shard(asked, CollectOptions(), FIRST, releases())
 

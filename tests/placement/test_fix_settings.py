@@ -47,7 +47,8 @@ def test_a_setting_in_a_fix_takes_the_veto_away(name: str, tmp_path) -> None:
             if typed:
                 recipe = load_recipe(None, [f"place.target={target}", "place.min_channels=32", *typed])
                 left = [(other, said.rule) for other, said in vetoes(model, recipe.place)]
-                assert (slot, opinion.rule) not in left, opinion.fix
+                is_hint = opinion.fix.startswith("nothing to do")  # no setting makes such a node INT8
+                assert is_hint or (slot, opinion.rule) not in left, opinion.fix
 
 
 @pytest.mark.parametrize("target", FAMILIES)

@@ -94,7 +94,7 @@ def test_a_layer_called_script_is_text(page: Page) -> None:
         "document.querySelector('[data-layer=\"7\"]').dispatchEvent(new MouseEvent('click', {bubbles: true}))"
     )
     assert page.one(".details h3").text == EVIL
-    assert page.browser.title == f"{EVIL}: INT8 report"
+    assert page.browser.title == f"{EVIL}: precision report"
 
 
 def test_searching_marks_the_layers_and_enter_shows_the_next_one(page: Page) -> None:
