@@ -48,7 +48,7 @@ class Fetcher:
         except failures() as error:
             raise InputFileError(
                 f"the model cannot run on this sample: {first_line(error)}",
-                fix="check the sample's shapes and values, and that the float model runs in onnxruntime",
+                fix="check the sample's shapes, of free dimensions too (random:16,NAME:1x3x224x224), and its values",
                 where=where,
             ) from error
         return zip(self._tensors, values, strict=True)

@@ -54,7 +54,7 @@ def _options(threads: int) -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # what goes wrong is raised; nothing is also printed
     if threads == 1:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return options

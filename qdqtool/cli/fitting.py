@@ -3,40 +3,47 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import JustifyMethod
+    from rich.table import Column, Table
     from rich.text import Text
 
 _NUMBER = re.compile(r"[-+~<>]?[\d.,]+(?:[eE][-+]?\d+)?(?:\s?(?:%|ms|us|s|x|dB|[KMGT]?i?B))?|\?|-|")
 _GAP = 2
 _SHORT, _LEAST = 12, 6
 """Columns of the terminal: what is narrower is never cut, and to how many a name may be cut."""
+_READABLE, _PROSE_LEAST = 20, 26
+"""To how many a name is cut, and how narrow a sentence gets, before columns that can be spared are left out."""
 _PROSE_WORDS = 6
 """Words of a cell from which on it is a sentence, which is wrapped and not cut."""
 _SAME = '"'
 """Stands for the sentence above."""
 
 
-def fitted(table: Table, width: int) -> Table:
-    """The same table within `width` columns of a terminal.
+def fitted(table: Table, width: int, spare: Sequence[str] = ()) -> tuple[Table, tuple[str, ...]]:
+    """The same table within `width` columns of a terminal, and the titles of the columns that were left out.
 
-    Numbers and short cells stay whole. Sentences wrap at words; one that stands right above is replaced by a ditto
-    mark. Names give way for the rest: they lose their middle, because both ends tell them apart.
+    Numbers and short cells stay whole, and titles wrap at words. Sentences wrap at words; one that stands right above is
+    replaced by a ditto mark. Names give way for the rest: they lose their middle, because both ends tell them apart.
+    Where that would leave too little of them, columns of `spare` are left out, the first one first.
     """
     from rich.table import Table
 
-    columns = [list(map(_text, column.cells)) for column in table.columns]
-    heads = [_text(column.header) for column in table.columns]
-    prose = [_is_prose(cells) for cells in columns]
-    columns = [_once(cells) if told else cells for cells, told in zip(columns, prose, strict=True)]
-    needed = [
-        max((text.cell_len for text in (head, *cells)), default=0)
-        for head, cells in zip(heads, columns, strict=True)
-    ]
-    given = _shared(needed, [_is_fixed(cells) for cells in columns], prose, width - _GAP * (len(columns) - 1))
+    columns = [_Column.read(column) for column in table.columns]
+    left_out: list[str] = []
+    given = _widths(columns, width)
+    for title in spare:
+        if not _too_short(columns, given):
+            break
+        kept = [column for column in columns if column.head.plain != title]
+        if len(kept) < len(columns):
+            columns, left_out = kept, [*left_out, title]
+            given = _widths(columns, width)
     result = Table(
         box=None,
         pad_edge=False,
@@ -44,13 +51,81 @@ def fitted(table: Table, width: int) -> Table:
         padding=(0, _GAP, 0, 0),
         collapse_padding=True,
     )
-    for column, head, size, told in zip(table.columns, heads, given, prose, strict=True):
-        result.add_column(head, justify=column.justify, width=size, no_wrap=not told, overflow="fold")
-    for row in zip(*columns, strict=True):
-        result.add_row(
-            *(text if told else _cut(text, size) for text, size, told in zip(row, given, prose, strict=True))
+    for column, size in zip(columns, given, strict=True):
+        result.add_column(
+            _wrapped(column.head, size),
+            justify=column.justify,
+            width=size,
+            no_wrap=not column.told,
+            overflow="fold",
         )
-    return result
+    for row in zip(*(column.cells for column in columns), strict=True):
+        result.add_row(
+            *(
+                text if column.told else _cut(text, size)
+                for text, size, column in zip(row, given, columns, strict=True)
+            )
+        )
+    return result, tuple(left_out)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Column:
+    """A column's texts, and which kind it is."""
+
+    head: Text
+    cells: list[Text]
+    justify: JustifyMethod
+    told: bool
+    """Holds sentences, which wrap."""
+    fixed: bool
+    """Holds numbers, or nothing long: it is never cut."""
+
+    @classmethod
+    def read(cls, column: Column) -> _Column:
+        cells = list(map(_text, column.cells))
+        told = _is_prose(cells)
+        return cls(
+            head=_text(column.header),
+            cells=_once(cells) if told else cells,
+            justify=column.justify,
+            told=told,
+            fixed=_is_fixed(cells),
+        )
+
+    @property
+    def content(self) -> int:
+        return max((text.cell_len for text in self.cells), default=0)
+
+    @property
+    def least(self) -> int:
+        """What the cells need, with the title's words below each other."""
+        return max([self.content, *map(len, self.head.plain.split())])
+
+
+def _widths(columns: Sequence[_Column], width: int) -> list[int]:
+    room = width - _GAP * (len(columns) - 1)
+    whole = [max(column.head.cell_len, column.content) for column in columns]
+    if sum(whole) <= room:
+        return whole
+    return _shared(columns, [column.least for column in columns], room)
+
+
+def _too_short(columns: Sequence[_Column], given: Sequence[int]) -> bool:
+    """Whether names are cut to what no longer tells them apart, or the numbers alone are too wide."""
+    return any(
+        size < min(_PROSE_LEAST if column.told else _READABLE, column.least)
+        for column, size in zip(columns, given, strict=True)
+        if not column.fixed
+    )
+
+
+def _wrapped(head: Text, size: int) -> Text:
+    from rich.text import Text
+
+    if head.cell_len <= size:
+        return head
+    return Text(textwrap.fill(head.plain, size, break_long_words=False), style=head.style)
 
 
 def _text(cell: object) -> Text:
@@ -77,16 +152,23 @@ def _once(cells: Sequence[Text]) -> list[Text]:
     ]
 
 
-def _shared(needed: Sequence[int], fixed: Sequence[bool], prose: Sequence[bool], width: int) -> list[int]:
-    """Columns of the terminal for each column: fixed ones get what they need, the others share what is left."""
-    open_ones = [number for number, is_fixed in enumerate(fixed) if not is_fixed]
-    left = width - sum(size for size, is_fixed in zip(needed, fixed, strict=True) if is_fixed)
+def _shared(columns: Sequence[_Column], needed: Sequence[int], room: int) -> list[int]:
+    """Columns of the terminal for each column.
+
+    Fixed ones get what they need, sentences at least a line of some words, names what they need of the rest.
+    """
     given = list(needed)
-    # the smallest first: what one does not need is there for the others
-    for place, number in enumerate(sorted(open_ones, key=lambda number: (prose[number], needed[number]))):
-        part = max(_LEAST, left // (len(open_ones) - place))
-        given[number] = min(needed[number], part)
-        left -= given[number]
+    names = [number for number, column in enumerate(columns) if not (column.fixed or column.told)]
+    told = [number for number, column in enumerate(columns) if column.told and not column.fixed]
+    left = room - sum(size for size, column in zip(needed, columns, strict=True) if column.fixed)
+    kept = sum(min(needed[number], _PROSE_LEAST) for number in told)
+    for group, reserved in ((names, kept), (told, 0)):
+        left -= reserved
+        # the smallest first: what one does not need is there for the others
+        for place, number in enumerate(sorted(group, key=lambda number: needed[number])):
+            given[number] = min(needed[number], max(_LEAST, left // (len(group) - place)))
+            left -= given[number]
+        left += reserved
     return given
 
 

@@ -330,12 +330,16 @@ def _unread(lines: tuple[Unread, ...]) -> Iterator[str]:
         yield _row("" if at else "unread", f"{one.count} times, first line {one.line:,}: {one.text}")
 
 
+def _release(version: str) -> str:
+    return "release not told" if version == "?" else f"TensorRT {version}"
+
+
 def diff_words(found: LogDiff) -> str:
     """Two logs compared, in words."""
     lines = [
         (
-            f"{'':<{_WIDTH}}first: TensorRT {found.versions[0]}, {_count(found.layers[0])} layers; "
-            f"second: TensorRT {found.versions[1]}, {_count(found.layers[1])} layers"
+            f"{'':<{_WIDTH}}first: {_release(found.versions[0])}, {_count(found.layers[0])} layers; "
+            f"second: {_release(found.versions[1])}, {_count(found.layers[1])} layers"
         )
     ]
     lines += [

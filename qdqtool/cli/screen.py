@@ -7,6 +7,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
     from rich.progress import Progress
     from rich.table import Table
@@ -28,16 +30,26 @@ def stdout() -> Console:
     return Console(soft_wrap=True, emoji=False)
 
 
-def show_table(table: Table) -> None:
-    """Print a table: fitted to a terminal, as wide as its content with --wide and in a pipe, without padded ends."""
+def show_table(table: Table, *, spare: Sequence[str] = ()) -> None:
+    """Print a table: fitted to a terminal, as wide as its content with --wide and in a pipe, without padded ends.
+
+    A narrow terminal leaves out columns of `spare`, the first one first, and says so. A table without rows is not printed.
+    """
     from rich.console import Console
 
     from qdqtool.cli.fitting import fitted
     from qdqtool.cli.options import is_wide
 
     console = stdout()
+    if not table.row_count:
+        return
     if console.is_terminal and not is_wide():
-        console.print(fitted(table, console.width))
+        shown_table, left_out = fitted(table, console.width, spare)
+        console.print(shown_table)
+        if left_out:
+            console.print(
+                f"left out: {', '.join(left_out)}; --wide shows all columns", style="dim", highlight=False
+            )
         return
     wide = Console(width=1 << 16, emoji=False, force_terminal=console.is_terminal, highlight=False)
     with wide.capture() as shown:

@@ -63,7 +63,8 @@ def final_tables(
 ) -> dict[str, CalibrationTable]:
     """One table per calibrator or `auto`, weights rounded and biases corrected as the recipe says.
 
-    Without samples weights are rounded to the nearest, biases stay, and `auto` takes each tensor's own best calibrator.
+    Without samples weights are rounded to the nearest, biases stay, and `auto` takes each tensor's own best calibrator, as
+    it does on random samples.
 
     Raises:
         UsageError, InputFileError: as `make_tables` and the runners.
@@ -106,9 +107,14 @@ class _Maker:
     def table(self, samples: SampleSource) -> CalibrationTable:
         """The table by the recipe's method and rounding."""
         rounding = self._request.recipe.weights.rounding
-        judged = self._options.method == AUTO and weight_bytes(self._request.model) < SINGLE_FILE_LIMIT
+        # what random samples make of the outputs says nothing about which calibrator is better
+        judged = (
+            self._options.method == AUTO
+            and samples.meaningful
+            and weight_bytes(self._request.model) < SINGLE_FILE_LIMIT
+        )
         if rounding == AUTO:
-            tried = judged and samples.meaningful and len(samples) > _FEWEST
+            tried = judged and len(samples) > _FEWEST
             rounded = self._rounded(GPTQ, samples) if tried else None
         else:
             rounded = self._rounded(rounding, samples) if rounding in {GPTQ, SEQMSE} else None

@@ -14,7 +14,6 @@ from qdqtool.auditing.run import examine
 from qdqtool.calibration.caches import read_cache
 from qdqtool.calibration.samples import open_samples
 from qdqtool.core.kinds import (
-    ACCURACY,
     AUDIT,
     BUILD,
     ENGINE,
@@ -26,7 +25,6 @@ from qdqtool.core.kinds import (
     REPORT,
 )
 from qdqtool.core.preparation import Preparation
-from qdqtool.engine.view import view as view_engine
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.qdq.unquantize import float_graph
@@ -34,11 +32,12 @@ from qdqtool.io.files import digest_file, write_text
 from qdqtool.pipeline import caches, steps
 from qdqtool.pipeline.context import RunContext
 from qdqtool.pipeline.repair import RepairRequest, repair_file
+from qdqtool.pipeline.report import read_material
 from qdqtool.pipeline.runner import LINE, Step, model_digest
 from qdqtool.pipeline.steps import Measured
 from qdqtool.placement.lint import lint as find_mistakes
 from qdqtool.prediction.run import predict as foresee
-from qdqtool.report.assemble import Material, assemble
+from qdqtool.report.assemble import assemble
 from qdqtool.report.html import render
 
 GIVEN = "model.given.onnx"
@@ -124,25 +123,11 @@ def data(work: RunContext) -> Measured:
 
 def report(work: RunContext) -> Measured:
     """Put everything together for a person and for scripts."""
-    built = BUILD.read(work.path("build.json"))
     repaired = REPAIR.read(work.path("repair.json"))
-    layers = ENGINE.read(work.path("layers.json"))
     made = f"; made by {repaired.origin}" if repaired.origin else ""
-    material = Material(
-        model_name=work.preparation.model,
-        build=built,
-        engine=layers,
-        view=view_engine(layers),
-        log=LOG.read(work.path("log.json")),
-        audit=AUDIT.read(work.path("findings.json")),
-        comparison=ACCURACY.read(work.path("accuracy.json")),
-        notes=(
-            f"the model came with Q/DQ{made}: repair made {len(repaired.changes)} changes (repair.json)",
-            *work.preparation.notes,
-            *built.notes,
-        ),
-    )
-    result = assemble(material)
+    came = f"the model came with Q/DQ{made}: repair made {len(repaired.changes)} changes (repair.json)"
+    material = read_material(work.folder.path)
+    result = assemble(replace(material, notes=(came, *material.notes)))
     REPORT.write(work.path("report.json"), result)
     write_text(work.path("report.html"), render(result))
     return {}

@@ -9,7 +9,6 @@ from statistics import NormalDist
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -24,8 +23,8 @@ _SETTING = 22
 """Letters of a usual setting, which is hard to read in pieces."""
 
 
-def table(sweep: Sweep, console: Console) -> None:
-    """Print the Pareto front, fastest first, and what happened to the trials."""
+def table(sweep: Sweep) -> Table:
+    """The Pareto front, fastest first."""
     head = Table(box=None)
     for title in ("trial", f"{metric(sweep)} [measured]", f"ms [{sweep.speed}]", "INT8 nodes", "kernels"):
         head.add_column(Text(title), justify="right", overflow="fold")
@@ -39,15 +38,18 @@ def table(sweep: Sweep, console: Console) -> None:
             "" if outcome.kernels is None else str(outcome.kernels),
             Text(xml_line("  ".join(words(outcome)))),
         )
-    console.print(head)
+    return head
+
+
+def notes(sweep: Sweep) -> list[str]:
+    """What happened to the trials, and what must be known to read the table."""
     states = [trial.state for trial in sweep.trials]
     counts = ", ".join(f"{states.count(state)} {state}" for state in sorted(set(states)))
     float_model = (
         "" if sweep.reference is None else f"; the float model has {sweep.reference:.2f} {sweep.unit}"
     )
-    console.print(f"{counts} trials{float_model}", highlight=False)
-    for sentence in filter(None, (about_accuracy(sweep), about_times(sweep))):
-        console.print(sentence, highlight=False)
+    said = (f"{counts} trials{float_model}", about_accuracy(sweep), about_times(sweep))
+    return [sentence for sentence in said if sentence]
 
 
 def accuracy(sweep: Sweep, outcome: Outcome) -> str:

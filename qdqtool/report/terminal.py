@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
 _SHOWN = 8
 """Entries of a list that are shown; the rest is counted."""
+_LABEL = re.compile(r" +|\S[^ ]* {2,}")
+"""What stands in front of a line's text: an indentation, or a label of the summary."""
 _COLOURS = {"good": "bold green", "doubtful": "bold yellow", "bad": "bold red"}
 Measured = Mapping[str, Mapping[str, float]]
 """What each step cost here: `seconds`, and `peak_mib` where it is known."""
@@ -105,5 +109,23 @@ def _costs(console: Console, measured: Measured) -> None:
 
 
 def _say(console: Console, text: str, style: str | None = None) -> None:
-    """One line; control characters from names are shown, not sent to the terminal."""
-    console.print(printable(text), style=style, markup=False, highlight=False, emoji=False)
+    """One line; control characters from names are shown, not sent to the terminal.
+
+    A terminal gets it wrapped at words, under its first word behind the label; lines with a command to copy stay whole.
+    """
+    text = printable(text)
+    if console.is_terminal and not text.lstrip().startswith("fix:"):
+        label = _LABEL.match(text)
+        hang = " " * (label.end() if label else 0)
+        text = "\n".join(
+            textwrap.wrap(
+                text,
+                max(console.width, 40),
+                subsequent_indent=hang,
+                break_long_words=False,
+                break_on_hyphens=False,
+                drop_whitespace=True,
+            )
+            or [""]
+        )
+    console.print(text, style=style, markup=False, highlight=False, emoji=False)

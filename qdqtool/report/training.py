@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from qdqtool.core.qat import QatResult, QatRow
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.table import Table
 
 _SHOWN = 5
 
 
-def table(result: QatResult, console: Console) -> None:
-    """Print the table and what must be known to read it."""
+def table(result: QatResult) -> Table:
+    """FP32, PTQ and QAT by the metric, each with its interval."""
     from rich.table import Table
     from rich.text import Text
 
@@ -22,17 +22,19 @@ def table(result: QatResult, console: Console) -> None:
         shown.add_column(Text(title), justify="right")
     for row in result.rows:
         shown.add_row(row.name, _number(row.value), _interval(row.low, row.high), _change(row), _nodes(row))
-    console.print(shown)
+    return shown
+
+
+def notes(result: QatResult) -> list[str]:
+    """What must be known to read the table."""
     trained = f"{result.quantizers} tensors with a quantizer of {result.engine}, on {result.device}"
     best = f"epoch {result.best_epoch} of {len(result.epochs) - 1} was kept, by its validation scores"
-    said = [
+    return [
         f"{result.samples} test samples; {best}; {trained}",
         *(f"not trained: {entry.slot}: {entry.reason}" for entry in result.untrained[:_SHOWN]),
         *([f"... and {len(result.untrained) - _SHOWN} more"] if len(result.untrained) > _SHOWN else []),
         *result.notes,
     ]
-    for sentence in said:
-        console.print(sentence, markup=False, highlight=False, soft_wrap=True)
 
 
 def _number(value: float | None) -> str:

@@ -28,7 +28,7 @@ def table(rows: int = 6) -> Table:
 def printed(made: Table, width: int) -> list[str]:
     console = Console(width=width, force_terminal=True, color_system=None, emoji=False)
     with console.capture() as shown:
-        console.print(fitted(made, width))
+        console.print(fitted(made, width)[0])
     return shown.get().splitlines()
 
 
@@ -83,3 +83,22 @@ def test_many_columns_of_numbers_leave_little_for_names_and_stay_whole() -> None
     assert max(map(len, lines)) <= 80
     assert all(f"{98765 + number:,} " in lines[number + 1] for number in range(4))
     assert all("589,824" in line and "29.92" in line for line in lines[1:])
+
+
+def test_titles_wrap_at_words_and_are_never_cut() -> None:
+    made = Table("", "median ms", "mean", "p90", "p99", "spread", "runs", box=None)
+    for name in ("resnet50-int8.onnx on cpu", "resnet50.onnx on cpu"):
+        made.add_row(name, "12.0672", "12.6549", "10.1170", "120.3244", "696.9 % unstable", "1000")
+    text = " ".join(" ".join(printed(made, 72)).split())
+    for word in ("median", "ms", "mean", "spread", "runs", "p90", "p99"):
+        assert word in text
+
+
+def test_columns_that_can_be_spared_go_before_names_are_cut_to_nothing() -> None:
+    made = Table("name", "inputs", "outputs", "bytes", box=None)
+    for number in range(3):
+        made.add_row(NAME.format(number, number), "int8[1,64,56,56]" * 2, "fp32[1,64,56,56]" * 2, "3,211,264")
+    assert fitted(made, 200, ("outputs", "inputs"))[1] == ()
+    shown, left_out = fitted(made, 44, ("outputs", "inputs"))
+    assert left_out == ("outputs", "inputs")
+    assert [column.header.plain for column in shown.columns] == ["name", "bytes"]

@@ -44,6 +44,7 @@ def test_a_model_with_qdq_is_linted_repaired_predicted_built_audited_and_compare
     data = report_of(tmp_path / "out")
     assert data["summary"]["nodes_int8"] == data["summary"]["nodes_total"] > 0
     assert data["summary"]["model"] == "given.onnx"
+    assert data["summary"]["verdict"] in {"good", "doubtful", "bad"}
     assert not quantized_ops(load(tmp_path / "out" / "model.prepared.onnx"))
     capsys.readouterr()
     assert cli(words) == 0
@@ -57,7 +58,7 @@ def test_the_commands_that_are_printed_for_after_a_run_work(
     lines = capsys.readouterr().out.partition("next:\n")[2].splitlines()
     assert 0 < len(lines) <= 3
     for line in lines:
-        program, *words = shlex.split(line)
+        program, *words = shlex.split(line, comments=True)
         assert program == "qdqtool"
         assert cli(words) == 0, line
 
@@ -81,6 +82,28 @@ def test_without_samples_a_run_says_what_it_cannot_tell(
     assert "ranges and accuracy mean nothing" in " ".join(shown.err.split())
     assert (tmp_path / "runs" / "digits" / "report.html").is_file()
     assert "memory, peak" in shown.err
+
+
+def test_the_next_commands_quantize_as_the_run_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    typed = ["--recipe", "conv-depthwise-int8", "--set", "place.last_layer=float"]
+    assert cli(["run", str(DIGITS / "digits.onnx"), *typed]) == 0
+    first = capsys.readouterr().out.partition("next:\n")[2].splitlines()[0]
+    words = shlex.split(first, comments=True)
+    assert words[:3] == ["qdqtool", "run", str(DIGITS / "digits.onnx")]
+    assert words[3:6] == ["--recipe", "conv-depthwise-int8", "--set=place.last_layer=float"]
+    assert words[6:] == ["--samples", "DATA", "--out", "runs/digits"]
+
+
+def test_random_samples_judge_no_calibrator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["calibrate", str(DIGITS / "digits.onnx"), "--samples", "random:4", "-o", "table.json"]
+    assert cli(words) == 0
+    table = json.loads((tmp_path / "table.json").read_text("utf-8"))["data"]
+    assert not table["meaningful"]
+    assert not any("dB" in entry["note"] for entry in table["ranges"])
 
 
 def test_one_symbol_has_one_length_and_pictures_have_the_size_of_pictures() -> None:

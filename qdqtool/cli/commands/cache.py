@@ -256,6 +256,8 @@ def _table(columns: Sequence[str], rows: Any) -> None:
     from qdqtool.cli.screen import readable, stdout
 
     cells = [columns, *(tuple(map(readable, row)) for row in rows)]
+    if len(cells) == 1:
+        return
     if stdout().is_terminal:
         _draw(cells)
         return

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.table import Table
 
     from qdqtool.core.explore import EngineView
@@ -162,9 +164,8 @@ def diff(
             fix="pass --profile once per engine, in order, or not at all",
         )
     times: list[Path | None] = [*profiles] if profiles else [None] * len(files)
-    base, *rest = _named(
-        [_explore(file, profile, cost_model, "") for file, profile in zip(files, times, strict=True)]
-    )
+    explored = [_explore(file, profile, cost_model, "") for file, profile in zip(files, times, strict=True)]
+    base, *rest = _named(explored, files)
     found = EngineDiffs(diffs=tuple(compare(base, other) for other in rest))
     if as_json:
         sys.stdout.write(ENGINE_DIFF.dump(found))
@@ -307,11 +308,17 @@ def _called(file: Path) -> str:
     return file.name if len(file.name) <= 29 else f"{file.name[:6]}...{file.name[-20:]}"
 
 
-def _named(engines: list[Explored]) -> list[Explored]:
-    """The engines, numbered where two have one name."""
+def _named(engines: list[Explored], files: Sequence[Path]) -> list[Explored]:
+    """The engines; where two have one name with their folders, and numbered where that does not help."""
     names = [engine.name for engine in engines]
     if len(set(names)) == len(names):
         return engines
+    folders = [file.resolve().parent.name for file in files]
+    if len(set(folders)) == len(folders):
+        return [
+            replace(engine, name=f"{folder}/{engine.name}")
+            for engine, folder in zip(engines, folders, strict=True)
+        ]
     return [replace(engine, name=f"{number}: {engine.name}") for number, engine in enumerate(engines, 1)]
 
 
@@ -352,7 +359,7 @@ def _table(view: EngineView, where: tuple[str, ...], sort: str, limit: int | Non
 def _print(table: Table) -> None:
     from qdqtool.cli.screen import show_table
 
-    show_table(table)
+    show_table(table, spare=("outputs", "inputs", "intensity", "gbs", "tflops"))
 
 
 def _say(*lines: str) -> None:

@@ -61,7 +61,7 @@ def place(
 def _show(placement: Placement) -> None:
     from qdqtool.cli.screen import show_table, stdout
 
-    show_table(_decisions(placement))
+    show_table(_decisions(placement), spare=("op",))
     for tie in placement.ties:
         stdout().print(f"one scale: {', '.join(tie.tensors)}", markup=False, highlight=False)
         stdout().print(f"    {tie.rule}: {tie.reason}", markup=False, highlight=False)

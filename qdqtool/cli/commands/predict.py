@@ -71,7 +71,7 @@ def _kernels(prediction: Prediction) -> Table:
 
     from qdqtool.cli.screen import escaped
 
-    table = Table("kernel for", "why", box=None)
+    table = Table("left as a kernel", "why", box=None)
     for row in prediction.ledger:
         if row.end.value == "runtime-copy":
             table.add_row(escaped(row.node), escaped(row.steps[-2].what if len(row.steps) > 1 else ""))

@@ -42,7 +42,7 @@ def run(
     """Fine-tune with quantizers where placement wants them, then export, build, audit and compare."""
     from qdqtool.cli.options import load_recipe
     from qdqtool.cli.progress import RichProgress
-    from qdqtool.cli.screen import stdout
+    from qdqtool.cli.screen import show_table, stdout
     from qdqtool.pipeline import recipes
     from qdqtool.pipeline.qat.request import QatRequest
     from qdqtool.pipeline.qat.run import run as train
@@ -59,6 +59,8 @@ def run(
     if as_json:
         sys.stdout.write((out / "qat.json").read_text("utf-8"))
         return
-    training.table(result, stdout())
+    show_table(training.table(result))
+    for sentence in training.notes(result):
+        stdout().print(sentence, markup=False, highlight=False)
     for name in ("ptq", "qat"):
         stdout().print(f"page: {out / name / 'report.html'}", markup=False, highlight=False)

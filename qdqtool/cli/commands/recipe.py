@@ -63,6 +63,9 @@ def new(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="File to write; default: print.")] = None,
 ) -> None:
     """Look at a model and write the recipe that fits it, with comments."""
+    from shlex import quote
+
+    from qdqtool.cli.screen import stderr
     from qdqtool.errors import UsageError
     from qdqtool.io.files import write_text
     from qdqtool.pipeline.suggest import suggest
@@ -74,6 +77,9 @@ def new(
     if out.exists():
         raise UsageError("is there already", fix="choose another name, or delete it first", where=str(out))
     write_text(out, text)
+    name, file = quote(str(model)), quote(str(out))
+    stderr().print(f"wrote {out}", markup=False, highlight=False)
+    stderr().print(f"next: qdqtool run {name} --recipe {file} --samples DATA", markup=False, highlight=False)
 
 
 @PLUGIN.command()

@@ -21,17 +21,20 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from qdqtool.cli.targets import TARGET_HELP
 
-if TYPE_CHECKING:
-    from qdqtool.core.report import Report
-    from qdqtool.pipeline.request import RunRequest
-
 _RANDOM = "random:16"
+_RANDOM_FLOAT = (
+    "no --samples: random ones are taken. Placement, engine and audit are right; ranges and accuracy mean nothing, so do "
+    "not deploy this engine"
+)
+_RANDOM_QDQ = (
+    "no --samples: random ones are taken. The engine and its audit are right; accuracy means nothing"
+)
 
 
 def run(
@@ -86,6 +89,7 @@ def run(
     ] = False,
 ) -> int:
     """Do the whole pipeline: an ONNX model in, an audited INT8 engine and a report out."""
+    from qdqtool.cli.next_commands import next_commands
     from qdqtool.cli.options import load_recipe
     from qdqtool.cli.progress import RichProgress
     from qdqtool.cli.screen import stderr, stdout
@@ -122,12 +126,7 @@ def run(
         calibration_cache=calibration_cache,
     )
     if samples is None:
-        stderr().print(
-            "no --samples: random ones are taken. Placement, engine and audit are right; ranges and accuracy mean "
-            "nothing, so do not deploy this engine",
-            style="yellow",
-            highlight=False,
-        )
+        stderr().print(_RANDOM_QDQ if is_quantized else _RANDOM_FLOAT, style="yellow", highlight=False)
     with RichProgress() as progress:
         report = limit.run(request, progress, course=QDQ_LINE if is_quantized else runner.LINE)
     if as_json:
@@ -136,31 +135,12 @@ def run(
         terminal.render(report, stdout())
         stdout().print(f"page: {request.out / 'report.html'}", markup=False, highlight=False)
         stdout().print("next:", highlight=False)
-        for line in _next(request, report, has_samples=samples is not None):
+        given = [*(["--recipe", recipe] if recipe else []), *(f"--set={change}" for change in changes or ())]
+        for line in next_commands(
+            request, report, given, has_samples=samples is not None, is_quantized=is_quantized
+        ):
             stdout().print(f"  {line}", markup=False, highlight=False)
     return exit_code(report, request.recipe)
-
-
-def _next(request: RunRequest, report: Report, *, has_samples: bool) -> list[str]:
-    """The three commands that are most worth typing now."""
-    from shlex import quote
-
-    given = str(request.eval_samples or request.samples) if has_samples else "DATA"
-    folder, model, samples = quote(str(request.out)), quote(str(request.model)), quote(given)
-    commands = []
-    if not has_samples:
-        commands.append(f"qdqtool run {model} --samples DATA --out {folder}")
-    if report.fallbacks or report.findings:
-        commands.append(f"qdqtool fix {folder} --samples {samples}")
-        codes = sorted({finding.code for finding in report.findings})
-        commands += [f"qdqtool explain {codes[0]}"] if codes else []
-    qdq = quote(str(request.out / "model.qdq.onnx"))
-    commands += [
-        f"qdqtool sensitivity {qdq} --samples {samples}",
-        f"qdqtool engine show {quote(str(request.out / 'layers.json'))}",
-        f"qdqtool place {quote(str(request.out / 'model.prepared.onnx'))}",
-    ]
-    return commands[:3]
 
 
 PLUGIN = run

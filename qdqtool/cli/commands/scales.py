@@ -46,7 +46,7 @@ def scales(
     if as_json:
         sys.stdout.write(READBACK.dump(found))
         return
-    show_table(_table(found, match))
+    show_table(_table(found, match), spare=("module", "zero point", "tensor"))
     said = f"{len(found.scales)} quantized inputs, {len(found.table.ranges)} tensors"
     lines = (
         f"{said}; quantized by {found.origin or 'an unknown tool'}",

@@ -58,7 +58,7 @@ def sweep(
     """Search over configurations for the best accuracy at the best speed."""
     from qdqtool.cli.options import load_recipe
     from qdqtool.cli.progress import Bars
-    from qdqtool.cli.screen import stdout
+    from qdqtool.cli.screen import show_table, stdout
     from qdqtool.io.files import write_text
     from qdqtool.pipeline.request import RunRequest
     from qdqtool.pipeline.sweep import SweepRequest
@@ -93,7 +93,9 @@ def sweep(
     if as_json:
         sys.stdout.write((out / "sweep.json").read_text("utf-8"))
         return
-    sweeps.table(result, stdout())
+    show_table(sweeps.table(result), spare=("kernels", "INT8 nodes"))
+    for sentence in sweeps.notes(result):
+        stdout().print(sentence, markup=False, highlight=False)
     stdout().print(f"page: {out / 'sweep.html'}", markup=False, highlight=False)
 
 

@@ -16,9 +16,9 @@ def find(evidence: DataEvidence) -> Iterator[Doubt]:
     """One doubt at most."""
     if not evidence.meaningful:
         yield Doubt(
-            subject="calibration",
-            reason="the samples were random: ranges and accuracy mean nothing",
-            fix="calibrate on samples like those that the engine will see",
+            subject="calibration" if evidence.calibrated else "evaluation",
+            reason=f"the samples were random: {'ranges and accuracy mean' if evidence.calibrated else 'accuracy means'} nothing",
+            fix="pass samples like those that the engine will see",
         )
 
 

@@ -85,7 +85,7 @@ def _conversions(before: EngineTotals, after: EngineTotals) -> Iterator[Cause]:
     known = before.conversion_ms is not None and after.conversion_ms is not None
     ms = (after.conversion_ms or 0.0) - (before.conversion_ms or 0.0) if known else None
     yield Cause(
-        text=f"{after.conversions} kernels only convert instead of {before.conversions}{_effect(ms, None)}",
+        text=f"kernels that only convert: {before.conversions} -> {after.conversions}{_effect(ms, None)}",
         ms=ms,
         bytes=None,
         layers=(),

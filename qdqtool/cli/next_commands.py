@@ -1,0 +1,50 @@
+"""What is worth typing after a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from shlex import join, quote
+
+from qdqtool.core.findings import Severity
+from qdqtool.core.report import Report
+from qdqtool.pipeline.request import RunRequest
+
+_MOST = 3
+
+
+def next_commands(
+    request: RunRequest, report: Report, given: Sequence[str], *, has_samples: bool, is_quantized: bool
+) -> list[str]:
+    """At most three commands, each with a comment, the most useful first.
+
+    `given` are the options of the run that say how to quantize, so that the commands quantize in the same way.
+    """
+    return list(
+        islice(
+            _worth(request, report, list(given), has_samples=has_samples, is_quantized=is_quantized), _MOST
+        )
+    )
+
+
+def _worth(
+    request: RunRequest, report: Report, given: list[str], *, has_samples: bool, is_quantized: bool
+) -> Iterator[str]:
+    model, folder = str(request.model), str(request.out)
+    calibration = str(request.samples) if has_samples else "DATA"
+    run = ["qdqtool", "run", model, *given, "--samples", calibration, "--out", folder]
+    is_float = not is_quantized
+    if not has_samples:
+        yield f"{join(run)}  # the same on your data"
+    if report.fallbacks:
+        yield f"{join(['qdqtool', 'fix', folder, '--samples', calibration])}  # tries what could help, by builds"
+    if is_float and has_samples and report.summary.verdict != "good":
+        words = ["qdqtool", "sensitivity", model, *given, "--samples", calibration]
+        yield f"{join(words)}  # which nodes cost accuracy"
+    worst = next((finding for finding in report.findings if finding.severity is not Severity.INFO), None)
+    if worst is not None:
+        yield f"qdqtool explain {worst.code}  # {quote(worst.subject)}"
+    yield f"qdqtool engine show {quote(str(request.out / 'layers.json'))}  # every kernel, with bytes"
+    yield f"qdqtool audit {quote(folder)} --fail-on warning  # in continuous integration"
+    if is_float and has_samples:
+        yield f"{join(['qdqtool', 'sweep', *run[2:-1], folder + '-sweep'])}  # other settings: accuracy against time"
