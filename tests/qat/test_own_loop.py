@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-import socket
+import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch: pip install 'qdqtool[qat]'")
+
+from torch import distributed  # noqa: E402
 
 import qdqtool  # noqa: E402
 from qdqtool import qat  # noqa: E402
@@ -62,41 +65,43 @@ distributed.destroy_process_group()
 
 def run_ranks(*words: str) -> list[str]:
     """What two processes of one group print; each is ended by its own id if it does not end by itself."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
-    # What torchrun sets beside it, by which trainers know that somebody else started the processes.
-    group |= {
+    # As under torchrun, the process that starts the ranks holds the store, so no port is chosen and then lost.
+    store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    group = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(store.port),
+        "WORLD_SIZE": "2",
         "LOCAL_WORLD_SIZE": "2",
         "GROUP_RANK": "0",
         "TORCHELASTIC_RUN_ID": "tests",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_RESTART_COUNT": "0",
         "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
     }
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-W", "ignore", *words],
-            env={
-                **os.environ,
-                **group,
-                "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
-                "OMP_NUM_THREADS": "1",
-            },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            cwd=ROOT,
-        )
-        for rank in range(2)
-    ]
-    try:
-        told = [rank.communicate(timeout=240)[0] for rank in ranks]
-    finally:
+    with ExitStack() as stack:
+        ranks = []
+        for rank in range(2):
+            process = subprocess.Popen(
+                [sys.executable, "-X", "faulthandler", "-W", "ignore", *words],
+                env={**os.environ, **group, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                cwd=ROOT,
+            )
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            ranks.append(process)
+        told, late = [], False
         for rank in ranks:
-            rank.kill()
-            rank.wait()
-    assert [rank.returncode for rank in ranks] == [0, 0], told
+            try:
+                told.append(rank.communicate(timeout=10 if late else 240)[0])
+            except subprocess.TimeoutExpired:
+                late = True
+                rank.send_signal(signal.SIGABRT)  # the fault handler prints where each thread stands
+                told.append(rank.communicate()[0])
+    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(told)
     return told
 
 

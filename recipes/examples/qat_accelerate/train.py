@@ -102,6 +102,8 @@ def train(epochs: int, out: Path) -> None:
     accelerator.print(f"calibrated {before:.2f}  trained {after:.2f}")
     if accelerator.is_main_process:
         qat.export(averaged, out / "model.qdq.onnx")
+    # Released with an exchange still in its threads, a process group can wait for itself for ever; a barrier ends them all.
+    accelerator.wait_for_everyone()
     accelerator.end_training()
 
 

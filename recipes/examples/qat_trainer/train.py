@@ -133,6 +133,8 @@ def train(epochs: int, out: Path) -> None:
             print(f"went on from {Path(checkpoint).name}")
         print(f"calibrated {before:.2f}  trained {accuracy(callback.averaged):.2f}")
         qat.export(callback.averaged, out / "model.qdq.onnx")
+    # Released with an exchange still in its threads, a process group can wait for itself for ever; a barrier ends them all.
+    trainer.accelerator.wait_for_everyone()
     trainer.accelerator.end_training()
 
 
