@@ -9,12 +9,6 @@ Release = tuple[int, ...]
 _BANNER = re.compile(r"&&&& RUNNING TensorRT\.trtexec \[TensorRT v(\d{4,6})\]")
 
 
-def release_of(text: str) -> Release:
-    """The leading numbers of a release: "10.16.1.11" is (10, 16, 1, 11); empty where there are none."""
-    found = re.match(r"\d+(?:\.\d+)*", text.strip())
-    return tuple(int(part) for part in found[0].split(".")) if found else ()
-
-
 def packed_release(number: int) -> Release:
     """The release in trtexec's banner: 8412 is 8.4.12, from 10 on 101401 is 10.14.1."""
     if number < 10_000:

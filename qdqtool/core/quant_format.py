@@ -75,15 +75,6 @@ class QuantFormat:
         """Whether block scales are stored in few bits behind one global scale."""
         return self.scale_limit > 0
 
-    @property
-    def bits_per_value(self) -> float:
-        """Bits of storage per value with the default block, scales of one or two levels included."""
-        bits = float(self.dtype.bits or 0)
-        if self.block is None:
-            return bits
-        scale = DType.FLOAT16 if self.scale_dtype is None else self.scale_dtype
-        return bits + (scale.bits or 0) / self.block
-
     def __str__(self) -> str:
         return self.name
 

@@ -426,12 +426,6 @@ def result_axis(op: str) -> int:
     return -1 if op == "Gemm" else 1
 
 
-def is_depthwise(view: GraphView, node: Node) -> bool:
-    """Whether a Conv has groups of one input channel each."""
-    shape = view.info(node.inputs[1]).shape or () if node.op == "Conv" and len(node.inputs) > 1 else ()
-    return len(shape) > 1 and shape[1] == 1 and int(node.attribute("group", 1)) > 1
-
-
 def _pads_with_zero(view: GraphView, node: Node) -> bool:
     if node.attribute("mode", "constant") != "constant":
         return True

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from qdqtool.backends.building.facts import ModelFacts, facts_of
 from qdqtool.backends.building.guards import Abilities, Strong, choose_typing, guards
 from qdqtool.backends.flags import PRECISIONS, Flag, absolute, bytes_of, parse_flags, split_flags
-from qdqtool.backends.releases import banner_release, packed_release, release_of
+from qdqtool.backends.releases import banner_release, packed_release
 from qdqtool.backends.targets import target_of
 from qdqtool.errors import UsageError
 from tests.backends import graphs
@@ -151,10 +151,6 @@ def test_quotes_in_a_line_of_flags_are_respected() -> None:
 def test_packed_releases_are_unpacked(number: int, release: tuple[int, ...]) -> None:
     assert packed_release(number) == release
     assert banner_release(f"x\n&&&& RUNNING TensorRT.trtexec [TensorRT v{number}] # trtexec") == release
-
-
-def test_releases_compare_as_numbers() -> None:
-    assert release_of("10.16.1.11") > release_of("8.6.1") > release_of("nothing")
 
 
 @given(st.text())

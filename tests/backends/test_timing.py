@@ -23,7 +23,7 @@ from qdqtool.backends.timing.measure import TimeRequest, Timing, measure
 from qdqtool.backends.timing.raw import raw_name
 from qdqtool.backends.timing.rounds import Effort, take_turns
 from qdqtool.backends.timing.series import Series, summarize
-from qdqtool.backends.timing.traces import compute_times, layer_times, spell_profile, spell_times
+from qdqtool.backends.timing.traces import compute_times, layer_times, spell_times
 from qdqtool.backends.timing.verdict import _student, judge
 from qdqtool.errors import BuildError, InputFileError, MissingPackage, UsageError
 from tests.backends import graphs, stand_in_tensorrt, stand_in_trtexec
@@ -169,10 +169,14 @@ def test_times_survive_trtexecs_format(values: tuple[float, ...]) -> None:
     assert all(row["endComputeMs"] >= row["startComputeMs"] for row in rows)
 
 
-def test_a_profile_survives_trtexecs_format(tmp_path: Path) -> None:
+def test_a_profile_of_trtexec_is_read_with_and_without_medians(tmp_path: Path) -> None:
     path = tmp_path / "profile.json"
-    path.write_text(spell_profile([("conv", (1.0, 2.0, 6.0)), ("relu", (1.0, 1.0, 1.0))]))
-    assert json.loads(path.read_text())[0] == {"count": 3}
+    rows = [
+        {"count": 3},
+        {"name": "conv", "timeMs": 9.0, "averageMs": 3.0, "medianMs": 2.0, "percentage": 75.0},
+        {"name": "relu", "timeMs": 3.0, "averageMs": 1.0, "percentage": 25.0},
+    ]
+    path.write_text(json.dumps(rows))
     found = layer_times(path)
     assert [(layer.name, layer.average, layer.median) for layer in found] == [
         ("conv", 3.0, 2.0),

@@ -7,10 +7,15 @@ cache pass the same operators.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from onnx import TensorProto
+from onnxruntime import InferenceSession
 
 from qdqtool.api import quantize
 from qdqtool.calibration.bounds import bounds
@@ -200,6 +205,41 @@ def test_a_concat_of_bounded_branches_is_bounded(tmp_path) -> None:
 
 def test_a_concat_with_one_unbounded_branch_is_not(tmp_path) -> None:
     assert "joined" not in bounds(concat(tmp_path, second="Relu"))
+
+
+BRANCHES = {"Sigmoid": 1.0, "Tanh": 1.0, "narrow": 3.0, "wide": 6.0, "upper": None, "Relu": None}
+"""What may make a branch, with the largest magnitude that it can have; "upper" is a Clip without a lower limit."""
+
+
+def branch(s: Sketch, kind: str, number: int) -> str:
+    limits = {"narrow": (-3, 2), "wide": (0, 6), "upper": (None, 1)}.get(kind)
+    if limits is None:
+        return s.node(kind, ["x"], f"b{number}", name=f"gate{number}")
+    given = [
+        "" if limit is None else s.constant(f"limit{number}_{side}", np.float32(limit))
+        for side, limit in enumerate(limits)
+    ]
+    return s.node("Clip", ["x", *given], f"b{number}", name=f"gate{number}")
+
+
+@given(kinds=st.lists(st.sampled_from(sorted(BRANCHES)), min_size=1, max_size=4))
+def test_a_bound_is_the_largest_magnitude_that_any_sample_reaches(kinds: list[str]) -> None:
+    s = Sketch()
+    s.input("x", [1, 4, 3])
+    joined = s.node(
+        "Concat", [branch(s, kind, n) for n, kind in enumerate(kinds)], "joined", name="join", axis=1
+    )
+    s.output(s.node("Transpose", [joined], "moved", name="move", perm=[0, 2, 1]), [1, 3, 4 * len(kinds)])
+    with TemporaryDirectory() as folder:
+        path = models.save(s.model(), Path(folder))
+        found = bounds(load(path).view)
+        samples = np.random.default_rng(0).standard_normal((1, 4, 3)).astype(np.float32) * 1e4
+        (reached,) = InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, {"x": samples})
+    limits = [BRANCHES[kind] for kind in kinds]
+    if None in limits:
+        assert not {"joined", "moved"} & found.keys()
+    else:
+        assert found["moved"].amax == found["joined"].amax == max(limits) == np.abs(reached).max()
 
 
 def test_a_cast_to_integers_moves_no_values(tmp_path) -> None:

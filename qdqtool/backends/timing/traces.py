@@ -11,7 +11,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, median
 from typing import Any
 
 from qdqtool.errors import InputFileError
@@ -79,24 +78,6 @@ def spell_times(times: Sequence[float]) -> str:
             }
         )
         start = end
-    return _spell(rows)
-
-
-def spell_profile(layers: Sequence[tuple[str, Sequence[float]]]) -> str:
-    """The times of each layer's runs as trtexec writes a profile."""
-    total = sum(sum(times) for _, times in layers) or 1.0
-    rows: list[dict[str, Any]] = [{"count": max((len(times) for _, times in layers), default=0)}]
-    rows += [
-        {
-            "name": name,
-            "timeMs": sum(times),
-            "averageMs": fmean(times),
-            "medianMs": median(times),
-            "percentage": 100 * sum(times) / total,
-        }
-        for name, times in layers
-        if times
-    ]
     return _spell(rows)
 
 
