@@ -17,17 +17,20 @@ from qdqtool.api.results import ModelResult
 from qdqtool.calibration.samples import SampleInput, sample_objects
 from qdqtool.core.recipe import Recipe
 from qdqtool.errors import InputFileError, QdqError, UsageError
-from qdqtool.pipeline import recipes
+from qdqtool.pipeline import recipes, torch_models
 
 if TYPE_CHECKING:
     import onnx
     import onnx_graphsurgeon as gs
+    import torch
     from numpy.typing import ArrayLike
 
 AnyPath = str | os.PathLike[str]
-ModelInput: TypeAlias = "AnyPath | onnx.ModelProto | gs.Graph | ModelResult | tuple[Any, Any]"
-"""A file, an `onnx.ModelProto`, an `onnx_graphsurgeon.Graph`, what another call returned, or a pair of a
-`torch.nn.Module` and its example inputs."""
+ModelInput: TypeAlias = (
+    "AnyPath | onnx.ModelProto | gs.Graph | ModelResult | tuple[Any, Any] | torch.export.ExportedProgram"
+)
+"""A file, an `onnx.ModelProto`, an `onnx_graphsurgeon.Graph`, what another call returned, a pair of a `torch.nn.Module` and
+its example inputs (a tensor, a tuple, or a dict by name), or what `torch.export.export` returned."""
 SamplesInput = AnyPath | Iterable[Any] | Mapping[str, Any] | Any
 """A path or a spec as on the command line ("calibration/", "x.npz[:100]", "random:16"), an array, a dict of arrays, an
 iterable of dicts, arrays or tuples, a `torch` DataLoader, a Polygraphy data loader, an onnxruntime
@@ -68,16 +71,18 @@ def model_files(*models: object) -> Iterator[tuple[Path, ...]]:
 
 def _model_file(model: object, stack: ExitStack, places: dict[str, str]) -> Path:
     if isinstance(model, (str, os.PathLike)):
-        return Path(os.fspath(model))
+        path = Path(os.fspath(model))
+        if path.suffix.lower() == torch_models.SUFFIX:
+            raise UsageError(
+                "is a file of torch.export, which may run code while it is read",
+                fix="pass torch.export.load(path) if you know who made it",
+                where=str(path),
+            )
+        return path
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="qdqtool-model-")))
-    if isinstance(model, tuple) and len(model) == 2:
-        from qdqtool.backends.torch_qat.presence import need_torch
-
-        need_torch()
-        from qdqtool.backends.torch_qat.export import export_example
-
-        path = folder / f"{type(model[0]).__name__.lower()}.onnx"
-        export_example(*model, path)
+    if torch_models.is_torch(model):
+        named = model[0] if isinstance(model, tuple) else model
+        path = torch_models.write(model, folder, type(named).__name__.lower())
     else:
         path = _written(model, folder)
     places[str(path)] = f"{type(model).__name__} {path.stem!r}"
@@ -97,7 +102,8 @@ def _written(model: object, folder: Path) -> Path:
     if not isinstance(model, onnx.ModelProto):
         raise UsageError(
             f"a model cannot be read from {type(model).__name__}",
-            fix="pass a path, an onnx.ModelProto, an onnx_graphsurgeon.Graph, or (torch module, example inputs)",
+            fix="pass a path, an onnx.ModelProto, an onnx_graphsurgeon.Graph, (torch module, example inputs), or what "
+            "torch.export.export returned",
             where="model",
         )
     path = folder / f"{_PLAIN.sub('-', model.graph.name).strip('-.')[:60] or 'model'}.onnx"

@@ -115,7 +115,8 @@ SAMPLES = Kind(
 TORCH = Kind(
     name="a file of PyTorch",
     words=("PyTorch", "torch"),
-    commands="export it with torch.onnx.export, or pass the module to qdqtool.quantize in Python",
+    commands="`qdqtool run` takes .pt2 files of torch.export and file.py:function; anything else is exported first, with "
+    "torch.onnx.export",
 )
 MODEL = Kind(
     name="an ONNX model",

@@ -67,7 +67,7 @@ def suggest(path: Path) -> str:
     weighted = ", ".join(
         f"{look.counts[op]} {op}" for op in (*sorted(PRODUCTS), *sorted(RECURRENT)) if look.counts[op]
     )
-    title = _title(path)
+    title = title_of(path)
     lines = [
         f"# yaml-language-server: $schema={SCHEMA_URL}",
         f"# {_line(path.name)}: {len(view.nodes)} nodes, of them {weighted or 'none with weights'}; opset {view.opset}.",
@@ -227,7 +227,7 @@ def _weight_rank(node: Node, view: GraphView) -> int:
     return len(view.constant_shape(node.inputs[1]) or ()) if len(node.inputs) > 1 else 0
 
 
-def _title(path: Path) -> str:
+def title_of(path: Path) -> str:
     """The file's name, or its folder's where the file is called like any other."""
     stem = path.stem if path.stem.lower() not in {"model", "network"} else path.resolve().parent.name
     return _plain(stem)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from torch import fx
 
 from qdqtool.backends.torch_qat.flat import placeholders, tensors, with_tensors_only
 from qdqtool.backends.torch_qat.presence import need
-from qdqtool.errors import UsageError
+from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, save
 from qdqtool.io.files import replacing
@@ -160,35 +160,92 @@ def _quiet() -> Iterator[None]:
 
 
 def export_example(module: Any, example: Any, path: Path) -> None:
-    """Write a plain `torch.nn.Module` to the ONNX file `path`, traced with its example inputs; batches of any size.
+    """Write a plain `torch.nn.Module` to the ONNX file `path`; batches of any size.
+
+    `example` is what the module is called with: a tensor, a tuple of tensors, or a dict by parameter name, which also
+    names the inputs of the ONNX model.
 
     Raises:
         UsageError: the module cannot be exported.
     """
-    arguments = tuple(example) if isinstance(example, (tuple, list)) else (example,)
     if not isinstance(module, torch.nn.Module):
         raise UsageError(
             f"a pair of {type(module).__name__} and example inputs is no model",
             fix="pass (torch.nn.Module, example inputs)",
             where="model",
         )
-    names = [f"input{number}" for number in range(len(arguments))] if len(arguments) > 1 else ["input"]
+    named = dict(example) if isinstance(example, Mapping) else {}
+    arguments = () if named else tuple(example) if isinstance(example, (tuple, list)) else (example,)
+    names = list(named) or (
+        [f"input{number}" for number in range(len(arguments))] if len(arguments) > 1 else ["input"]
+    )
     was_training = module.training
     try:
-        torch.onnx.export(
-            module.eval(),
-            arguments,
-            str(path),
-            input_names=names,
-            dynamic_axes={name: {0: "batch"} for name in names},
-            opset_version=17,
-            dynamo=False,
-        )
+        with _quiet():
+            torch.onnx.export(
+                module.eval(),
+                arguments,
+                str(path),
+                kwargs=named or None,
+                input_names=names,
+                dynamic_axes={
+                    name: {0: "batch"}
+                    for name, value in zip(names, named.values() or arguments, strict=True)
+                    if getattr(value, "ndim", 0)
+                },
+                opset_version=17,
+                dynamo=False,
+            )
     except Exception as error:
         raise UsageError(
-            f"torch cannot export {type(module).__name__}: {error}",
-            fix="export it yourself and pass the ONNX file",
+            f"torch cannot export {type(module).__name__}: {_short(error)}",
+            fix="export it yourself and pass the ONNX file, or a program of torch.export.export",
             where="model",
         ) from error
     finally:
         module.train(was_training)
+
+
+def export_program(program: torch.export.ExportedProgram, path: Path) -> None:
+    """Write a program of `torch.export` to the ONNX file `path`; dimensions that it leaves free stay free.
+
+    Raises:
+        UsageError: an operator of it has no ONNX form.
+        MissingPackage: onnxscript, by which torch writes ONNX, is not installed.
+    """
+    need("onnxscript")
+    try:
+        with _quiet():
+            written: Any = torch.onnx.export(program, (), dynamo=True, opset_version=18, verbose=False)
+            written.save(str(path), external_data=_program_bytes(program) >= SINGLE_FILE_LIMIT)
+    except Exception as error:
+        raise UsageError(
+            f"torch cannot write the program as ONNX: {_short(error)}",
+            fix="export the module with torch.onnx.export and pass the ONNX file",
+            where="model",
+        ) from error
+
+
+def load_program(path: Path) -> torch.export.ExportedProgram:
+    """The program of a file that `torch.export.save` wrote. The file may run code while it is read.
+
+    Raises:
+        InputFileError: it is no such file, or of a release that this torch cannot read.
+    """
+    try:
+        with _quiet():
+            return torch.export.load(path)
+    except Exception as error:
+        raise InputFileError(
+            f"torch.export cannot load it: {_short(error)}",
+            fix="write it with torch.export.save by this release of torch",
+            where=str(path),
+        ) from error
+
+
+def _program_bytes(program: torch.export.ExportedProgram) -> int:
+    return sum(value.numel() * value.element_size() for value in program.state_dict.values())
+
+
+def _short(error: Exception) -> str:
+    return " ".join(str(error).split())[:400]

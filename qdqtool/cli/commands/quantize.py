@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 
 def quantize(
-    model: Annotated[Path, typer.Argument(help="Float ONNX model.")],
+    model: Annotated[
+        str, typer.Argument(help="Float ONNX model; .pt2 file, or file.py:function that returns one.")
+    ],
     samples: Annotated[str, typer.Option(help="Folder, .npz, .npy, .json, module:function, or random:16.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Q/DQ model to write.")],
     recipe: Annotated[
@@ -39,10 +41,13 @@ def quantize(
     as_json: Annotated[bool, typer.Option("--json", help="Print the ranges as JSON.")] = False,
 ) -> None:
     """Turn a float model and samples into a Q/DQ model."""
-    from qdqtool.cli.options import load_recipe
+    from tempfile import TemporaryDirectory
+
+    from qdqtool.cli.options import is_trusted, load_recipe
     from qdqtool.cli.screen import escaped, progress, stderr, stdout
     from qdqtool.core.kinds import CALIBRATION
     from qdqtool.pipeline.quantization import quantize_file
+    from qdqtool.pipeline.torch_models import as_onnx
 
     chosen = load_recipe(recipe, changes or [])
     with progress() as bars:
@@ -53,7 +58,9 @@ def quantize(
                 tasks[step] = bars.add_task(step, total=total)
             bars.update(tasks[step], completed=done, total=total)
 
-        made = quantize_file(model, samples, out, chosen, on_step)
+        with TemporaryDirectory(prefix="qdqtool-model-") as folder:
+            source = as_onnx(model, Path(folder), trust=is_trusted())
+            made = quantize_file(source, samples, out, chosen, on_step)
     table = made.table
     for finding in table.findings:
         words = f"{finding.code} {finding.subject}: {finding.reason}; {finding.fix}"

@@ -8,6 +8,9 @@ are as they would be, ranges and accuracy mean nothing.
 With `--max-drop` or `--min-sqnr` the smallest set of nodes is kept float that meets the limit, and the report says what
 it costs in kernels and bytes; the folder `quantized` in the run folder holds the run without float nodes.
 
+A model may come from PyTorch, where torch is installed: a .pt2 file of torch.export (with `--trust`, since such files may
+run code), or a function that returns a module and its example inputs. It is exported into the run folder.
+
 Finished steps are kept in the run folder; the same command again goes on where files are not up to date.
 
     qdqtool run model.onnx
@@ -15,6 +18,7 @@ Finished steps are kept in the run folder; the same command again goes on where 
     qdqtool run model.onnx --samples images/ --eval-samples held-back/ --labels labels.tsv --max-drop 0.5
     qdqtool run quantized.onnx --samples inputs.npz
     qdqtool run model.onnx --calibration-cache calibration.cache --samples inputs.npz
+    qdqtool run network.py:classifier --samples inputs.npz
 """
 
 from __future__ import annotations
@@ -38,7 +42,12 @@ _RANDOM_QDQ = (
 
 
 def run(
-    model: Annotated[Path, typer.Argument(help="ONNX model, float or with Q/DQ.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="ONNX model, float or with Q/DQ; .pt2 file, or file.py:function that returns one."
+        ),
+    ],
     samples: Annotated[
         str | None,
         typer.Option(
@@ -90,7 +99,7 @@ def run(
 ) -> int:
     """Do the whole pipeline: an ONNX model in, an audited INT8 engine and a report out."""
     from qdqtool.cli.next_commands import next_commands
-    from qdqtool.cli.options import load_recipe
+    from qdqtool.cli.options import is_trusted, load_recipe
     from qdqtool.cli.progress import RichProgress
     from qdqtool.cli.screen import stderr, stdout
     from qdqtool.cli.verdict import check_severity, exit_code
@@ -99,6 +108,7 @@ def run(
     from qdqtool.pipeline import limit, runner
     from qdqtool.pipeline.request import RunRequest
     from qdqtool.pipeline.third_party import QDQ_LINE
+    from qdqtool.pipeline.torch_models import as_onnx, name_of
     from qdqtool.report import terminal
 
     if fail_on is not None:
@@ -112,16 +122,18 @@ def run(
     typed += [f"accuracy.min_sqnr={min_sqnr}"] if min_sqnr is not None else []
     typed += [f"audit.fail_on={fail_on}"] if fail_on else []
     typed += ["audit.fail_on_unrealised=true"] if fail_on_unrealised else []
-    is_quantized = calibration_cache is not None or bool(quantized_ops(load(model)))
+    folder = out or Path("runs") / name_of(model)
+    source = as_onnx(model, folder, trust=is_trusted())
+    is_quantized = calibration_cache is not None or bool(quantized_ops(load(source)))
     request = RunRequest(
-        model=model,
+        model=source,
         recipe=load_recipe(
             recipe or ("third-party-qdq" if is_quantized else "conv-int8"), [*(changes or ()), *typed]
         ),
         samples=samples or _RANDOM,
         eval_samples=eval_samples,
         labels=labels,
-        out=out or Path("runs") / model.stem,
+        out=folder,
         cache=build_cache,
         calibration_cache=calibration_cache,
     )

@@ -1,0 +1,89 @@
+"""Models that come from PyTorch: files of torch.export, functions that return a module, and objects in memory.
+
+They are written as ONNX, from where on they are models like any other. torch is asked for only here.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from qdqtool.backends.torch_qat.presence import need_torch
+from qdqtool.errors import UsageError
+from qdqtool.pipeline.suggest import title_of
+
+_FUNCTION = re.compile(r"[\w./\\~+-]+:[A-Za-z_]\w*")
+SUFFIX = ".pt2"
+
+
+def names_function(model: str) -> bool:
+    """Whether a model is spelled `module:function` or `file.py:function`, and is no file of such a name."""
+    return _FUNCTION.fullmatch(model) is not None and not Path(model).exists()
+
+
+def name_of(model: str) -> str:
+    """What to call a model: the function's name, or its file's, or its folder's where all files are called so."""
+    return model.rpartition(":")[2] if names_function(model) else title_of(Path(model))
+
+
+def as_onnx(model: str, folder: Path, *, trust: bool) -> Path:
+    """The model as an ONNX file, in `folder` where it had to be exported.
+
+    A function is called without arguments and returns a pair of a `torch.nn.Module` and its example inputs, or what
+    `torch.export.export` returned. Naming it is asking for its code to run; a file of torch.export holds pickles, which
+    may run code that nobody named, so that it is read only with `trust`.
+
+    Raises:
+        MissingPackage: torch is not installed.
+        UsageError: a file of torch.export without trust; no such function, or one that returns something else.
+        InputFileError: the file cannot be read.
+    """
+    if names_function(model):
+        need_torch()
+        from qdqtool.backends.torch_qat.callables import resolve
+
+        return write(resolve(model, Path(), "model")(), folder, name_of(model))
+    path = Path(model)
+    if path.suffix.lower() != SUFFIX or not path.is_file():
+        return path
+    need_torch()
+    if not trust:
+        raise UsageError(
+            "files of torch.export may run code while they are read",
+            fix="pass --trust if you know who made it",
+            where=model,
+        )
+    from qdqtool.backends.torch_qat.export import load_program
+
+    return write(load_program(path), folder, path.stem)
+
+
+def is_torch(model: object) -> bool:
+    """Whether the object is one that `write` takes."""
+    return (isinstance(model, tuple) and len(model) == 2) or type(model).__name__ == "ExportedProgram"
+
+
+def write(model: Any, folder: Path, stem: str) -> Path:
+    """A pair of module and example inputs, or an exported program, as an ONNX file in `folder`.
+
+    Raises:
+        UsageError: it is neither, or cannot be exported.
+        MissingPackage: torch is not installed.
+    """
+    need_torch()
+    from qdqtool.backends.torch_qat.export import export_example, export_program
+
+    if not is_torch(model):
+        raise UsageError(
+            f"the model is a {type(model).__name__}",
+            fix="return (torch.nn.Module, example inputs), or what torch.export.export gives",
+            where=stem,
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{stem}.onnx"
+    if isinstance(model, tuple):
+        export_example(*model, path)
+    else:
+        export_program(model, path)
+    return path

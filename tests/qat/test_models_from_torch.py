@@ -1,0 +1,127 @@
+"""Models and samples of PyTorch: files of torch.export, functions, modules with example inputs, DataLoaders."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import qdqtool
+from qdqtool.cli.app import run as cli
+
+torch = pytest.importorskip("torch", reason="models of torch need torch")
+pytest.importorskip("onnxscript", reason="torch writes ONNX by onnxscript")
+
+SOURCE = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Conv2d(3, 16, 3, padding=1)
+        self.second = torch.nn.Conv2d(16, 32, 3, padding=1)
+        self.last = torch.nn.Linear(32, 10)
+
+    def forward(self, image):
+        hidden = torch.relu(self.second(torch.relu(self.first(image))))
+        return self.last(hidden.mean((2, 3)))
+
+def net():
+    torch.manual_seed(0)
+    return Net(), torch.randn(2, 3, 16, 16)
+
+def number():
+    return 3
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "networks", raising=False)
+    (tmp_path / "networks.py").write_text(SOURCE, "utf-8")
+    return tmp_path
+
+
+def made() -> tuple[Any, Any]:
+    scope: dict[str, Any] = {"__name__": "networks"}
+    exec(SOURCE, scope)
+    return scope["net"]()  # type: ignore[no-any-return]
+
+
+def program() -> Any:
+    module, image = made()
+    free = ({0: torch.export.Dim("batch")},)
+    return torch.export.export(module.eval(), (image,), dynamic_shapes=free)
+
+
+def test_a_function_that_returns_a_module_is_run_to_an_engine_and_resumes(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("tensorrt_rtx", reason="building needs the extra rtx")
+    words = ["run", "networks.py:net", "--samples", "random:4"]
+    assert cli(words) == 0
+    assert (folder / "runs" / "net" / "report.html").is_file()
+    assert "3 of 3 compute nodes" in capsys.readouterr().out
+    assert cli(words) == 0
+    assert capsys.readouterr().err.count("up to date") >= 10
+
+
+def test_a_file_of_torch_export_is_read_with_trust_only(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.export.save(program(), folder / "net.pt2")
+    words = ["quantize", "net.pt2", "--samples", "random:4", "-o", "net.qdq.onnx"]
+    assert cli(words) == 2
+    assert "--trust" in capsys.readouterr().err
+    assert cli([*words, "--trust"]) == 0
+    found = qdqtool.predict("net.qdq.onnx")
+    assert sum(node.compute and node.realised == "int8" for node in found.nodes) == 3
+
+
+def test_a_damaged_file_of_torch_export_is_an_error_with_its_name(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "cut.pt2").write_bytes(b"PK\x03\x04" + bytes(64))
+    assert cli(["run", "cut.pt2", "--trust"]) == 5
+    assert "cut.pt2" in capsys.readouterr().err
+
+
+def test_a_function_that_returns_no_model_is_an_error(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli(["run", "networks.py:number"]) == 2
+    assert "torch.nn.Module" in capsys.readouterr().err
+
+
+def test_modules_and_programs_of_every_form_give_the_same_network() -> None:
+    module, image = made()
+    samples = [np.random.default_rng(0).normal(size=(1, 3, 16, 16)).astype("float32") for _ in range(4)]
+    expected = module.eval()(image).detach().numpy()
+    for model in ((module, image), (module, (image,)), (module, {"image": image}), program()):
+        quantized = qdqtool.quantize(model, samples)
+        assert len({entry.slot.node for entry in quantized.placement.quantized}) == 3
+        ran = qdqtool.compare(model, quantized, [image.numpy()])
+        assert ran.sqnr is not None
+        assert ran.sqnr.sqnr_db > 20
+    assert expected.shape == (2, 10)
+
+
+def test_a_data_loader_calibrates_like_the_arrays_that_are_in_it() -> None:
+    module, image = made()
+    images = torch.randn(12, 3, 16, 16, generator=torch.Generator().manual_seed(3))
+    labels = torch.zeros(12, dtype=torch.long)
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(images, labels), batch_size=4)
+    by_loader = qdqtool.quantize((module, image), loader)
+    by_array = qdqtool.quantize((module, image), images.numpy())
+    assert [entry.amax for entry in by_loader.calibration.ranges] == [entry.amax for entry in by_array.calibration.ranges]
+
+
+def test_results_become_data_frames_beside_torch() -> None:
+    pytest.importorskip("pandas", reason="data frames need pandas or polars")
+    module, image = made()
+    frame = qdqtool.place((module, image)).to_dataframe()
+    assert len(frame) >= 3
