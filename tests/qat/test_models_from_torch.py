@@ -117,7 +117,9 @@ def test_a_data_loader_calibrates_like_the_arrays_that_are_in_it() -> None:
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(images, labels), batch_size=4)
     by_loader = qdqtool.quantize((module, image), loader)
     by_array = qdqtool.quantize((module, image), images.numpy())
-    assert [entry.amax for entry in by_loader.calibration.ranges] == [entry.amax for entry in by_array.calibration.ranges]
+    assert [entry.amax for entry in by_loader.calibration.ranges] == [
+        entry.amax for entry in by_array.calibration.ranges
+    ]
 
 
 def test_results_become_data_frames_beside_torch() -> None:
