@@ -83,7 +83,8 @@ def write(model: Any, folder: Path, stem: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{stem}.onnx"
     if isinstance(model, tuple):
-        export_example(*model, path)
+        module, example = model
+        export_example(module, example, path)
     else:
         export_program(model, path)
     return path
