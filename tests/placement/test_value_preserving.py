@@ -207,6 +207,43 @@ def test_a_concat_with_one_unbounded_branch_is_not(tmp_path) -> None:
     assert "joined" not in bounds(concat(tmp_path, second="Relu"))
 
 
+def linear_resize(s: Sketch, x: str) -> str:
+    factors = s.constant("factors", np.array([1, 1, 2, 2], np.float32))
+    return s.node("Resize", [x, "", factors], "moved", name="move", mode="linear")
+
+
+def pad_with_a_value(s: Sketch, x: str) -> str:
+    pads, value = s.constant("pads", integers(0, 0, 1, 1, 0, 0, 1, 1)), s.constant("value", np.float32(1 / 3))
+    return s.node("Pad", [x, pads, value], "moved", name="move")
+
+
+OTHERS: dict[str, Move] = {
+    "AveragePool": plain("AveragePool", kernel_shape=[2, 2]),
+    "linear Resize": linear_resize,
+    "Pad with a value": pad_with_a_value,
+    "Softmax": plain("Softmax"),
+}
+
+
+@pytest.mark.parametrize("name", MOVES | OTHERS)
+def test_rounding_before_an_operator_that_commutes_is_rounding_behind_it(name, tmp_path) -> None:
+    s = Sketch()
+    moved = (MOVES | OTHERS)[name](s, s.input("x", [1, 8, 8, 8]))
+    s.output(moved)
+    path = models.save(s.model(), tmp_path)
+    view = load(path).view
+    session = InferenceSession(path, providers=["CPUExecutionProvider"])
+    values = np.random.default_rng(0).uniform(0, 1, (1, 8, 8, 8)).astype(np.float32)
+
+    def rounded(values: np.ndarray) -> np.ndarray:
+        return (np.rint(values / np.float32(0.01)) * np.float32(0.01)).astype(np.float32)
+
+    (before,), (behind,) = (session.run(["moved"], {"x": given}) for given in (rounded(values), values))
+    if quantization_commutes(view, view.by_name["move"]):
+        np.testing.assert_array_equal(before, rounded(behind))
+    assert not (name in OTHERS and quantization_commutes(view, view.by_name["move"]))
+
+
 BRANCHES = {"Sigmoid": 1.0, "Tanh": 1.0, "narrow": 3.0, "wide": 6.0, "upper": None, "Relu": None}
 """What may make a branch, with the largest magnitude that it can have; "upper" is a Clip without a lower limit."""
 
