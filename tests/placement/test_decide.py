@@ -142,6 +142,19 @@ def test_a_bond_whose_partner_nobody_requests_stays_float():
     assert "conv2[0] stays float" in decisions[a].opinions[-1].reason
 
 
+@pytest.mark.parametrize(("asked", "quantized"), [("ab", {"a", "b"}), ("a", set()), ("b", {"b"})])
+def test_what_a_bond_requires_is_quantized_or_its_own_slots_are_not(asked: str, quantized: set[str]):
+    slots = {"a": Slot(node="conv1", index=0), "b": Slot(node="conv2", index=0)}
+
+    def bound(view, options):
+        for name in asked:
+            yield Opinion(slot=slots[name], stance=Stance.REQUEST, reason="wanted")
+        yield Bond(slots=(slots["a"],), requires=(slots["b"],), reason="nothing else hands on INT8")
+
+    found = decide(graphs.view(models.conv_chain()), rules={"bound": bound}).quantized
+    assert {decision.slot for decision in found} == {slots[name] for name in quantized}
+
+
 def test_bonds_reach_through_each_other():
     slots = [Slot(node="conv1", index=0), Slot(node="conv1", index=1), Slot(node="conv2", index=0)]
 

@@ -188,6 +188,15 @@ def test_residual_add_of_two_convolutions_depends_on_the_builder():
     assert "add2[0]" not in classic
 
 
+@pytest.mark.parametrize("target", ["rtx", "8.6", "10.13", "11.4"])
+def test_an_add_of_one_convolution_and_a_float_shortcut_reads_no_pair(target):
+    s = models.Sketch()
+    x = s.input("x", [1, 8, 8, 8])
+    gate = s.node("Sigmoid", [x], "gate_y", name="gate")
+    s.output(s.node("Add", [s.conv("conv", x, (8, 8)), gate], "y", name="add"))
+    assert quantized(place(s.model(), target=target)) == {"conv[0]", "conv[1]"}
+
+
 def test_residual_stream_of_a_transformer_stays_float():
     assert not {"add1[0]", "add1[1]", "add2[0]", "add2[1]"} & quantized(place(models.attention()))
 
