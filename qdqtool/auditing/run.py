@@ -8,6 +8,7 @@ from dataclasses import replace
 from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext, stage
 from qdqtool.auditing.counts import counts
+from qdqtool.auditing.logged import verdicts_of_log
 from qdqtool.core.audit import Audit
 from qdqtool.core.engine import Engine
 from qdqtool.core.findings import Finding, Verdict
@@ -45,9 +46,13 @@ def audit(
 def examine(
     context: AuditContext, *, float_view: GraphView | None = None, ignore: tuple[str, ...] = ()
 ) -> Audit:
-    """The audit of a scene that may also hold costs, times and another engine to compare with."""
+    """The audit of a scene that may also hold costs, times and another engine to compare with.
+
+    Without a model the log of the build gives the verdicts, where there is one.
+    """
+    told = context.log if context.view is None else None
     return Audit(
-        verdicts=context.verdicts,
+        verdicts=verdicts_of_log(told, context.engine) if told else context.verdicts,
         findings=_findings(context, ignore),
         counts=counts(context.engine),
         notes=_notes(context, float_view),

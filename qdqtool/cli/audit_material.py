@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from qdqtool.auditing.context import AuditContext, stage
 from qdqtool.backends import BUILDERS
 from qdqtool.backends.shapes import profiles, usual_shapes
-from qdqtool.cli.engine_files import log_of
+from qdqtool.cli.engine_files import engine_of, log_of
 from qdqtool.core.build import BuildRequest
 from qdqtool.core.explore import CostModel
 from qdqtool.core.kinds import BUILD, PLACEMENT
@@ -93,7 +93,7 @@ def _scene(wanted: Wanted, folder: Path | None, path: Path) -> AuditContext:
         folder / (result.model if result and result.model else "model.qdq.onnx") if folder else wanted.subject
     )
     given = (f"sm{wanted.sm.removeprefix('sm')}",) if wanted.sm else ()
-    engine = read(path)
+    engine = engine_of(path)
     scene = stage(
         engine,
         load(model).view if model.suffix == _MODEL else None,

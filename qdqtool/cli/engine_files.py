@@ -7,12 +7,14 @@ from pathlib import Path
 from qdqtool.auditing.noop import ExtraEvidence
 from qdqtool.buildlog import read as read_log
 from qdqtool.core.buildlog import LogRun
+from qdqtool.core.engine import Engine
 from qdqtool.core.noop import NoOpReport, NoOpVerdict
 from qdqtool.engine.diff import Explored
 from qdqtool.engine.dot import dot
 from qdqtool.engine.nodes import node_facts
 from qdqtool.engine.outputs import same_outputs
 from qdqtool.engine.profiles import read_profile
+from qdqtool.engine.read import read
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.annotate import annotate
 from qdqtool.graph.onnx_io.load import load
@@ -27,6 +29,8 @@ from qdqtool.report.picture import write_picture
 
 _TEXTS = frozenset({"layer-lines", "layers-dump"})
 """Forms of layer information that stand in logs."""
+_ALONE = "build-log"
+"""Form of an engine of which there is the log of its build and no layers."""
 _DUMP = "Layers:\n"
 _MODERATE = 1 << 26
 
@@ -37,7 +41,7 @@ def log_of(log: Path | None, file: Path, form: str) -> LogRun | None:
     Raises:
         InputFileError: `log` cannot be read, or holds no run.
     """
-    if log is None and (form not in _TEXTS or file.stat().st_size > _MODERATE or _is_bare(file)):
+    if log is None and (form not in {*_TEXTS, _ALONE} or file.stat().st_size > _MODERATE or _is_bare(file)):
         return None
     runs = read_log(log or file).runs
     if not runs and log is not None:
@@ -46,6 +50,25 @@ def log_of(log: Path | None, file: Path, form: str) -> LogRun | None:
     if log is None and told and not (told.ledger or told.events or told.network.nodes or told.warnings):
         return None
     return told
+
+
+def engine_of(file: Path) -> Engine:
+    """The layers in a file; none where it is a log that prints no layers and still tells of its compute nodes.
+
+    Raises:
+        InputFileError: it holds neither.
+    """
+    try:
+        return read(file)
+    except InputFileError as error:
+        try:
+            runs = read_log(file).runs
+        except InputFileError:
+            raise error from None
+        if not runs or not runs[-1].compute:
+            raise
+        note = "the log prints no layers: verdicts follow from what it says of Q and DQ nodes"
+        return Engine(layers=(), form=_ALONE, notes=(note,))
 
 
 def _is_bare(file: Path) -> bool:

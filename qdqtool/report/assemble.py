@@ -114,6 +114,8 @@ def _summary(material: Material) -> Summary:
     audit, build = material.audit, material.build
     counts = audit.counts if audit else _counted(material.engine) if material.engine else None
     verdicts = audit.verdicts if audit and (audit.verdicts or material.placement) else None
+    if material.engine is not None and not material.engine.layers:
+        counts = None  # a log that prints no layers
     has_tensors = material.engine is None or any(la.inputs or la.outputs for la in material.engine.layers)
     findings = _findings(material)
     found = Counter(finding.severity for finding in findings)

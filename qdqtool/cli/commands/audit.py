@@ -27,14 +27,14 @@ from qdqtool.core.dtypes import DType
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from qdqtool.core.audit import Audit
+    from qdqtool.core.audit import Audit, KernelCounts
     from qdqtool.core.findings import NodeVerdict
 
 _FORMS = ("text", "json", "sarif", "junit", "markdown", "github")
 
 
 def audit(
-    subject: Annotated[Path, typer.Argument(help="Run folder, Q/DQ model, or layer information.")],
+    subject: Annotated[Path, typer.Argument(help="Run folder, Q/DQ model, layer information, or build log.")],
     layers: Annotated[
         Path | None, typer.Option(help="Layer information or build log; default: that of the run folder.")
     ] = None,
@@ -114,15 +114,20 @@ def _lines(found: Audit) -> Iterator[str]:
     counts = found.counts
     if found.verdicts:
         yield _headline(found)
-    yield f"{counts.kernels} kernels: {counts.compute} compute, {counts.qdq} only quantize, dequantize, cast or reformat"
-    fused = f"{_bytes(counts.activation_bytes_fused)} with epilogues fused (estimated)"
-    yield f"activation bytes: {_bytes(counts.activation_bytes_dumped)} as dumped, {fused}"
+    if counts.kernels:
+        yield from _counted(counts)
     yield from _fallbacks(found)
     for finding in found.findings:
         yield f"{finding.severity.value} {finding.code} {finding.subject}: {finding.reason}"
         yield f"    fix: {finding.fix}"
     for note in found.notes:
         yield f"note: {note}"
+
+
+def _counted(counts: KernelCounts) -> Iterator[str]:
+    yield f"{counts.kernels} kernels: {counts.compute} compute, {counts.qdq} only quantize, dequantize, cast or reformat"
+    fused = f"{_bytes(counts.activation_bytes_fused)} with epilogues fused (estimated)"
+    yield f"activation bytes: {_bytes(counts.activation_bytes_dumped)} as dumped, {fused}"
 
 
 def _is_float_model(found: Audit) -> bool:

@@ -144,15 +144,14 @@ def _alone(file: Path, times: Profile | None, log: Path | None) -> Opened:
     """An engine of which there is nothing but layer information: audited, with its log where there is one."""
     from qdqtool.auditing.context import stage
     from qdqtool.auditing.run import examine
-    from qdqtool.cli.engine_files import log_of
+    from qdqtool.cli.engine_files import engine_of, log_of
     from qdqtool.core.buildlog import BuildLog
     from qdqtool.engine.diff import Explored
-    from qdqtool.engine.read import read
     from qdqtool.engine.view import view
     from qdqtool.report.assemble import Material, assemble
     from qdqtool.report.logged import log_rows
 
-    engine = read(file)
+    engine = engine_of(file)
     told = log_of(log, file, engine.form)
     seen = view(engine, profile=times, log=told)
     scene = replace(stage(engine), explored=seen, layers_file=file.name, log=told)
