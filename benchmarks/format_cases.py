@@ -495,6 +495,10 @@ BLOCK_CASES: dict[str, Case] = {
     "nvfp4, fewer weights than scales": (product(computed4(), w4((48, 10)), 1, 48), "nvfp4", FP4),
     "nvfp4, weights behind Q and DQ": (product(computed4(), w4(SQUARE, rounds=True)), "nvfp4", FP4),
     "nvfp4, weight blocks along the columns": (product(computed4(), w4(SQUARE, 1)), "nvfp4", FP4),
+    "nvfp4, weight blocks along 16 columns": (product(computed4(), w4((64, 16), 1), 1, 64), "nvfp4", FP4),
+    "nvfp4, a single block": (product(computed4(), w4((16, 64)), 64, 16), "nvfp4", FP4),
+    "nvfp4, a single block of one row": (product(computed4(), w4((16, 64)), 1, 16), "nvfp4", FP4),
+    "nvfp4, two blocks": (product(computed4(), w4((32, 64)), 1, 32), "nvfp4", FP4),
     "nvfp4, weight blocks of 32": (product(computed4(), w4(SQUARE, block=32)), "nvfp4", FP4),
     "nvfp4, blocks of 32": (product(computed4(block=32), w4(SQUARE, block=32)), "nvfp4", FP4),
     "nvfp4, activation along the rows": (product(computed4(axis=0), w4(SQUARE)), "nvfp4", FP4),
@@ -526,6 +530,7 @@ OTHER_NUMBERS = frozenset(
         "fp8 matmul, zero point",
         "fp8 matmul, no saturation",
         "fp8 matmul, weights not numbers",
+        "nvfp4, weight blocks along 16 columns",
         "nvfp4, weight blocks of 32",
         "int4, wrong block_size",
     }

@@ -293,6 +293,8 @@ def _matrix_objection(
         return None
     if length % block:
         return f"blocks of {block} do not divide its {length} summed values", "quantize it to fp8 or int8"
+    if scheme.weights == NVFP4 and not _fits(length, block):
+        return f"its {length} summed values are a single block, which no FP4 kernel takes", "quantize it to fp8 or int8"
     rank = len(view.info(node.inputs[0]).shape or ())
     if rank not in {2, 3}:
         return (

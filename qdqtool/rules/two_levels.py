@@ -4,15 +4,19 @@
     scales (FP8) ─ DQ (global) ─── DQ (w FP4) ─ MatMul      FP4
 
 FP4 kernels read FP8 scales, one per 16 values that are summed, and one float scale for all of them. With float scales,
-one scale for the tensor, or blocks along another axis the product is float. Blocks of 32 are taken for blocks of 16.
+one scale for the tensor, a single block per row, or blocks along another axis the product is float. Blocks of 32 are taken
+for blocks of 16, and a weight [K, 16] of a MatMul in blocks along its columns for one in blocks along K.
 
 Evidence: RTX 1.7.1 for SM120: each form beside one that is an FP4 `gemm`; `Only block_size == 16 is supported for now` and
-`input tensor must be 2D or 3D` for TRT_FP4DynamicQuantize; static blocks of 32 build with half the scales of the gemm.
+`input tensor must be 2D or 3D` for TRT_FP4DynamicQuantize; static blocks of 32 build with half the scales of the gemm;
+[64, 16] with scales [64, 1] builds with 64 scales per column where [32, 1] and more are float. Summed values 16: the
+weights are dequantized before the kernel, 32 are FP4; a factor with one scale in all: `ScaleMode is illegal`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
@@ -27,6 +31,7 @@ from qdqtool.trt.ops import FP4_DYNAMIC, summed_axis
 _FORM = "FP8 scales of blocks of 16 along the summed axis, behind one float scale"
 _RANKS = (2, 3)
 _BLOCK = 16
+_TWO_BLOCKS = "keep it float: 32 summed values and more make at least two blocks"
 
 
 def check(flow: Flow, target: Target) -> Iterator[Violation]:
@@ -56,47 +61,94 @@ def _refusal(flow: Flow, node: Node) -> str:
 
 def _flaws(flow: Flow, product: Product, target: Target) -> Iterator[Violation]:
     node = product.node
-    flaws = [_flaw(flow, node, factor) for factor in product.factors]
-    found = next(filter(None, flaws), None)
-    if found is not None:
-        if target.is_rtx:
-            yield Violation(
-                node=node.name,
-                reason=found,
-                effect=f"{node.op} runs in float",
-                fix=_FORM,
-                products=(node.name,),
-            )
+    if not target.is_rtx:
+        yield from _misread(flow, product)
+        return
+    single = [factor for factor in product.factors if _scales(flow, node, factor) == 1]
+    if single:
+        yield Violation(
+            node=node.name,
+            reason=f"its input {single[0].index} is a single block of {_BLOCK} values, with one scale",
+            effect="the parser refuses it",
+            fix=_TWO_BLOCKS,
+            severity=Severity.ERROR,
+        )
+        return
+    misread = tuple(_misread(flow, product))
+    yield from misread
+    if misread:
         return
     for factor in product.factors:
-        block = None if factor.quantization is None else factor.quantization.block
-        if block not in {None, _BLOCK}:
+        flaw = _flaw(flow, node, factor)
+        if flaw is not None:
             yield Violation(
                 node=node.name,
-                reason=f"the scales of its input {factor.index} are those of blocks of {block}",
-                effect="the engine is built as if blocks were of 16, and values meet scales of others",
+                reason=flaw[0],
+                effect=f"{node.op} runs in float",
+                fix=flaw[1],
+                products=(node.name,),
+            )
+            return
+
+
+def _misread(flow: Flow, product: Product) -> Iterator[Violation]:
+    """Scales that the kernel takes for those of other blocks."""
+    node = product.node
+    for factor in product.factors:
+        block = None if factor.quantization is None else factor.quantization.block
+        whose = f"blocks of {block}" if block not in {None, _BLOCK} else ""
+        if not whose and _is_column_block(flow, node, factor):
+            whose = f"blocks along axis {flow.channel_axis(node, factor.index)}, with one per row"
+        if whose:
+            yield Violation(
+                node=node.name,
+                reason=f"the scales of its input {factor.index} are those of {whose}",
+                effect=f"the engine is built as if blocks were of {_BLOCK} along the sum, and values meet scales of others",
                 fix=_FORM,
                 severity=Severity.ERROR,
             )
 
 
-def _flaw(flow: Flow, node: Node, factor: Factor) -> str | None:
-    """Why a kernel cannot read an FP4 factor."""
+def _is_column_block(flow: Flow, node: Node, factor: Factor) -> bool:
+    """Whether a weight [K, 16] is in blocks along its columns, which the kernel does not tell from blocks along K."""
+    shape = _shape(flow, node, factor)
+    axis = flow.channel_axis(node, factor.index)
+    if not factor.fixed or axis is None or axis != len(shape) - 1 or shape[axis] != _BLOCK:
+        return False
+    return axis != summed_axis(node, factor.index, len(shape))
+
+
+def _flaw(flow: Flow, node: Node, factor: Factor) -> tuple[str, str] | None:
+    """Why a kernel cannot read an FP4 factor, and what to do."""
     pair, quantization = factor.pair, factor.quantization
     if pair is not None and quantization is None:
-        return (
-            f"the scales of its input {factor.index} have one level"
-            if pair.scale_shape is not None or pair.dtype is not DType.FLOAT4
-            else None
-        )
-    rank = len(flow.view.info(node.inputs[factor.index]).shape or ()) or len(
-        flow.plain.info(flow.plain.by_name[node.name].inputs[factor.index]).shape or ()
-    )
+        one_level = pair.scale_shape is not None or pair.dtype is not DType.FLOAT4
+        return (f"the scales of its input {factor.index} have one level", _FORM) if one_level else None
+    shape = _shape(flow, node, factor)
     axis = flow.channel_axis(node, factor.index)
-    wanted = summed_axis(node, factor.index, rank) if rank else None
-    if None in {axis, wanted} or axis == wanted:
+    wanted = summed_axis(node, factor.index, len(shape)) if shape else None
+    if axis is None or wanted is None:
         return None
-    return f"the blocks of its input {factor.index} go along axis {axis}, the sum along axis {wanted}"
+    if axis != wanted:
+        return f"the blocks of its input {factor.index} go along axis {axis}, the sum along axis {wanted}", _FORM
+    if shape[axis] == _BLOCK:
+        return f"its sum of {_BLOCK} values is a single block", _TWO_BLOCKS
+    return None
+
+
+def _shape(flow: Flow, node: Node, factor: Factor) -> tuple[int | str, ...]:
+    """The shape of a factor, as the Q/DQ graph or the float one knows it; () where neither does."""
+    written = flow.view.info(node.inputs[factor.index]).shape
+    return written or flow.plain.info(flow.plain.by_name[node.name].inputs[factor.index]).shape or ()
+
+
+def _scales(flow: Flow, node: Node, factor: Factor) -> int | None:
+    """How many block scales a factor has; None where sizes are open or it has no blocks."""
+    shape = _shape(flow, node, factor)
+    sizes = [size for size in shape if isinstance(size, int)]
+    if factor.quantization is None or factor.quantization.block != _BLOCK or len(sizes) != len(shape):
+        return None
+    return prod(sizes) // _BLOCK
 
 
 PLUGIN = Rule(code="QDQ185", severity=Severity.WARNING, check=check)
