@@ -5,7 +5,7 @@ Each is one thing that a model may do to its Q/DQ; beside it stands one that is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -192,6 +192,70 @@ def attention(format_: str, heads: int = 4, *, shares: bool = True, tokens: int 
         weights = g.node("Softmax", scores, axis=-1)
         weights = g.pair(weights, format_) if shares else weights
         return g.done(g.pair(g.node("MatMul", weights, v, name="core"), format_))
+
+    return make
+
+
+def queries(
+    activation: Callable[[Graph, str], str],
+    weight: Callable[[Graph], str],
+    form: str = "transposed",
+    rows: int = 101,
+) -> Make:
+    """A product 64 x 192 that makes queries, keys and values, in one of the forms that exporters write."""
+
+    def make() -> onnx.ModelProto:
+        g = Graph()
+        x = activation(g, g.node("Relu", g.input(1, rows, 64)))
+        made = g.node("Add", g.node("MatMul", x, weight(g), name="core"), g.constant(np.ones(192, _FLOAT)))
+        parts = {"transposed": _transposed, "columns": _columns, "heads": _heads, "gate": _transposed}[form]
+        q, k, v = parts(g, made, rows)
+        if form == "gate":
+            return g.done(g.node("Mul", g.node("Sigmoid", q), g.node("Add", k, v)))
+        return g.done(_attended(g, q, k, v))
+
+    return make
+
+
+def _transposed(g: Graph, made: str, rows: int) -> Sequence[str]:
+    five = g.node("Reshape", made, g.constant(np.array([1, rows, 3, 2, 32])))
+    turned = g.node("Transpose", five, perm=[2, 0, 3, 1, 4])
+    return [g.node("Gather", turned, g.constant(np.array(part)), axis=0) for part in range(3)]
+
+
+def _columns(g: Graph, made: str, rows: int) -> Sequence[str]:
+    g.node("Split", made, g.constant(np.array([64, 64, 64])), axis=-1, count=3)
+    to = g.constant(np.array([1, rows, 2, 32]))
+    return [
+        g.node("Transpose", g.node("Reshape", part, to), perm=[0, 2, 1, 3])
+        for part in tuple(g.nodes[-1].output)
+    ]
+
+
+def _heads(g: Graph, made: str, rows: int) -> Sequence[str]:
+    four = g.node("Reshape", made, g.constant(np.array([1, rows, 2, 96])))
+    turned = g.node("Transpose", four, perm=[0, 2, 1, 3])
+    g.node("Split", turned, g.constant(np.array([32, 32, 32])), axis=-1, count=3)
+    return tuple(g.nodes[-1].output)
+
+
+def _attended(g: Graph, q: str, k: str, v: str) -> str:
+    scores = g.node("MatMul", q, g.node("Transpose", k, perm=[0, 1, 3, 2]))
+    return g.node("MatMul", g.node("Softmax", scores, axis=-1), v)
+
+
+def projection(weight: Callable[[Graph], str], *between: str, rows: int = 101) -> Make:
+    """A product 64 x 64 behind an attention of two heads, and what stands between them."""
+
+    def make() -> onnx.ModelProto:
+        g = Graph()
+        q, k, v = (g.node("Relu", g.input(1, 2, rows, 32)) for _ in range(3))
+        made = g.node("Transpose", _attended(g, q, k, v), perm=[0, 2, 1, 3])
+        x = g.node("Reshape", made, g.constant(np.array([1, rows, 64])))
+        for op in between:
+            more = [g.constant(np.array([-1, 64]))] if op == "Reshape" else []
+            x = g.node(op, x, *more)
+        return g.done(g.node("MatMul", x, weight(g), name="core"))
 
     return make
 
@@ -487,6 +551,47 @@ WEIGHT_CASES: dict[str, Case] = {
     "int8 weights of a conv": (convolution(bare, I8C), "int8-weights", ALL),
 }
 
+ATTENTION_CASES: dict[str, Case] = {
+    f"{format_} {words}": (
+        queries(q(format_), weight(format_), form),
+        format_,
+        AMPERE if format_ == "int8" else ADA,
+    )
+    for format_ in ("int8", "fp8")
+    for words, weight, form in (
+        ("queries and keys, stored", lambda name: w(name, (64, 192), (192,)), "transposed"),
+        ("queries and keys, one scale", lambda name: w(name, (64, 192)), "transposed"),
+        ("queries and keys, behind Q", lambda name: rounded(name, (64, 192), (192,), 1), "transposed"),
+        ("queries and keys of columns, stored", lambda name: w(name, (64, 192), (192,)), "columns"),
+        ("queries and keys per head, stored", lambda name: w(name, (64, 192), (192,)), "heads"),
+        ("gate of three, stored", lambda name: w(name, (64, 192), (192,)), "gate"),
+    )
+} | {
+    "int8 weights of queries and keys": (queries(bare, w("int8", (64, 192), (192,))), "int8-weights", AMPERE),
+    "int8 weights of queries and keys, one scale": (
+        queries(bare, w("int8", (64, 192))),
+        "int8-weights",
+        AMPERE,
+    ),
+    "int4 of queries and keys": (queries(bare, w("int4", (64, 192), (2, 192), 0)), "int4-weights", AMPERE),
+    "int8 weights behind an attention": (projection(w("int8", (64, 64), (64,))), "int8-weights", AMPERE),
+    "int4 behind an attention": (projection(w("int4", (64, 64), (2, 64), 0)), "int4-weights", ALL),
+    "int4 behind an attention, one row": (
+        projection(w("int4", (64, 64), (2, 64), 0), rows=1),
+        "int4-weights",
+        AMPERE,
+    ),
+    "int4 behind an attention, two dimensions": (
+        projection(w("int4", (64, 64), (2, 64), 0), "Reshape"),
+        "int4-weights",
+        ALL,
+    ),
+    "int4 behind an attention and a Relu": (
+        projection(w("int4", (64, 64), (2, 64), 0), "Relu"),
+        "int4-weights",
+        AMPERE,
+    ),
+}
 BLOCK_CASES: dict[str, Case] = {
     "nvfp4, computed scales": (product(computed4(), w4(SQUARE)), "nvfp4", FP4),
     "nvfp4 for sm89": (product(computed4(), w4(SQUARE)), "nvfp4", ADA),
@@ -521,7 +626,7 @@ BLOCK_CASES: dict[str, Case] = {
     "mxfp8 weights": (microscaled(weights_alone=True), "mxfp8-weights", ADA),
     "mxfp8, scales of the type E8M0": (microscaled(exponents=ml_dtypes.float8_e8m0fnu), "mxfp8", ADA),
 }
-CASES: dict[str, Case] = {**INT8_CASES, **FP8_CASES, **WEIGHT_CASES, **BLOCK_CASES}
+CASES: dict[str, Case] = {**INT8_CASES, **FP8_CASES, **WEIGHT_CASES, **ATTENTION_CASES, **BLOCK_CASES}
 OTHER_NUMBERS = frozenset(
     {
         "int8 matmul, weights in blocks",

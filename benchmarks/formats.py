@@ -16,7 +16,7 @@ import json
 import re
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -76,12 +76,12 @@ def _tensors(text: str) -> Iterator[tuple[str, str, tuple[int, ...]]]:
 
 def truth(text: str, node: str, asked: str = "") -> str:
     """What the kernel of `node` multiplies; a dump calls the values of MXFP8 what they are by themselves, E4M3."""
-    seen = _seen(text, node)
-    return seen.replace("fp8-weights", "mxfp8-weights") if asked.startswith("mxfp8") else seen
+    found = seen(tuple(records(text)), node)
+    return found.replace("fp8-weights", "mxfp8-weights") if asked.startswith("mxfp8") else found
 
 
-def _seen(text: str, node: str) -> str:
-    known = list(records(text))
+def seen(known: Sequence[Record], node: str) -> str:
+    """What the kernel of `node` multiplies, by the layers of a dump; "unknown" where none is its own."""
     cores = [record for record in known if node in record.nodes and _is_core(record)]
     if not cores:
         return "unknown"

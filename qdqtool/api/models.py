@@ -70,7 +70,7 @@ def place(
     """
     chosen = recipe_of(recipe, settings, trust=trust)
     with model_files(model) as (path,):
-        return decide(prepare(load(path), chosen.prepare).view, chosen.placing)
+        return decide(prepare(load(path), chosen.preparing).view, chosen.placing)
 
 
 @public
@@ -184,7 +184,7 @@ class _Quantization:
         self.recipe = recipe
         original = load(path)
         refuse_quantized(original)
-        self.model: Model = prepare(original, recipe.prepare)
+        self.model: Model = prepare(original, recipe.preparing)
         if placement is None:
             placement = decide(self.model.view, recipe.placing)
         elif not isinstance(placement, Placement):

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from math import prod
 
 from qdqtool.auditing.realised import Realised
+from qdqtool.graph.beside_attention import is_split, reads_attention
 from qdqtool.matching.evidence import NodeEvidence, Operand
 from qdqtool.matching.silent_float import (
     BEFORE,
@@ -48,6 +49,8 @@ def _weights(node_evidence: NodeEvidence, asked: str) -> Iterator[tuple[str, str
             scales=weight.scale_shape or (),
             rows=rows_of(node_evidence.view, node_evidence.node) if node_evidence.activations else None,
             readers=_readers(node_evidence, weight),
+            split=is_split(node_evidence.view, node_evidence.node),
+            attention=reads_attention(node_evidence.view, node_evidence.node),
         )
     )
 

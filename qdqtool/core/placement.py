@@ -34,11 +34,13 @@ class QuantSpec:
         format: the number format; artefacts call it "dtype".
         axis: the channel axis of per-channel scales, or the axis that blocks divide; None for one scale per tensor.
         block: values along `axis` that share one scale; None without blocks.
+        stored: whether a constant is stored in the format, or its floats stay behind Q and DQ; None: as the recipe says.
     """
 
     format: Annotated[NamedFormat, Field(alias="dtype")] = INT8
     axis: int | None = None
     block: Annotated[int | None, Field(exclude_if=lambda value: value is None)] = None
+    stored: Annotated[bool | None, Field(exclude_if=lambda value: value is None)] = None
 
 
 class Stance(str, Enum):

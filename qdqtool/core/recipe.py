@@ -92,6 +92,9 @@ class PrepareOptions(Section):
     """Write an Einsum that is a matrix product as MatMul, which TensorRT can quantize."""
     conv_transpose: bool = True
     """Write a ConvTranspose of stride 1 as the Conv that computes the same, for which TensorRT has INT8 kernels."""
+    flatten: bool | None = None
+    """Give matrix products that read the result of an attention an input of two dimensions: then their kernel dequantizes
+    stored weights. None does it where weights alone are quantized."""
     fold_batchnorm: bool = True
     """Fold BatchNormalization into the Conv, ConvTranspose or Gemm before it."""
 
@@ -190,7 +193,8 @@ class InsertOptions(Section):
     """Type of everything that is not INT8."""
     weights: Literal["qdq", "int8", "stored"] = "qdq"
     """Float weights behind Q and DQ, or weights stored in their format behind DQ only (FP8 and INT8: 4 times smaller;
-    formats with blocks are always stored). "int8" is the older word for "stored"."""
+    formats with blocks, and weights of products with float activations, are always stored). "int8" is the older word for
+    "stored"."""
     blocks: Literal["computed", "constant"] = "computed"
     """NVFP4 activations: a scale per block of 16 computed in every inference, or the same constant scale for all blocks:
     fewer kernels and no other operators than those of ONNX, but the accuracy of four bits per tensor."""
@@ -387,6 +391,15 @@ class Recipe(Section):
     def weight_ranges(self) -> str:
         """The calibrator of weights, "max" or "mse"."""
         return "mse" if self.weights.rounding == "mse" else self.calibrate.weights
+
+    @property
+    def preparing(self) -> PrepareOptions:
+        """What preparation obeys: its own section, completed from that of placement."""
+        alone = any(word.endswith("-weights") for word in (self.place.format, *self.place.formats.values()))
+        known = (
+            {"flatten": alone or self.place.activations == "float"} if self.prepare.flatten is None else {}
+        )
+        return self.prepare.model_copy(update=known)
 
     @property
     def placing(self) -> PlacementOptions:

@@ -17,12 +17,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qdqtool.trt.ops import STANDARD_DOMAINS
+from qdqtool.trt.ops import QDQ, STANDARD_DOMAINS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from qdqtool.graph.view import GraphView, Node
+
+
+def has_weights(view: GraphView, product: Node) -> bool:
+    """Whether the second factor of a product depends on nothing but one constant, directly or through Q/DQ."""
+    tensor = product.inputs[1]
+    while (maker := view.producer(tensor)) is not None and maker.op in QDQ:
+        tensor = maker.inputs[0]
+    return view.is_constant(tensor)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.target import Target
+from qdqtool.graph.products import has_weights
 from qdqtool.graph.view import GraphView, Node, Use
 from qdqtool.trt.ops import (
     CONVOLUTIONS,
@@ -14,7 +15,6 @@ from qdqtool.trt.ops import (
     GLOBAL_AVERAGES,
     KEPT_IN_EPILOGUE,
     PASSES_PROBABILITIES,
-    QDQ,
     SCALING,
     SWISHES,
     carried_outputs,
@@ -61,14 +61,6 @@ def attentions(view: GraphView) -> Iterator[tuple[Node, Node]]:
             and not (has_weights(view, scores) or has_weights(view, values))
         ):
             yield scores, values
-
-
-def has_weights(view: GraphView, product: Node) -> bool:
-    """Whether the second factor of a product depends on nothing but one constant, directly or through Q/DQ."""
-    tensor = product.inputs[1]
-    while (maker := view.producer(tensor)) is not None and maker.op in QDQ:
-        tensor = maker.inputs[0]
-    return view.is_constant(tensor)
 
 
 def between(view: GraphView, scores: Node, values: Node) -> tuple[Node, ...]:

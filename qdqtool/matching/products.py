@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 
 from qdqtool.core.advice import setting
 from qdqtool.core.placement import Opinion, QuantSpec, Slot, Stance
 from qdqtool.core.recipe import PlacementOptions
+from qdqtool.graph.beside_attention import is_split
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.ops import PRODUCTS, weight_axis
 
@@ -40,9 +42,11 @@ def weight_specs(view: GraphView, options: PlacementOptions) -> dict[str, QuantS
     """How each constant factor is quantized, by tensor name: INT8 per output channel where that is possible.
 
     One scale must do for the whole tensor when the recipe says so, when the constant is a vector, or when it is the
-    weight of two nodes that have their output channels on different axes.
+    weight of two nodes that have their output channels on different axes. A weight that TensorRT for RTX cuts into three
+    (queries, keys, values) stands behind Q, for it cuts floats, or has one scale where weights alone are quantized.
     """
     axes: dict[str, set[int | None]] = defaultdict(set)
+    split: set[str] = set()
     for node in compute_nodes(view):
         for slot in factors(node):
             tensor = node.inputs[slot.index]
@@ -52,9 +56,17 @@ def weight_specs(view: GraphView, options: PlacementOptions) -> dict[str, QuantS
                     if options.per_channel
                     else None
                 )
-    return {
+                if options.builder.is_rtx and is_split(view, node):
+                    split.add(tensor)
+    specs = {
         tensor: QuantSpec(axis=found.pop() if len(found) == 1 else None) for tensor, found in axes.items()
     }
+    for tensor in split:
+        if options.activations == "float":
+            specs[tensor] = QuantSpec()
+        elif specs[tensor].axis is not None:
+            specs[tensor] = replace(specs[tensor], stored=False)
+    return specs
 
 
 def channels(view: GraphView, node: Node) -> tuple[int, int] | None:

@@ -24,6 +24,9 @@ MXFP8_IS_FLOAT: Final = (
     "TensorRT for RTX 1.7.1 computes MXFP8 in float in every graph that was built",
     "use nvfp4 (SM120) or fp8 (SM89), or classic TensorRT 10.12 on SM100",
 )
+SPLIT_REASON: Final = (
+    "its weight is cut into those of queries, keys and values, and scales per channel are not"
+)
 _MOST_TAPS: Final = 32
 """FP8 convolutions with more kernel taps run in float: 1x32, 4x8 and 3x3x3 are FP8; 1x33, 6x6 and 7x7 are not."""
 _EVEN: Final = frozenset({INT8.name, INT4.name, FP8.name})
@@ -44,6 +47,8 @@ class StoredWeight:
         scales: shape of its scales; () for one scale.
         rows: rows of the activation, all leading dimensions together; None where they are open.
         readers: inputs that read these values with these scales.
+        split: whether the product makes queries, keys and values, which the builder splits.
+        attention: whether the activation is the result of an attention, of three dimensions or more.
     """
 
     op: str
@@ -53,6 +58,8 @@ class StoredWeight:
     scales: tuple[int, ...]
     rows: int | None
     readers: int
+    split: bool = False
+    attention: bool = False
 
 
 def too_many_taps(shape: tuple[int | str, ...]) -> tuple[str, str] | None:
@@ -100,6 +107,13 @@ def dequantized_apart(weight: StoredWeight) -> Iterator[tuple[str, str]]:
             "one scale per output channel, or INT4 blocks",
         )
     channels = bool(weight.scales) and not blocks
+    if weight.attention:
+        yield (
+            f"no product that reads the result of an attention as it is dequantizes weights {inside}",
+            "reshape its input to two dimensions (prepare.flatten=true does, and costs no kernel)",
+        )
+    if channels and weight.split and prod(weight.scales) > 1 and weight.format in {INT8.name, FP8.name}:
+        yield SPLIT_REASON, "INT4 blocks, one scale for the whole weight, or three products"
     if channels and weight.format in {INT8.name, FP8.name} and weight.rows == 1:
         yield "with one row, weights with a scale per channel are not", "one scale for the whole weight"
 

@@ -32,7 +32,7 @@ def to_qdq(path: Path, cache: Cache, recipe: Recipe, samples: str = "") -> tuple
         InputFileError: the model or a sample is unreadable.
         UsageError: no slot of the model has a scale in the cache, or the model is quantized already.
     """
-    model = prepare(load(path), recipe.prepare)
+    model = prepare(load(path), recipe.preparing)
     found = explicit(cache, decide(model.view, recipe.placing), model.view, recipe.calibrate)
     if not found.placement.quantized:
         raise UsageError(

@@ -68,7 +68,7 @@ class Calibration:
     @cached_property
     def model(self) -> Model:
         """The prepared model."""
-        return prepare(load(self.request.model), self.request.recipe.prepare)
+        return prepare(load(self.request.model), self.request.recipe.preparing)
 
     @cached_property
     def placement(self) -> Placement:

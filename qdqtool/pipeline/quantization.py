@@ -48,7 +48,7 @@ def quantize_file(model: Path, samples: str, out: Path, recipe: Recipe, on_step:
     original = load(model)
     refuse_quantized(original)
     job = Calibration(CalibrationRequest(model=model, recipe=recipe, samples=samples))
-    ready = prepare(original, recipe.prepare)
+    ready = prepare(original, recipe.preparing)
     job.use(ready, decide(ready.view, recipe.placing))
     method = recipe.calibrate.method
     collection = job.collection(job.collect_options([method]), resumable=False)

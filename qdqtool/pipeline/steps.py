@@ -69,7 +69,7 @@ def prepare(work: RunContext) -> Measured:
     """Open the float model, fold what can be folded, and keep the result with notes of every change."""
     original = load(work.request.model)
     refuse_quantized(original)
-    model = prepare_model(original, work.recipe.prepare)
+    model = prepare_model(original, work.recipe.preparing)
     save(model, work.path("model.prepared.onnx"))
     preparation = Preparation(
         model=work.request.model.name,

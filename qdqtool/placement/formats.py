@@ -26,6 +26,7 @@ from qdqtool.core.placement import Bond, Opinion, QuantSpec, Slot, Stance
 from qdqtool.core.quant_format import FP8, INT4, INT8, MXFP8, NVFP4, SCHEMES, QuantFormat, Scheme
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.errors import UsageError
+from qdqtool.graph.beside_attention import reads_attention
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.products import compute_nodes, factors, weight_specs
 from qdqtool.matching.silent_float import FEWEST_BLOCKS, rows_of, too_many_taps
@@ -35,6 +36,8 @@ RULE: Final = "format"
 """What opinions of this module call themselves."""
 _KEPT: Final = frozenset({"user", "first_last", "min_channels"})
 """Rules that say what the user wants, whatever the format."""
+_STORES: Final = (10, 0)
+"""TensorRT 8 asks for float weights in front of Q."""
 _RTX_FP4_SM: Final = 120
 """TensorRT for RTX builds FP4 for SM120 and SM121; it offers no SM100."""
 
@@ -167,7 +170,7 @@ def _wishes(
             rule=RULE,
             stance=Stance.REQUEST,
             reason=f"place.format asks for {scheme.name}",
-            spec=_spec(view, node, slot.index, format_, options, specs),
+            spec=_spec(view, node, slot.index, scheme, options, specs),
         )
 
 
@@ -175,12 +178,14 @@ def _spec(
     view: GraphView,
     node: Node,
     index: int,
-    format_: QuantFormat,
+    scheme: Scheme,
     options: PlacementOptions,
     specs: Mapping[str, QuantSpec],
 ) -> QuantSpec:
     tensor = node.inputs[index]
     constant = view.is_constant(tensor)
+    format_ = scheme.weights if constant else scheme.activations
+    assert format_ is not None
     if format_.block is None:
         if constant and node.op == "Gather":
             return QuantSpec(format=format_, axis=0)
@@ -189,7 +194,12 @@ def _spec(
             axis = (
                 None  # per channel, TensorRT for RTX dequantizes the weight of a matrix-vector product apart
             )
-        return QuantSpec(format=format_, axis=axis)
+        cut = axis is not None and specs[tensor].stored is False
+        if scheme.weight_only:
+            # Behind Q and DQ, RTX 1.7.1 fails on those of an attention's three products or folds them into floats.
+            stored = None if options.builder.is_before(*_STORES) else True
+            return QuantSpec(format=format_, axis=None if cut else axis, stored=stored)
+        return QuantSpec(format=format_, axis=axis, stored=False if cut else None)
     shape = view.info(tensor).shape or ()
     axis = _reduction_axis(node, index, len(shape))
     length = shape[axis]
@@ -279,6 +289,12 @@ def _matrix_objection(
             f"with {columns} columns, an odd number, the weight is dequantized in a kernel of its own",
             "pad the columns",
         )
+    apart = scheme.weight_only and options.builder.is_rtx and rows_of(view, node) != 1
+    if apart and reads_attention(view, node):
+        return (
+            "it reads the result of an attention in more than two dimensions: another kernel dequantizes its weight",
+            "leave prepare.flatten at its default, or quantize it to int8 or fp8",
+        )
     if scheme.weights == INT4:
         if options.block:
             return None
@@ -294,7 +310,10 @@ def _matrix_objection(
     if length % block:
         return f"blocks of {block} do not divide its {length} summed values", "quantize it to fp8 or int8"
     if scheme.weights == NVFP4 and not _fits(length, block):
-        return f"its {length} summed values are a single block, which no FP4 kernel takes", "quantize it to fp8 or int8"
+        return (
+            f"its {length} summed values are a single block, which no FP4 kernel takes",
+            "quantize it to fp8 or int8",
+        )
     rank = len(view.info(node.inputs[0]).shape or ())
     if rank not in {2, 3}:
         return (

@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
+from qdqtool.graph.products import has_weights
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.matching.patterns import has_weights
 from qdqtool.prediction.sums import axes
 from qdqtool.trt.ops import (
     MATRIX_PRODUCTS,

@@ -130,7 +130,10 @@ def _flaw(flow: Flow, node: Node, factor: Factor) -> tuple[str, str] | None:
     if axis is None or wanted is None:
         return None
     if axis != wanted:
-        return f"the blocks of its input {factor.index} go along axis {axis}, the sum along axis {wanted}", _FORM
+        return (
+            f"the blocks of its input {factor.index} go along axis {axis}, the sum along axis {wanted}",
+            _FORM,
+        )
     if shape[axis] == _BLOCK:
         return f"its sum of {_BLOCK} values is a single block", _TWO_BLOCKS
     return None

@@ -6,8 +6,8 @@
 Weight-only quantization saves memory traffic where the product itself dequantizes. Where it does not, the weight is
 written as floats and read again in every inference, more traffic than float weights cost; the engine file is small all
 the same, and the log has no line on it. It is so for convolutions, FP4 weights, weights that several nodes read through
-Q/DQ, odd numbers of columns, INT4 without at least two blocks, INT8 and FP8 in blocks, and scales per channel with a
-single row. A single row times a weight of up to 131072 values is a kernel of its own, which reads all of these.
+Q/DQ, odd numbers of columns, INT4 without at least two blocks, INT8 and FP8 in blocks, scales per channel with a
+single row or where the product makes queries, keys and values, and products that read the result of an attention. A single row times a weight of up to 131072 values is a kernel of its own, which reads all of these.
 
 Evidence: RTX 1.7.1 for SM80 to SM121, about 200 layer dumps: a kernel without inputs whose constants are the stored
 weight and whose output is Half [K, N], in front of a float product. Classic TensorRT is not known.
@@ -22,6 +22,7 @@ from qdqtool.core.findings import Severity
 from qdqtool.core.placement import Slot
 from qdqtool.core.quant_format import INT8
 from qdqtool.core.target import Target
+from qdqtool.graph.beside_attention import is_split, reads_attention
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.operands import Factor, Product, products
 from qdqtool.matching.rule import Rule, Violation
@@ -69,6 +70,8 @@ def _described(flow: Flow, product: Product, stored: Factor) -> StoredWeight:
             Slot(node=use.node.name, index=use.index) in flow.lifted.assignment
             for use in flow.plain.uses(tensor)
         ),
+        split=is_split(flow.plain, node),
+        attention=reads_attention(flow.plain, node),
     )
 
 

@@ -74,6 +74,8 @@ PLACEMENT_CASES = (
     _says("T21", "an INT8 activation beside them fails", "182", "int4_weights_int8_activation"),
     _says("T22", "FP8 is not for SM86", "111", "fp8_weights", sm="86"),
     _says("T22", "FP8 builds for SM89 and SM120", "", "fp8_weights", sm="89 120"),
+    _says("T22", "stored weights of queries, keys and values are cut as floats", "192", "queries_stored"),
+    _says("T22", "behind Q they are cut in few bits", "", "queries_behind_q"),
     _says("T22", "FP8 convolutions take 32 taps", "183", "fp8_seven_taps", sm="89"),
     _says("T20", "packed weights are an operator of onnxruntime", "190", "packed_weights"),
     _says("T19", "stored integers go through DequantizeLinear only", "191", "weights_cast_to_float"),

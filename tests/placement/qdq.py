@@ -351,6 +351,45 @@ def int8_blocks_float():
     return _int8_blocks(activation=False)
 
 
+def _queries(*, stored: bool) -> onnx.ModelProto:
+    """A product that makes queries, keys and values of two heads, with a scale per channel."""
+    s = Quantized()
+    x = s.pair(s.relu("relu0", s.matrix()), "mm_x")
+    if stored:
+        given = [s.constant("w_s", np.full(96, 0.01, np.float32)), s.constant("w_z", np.zeros(96, np.int8))]
+        whole = s.constant("w_q", s.random.integers(-127, 127, (32, 96)).astype(np.int8))
+        weight = s.node("DequantizeLinear", [whole, *given], "w_d", name="w/DQ", axis=1)
+    else:
+        weight = s.weights("w", 32, 96, axis=1)
+    made = s.node("MatMul", [x, weight], "made", name="mm")
+    to, axis = s.constant("heads", np.asarray([1, 64, 2, 16])), s.constant("axis", np.asarray([2]))
+    parts = []
+    for part in range(3):
+        ends = [s.constant(f"end{part + end}_{end}", np.asarray([32 * (part + end)])) for end in (0, 1)]
+        cut = s.node("Slice", [made, *ends, axis], f"cut{part}")
+        parts.append(
+            s.node(
+                "Transpose",
+                [s.node("Reshape", [cut, to], f"heads{part}")],
+                f"turned{part}",
+                perm=[0, 2, 1, 3],
+            )
+        )
+    q, k, v = parts
+    scores = s.node("MatMul", [q, s.node("Transpose", [k], "kt", perm=[0, 1, 3, 2])], "scores", name="scores")
+    return s.done(s.node("MatMul", [s.node("Softmax", [scores], "p", axis=-1), v], "y", name="values"))
+
+
+@graph
+def queries_stored():
+    return _queries(stored=True)
+
+
+@graph
+def queries_behind_q():
+    return _queries(stored=False)
+
+
 @graph
 def fp8_weights():
     s = Quantized()

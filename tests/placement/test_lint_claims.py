@@ -128,6 +128,8 @@ CASES: dict[str, tuple[set[str], tuple[Claim, ...]]] = {
     "int4_weights_in_one_block": ({"weights_apart"}, (floats("mm"), kernel("CastMul"))),
     "int8_blocks": ({"blocks"}, (refused("is_constant()"),)),
     "int8_blocks_float": ({"weights_apart"}, (floats("mm"), kernel("CastMulCast"))),
+    "queries_stored": ({"split_weights"}, (floats("mm"), kernel("CastMulFc"))),
+    "queries_behind_q": (CLEAN, (int8("mm"),)),
     "fp8_weights": ({"eight_bit_float"}, (refused("fp8_e4m3"),)),
     "fp8_seven_taps": ({"eight_bit_float", "kernel_taps"}, (refused("fp8_e4m3"),)),
     "fp8_unsaturated": ({"eight_bit_float", "saturation"}, (refused("fp8_e4m3"),)),

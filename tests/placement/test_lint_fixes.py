@@ -82,6 +82,7 @@ CURED: tuple[tuple[str, str, str, str | Maker], ...] = (
     ("block_operator", "packed_weights", "rtx", REPAIR),
     ("cast_weight", "weights_cast_to_float", "rtx", "matmul_weight"),
     ("kernel_taps", "fp8_seven_taps", "rtx", "chain_ok"),
+    ("split_weights", "queries_stored", "rtx", "queries_behind_q"),
     ("weights_apart", "int4_weights_in_one_block", "rtx", "int4_weights"),
     ("two_levels", "fp4_one_level", "rtx", "matmul_weight"),
     ("microscaled", "microscaled", "rtx", "matmul_weight"),

@@ -12,8 +12,10 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.events import End
 from qdqtool.core.kinds import PREDICTION
 from qdqtool.core.quant_format import FP8, INT4, INT8
+from qdqtool.core.recipe import PrepareOptions
 from qdqtool.core.target import Target
 from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.qdq.lower import lower
 from qdqtool.prediction.run import predict
 from tests import models
@@ -250,7 +252,8 @@ def test_recorded_classic_engines_are_predicted_as_well_as_promised(monkeypatch)
 )
 @pytest.mark.parametrize("name", ["attention", "matmuls"])
 def test_every_format_is_foreseen_as_what_it_computes_in(name, format_, realised, precision, tmp_path):
-    graph = quantized(opened(models.ALL[name](), tmp_path), format_, stored=True)
+    ready = prepare(opened(models.ALL[name](), tmp_path), PrepareOptions(flatten=True))
+    graph = quantized(ready, format_, stored=True)
     prediction = predict(lower(graph), Target.parse("rtx"))
     asked = {slot.node for slot in graph.assignment if slot.index == 1}
     told = [node for node in prediction.nodes if node.node in asked]

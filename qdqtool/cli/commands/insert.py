@@ -50,7 +50,7 @@ def insert(
     chosen = load_recipe(
         recipe, [*(changes or []), *(f"{key}={value}" for key, value in typed.items() if value)]
     )
-    ready = prepare(load(model), chosen.prepare)
+    ready = prepare(load(model), chosen.preparing)
     reach = None
     if not samples and wants_samples(chosen.insert) and chosen.insert.overflow == "keep":
         raise UsageError("nobody knows what overflows without samples", fix="name them with --samples")

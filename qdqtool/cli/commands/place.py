@@ -45,7 +45,7 @@ def place(
     from qdqtool.placement.decide import decide
 
     chosen = load_recipe(recipe, [*(changes or []), *([f"place.target={target}"] if target else [])])
-    ready = prepare(load(model), chosen.prepare)
+    ready = prepare(load(model), chosen.preparing)
     placement = decide(ready.view, chosen.placing)
     for note in (*ready.notes, *placement.notes):
         stderr().print(f"note: {note}", markup=False, highlight=False)

@@ -9,6 +9,7 @@ from qdqtool.graph.preparation.batchnorm import fold_batchnorm
 from qdqtool.graph.preparation.bypass import bypass
 from qdqtool.graph.preparation.conv_transpose import write_convolutions
 from qdqtool.graph.preparation.einsum import write_products
+from qdqtool.graph.preparation.flatten import flatten
 from qdqtool.graph.preparation.fold import fold_constants
 
 
@@ -30,6 +31,13 @@ def prepare(model: Model, options: PrepareOptions) -> Model:
     if written:
         edit.notes.append(f"{written} Einsum nodes that are matrix products written as MatMul")
         edit.prune()
+        model = edit.finish()
+        edit = Edit(model)
+    flat = flatten(edit, model.view) if options.flatten else 0
+    if flat:
+        edit.notes.append(
+            f"{flat} products behind an attention read two dimensions, so that their kernels dequantize weights"
+        )
         model = edit.finish()
         edit = Edit(model)
     turned = write_convolutions(edit) if options.conv_transpose else 0

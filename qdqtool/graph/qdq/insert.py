@@ -235,7 +235,7 @@ def _quantization(
         steps = entry.scales_in(format_)
         scale = storable_as(np.asarray(steps if axis is not None else steps[0], np.float32), stored_as)
         scale = a_step_above(scale, stored_as) if apart else scale
-        stored = constant and options.weights != "qdq"
+        stored = constant and (options.weights != "qdq" if spec.stored is None else spec.stored)
         return Quantization(format=format_, scale=scale, axis=axis, stored=stored)
     if constant:
         return _in_blocks(view, decision, spec, entry, stored_as)

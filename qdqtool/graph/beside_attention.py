@@ -1,0 +1,159 @@
+"""Products beside an attention: the one that makes its queries, keys and values, and the one that reads its result.
+
+    x ─ MatMul ─ Add ─ Split ─┬─ q ─┬ MatMul ─ Softmax ─┐
+                              ├─ k ─┘                   ├ MatMul ─ Transpose ─ Reshape ─ MatMul
+                              └─ v ─────────────────────┘
+
+TensorRT for RTX splits the first into three by cutting and rearranging its weight [K, 3N]. It does so with float weights
+and behind Q; a weight that is stored in few bits with a scale per column, behind a DequantizeLinear alone, it makes float
+first. Of the second, where it reads more than one row and its input has more than two dimensions, the kernel does not
+dequantize weights of any format.
+
+Evidence: RTX 1.7.1 for SM86, 89 and 120, 80 graphs. Split: three equal parts of the columns, each behind a Reshape or Squeeze
+and a Transpose, whatever reads them (Split ─ Reshape ─ Transpose; Reshape ─ Slice ─ Squeeze ─ Transpose); two or three that are
+picked behind Reshape and Transpose, where only layout and one factor follow up to the products of an attention; with and
+without bias, softmax and Q/DQ on the attention. Not split: unequal or two or four parts in the first form, an activation
+between Reshape and Transpose, (heads, 3, size), a norm or a rotation behind the Gather, gates (Split ─ Sigmoid ─ Mul). One
+scale for the weight and INT4 blocks are cut without becoming float. Behind an
+attention: 64x64 to 768x768, 2 to 1024 rows, INT4 and INT8, fused and not; a Relu, a Mul or a Reshape to two dimensions
+between them, and the weight is read inside the kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+import numpy as np
+
+from qdqtool.graph.products import has_weights
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.trt.ops import (
+    CASTS,
+    FACTORS,
+    LAYOUT,
+    MATRIX_PRODUCTS,
+    PASSES_PROBABILITIES,
+    PICKING,
+    QDQ,
+    SHAPE_READERS,
+)
+
+_FARTHEST = 12
+_THREE = 3
+_PASSED = QDQ | CASTS
+
+
+def is_split(view: GraphView, node: Node) -> bool:
+    """Whether a product makes what the builder takes for queries, keys and values, and cuts its weight for."""
+    if node.op not in MATRIX_PRODUCTS or not node.outputs:
+        return False
+    tensor = node.outputs[0]
+    axis, turned = len(view.info(tensor).shape or ()) - 1, False
+    for _ in range(_FARTHEST):
+        uses = [use for use in view.uses(tensor) if use.node.op not in SHAPE_READERS]
+        if axis < 0 or not uses:
+            return False
+        if all(use.node.op in PICKING for use in uses):
+            parts = tuple(_parts(view, [use.node for use in uses], axis))
+            if turned:
+                return len(parts) > 1 and all(_is_factor(view, part) for part in parts)
+            alike = len({view.info(part).shape for part in parts}) == 1
+            return len(parts) == _THREE and alike and all(_is_turned(view, part) for part in parts)
+        reader = uses[0].node
+        if len(uses) > 1 or not (_is_bias(view, reader) or reader.op in LAYOUT | _PASSED):
+            return False
+        axis, turned = _followed(view, reader, axis), turned or reader.op == "Transpose"
+        tensor = reader.outputs[0]
+    return False
+
+
+def reads_attention(view: GraphView, node: Node) -> bool:
+    """Whether a product reads the result of an attention, moved only and never of two dimensions."""
+    if node.op not in MATRIX_PRODUCTS:
+        return False
+    values, ranks = _origin(view, node.inputs[0], LAYOUT | _PASSED)
+    if values is None or values.op != "MatMul" or has_weights(view, values) or 2 in ranks:
+        return False
+    source, _ = _origin(view, values.inputs[0], LAYOUT | PASSES_PROBABILITIES | _PASSED)
+    return source is not None and source.op == "Softmax"
+
+
+def _origin(view: GraphView, tensor: str, passed: frozenset[str]) -> tuple[Node | None, set[int]]:
+    """What makes the values of a tensor, and the numbers of dimensions on the way."""
+    ranks: set[int] = set()
+    for _ in range(_FARTHEST):
+        ranks.add(len(view.info(tensor).shape or ()))
+        node = view.producer(tensor)
+        if node is None or node.op not in passed:
+            return node, ranks
+        tensor = node.inputs[0]
+    return None, ranks
+
+
+def _is_bias(view: GraphView, node: Node) -> bool:
+    return node.op == "Add" and any(view.is_constant(name) for name in node.inputs)
+
+
+def _followed(view: GraphView, node: Node, axis: int) -> int:
+    """Where the columns, or the outermost of the axes that they were cut into, are behind a node; -1 where that is open."""
+    if node.op == "Transpose":
+        rank = len(view.info(node.outputs[0]).shape or ())
+        order = [int(step) for step in node.attribute("perm", range(rank)[::-1])]
+        return order.index(axis) if axis in order else -1
+    if node.op not in LAYOUT:
+        return axis
+    before, after = view.info(node.inputs[0]).shape or (), view.info(node.outputs[0]).shape or ()
+    if axis != len(before) - 1:
+        return -1  # cut already, and moved once more
+    for first in reversed(range(len(after))):
+        sizes = [size for size in after[first:] if isinstance(size, int)]
+        if len(sizes) == len(after) - first and prod(sizes) == before[axis]:
+            return first
+    return -1
+
+
+def _parts(view: GraphView, picks: list[Node], axis: int) -> Iterator[str]:
+    """The results of nodes that pick along an axis; none where one picks along another."""
+    if all(_picked_axis(view, pick) == axis for pick in picks):
+        for pick in picks:
+            yield from (name for name in pick.outputs if name)
+
+
+def _picked_axis(view: GraphView, node: Node) -> int | None:
+    rank = len(view.info(node.inputs[0]).shape or ())
+    if node.op != "Slice":
+        axis = int(node.attribute("axis", 0))
+    else:
+        axes = view.constant(node.inputs[3]) if len(node.inputs) > 3 else np.arange(1)
+        if axes is None or axes.size != 1:
+            return None
+        axis = int(axes.reshape(-1)[0])
+    return axis % rank if rank else None
+
+
+def _is_turned(view: GraphView, tensor: str) -> bool:
+    """Whether nothing but a Transpose reads a tensor, in another shape."""
+    for moves in range(_FARTHEST):
+        uses = [use.node for use in view.uses(tensor) if use.node.op not in SHAPE_READERS]
+        if len(uses) != 1 or uses[0].op not in LAYOUT:
+            return False
+        if uses[0].op == "Transpose":
+            return moves > 0
+        tensor = uses[0].outputs[0]
+    return False
+
+
+def _is_factor(view: GraphView, tensor: str) -> bool:
+    """Whether a product of two run-time values reads a tensor, behind layout and one factor."""
+    waiting, seen = [tensor], set[str]()
+    while waiting and len(seen) < _FARTHEST:
+        for use in view.uses(waiting.pop()):
+            node = use.node
+            scaled = node.op in FACTORS and any(view.is_constant(name) for name in node.inputs)
+            if node.op in MATRIX_PRODUCTS and not has_weights(view, node):
+                return True
+            if node.name not in seen and (scaled or node.op in LAYOUT | _PASSED):
+                seen.add(node.name)
+                waiting.extend(node.outputs)
+    return False
