@@ -5,7 +5,8 @@
 
 `--seconds` are for each reader. Files are damaged inside their structure (protobuf fields, JSON values, members of
 archives, headers of arrays), see tests/fuzz. Every input runs in a child process whose address space is limited; one
-that kills the child, or is silent for half a minute, is counted and kept. The last line is JSON.
+that kills the child, or works on for half a minute of processor time without a word, is counted and kept: on a busy
+machine a worker may be silent for minutes because it does not get to work. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -29,8 +30,13 @@ READERS = (
     "artefacts", "logs",
 )  # fmt: skip
 SILENT_S = 30.0
-"""Seconds without a word after which an input hangs; a worker that starts may take longer."""
+"""Processor seconds of a worker and its children without a word after which an input hangs."""
 STARTING_S = 180.0
+"""The same for a worker that starts: it imports everything, and makes a run whose files are damaged."""
+WAITING_S = 900.0
+"""Seconds by the clock after which a worker hangs that does not work at all."""
+LOOKING_S = 1.0
+"""Seconds between two looks at a worker that says nothing."""
 
 
 def main() -> int:
@@ -98,13 +104,12 @@ def _one_worker(
     )
     lines: queue.Queue[str | None] = queue.Queue()
     threading.Thread(target=_listen, args=(process.stdout, lines), daemon=True).start()
-    path, patience = None, STARTING_S
+    path, patience, phase = None, STARTING_S, "imports"
     while True:
-        try:
-            line = lines.get(timeout=patience)
-        except queue.Empty:
+        line = _next_word(process.pid, lines, patience)
+        if line == "":
             found["hangs"] += 1
-            _keep(asked, name, "hang", path, "silent")
+            _keep(asked, name, "hang", path, f"silent; the last it said: {phase}")
             process.kill()
             break
         if line is None:
@@ -113,8 +118,12 @@ def _one_worker(
                 _keep(asked, name, "crash", path, f"exit code {process.returncode}")
             break
         told = json.loads(line)
+        if "starting" in told:
+            phase = told["starting"]
+            continue
         patience = SILENT_S
         if "input" in told:
+            phase = f"input {told['input']}"
             path = Path(told["path"])
             found["inputs"] += 1
             continue
@@ -129,6 +138,29 @@ def _one_worker(
                     asked, name, kind, path, " ".join(str(told.get(key, "")) for key in ("why", "at", "own"))
                 )
     process.wait()
+
+
+def _next_word(pid: int, lines: queue.Queue[str | None], patience: float) -> str | None:
+    """The next line of a worker; None where it has ended, "" where it hangs."""
+    begin, worked = time.monotonic(), worked_s(pid)
+    while True:
+        try:
+            return lines.get(timeout=LOOKING_S)
+        except queue.Empty:
+            waited = time.monotonic() - begin
+            if worked_s(pid) - worked > patience or waited > WAITING_S:
+                return ""
+
+
+def worked_s(pid: int) -> float:
+    """Processor seconds of a process and of its children; where the system does not tell, those of the clock."""
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return 0.0 if Path("/proc/self/stat").exists() else time.monotonic()
+    ticks = sum(int(word) for word in words[11:15])
+    return ticks / os.sysconf("SC_CLK_TCK") + sum(worked_s(int(child)) for child in children)
 
 
 def _listen(stream: IO[str], lines: queue.Queue[str | None]) -> None:
