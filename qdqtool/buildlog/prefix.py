@@ -67,6 +67,7 @@ _NATIVE = re.compile(
     rf"(?=[\[A-Z])(?:{_STAMP} ?)?(?:(?:\[TRT\] ?)?\[[VIWEFX]\] ?(?:\[TRT\] ?)?|\[TensorRT\] (?:{_LEVEL}): ?"
     rf"|(?:{_LEVEL}): ?\[TRT\]:? ?|TensorRT (?:{_LEVEL}):? ?|\[TRT\]:? +)"
 )
+_GOES_ON = re.compile(rf"[\s\[]|$|(?:{_LEVEL}): ?\[TRT\]|TensorRT (?:{_LEVEL})")
 _POSITION = re.compile(r"[\w./\\-]{1,200}\.(?:cpp|hpp|h|cc|cu|py|inl)(?::\d{1,7}|\(\d{1,7}\))(?::| -)? ?")
 
 
@@ -102,6 +103,11 @@ def peel(line: str) -> tuple[Prefix, str]:
             break
         prefix, body = (found if found.form >= 0 else prefix), rest
     return prefix, body
+
+
+def may_go_on(line: str, at: int) -> bool:
+    """Whether another prefix, or white space, may begin at a place of a line."""
+    return _GOES_ON.match(line, at) is not None
 
 
 def native(text: str, at: int = 0) -> re.Match[str] | None:

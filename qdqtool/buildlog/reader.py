@@ -21,7 +21,7 @@ from qdqtool.buildlog.grammar import Grammar, Handler, grammar
 from qdqtool.buildlog.pattern import Fields, Section
 from qdqtool.buildlog.place import Place
 from qdqtool.buildlog.prefilter import NOTED, BlockPrefilter, Prefilter
-from qdqtool.buildlog.prefix import NO_PREFIX, SHORT, Prefix, peel, without_position
+from qdqtool.buildlog.prefix import NO_PREFIX, SHORT, Prefix, may_go_on, peel, without_position
 from qdqtool.buildlog.run import Run, Verdict
 from qdqtool.io.text import TextSource
 
@@ -40,6 +40,8 @@ _PREFIXED = frozenset({"attempt", "layers-original", "node-begins", "timing", "o
 """Patterns that every front end prints behind a prefix: without one, the log was pasted without its prefixes."""
 _SHAPED = 600
 """Characters of a line in which a foreign shape is looked for."""
+_HEADS = (32, 26)
+"""Characters of the prefixes that are remembered: those of most logs that have a time stamp."""
 _QUIET = Prefix(form=SHORT)
 """A quiet prefix that the prefilter saw, and nobody looked at closely."""
 _REMEMBERED, _MEMORABLE = 1 << 14, 400
@@ -174,6 +176,10 @@ class _Process:
         self.line = first_line - 1
         self._numbers: Sequence[int] = ()
         self._verdicts: list[tuple[int, Verdict]] = []
+        self._blank: list[int] = []
+        self._blanks_counted = 0
+        self._inert: set[str] = set()
+        self._prefixes: dict[str, Prefix] = {}
         self._section: Section | None = None
         self._handlers: dict[str, Handler] = {}
         self._run = self._new_run(first_line)
@@ -266,9 +272,11 @@ class _Process:
         run = self._run
         run.lines += _lines_of(numbers)
         self.line = numbers[-1]
-        self._verdicts = [(number, Verdict.BLANK) for number in filtered.blank_number.tolist()]
+        whole = isinstance(numbers, range)
+        self._blank, self._blanks_counted = filtered.blank_number.tolist(), 0
+        self._verdicts = []
         ascii_only = block.data.isascii()
-        text, skipped = place.text, 0
+        text, skipped, inert = place.text, 0, self._inert
         for index, number in enumerate(filtered.number):
             place.index, place.number = index, number
             if filtered.skipped[index] != skipped:
@@ -279,16 +287,26 @@ class _Process:
                 verdict = self._handle_message(numbers[number], body if ascii_only else _utf8(body), _QUIET)
             else:
                 body = text[filtered.start[index] : filtered.end[index]]
-                verdict = self._handle_line(numbers[number], body if ascii_only else _utf8(body))
+                if body in inert and self._section is None and not self._run.pasted:
+                    verdict = Verdict.FOREIGN
+                else:
+                    verdict = self._handle_line(numbers[number], body if ascii_only else _utf8(body))
+                    if verdict is Verdict.FOREIGN and _is_inert(body):
+                        inert.add(body)
             if verdict is not Verdict.READ:
-                self._verdicts.append((number, verdict))
+                # Only now: the line may have begun another run.
+                if whole:
+                    self._run.count(verdict)
+                else:
+                    self._verdicts.append((number, verdict))
         place.leave()
         self._sum_up()
         self._tally()
         if len(known) > _REMEMBERED:
             known.clear()
-        if len(self._rows) > _REMEMBERED:
-            self._rows.clear()
+        for memory in (self._rows, inert, self._prefixes):
+            if len(memory) > _REMEMBERED:
+                memory.clear()
         if self._run.full:
             place.tuned()
         else:
@@ -299,12 +317,13 @@ class _Process:
     def _tally(self) -> None:
         """Count the lines up to here that were not read; of a line in pieces, all pieces together."""
         here = self._place.number
-        mine = [(number, verdict) for number, verdict in self._verdicts if number < here]
-        self._verdicts = [(number, verdict) for number, verdict in self._verdicts if number >= here]
+        counted, self._blanks_counted = self._blanks_counted, bisect_left(self._blank, here)
         if isinstance(self._numbers, range):
-            for _, verdict in mine:
-                self._run.count(verdict)
+            self._run.count(Verdict.BLANK, self._blanks_counted - counted)
             return
+        mine = [(number, Verdict.BLANK) for number in self._blank[counted : self._blanks_counted]]
+        mine += [(number, verdict) for number, verdict in self._verdicts if number < here]
+        self._verdicts = [(number, verdict) for number, verdict in self._verdicts if number >= here]
         pieces: dict[int, list[Verdict]] = defaultdict(list)
         for number, verdict in mine:
             pieces[self._numbers[number]].append(verdict)
@@ -316,7 +335,7 @@ class _Process:
     # Single lines
 
     def _handle_line(self, line: int, text: str, *, joined: bool = True) -> Verdict:
-        prefix, body = peel(text.rstrip())
+        prefix, body = self._peel(text.rstrip())
         if prefix is not NO_PREFIX:
             if not self._is_prefixed():
                 self._run.prefixed = True
@@ -324,6 +343,18 @@ class _Process:
             if prefix.stamp:
                 self._place.saw_stamp(prefix.stamp)
         return self._handle_message(line, body, prefix, joined=joined)
+
+    def _peel(self, line: str) -> tuple[Prefix, str]:
+        """As `peel`: the prefixes of one second are the same, and so are those without a time stamp."""
+        for length in _HEADS:
+            known = self._prefixes.get(line[:length])
+            if known is not None and not may_go_on(line, length):
+                return known, line[length:]
+        prefix, body = peel(line)
+        head = len(line) - len(body)
+        if head in _HEADS and prefix is not NO_PREFIX:
+            self._prefixes[line[:head]] = prefix
+        return prefix, body
 
     def _handle_message(self, line: int, body: str, prefix: Prefix, *, joined: bool = True) -> Verdict:
         """Handle a message of any kind; `joined` is whether it may be several that lost their line ends."""
@@ -414,6 +445,11 @@ class _Process:
             return Verdict.FOREIGN
         self._run.miss(line, body)
         return Verdict.UNREAD
+
+
+def _is_inert(line: str) -> bool:
+    """Whether another program's line has nothing but its words: no prefix, and no second message."""
+    return len(line) <= _MEMORABLE and _JOINT.search(line, 1) is None and peel(line)[0] is NO_PREFIX
 
 
 def _lines_of(numbers: Sequence[int]) -> int:

@@ -150,14 +150,14 @@ class Run:
         self._kept += new * RECORD + min(text, new * longest)
         return self._kept > KEEP or was_whole != self.whole
 
-    def count(self, verdict: Verdict) -> None:
-        """Count a line that was not simply read."""
-        if verdict is Verdict.BLANK:
-            self.blank += 1
-        elif verdict is Verdict.FOREIGN:
-            self.foreign += 1
+    def count(self, verdict: Verdict, lines: int = 1) -> None:
+        """Count lines that were not simply read."""
+        if verdict is Verdict.FOREIGN:
+            self.foreign += lines
+        elif verdict is Verdict.BLANK:
+            self.blank += lines
         elif verdict is Verdict.UNREAD:
-            self.unread += 1
+            self.unread += lines
 
     def miss(self, line: int, body: str) -> None:
         """Keep the wording of a message that no pattern fits."""

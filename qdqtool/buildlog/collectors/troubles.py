@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import replace
 
 from qdqtool.buildlog.causes import cause_of, is_consequence
@@ -23,6 +24,8 @@ class TroublesCollector:
     def __init__(self) -> None:
         self._warnings: dict[_Key, LogRecord] = {}
         self._errors: dict[_Key, LogRecord] = {}
+        self._counts: Counter[tuple[bool, _Key]] = Counter()
+        self._wordings: dict[str, str] = {}
         self.int8_refused: dict[str, str] = {}
         self.refused_at: dict[str, int] = {}
         # Tensors that the builder warned to have no scale, in the order of the log.
@@ -42,14 +45,22 @@ class TroublesCollector:
             names: the tensors and layers it is about: messages about others are kept apart.
         """
         kept = self._warnings if severity == "W" else self._errors
-        key = (_CHANGING.sub("#", text[:_LONGEST]), names)
+        key = (self._wording(text[:_LONGEST]), names)
         if topic == "scale-missing" and len(self.without_scale) < _MOST:
             self.without_scale.update(dict.fromkeys(names))
-        known = kept.get(key)
-        if known is not None:
-            kept[key] = replace(known, count=known.count + 1)
+        if key in kept:
+            self._counts[severity == "W", key] += 1
         elif len(kept) < _MOST:
             kept[key] = LogRecord(line=line, severity=severity, text=text[:_LONGEST], topic=topic)
+
+    def _wording(self, text: str) -> str:
+        """The text without what changes; the same few texts come thousands of times."""
+        wording = self._wordings.get(text)
+        if wording is None:
+            wording = _CHANGING.sub("#", text)
+            if len(self._wordings) < _MOST:
+                self._wordings[text] = wording
+        return wording
 
     def _refused(self, line: int, layer: str, tensor: str, *_fields: object) -> None:
         if len(self.int8_refused) < _MOST:
@@ -59,12 +70,19 @@ class TroublesCollector:
     @property
     def warnings(self) -> tuple[LogRecord, ...]:
         """Warnings in the order of their first line."""
-        return tuple(self._warnings.values())
+        return self._counted(self._warnings)
 
     @property
     def errors(self) -> tuple[LogRecord, ...]:
         """Errors in the order of their first line."""
-        return tuple(self._errors.values())
+        return self._counted(self._errors)
+
+    def _counted(self, kept: dict[_Key, LogRecord]) -> tuple[LogRecord, ...]:
+        quiet = kept is self._warnings
+        return tuple(
+            replace(record, count=record.count + more) if (more := self._counts[quiet, key]) else record
+            for key, record in kept.items()
+        )
 
     def failure(self) -> Failure | None:
         """The error that explains the others: the first known cause, else the first that is no consequence."""
