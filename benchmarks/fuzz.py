@@ -21,6 +21,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -143,13 +144,10 @@ def _one_worker(
 def _next_word(pid: int, lines: queue.Queue[str | None], patience: float) -> str | None:
     """The next line of a worker; None where it has ended, "" where it hangs."""
     begin, worked = time.monotonic(), worked_s(pid)
-    while True:
-        try:
+    while worked_s(pid) - worked <= patience and time.monotonic() - begin <= WAITING_S:
+        with suppress(queue.Empty):
             return lines.get(timeout=LOOKING_S)
-        except queue.Empty:
-            waited = time.monotonic() - begin
-            if worked_s(pid) - worked > patience or waited > WAITING_S:
-                return ""
+    return ""
 
 
 def worked_s(pid: int) -> float:

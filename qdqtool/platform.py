@@ -105,6 +105,25 @@ def machine() -> str:
     return "/".join(names)
 
 
+def try_lock(handle: int) -> bool | None:
+    """Take the lock of an open file, which its process holds until it closes it or ends, however it ends.
+
+    Returns:
+        False where another process holds it; None where the system, or the file system, has no such locks.
+    """
+    if not is_posix():
+        return None
+    import fcntl
+
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
 def processors() -> int:
     """How many processors this process may use."""
     allowed = getattr(os, "sched_getaffinity", None)

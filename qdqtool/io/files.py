@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import glob
 import hashlib
 import os
 import tempfile
@@ -11,29 +13,33 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from qdqtool.errors import InputFileError
-from qdqtool.platform import umask
+from qdqtool.platform import try_lock, umask
 
 _DRAFT = ".draft-"
 _STEM = 200
 """Bytes of a file's name that its draft bears; file systems take 255."""
 FORGOTTEN_S = 3600.0
-"""Age of drafts that no process holds any more."""
+"""Age from which drafts are given up where the file system has no locks that tell whether somebody holds them."""
+_TRIES = 20
+"""Drafts that another process may take for left behind, one after the other, before their maker has locked them."""
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary path in the same folder that becomes `path` when the block ends without an error.
 
+    It is locked until then. Only a process that is killed leaves it behind: who writes `path` next removes it.
+
     Raises:
         InputFileError: the folder cannot be written.
     """
+    prefix = f".{_short(path.name)}{_DRAFT}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{_short(path.name)}{_DRAFT}", dir=path.parent)
+        sweep(path.parent, prefix)
+        handle, draft = _locked_draft(prefix, path.parent)
     except OSError as error:
         raise unwritable(path, error) from error
-    os.close(handle)
-    draft = Path(name)
     try:
         yield draft
         _sync(draft)
@@ -43,6 +49,26 @@ def replacing(path: Path) -> Iterator[Path]:
         raise unwritable(path, error) from error
     finally:
         draft.unlink(missing_ok=True)
+        if handle is not None:
+            os.close(handle)
+
+
+def _locked_draft(prefix: str, folder: Path) -> tuple[int | None, Path]:
+    """An empty file and the handle that holds its lock; None where there are no locks.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    for _ in range(_TRIES):
+        handle, name = tempfile.mkstemp(prefix=prefix, dir=folder)
+        locked = try_lock(handle)
+        # Between the two lines above another process may have found it without a lock, and removed it.
+        if locked and os.fstat(handle).st_nlink:
+            return handle, Path(name)
+        os.close(handle)
+        if locked is None:
+            return None, Path(name)
+    raise OSError(errno.EAGAIN, f"{_TRIES} drafts were removed by others", str(folder))
 
 
 def _sync(path: Path) -> None:
@@ -56,12 +82,23 @@ def _short(name: str) -> str:
     return os.fsencode(name)[:_STEM].decode("utf-8", "ignore")
 
 
-def sweep(folder: Path) -> None:
-    """Remove the drafts that processes left in `folder` when they were killed, more than an hour ago."""
-    for left in folder.glob(f".*{_DRAFT}*"):
+def sweep(folder: Path, prefix: str = "") -> None:
+    """Remove the drafts in `folder` that nobody holds: their processes were killed.
+
+    Args:
+        folder: where they are.
+        prefix: beginning of their names; those of every file where it is empty.
+    """
+    pattern = f"{glob.escape(prefix)}*" if prefix else f".*{_DRAFT}*"
+    for left in folder.glob(pattern):
         with suppress(OSError):  # somebody else has removed it, or it is not ours to remove
-            if time.time() - left.stat().st_mtime > FORGOTTEN_S:
-                left.unlink()
+            handle = os.open(left, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
+            try:
+                held = try_lock(handle)
+                if held or (held is None and time.time() - os.fstat(handle).st_mtime > FORGOTTEN_S):
+                    left.unlink()
+            finally:
+                os.close(handle)
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import tempfile
 import time
@@ -15,6 +16,7 @@ from qdqtool.io.files import FORGOTTEN_S, unwritable
 from qdqtool.io.locks import acquire
 
 _PREFIX, _LOCK = ".build-", ".lock"
+_TRIES = 20
 
 
 @contextmanager
@@ -29,9 +31,7 @@ def drafting(folder: Path) -> Iterator[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _sweep(folder)
-        place = tempfile.TemporaryDirectory(prefix=_PREFIX, dir=folder, ignore_cleanup_errors=True)
-        lock = FileLock(Path(place.name) / _LOCK)
-        acquire(lock)
+        place, lock = _locked(folder)
     except OSError as error:
         raise unwritable(folder, error) from error
     with place as name:
@@ -41,17 +41,34 @@ def drafting(folder: Path) -> Iterator[Path]:
             lock.release()
 
 
+def _locked(folder: Path) -> tuple[tempfile.TemporaryDirectory[str], FileLock]:
+    """A fresh folder and its lock. Before it is locked, another process may take it for left behind and remove it.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    for _ in range(_TRIES):
+        place = tempfile.TemporaryDirectory(prefix=_PREFIX, dir=folder, ignore_cleanup_errors=True)
+        lock = FileLock(Path(place.name) / _LOCK)
+        with suppress(FileNotFoundError):
+            acquire(lock)
+            if Path(place.name).is_dir():
+                return place, lock
+            lock.release()
+        place.cleanup()
+    raise OSError(errno.EAGAIN, f"{_TRIES} folders were removed by others", str(folder))
+
+
 def _sweep(folder: Path) -> None:
-    """Remove drafts whose makers were killed: nobody holds their lock any more."""
+    """Remove drafts whose makers were killed: nobody holds their lock."""
     for left in folder.glob(f"{_PREFIX}*"):
-        if (left / _LOCK).exists():
+        with suppress(OSError):  # another process has just removed it, or it is not ours to remove
             try:
                 with FileLock(left / _LOCK, timeout=0):
                     shutil.rmtree(left, ignore_errors=True)
-            except (Timeout, OSError):
-                continue  # somebody builds there now, or it is not ours to remove
-        else:
-            with suppress(OSError):  # another process has just removed it
+            except Timeout:
+                continue  # somebody builds there now
+            except OSError:  # there are no locks here
                 if time.time() - left.stat().st_mtime > FORGOTTEN_S:
                     shutil.rmtree(left, ignore_errors=True)
 

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from qdqtool.io.files import replacing, sweep, write_text
 from qdqtool.pipeline.folder import RunFolder
+from qdqtool.platform import try_lock
+
+POSIX = pytest.mark.skipif(os.name != "posix", reason="Windows has no locks of this kind")
 
 
 def fail(path: Path) -> None:
@@ -25,6 +33,17 @@ def test_a_write_that_fails_leaves_the_old_content_and_no_draft(tmp_path: Path) 
     assert (tmp_path / "a.json").read_text() == "old"
 
 
+WRITE = """
+import sys, time
+from pathlib import Path
+from qdqtool.io.files import replacing
+with replacing(Path(sys.argv[1])) as draft:
+    draft.write_bytes(b"half of an eng")
+    print("ready", flush=True)
+    time.sleep(600)
+"""
+
+
 def left_by_a_killed_process(folder: Path, age_s: float) -> Path:
     with replacing(folder / "engine.plan") as draft:
         name = draft
@@ -35,7 +54,25 @@ def left_by_a_killed_process(folder: Path, age_s: float) -> Path:
     return name
 
 
-def test_old_drafts_are_swept_and_nothing_else(tmp_path: Path) -> None:
+@contextmanager
+def a_process_that_writes(path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    child = subprocess.Popen([sys.executable, "-c", WRITE, str(path)], stdout=subprocess.PIPE)
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"ready\n"
+        yield child
+    finally:
+        child.kill()
+        child.wait()
+        child.stdout.close()
+
+
+def drafts(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if ".draft-" in path.name)
+
+
+@POSIX
+def test_drafts_that_nobody_holds_are_swept_at_once_and_nothing_else(tmp_path: Path) -> None:
     old, fresh = left_by_a_killed_process(tmp_path, 7200), left_by_a_killed_process(tmp_path, 0)
     others = [tmp_path / ".lock", tmp_path / ".my.settings", tmp_path / "report.html"]
     for path in others:
@@ -43,7 +80,58 @@ def test_old_drafts_are_swept_and_nothing_else(tmp_path: Path) -> None:
         os.utime(path, (0, 0))
     sweep(tmp_path)
     assert not old.exists()
-    assert all(path.exists() for path in (fresh, *others))
+    assert not fresh.exists()
+    assert all(path.exists() for path in others)
+
+
+@POSIX
+def test_what_a_killed_process_left_goes_with_the_next_write_and_not_before(tmp_path: Path) -> None:
+    with a_process_that_writes(tmp_path / "a [1]*.json") as child:
+        write_text(tmp_path / "a [1]*.json", "mine")
+        sweep(tmp_path)
+        assert len(drafts(tmp_path)) == 1, "what another process is writing is left alone"
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        assert len(drafts(tmp_path)) == 1
+        write_text(tmp_path / "a [1]*.json", "again")
+        assert drafts(tmp_path) == []
+    assert (tmp_path / "a [1]*.json").read_text() == "again"
+
+
+def test_without_locks_only_old_drafts_are_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows, and network file systems without a lock service."""
+    monkeypatch.setattr("qdqtool.io.files.try_lock", lambda _handle: None)
+    old, fresh = left_by_a_killed_process(tmp_path, 7200), left_by_a_killed_process(tmp_path, 0)
+    sweep(tmp_path)
+    assert not old.exists()
+    assert fresh.exists()
+    write_text(tmp_path / "a.json", "new")
+    assert (tmp_path / "a.json").read_text() == "new"
+
+
+@POSIX
+def test_a_draft_that_is_swept_before_it_is_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = iter(range(99))
+
+    def slow(handle: int) -> bool | None:
+        if next(turns) == 0:
+            sweep(tmp_path)
+        return try_lock(handle)
+
+    monkeypatch.setattr("qdqtool.io.files.try_lock", slow)
+    write_text(tmp_path / "a.json", "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+    assert next(turns) > 2
+
+
+@POSIX
+def test_a_link_that_bears_the_name_of_a_draft_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("mine")
+    (tmp_path / ".a.json.draft-abcdefgh").symlink_to(tmp_path / "secret")
+    write_text(tmp_path / "a.json", "new")
+    assert (tmp_path / "secret").read_text() == "mine"
 
 
 def test_the_next_run_in_a_folder_sweeps_it(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from qdqtool.errors import InputFileError
 from qdqtool.io.folders import drafting, publish, withdraw
@@ -62,14 +65,41 @@ def test_what_a_killed_process_left_goes_with_the_next_build_and_not_before(tmp_
             child.stdout.close()
 
 
-def test_drafts_that_nobody_locked_go_when_they_are_old(tmp_path: Path) -> None:
+def no_locks(*_arguments: object, **_keywords: object) -> None:
+    raise OSError(errno.ENOLCK, "No locks available")
+
+
+def test_drafts_that_nobody_locked_go_at_once_and_without_locks_when_they_are_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".build-killed-before-its-lock").mkdir()
+    with drafting(tmp_path) as mine:
+        assert list(tmp_path.iterdir()) == [mine]
     for name in (".build-young", ".build-old"):
         (tmp_path / name).mkdir()
     past = time.time() - 7200
     os.utime(tmp_path / ".build-old", (past, past))
+    monkeypatch.setattr("filelock.FileLock.acquire", no_locks)
     with drafting(tmp_path):
         assert not (tmp_path / ".build-old").exists()
-    assert (tmp_path / ".build-young").exists()
+        assert (tmp_path / ".build-young").exists()
+
+
+def test_a_folder_that_is_swept_before_it_is_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take, turns = FileLock.acquire, iter(range(99))
+
+    def slow(lock: FileLock, *arguments: object, **keywords: object) -> object:
+        if next(turns) == 0:
+            shutil.rmtree(Path(lock.lock_file).parent)
+        return take(lock, *arguments, **keywords)
+
+    monkeypatch.setattr("filelock.FileLock.acquire", slow)
+    with drafting(tmp_path) as drafts:
+        assert drafts.is_dir()
+        (drafts / "new").touch()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
