@@ -26,6 +26,10 @@ from pathlib import Path
 from typing import IO
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.processes import worked_s  # noqa: E402
+
 READERS = (
     "onnx", "commands", "builds", "arrays", "archives", "polygraphy", "images", "labels", "caches", "recipes", "layers", "profiles",
     "artefacts", "logs",
@@ -148,17 +152,6 @@ def _next_word(pid: int, lines: queue.Queue[str | None], patience: float) -> str
         with suppress(queue.Empty):
             return lines.get(timeout=LOOKING_S)
     return ""
-
-
-def worked_s(pid: int) -> float:
-    """Processor seconds of a process and of its children; where the system does not tell, those of the clock."""
-    try:
-        words = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except OSError:
-        return 0.0 if Path("/proc/self/stat").exists() else time.monotonic()
-    ticks = sum(int(word) for word in words[11:15])
-    return ticks / os.sysconf("SC_CLK_TCK") + sum(worked_s(int(child)) for child in children)
 
 
 def _listen(stream: IO[str], lines: queue.Queue[str | None]) -> None:

@@ -14,10 +14,10 @@ ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="points are named with /proc")
 
 
-@pytest.mark.parametrize("command", ["quantize", "calibrate", "run", "fix", "sweep"])
+@pytest.mark.parametrize("command", ["quantize", "calibrate", "run", "fix", "sweep", "qat"])
 def test_nothing_is_lost_at_one_point_of_each_kind(command: str) -> None:
     done = subprocess.run(
-        [sys.executable, "benchmarks/faults.py", "--quick", "--commands", command, "--every", "9"],
+        [sys.executable, "benchmarks/faults.py", "--quick", "--commands", command],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
