@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import random
 import sqlite3
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -66,6 +68,59 @@ def export(
     return path
 
 
+def export_lines(
+    path: Path,
+    ranges: list[Range],
+    launches: list[Launch],
+    *,
+    text_ids: bool = True,
+    domain: str = "TensorRT",
+) -> Path:
+    """The same events as `nsys export --type json` writes them: 64-bit numbers as text."""
+    names = ["cudaLaunchKernel", *(name for _, _, name in ranges)]
+
+    def nvtx(
+        kind: int, start: int, end: int | None, name: str, number: int | None, of: int
+    ) -> dict[str, Any]:
+        event = {
+            "Type": kind,
+            "Timestamp": str(start),
+            "GlobalTid": str(THREAD),
+            "DomainId": str(of),
+            "NsTime": True,
+        }
+        event |= {"Text": name} if number is None else {"TextId": number}
+        return {"Type": kind, "NvtxEvent": event | ({} if end is None else {"EndTimestamp": str(end)})}
+
+    def call(thread: int, start: int, number: int) -> dict[str, Any]:
+        event = {
+            "startNs": str(start),
+            "endNs": str(start + 1),
+            "correlationId": number,
+            "globalTid": str(thread),
+        }
+        return {"Type": 48, "TraceProcessEvent": {**event, "name": "0", "eventClass": 0}}
+
+    events: list[dict[str, Any]] = [
+        {"data": names},
+        nvtx(75, 0, None, domain, None, 2),
+        nvtx(59, 0, 10000, "of another library", None, 5),
+    ]
+    for number, (start, end, name) in enumerate(ranges):
+        events.append(nvtx(59, start, end, name, number + 1 if text_ids else None, 2))
+    for number, (start, ns) in enumerate(launches):
+        kernel = {"startNs": str(start + 500), "endNs": str(start + 500 + ns), "correlationId": number}
+        events += [
+            call(THREAD, start, number),
+            {"Type": 79, "CudaEvent": {**kernel, "globalPid": str(7 << 24), "kernel": {"shortName": "3"}}},
+            # a copy with the same correlation id is no kernel; another process counts from the same number
+            {"Type": 80, "CudaEvent": {**kernel, "globalPid": str(7 << 24), "memcpy": {"sizebytes": "4"}}},
+            call((8 << 24) + 1, 1, number),
+        ]
+    path.write_text("\n".join(map(json.dumps, events)) + "\n")
+    return path
+
+
 TWO_INFERENCES = [
     (100, 200, "ExecutionContext::enqueue"),
     (110, 120, "conv1 + relu1"),
@@ -89,6 +144,41 @@ def test_a_layer_has_the_kernels_of_its_range(tmp_path: Path, text_ids: bool) ->
     joined = join_times(engine, found)
     assert joined.matched == 1.0
     assert [row.average_ms for row in joined.rows if row] == [2.5, 0.5]
+
+
+@pytest.mark.parametrize("text_ids", [True, False], ids=["names by number", "names in place"])
+def test_the_lines_of_json_give_the_times_of_the_database(tmp_path: Path, text_ids: bool) -> None:
+    for number, (launches, domain) in enumerate(
+        ((KERNELS, "TensorRT"), ([*KERNELS, (900, 6_000_000)], "TensorRT"), (KERNELS, "mine"))
+    ):
+        how = {"text_ids": text_ids, "domain": domain}
+        database = read_profile(export(tmp_path / f"{number}.sqlite", TWO_INFERENCES, launches, **how))
+        lines = export_lines(tmp_path / f"{number}.json", TWO_INFERENCES, launches, **how)
+        assert read_profile(lines) == database
+        as_list = tmp_path / f"{number}-list.json"
+        as_list.write_text("[" + lines.read_text().strip().replace("\n", ",\n") + "]\n")
+        assert read_profile(as_list) == database
+        packed = tmp_path / f"{number}.json.gz"
+        packed.write_bytes(gzip.compress(lines.read_bytes()))
+        assert read_profile(packed) == database
+
+
+def test_lines_that_are_cut_or_odd_are_passed_over(tmp_path: Path) -> None:
+    path = export_lines(tmp_path / "a.json", TWO_INFERENCES, KERNELS)
+    whole = read_profile(path)
+    odd = [
+        '{"Type": 59, "NvtxEvent": 3}',
+        '{"Type": 59, "NvtxEvent": {"Timestamp": "-1", "EndTimestamp": 1e9, "GlobalTid": null}}',
+        '{"Type": 79, "CudaEvent": {"kernel": {}, "startNs": "9" }}',
+        '{"Type": 48, "TraceProcessEvent": {"correlationId": 99999999999999999999999999}}',
+        '{"Type": 59, "NvtxEvent": {"Type": 59, "Timestamp": "11',
+        "[" * 100_000,
+    ]
+    path.write_text(path.read_text() + "\n".join(odd))
+    assert read_profile(path) == whole
+    path.write_text('{"Type": 79, "CudaEvent": {"sync": {}}}\n')
+    with pytest.raises(InputFileError, match="no kernel inside"):
+        read_profile(path)
 
 
 def test_kernels_outside_every_range_are_told(tmp_path: Path) -> None:
@@ -143,7 +233,9 @@ def test_every_kernel_counts_once_in_its_innermost_range(dice: random.Random) ->
             with pytest.raises(InputFileError, match="no kernel inside"):
                 read_profile(path)
             return
-        found = {row.name: round((row.total_ms or 0) * 1e6) for row in read_profile(path).rows}
+        profile = read_profile(path)
+        assert read_profile(export_lines(Path(folder) / "a.json", ranges, launches)) == profile
+        found = {row.name: round((row.total_ms or 0) * 1e6) for row in profile.rows}
     assert found == expected
 
 

@@ -3,8 +3,9 @@
 TensorRT opens an NVTX range for every layer it enqueues. `nsys export --type sqlite` writes the ranges, the calls that
 launch kernels, and the kernels into tables (NVTX_EVENTS, CUPTI_ACTIVITY_KIND_RUNTIME, CUPTI_ACTIVITY_KIND_KERNEL; the
 schema is described in the exporter's documentation). A kernel belongs to the innermost range that was open in the thread
-that launched it: calls and kernels share a correlation id. `nsys stats --report nvtx_gpu_proj_sum` or `nvtx_kern_sum`
-sum that up; their JSON and CSV are read too.
+that launched it: calls and kernels share a correlation id. `nsys export --type json` (or `jsonlines`) writes the same
+events, one a line: see `nsight_lines`. `nsys stats --report nvtx_gpu_proj_sum` or `nvtx_kern_sum` sum that up; their
+JSON and CSV are read too.
 
     nsys profile -t cuda,nvtx --cuda-graph-trace=node -o run trtexec --loadEngine=engine.plan
     nsys export --type sqlite -o run.sqlite run.nsys-rep
@@ -18,7 +19,7 @@ import json
 import re
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from statistics import fmean, median
@@ -33,9 +34,13 @@ FORM = "nsight"
 MAGIC = b"SQLite format 3\0"
 REPORTS = (".nsys-rep", ".qdrep", ".qdstrm")
 """Files that only Nsight Systems reads."""
-_PUSH_POP, _DOMAIN = 59, 75
-"""Values of eventType: a range opened and closed by one thread, and the name of a domain."""
-_TENSORRT = "TensorRT"
+PUSH_POP, DOMAIN = 59, 75
+"""Types of NVTX events: a range opened and closed by one thread, and the name of a domain."""
+TENSORRT = "TensorRT"
+Range = tuple[int, int, int, str]
+"""Thread, start and end in ns, and name."""
+Launch = tuple[int, int, float]
+"""Thread and time of a call that launched a kernel, and the nanoseconds of the kernel."""
 _STEPS = 1 << 14
 _MOST_STEPS = 1 << 17
 """Instructions of SQLite between two looks at the clock, and how many looks a query gets: minutes, not for ever."""
@@ -77,21 +82,31 @@ def _profile(opened: sqlite3.Connection, where: str) -> Profile:
             fix="trace CUDA and NVTX: nsys profile -t cuda,nvtx, then nsys export --type sqlite",
             where=where,
         )
-    ranges = _ranges(opened, tables)
+    return profile_of(_ranges(opened, tables), _launches(opened))
+
+
+def profile_of(ranges: list[Range], launches: Iterable[Launch]) -> Profile:
+    """The times of the kernels inside each range.
+
+    Args:
+        ranges: sorted by thread and start, the outer before the inner.
+        launches: sorted by thread and start.
+    """
     spent: dict[int, float] = defaultdict(float)
     outside = 0.0
-    for index, ms in _launched(opened, ranges):
+    # whole nanoseconds, so that the order of the launches does not change the sums
+    for index, ns in _launched(ranges, launches):
         if index is None:
-            outside += ms
+            outside += ns
         else:
-            spent[index] += ms
+            spent[index] += ns
     times: dict[str, list[float]] = defaultdict(list)
     for index in sorted(spent):
-        times[ranges[index][3]].append(spent[index])
-    return _summed(times, outside)
+        times[ranges[index][3]].append(spent[index] / 1e6)
+    return _summed(times, outside / 1e6)
 
 
-def _ranges(opened: sqlite3.Connection, tables: set[str]) -> list[tuple[int, int, int, str]]:
+def _ranges(opened: sqlite3.Connection, tables: set[str]) -> list[Range]:
     """Thread, start, end and name of the ranges of TensorRT, or of all where no domain bears its name."""
     columns = {row[1] for row in opened.execute("pragma table_info(NVTX_EVENTS)")}
     texts = "textId" in columns and "StringIds" in tables
@@ -101,30 +116,35 @@ def _ranges(opened: sqlite3.Connection, tables: set[str]) -> list[tuple[int, int
     domain = "n.domainId" if "domainId" in columns else "0"
     ours = {
         number
-        for number, text in opened.execute(f"select {domain}, {name} {source}", (_DOMAIN,))
-        if text == _TENSORRT
+        for number, text in opened.execute(f"select {domain}, {name} {source}", (DOMAIN,))
+        if text == TENSORRT
     }
-    rows = opened.execute(f"select n.globalTid, n.start, n.end, {name}, {domain} {source}", (_PUSH_POP,))
-    found = [
+    rows = opened.execute(f"select n.globalTid, n.start, n.end, {name}, {domain} {source}", (PUSH_POP,))
+    return in_order(
         (int(thread), int(start), int(end), str(text))
         for thread, start, end, text, number in rows
         if end is not None and text and (not ours or number in ours)
-    ]
-    return sorted(found, key=lambda row: (row[0], row[1], -row[2]))
+    )
 
 
-def _launched(
-    opened: sqlite3.Connection, ranges: list[tuple[int, int, int, str]]
-) -> Iterator[tuple[int | None, float]]:
-    """The innermost range around each launch, by its place in `ranges`, and the milliseconds of the kernel."""
+def in_order(ranges: Iterable[Range]) -> list[Range]:
+    """Ranges as `profile_of` wants them."""
+    return sorted(ranges, key=lambda row: (row[0], row[1], -row[2]))
+
+
+def _launches(opened: sqlite3.Connection) -> Iterator[Launch]:
     columns = {row[1] for row in opened.execute("pragma table_info(CUPTI_ACTIVITY_KIND_KERNEL)")}
     # the process stands above the lowest 24 bits; correlation ids count per process
     process = " and r.globalTid >> 24 = k.globalPid >> 24" if "globalPid" in columns else ""
-    launches = opened.execute(
+    yield from opened.execute(
         "select r.globalTid, r.start, k.end - k.start from CUPTI_ACTIVITY_KIND_KERNEL k "  # noqa: S608 -- constants
         f"join CUPTI_ACTIVITY_KIND_RUNTIME r on r.correlationId = k.correlationId{process} "
         "order by r.globalTid, r.start"
     )
+
+
+def _launched(ranges: list[Range], launches: Iterable[Launch]) -> Iterator[tuple[int | None, float]]:
+    """The innermost range around each launch, by its place in `ranges`, and the nanoseconds of the kernel."""
     place, thread_now = 0, None
     around: list[int] = []
     for thread, start, duration in launches:
@@ -137,7 +157,7 @@ def _launched(
             around.append(place)
             place += 1
         around = [index for index in around if ranges[index][2] >= start]
-        yield (around[-1] if around else None), max(0.0, float(duration)) / 1e6
+        yield (around[-1] if around else None), max(0.0, float(duration))
 
 
 def _summed(times: Mapping[str, list[float]], outside: float) -> Profile:
@@ -200,7 +220,7 @@ def read(text: str) -> Profile:
 def _range_of(record: Mapping[str, Any]) -> str:
     """The name of the range; reports write its domain in front of it."""
     name = str(record.get("Range") or record.get("NVTX Range") or "")
-    return name.removeprefix(f"{_TENSORRT}:").removeprefix(":")
+    return name.removeprefix(f"{TENSORRT}:").removeprefix(":")
 
 
 def _total_of(record: Mapping[str, Any]) -> tuple[float, str] | None:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Protocol
 
 from qdqtool.core.timing import Profile
-from qdqtool.engine.profiles import exported, listed, nsight, printed, table
+from qdqtool.engine.profiles import exported, listed, nsight, nsight_lines, printed, table
 from qdqtool.errors import InputFileError
 from qdqtool.io.files import unreadable
-from qdqtool.io.text import text_of
+from qdqtool.io.text import TextSource, text_of
 
 
 class ProfileReader(Protocol):
@@ -44,8 +44,11 @@ def read_profile(path: Path) -> Profile:
             is_database = stream.read(len(nsight.MAGIC)) == nsight.MAGIC
     except OSError as error:
         raise unreadable(path, error) from error
-    profile = nsight.read_database(path) if is_database else None
-    if profile is None:
+    if is_database:
+        profile = nsight.read_database(path)
+    elif nsight_lines.recognizes(next(TextSource(path).pieces())[: nsight_lines.LOOKED_AT]):
+        profile = nsight_lines.read_lines(path)
+    else:
         return read_profile_text(text_of(path), where=str(path))
     if not profile.rows:
         raise InputFileError(
@@ -73,7 +76,7 @@ def read_profile_text(text: str, *, where: str) -> Profile:
     if profile is None or not profile.rows:
         raise InputFileError(
             "holds no times of layers",
-            fix="pass the file of trtexec --exportProfile, a log of a run with --dumpProfile, or a SQLite export of Nsight Systems",
+            fix="pass the file of trtexec --exportProfile, a log of a run with --dumpProfile, or a SQLite or JSON export of Nsight Systems",
             where=where,
         )
     return profile
