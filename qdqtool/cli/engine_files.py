@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from qdqtool.auditing.noop import ExtraEvidence
+from qdqtool.buildlog import open_runs
 from qdqtool.buildlog import read as read_log
+from qdqtool.buildlog.unsaid import unsaid
 from qdqtool.core.buildlog import LogRun
 from qdqtool.core.engine import Engine
 from qdqtool.core.noop import NoOpReport, NoOpVerdict
@@ -31,6 +33,7 @@ _TEXTS = frozenset({"layer-lines", "layers-dump"})
 """Forms of layer information that stand in logs."""
 _ALONE = "build-log"
 """Form of an engine of which there is the log of its build and no layers."""
+_BINARY = frozenset({".plan", ".engine", ".trt", ".onnx"})
 _DUMP = "Layers:\n"
 _MODERATE = 1 << 26
 
@@ -53,22 +56,24 @@ def log_of(log: Path | None, file: Path, form: str) -> LogRun | None:
 
 
 def engine_of(file: Path) -> Engine:
-    """The layers in a file; none where it is a log that prints no layers and still tells of its compute nodes.
+    """The layers in a file; none, but what is known without them, where it is a log that prints no layers.
 
     Raises:
-        InputFileError: it holds neither.
+        InputFileError: it holds no layers, and is no log.
     """
     try:
         return read(file)
     except InputFileError as error:
         try:
-            runs = read_log(file).runs
+            run = list(open_runs(TextSource(file)))[-1]
         except InputFileError:
             raise error from None
-        if not runs or not runs[-1].compute:
+        if run.value().compute:
+            note = "the log prints no layers: verdicts follow from what it says of Q and DQ nodes"
+            return Engine(layers=(), form=_ALONE, notes=(note,))
+        if file.suffix in _BINARY or run.identity.front_end == "unknown" or run.recognised <= run.unread:
             raise
-        note = "the log prints no layers: verdicts follow from what it says of Q and DQ nodes"
-        return Engine(layers=(), form=_ALONE, notes=(note,))
+        return Engine(layers=(), form=_ALONE, notes=unsaid(run.digest()))
 
 
 def _is_bare(file: Path) -> bool:

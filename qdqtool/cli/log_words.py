@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from qdqtool.buildlog import Progress
+from qdqtool.buildlog.unsaid import unsaid
 from qdqtool.core.buildlog import LayerTuning, Memory, Performance, RunDigest, Unread
 from qdqtool.core.events import LogRecord
 from qdqtool.core.logdiff import LogDiff, TimeChange
@@ -192,6 +193,8 @@ def _implicit(run: RunDigest, shown: int) -> Iterator[str]:
     for at, (layer, tensor) in enumerate(list(run.int8_refused.items())[:shown]):
         yield _row("" if at else "refused", f"{layer}: INT8 kernels need a scale of tensor {tensor}")
     yield from _more(len(run.int8_refused), shown)
+    if not run.layer_kinds and (run.options or has_int8):
+        yield _row("formats", unsaid(run)[-1])
 
 
 def _without_scale(run: RunDigest, shown: int, cache: Collection[str] | None) -> Iterator[str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import onnx
@@ -71,6 +73,34 @@ def test_every_release_builds_with_a_profile_and_tells_its_layers(release: str, 
     assert "a warning of the builder" in built["warnings"]
     assert news[0]["phase"] == "parsing"
     assert (news[-1]["phase"] == "Building engine") == hasattr(trt, "IProgressMonitor")
+
+
+def test_a_log_that_cannot_be_written_is_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a logger raises never reaches the caller of the native library: it has to be remembered."""
+
+    def full(handle: int, content: bytes) -> int:
+        if handle == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return os.write(handle, content)
+
+    monkeypatch.setattr("qdqtool.backends.native.logger.os", SimpleNamespace(write=full))
+    told = event_of(stand_in_tensorrt.make("10.9.0.34"), order(tmp_path))
+    assert told == {"event": "unwritable", "why": "the log of the build: No space left on device"}
+    assert not (tmp_path / "engine.plan").exists()
+
+
+def test_a_log_is_written_whole_where_the_system_takes_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = bytearray()
+
+    def piecewise(_handle: int, content: bytes) -> int:
+        taken.extend(content[:3])
+        return len(content[:3])
+
+    monkeypatch.setattr("qdqtool.backends.native.logger.os", SimpleNamespace(write=piecewise))
+    build(stand_in_tensorrt.make("10.9.0.34"), order(tmp_path), lambda event: None)
+    assert b"[W] a warning of the builder\n" in bytes(taken)
 
 
 def test_typing_is_a_matter_of_what_the_release_has() -> None:

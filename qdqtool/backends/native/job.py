@@ -65,6 +65,8 @@ def build(trt: Any, request: dict[str, Any], tell: Tell) -> dict[str, Any]:
         raise BuildFailure(
             "refused", mistakes=[], messages=[f"a name is not UTF-8: {error.reason}"]
         ) from error
+    if log.broken:
+        raise BuildFailure("unwritable", why=f"the log of the build: {log.broken}")
     if plan is None:
         raise BuildFailure("refused", mistakes=[], messages=log.errors)
     _write(Path(request["plan"]), bytes(plan))

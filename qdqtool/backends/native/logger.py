@@ -16,7 +16,8 @@ _LETTERS = {"INTERNAL_ERROR": "F", "ERROR": "E", "WARNING": "W", "INFO": "I", "V
 def logger_of(trt: Any) -> Any:
     """A logger that writes `[V] message` to standard error at once.
 
-    Its `errors` and `warnings` hold each different message once, `layers` the layer dump or nothing.
+    Its `errors` and `warnings` hold each different message once, `layers` the layer dump or nothing, `broken` why messages
+    were lost: nothing that is raised in a call of the native library reaches its caller.
     """
 
     class Log(trt.ILogger):  # type: ignore[misc] # the native base class has no types
@@ -25,15 +26,23 @@ def logger_of(trt: Any) -> Any:
             self.errors: list[str] = []
             self.warnings: list[str] = []
             self.layers = ""
+            self.broken = ""
 
         def log(self, severity: Any, message: str) -> None:
             letter = _LETTERS.get(severity.name, "V")
-            os.write(2, f"[{letter}] {message}\n".encode())
+            self._write(f"[{letter}] {message}\n".encode())
             if letter == "V" and message.startswith("Layers:\n"):
                 self.layers += message.rstrip("\n") + "\n"
             kept = {"F": self.errors, "E": self.errors, "W": self.warnings}.get(letter)
             if kept is not None and len(kept) < _MOST_MESSAGES and message not in kept:
                 kept.append(message)
+
+        def _write(self, content: bytes) -> None:
+            try:
+                while content:
+                    content = content[os.write(2, content) :]
+            except OSError as error:
+                self.broken = self.broken or error.strerror or str(error)
 
     return Log()
 

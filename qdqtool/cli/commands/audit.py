@@ -91,6 +91,8 @@ def audit(
         found = without_known(found, AUDIT.read(baseline))
     sys.stdout.write(_written(found, "json" if as_json else form, subject.as_posix()))
     missed = findings_missed(found.findings, fail_on)
+    if not (found.verdicts or found.counts.kernels) and (fail_on != "never" or fail_on_unrealised):
+        missed.append("there are no layers: nothing shows what runs in which format")
     return tell([*missed, *(unrealised(found.verdicts) if fail_on_unrealised else [])])
 
 

@@ -1,0 +1,58 @@
+"""What can be said of the precision of layers where a log prints none, and how to learn the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from qdqtool.core.buildlog import RunDigest
+from qdqtool.io.escaping import printable
+
+_NAMED = 3
+"""Names that a sentence holds."""
+_HOW = {
+    "trtexec": "build again with --verbose --profilingVerbosity=detailed --dumpLayerInfo, or describe the finished engine: "
+    "trtexec --loadEngine=FILE --exportLayerInfo=layers.json (detailed only where it was built so)",
+    "polygraphy": "build with `polygraphy convert --profiling-verbosity detailed -vv`, or pass the output of "
+    "`polygraphy inspect model ENGINE --model-type engine --show layers`",
+}
+_IN_CODE = (
+    "set config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED before the build, log with trt.Logger.VERBOSE, and pass "
+    "the text of engine.create_engine_inspector().get_engine_information(trt.LayerInformationFormat.JSON)"
+)
+
+
+def unsaid(run: RunDigest) -> tuple[str, ...]:
+    """Sentences on which layers are INT8, why, and what to do, as far as a log without layers tells."""
+    return tuple(map(printable, _sentences(run)))
+
+
+def _sentences(run: RunDigest) -> Iterator[str]:
+    if run.failure is not None:
+        why = f" ({run.failure.meaning}; {run.failure.fix})" if run.failure.meaning else ""
+        yield f"the build failed, so that no layer runs at all: line {run.failure.line}: {run.failure.text}{why}"
+    precision = run.options.get("Build", {}).get("Precision", "")
+    if precision and "INT8" in precision:
+        yield f"INT8 was allowed (precision {precision}): each layer may run in INT8 or not, and the log does not say which"
+    elif precision:
+        yield (
+            f"INT8 was not allowed (precision {precision}): no layer is INT8 by calibration; layers between Q/DQ nodes may be, "
+            "which a verbose log shows"
+        )
+    if run.without_scale:
+        yield (
+            f"{_some(run.without_scale, 'tensor')} without a scale: the layers around run in float; calibrate with data that "
+            "reaches them, or insert Q/DQ (qdqtool run)"
+        )
+    if run.int8_refused:
+        yield f"INT8 was refused for {_some(run.int8_refused, 'layer')}, for want of a scale"
+    if run.dla_refused:
+        yield f"DLA refuses {_some(run.dla_refused, 'layer')}: they run on the GPU, or the build fails"
+    if run.unobeyed:
+        yield f"no kernel has the precision that was asked for {_some(run.unobeyed, 'layer')}"
+    yield f"the log prints no layers of the engine, so that it leaves open what each computes in; {_HOW.get(run.front_end, _IN_CODE)}"
+
+
+def _some(names: Collection[str], what: str) -> str:
+    first = ", ".join(list(names)[:_NAMED])
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{len(names)} {what}{'s' if len(names) != 1 else ''} ({first}{more})"
