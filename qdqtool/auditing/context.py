@@ -14,6 +14,7 @@ from qdqtool.core.findings import Evidence, NodeVerdict
 from qdqtool.core.history import LayerHistory
 from qdqtool.core.placement import Placement
 from qdqtool.core.wiring import Wiring
+from qdqtool.engine.optimum import at_optimum
 from qdqtool.graph.view import GraphView
 from qdqtool.matching.evidence import NodeEvidence
 from qdqtool.matching.registry import rulebook
@@ -93,6 +94,18 @@ class AuditContext:
         """Who writes and who reads what."""
         return Wiring(self.engine)
 
+    def bytes_of(self, layer: EngineLayer) -> int | None:
+        """What a layer reads and writes at run time, without weights; dynamic shapes count as at their optimum."""
+        place = self._positions.get(layer.name)
+        sized = layer if place is None else self._sized.layers[place]
+        sizes = [padded_bytes(tensor) for tensor in (*sized.inputs, *sized.outputs)]
+        known = [size for size in sizes if size is not None]
+        return sum(known) if len(known) == len(sizes) else None
+
+    @cached_property
+    def _sized(self) -> Engine:
+        return at_optimum(self.engine)
+
     def ms(self, name: str) -> float | None:
         """Measured milliseconds of the layer called `name`, where there is a profile and such a layer."""
         place = self._positions.get(name)
@@ -154,10 +167,3 @@ def stage(
         verdicts=verdicts_of(found),
         rule_notes=tuple(dict.fromkeys(book.notes)),
     )
-
-
-def bytes_of(layer: EngineLayer) -> int | None:
-    """What a layer reads and writes at run time, without weights."""
-    sizes = [padded_bytes(tensor) for tensor in (*layer.inputs, *layer.outputs)]
-    known = [size for size in sizes if size is not None]
-    return sum(known) if len(known) == len(sizes) else None

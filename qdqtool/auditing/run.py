@@ -13,6 +13,7 @@ from qdqtool.core.audit import Audit
 from qdqtool.core.engine import Engine
 from qdqtool.core.findings import Finding, Verdict
 from qdqtool.core.placement import Placement
+from qdqtool.engine.optimum import about, at_optimum
 from qdqtool.graph.view import GraphView
 from qdqtool.plugins import Registry
 
@@ -54,7 +55,7 @@ def examine(
     return Audit(
         verdicts=verdicts_of_log(told, context.engine) if told else context.verdicts,
         findings=_findings(context, ignore),
-        counts=counts(context.engine),
+        counts=counts(at_optimum(context.engine)),
         notes=_notes(context, float_view),
     )
 
@@ -109,6 +110,7 @@ def _notes(context: AuditContext, float_view: GraphView | None) -> tuple[str, ..
     )
     return (
         *engine.notes,
+        *about(engine),
         *context.rule_notes,
         *(text for wanted, text in notes if wanted),
         *_gone(context.view, float_view),

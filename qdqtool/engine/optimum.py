@@ -29,6 +29,14 @@ def at_optimum(engine: Engine) -> Engine:
     return replace(engine, layers=tuple(_settled(layer, known) for layer in engine.layers))
 
 
+def about(engine: Engine) -> tuple[str, ...]:
+    """At which shapes figures of `at_optimum` hold, where the engine's own are dynamic."""
+    if at_optimum(engine) is engine:
+        return ()
+    shapes = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in engine.opt_shapes)
+    return (f"bytes and MACs are those at the optimization shapes: {shapes}",)
+
+
 def _is_dynamic(layer: EngineLayer) -> bool:
     return any(min(tensor.shape or (0,)) < 0 for tensor in (*layer.inputs, *layer.outputs))
 
@@ -45,7 +53,13 @@ def _settled(layer: EngineLayer, known: dict[str, Shape]) -> EngineLayer:
 
 def _at(tensor: EngineTensor, known: Mapping[str, Shape]) -> EngineTensor:
     shape = known.get(tensor.name)
-    return tensor if shape is None or not _fits(shape, tensor.shape) else replace(tensor, shape=shape)
+    if shape is None or tensor.shape is None:
+        return tensor
+    if len(shape) != len(tensor.shape):
+        # the same memory under another number of dimensions, as a Flatten in front of a product leaves it
+        viewed = _same_count(tensor.shape, shape)
+        return tensor if viewed is None else replace(tensor, shape=viewed)
+    return replace(tensor, shape=shape) if _fits(shape, tensor.shape) else tensor
 
 
 def _fits(shape: Shape, dumped: Shape | None) -> bool:

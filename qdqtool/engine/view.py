@@ -11,7 +11,7 @@ from qdqtool.core.history import Histories
 from qdqtool.core.timing import Profile, ProfileRow
 from qdqtool.engine.costs import cost
 from qdqtool.engine.logged import with_weights
-from qdqtool.engine.optimum import at_optimum
+from qdqtool.engine.optimum import about, at_optimum
 from qdqtool.engine.timed import join_times
 from qdqtool.trt.histories import histories
 
@@ -51,16 +51,8 @@ def view(
         device=device.name if device else "",
         ledger=log.ledger if log else (),
         unplaced=told.unplaced,
-        notes=(*engine.notes, *_optimum(engine, tuned), *(timed.notes if timed else ()), *told.notes),
+        notes=(*engine.notes, *about(engine), *(timed.notes if timed else ()), *told.notes),
     )
-
-
-def _optimum(engine: Engine, tuned: Engine) -> tuple[str, ...]:
-    """At which shapes the figures hold, where the engine's are dynamic."""
-    if tuned is engine:
-        return ()
-    shapes = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in engine.opt_shapes)
-    return (f"bytes and MACs are those at the optimization shapes: {shapes}",)
 
 
 def _layer(layer: EngineLayer, costs: Cost, row: ProfileRow | None, device: Device | None) -> LayerView:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.auditing.check import Check, Draft
-from qdqtool.auditing.context import AuditContext, bytes_of
+from qdqtool.auditing.context import AuditContext
 from qdqtool.auditing.kernels import origin
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import Severity
@@ -27,7 +27,7 @@ def find(context: AuditContext) -> Iterator[Draft]:
             chain.append(following)
         if len(chain) < 2:
             continue
-        sizes = [bytes_of(link) for link in chain]
+        sizes = [context.bytes_of(link) for link in chain]
         known = [size for size in sizes if size is not None]
         yield Draft(
             subject=layer.name,

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.auditing.check import Check, Draft
-from qdqtool.auditing.context import AuditContext, bytes_of
+from qdqtool.auditing.context import AuditContext
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import Severity
 
@@ -31,7 +31,7 @@ def find(context: AuditContext) -> Iterator[Draft]:
             reason=f"turns the input {source.name} from {source.dtype} into {target}",
             fix=f"give the engine {target} (--inputIOFormats={target}:chw) where preprocessing can make it; "
             "else it is needed",
-            bytes=bytes_of(layer),
+            bytes=context.bytes_of(layer),
             evidence=(context.at_layer(layer.name),),
         )
 

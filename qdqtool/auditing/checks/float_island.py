@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from qdqtool.auditing.check import Check, Draft
-from qdqtool.auditing.context import AuditContext, bytes_of
+from qdqtool.auditing.context import AuditContext
 from qdqtool.core.engine import Role
 from qdqtool.core.findings import NodeVerdict, Severity
 from qdqtool.graph.view import GraphView, Node
@@ -59,7 +59,7 @@ def _layers(context: AuditContext) -> Iterator[Draft]:
                 subject=layer.name,
                 reason=f"runs {layer.precision} between {before[0].name} and {after[0].name}, which run {before[0].precision.value.upper()}",
                 fix="put Q/DQ on its input and its weight",
-                bytes=bytes_of(layer),
+                bytes=context.bytes_of(layer),
                 evidence=(context.at_layer(layer.name),),
             )
 

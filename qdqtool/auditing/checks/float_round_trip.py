@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.auditing.check import Check, Draft
-from qdqtool.auditing.context import AuditContext, bytes_of
+from qdqtool.auditing.context import AuditContext
 from qdqtool.core.engine import EngineLayer
 from qdqtool.core.findings import Severity
 
@@ -31,7 +31,7 @@ def find(context: AuditContext) -> Iterator[Draft]:
             reason=f"{source.name} computes in {source.precision.value.upper()} and writes {layer.inputs[0].dtype}{why}; "
             f"this kernel only turns it back into {layer.outputs[0].dtype.value.upper()}",
             fix=_fix(others),
-            bytes=bytes_of(layer),
+            bytes=context.bytes_of(layer),
             evidence=(context.at_layer(source.name), context.at_layer(layer.name)),
         )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.auditing.check import Check, Draft
-from qdqtool.auditing.context import AuditContext, bytes_of
+from qdqtool.auditing.context import AuditContext
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Role
 from qdqtool.core.findings import Severity
@@ -23,7 +23,7 @@ def find(context: AuditContext) -> Iterator[Draft]:
     mixed = any(layer.precision.is_quantized for layer in computing)
     if not mixed or not left or types & {DType.FLOAT16, DType.BFLOAT16}:
         return
-    sizes = [bytes_of(layer) for layer in left]
+    sizes = [context.bytes_of(layer) for layer in left]
     known = [size for size in sizes if size is not None]
     yield Draft(
         subject=left[0].name,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.auditing.check import Check, Draft
-from qdqtool.auditing.context import AuditContext, bytes_of
+from qdqtool.auditing.context import AuditContext
 from qdqtool.auditing.kernels import inside, origin
 from qdqtool.core.engine import EngineLayer
 from qdqtool.core.findings import Severity
@@ -33,7 +33,7 @@ def find(context: AuditContext) -> Iterator[Draft]:
             reason=f"a kernel that only {change} ({origin(layer)}), between "
             f"{' and '.join(other.name for other in neighbours)}",
             fix=fix,
-            bytes=bytes_of(layer),
+            bytes=context.bytes_of(layer),
             evidence=(context.at_layer(layer.name),),
         )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.auditing.check import Check, Draft
-from qdqtool.auditing.context import AuditContext, bytes_of
+from qdqtool.auditing.context import AuditContext
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import Severity
@@ -25,7 +25,7 @@ def find(context: AuditContext) -> Iterator[Draft]:
                 subject=layer.name,
                 reason=f"INT8 without tensor cores ({layer.tactic or layer.kind}){_likely(layer)}",
                 fix="compare its time with an FP16 build; where that is faster, leave this node float",
-                bytes=bytes_of(layer),
+                bytes=context.bytes_of(layer),
                 evidence=(context.at_layer(layer.name),),
             )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.auditing.check import Check, Draft
-from qdqtool.auditing.context import AuditContext, bytes_of
+from qdqtool.auditing.context import AuditContext
 from qdqtool.auditing.regions import is_opaque
 from qdqtool.core.findings import Severity
 
@@ -26,7 +26,7 @@ def find(context: AuditContext) -> Iterator[Draft]:
                 subject=layer.name,
                 reason=f"a region whose kernels are not listed; it holds {held}",
                 fix="build with TensorRT 9 or newer to see its kernels",
-                bytes=bytes_of(layer),
+                bytes=context.bytes_of(layer),
                 evidence=(context.at_layer(layer.name),),
             )
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.auditing.check import Check, Draft
-from qdqtool.auditing.context import AuditContext, bytes_of
+from qdqtool.auditing.context import AuditContext
 from qdqtool.auditing.kernels import inside, origin
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import Severity
@@ -34,7 +34,7 @@ def find(context: AuditContext) -> Iterator[Draft]:
             reason=f"a kernel that only {does} ({origin(layer)}), between {context.wiring.writers(layer)[0].name} and "
             f"{context.wiring.readers(layer)[0].name}",
             fix=fix,
-            bytes=bytes_of(layer),
+            bytes=context.bytes_of(layer),
             evidence=(context.at_layer(layer.name),),
         )
 
