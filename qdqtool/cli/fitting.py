@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from rich.table import Column, Table
     from rich.text import Text
 
-_NUMBER = re.compile(r"[-+~<>]?[\d.,]+(?:[eE][-+]?\d+)?(?:\s?(?:%|ms|us|s|x|dB|[KMGT]?i?B))?|\?|-|")
+_ONE = r"[-+~<>]?[\d.,]+(?:[eE][-+]?\d+)?(?:\s?(?:%|ms|us|s|x|dB|[KMGT]?i?B))?"
+_NUMBER = re.compile(rf"{_ONE}(?: (?:to|of|\.\.) {_ONE})?|\?|-|")
 _GAP = 2
 _SHORT, _LEAST = 12, 6
 """Columns of the terminal: what is narrower is never cut, and to how many a name may be cut."""
@@ -84,7 +85,8 @@ class _Column:
     @classmethod
     def read(cls, column: Column) -> _Column:
         cells = list(map(_text, column.cells))
-        told = _is_prose(cells)
+        # a column that asks for a width of its own holds parts between which it may be broken
+        told = _is_prose(cells) or column.min_width is not None
         return cls(
             head=_text(column.header),
             cells=_once(cells) if told else cells,

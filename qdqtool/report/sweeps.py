@@ -26,19 +26,26 @@ _SETTING = 22
 def table(sweep: Sweep) -> Table:
     """The Pareto front, fastest first."""
     head = Table(box=None)
-    for title in ("trial", f"{metric(sweep)} [measured]", f"ms [{sweep.speed}]", "INT8 nodes", "kernels"):
+    scored = f"{metric(sweep)} {sweep.unit} [measured]"
+    for title in ("trial", scored, "95 %", f"ms [{sweep.speed}]", "ms between", "INT8 nodes", "kernels"):
         head.add_column(Text(title), justify="right", overflow="fold")
     head.add_column("settings", overflow="fold", min_width=_SETTING)
     for trial, outcome in _done(sweep.pareto):
         head.add_row(
             str(trial.number),
-            accuracy(sweep, outcome),
-            time(outcome, sweep.spread),
+            f"{outcome.accuracy:.2f}",
+            _between(accuracy_interval(sweep, outcome), 2),
+            f"{outcome.ms:.4f}" if outcome.ms else "",
+            _between(interval(outcome, sweep.spread), 4),
             f"{outcome.nodes_int8} of {outcome.nodes_total}",
             "" if outcome.kernels is None else str(outcome.kernels),
-            Text(xml_line("  ".join(words(outcome)))),
+            Text(xml_line("; ".join(words(outcome)))),
         )
     return head
+
+
+def _between(ends: tuple[float, float] | None, digits: int) -> str:
+    return "" if ends is None else f"{ends[0]:.{digits}f} to {ends[1]:.{digits}f}"
 
 
 def notes(sweep: Sweep) -> list[str]:
@@ -70,7 +77,9 @@ def accuracy_interval(sweep: Sweep, outcome: Outcome) -> tuple[float, float] | N
     count = max(1, sum(trial.outcome is not None for trial in sweep.trials))
     wider = NormalDist().inv_cdf(1 - 0.025 / count) / NormalDist().inv_cdf(0.975)
     middle = outcome.accuracy
-    return middle - wider * (middle - outcome.accuracy_low), middle + wider * (outcome.accuracy_high - middle)
+    low = middle - wider * (middle - outcome.accuracy_low)
+    high = middle + wider * (outcome.accuracy_high - middle)
+    return (max(low, 0.0), min(high, 100.0)) if sweep.unit == "%" else (low, high)
 
 
 def about_accuracy(sweep: Sweep) -> str:

@@ -51,10 +51,17 @@ def test_trials_that_cannot_be_told_from_the_best_are_counted() -> None:
     assert "1 others cannot be told" in sweeps.about_accuracy(sweep)
     console = Console(width=200, record=True, file=StringIO())
     console.print(sweeps.table(sweep))
-    assert "79.00 % (77.78 to 80.22)" in console.export_text()
+    assert "77.78 to 80.22" in console.export_text()
     assert "79.00 % (77.78 to 80.22)" in sweeps.page(sweep)
 
 
 def test_nothing_is_said_where_nothing_is_known() -> None:
     sweep = sweep_of((79.0, 79.0, 79.0))
     assert sweeps.about_accuracy(sweep) == ""
+
+
+def test_an_interval_of_percents_ends_at_a_hundred() -> None:
+    sweep = sweep_of((98.9, 99.8, 100.0), (98.0, 99.0, 99.5))
+    low, high = sweeps.accuracy_interval(sweep, sweep.trials[0].outcome)
+    assert high == 100.0
+    assert low < 98.9

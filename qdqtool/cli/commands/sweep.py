@@ -93,7 +93,7 @@ def sweep(
     if as_json:
         sys.stdout.write((out / "sweep.json").read_text("utf-8"))
         return
-    show_table(sweeps.table(result), spare=("kernels", "INT8 nodes"))
+    show_table(sweeps.table(result), spare=("kernels", "INT8 nodes", "ms between", "95 %"))
     for sentence in sweeps.notes(result):
         stdout().print(sentence, markup=False, highlight=False)
     stdout().print(f"page: {out / 'sweep.html'}", markup=False, highlight=False)
