@@ -210,6 +210,8 @@ def session_options(*, faithful: bool = True, threads: int = 0) -> onnxruntime.S
     options.log_severity_level = 4  # what goes wrong is raised; nothing is also printed
     if faithful:
         options.add_session_config_entry("session.disable_quant_qdq", "1")
+        # Threads that wait would keep a processor busy: it doubles the price of a model of small layers.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return options
 
 

@@ -149,8 +149,10 @@ class Edit:
         self.constants = {name: tensor for name, tensor in self.constants.items() if name in needed}
         return before - len(self._nodes)
 
-    def finish(self, *, retyped: bool = False) -> Model:
+    def finish(self, *, retyped: bool = False, shapes: bool = True) -> Model:
         """The changed model: sorted, with shapes; `retyped` says that tensors may have new element types.
+
+        Without `shapes` none are inferred, for models that only a runtime will see: it infers them itself.
 
         Raises:
             InputFileError: the changes left a graph with a hole or a cycle.
@@ -174,7 +176,7 @@ class Edit:
         if not retyped:
             made = {name for node in self.nodes for name in node.output}
             proto.graph.value_info.extend(value for value in old.graph.value_info if value.name in made)
-        note = infer(proto, self._model.path, keep=not retyped)
+        note = infer(proto, self._model.path, keep=not retyped) if shapes else None
         if note and note not in self.notes:
             self.notes.append(note)
         return Model(proto=proto, path=self._model.path, notes=tuple(self.notes))

@@ -4,16 +4,17 @@ No calibrator is best on every network: clipping that quietens each tensor can s
 lives on. Which one is right shows at the outputs. All candidate tables come from one collection, and one session runs
 them all: ranges and biases are inputs of the Q/DQ model (`graph.tunable`), weights stay constants.
 
-1. Every competing calibrator is run on the choosing samples; the quietest table wins. The measure is the noise of the
-   outputs relative to their signal, each output weighing the same.
-2. As far as the budget goes, each quarter of the network, in graph order, is tried with the runner-up's ranges and
-   keeps them where the output gains. The mixture counts only if it is quieter on the other samples too, which took
-   no part: a gain that does not repeat is chance.
+1. Every competing calibrator is run on 8 samples. Where the difference to the best says that more samples could gain no
+   0.02 dB, it is out; the others are judged on all 32, and the quietest table wins. The measure is the noise of the outputs
+   relative to their signal, each output weighing the same.
+2. Where two were left and as far as the budget goes, each quarter of the network, in graph order, is tried with the
+   runner-up's ranges and keeps them where the output gains. The mixture counts only if it is quieter on other samples
+   too, which took no part: a gain that does not repeat is chance.
 
 Where biases are going to be corrected the candidates are judged with corrected biases, since correction takes back
-much of what clipping does to the means. The shifts are those of each layer's own error (`graph.layer_errors`), which
-one session gives for all layers: on mobilenet_v1_025 they order the calibrators as the full correction does, and
-without them the order is another one (max 11.90 dB and mse 11.95 plain, 18.36 and 18.19 corrected).
+much of what clipping does to the means (on mobilenet_v1_025 max 11.90 dB and mse 11.95 plain, 18.36 and 18.19 corrected).
+A model that takes batches corrects itself while it runs; elsewhere the shifts are those of each layer's own error
+(`graph.layer_errors`), which order the calibrators as the full correction does.
 """
 
 from __future__ import annotations
@@ -23,16 +24,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+import numpy as np
+
 from qdqtool.calibration.histograms import Histograms
 from qdqtool.calibration.table import Constants, groups, make_tables, working_methods
 from qdqtool.core.calibration import CALIBRATORS, CalibrationTable, TensorRange
 from qdqtool.core.placement import Placement
+from qdqtool.core.protocols import Sample
 from qdqtool.core.recipe import AUTO, CalibrationOptions
 from qdqtool.core.weights import WeightChanges
 from qdqtool.graph.model import Model
-from qdqtool.pipeline.trial import RUNS, Budget, Candidate, Reference, Trial
+from qdqtool.pipeline.trial import Budget, Candidate, Reference, Trial
 
 _BLOCKS: Final = 4
+_FINALISTS: Final = 3
+_REGRET: Final = 10 ** (0.02 / 10) - 1
+"""What leaving a calibrator out may cost, as a share of the best one's noise, in the mean over what chance may have done."""
+_FEWEST: Final = 3
+"""Samples below which none is out."""
 _WORTHWHILE: Final = 10 ** (0.2 / 10)
 """How many times quieter a mixture must be, 0.2 dB: on a ViT one that gained less here lost as much elsewhere."""
 
@@ -43,13 +52,15 @@ class Judged:
 
     Attributes:
         table: without bias shifts.
-        noise: share of noise on the choosing samples, with the shifts that the choice saw.
-        checked: the same on the checking samples.
+        best: the same with the shifts that the choice saw, and its noise on the samples.
+        trial: the session that ran it.
+        samples: what `best` was judged on; all that fit into one run where biases are corrected.
     """
 
     table: CalibrationTable
-    noise: float
-    checked: float
+    best: Candidate
+    trial: Trial
+    samples: tuple[Sample, ...]
 
 
 def competing() -> tuple[str, ...]:
@@ -70,8 +81,8 @@ def choose(
 
     `weights` are rounded in every candidate as it says.
 
-    Overrides and factors of the recipe hold in every candidate. Biases are not shifted yet: `correct_biases` comes
-    after. At most 192 inferences are spent.
+    Overrides and factors of the recipe hold in every candidate. Biases are not shifted yet: `shifted` comes after. At
+    most 192 inferences are spent.
 
     Raises:
         UsageError, InputFileError: as `make_tables` and the runners.
@@ -80,37 +91,70 @@ def choose(
     choices = [options.model_copy(update={"method": method}) for method in methods]
     made = make_tables(collected[0], placement, collected[1], choices)
     tables = {method: replace(table, weights=weights) for method, table in zip(methods, made, strict=True)}
-    trial = Trial(model, placement, tables[methods[0]], options, reference, budget)
-    if not groups(placement):
-        # Weights alone, or nothing: no calibrator has a say.
-        only = trial.candidate(methods[0], tables[methods[0]])
-        return Judged(table=replace(only.table, shifts=()), noise=only.noise, checked=trial.checked(only))
-    candidates = sorted(
-        (trial.candidate(method, table) for method, table in tables.items()), key=lambda one: one.noise
+    trial = Trial(model, placement, tables[methods[0]], reference, budget)
+    # Calibrators that agree on every range are one candidate; without activations all are: none has a say.
+    distinct = {
+        tuple(entry.amax for entry in table.ranges): method for method, table in reversed(tables.items())
+    }
+    tried = _judged(
+        trial, {method: tables[method] for method in sorted(distinct.values())}, reference.choosing
     )
-    winner = candidates[0]
-    mixed = _mixture(trial, winner, candidates[1], groups(placement)) if len(candidates) > 1 else winner
-    worst = candidates[-1]
-    table = _explained(mixed, winner, worst, {entry.method: entry.table for entry in candidates})
-    return Judged(table=table, noise=mixed.noise, checked=trial.checked(mixed))
+    left = [tried[0], *(one for one in tried[1:] if not _is_out(one, tried[0]))][:_FINALISTS]
+    if len(left) == 1 and not reference.together:
+        table = _explained(left[0], (tried, left[0]), tables)
+        return Judged(table=table, best=left[0], trial=trial, samples=reference.choosing)
+    finalists = _judged(trial, {one.method: tables[one.method] for one in left}, trial.at_once())
+    winner = finalists[0]
+    mixed = _mixture(trial, winner, finalists[1], groups(placement)) if len(finalists) > 1 else winner
+    table = _explained(mixed, (tried, winner), tables)
+    return Judged(table=table, best=mixed, trial=trial, samples=trial.at_once())
+
+
+def _judged(
+    trial: Trial, tables: Mapping[str, CalibrationTable], samples: Sequence[Sample]
+) -> list[Candidate]:
+    """The tables on these samples, the quietest first."""
+    found = (trial.candidate(method, table, samples) for method, table in tables.items())
+    return sorted(found, key=lambda one: one.noise)
+
+
+def _is_out(one: Candidate, best: Candidate) -> bool:
+    """Whether more samples would hardly be worth their price: what it may still gain by them is next to nothing.
+
+    The difference in noise is known up to its standard error s over the samples. With z = difference / s, being quieter
+    after all is worth s (phi(z) - z Phi(-z)) in the mean (the loss function of the normal distribution).
+    """
+    moved = np.subtract(one.shares, best.shares)
+    if len(moved) < _FEWEST:
+        return False
+    error = float(moved.std(ddof=1)) * math.sqrt(len(moved))
+    if error == 0:
+        return True
+    z = float(moved.sum()) / error
+    density, beyond = math.exp(-z * z / 2) / math.sqrt(2 * math.pi), math.erfc(z / math.sqrt(2)) / 2
+    return error * (density - z * beyond) <= _REGRET * best.noise
 
 
 def _mixture(trial: Trial, winner: Candidate, other: Candidate, tied: Sequence[tuple[str, ...]]) -> Candidate:
     """The winner with the other's ranges in those blocks of the network where that pays on all samples."""
-    best = winner
+    choosing, checking = trial.reference.choosing, trial.reference.checking
+    reserved = len(choosing) + 2 * len(checking) + len(trial.at_once())
+    if not checking or trial.budget.spent + 2 * len(choosing) + reserved > trial.budget.most:
+        return winner
+    first = best = trial.candidate(winner.method, winner.table, choosing)
     for block in _blocks(trial, tied):
-        if trial.budget.spent + len(trial.reference.choosing) + 3 * len(trial.reference.checking) > RUNS:
+        if trial.budget.spent + reserved > trial.budget.most:
             break
         table = _swapped(best.table, other.table, block)
         if table.ranges == best.table.ranges:
             continue
-        noise = trial.noise(table, trial.reference.choosing)
-        if noise * _WORTHWHILE < best.noise:
-            best = Candidate(method=AUTO, table=table, noise=noise)
-    if best is winner or not trial.reference.checking:
+        found = trial.candidate(AUTO, table, choosing)
+        if found.noise * _WORTHWHILE < best.noise:
+            best = found
+    if best is first:
         return winner
-    mixed, single = (trial.noise(one.table, trial.reference.checking) for one in (best, winner))
-    return best if mixed * _WORTHWHILE < single else winner
+    mixed, single = (trial.checked(one) for one in (best, winner))
+    return trial.candidate(AUTO, best.table, trial.at_once()) if mixed * _WORTHWHILE < single else winner
 
 
 def _blocks(trial: Trial, tied: Sequence[tuple[str, ...]]) -> list[frozenset[str]]:
@@ -135,15 +179,17 @@ def _swapped(table: CalibrationTable, other: CalibrationTable, tensors: frozense
 
 
 def _explained(
-    best: Candidate, winner: Candidate, worst: Candidate, tables: Mapping[str, CalibrationTable]
+    best: Candidate, judged: tuple[Sequence[Candidate], Candidate], tables: Mapping[str, CalibrationTable]
 ) -> CalibrationTable:
     """The chosen table without shifts; each range with what its choice gained at the output, in dB."""
+    tried, winner = judged
     single = winner.table.by_tensor()
+    mine = next(one for one in tried if one.method == winner.method)
+    most = tried[-1]
 
     def explained(entry: TensorRange) -> TensorRange:
-        mine = single[entry.tensor]
-        swapped = entry.amax != mine.amax
-        gain = best.decibel - winner.decibel if swapped else winner.decibel - worst.decibel
+        swapped = entry.amax != single[entry.tensor].amax
+        gain = best.decibel - winner.decibel if swapped else max(0.0, mine.decibel - most.decibel)
         alike = all(table.by_tensor()[entry.tensor].amax == entry.amax for table in tables.values())
         return entry if alike or not math.isfinite(gain) else replace(entry, gain_db=round(gain, 2))
 

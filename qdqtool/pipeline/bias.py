@@ -9,48 +9,36 @@ Source: Nagel et al., "Data-Free Quantization through Weight Equalization and Bi
 already. Correcting many layers at once from one measurement overshoots so far that the model is destroyed. A channel
 whose shift is no larger than its own uncertainty over the samples is left alone (positive-part James-Stein shrinkage).
 
-Where the model takes a batch of any size, all samples run as one, through the float and the quantized network side by
-side, and the shifts are computed on the way (`graph.streams`): one session and one run. Otherwise every layer is run
-once, from the corrected outputs of the layers before it, and these are dropped as soon as no later layer needs them.
+Where the model takes a batch of any size, all samples run as one, and the shifts are computed on the way from the means
+of the float layers (`graph.instrumented.corrected`): one run, in the session in which `auto` judges tables. Otherwise
+every layer is run once, from the corrected outputs of the layers before it, and these are dropped as soon as no later
+layer needs them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import islice
-from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from qdqtool.backends.ort import OrtRunner, open_model, open_runner
+from qdqtool.backends.ort import open_runner
 from qdqtool.core.calibration import CalibrationTable, NodeShift
-from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import Placement
-from qdqtool.core.protocols import Feeds, Sample
+from qdqtool.core.protocols import Feeds, SampleSource
 from qdqtool.core.recipe import InsertOptions
-from qdqtool.errors import InputFileError, UsageError
+from qdqtool.errors import UsageError
 from qdqtool.graph.instrumented.probe import probe
 from qdqtool.graph.instrumented.segment import boundary, segment
-from qdqtool.graph.instrumented.streams import free_batch, streams
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.bias import shiftable
 from qdqtool.graph.qdq.insert import insert
-from qdqtool.graph.view import GraphView, Node
+from qdqtool.graph.view import Node
+from qdqtool.pipeline.trial import TAKEN, Budget, Reference, Trial, believed
 from qdqtool.trt.ops import result_axis
-
-SAMPLES = 32
-"""More samples change the shifts less than their uncertainty."""
-_FEWEST = 8
-_ROOM = 384 << 20
-"""Bytes that the live tensors of both networks may take."""
-_LIVE = 4
-"""Tensors of the largest size that are alive at once."""
-_DOUBT = 4.0
-"""Squared standard errors that a squared shift must exceed before any of it is believed."""
 
 Floats = NDArray[np.float32]
 OnProgress = Callable[[int, "int | None"], None]
@@ -60,21 +48,43 @@ def correct_biases(
     model: Model,
     placement: Placement,
     table: CalibrationTable,
-    samples: Iterable[Sample],
+    samples: SampleSource,
     on_progress: OnProgress | None = None,
 ) -> CalibrationTable:
     """The table with what to add to the biases, so that each layer's mean output is that of the float model.
 
-    The first 32 samples are used; fewer than 2 change nothing.
+    The samples are those that judge tables, from all over the source; fewer than 2 change nothing.
     """
-    feeds = [dict(sample.feeds) for sample in islice(samples, SAMPLES)]
+    if not shiftable(model.view) or not len(samples):
+        return table
+    budget = Budget(most=2 * TAKEN, on_progress=on_progress)
+    reference = Reference(model, samples, budget, bias=True)
+    judged = None
+    if reference.together:
+        trial = Trial(model, placement, table, reference, budget)
+        judged = trial.candidate("", table, trial.at_once()).table
+    return shifted(model, placement, judged or table, reference, on_progress)
+
+
+def shifted(
+    model: Model,
+    placement: Placement,
+    table: CalibrationTable,
+    reference: Reference,
+    on_progress: OnProgress | None = None,
+) -> CalibrationTable:
+    """The same for samples that ran through the float model already.
+
+    Where the model takes batches the table is one that was judged on them, which gave it its shifts.
+    """
+    if reference.together:
+        return replace(table, shifts=tuple(entry for entry in table.shifts if any(entry.shift)))
+    feeds = [sample.feeds for sample in reference.samples]
     layers = shiftable(model.view)
     if len(feeds) < 2 or not layers:
         return table
-    quantized = insert(model, placement, table, InsertOptions())
-    shifts = _in_one_run(model, quantized, layers, feeds)
-    if shifts is None:
-        shifts = _layer_by_layer(model, quantized, layers, feeds, on_progress)
+    quantized = insert(model, placement, replace(table, shifts=()), InsertOptions())
+    shifts = _layer_by_layer(model, quantized, layers, feeds, on_progress)
     return replace(
         table,
         shifts=tuple(
@@ -83,66 +93,6 @@ def correct_biases(
             if shift.any()
         ),
     )
-
-
-def _in_one_run(
-    model: Model, quantized: Model, layers: Sequence[Node], feeds: Sequence[Feeds]
-) -> dict[str, Floats] | None:
-    """The shifts from one run of all samples as one batch; None for a model that takes no batches.
-
-    A model may declare a free batch and still mix its samples, by a Reshape with a number in it; so it is tried.
-    """
-    view = model.view
-    shapes = [info.shape or () for info in view.inputs]
-    of_floats = all(view.info(node.outputs[0]).dtype is DType.FLOAT32 for node in layers)
-    if not of_floats or any(not shape or shape[0] not in {1, *_names(shape)} for shape in shapes):
-        return None
-    if any(shape[0] == 1 for shape in shapes):
-        model, quantized = free_batch(model), free_batch(quantized)
-    feeds = feeds[: _fitting(view)]
-    doubled = streams(quantized, {node.name for node in layers}, model, samples=len(feeds), doubt=_DOUBT)
-    if doubled is None:
-        return None
-    try:
-        plain = open_model(model, description="float model")
-    except InputFileError:
-        return None
-    if not _takes_batches(plain, feeds[:2]):
-        return None
-    del plain
-    runner = open_model(doubled.model, description="float and Q/DQ model")
-    values = runner.run(_joined(feeds))
-    return {node: values[name] for node, name in doubled.shifts.items()}
-
-
-def _names(shape: Sequence[int | str]) -> set[str]:
-    return {dim for dim in shape if isinstance(dim, str)}
-
-
-def _fitting(view: GraphView) -> int:
-    """How many samples run as one batch: as many as keep the live tensors of both networks within a budget."""
-    shapes = (view.info(name).shape or () for node in view.nodes for name in node.outputs)
-    largest = max((prod(dim for dim in shape if isinstance(dim, int)) for shape in shapes), default=1)
-    return max(_FEWEST, min(SAMPLES, _ROOM // (4 * _LIVE * largest)))
-
-
-def _takes_batches(runner: OrtRunner, feeds: Sequence[Feeds]) -> bool:
-    """Whether two samples in a batch give what they give one by one."""
-    try:
-        together = runner.run(_joined(feeds))
-        single = [runner.run(feed) for feed in feeds]
-    except InputFileError:
-        return False
-    return all(
-        together[name].ndim > 0
-        and together[name].shape[0] == sum(one[name].shape[0] for one in single if one[name].ndim)
-        and np.allclose(together[name], np.concatenate([one[name] for one in single]), rtol=1e-3, atol=1e-4)
-        for name in runner.outputs
-    )
-
-
-def _joined(feeds: Sequence[Feeds]) -> dict[str, NDArray[Any]]:
-    return {name: np.concatenate([feed[name] for feed in feeds]) for name in feeds[0]}
 
 
 def _layer_by_layer(
@@ -238,12 +188,3 @@ def _channel_means(node: Node, value: NDArray[Any]) -> Floats:
     others = tuple(dim for dim in range(value.ndim) if dim != axis)
     means: Floats = value.astype(np.float64).mean(axis=others).astype(np.float32)
     return means
-
-
-def believed(differences: Floats) -> Floats:
-    """The mean over samples of each channel, shrunk by its uncertainty."""
-    mean = differences.mean(axis=0, dtype=np.float64)
-    doubt = differences.var(axis=0, ddof=1, dtype=np.float64) / len(differences)
-    share = np.maximum(0.0, 1.0 - _DOUBT * doubt / np.maximum(mean**2, np.finfo(np.float64).tiny))
-    believed: Floats = (mean * share).astype(np.float32)
-    return believed

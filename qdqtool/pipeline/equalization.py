@@ -64,13 +64,13 @@ def equalization(
     found = _candidates(model, placement)
     if wanted == "none" or not found:
         return None
-    taken = others(samples, _ENOUGH)
+    taken = others(model.view, samples, _ENOUGH)
     if wanted != AUTO:
         return next(iter(_made(wanted, model, placement, recipe, found, taken)), None)
     if len(samples) <= _FEWEST or not samples.meaningful:
         return None
     budget = Budget(on_progress=on_progress)
-    reference = Reference(model, samples, budget)
+    reference = Reference(model, samples, budget, bias=recipe.calibrate.bias == "correct")
     plain = _noise(model, placement, recipe, reference, None)
     best, least = None, plain
     for way in ("cross-layer", "smooth", "awq"):
@@ -176,6 +176,7 @@ def _noise(
     options = recipe.calibrate
     histograms = collect(changed, placement, reference.source)
     table = make_table(histograms, placement, changed.view, options)
-    trial = Trial(changed, placement, table, options, reference, Budget())
-    judged = trial.candidate("", table)
+    judge = reference.of(changed) if changes and reference.layers else reference
+    trial = Trial(changed, placement, table, judge, Budget())
+    judged = trial.candidate("", table, judge.choosing)
     return judged.noise, trial.checked(judged)

@@ -13,6 +13,7 @@ from calibrators.rounding import output_errors, rounded
 from qdqtool.backends.ort import open_runner
 from qdqtool.calibration.collect import collect
 from qdqtool.calibration.moments import moments, parts
+from qdqtool.calibration.noise_shares import weight_share
 from qdqtool.calibration.rounding import layers_of, round_weights
 from qdqtool.calibration.samples import Samples, open_samples
 from qdqtool.calibration.table import make_table
@@ -288,3 +289,16 @@ def test_auto_rounds_where_the_outputs_gain_and_says_how_much(tmp_path: Path) ->
     rounded_ones = [entry for entry in CALIBRATION.read(out).ranges if entry.method == "gptq"]
     assert rounded_ones
     assert all(entry.gain_db is not None and entry.gain_db > 0.3 for entry in rounded_ones)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_share_of_weights_in_the_noise_grows_as_their_bits_get_fewer(name: str, tmp_path: Path) -> None:
+    shares = {}
+    for placing in ("int8", "int8 with one scale", "int8 weights"):
+        model, placement, table, samples = case(tmp_path, name, PLACINGS[placing], count=4)
+        layers = layers_of(model, placement, table, InsertOptions())
+        histograms = collect(model, placement, samples)
+        shares[placing] = weight_share(model.view, layers, placement, table, histograms)
+        assert 0 <= shares[placing] <= 1
+    assert shares["int8"] <= shares["int8 with one scale"] * 1.001
+    assert shares["int8 weights"] in {0, 1}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from qdqtool.cli.app import run
 from qdqtool.core.calibration import CALIBRATORS, CalibrationTable, NodeShift
 from qdqtool.core.kinds import CALIBRATION
 from qdqtool.core.placement import Placement
+from qdqtool.core.protocols import Sample
 from qdqtool.core.recipe import CalibrationOptions, InsertOptions, PlacementOptions
 from qdqtool.graph.instrumented.layer_errors import layer_errors
 from qdqtool.graph.instrumented.tunable import tunable
@@ -32,7 +33,7 @@ from qdqtool.graph.qdq.bias import shiftable
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.pipeline import auto
 from qdqtool.pipeline.auto import choose, competing
-from qdqtool.pipeline.trial import CHECKING, CHOOSING, RUNS, Budget, Reference
+from qdqtool.pipeline.trial import CHOOSING, PASSES, TAKEN, Budget, Candidate, Reference, Trial, taken
 from qdqtool.placement.decide import decide
 from tests import models
 
@@ -58,7 +59,8 @@ def chosen(found: Case, **options: object) -> CalibrationTable:
     options_ = CalibrationOptions(method="auto", **options)  # type: ignore[arg-type]
     known = (histograms, constants(placement, model.view, options_.weights))
     budget = Budget()
-    return choose(model, placement, known, options_, Reference(model, samples, budget), budget).table
+    reference = Reference(model, samples, budget, bias=options_.bias == "correct")
+    return choose(model, placement, known, options_, reference, budget).table
 
 
 def outputs(model: Model, samples: Iterator[object] | Samples) -> list[np.ndarray]:
@@ -67,11 +69,9 @@ def outputs(model: Model, samples: Iterator[object] | Samples) -> list[np.ndarra
 
 
 def noise(found: Case, table: CalibrationTable) -> float:
-    """Relative noise of the output on the samples that choose."""
+    """Relative noise of the output on all samples that are judged on."""
     model, placement, samples, _ = found
-    taken = [sample for sample in samples.every(len(samples) // (CHOOSING + CHECKING))][
-        : CHOOSING + CHECKING
-    ][::2]
+    taken = list(samples.every(len(samples) // TAKEN))[:TAKEN]
     plain = outputs(model, iter(taken))
     noisy = outputs(insert(model, placement, table, InsertOptions()), iter(taken))
     energy = sum(float(np.square(one).sum()) for one in plain)
@@ -89,7 +89,48 @@ def test_no_single_calibrator_is_better_on_the_choosing_samples(
         method: noise(found, make_table(histograms, placement, model.view, CalibrationOptions(method=method)))
         for method in competing()
     }
-    assert noise(found, chosen(found)) <= min(singles.values()) * (1 + 1e-6)
+    within = 10 ** (0.2 / 10)  # calibrators that lie closer are not told apart on all samples
+    assert noise(found, chosen(found)) <= min(singles.values()) * within
+
+
+def test_calibrators_that_agree_on_every_range_are_run_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = case(tmp_path, models.residual_cnn(), tail=40.0)
+    judged: list[str] = []
+    candidate = Trial.candidate
+
+    def noted(self: Trial, method: str, table: CalibrationTable, samples: Sequence[Sample]) -> Candidate:
+        judged.append(method)
+        return candidate(self, method, table, samples)
+
+    monkeypatch.setattr(Trial, "candidate", noted)
+    monkeypatch.setattr("qdqtool.pipeline.auto.competing", lambda: ("max", "twin"))
+    monkeypatch.setattr("qdqtool.calibration.table.CALIBRATORS", _With(twin=CALIBRATORS.load("max")))
+    chosen(found)
+    assert judged == ["max"]
+
+
+def test_a_calibrator_that_is_plainly_worse_is_run_on_few_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crush(histogram: Histogram, grid: Grid) -> Range:
+        return Range(amax=histogram.amax / 100, method="crush")
+
+    found = case(tmp_path, models.conv_chain())
+    judged: dict[str, int] = {}
+    candidate = Trial.candidate
+
+    def noted(self: Trial, method: str, table: CalibrationTable, samples: Sequence[Sample]) -> Candidate:
+        judged[method] = judged.get(method, 0) + len(samples)
+        return candidate(self, method, table, samples)
+
+    monkeypatch.setattr(Trial, "candidate", noted)
+    monkeypatch.setattr(auto, "competing", lambda: ("crush", "max", "mse"))
+    monkeypatch.setattr("qdqtool.calibration.table.CALIBRATORS", _With(crush=Calibrator(choose=crush)))
+    chosen(found, bias="correct")
+    assert judged["crush"] == CHOOSING
+    assert max(judged.values()) > CHOOSING
 
 
 def test_the_choice_is_the_same_every_time(tmp_path: Path) -> None:
@@ -102,18 +143,19 @@ def test_no_more_inferences_are_spent_than_six_passes(
     bias: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = case(tmp_path, models.residual_cnn(), count=100)
+    (entry,) = found[0].view.inputs
     spent = 0
     run_one = OrtRunner.run
 
     def counted(self: OrtRunner, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         nonlocal spent
         # The session of single layers computes every layer twice.
-        spent += 2 if self.description.startswith("errors") else 1
+        spent += (2 if self.description.startswith("errors") else 1) * len(feeds[entry.name])
         return run_one(self, feeds)
 
     monkeypatch.setattr(OrtRunner, "run", counted)
     chosen(found, bias=bias)
-    assert CHOOSING < spent <= RUNS == 6 * 32
+    assert CHOOSING < spent <= PASSES * taken(found[0].view, 100)
 
 
 def test_every_range_says_its_calibrator_and_what_it_gained(tmp_path: Path) -> None:

@@ -24,7 +24,8 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.bias import shift_biases, shiftable
 from qdqtool.graph.qdq.insert import insert
-from qdqtool.pipeline.bias import believed, correct_biases
+from qdqtool.pipeline.bias import correct_biases
+from qdqtool.pipeline.trial import believed
 from qdqtool.placement.decide import decide
 from tests.models import Sketch
 
@@ -183,7 +184,7 @@ def test_one_run_gives_the_shifts_of_a_run_per_layer(
     monkeypatch.setattr("qdqtool.pipeline.bias._layer_by_layer", lambda *_: pytest.fail("run layer by layer"))
     _, _, together = calibrated(model, tmp_path)
     monkeypatch.undo()
-    monkeypatch.setattr("qdqtool.pipeline.bias._in_one_run", lambda *_: None)
+    monkeypatch.setattr("qdqtool.pipeline.trial._may_be_batched", lambda *_: False)
     _, _, apart = calibrated(model, tmp_path)
     assert [entry.node for entry in together.shifts] == [entry.node for entry in apart.shifts]
     for one, other in zip(together.shifts, apart.shifts, strict=True):
@@ -207,6 +208,6 @@ def test_no_layer_has_a_session_of_its_own(tmp_path: Path, monkeypatch: pytest.M
         opened += 1
         return real(*words, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("qdqtool.pipeline.bias.open_model", counted)
+    monkeypatch.setattr("qdqtool.pipeline.trial.open_model", counted)
     calibrated(skewed(tmp_path), tmp_path)
     assert opened == 2

@@ -51,7 +51,7 @@ def layer_errors(model: Model, nodes: Collection[str], plain_model: Model) -> tu
         helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in outputs.values()
     ]
     edit.prune()
-    return edit.finish(), outputs
+    return edit.finish(shapes=False), outputs
 
 
 def _error(edit: Edit, node: onnx.NodeProto, rank: int) -> str:

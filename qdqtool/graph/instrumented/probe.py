@@ -54,12 +54,12 @@ def probe(model: Model, tensors: Sequence[str], folder: Path | None = None) -> P
     edit.outputs = [declaration(model.proto, name) for name in dict.fromkeys(tensors)]
     edit.prune()
     if folder is None:
-        small = edit.finish()
+        small = edit.finish(shapes=False)
         return Probe(source=_in_memory(small), inputs=small.view.inputs, outputs=small.view.outputs)
     path = folder / "probe.onnx"
     heavy = [tensor for tensor in edit.constants.values() if is_heavy(tensor)]
     edit.constants |= {stub.name: stub for stub in store_weights(heavy, folder / "probe.data")}
-    small = edit.finish()
+    small = edit.finish(shapes=False)
     write_bytes(path, serialize(small))
     return Probe(source=path, inputs=small.view.inputs, outputs=small.view.outputs)
 

@@ -87,7 +87,9 @@ def tunable(model: Model, nodes: Collection[str] = ()) -> Tunable:
         moved = edit.fresh(f"{node.name}_tuned_bias")
         edit.node("Add", [node.input[BIAS], name], [moved], name=moved)
         node.input[BIAS] = moved
-    return Tunable(model=edit.finish(), scales=scales, shifts=shifts, types=types, channels=channels)
+    return Tunable(
+        model=edit.finish(shapes=False), scales=scales, shifts=shifts, types=types, channels=channels
+    )
 
 
 def _add_input(edit: Edit, name: str, dtype: np.dtype[Any], shape: list[int]) -> None:

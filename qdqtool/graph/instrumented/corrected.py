@@ -1,0 +1,192 @@
+"""Bias correction inside the Q/DQ graph: each layer goes on with the mean output that it has in the float network.
+
+    means of the float layer (samples, C) = input
+               |
+               +--> difference --> shift (C,)  = output
+               |                      |
+    x - Q/DQ - Conv ----------------- + ------- Relu ...
+
+The samples are fed as one batch, so that a layer's shift is known before the next layer runs: one run corrects the
+whole network and returns what comes out of it then. The shift is shrunk by its uncertainty over the samples as
+`pipeline.trial.believed` does it. What the float network's layers give in the mean is measured by `channel_means`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper
+
+from qdqtool.graph.edit import Edit
+from qdqtool.graph.model import Model
+from qdqtool.trt.ops import result_axis
+
+_AXES_ARE_INPUTS: Final = 18
+"""First opset in which ReduceMean reads its axes from an input."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Means:
+    """A model that also returns the mean output of some of its nodes.
+
+    Attributes:
+        model: returns what it returned before, and one array of shape (channels,) per node.
+        outputs: name of that array by node, in graph order.
+    """
+
+    model: Model
+    outputs: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Corrected:
+    """A Q/DQ model that corrects its biases while it runs a batch.
+
+    Attributes:
+        model: returns what it returned before, and one shift of shape (channels,) per corrected node.
+        means: name of the input that takes a node's float means, (samples, channels), by node.
+        shifts: name of that output by node, in graph order.
+        split: name of an input that says how many samples the batch holds.
+        doubt: name of an input, see `feeds`.
+    """
+
+    model: Model
+    means: Mapping[str, str]
+    shifts: Mapping[str, str]
+    split: str
+    doubt: str
+
+    def feeds(self, means: Mapping[str, NDArray[Any]], doubt: float) -> dict[str, NDArray[Any]]:
+        """What the additional inputs are fed.
+
+        `means` are those of the float network by node, (samples, channels); `doubt` is how many squared standard errors
+        a squared shift must exceed before any of it is believed.
+        """
+        count = len(next(iter(means.values())))
+        # Squared standard error of a mean: the sum of squares over n (n - 1).
+        scale = doubt / max(1, count * (count - 1))
+        return {
+            self.split: np.array([count, -1, 0], np.int64),
+            self.doubt: np.array(scale, np.float32),
+            **{name: means[node] for node, name in self.means.items()},
+        }
+
+
+def channel_means(model: Model, nodes: Collection[str], *, free: bool) -> Means:
+    """The model that returns the mean output of every channel of these nodes too; those of unknown rank are left out.
+
+    `free` lets it take batches of any size; what it computes then must be tried.
+    """
+    edit = Edit(model)
+    build = _Builder(edit)
+    outputs: dict[str, str] = {}
+    for node, rank in _ranked(model, edit, nodes):
+        axis = result_axis(node.op_type) % rank
+        others = [dim for dim in range(rank) if dim != axis]
+        outputs[node.name] = build.reduce("ReduceMean", node.output[0], others)
+    if free:
+        _free_batch(edit)
+    _return(edit, outputs.values())
+    return Means(model=edit.finish(retyped=free, shapes=False), outputs=outputs)
+
+
+def corrected(model: Model, nodes: Collection[str]) -> Corrected:
+    """The Q/DQ model, for batches of any size, with these nodes corrected."""
+    edit = Edit(model)
+    build = _Builder(edit)
+    _free_batch(edit)
+    split, doubt = edit.fresh("corrected_split"), edit.fresh("corrected_doubt")
+    _take(edit, split, onnx.TensorProto.INT64, [3])
+    _take(edit, doubt, onnx.TensorProto.FLOAT, [])
+    means: dict[str, str] = {}
+    shifts: dict[str, str] = {}
+    for node, rank in _ranked(model, edit, nodes):
+        means[node.name] = edit.fresh(f"{node.name}_float_means")
+        _take(edit, means[node.name], onnx.TensorProto.FLOAT, [f"{split}_samples", f"{node.name}_channels"])
+        shifts[node.name] = build.correct(node, rank, means[node.name], split, doubt)
+    _return(edit, shifts.values())
+    return Corrected(
+        model=edit.finish(retyped=True, shapes=False), means=means, shifts=shifts, split=split, doubt=doubt
+    )
+
+
+def _free_batch(edit: Edit) -> None:
+    """Let the leading dimension of inputs and outputs have any size."""
+    for value in (*edit.inputs, *edit.outputs):
+        dims = value.type.tensor_type.shape.dim
+        if dims and dims[0].dim_value == 1:
+            dims[0].dim_param = "batch"
+
+
+def _ranked(model: Model, edit: Edit, nodes: Collection[str]) -> list[tuple[onnx.NodeProto, int]]:
+    ranks = {node.name: len(model.view.info(node.outputs[0]).shape or ()) for node in model.view.nodes}
+    return [
+        (node, ranks[node.name]) for node in list(edit.nodes) if node.name in nodes and ranks.get(node.name)
+    ]
+
+
+def _take(edit: Edit, name: str, kind: int, shape: Sequence[int | str]) -> None:
+    edit.inputs.append(helper.make_tensor_value_info(name, kind, shape))
+
+
+def _return(edit: Edit, names: Collection[str]) -> None:
+    edit.outputs += [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in names]
+
+
+class _Builder:
+    """Adds nodes to an edit."""
+
+    def __init__(self, edit: Edit) -> None:
+        self._edit = edit
+        self._one = edit.constant("corrected_one", np.ones((), np.float32))
+        self._zero = edit.constant("corrected_zero", np.zeros((), np.float32))
+        self._tiny = edit.constant("corrected_tiny", np.array(np.finfo(np.float32).tiny))
+
+    def correct(self, node: onnx.NodeProto, rank: int, wanted: str, split: str, doubt: str) -> str:
+        """Let the network go on with the node's output as the float network has it in the mean."""
+        output, name = node.output[0], node.name
+        raw = self._edit.fresh(f"{output}_raw")
+        node.output[0] = raw
+        axis = result_axis(node.op_type) % rank
+        moved = self._new("Sub", [wanted, self._means(raw, rank, axis, split)])
+        mean = self.reduce("ReduceMean", moved, [0])
+        apart = self._new("Sub", [moved, mean])
+        squares = self.reduce("ReduceSum", self._new("Mul", [apart, apart]), [0])
+        power = self._new("Max", [self._new("Mul", [mean, mean]), self._tiny])
+        doubted = self._new("Div", [self._new("Mul", [squares, doubt]), power])
+        share = self._new("Max", [self._new("Sub", [self._one, doubted]), self._zero])
+        shift = self._new("Mul", [mean, share], name=f"{name}_shift")
+        spread = self._shape(f"{name}_spread", [-1 if dim == axis else 1 for dim in range(rank)])
+        self._edit.node(
+            "Add", [raw, self._new("Reshape", [shift, spread])], [output], name=f"{name}_corrected"
+        )
+        return shift
+
+    def reduce(self, op: str, tensor: str, axes: list[int]) -> str:
+        """The tensor reduced over these axes, which are dropped."""
+        if not axes:
+            return self._new("Identity", [tensor])
+        if op == "ReduceSum" or self._edit.opset >= _AXES_ARE_INPUTS:
+            return self._new(op, [tensor, self._shape(f"{tensor}_axes", axes)], keepdims=0)
+        return self._new(op, [tensor], axes=axes, keepdims=0)
+
+    def _means(self, tensor: str, rank: int, axis: int, split: str) -> str:
+        """(samples, channels) means; a leading dimension that is a multiple of the batch is split by sample."""
+        others = [dim for dim in range(1, rank) if dim != axis]
+        flat = self.reduce("ReduceMean", tensor, others) if others else tensor
+        # Rows of one sample lie together; the 0 of `split` takes the dimension at that place, which has one less.
+        rows = self._new("Unsqueeze", [flat, self._shape(f"{tensor}_rows", [1])])
+        return self.reduce("ReduceMean", self._new("Reshape", [rows, split]), [1])
+
+    def _shape(self, base: str, numbers: list[int]) -> str:
+        return self._edit.constant(base, np.array(numbers, np.int64))
+
+    def _new(self, op: str, inputs: list[str], *, name: str = "", **attributes: Any) -> str:
+        output = self._edit.fresh(name or f"{inputs[0]}_{op}")
+        self._edit.node(op, inputs, [output], name=output, **attributes)
+        return output
