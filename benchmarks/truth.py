@@ -13,8 +13,8 @@ of them is drawn from the libraries' own lists by `--seed`, so that "unseen" can
   is applied, the engine is built again, and kernels, bytes and the node's precision are compared with the sentence;
 - every printed fix is followed as it is written, and works if the node then runs INT8 or the finding is gone.
 
-Exports and results are cached in DIR, results by the code that made them; a stopped run goes on. The last line is
-one JSON object; `first_contact` holds the same figures over the drawn networks alone.
+Exports and results are cached in DIR, results by the code that made them; a stopped run goes on. Drawn networks come
+first and in no order, so that a run that is stopped has measured a fair part of them. The last line is one JSON object; `first_contact` holds the same figures over the drawn networks alone.
 
 Needs torch==2.13.0 (CPU), timm, torchvision and transformers, which it installs into an environment of its own.
 """
@@ -195,7 +195,9 @@ class Bench:
         fixed = [*HAND, *CHOSEN]
         if options.quick:
             return [fixed[index] for index in QUICK]
-        return [*fixed, *self.draw(options.seed, max(0, options.models - len(fixed)))]
+        drawn = list(self.draw(options.seed, max(0, options.models - len(fixed))))
+        random.Random(options.seed).shuffle(drawn)
+        return [*drawn, *fixed]
 
     def draw(self, seed: int, count: int) -> Iterator[Spec]:
         """Networks of the libraries' lists and how each is written, all by one seed."""
