@@ -600,18 +600,22 @@ def kernel_sets(
 ) -> tuple[set[frozenset[str]], set[frozenset[str]]]:
     """The sets of nodes that real kernels state, and those that were predicted, without nodes that no kernel states.
 
-    A product counts for its own kernel only: kernels that pad or scale for it state it too. DQ and what is folded at
-    build time leave no trace of their own.
+    A product counts for its own kernel only: kernels that pad or scale for it state it too, and so does the kernel of an
+    attention whose queries, keys or values it makes. DQ and what is folded at build time leave no trace of their own.
     """
     products = {node["node"] for node in made["nodes"] if node["compute"]}
     silent = {row["node"] for row in made["ledger"] if row["kind"] == "DQ" or row["end"] in BUILD_TIME}
     stated = [(kernel, set(kernel.nodes) - silent) for kernel in dump]
-    generated = [kernel.kind == "kgen" and "_mha_" not in kernel.name for kernel in dump]
-    held = [own for (_, own), loose in zip(stated, generated, strict=True) if not loose and own & products]
+    held = [own for kernel, own in stated if kernel.kind != "kgen" and own & products]
+    elsewhere = set[str]().union(*held) & products
     real = set()
-    for (_, nodes), loose in zip(stated, generated, strict=True):
-        others = [own for own in held if own & nodes & products] if loose else []
-        real.add(frozenset(nodes.difference(products if loose else (), *others)))
+    for kernel, nodes in stated:
+        others: list[set[str]] = []
+        if kernel.kind == "kgen" and "_mha_" in kernel.name:
+            others = [elsewhere]
+        elif kernel.kind == "kgen":
+            others = [products, *(own for own in held if own & nodes & products)]
+        real.add(frozenset(nodes.difference(*others)))
     real.discard(frozenset())
     named = frozenset().union(*real)
     return real, {frozenset(set(layer["nodes"]) - silent) & named for layer in made["layers"]}

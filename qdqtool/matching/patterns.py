@@ -14,6 +14,7 @@ from qdqtool.trt.ops import (
     GATES,
     GLOBAL_AVERAGES,
     KEPT_IN_EPILOGUE,
+    LAYOUT,
     PASSES_PROBABILITIES,
     SCALING,
     SWISHES,
@@ -95,17 +96,20 @@ def gates(view: GraphView) -> Iterator[tuple[Node, ...]]:
             tensor = node.outputs[0]
 
 
-def int8_obstacle(view: GraphView, scores: Node, target: Target) -> str:
+def int8_obstacle(view: GraphView, scores: Node, values: Node, target: Target) -> str:
     """Why a builder has no fused INT8 kernel for an attention; "" where it has one or shapes are not known.
 
-    Found by building with RTX 1.7.1: heads of 16, 32 and 64 with up to 512 tokens are fused, no others from 8 to 288;
-    for classic releases only the limit of tokens is known.
+    Found by building with RTX 1.7.1: heads of 16, 32 and 64 with up to 512 tokens are fused, no others from 8 to 288,
+    and none between channels instead of tokens, whose result is turned back; for classic releases only the limit of
+    tokens is known.
     """
     size, tokens = _head_size(view, scores), _tokens(view, scores)
     if target.is_rtx and has_one_query(view, scores):
         return "it has one query, for which the fused kernel multiplies floats, with Q/DQ and without"
     if target.is_rtx and size is not None and size not in _FUSED_HEADS:
         return f"its heads have size {size}, and only sizes {', '.join(map(str, _FUSED_HEADS))} are fused in INT8"
+    if target.is_rtx and _is_turned(view, values):
+        return "its result is transposed along the last axis, and only results that stay in rows are fused in INT8"
     if tokens > _MOST_TOKENS:
         return f"it has {tokens} tokens, and at most {_MOST_TOKENS} are fused in INT8"
     return ""
@@ -130,6 +134,18 @@ def has_one_query(view: GraphView, scores: Node) -> bool:
     """Whether an attention asks for one token only, as the class attention of vision transformers does."""
     shape = view.info(scores.outputs[0]).shape or ()
     return len(shape) > 1 and shape[-2] == 1
+
+
+def _is_turned(view: GraphView, values: Node) -> bool:
+    """Whether the next Transpose behind an attention puts another axis last, as behind one between channels."""
+    uses = view.uses(values.outputs[0])
+    while len(uses) == 1 and uses[0].node.op in LAYOUT | QDQ:
+        node = uses[0].node
+        if node.op == "Transpose":
+            order = node.attribute("perm", ())
+            return bool(order) and order[-1] != len(order) - 1
+        uses = view.uses(node.outputs[0])
+    return False
 
 
 def _head_size(view: GraphView, scores: Node) -> int | None:

@@ -5,12 +5,16 @@
 
 A kernel that sums along rows computes on with the same rows only. Where something behind the sum puts values elsewhere
 (Transpose, Slice, Concat, Expand) or there are more of them (broadcasting), it ends with the sum, and what is left of a
-normalization is done by the next one, so that both hold it. Rows of 16384 and more are summed in several kernels. A
-Transpose in front of a sum is a kernel of its own from 73728 values on; so is a Split into parts of unequal size.
+normalization is done by the next one, so that both hold it. Rows of 16384 and more are summed in several kernels, and so
+are lengths along height and width of 64 and more if there are 49152 values. In front of a sum a kernel ends behind a
+Transpose of 73728 values and more, unless it is one from pixels to tokens (which leaves values in their place) to which
+others are added and which no Concat takes; behind a Split into parts of unequal size, a Slice of a 16th or less, and a Resize whose result
+goes into a Concat. TopK and ArgMax are the last of their kernel.
 
-Evidence: RTX 1.7.1, some 120 stretches between two products: LayerNormalization, Softmax, ReduceL2, ReduceMean,
-ReduceSum and InstanceNormalization before and behind ten kinds of nodes; both bounds by bisection (16320 values in a row
-are summed in one kernel, a Transpose of 73712 is done with the sum).
+Evidence: RTX 1.7.1, some 220 stretches between two products: LayerNormalization, Softmax, ReduceL2, ReduceMean,
+ReduceSum and InstanceNormalization before and behind ten kinds of nodes; the first two bounds by bisection (16320 values
+in a row are summed in one kernel, a Transpose of 73712 is done with the sum); 4 of 64 and 16 of 256 rows are sliced
+apart, 8 of 64 and 64 of 256 are not; 768 lengths of 8x8 have a kernel apart, 768 of 7x7 and 64 of 14x14 have none.
 """
 
 from __future__ import annotations
@@ -23,16 +27,23 @@ from qdqtool.graph.products import has_weights
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.prediction.sums import axes
 from qdqtool.trt.ops import (
+    ELEMENTWISE_SUMS,
+    LAST_IN_KERNEL,
+    LAYOUT,
     MATRIX_PRODUCTS,
     NORMALIZES,
     PICKING,
     QDQ,
     REARRANGING,
+    RESAMPLING,
     SHAPE_READERS,
+    keeps_order,
 )
 
 _LONG_ROW = 16384
 _LARGE_TRANSPOSE = 73728
+_LENGTH, _MANY_LENGTHS = 64, 49152
+_SMALL_PART = 16
 _FARTHEST = 64
 """Nodes behind a sum that are looked at."""
 
@@ -55,22 +66,47 @@ class Cuts:
 
 
 def cuts(view: GraphView, level: Levels) -> Cuts:
-    """The cuts of all stretches; nodes of one `level` that follow each other would share a kernel without them."""
+    """The cuts of all stretches; nodes of one `level` that follow each other would share a kernel without them.
+
+    The last ones come first: what is behind them is in another kernel than the sums in front of them.
+    """
     ends, shared, apart = set(), set(), set()
-    for node in view.nodes:
+    level = dict(level)
+    for node in reversed(view.nodes):
         if node.name not in level:
             continue
         if axes(view, node):
-            long = node.op in NORMALIZES and _row(view, node) >= _LONG_ROW
+            long = _is_long(view, node)
             if long or _leaves_rows(view, node, level):
                 ends.add(node.name)
                 if node.op in NORMALIZES:
                     shared.add(node.name)
             if long:
                 apart.add(node.name)
+            if _meets_others(view, node):
+                shared.add(node.name)
         elif _is_apart(view, node, level):
             ends.add(node.name)
+        if node.name in ends:
+            for behind in tuple(_behind(view, node, level, lambda _: False)):
+                level.pop(behind.name, None)
     return Cuts(ends=frozenset(ends), shared=frozenset(shared), apart=frozenset(apart))
+
+
+def _is_long(view: GraphView, node: Node) -> bool:
+    """Whether the sums of a node take kernels of their own; a length along height and width does so much earlier."""
+    row = _row(view, node)
+    if row >= _LONG_ROW:
+        return True
+    wide = _size(view, node.inputs[0]) >= _MANY_LENGTHS
+    return node.op == "ReduceL2" and len(axes(view, node)) > 1 and row >= _LENGTH and wide
+
+
+def _meets_others(view: GraphView, total: Node) -> bool:
+    """Whether the root of a sum of squares is summed along other axes, in front of which the root is taken again."""
+    own = axes(view, total)
+    behind = [axes(view, use.node) for use in view.uses(total.outputs[0])]
+    return total.op == "ReduceL2" and any(found not in {(), own} for found in behind)
 
 
 def _row(view: GraphView, node: Node) -> int:
@@ -96,6 +132,13 @@ def _leaves_rows(view: GraphView, total: Node, level: Levels) -> bool:
     return any(leaves(node) for node in _behind(view, total, level, lambda node: bool(axes(view, node))))
 
 
+def spreads(view: GraphView, total: Node, level: Levels) -> bool:
+    """Whether the result of a sum meets as many values as it sums up in its own kernel."""
+    most = _size(view, total.inputs[0])
+    behind = _behind(view, total, level, lambda node: bool(axes(view, node)))
+    return any(bool(node.outputs) and _size(view, node.outputs[0]) >= most for node in behind)
+
+
 def _is_folded(view: GraphView, node: Node) -> bool:
     """Whether a matrix product with weights takes a Transpose of its first input along."""
     shape = view.info(node.inputs[0]).shape or ()
@@ -112,12 +155,29 @@ def _is_folded(view: GraphView, node: Node) -> bool:
 
 
 def _is_apart(view: GraphView, node: Node, level: Levels) -> bool:
-    """Whether a node that moves values in front of a sum ends its kernel."""
-    if node.op == "Transpose":
-        large = _size(view, node.outputs[0]) >= _LARGE_TRANSPOSE
-    else:
-        large = node.op in PICKING and len({_size(view, part) for part in node.outputs}) > 1
-    return large and any(axes(view, behind) for behind in _behind(view, node, level, lambda _: False))
+    """Whether a node that moves values in front of a sum ends its kernel.
+
+    A Transpose that leaves the order in memory does so only where its result becomes part of a larger one.
+    """
+    if node.op in LAST_IN_KERNEL:
+        return True
+    behind = tuple(_behind(view, node, level, lambda _: False))
+    if not any(axes(view, found) for found in behind):
+        return False
+    joins = any(found.op == "Concat" for found in behind)
+    if node.op in PICKING:
+        sizes = {_size(view, part) for part in node.outputs}
+        return len(sizes) > 1 or max(sizes) * _SMALL_PART <= _size(view, node.inputs[0])
+    if node.op in RESAMPLING:
+        return joins
+    if node.op != "Transpose" or _size(view, node.outputs[0]) < _LARGE_TRANSPOSE:
+        return False
+    return joins or not (keeps_order(view, node) and _is_added(view, node))
+
+
+def _is_added(view: GraphView, node: Node) -> bool:
+    """Whether the next thing done with the values of a node is to scale them or to add others."""
+    return all(use.node.op in ELEMENTWISE_SUMS | LAYOUT for use in view.uses(node.outputs[0]))
 
 
 def _behind(view: GraphView, first: Node, level: Levels, last: Callable[[Node], bool]) -> Iterator[Node]:

@@ -47,8 +47,8 @@ def _unforeseen(model: Model, target: Target) -> Iterator[str]:
     ]
     if grouped:
         yield (
-            f"{len(grouped)} normalizations of several groups, the first {grouped[0]!r}, may be kernels of their own, "
-            "with the Reshape, Mul and Add around them"
+            f"{len(grouped)} normalizations of several groups, the first {grouped[0]!r}, are kernels of their own; which of "
+            "the kernels around them does the Reshape, Mul and Add that belong to them is not foreseen everywhere"
         )
 
 

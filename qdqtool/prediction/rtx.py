@@ -10,6 +10,7 @@ Learned from layer dumps of RTX 1.7.1; `benchmarks/prediction.py` says how often
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.equivalence import classes
@@ -17,21 +18,36 @@ from qdqtool.core.events import End, LedgerRow, LedgerStep
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.prediction import PredictedLayer
 from qdqtool.core.qdq import QdqPair
-from qdqtool.core.target import Target
 from qdqtool.graph.view import Node
 from qdqtool.matching.flow import Flow
-from qdqtool.matching.patterns import attentions, between, int8_obstacle, readers
-from qdqtool.prediction.cuts import cuts
+from qdqtool.matching.patterns import readers
+from qdqtool.prediction.attention import whole_attentions
+from qdqtool.prediction.cuts import cuts, spreads
 from qdqtool.prediction.demand import Demands
 from qdqtool.prediction.epilogues import Epilogues
 from qdqtool.prediction.kernels import why_alone, why_dequantized_apart
 from qdqtool.prediction.naming import layer_name
+from qdqtool.prediction.normalizations import normalizations
 from qdqtool.prediction.qkv import split_products
 from qdqtool.prediction.sums import Axes, axes, shrinks
-from qdqtool.trt.ops import CONVOLUTIONS, OWN_KERNELS, POOLS, PRODUCTS, QDQ, averages_in_int8, keeps_order
+from qdqtool.trt.ops import (
+    CONVOLUTIONS,
+    LAYOUT,
+    OWN_KERNELS,
+    PICKING,
+    POINTWISE,
+    POOLS,
+    PRODUCTS,
+    QDQ,
+    QUANTIZE,
+    averages_in_int8,
+    keeps_order,
+)
 
-_AGAIN = "\0"
-"""Before the name of a node that the kernel behind a cut works on again."""
+_Copy = tuple[str, str]
+"""A node, and which of the kernels that compute it each for itself; "" for the one in which it stands."""
+_AGAIN = "again"
+"""The kernel behind a cut."""
 _CHAIN = 4
 """Q and DQ that are looked through in front of a sum."""
 
@@ -52,6 +68,7 @@ class RtxPlan:
         self._twins: dict[str, str] = {}
         self._home: dict[str, int] = {}
         self._members: list[list[str]] = []
+        self._named_again: dict[str, list[str]] = {}
         self._place_products()
         self._place_rest()
         self._position = {node.name: node.position for node in flow.view.nodes}
@@ -65,13 +82,13 @@ class RtxPlan:
         self.ledger = tuple(row for pair in flow.pairs for row in self._fates(pair))
 
     def _place_products(self) -> None:
-        for scores, values in attentions(self._flow.plain):
-            behind = [use.node for use in readers(self._flow.view, values.outputs[0])]
-            whole = all(self._precision.get(node.name) is DType.INT8 for node in (scores, values))
-            fused = whole and not int8_obstacle(self._flow.view, scores, Target())
-            if fused and all(node.op == "QuantizeLinear" for node in behind):
-                inside = (scores, *between(self._flow.view, scores, values), values, *behind)
-                self._put(list(dict.fromkeys(n.name for n in inside if self._is_run_time(n))))
+        for kernel in whole_attentions(self._flow, self._precision):
+            self._put(list(dict.fromkeys(node.name for node in kernel if self._is_run_time(node))))
+        for kernel in normalizations(self._flow.view):
+            names = [node.name for node in kernel]
+            self._put(names)
+            if len(names) > 1:
+                self._named_again[names[-1]] = names
         epilogues = Epilogues(self._flow, self._precision)
         merged: dict[tuple[str, str, tuple[float, ...]], list[str]] = defaultdict(list)
         for node in self._flow.products():
@@ -102,11 +119,12 @@ class RtxPlan:
         """Join what lies between products and follows each other."""
         level = self._levels()
         kept = {name for node in self._flow.view.nodes for name in self._kept(node)}
-        links: list[tuple[str, ...]] = []
+        links: list[tuple[_Copy, ...]] = []
         for node in self._flow.view.nodes:
             if node.name not in level or node.op in OWN_KERNELS or node.name in kept:
                 continue
-            links.append((node.name,))
+            if not self._begins_as_parts(node, level):
+                links.append(((node.name, ""),))
             for tensor in node.inputs:
                 maker = self._maker(node, tensor)
                 while (
@@ -115,24 +133,85 @@ class RtxPlan:
                     and level.get(maker.name, -1) > level[node.name]
                 ):
                     maker = self._flow.view.producer(maker.inputs[0])
-                if (
-                    maker is not None
-                    and maker.op not in OWN_KERNELS
-                    and level.get(maker.name) == level[node.name]
-                ):
-                    links.append((maker.name, node.name))
-                elif (
-                    maker is not None
-                    and maker.name in self._cuts.shared
-                    and level[maker.name] + 1 == level[node.name]
-                ):
-                    links.append((_AGAIN + maker.name, node.name))
-        for names in classes(links):
-            self._put(sorted({name.removeprefix(_AGAIN) for name in names}))
-        self._members.extend([name] for name in sorted(self._cuts.apart))
+                if maker is not None and maker.name in self._named_again:
+                    links += [((name, _AGAIN), (node.name, "")) for name in self._named_again[maker.name]]
+                if maker is None or maker.op in OWN_KERNELS or maker.name not in level:
+                    continue
+                if level[maker.name] == level[node.name]:
+                    copy = node.name if self._begins_as_parts(maker, level) else ""
+                    links.append(((maker.name, copy), (node.name, "")))
+                elif maker.name in self._cuts.shared and level[maker.name] + 1 == level[node.name]:
+                    links.append(((maker.name, _AGAIN), (node.name, "")))
+        links += self._side_by_side(level, kept)
+        for copies in classes(links):
+            names = {name for name, _ in copies}
+            self._put(sorted(names | self._turned_again(names, level)))
+        self._members.extend([name] for name in sorted(self._cuts.apart | self._rounded_apart(level)))
         for node in self._flow.view.nodes:
             if node.name in level and node.op in OWN_KERNELS:
                 self._put([node.name, *self._kept(node)])
+
+    def _rounded_apart(self, level: dict[str, int]) -> set[str]:
+        """The Q of a convolution behind a sum that leaves fewer values: the kernel of the sum only scales for it."""
+        return {
+            node.name
+            for node in self._flow.view.nodes
+            if node.op == QUANTIZE and node.name in level and self._is_behind_sum(node, level)
+        }
+
+    def _is_behind_sum(self, node: Node, level: dict[str, int]) -> bool:
+        view = self._flow.view
+        read = [
+            use.node
+            for dequantize in view.uses(node.outputs[0])
+            for use in view.uses(dequantize.node.outputs[0])
+        ]
+        if not any(reader.op in CONVOLUTIONS for reader in read):
+            return False
+        maker = self._flow.view.producer(node.inputs[0])
+        for _ in range(_CHAIN):
+            if maker is None or level.get(maker.name) != level[node.name]:
+                return False
+            if shrinks(maker):
+                return True
+            if maker.op not in POINTWISE:
+                return False
+            maker = self._flow.view.producer(maker.inputs[0])
+        return False
+
+    def _begins_as_parts(self, node: Node, level: dict[str, int]) -> bool:
+        """Whether a Split reads what another kernel wrote: each reader of a part then picks its values by itself."""
+        if node.op != "Split" or node.name not in level or node.name in self._cuts.ends:
+            return False
+        maker = self._flow.view.producer(node.inputs[0])
+        return maker is None or level.get(maker.name) != level[node.name]
+
+    def _turned_again(self, names: set[str], level: dict[str, int]) -> set[str]:
+        """The Transpose behind which the kernel in front ends for the sake of a sum, where this one has no sum.
+
+        It reads the values as they were before, and turns them itself.
+        """
+        nodes = [self._flow.view.by_name[name] for name in names]
+        if any(axes(self._flow.view, node) for node in nodes):
+            return set()
+        found = set()
+        for node in nodes:
+            maker = self._maker(node, node.inputs[0]) if node.inputs else None
+            if maker is None or maker.op != "Transpose" or maker.name not in self._cuts.ends:
+                continue
+            while maker is not None and maker.op in LAYOUT and level.get(maker.name) is not None:
+                found.add(maker.name)
+                maker = self._flow.view.producer(maker.inputs[0])
+        return found
+
+    def _side_by_side(self, level: dict[str, int], kept: set[str]) -> Iterator[tuple[_Copy, _Copy]]:
+        """Nodes that read all of one result of a product: they share a kernel."""
+        for product in self._flow.products():
+            first: dict[int, str] = {}
+            for use in self._flow.view.uses(product.outputs[0]):
+                name = use.node.name
+                if name in level and name not in kept and use.node.op not in OWN_KERNELS | PICKING:
+                    yield (first.setdefault(level[name], name), ""), (name, "")
 
     def _kept(self, pool: Node) -> tuple[str, ...]:
         """The Q in the kernel of a pool."""
@@ -173,8 +252,13 @@ class RtxPlan:
         return level
 
     def _shares(self, total: Node, level: dict[str, int]) -> bool:
-        """Whether a later kernel wants what `total` sums up too: one that writes all of it computes no further."""
+        """Whether a later kernel wants what `total` sums up too: one that writes all of it computes no further.
+
+        Where the sum meets all values again, as in a normalization, it does.
+        """
         here = level.get(total.name)
+        if spreads(self._flow.view, total, level):
+            return False
         tensor = total.inputs[0]
         for _ in range(_CHAIN):
             maker = self._flow.view.producer(tensor)
@@ -217,11 +301,20 @@ class RtxPlan:
         ]
 
     def _may_wait(self, node: Node) -> bool:
-        """Whether a node can work later: no sum, and a Q only if it alone reads a product."""
+        """Whether a node can work later: no sum, no part of what a kernel made, and a Q only if it alone reads a product."""
+        if self._takes_part(node):
+            return False
         if node.op != "QuantizeLinear":
             return not axes(self._flow.view, node)
         maker = self._flow.view.producer(node.inputs[0])
         return maker is not None and maker.op in PRODUCTS and len(self._flow.view.uses(node.inputs[0])) == 1
+
+    def _takes_part(self, node: Node) -> bool:
+        """Whether a node picks values out of what another kernel computes, which then writes that part as well."""
+        if node.op not in PICKING or self._flow.view.producer(node.inputs[0]) is None:
+            return False
+        shape = self._flow.view.info(node.inputs[0]).shape
+        return any(self._flow.view.info(part).shape != shape for part in node.outputs)
 
     def _maker(self, node: Node, tensor: str) -> Node | None:
         """The producer of a tensor; a Q that moves in front of a pool is made there."""

@@ -8,8 +8,8 @@ The requests come from the MatMul rules; this rule binds them, all four or none,
 INT8 (the projection behind is quantized too), because the fused kernel hands INT8 on. The softmax result is part of it
 although rounding it costs some accuracy: without it the fusion falls apart.
 
-Heads of other sizes than 16, 32 and 64, more than 512 tokens, and a result that no product reads have no fused INT8
-kernel. Then it depends on the float part. In FP16 and BF16 the float attention is one kernel, so it stays float. In
+Heads of other sizes than 16, 32 and 64, more than 512 tokens, a result that no product reads and an attention between
+channels (its result is transposed along the last axis) have no fused INT8 kernel. Then it depends on the float part. In FP16 and BF16 the float attention is one kernel, so it stays float. In
 FP32 neither is fused, and the two products are quantized like any others.
 
 One query, as in the class attention of vision transformers, has a fused kernel of its own (`_gemv_mha`), in FP32 too.
@@ -23,7 +23,8 @@ product behind, 64 tokens, heads of 16: 9 and 246 KB against 7 and 172 KB in FP1
 FP32. All sizes from 8 to 128 and 16 to 1024 tokens agree, with a position bias and without; BF16 is as FP16.
 One query, 64 tokens, heads of 64: 8 kernels and 678 KB with Q/DQ, of which `_gemv_mha` reads floats; in FP16 11 and
 358 KB with Q/DQ, 7 and 420 KB without. The operator `Attention` of opset 23 is a Half `_gemm_mha` behind fake-quantize
-kernels in INT8 and FP8.
+kernels in INT8 and FP8. Attention between channels, 16 to 64 tokens, heads of 16 to 32: three kernels in INT8, in FP16
+one and the Transpose, with a factor per head and without.
 NVIDIA/TensorRT issue 3243 says of 8.x that all four inputs are needed, and 3724 that more than 512 tokens are not fused.
 """
 
@@ -59,7 +60,7 @@ def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion | Bond
     """Bind the two matrix products of every attention that INT8 fuses; refuse it where float is fused and INT8 not."""
     for scores, values in attentions(view):
         behind = _products_behind(view, values)
-        obstacle = int8_obstacle(view, scores, options.builder)
+        obstacle = int8_obstacle(view, scores, values, options.builder)
         if not obstacle and not behind:
             obstacle = "no product reads its result, and the fused INT8 attention hands on INT8 values"
         if not obstacle:
@@ -96,7 +97,7 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
         if has_one_query(view, scores) and target.is_rtx and len(bare) < len(inputs):
             yield Violation(
                 node=scores.name,
-                reason=f"its attention has Q/DQ, but {int8_obstacle(view, scores, target)}",
+                reason=f"its attention has Q/DQ, but {int8_obstacle(view, scores, values, target)}",
                 effect="its inputs are rounded for nothing",
                 fix="take Q/DQ off all four inputs",
                 products=(scores.name, values.name) if _is_single(view, scores) else (),
@@ -116,7 +117,7 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
                     effect="the attention is not fused into one kernel",
                     fix="quantize the layer behind it, or take Q/DQ off all four",
                 )
-        elif not bare and float_is_one and (obstacle := int8_obstacle(view, scores, target)):
+        elif not bare and float_is_one and (obstacle := int8_obstacle(view, scores, values, target)):
             yield Violation(
                 node=scores.name,
                 reason=f"its attention is INT8, but {obstacle}",

@@ -184,8 +184,10 @@ LISTED_AS = {"GlobalAveragePool": "AveragePool", "Mul": "Add"}
 ASKED_FOR = frozenset({"Concat", "MaxPool"})
 """Value-preserving operators that a recipe names in place.ops."""
 POOLS = frozenset({"AveragePool", "MaxPool"})
-OWN_KERNELS = RECURRENT | POOLS | {"GridSample"}
+OWN_KERNELS = RECURRENT | POOLS | {"CumSum", "GridSample", "ScatterElements"}
 """Operators that are kernels of their own in RTX 1.7.1."""
+LAST_IN_KERNEL = frozenset({"ArgMax", "ArgMin", "TopK"})
+"""Operators behind which another kernel begins in RTX 1.7.1."""
 NOT_TOUCHING = PRODUCTS | OWN_KERNELS | {"Add", "Concat"}
 """Readers that make no pointwise kernel which could do an activation in front of them."""
 MAGNITUDE_KEPT = MOVING | {"Abs", "Add", "Max", "Min", "Mul", "Neg", "ReduceMax", "ReduceMean", "Sub"}

@@ -48,13 +48,18 @@ def test_a_float_model_has_an_empty_ledger_and_float_layers(profile, tmp_path):
     assert set(precisions(prediction).values()) == {DType.FLOAT32}
 
 
+ROUNDED_APART = {("global_pool", "rtx"): {"c2_x/Q"}, ("global_pool_float", "rtx"): {"c2_x/Q"}}
+"""Nodes of which two kernels do one half each: the one of a mean scales, the next one rounds."""
+
+
 @pytest.mark.parametrize("profile", ["10", "rtx"])
 @pytest.mark.parametrize("name", GRAPHS)
 def test_every_node_is_in_one_layer_and_every_q_and_dq_has_one_fate(profile, name, tmp_path):
     model = load(models.save(GRAPHS[name](), tmp_path))
     prediction = predict(model, Target.parse(profile))
     held = [node for layer in prediction.layers for node in layer.nodes]
-    assert len(held) == len(set(held))
+    again = {node for node in held if held.count(node) > 1}
+    assert again == ROUNDED_APART.get((name, profile), set())
     told = [row.node for row in prediction.ledger]
     assert len(told) == len(set(told))
     here = {n.name for n in model.view.nodes if n.op in {"QuantizeLinear", "DequantizeLinear"}}

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from onnx import helper
 
 from qdqtool.backends.builders.rtx import PLUGIN as RTX
 from qdqtool.core.build import BuildRequest
@@ -122,7 +123,197 @@ def pooled(size: int) -> Quantized:
     return s
 
 
+def integers(s: Quantized, name: str, *values: int) -> str:
+    return s.constant(name, np.array(values, np.int64))
+
+
+def convolved(size: int = 8, channels: int = 32) -> tuple[Quantized, str]:
+    """A quantized convolution of `size` x `size` pixels and its result."""
+    s = Quantized()
+    return s, s.qconv("first", s.input("x", [1, channels, size, size]), channels=(channels, channels))
+
+
+def mean_of_pixels(size: int, op: str = "ReduceMean", last: str = "conv") -> Quantized:
+    s, y = convolved(size)
+    y = s.node("Relu", [y], "act_y", name="act")
+    y = s.node(op, [y], "mean_y", name="mean", **({"axes": [2, 3]} if op.startswith("Reduce") else {}))
+    if last == "conv":
+        s.output(s.qconv("last", y, channels=(32, 32), kernel=1), [1, 32, 1, 1])
+    else:
+        y = s.node("Flatten", [y], "flat_y", name="flat")
+        s.output(s.qmatmul("last", y, shape=(32, 32)), [1, 32])
+    return s
+
+
+def lengths(size: int, channels: int) -> Quantized:
+    """The global response normalization of ConvNeXt V2."""
+    s, y = convolved(size, channels)
+    y = s.node("Erf", [y], "act_y", name="act")
+    length = s.node("ReduceL2", [y], "l2_y", name="l2", axes=[2, 3])
+    mean = s.node("ReduceMean", [length], "mean_y", name="mean", axes=[1])
+    y = s.node("Mul", [y, s.node("Div", [length, mean], "div_y", name="div")], "mul_y", name="mul")
+    s.output(s.qconv("last", y, channels=(channels, channels)), [1, channels, size, size])
+    return s
+
+
+def sliced(rows: int, taken: int) -> Quantized:
+    """A few rows of a result are normalized, and all of it is read."""
+    s = Quantized()
+    y = s.qmatmul("first", s.input("x", [1, rows, WIDTH]), shape=(WIDTH, WIDTH))
+    y = s.node("Add", [y, s.input("r", [1, rows, WIDTH])], "sum", name="add")
+    ends = [integers(s, name, value) for name, value in (("s0", 0), ("s1", taken), ("s2", 1))]
+    some = normalized(s, s.node("Slice", [y, *ends], "slice_y", name="slice"))
+    s.output(s.qmatmul("last", some, shape=(WIDTH, WIDTH)), [1, taken, WIDTH])
+    s.output(
+        s.qmatmul("other", s.node("Exp", [y], "exp_y", name="exp"), shape=(WIDTH, WIDTH)), [1, rows, WIDTH]
+    )
+    return s
+
+
+def picked_again() -> Quantized:
+    """Part of a result is read by a later kernel: the kernel that makes it writes that part too."""
+    s = Quantized()
+    y = s.qmatmul("first", s.input("x", [1, ROWS, WIDTH]), shape=(WIDTH, WIDTH))
+    y = s.node("Add", [y, s.input("r", [1, ROWS, WIDTH])], "sum", name="add")
+    ends = [integers(s, name, value) for name, value in (("s0", 0), ("s1", ROWS // 2), ("s2", 1))]
+    half = s.node("Slice", [y, *ends], "slice_y", name="slice")
+    y = s.qmatmul("second", s.node("Exp", [y], "exp_y", name="exp"), shape=(WIDTH, WIDTH))
+    y = s.node("Concat", [y, half], "cat_y", name="cat", axis=1)
+    s.output(s.qmatmul("last", normalized(s, y), shape=(WIDTH, WIDTH)), [1, ROWS + ROWS // 2, WIDTH])
+    return s
+
+
+def between_channels(rows: int, width: int, heads: int, *, split: bool) -> Quantized:
+    """Cross-covariance attention: queries and keys of length one, scores between channels."""
+    s, size = Quantized(), width // heads
+    y = s.qmatmul("first", s.input("x", [1, rows, width]), shape=(width, 3 * width))
+    y = s.node("Add", [y, s.weight("bias_w", 3 * width)], "bias_y", name="bias")
+    y = s.node("Reshape", [y, integers(s, "parts", 1, rows, 3, heads, size)], "parts_y", name="parts")
+    y = s.node("Transpose", [y], "t_y", name="t", perm=[2, 0, 3, 4, 1])
+    if split:
+        s.nodes.append(helper.make_node("Split", [y], ["p0", "p1", "p2"], name="split", axis=0))
+        zero = integers(s, "zero", 0)
+        q, k, v = (s.node("Squeeze", [f"p{i}", zero], f"pick{i}_y", name=f"pick{i}") for i in range(3))
+    else:
+        q, k, v = (
+            s.node("Gather", [y, s.constant(f"i{i}", np.array(i))], f"pick{i}_y", name=f"pick{i}", axis=0)
+            for i in range(3)
+        )
+    q, k = (
+        s.node(
+            "Div", [x, s.node("ReduceL2", [x], f"l2{i}_y", name=f"l2{i}", axes=[-1])], f"d{i}_y", name=f"d{i}"
+        )
+        for i, x in enumerate((q, k))
+    )
+    k = s.node("Transpose", [k], "k_t", name="k_turn", perm=[0, 1, 3, 2])
+    y = s.node("MatMul", [s.qdq("q", q, 0.05), s.qdq("k", k, 0.06)], "scores_y", name="scores")
+    y = s.qdq("p", s.node("Softmax", [y], "probs", name="softmax", axis=-1), 0.0079)
+    y = s.node("MatMul", [y, s.qdq("v", v, 0.07)], "values_y", name="values")
+    y = s.node("Transpose", [y], "back_y", name="back", perm=[0, 3, 1, 2])
+    y = s.node("Reshape", [y, integers(s, "merge", 1, rows, width)], "merge_y", name="merge")
+    s.output(s.qmatmul("last", y, shape=(width, WIDTH)), [1, rows, WIDTH])
+    return s
+
+
+def written_out(*, turned_behind: bool) -> Quantized:
+    """A LayerNormalization in single operators, whose input is read again by a later sum."""
+    s = Quantized()
+    y = s.qmatmul("first", s.input("x", [1, ROWS, WIDTH]), shape=(WIDTH, WIDTH))
+    x = s.node("Add", [y, s.input("r", [1, ROWS, WIDTH])], "sum", name="add")
+    mean = s.node("ReduceMean", [x], "mean_y", name="mean", axes=[-1])
+    y = s.node("Sub", [x, mean], "sub_y", name="sub")
+    square = s.node("Mul", [y, y], "square_y", name="square")
+    deviation = s.node(
+        "Sqrt", [s.node("ReduceMean", [square], "var_y", name="var", axes=[-1])], "sqrt_y", name="sqrt"
+    )
+    y = s.node("Div", [y, deviation], "div_y", name="div")
+    if turned_behind:
+        y = s.node("Transpose", [y], "t_y", name="t", perm=[0, 2, 1])
+        s.output(s.qmatmul("last", y, shape=(ROWS, WIDTH)), [1, WIDTH, WIDTH])
+        return s
+    y = s.node("Add", [s.qmatmul("last", y, shape=(WIDTH, WIDTH)), x], "again_y", name="again")
+    s.output(s.qmatmul("end", y, shape=(WIDTH, WIDTH)), [1, ROWS, WIDTH])
+    return s
+
+
+def two_readers() -> Quantized:
+    s = Quantized()
+    y = s.qmatmul("first", s.input("x", [1, ROWS, WIDTH]), shape=(WIDTH, WIDTH))
+    for op in ("Sigmoid", "Tanh"):
+        z = s.node(op, [y], f"{op}_y", name=op)
+        s.output(s.qmatmul(f"last_{op}", z, shape=(WIDTH, WIDTH)), [1, ROWS, WIDTH])
+    return s
+
+
+def tokens(size: int) -> Quantized:
+    """Pixels of a convolution become tokens, are added to others and normalized."""
+    s, y = convolved(size, 64)
+    y = s.node("Reshape", [y, integers(s, "flat", 1, 64, size * size)], "flat_y", name="flat")
+    y = s.node("Transpose", [y], "t_y", name="t", perm=[0, 2, 1])
+    y = s.node("Add", [y, s.input("r", [1, size * size, WIDTH])], "sum", name="add")
+    s.output(s.qmatmul("last", normalized(s, y), shape=(WIDTH, WIDTH)), [1, size * size, WIDTH])
+    return s
+
+
+def operator(op: str, **attributes: int) -> Quantized:
+    s, y = convolved()
+    y = s.node("Sigmoid", [y], "act_y", name="act")
+    if op == "CumSum":
+        y = s.node(op, [y, s.constant("axis", np.array(3))], "op_y", name="op")
+    elif op == "ScatterElements":
+        places = s.constant("places", np.zeros((1, 32, 1, 8), np.int64))
+        y = s.node(op, [y, places, s.weight("news", 1, 32, 1, 8)], "op_y", name="op", axis=2)
+    else:
+        whole = s.node(op, [y], "op_y", name="op", **attributes)
+        y = s.node("Mul", [y, s.node("Cast", [whole], "cast_y", name="cast", to=1)], "mul_y", name="mul")
+    y = s.node("Exp", [y], "exp_y", name="exp")
+    s.output(s.qconv("last", y, channels=(32, 32)), [1, 32, 8, 8])
+    return s
+
+
+def groups(count: int) -> Quantized:
+    """GroupNormalization as exporters write it; 0 for an InstanceNormalization of all channels."""
+    s, y = convolved()
+    number = count or 32
+    ones, zeros = (
+        s.constant("ones", np.ones(number, np.float32)),
+        s.constant("zeros", np.zeros(number, np.float32)),
+    )
+    y = s.node("Reshape", [y, integers(s, "apart", 1, count, -1)], "apart_y", name="apart") if count else y
+    y = s.node("InstanceNormalization", [y, ones, zeros], "norm_y", name="norm")
+    if count:
+        y = s.node("Reshape", [y, integers(s, "joined", 1, 32, 8, 8)], "joined_y", name="joined")
+        y = s.node("Mul", [y, s.weight("gain", 32, 1, 1)], "gain_y", name="mul")
+        y = s.node("Add", [y, s.weight("shift", 32, 1, 1)], "shift_y", name="add")
+    y = s.node("Mul", [y, s.node("Sigmoid", [y], "gate_y", name="gate")], "swish_y", name="swish")
+    s.output(s.qconv("last", y, channels=(32, 32)), [1, 32, 8, 8])
+    return s
+
+
 CASES = {
+    "mean of pixels for a convolution": mean_of_pixels(7, "GlobalAveragePool"),
+    "mean of pixels for a matrix product": mean_of_pixels(7, last="product"),
+    "mean of 16384 pixels": mean_of_pixels(128, last="product"),
+    "48 lengths of 7x7": lengths(7, 48),
+    "768 lengths of 8x8": lengths(8, 768),
+    "16th of the rows": sliced(64, 4),
+    "8th of the rows": sliced(64, 8),
+    "part for a later kernel": picked_again(),
+    "small attention between channels, Gather": between_channels(16, 96, 4, split=False),
+    "large attention between channels, Gather": between_channels(196, 384, 8, split=False),
+    "small attention between channels, Split": between_channels(16, 96, 4, split=True),
+    "large attention between channels, Split": between_channels(196, 384, 8, split=True),
+    "normalization in single operators": written_out(turned_behind=False),
+    "normalization in single operators, then a Transpose": written_out(turned_behind=True),
+    "two readers of one product": two_readers(),
+    "few tokens of pixels": tokens(16),
+    "many tokens of pixels": tokens(48),
+    "CumSum": operator("CumSum"),
+    "ScatterElements": operator("ScatterElements"),
+    "ArgMax": operator("ArgMax", axis=1),
+    "no groups": groups(0),
+    "one group": groups(1),
+    "4 groups": groups(4),
     **{
         f"{total.__name__} {tail.__name__}": stretch(total, tail)
         for total in (normalized, softmax, length, mean_square)

@@ -66,4 +66,4 @@ def test_recurrences_and_grouped_normalizations_are_told_as_kernels_not_foreseen
     y = s.node("Reshape", [s.image(), s.constant("groups", np.array([1, 2, -1]))], "r", name="r")
     ones = [s.constant(name, np.ones(2, np.float32)) for name in ("one", "other")]
     proto = s.done(s.node("InstanceNormalization", [y, *ones], "n", name="norm"))
-    assert "'norm', may be kernels of their own" in notes(proto, tmp_path)
+    assert "'norm', are kernels of their own" in notes(proto, tmp_path)

@@ -1,0 +1,68 @@
+"""Attentions that TensorRT for RTX computes in one kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from qdqtool.core.dtypes import DType
+from qdqtool.core.target import Target
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.matching.flow import Flow
+from qdqtool.matching.patterns import (
+    attentions,
+    between,
+    has_one_query,
+    int8_obstacle,
+    is_fused_as_float,
+    readers,
+)
+from qdqtool.trt.ops import ELEMENTWISE_SUMS, LAYOUT, PRODUCTS, QDQ, QUANTIZE
+
+_FARTHEST = 16
+"""Nodes in front of an input of an attention that are looked at."""
+
+
+def whole_attentions(flow: Flow, precision: Mapping[str, DType]) -> Iterator[tuple[Node, ...]]:
+    """The nodes of every attention that is one kernel, Q included: INT8 as a whole, of one query, or in half floats."""
+    view = flow.view
+    for plain in attentions(flow.plain):
+        scores, values = (view.by_name[node.name] for node in plain)
+        inner = (scores, *between(view, scores, values), values)
+        behind = [use.node for use in readers(view, values.outputs[0])]
+        low = [precision.get(node.name) is DType.INT8 for node in (scores, values)]
+        if has_one_query(flow.plain, plain[0]):
+            before = [node for name in _inputs(scores, values) for node in _before(view, name)]
+            yield (*before, *inner, *_behind(view, values))
+        elif all(low):
+            kept = bool(behind) and all(node.op == QUANTIZE for node in behind)
+            if kept and not int8_obstacle(view, scores, values, Target()):
+                yield (*inner, *behind)
+        elif not any(low) and is_fused_as_float(view, scores, Target(), "fp32"):
+            yield inner
+
+
+def _inputs(scores: Node, values: Node) -> tuple[str, str, str]:
+    return scores.inputs[0], scores.inputs[1], values.inputs[1]
+
+
+def _before(view: GraphView, tensor: str) -> Iterator[Node]:
+    """What a kernel of one query does itself behind a product: bias, factor and the order of the values."""
+    for _ in range(_FARTHEST):
+        node = view.producer(tensor)
+        if node is None or node.op in PRODUCTS:
+            return
+        variable = [name for name in node.inputs if not view.is_constant(name)]
+        if node.op not in LAYOUT | QDQ | ELEMENTWISE_SUMS or len(variable) != 1:
+            return
+        yield node
+        tensor = variable[0]
+
+
+def _behind(view: GraphView, values: Node) -> Iterator[Node]:
+    """What such a kernel does with its result: the order of the values, and one Q."""
+    uses = view.uses(values.outputs[0])
+    while len(uses) == 1 and uses[0].node.op in LAYOUT | {QUANTIZE}:
+        yield uses[0].node
+        if uses[0].node.op == QUANTIZE:
+            return
+        uses = view.uses(uses[0].node.outputs[0])

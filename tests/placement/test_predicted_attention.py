@@ -1,0 +1,100 @@
+"""Attentions that are one kernel without being INT8 as a whole, as predicted and as TensorRT for RTX builds them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+
+from qdqtool.core.target import Target
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.matching.patterns import attentions, int8_obstacle
+from qdqtool.prediction.run import predict
+from tests.audit.graphs import Quantized
+from tests.models import save
+from tests.placement.building import build
+
+HEADS, SIZE, WIDTH = 4, 16, 64
+
+
+def joined(s: Quantized, y: str, rows: int, *, order: tuple[int, ...] = (0, 2, 1, 3)) -> str:
+    y = s.node("Transpose", [y], "back_y", name="back", perm=list(order))
+    return s.node("Reshape", [y, s.constant("merge", np.array([1, rows, WIDTH]))], "merge_y", name="merge")
+
+
+def one_query(tokens: int = 33) -> Quantized:
+    """Attention of a class token: every projection is quantized, the two products are not."""
+    s = Quantized()
+    whole, first = s.input("x", [1, tokens, WIDTH]), s.input("token", [1, 1, WIDTH])
+
+    def projected(x: str, name: str, rows: int, order: list[int]) -> str:
+        y = s.qmatmul(f"{name}_product", x, shape=(WIDTH, WIDTH))
+        y = s.node("Add", [y, s.weight(f"{name}_b", WIDTH)], f"{name}_biased", name=f"{name}_bias")
+        shape = s.constant(f"{name}_shape", np.array([1, rows, HEADS, SIZE]))
+        y = s.node("Reshape", [y, shape], f"{name}_heads_y", name=f"{name}_heads")
+        return s.node("Transpose", [y], f"{name}_turned", name=f"{name}_turn", perm=order)
+
+    q, k = projected(first, "q", 1, [0, 2, 1, 3]), projected(whole, "k", tokens, [0, 2, 3, 1])
+    y = s.node("MatMul", [q, k], "scores_y", name="scores")
+    y = s.node("Mul", [y, s.constant("quarter", np.float32(0.25))], "scaled", name="factor")
+    y = s.node("Softmax", [y], "probs", name="softmax", axis=-1)
+    y = s.node("MatMul", [y, projected(whole, "v", tokens, [0, 2, 1, 3])], "values_y", name="values")
+    s.output(s.qmatmul("last", joined(s, y, 1), shape=(WIDTH, 32)), [1, 1, 32])
+    return s
+
+
+def halves(*, between_channels: bool) -> Quantized:
+    """A float attention in FP16, between tokens or between channels."""
+    s, rows = Quantized(), 64
+    shape = [1, HEADS, SIZE, rows] if between_channels else [1, HEADS, rows, SIZE]
+    q, k, v = (
+        s.node("Exp", [s.input(name, shape, TensorProto.FLOAT16)], f"{name}_exp", name=f"{name}_e")
+        for name in "qkv"
+    )
+    k = s.node("Transpose", [k], "k_t", name="k_turn", perm=[0, 1, 3, 2])
+    y = s.node(
+        "Softmax", [s.node("MatMul", [q, k], "scores_y", name="scores")], "probs", name="softmax", axis=-1
+    )
+    y = s.node("MatMul", [y, v], "values_y", name="values")
+    y = joined(s, y, rows, order=(0, 3, 1, 2) if between_channels else (0, 2, 1, 3))
+    weight = s.constant("w", s.random.normal(size=(WIDTH, 32)).astype(np.float16))
+    y = s.node("MatMul", [y, weight], "last_y", name="last")
+    s.output(y, [1, rows, 32], TensorProto.FLOAT16)
+    return s
+
+
+@pytest.mark.parametrize(
+    ("sketch", "inside"),
+    [
+        pytest.param(
+            one_query(),
+            {"scores", "factor", "softmax", "values", "back", "merge", "last_x/Q"}
+            | {f"{name}_{part}" for name in "qkv" for part in ("bias", "heads", "turn")},
+            id="one query",
+        ),
+        pytest.param(halves(between_channels=False), {"scores", "softmax", "values"}, id="FP16"),
+        pytest.param(
+            halves(between_channels=True), {"scores", "softmax", "values"}, id="FP16 between channels"
+        ),
+    ],
+)
+def test_an_attention_is_foreseen_as_the_one_kernel_that_it_is_with(
+    sketch: Quantized, inside: set[str], tmp_path: Path
+) -> None:
+    pytest.importorskip("tensorrt_rtx")
+    told = predict(load(save(sketch.model(), tmp_path)))
+    kernel = next(kernel for kernel in build(sketch.model()).kernels if "_mha_" in kernel.name)
+    elsewhere = {f"{name}_product{part}" for name in "qkv" for part in ("", "_w/Q", "_w/DQ", "_x/DQ")}
+    moved = {"back", "merge"}  # no work of their own, so that no kernel states them
+    assert set(kernel.onnx_nodes) - elsewhere == inside - moved
+    assert inside in [set(layer.nodes) for layer in told.layers]
+
+
+def test_an_attention_between_channels_has_no_fused_int8_kernel(tmp_path: Path) -> None:
+    for between_channels in (True, False):
+        view = load(save(halves(between_channels=between_channels).model(), tmp_path)).view
+        scores, values = next(iter(attentions(view)))
+        obstacle = int8_obstacle(view, scores, values, Target())
+        assert ("transposed along the last axis" in obstacle) is between_channels
