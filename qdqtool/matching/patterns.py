@@ -16,6 +16,7 @@ from qdqtool.trt.ops import (
     KEPT_IN_EPILOGUE,
     LAYOUT,
     PASSES_PROBABILITIES,
+    QDQ,
     SCALING,
     SWISHES,
     carried_outputs,
