@@ -34,7 +34,7 @@ from qdqtool.errors import UsageError
 if TYPE_CHECKING:
     from qdqtool.backends.torch_qat.model import PreparedModel
 
-__all__ = ["FreezeSchedule", "calibrate", "distillation", "export", "prepare", "untrained"]
+__all__ = ["FreezeSchedule", "calibrate", "distillation", "export", "prepare", "untrained", "wrapped"]
 
 
 @public
@@ -49,8 +49,8 @@ def prepare(
 ) -> PreparedModel:
     """A module with fake quantizers where placement wants Q/DQ; its weights are those of `network`.
 
-    A network whose path depends on shapes is recorded with the example inputs; a part whose path depends on data
-    stays whole and float, and `untrained` names what is in it.
+    A network whose path depends on shapes is recorded with the example inputs. Of a part whose path depends on data only
+    the layers get quantizers; `wrapped` names them, and `untrained` what is left.
 
     Args:
         network: the trained float `torch.nn.Module`; it is put into evaluation mode, and training moves its weights.
@@ -173,6 +173,14 @@ def untrained(model: Any) -> tuple[UntrainedSlot, ...]:
     """The slots that will be quantized with calibrated ranges because training has no quantizer there, with reasons."""
     lost = _unwrapped(model).sites.lost
     return tuple(UntrainedSlot(slot=str(slot), reason=reason) for slot, reason in lost)
+
+
+def wrapped(model: Any) -> tuple[str, ...]:
+    """The layers that got quantizers by themselves, because neither torch.fx nor torch.export follows what is around them.
+
+    What such a part computes besides (sums, attention) stays float in training; `untrained` names it.
+    """
+    return tuple(sorted({site.owner for site in _unwrapped(model).sites.found if site.layer}))
 
 
 def _unwrapped(model: Any) -> PreparedModel:

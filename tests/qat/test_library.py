@@ -79,12 +79,28 @@ class ByShape(nn.Module):
 
 
 class Gate(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, channels: int = 8) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(8, 8, 1)
+        self.conv = nn.Conv2d(channels, channels, 1)
 
     def forward(self, value):
         return self.conv(value) if value.sum() > -1e9 else value
+
+
+class Recurring(nn.Module):
+    """All of it depends on data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Conv2d(3, 16, 3), nn.Conv2d(16, 16, 1)
+        self.blocks = nn.ModuleList(Gate(16) for _ in range(2))
+
+    def forward(self, image):
+        value = torch.relu(self.stem(image))
+        for block in self.blocks:
+            if value.abs().max() < 1e9:
+                value = torch.relu(block(value))
+        return self.head(value)
 
 
 class WithGate(nn.Module):
@@ -191,13 +207,40 @@ def test_a_network_that_depends_on_shapes_goes_through_torch_export(tmp_path: Pa
     assert_same(model, qat.export(model, tmp_path / "model.onnx"))
 
 
-def test_a_part_that_depends_on_data_stays_whole_and_is_named(tmp_path: Path) -> None:
+def test_layers_of_a_part_that_depends_on_data_are_trained_one_by_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     model = ready(seeded(WithGate))
-    assert {site.step for site in model.sites.found if not site.source} == {"stem", "head"}
-    assert qat.untrained(model)
-    assert all("gate" in entry.reason for entry in qat.untrained(model))
+    assert "gate" in caplog.text
+    assert qat.wrapped(model) == ("gate.conv",)
+    assert qat.untrained(model) == ()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
     train(model)
-    assert len(run_onnx(qat.export(model, tmp_path / "model.onnx"), IMAGES[:3])[0]) == 3
+    moved = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
+    assert any("gate.conv" in name and name.endswith("weight") for name in moved)
+    assert_same(model, qat.export(model, tmp_path / "model.onnx"))
+
+
+def test_a_network_that_nothing_traces_is_trained_layer_by_layer(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    network = seeded(Recurring)
+    expected = network(IMAGES[:3]).detach()
+    model = ready(network)
+    assert "Recurring" in caplog.text
+    assert qat.wrapped(model) == (
+        "network.blocks.0.conv",
+        "network.blocks.1.conv",
+        "network.head",
+        "network.stem",
+    )
+    assert all("network" in entry.reason for entry in qat.untrained(model))
+    assert torch.allclose(network(IMAGES[:3]), expected, atol=1e-1), "the float network stays as it was"
+    train(model)
+    assert_same(model, qat.export(model, tmp_path / "model.onnx"))
+    again = qat.prepare(seeded(Recurring), IMAGES[:2], settings=SETTINGS)
+    again.load_state_dict(model.state_dict())
+    assert torch.equal(model.eval()(IMAGES[:4]), again.eval()(IMAGES[:4]))
 
 
 def test_a_model_without_ranges_refuses_to_run_and_to_be_exported(tmp_path: Path) -> None:

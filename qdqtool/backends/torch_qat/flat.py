@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
+import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +17,9 @@ from qdqtool.backends.torch_qat import attention, exported
 from qdqtool.backends.torch_qat.step import Step
 from qdqtool.errors import UsageError
 
+_LOGGER = logging.getLogger(__name__)
+LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
+"""What is wrapped by itself inside a part that cannot be traced."""
 _REFUSALS = (
     fx.proxy.TraceError,
     TypeError,
@@ -37,7 +41,8 @@ def flatten(
     Its inputs are those for which there is an example: the first ones of forward(), or those called `names`.
 
     A network that torch.fx cannot trace is recorded by `torch.export` with the example inputs, which fixes what depends
-    on shapes. Where that fails too, parts that cannot be traced stay whole, as steps in which nothing is trained.
+    on shapes. Where that fails too, parts that cannot be traced stay whole, as steps in which only layers of their own
+    (Conv, Linear) are trained; the network as a whole may be such a part.
 
     Functions that ask for `self.training` are fixed to what they do in evaluation; modules (nn.Dropout) are not.
 
@@ -58,13 +63,39 @@ def flatten(
     whole = _untraceable(model, defaults)
     if model not in whole:
         graph = _Around(whole).trace(model, defaults or None)
+        _warn(name for name, module in model.named_modules() if module in whole)
         return _named(_without(fx.GraphModule(model, graph), defaults))
+    if example and any(isinstance(module, LAYERS) for module in model.modules()):
+        _warn([type(model).__name__])
+        return _named(_as_one_step(model, len(example), names))
     raise UsageError(
         f"{type(model).__name__} cannot be traced: {' '.join(str(refusal).split())[:300]}",
         fix="take branches and loops that depend on data out of forward(), move them into a module of their own, "
         "or mark them with torch.fx.wrap",
         where="qat.model",
     ) from refusal
+
+
+def _warn(parts: Iterable[str]) -> None:
+    """Parts that no tracer follows are exported as they run with the example inputs, which nobody should learn later."""
+    _LOGGER.warning(
+        "the path of %s depends on data: only its layers get quantizers, and the exported model takes the path of the "
+        "example inputs",
+        ", ".join(parts),
+    )
+
+
+def _as_one_step(model: nn.Module, count: int, names: tuple[str, ...]) -> fx.GraphModule:
+    """A graph whose only step is the whole network."""
+    graph = fx.Graph()
+    wanted = names or tuple(inspect.signature(model.forward).parameters)[:count]
+    inputs = {name: graph.placeholder(name) for name in wanted}
+    graph.output(
+        graph.call_module("network", kwargs=inputs)
+        if names
+        else graph.call_module("network", tuple(inputs.values()))
+    )
+    return fx.GraphModule({"network": model}, graph)
 
 
 def _defaults(model: nn.Module, given: int, names: tuple[str, ...]) -> dict[str, Any]:

@@ -61,6 +61,20 @@ class QuantizedWeight(nn.Module):
         return factor.reshape([-1 if dim == int(transposed) else 1 for dim in range(raw.ndim)])
 
 
+class QuantizedInput(nn.Module):
+    """A layer that reads its input quantized, inside a part that cannot be traced."""
+
+    def __init__(self, layer: nn.Module, quantizer: nn.Module, *, owner: bool) -> None:
+        super().__init__()
+        self.layer = layer
+        if owner:
+            self.quantizer = quantizer
+        self._quantizer = (quantizer,)
+
+    def forward(self, value: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        return self.layer(self._quantizer[0](value), *args, **kwargs)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class QuantizedModel:
     """A network in training, and which quantizer holds the range of which tensor.
@@ -164,7 +178,7 @@ def _start(entry: TensorRange | None, site: Site, flat: fx.GraphModule, *, learn
     if site.source or site.axis is None:
         whole = (1.0,) if entry is None else (max(entry.amax),)
         return Start(amax=whole, learn=learn, format=site.format)
-    weight: Any = flat.get_submodule(site.step).weight
+    weight: Any = flat.get_submodule(site.owner).weight
     amax = (1.0,) * weight.shape[site.axis] if entry is None else entry.amax
     return Start(amax=amax, axis=site.axis, rank=weight.ndim, learn=learn, format=site.format)
 
@@ -181,6 +195,9 @@ def _place(
     """Put the quantizer before the step; it is registered once, where it is used first."""
     step = next(node for node in network.graph.nodes if node.name == site.step)
     path = next((path for path, module in network.named_modules() if module is quantizer), "")
+    if site.layer:
+        _wrap(network, f"{step.target}.{site.layer}", site, quantizer, owner=not path)
+        return
     if not site.source:
         norm = flat.get_submodule(site.norm) if site.norm else None
         layer = QuantizedWeight(flat.get_submodule(site.step), quantizer, norm, owner=not path)
@@ -194,6 +211,27 @@ def _place(
     with network.graph.inserting_before(step):
         made = network.graph.call_module(path or name, (source,))
     step.replace_input_with(source, made)
+
+
+def _wrap(network: nn.Module, path: str, site: Site, quantizer: nn.Module, *, owner: bool) -> None:
+    """Put the quantizer around one layer of a part; what holds the layer is copied, because the float network keeps it.
+
+    The copies share all parameters and buffers with what they are copies of.
+    """
+    *above, name = path.split(".")
+    holder = network
+    for part in above:
+        inner = copy.copy(holder.get_submodule(part))
+        inner._modules = dict(inner._modules)  # noqa: SLF001 -- copy.copy leaves it shared with the float network
+        setattr(holder, part, inner)
+        holder = inner
+    layer = holder.get_submodule(name)
+    if site.source:
+        setattr(holder, name, QuantizedInput(layer, quantizer, owner=owner))
+    elif isinstance(layer, QuantizedInput):
+        layer.layer = QuantizedWeight(layer.layer, quantizer, None, owner=owner)
+    else:
+        setattr(holder, name, QuantizedWeight(layer, quantizer, None, owner=owner))
 
 
 def shift_biases(flat: fx.GraphModule, shifts: Iterable[NodeShift], owners: Mapping[str, str]) -> None:

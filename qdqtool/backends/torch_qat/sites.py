@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import fx, nn
 
+from qdqtool.backends.torch_qat.flat import LAYERS
 from qdqtool.core.calibration import NodeShift
 from qdqtool.core.placement import Decision, Placement, Slot, SlotKind
 from qdqtool.core.quant_format import INT8, QuantFormat
@@ -27,6 +31,8 @@ class Site:
         axis: channel axis of the weight in torch; None for one scale per tensor.
         format: what its values are rounded to.
         norm: a BatchNorm step that is folded into this weight when the model is prepared; "" where there is none.
+        layer: path of a layer inside `step`, where that is a part that cannot be traced: the layer itself gets the
+            quantizer, of its input where there is a `source`, else of its weight. "" for a whole step.
     """
 
     slot: Slot
@@ -36,6 +42,12 @@ class Site:
     axis: int | None = None
     format: QuantFormat = INT8
     norm: str = ""
+    layer: str = ""
+
+    @property
+    def owner(self) -> str:
+        """The module whose weight or input is meant."""
+        return f"{self.step}.{self.layer}" if self.layer else self.step
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,6 +102,9 @@ class _Finder:
             return "the exporter left no step name"
         if decision.spec is not None and decision.spec.block is not None:
             return "values that share scales in blocks are not trained"
+        layer = self._layer_in(node, step)
+        if layer:
+            return self._inside(decision, node, step, layer)
         if decision.kind is SlotKind.WEIGHT:
             return self._weight(decision, node, step)
         producer = self._view.producer(decision.tensor)
@@ -123,9 +138,47 @@ class _Finder:
             norm=self._norm_after(step),
         )
 
+    def _layer_in(self, node: Node, step: str) -> str:
+        """The path inside a step of the layer that a node is; "" where it is none."""
+        path = ".".join(node.name.split("/")[2:-1])
+        return path if path and isinstance(self._modules.get(f"{step}.{path}"), LAYERS) else ""
+
+    def _inside(self, decision: Decision, node: Node, step: str, layer: str) -> Site | str:
+        """The slot of a layer inside a part that cannot be traced."""
+        name = f"{step}.{layer}"
+        if decision.kind is not SlotKind.WEIGHT:
+            if decision.slot.index:
+                return f"inside {step}, which torch runs as one step"
+            return Site(
+                slot=decision.slot,
+                tensor=decision.tensor,
+                step=step,
+                source=name,
+                format=_format(decision),
+                layer=layer,
+            )
+        own: NDArray[Any] = self._modules[name].weight.detach().cpu().float().numpy()
+        stored = self._view.constant(decision.tensor)
+        axis = decision.spec.axis if decision.spec else None
+        if stored is not None and node.op == "MatMul" and own.shape == stored.shape[::-1]:
+            stored, axis = stored.T, None if axis is None else 1 - axis
+        if stored is None or stored.shape != own.shape or not np.allclose(stored, own, rtol=1e-4, atol=1e-6):
+            return f"the weight of {name} is changed when the model is prepared, by a BatchNorm in a part that is not traced"
+        return Site(
+            slot=decision.slot,
+            tensor=decision.tensor,
+            step=step,
+            axis=axis,
+            format=_format(decision),
+            layer=layer,
+        )
+
     def bias_owner(self, node: Node) -> str:
         """The step that adds the bias of a layer; "" where there is none of its own."""
         step = self._step_of(node)
+        layer = self._layer_in(node, step) if step else ""
+        if layer:
+            return f"{step}.{layer}"
         owner = self._norm_after(step) or step if step else ""
         return owner if hasattr(self._modules.get(owner), "bias") else ""
 
