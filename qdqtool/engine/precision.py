@@ -18,18 +18,20 @@ from qdqtool.trt.tactics import math_type, spelled_type, tensor_cores
 _Known = tuple[DType, Certainty]
 _FACTORS_OF_ATTENTION = 3
 """Query, key and value."""
+_BLOCK_SCALES = frozenset({DType.FLOAT8, DType.FLOAT8_E8M0})
 _UNKNOWN: _Known = (DType.UNKNOWN, Certainty.UNKNOWN)
 
 
 def judged(layer: EngineLayer) -> EngineLayer:
     """`layer` with its role and its precision filled in."""
-    layer = replace(layer, role=role_of(layer))
-    precision, certainty = _arithmetic(layer) if layer.role is Role.COMPUTE else _result(layer)
+    role = role_of(layer)
+    precision, certainty = _arithmetic(layer) if role is Role.COMPUTE else _result(layer)
     return replace(
         layer,
+        role=role,
         precision=precision,
         precision_certainty=certainty,
-        pointwise=is_pointwise(layer),
+        pointwise=is_pointwise(layer, role),
         tensor_cores=_on_tensor_cores(layer),
     )
 
@@ -56,6 +58,8 @@ def without_block_scales(
     Such are FP8 beside FP4 (NVFP4) and powers of two beside FP8 (MXFP8).
     """
     types = {tensor.dtype for tensor in (*tensors, *beside)}
+    if not types & _BLOCK_SCALES:
+        return tensors
     scales = {DType.FLOAT8_E8M0} | ({DType.FLOAT8} if DType.FLOAT4 in types else set())
     kept = tuple(tensor for tensor in tensors if tensor.dtype not in scales)
     return kept if kept and any(tensor.dtype.is_quantized for tensor in (*kept, *beside)) else tensors

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from sys import intern
 from typing import Any
 
@@ -35,6 +36,8 @@ _FIELD = re.compile(r", (?=[A-Z][A-Za-z0-9]*(?:/[A-Z][a-z]+)?: )")
 _LIST_END = re.compile(r"\}\](?=, [A-Z]|\s*$)")
 _TENSOR = re.compile(r"(.+?)(?:\[(\w+)\(([-\d,: ]*)\)\]| ?\((\w+)\[([-\d,: ]*)\]\))(?=, | ->|$)")
 _OPT_SHAPE = re.compile(r"OptShape: (\[[-\d,: ]*\])")
+_MEMORABLE = 600
+"""Characters of the longest descriptions that are remembered."""
 _EXTENT = re.compile(r"\s*(-?\d{1,18})(?::\d{1,6})?\s*")
 """One extent; `64:32` says that 64 channels are packed in vectors of 32."""
 
@@ -123,6 +126,16 @@ def line_fields(kind: str, name: str, tactic: str, tensors: str) -> Fields | Non
 
 def simple_fields(text: str) -> Fields:
     """`key: value` pairs joined by commas, where a value may itself hold commas in brackets."""
+    return dict(_known_fields(text)) if len(text) <= _MEMORABLE else _fields_of(text)
+
+
+@lru_cache(maxsize=4096)
+def _known_fields(text: str) -> Fields:
+    # Layers and tensors of one engine are described in the same few words, and so are those of the next run of a log.
+    return _fields_of(text)
+
+
+def _fields_of(text: str) -> Fields:
     fields: Fields = {}
     for part in _FIELD.split(text):
         key, found, value = part.partition(": ")
@@ -171,9 +184,9 @@ def _first_profile(fields: Mapping[str, Any]) -> dict[str, str]:
 
 def _attributes(fields: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """The fields that have no place of their own; equal texts are held once."""
-    for key in fields:
+    for key, value in fields.items():
         if key not in _OWN_FIELDS:
-            text = _text(fields[key])
+            text = value if type(value) is str else _text(value)
             yield intern(key), intern((tactic_id(text) or text) if key == "TacticValue" else text)
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from qdqtool.core.dtypes import DType
 
@@ -39,6 +40,8 @@ _HINTS = (
     (DType.FLOAT16, re.compile(r"h884|h1688|h16816|hmma|hcudnn|hgemm|fp16|f16", re.IGNORECASE)),
     (DType.FLOAT32, re.compile(r"scudnn|sgemm|ffma|fp32|f32|s1688", re.IGNORECASE)),
 )
+_LONGEST_NAME = 500
+"""Characters of a kernel name that are looked at; real ones have up to 200."""
 _LONGEST_ID = 24
 """Characters of a tactic id, signs and blanks included."""
 _TENSOR_CORES = re.compile(
@@ -167,21 +170,27 @@ def tactic_id(text: str) -> str | None:
 
 def spelled_type(tactic: str) -> DType | None:
     """The type of the factors where the name spells out the types of all operands, else None."""
-    exact = _XMMA.search(tactic)
-    return _MATH[exact[1]] if exact else None
+    return _said(tactic[:_LONGEST_NAME])[0]
 
 
 def math_type(tactic: str) -> DType | None:
     """The type of the factors, spelled out or hinted at; None where the name does not tell."""
-    hints = (dtype for dtype, pattern in _HINTS if pattern.search(tactic))
-    return spelled_type(tactic) or next(hints, None)
+    return _said(tactic[:_LONGEST_NAME])[1]
 
 
 def tensor_cores(tactic: str) -> bool | None:
     """Whether the kernel runs on tensor cores, or None where the name does not tell."""
-    if _TENSOR_CORES.search(tactic):
-        return True
-    return False if _CUDA_CORES.search(tactic) else None
+    return _said(tactic[:_LONGEST_NAME])[2]
+
+
+@lru_cache(maxsize=4096)
+def _said(tactic: str) -> tuple[DType | None, DType | None, bool | None]:
+    # An engine has few kernels under many layers, and a log many engines.
+    exact = _XMMA.search(tactic)
+    spelled = _MATH[exact[1]] if exact else None
+    hinted = next((dtype for dtype, pattern in _HINTS if pattern.search(tactic)), None)
+    on_cores = bool(_TENSOR_CORES.search(tactic)) or (False if _CUDA_CORES.search(tactic) else None)
+    return spelled, spelled or hinted, on_cores
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -215,7 +224,7 @@ class TacticWords:
 
 def explain_tactic(name: str) -> TacticWords:
     """What a kernel's name says."""
-    name = name.strip()[:500]
+    name = name.strip()[:_LONGEST_NAME]
     multiplies = math_type(name)
     tile = re.search(r"(?:warp)?tilesize(\d+x\d+(?:x\d+)?)", name) or re.search(
         r"_(\d{2,3}x\d{2,3}(?:x\d{2,3})?)(?=_|$)", name
