@@ -11,7 +11,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
-from ruamel.yaml.events import AliasEvent
+from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent
 from ruamel.yaml.nodes import Node
 
 from qdqtool.core.recipe import Recipe
@@ -25,6 +25,8 @@ _LARGEST = 1 << 20
 """Bytes; a recipe is a page, not a book."""
 _MOST_ENTRIES = 5_000
 """Names, values and brackets of one file. The YAML reader takes 0.1 ms for each: 60,000 took more than a minute."""
+_DEEPEST = 32
+"""Sections inside each other. The YAML reader looks at all open brackets again at every word: 5,000 took 13 seconds."""
 _MOST_SHOWN = 40
 """Mistakes that are printed; a file that is no recipe has one in every line."""
 
@@ -230,8 +232,16 @@ def _merge(under: dict[str, Any], over: dict[str, Any]) -> None:
 
 def _document(text: str, path: Path) -> tuple[dict[str, Any], Node | None]:
     """What a YAML text says, and its nodes; the text is refused before anything large is made of it."""
+    depth = 0
     try:
         for number, event in enumerate(YAML(typ="safe", pure=True).parse(text)):
+            depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
+            if depth > _DEEPEST:
+                raise UsageError(
+                    f"has more than {_DEEPEST} sections inside each other",
+                    fix="write a recipe: `qdqtool recipe show conv-int8` prints one",
+                    where=str(path),
+                )
             if isinstance(event, AliasEvent):
                 raise UsageError(
                     "anchors and aliases are not read", fix="write the value out", where=str(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -225,3 +226,13 @@ def test_a_file_full_of_mistakes_names_the_first_ones(tmp_path: Path) -> None:
         recipes.load(str(path))
     assert "and 460 more" in caught.value.what
     assert len(caught.value.what.splitlines()) == 42
+
+
+@pytest.mark.parametrize("text", ["a: " + "[" * 20_000, "a: " + "{a: " * 5_000, "- " * 5_000])
+def test_a_deeply_nested_recipe_is_refused_at_once(text: str, tmp_path: Path) -> None:
+    """20 KB of brackets took 13 seconds of processor time."""
+    (tmp_path / "deep.yaml").write_text(text)
+    begin = time.process_time()
+    with pytest.raises(UsageError, match="sections inside each other"):
+        recipes.load(str(tmp_path / "deep.yaml"))
+    assert time.process_time() - begin < 2
