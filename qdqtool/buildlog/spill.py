@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 from qdqtool._version import __version__
 from qdqtool.core.buildlog import LogRun
 from qdqtool.core.kinds import LOG
+from qdqtool.io.json_files import json_text
 from qdqtool.io.text import TextSource
 
 _RUN = TypeAdapter(LogRun)
@@ -32,7 +33,7 @@ def write_json(source: TextSource, runs: Any, out: TextIO) -> int:
             waiting.write(_indented(_RUN.dump_python(run, mode="json", by_alias=True), 3))
             count += 1
         waiting.seek(0)
-        notes = json.dumps(source.notes, indent=1, ensure_ascii=False)
+        notes = json_text(source.notes)
         out.write('{\n "data": {\n  "notes": ' + notes.replace("\n", "\n  ") + ',\n  "runs": [')
         shutil.copyfileobj(waiting, out)
         out.write("\n  ]\n },\n")
@@ -45,5 +46,4 @@ def write_json(source: TextSource, runs: Any, out: TextIO) -> int:
 
 def _indented(value: object, depth: int) -> str:
     margin = " " * depth
-    text = json.dumps(value, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False)
-    return margin + text.replace("\n", f"\n{margin}")
+    return margin + json_text(value).replace("\n", f"\n{margin}")

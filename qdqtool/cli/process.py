@@ -7,6 +7,7 @@ imported is answered as later ones are.
 from __future__ import annotations
 
 import codecs
+import os
 import signal
 import sys
 from types import FrameType
@@ -17,6 +18,21 @@ from qdqtool.redact import redacted
 
 _RESUMES = "run the same command again to go on; finished steps are kept"
 _received: list[int] = []
+
+
+def open_streams() -> None:
+    """Give the standard streams that the caller closed (`>&-`, some service managers) to the null device.
+
+    Without, the next file that is opened gets the number of the stream, and what other libraries print gets into it.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
+        if getattr(sys, name) is None:
+            mode = "r" if name == "stdin" else "w"
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
 def watch_signals() -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 
-_FORMULA = re.compile("[=+\\-@\uff1d\uff0b\uff0d\uff20]")
-"""How a cell begins that a spreadsheet calculates (OWASP, CSV injection), their full-width twins included."""
+_FORMULA = re.compile(" *[=+\\-@\uff1d\uff0b\uff0d\uff20]")
+"""How a cell begins that a spreadsheet calculates (OWASP, CSV injection), their full-width twins included, and behind blanks that some
+importers strip."""
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>|#~!@])")
 _CONTROL_PICTURES = 0x2400
@@ -38,7 +39,7 @@ def csv_cell(cell: str | float | None) -> str:
     if isinstance(cell, float):
         return f"{cell:.6g}"
     text = printable(str(cell))
-    return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
+    return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text.strip()) else text
 
 
 def markdown(text: str) -> str:

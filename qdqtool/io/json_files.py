@@ -12,16 +12,23 @@ from qdqtool.io.files import unreadable
 
 _LARGEST = 1 << 30
 """Bytes; a larger JSON file is not one of ours."""
-_SURROGATE = re.compile("[\ud800-\udfff]")
+_STEERING = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Characters that JSON leaves as they are and a terminal obeys: C1 controls (U+009B begins ANSI sequences), directions."""
 
 
 def canonical(value: object) -> str:
-    """JSON text with sorted keys that is the same for equal values, with a newline at its end.
+    """JSON text with sorted keys that is the same for equal values, with a newline at its end."""
+    return json_text(value) + "\n"
 
-    Half surrogate pairs, which names out of damaged models may hold, are written as escapes: UTF-8 has no bytes for them.
+
+def json_text(value: object) -> str:
+    """The same without the newline.
+
+    Names out of models and logs may hold half surrogate pairs, for which UTF-8 has no bytes, and characters that steer a
+    terminal: both are written as escapes.
     """
     text = json.dumps(value, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False)
-    return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n"
+    return _STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def read_json(path: Path) -> Any:

@@ -14,6 +14,7 @@ import pytest
 from qdqtool.cli import app
 from qdqtool.errors import InputFileError, UsageError, of_system
 from qdqtool.redact import redacted
+from tests import models
 
 DIGITS = Path(__file__).parents[2] / "recipes" / "examples" / "digits" / "digits.onnx"
 PASSWORD = "S3/c@r:t"
@@ -244,3 +245,31 @@ def test_a_run_folder_that_became_read_only_is_told(
     words = ["run", str(DIGITS), "--samples", "random:1", "--out", str(tmp_path)]
     assert app.run(words) == 5
     assert "read-only" in capsys.readouterr().err.lower()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="shells of Windows do not close streams")
+@pytest.mark.parametrize(
+    ("closing", "heard"), [(">&-", "err"), ("2>&-", "out"), ("<&-", "out"), (">&- 2>&-", "")]
+)
+@pytest.mark.parametrize(
+    "command", ["--version", "recipe check {recipe}", "lint {model}", "lint missing.onnx"]
+)
+def test_streams_that_the_caller_closed_go_nowhere_and_into_no_file(
+    command: str, closing: str, heard: str, tmp_path: Path
+) -> None:
+    model = models.save(models.conv_chain(), tmp_path)
+    recipe = Path(__file__).parents[2] / "recipes" / "conv-int8.yaml"
+    before = model.read_bytes()
+    words = command.format(model=model, recipe=recipe)
+    done = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m qdqtool {words} {closing}"],
+        cwd=tmp_path,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == (5 if "missing" in command else 0), (done.stdout, done.stderr)
+    assert b"Error" not in done.stdout + done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == [model.name]
+    assert model.read_bytes() == before
+    if heard == "out" and "missing" not in command:
+        assert done.stdout
