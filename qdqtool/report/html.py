@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from qdqtool.core.difference import EngineDiff
 from qdqtool.core.report import Report
@@ -27,19 +28,26 @@ from qdqtool.report.section import SECTIONS, Section, sections
 from qdqtool.report.sides import Sides, compare_sides
 
 _MACROS = '{% import "macros.html" as m with context %}'
+_CODE = re.compile(r"`([^`]+)`")
 _HEAD, _TAIL = 12, 48
 """Letters at both ends of a file name that are shown; the whole name is its hint."""
 
 
-def render(report: Report, against: Report | None = None, diff: EngineDiff | None = None) -> str:
+def render(
+    report: Report,
+    against: Report | None = None,
+    diff: EngineDiff | None = None,
+    names: tuple[str, str] | None = None,
+) -> str:
     """The HTML text of the page; everything that comes from a model or a dump is escaped.
 
     With `against`, a second run, the page shows both and what differs between them; `diff`, a comparison of their
-    engines, adds why.
+    engines, adds why. `names` tell the runs apart, where their models do not.
     """
     environment = _environment()
     script = _asset("page.js")
-    runs = [_Run("a", report)] + ([_Run("b", against)] if against is not None else [])
+    first, second = names or ("", "")
+    runs = [_Run("a", report, first)] + ([_Run("b", against, second)] if against is not None else [])
     return environment.get_template("page.html").render(
         runs=[(run, _parts(environment, run)) for run in runs],
         sides=_sides(report, against),
@@ -59,6 +67,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["clean"] = xml_line
+    environment.filters["prose"] = _prose
     environment.filters["clean_lines"] = xml
     environment.filters["metric_name"] = words.metric
     environment.filters["places"] = places
@@ -92,6 +101,11 @@ def _parts(environment: Environment, run: _Run) -> tuple[_Part, ...]:
     return tuple(parts)
 
 
+def _prose(text: str) -> Markup:
+    """A sentence, with what stands between backticks as code."""
+    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(xml_line(text)))))  # noqa: S704 -- escaped above
+
+
 def _brief(name: str) -> str:
     """A file name that fits; the end tells files of one series apart."""
     return name if len(name) <= _HEAD + _TAIL else f"{name[:_HEAD]}\N{HORIZONTAL ELLIPSIS}{name[-_TAIL:]}"
@@ -107,10 +121,16 @@ def _asset(name: str) -> str:
 
 @dataclass(frozen=True)
 class _Run:
-    """One run as the template wants it; `key` keeps the identifiers of two runs apart."""
+    """One run as the template wants it; `key` keeps the identifiers of two runs apart, `given` is a name for it."""
 
     key: str
     report: Report
+    given: str = ""
+
+    @property
+    def name(self) -> str:
+        """What the run is called beside another one."""
+        return self.given or self.report.summary.model
 
     @cached_property
     def sections(self) -> tuple[tuple[str, Section], ...]:

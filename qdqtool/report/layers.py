@@ -9,6 +9,7 @@ from qdqtool.core.buildlog import LogRun
 from qdqtool.core.engine import Engine, EngineLayer, EngineTensor
 from qdqtool.core.explore import EngineView, LayerView
 from qdqtool.core.report import LayerRow, Report, TensorRow
+from qdqtool.engine.optimum import at_optimum
 from qdqtool.trt.histories import histories
 
 
@@ -16,7 +17,11 @@ def layer_rows(
     engine: Engine, view: EngineView | None = None, log: LogRun | None = None
 ) -> tuple[LayerRow, ...]:
     """All layers in launch order; `view`, made from the same engine, adds what each costs, `log` how it came to be."""
-    rows = tuple(_row(layer) for layer in engine.layers)
+    sized = at_optimum(engine)
+    rows = tuple(
+        replace(_row(layer), bytes=_bytes((*tuned.inputs, *tuned.outputs)))
+        for layer, tuned in zip(engine.layers, sized.layers, strict=True)
+    )
     if view is not None:
         rows = tuple(map(_costed, rows, view.layers))
     if log is None:
@@ -44,7 +49,7 @@ def _row(layer: EngineLayer) -> LayerRow:
         role=layer.role,
         precision=layer.precision,
         certainty=layer.precision_certainty,
-        bytes=_bytes((*layer.inputs, *layer.outputs)),
+        bytes=None,
         weight_bytes=_bytes(layer.constants),
     )
 

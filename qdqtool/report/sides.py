@@ -55,8 +55,8 @@ class CostPair:
     node: str
     first_kernels: int
     second_kernels: int
-    first_bytes: int
-    second_bytes: int
+    first_bytes: int | None
+    second_bytes: int | None
     first_ms: float | None
     second_ms: float | None
 
@@ -200,18 +200,23 @@ def _costs(first: Report, second: Report) -> tuple[CostPair, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Cost:
+    """Kernels, bytes (None where those of one layer are not known) and milliseconds."""
+
     kernels: int = 0
-    bytes: int = 0
+    bytes: int | None = 0
     ms: float | None = None
 
     def with_layer(self, layer: LayerRow) -> _Cost:
         ms = self.ms if layer.ms is None else (self.ms or 0.0) + layer.ms
-        return _Cost(self.kernels + 1, self.bytes + (layer.bytes or 0), ms)
+        known = self.bytes is not None and layer.bytes is not None
+        return _Cost(self.kernels + 1, (self.bytes or 0) + (layer.bytes or 0) if known else None, ms)
 
 
 def _weight(pair: CostPair) -> float:
     if pair.first_ms is not None and pair.second_ms is not None:
         return abs(pair.first_ms - pair.second_ms)
+    if pair.first_bytes is None or pair.second_bytes is None:
+        return 0.0
     return abs(pair.first_bytes - pair.second_bytes)
 
 

@@ -173,6 +173,7 @@ def chart(sweep: Sweep) -> svg.Element:
             style="p-int8" if trial.number in best else "p-other",
             radius=6.0 if trial.number in best else 4.0,
             span=interval(outcome, sweep.spread) if timed else None,
+            rise=accuracy_interval(sweep, outcome),
         )
         for trial, outcome in sorted(_done(sweep.trials), key=lambda entry: entry[0].number in best)
     ]
@@ -183,7 +184,10 @@ def chart(sweep: Sweep) -> svg.Element:
             f"ms on {sweep.device} ({sweep.speed})" if timed else "compute nodes in INT8, %",
             [end for point in points for end in (point.x, *(point.span or ()))],
         ),
-        axis_over(f"{metric(sweep)} {sweep.unit} (measured)", [*known, *(point.y for point in points)]),
+        axis_over(
+            f"{metric(sweep)} {sweep.unit} (measured)",
+            [*known, *(end for point in points for end in (point.y, *(point.rise or ())))],
+        ),
         "Accuracy against time" if timed else "Accuracy against the share of INT8",
         [(_across(sweep, outcome), outcome.accuracy) for _, outcome in _done(sweep.pareto)],
         None if sweep.reference is None else Level(y=sweep.reference, text="float model"),

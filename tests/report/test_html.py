@@ -66,3 +66,14 @@ def test_layers_without_tensors_are_a_table_and_nothing_is_claimed_of_them() -> 
     assert "INT8: not known, because the layer information shows no compute kernel" in page
     assert "not their tensors" in page
     assert 'class="graph"' not in page
+
+
+def test_commands_in_sentences_are_code_and_what_surrounds_them_stays_text() -> None:
+    page = render(replace(assemble(FULL), notes=("`qdqtool fix` takes <b>all</b>",)))
+    assert "<code>qdqtool fix</code> takes &lt;b&gt;all&lt;/b&gt;" in page
+
+
+def test_two_runs_of_one_model_are_told_apart_by_the_names_that_are_given() -> None:
+    page = render(assemble(FULL), assemble(FULL), names=("runs/first", "runs/<second>"))
+    assert "Run A: runs/first" in page
+    assert "Run B: runs/&lt;second&gt;" in page

@@ -7,6 +7,7 @@ from dataclasses import replace
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.report.assemble import Material, assemble
+from qdqtool.report.html import render
 from qdqtool.report.sides import compare_sides
 from tests.report.material import AUDIT, FULL, VIEW, chain_material, finding, verdict
 
@@ -83,3 +84,12 @@ def test_the_number_of_a_kernel_makes_no_finding_new() -> None:
     second = replace(first, findings=(finding(Severity.WARNING, "Q_myl0_31"),))
     (kind,) = compare_sides(first, second).findings
     assert (kind.gone, kind.new) == ((), ())
+
+
+def test_bytes_that_one_run_does_not_know_are_unknown_and_not_none() -> None:
+    first = assemble(FULL)
+    blind = replace(first, layers=tuple(replace(layer, bytes=None) for layer in first.layers))
+    sides = compare_sides(first, blind)
+    assert sides.costs
+    assert all(cost.second_bytes is None for cost in sides.costs)
+    assert "unknown</td>" in render(first, blind)

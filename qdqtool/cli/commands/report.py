@@ -74,7 +74,10 @@ def report(
         page = out or (run if run.is_dir() else run.parent) / "report.html"
         other = None if against is None else _open(against, against_profile, None)
         diff = _difference(opened, other) if other else None
-        write_text(page, render(found, other.report if other else None, diff))
+        names = None
+        if other and against and found.summary.model == other.report.summary.model:
+            names = (str(run), str(against))
+        write_text(page, render(found, other.report if other else None, diff, names))
         stderr().print(f"wrote {page}", markup=False, highlight=False)
     if charts is not None:
         for path in write_figures(found, charts, pictures):

@@ -14,7 +14,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 16, 12, 44
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Point:
-    """A place, the words for it, a CSS class, a radius in pixels, and the ends of the interval of `x`."""
+    """A place, the words for it, a CSS class, a radius in pixels, and the ends of the intervals of `x` and of `y`."""
 
     x: float
     y: float
@@ -22,6 +22,7 @@ class Point:
     style: str = "plain"
     radius: float = 4.0
     span: tuple[float, float] | None = None
+    rise: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,6 +56,10 @@ def scatter(
             low, high = (_x(across, end) for end in point.span)
             height = _y(up, point.y)
             element("line", drawing, x1=low, y1=height, x2=high, y2=height, class_=f"span {point.style}")
+        if point.rise is not None:
+            place = _x(across, point.x)
+            low, high = (_y(up, end) for end in point.rise)
+            element("line", drawing, x1=place, y1=low, x2=place, y2=high, class_=f"span {point.style}")
         dot = element(
             "circle",
             drawing,

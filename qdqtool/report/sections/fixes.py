@@ -26,7 +26,7 @@ _PAGE = r"""
 {{ m.head(["Node", "Op", "Runs as", "Reason", "Fix", "Requested"]) }}
 <tbody>
 {% for entry in report.fallbacks %}
-<tr><td>{{ m.goto(run, entry.node) }}</td><td class="short">{{ entry.op | clean }}</td><td class="short">{{ entry.precision }}</td><td>{{ entry.reason | clean }}</td><td>{{ entry.fix | clean }}</td><td>{{ "yes" if entry.requested else "no" }}</td></tr>
+<tr><td>{{ m.goto(run, entry.node) }}</td><td class="short">{{ entry.op | clean }}</td><td class="short">{{ entry.precision }}</td><td>{{ entry.reason | prose }}</td><td>{{ entry.fix | prose }}</td><td>{{ "yes" if entry.requested else "no" }}</td></tr>
 {% endfor %}
 </tbody></table></div>
 {% endif %}
@@ -40,7 +40,7 @@ _PAGE = r"""
 {{ m.head(["About", "What happened", "What to do", "Bytes at stake", "Evidence"], ["Bytes at stake"]) }}
 <tbody>
 {% for finding in group.findings %}
-<tr><td>{{ m.goto(run, finding.subject) }}</td><td>{{ finding.reason | clean }}</td><td>{{ finding.fix | clean }}</td><td class="number" data-value="{{ finding.bytes or "" }}">{{ words.size(finding.bytes) if finding.bytes else "" }}</td><td>{% for file, place in finding.evidence | places %}<span class="soft" title="{{ file | clean }}">{{ file | brief | clean }}</span> <code>{{ place | clean }}</code><br>{% endfor %}</td></tr>
+<tr><td>{{ m.goto(run, finding.subject) }}</td><td>{{ finding.reason | prose }}</td><td>{{ finding.fix | prose }}</td><td class="number" data-value="{{ finding.bytes or "" }}">{{ words.size(finding.bytes) if finding.bytes else "" }}</td><td>{% for file, place in finding.evidence | places %}<span class="soft" title="{{ file | clean }}">{{ file | brief | clean }}</span> <code>{{ place | clean }}</code><br>{% endfor %}</td></tr>
 {% endfor %}
 </tbody></table></div>
 {% if run.manual(group.code) %}

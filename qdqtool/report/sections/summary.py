@@ -38,7 +38,7 @@ _PAGE = r"""
 {% endif %}
 </div>
 {% if report.notes %}
-<ul class="notes">{% for note in report.notes %}<li>{{ note | clean }}</li>{% endfor %}</ul>
+<ul class="notes">{% for note in report.notes %}<li>{{ note | prose }}</li>{% endfor %}</ul>
 {% endif %}
 """
 

@@ -12,7 +12,7 @@ _PAGE = r"""
 <h1>{{ words.verdict(summary) }}</h1>
 <p title="{{ summary.model | clean }}">{{ summary.model | brief | clean }}{% if summary.builder %}, built by {{ summary.builder | clean }}{% endif %}</p>
 {% if summary.verdict and summary.reasons %}
-<ul class="reasons">{% for reason in summary.reasons %}<li>{{ reason | clean }}</li>{% endfor %}</ul>
+<ul class="reasons">{% for reason in summary.reasons %}<li>{{ reason | prose }}</li>{% endfor %}</ul>
 {% endif %}
 <ul class="areas" aria-label="Areas">
 {% for area in run.areas %}
