@@ -43,6 +43,13 @@ def test_every_rule_has_a_manual_and_a_code(name):
     assert len(RULES.manual(name).split("\n\n")) >= 2
 
 
+@pytest.mark.parametrize(("target", "expected"), [("rtx", {"scale_rank"}), ("10", {"per_tensor_weights"})])
+def test_weights_of_a_convolution_that_is_float_anyway_get_no_advice(target, expected, tmp_path):
+    s = Quantized()
+    proto = s.done(s.qconv("c", s.image(), step=[STEP], axis=None))
+    assert rules(lint(load(models.save(proto, tmp_path)), Target.parse(target))) == expected
+
+
 def test_codes_are_unique():
     assert len(codes()) == len(codes().values())
 
