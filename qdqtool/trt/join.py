@@ -30,7 +30,7 @@ class LayerMatch:
 
 
 def join(engine: Engine, nodes: frozenset[str]) -> dict[str, LayerMatch]:
-    """The layers that hold each of `nodes`; a node that no layer names gets empty `Holders`."""
+    """The layers that hold each of `nodes`; a node that no layer names gets an empty `LayerMatch`."""
     stated: dict[str, list[EngineLayer]] = defaultdict(list)
     named: dict[str, list[EngineLayer]] = defaultdict(list)
     for layer in engine.layers:
@@ -39,10 +39,10 @@ def join(engine: Engine, nodes: frozenset[str]) -> dict[str, LayerMatch]:
                 stated[node].append(layer)
         for node in _in_name(layer, nodes):
             named[node].append(layer)
-    return {node: _holders(stated.get(node, []), named.get(node, [])) for node in sorted(nodes)}
+    return {node: _match(stated.get(node, []), named.get(node, [])) for node in sorted(nodes)}
 
 
-def _holders(stated: list[EngineLayer], named: list[EngineLayer]) -> LayerMatch:
+def _match(stated: list[EngineLayer], named: list[EngineLayer]) -> LayerMatch:
     compute = tuple(layer for layer in stated if layer.role is Role.COMPUTE)
     other = tuple(layer for layer in stated if layer.role is not Role.COMPUTE)
     if compute:

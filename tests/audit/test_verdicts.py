@@ -13,6 +13,7 @@ from qdqtool.core.findings import Severity, Verdict
 from qdqtool.core.placement import Decision, Opinion, Placement, QuantSpec, Slot, SlotKind, Stance
 from tests.audit.graphs import dead_and_fixed, fine, float_weight, matmul_wrong_axis, transposed_conv
 from tests.audit.scenes import engine, kernel, view_of
+from tests.placement.qdq import Quantized
 
 
 def decision(node: str, index: int, *opinions: Opinion) -> Decision:
@@ -125,6 +126,16 @@ def test_two_kernels_that_disagree_are_unknown(tmp_path):
     found = verdicts(view_of(matmul_wrong_axis(), tmp_path), layers, None)
     assert found[0].precision is DType.UNKNOWN
     assert found[0].reason
+
+
+@pytest.mark.parametrize(("pairs", "precision"), [(2, DType.INT8), (1, DType.UNKNOWN), (0, DType.UNKNOWN)])
+def test_a_product_in_an_int8_attention_is_int8_where_both_of_its_operands_are(tmp_path, pairs, precision):
+    s = Quantized()
+    inputs = [s.input(name, [1, 64, 64]) for name in ("a", "b")]
+    inputs = [s.pair(x, f"pair_{x}") if number < pairs else x for number, x in enumerate(inputs)]
+    proto = s.done(s.node("MatMul", inputs, "y", name="qk"))
+    found = verdicts(view_of(proto, tmp_path), engine(kernel("_gemm_mha_v2_0", "qk")), None)
+    assert [(v.verdict, v.precision) for v in found] == [(Verdict.ATTENTION, precision)]
 
 
 def test_a_fallback_without_a_visible_cause_says_so(tmp_path):

@@ -107,6 +107,18 @@ def test_every_end_is_told_with_its_reason_and_line(events, name, end, why):
         assert step.line > GRAPH.count("\n")
 
 
+def test_without_the_parsers_lines_the_second_of_two_fused_dq_is_the_weight():
+    run = run_of(small.library("QuantizeDoubleInputNodes: fusing (dq_x and dq_w) into conv\n"))
+    assert {row.node: row.end for row in run.ledger} == {"dq_x": End.INPUT, "dq_w": End.WEIGHT}
+
+
+def test_a_swap_behind_a_settled_end_is_a_step_and_no_other_end():
+    run = run_of(small.library(GRAPH + INTO_CONV + "Swapping pool with q_y\n"))
+    row = next(row for row in run.ledger if row.node == "q_y")
+    assert (row.end, row.into) == (End.OUTPUT, "conv")
+    assert row.steps[-1].what == "moved through pool"
+
+
 def test_a_split_q_leaves_a_clone_above_every_input():
     run = run_of(small.library(GRAPH + "Running: SplitQAcrossPrecedingFanIn on cat\n"))
     clones = [(row.node, row.clone_of) for row in run.ledger if row.clone_of]

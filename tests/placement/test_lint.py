@@ -4,6 +4,7 @@ import json
 import time
 from xml.etree import ElementTree as ET
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -48,6 +49,15 @@ def test_weights_of_a_convolution_that_is_float_anyway_get_no_advice(target, exp
     s = Quantized()
     proto = s.done(s.qconv("c", s.image(), step=[STEP], axis=None))
     assert rules(lint(load(models.save(proto, tmp_path)), Target.parse(target))) == expected
+
+
+def test_a_product_of_two_formats_is_told_as_such_and_not_as_the_first(tmp_path):
+    s = Quantized()
+    weight = s.weights("c", 16, 16, 3, 3, axis=None, dtype=ml_dtypes.float8_e4m3fn)
+    proto = s.done(s.raw_conv("c", s.pair(s.image(), "x"), weight), opset=19)
+    told = rules(lint(load(models.save(proto, tmp_path)), Target.parse("rtx", sm=("89",))))
+    assert "mixed_formats" in told
+    assert "per_tensor_weights" not in told
 
 
 def test_codes_are_unique():

@@ -84,6 +84,18 @@ def test_a_convolution_with_one_weight_scale_takes_along(
     assert agree(s.done(s.pair(y, "out")), "c", tmp_path) == {"c", *taken}
 
 
+@pytest.mark.parametrize(("product", "taken"), [("c", set()), ("later", {"add", "act"})])
+def test_of_two_summed_convolutions_the_later_one_takes_the_sum(
+    product: str, taken: set[str], tmp_path: Path
+) -> None:
+    pytest.importorskip("tensorrt_rtx")
+    s = Quantized()
+    x = s.image()
+    both = [s.qconv(name, x, axis=None) for name in ("c", "later")]
+    y = s.relu("act", s.node("Add", both, "sum", name="add"))
+    assert agree(s.done(s.pair(y, "out")), product, tmp_path) == {product, *taken}
+
+
 def test_a_depthwise_convolution_takes_along_what_a_dense_one_does(tmp_path: Path) -> None:
     pytest.importorskip("tensorrt_rtx")
     s = Quantized()

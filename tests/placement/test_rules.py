@@ -188,6 +188,14 @@ def test_residual_add_of_two_convolutions_depends_on_the_builder():
     assert "add2[0]" not in classic
 
 
+@pytest.mark.parametrize(("batch", "refused"), [(1, True), (4, False)])
+def test_every_row_of_every_batch_is_a_vector_of_a_matrix_product(batch, refused):
+    s = models.Sketch()
+    x = s.input("x", [batch, 1, 64])
+    s.output(s.node("MatMul", [x, s.weight("w", 64, 64)], "y", name="mm"))
+    assert ("gemv" in vetoes(place(s.model()), "mm[0]")) is refused
+
+
 @pytest.mark.parametrize("target", ["rtx", "8.6", "10.13", "11.4"])
 def test_an_add_of_one_convolution_and_a_float_shortcut_reads_no_pair(target):
     s = models.Sketch()

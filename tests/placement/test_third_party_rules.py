@@ -45,10 +45,10 @@ BROKEN = "raise RuntimeError('cannot be imported')"
 
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
-    def install(source: str) -> None:
+    def install(source: str, name: str = "acme") -> None:
         (tmp_path / "acme_rule.py").write_text(textwrap.dedent(source))
         monkeypatch.syspath_prepend(tmp_path)
-        entries = {"acme": EntryPoint(name="acme", value="acme_rule", group="qdqtool.rules")}
+        entries = {name: EntryPoint(name=name, value="acme_rule", group="qdqtool.rules")}
         own = plugins._installed
         monkeypatch.setattr(
             plugins, "_installed", lambda group: entries if group == "qdqtool.rules" else own(group)
@@ -101,3 +101,11 @@ def test_a_rule_that_cannot_be_imported_stops_nothing(installed, tmp_path) -> No
     usual = decide(view)
     installed(BROKEN)
     assert decide(view) == usual
+
+
+def test_a_rule_that_takes_the_name_of_a_shipped_one_is_not_used(installed, caplog) -> None:
+    own = registry.rulebook().rules["conv"]
+    plugins._warn_once.cache_clear()
+    installed(GOOD, name="conv")
+    assert registry.rulebook().rules["conv"] == own
+    assert "offers the rule 'conv' too: the shipped one is used" in caplog.text
