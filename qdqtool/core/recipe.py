@@ -92,6 +92,9 @@ class PrepareOptions(Section):
     """Write an Einsum that is a matrix product as MatMul, which TensorRT can quantize."""
     conv_transpose: bool = True
     """Write a ConvTranspose of stride 1 as the Conv that computes the same, for which TensorRT has INT8 kernels."""
+    strided_conv_transpose: bool | None = None
+    """Write one with strides as a Conv of all places between two steps and a DepthToSpace, too. None does it where
+    that saves bytes: for TensorRT for RTX, which has no INT8 kernel for ConvTranspose, beside FP32. Needs `conv_transpose`."""
     flatten: bool | None = None
     """Give matrix products that read the result of an attention an input of two dimensions: then their kernel dequantizes
     stored weights. None does it where weights alone are quantized."""
@@ -396,9 +399,12 @@ class Recipe(Section):
     def preparing(self) -> PrepareOptions:
         """What preparation obeys: its own section, completed from that of placement."""
         alone = any(word.endswith("-weights") for word in (self.place.format, *self.place.formats.values()))
-        known = (
-            {"flatten": alone or self.place.activations == "float"} if self.prepare.flatten is None else {}
-        )
+        known: dict[str, bool] = {}
+        if self.prepare.flatten is None:
+            known["flatten"] = alone or self.place.activations == "float"
+        if self.prepare.strided_conv_transpose is None:
+            wide = self.insert.types == "fp32" and self.place.activations != "float" and not alone
+            known["strided_conv_transpose"] = self.place.builder.is_rtx and wide
         return self.prepare.model_copy(update=known)
 
     @property

@@ -1,64 +1,210 @@
-"""Writes a ConvTranspose of stride 1 as the Conv that computes the same.
+"""Writes a ConvTranspose as the Conv that computes the same, with the places between its steps as channels.
 
-Without a stride a transposed convolution is a convolution with the kernel turned round and the channels exchanged.
-TensorRT has INT8 kernels and fusions for Conv that it does not have for ConvTranspose: of Conv, Relu, ConvTranspose,
-Relu, Conv with 32 channels TensorRT for RTX 1.7 runs two of three layers in INT8, and all three once it is rewritten
-(activations 1,441,792 against 1,245,184 bytes, a conversion kernel less).
+    stride 1      ConvTranspose ── y        Conv (kernel turned round, channels exchanged) ── y
+    stride s      ConvTranspose ── y        Conv (s x s times the channels) ── DepthToSpace ── y
+
+Output pixel s * m + r of a transposed convolution reads inputs near m through every s-th weight, from weight (r + pad)
+mod s on: one small convolution for each of the s x s places r. All of them are one Conv with s x s times the output
+channels, whose kernel covers what any of them reads (1x1 where the kernel is as large as the stride); DepthToSpace puts
+the places side by side. Exact: the sums are the same, with zeros added where a place reads less than others.
+
+TensorRT has INT8 kernels and fusions for Conv that it does not have for ConvTranspose, TensorRT for RTX has none. By
+build (RTX 1.7.1): of Conv, Relu, ConvTranspose, Relu, Conv with 32 channels and stride 1 two of three layers run in INT8,
+and all three once it is rewritten (activations 1,441,792 against 1,245,184 bytes, a conversion kernel less).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
 
 from qdqtool.graph.edit import Edit
+from qdqtool.graph.view import GraphView
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+_STANDARD = {"", "ai.onnx"}
+_DEPTH_TO_SPACE = 11
+"""The opset in which DepthToSpace learned to read places of one channel side by side."""
 
-def write_convolutions(edit: Edit) -> int:
-    """Turn every ConvTranspose of stride 1 with constant weights into a Conv; returns how many.
 
-    Left alone: an output shape instead of paddings, automatic paddings, and paddings larger than the kernel reaches,
-    which a Conv cannot have.
+def write_convolutions(edit: Edit, view: GraphView, *, strided: bool) -> int:
+    """Turn ConvTranspose nodes with constant weights into Conv nodes; returns how many.
+
+    Left alone: an output shape instead of paddings, automatic paddings, paddings larger than the kernel reaches (which a
+    Conv cannot have), and strides with dilations, with outputs that are no multiple of the stride, or that differ along
+    axes of unknown size.
+
+    Args:
+        edit: what is changed.
+        view: the graph as it is before the edit, for the sizes of tensors.
+        strided: also those with strides; without, only those of stride 1, which become nothing but a Conv.
     """
-    return sum(_rewritten(node, edit) for node in edit.nodes if node.op_type == "ConvTranspose")
+    found = [node for node in edit.nodes if node.op_type == "ConvTranspose"]
+    return sum(_rewritten(node, edit, view if strided else None) for node in found)
 
 
-def _rewritten(node: onnx.NodeProto, edit: Edit) -> bool:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Axis:
+    """One spatial axis: what each place between two steps reads.
+
+    Attributes:
+        taps: for every place and every input that the kernel covers, which weight is read; -1 for none.
+        pads: zeros in front of and behind the input.
+    """
+
+    taps: tuple[tuple[int, ...], ...]
+    pads: tuple[int, int]
+
+
+def _rewritten(node: onnx.NodeProto, edit: Edit, view: GraphView | None) -> bool:
     given = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
     weight = edit.value(node.input[1])
-    if weight is None or weight.ndim < 3 or node.domain not in {"", "ai.onnx"}:
+    if weight is None or weight.ndim < 3 or node.domain not in _STANDARD:
         return False
     rank = weight.ndim - 2
-    automatic = given.get("auto_pad", b"NOTSET") not in {b"NOTSET", b""} or "output_shape" in given
-    if (
-        automatic
-        or any(step != 1 for step in given.get("strides", ()))
-        or any(given.get("output_padding", ()))
-    ):
+    strides = tuple(given.get("strides", [1] * rank))
+    if given.get("auto_pad", b"NOTSET") not in {b"NOTSET", b""} or "output_shape" in given:
         return False
-    dilations = list(given.get("dilations", [1] * rank))
-    pads = list(given.get("pads", [0] * 2 * rank))
-    reach = [step * (size - 1) for step, size in zip(dilations, weight.shape[2:], strict=True)]
-    turned = [way - pad for way, pad in zip(reach * 2, pads, strict=True)]
-    if min(turned) < 0:
-        return False
+    dilations = tuple(given.get("dilations", [1] * rank))
+    pads = tuple(given.get("pads", [0] * 2 * rank))
+    extra = tuple(given.get("output_padding", [0] * rank))
     group = int(given.get("group", 1))
-    node.input[1] = edit.constant(f"{node.input[1]}_turned", _turned(weight, group))
+    if prod(strides) == 1:
+        reach = [step * (size - 1) for step, size in zip(dilations, weight.shape[2:], strict=True)]
+        turned = [way - pad for way, pad in zip(reach * 2, pads, strict=True)]
+        if min(turned) < 0 or any(extra):
+            return False
+        node.input[1] = edit.constant(f"{node.input[1]}_turned", _turned(weight, group))
+        _convolve(node, weight.shape[2:], turned, group=group, dilations=dilations)
+        return True
+    if view is None or prod(dilations) != 1 or edit.opset < _DEPTH_TO_SPACE:
+        return False
+    sizes = _sizes(view, node.input[0], rank)
+    if sizes is None and not _is_plain(strides):
+        return False
+    axes = [
+        _axis(size, stride, (pads[index], pads[rank + index]), extra[index])
+        for index, (size, stride) in enumerate(zip(weight.shape[2:], strides, strict=True))
+    ]
+    found = [axis for axis in axes if axis is not None]
+    if len(found) < rank or (len(node.input) > 2 and node.input[2] and edit.value(node.input[2]) is None):
+        return False
+    _interleave(node, edit, found, _gathered(weight, found, group), strides, sizes)
+    return True
+
+
+def _convolve(
+    node: onnx.NodeProto, kernel: tuple[int, ...], pads: list[int], *, group: int, dilations: tuple[int, ...]
+) -> None:
     node.op_type = "Conv"
     del node.attribute[:]
-    wanted = {"dilations": dilations, "group": group, "kernel_shape": list(weight.shape[2:]), "pads": turned}
+    wanted = {"dilations": list(dilations), "group": group, "kernel_shape": list(kernel), "pads": pads}
     node.attribute.extend(onnx.helper.make_attribute(name, value) for name, value in sorted(wanted.items()))
-    return True
 
 
 def _turned(weight: NDArray[Any], group: int) -> NDArray[Any]:
     """[inputs, outputs/group, ...] as [outputs, inputs/group, ...], with the kernel turned round."""
+    return np.flip(_exchanged(weight, group), tuple(range(2, weight.ndim)))
+
+
+def _exchanged(weight: NDArray[Any], group: int) -> NDArray[Any]:
+    """[inputs, outputs/group, ...] as [outputs, inputs/group, ...]."""
     inputs, outputs = weight.shape[:2]
     parts = weight.reshape(group, inputs // group, outputs, *weight.shape[2:])
-    swapped = parts.swapaxes(1, 2).reshape(group * outputs, inputs // group, *weight.shape[2:])
-    return np.flip(swapped, tuple(range(2, weight.ndim)))
+    return parts.swapaxes(1, 2).reshape(group * outputs, inputs // group, *weight.shape[2:])
+
+
+def _is_plain(strides: tuple[int, ...]) -> bool:
+    """Whether one operator puts the places side by side whatever the sizes are."""
+    return len(strides) == 1 or (len(strides) == 2 and strides[0] == strides[1])
+
+
+def _sizes(view: GraphView, tensor: str, rank: int) -> tuple[int, ...] | None:
+    """The spatial sizes of a tensor; None where one is free or unknown."""
+    sizes = (view.info(tensor).shape or ())[2:]
+    known = tuple(size for size in sizes if isinstance(size, int))
+    return known if len(known) == rank else None
+
+
+def _axis(size: int, stride: int, pads: tuple[int, int], extra: int) -> _Axis | None:
+    """What each place reads along one axis; None where outputs are no multiple of the stride, or pads would be negative.
+
+    Place r reads x[m + q - a] through weight t + a * stride, where q and t are quotient and rest of (r + pad) / stride.
+    """
+    beyond, rest = divmod(size - sum(pads) + extra, stride)
+    if rest:
+        return None
+    starts = [divmod(place + pads[0], stride) for place in range(stride)]
+    counts = [-(-(size - first) // stride) if first < size else 0 for _, first in starts]
+    low = min(shift - max(count, 1) + 1 for (shift, _), count in zip(starts, counts, strict=True))
+    high = max(shift for shift, _ in starts)
+    taps = tuple(
+        tuple(first + (shift - at) * stride if 0 <= shift - at < count else -1 for at in range(low, high + 1))
+        for (shift, first), count in zip(starts, counts, strict=True)
+    )
+    around = (-low, high + beyond - 1)
+    return None if min(around) < 0 else _Axis(taps=taps, pads=around)
+
+
+def _gathered(weight: NDArray[Any], axes: list[_Axis], group: int) -> NDArray[Any]:
+    """Weights [outputs, places..., inputs/group, taps...] of all places."""
+    found = _exchanged(weight, group)
+    for index, axis in enumerate(axes):
+        position = 2 + 2 * index  # each axis done before left its places and its taps
+        taps = np.array(axis.taps)
+        missing = (taps < 0).reshape((1,) * position + taps.shape + (1,) * (found.ndim - position - 1))
+        found = np.where(missing, 0, np.take(found, np.maximum(taps, 0), axis=position)).astype(weight.dtype)
+    rank = len(axes)
+    places, taps_at = [2 + 2 * index for index in range(rank)], [3 + 2 * index for index in range(rank)]
+    return found.transpose(0, *places, 1, *taps_at)
+
+
+def _interleave(
+    node: onnx.NodeProto,
+    edit: Edit,
+    axes: list[_Axis],
+    weight: NDArray[Any],
+    strides: tuple[int, ...],
+    sizes: tuple[int, ...] | None,
+) -> None:
+    """Make `node` the Conv of all places and put their results side by side behind it."""
+    rank, places = len(axes), prod(strides)
+    channels, kernel = weight.shape[0], weight.shape[rank + 2 :]
+    group = int(next((a.i for a in node.attribute if a.name == "group"), 1))
+    flat = weight.reshape(channels * places, *weight.shape[rank + 1 :])
+    node.input[1] = edit.constant(f"{node.input[1]}_places", flat)
+    if len(node.input) > 2 and node.input[2]:
+        bias = edit.value(node.input[2])
+        node.input[2] = edit.constant(f"{node.input[2]}_places", np.repeat(bias, places))  # type: ignore[arg-type]
+    pads = [axis.pads[0] for axis in axes] + [axis.pads[1] for axis in axes]
+    _convolve(node, kernel, pads, group=group, dilations=(1,) * rank)
+    result, apart = node.output[0], edit.fresh(f"{node.output[0]}_places")
+    node.output[0] = apart
+    if rank == 2 and strides[0] == strides[1]:
+        name = f"{node.name}_side_by_side"
+        edit.node("DepthToSpace", [apart], [result], name=name, blocksize=strides[0], mode="CRD")
+        return
+    grown = [
+        size - 1 + sum(axis.pads) - len(axis.taps[0]) + 2
+        for size, axis in zip(sizes or (0,), axes, strict=True)
+    ]
+    inner, outer = (
+        ([0, channels, places, -1], [0, channels, -1])
+        if rank == 1
+        else (
+            [0, channels, *strides, *grown],
+            [0, channels, *(size * stride for size, stride in zip(grown, strides, strict=True))],
+        )
+    )
+    order = [0, 1, *(axis for index in range(rank) for axis in (2 + rank + index, 2 + index))]
+    split, turned = edit.fresh(f"{result}_split"), edit.fresh(f"{result}_turned")
+    shapes = [edit.constant(f"{result}_shape", np.array(shape, np.int64)) for shape in (inner, outer)]
+    edit.node("Reshape", [apart, shapes[0]], [split], name=f"{node.name}_split")
+    edit.node("Transpose", [split], [turned], name=f"{node.name}_side_by_side", perm=order)
+    edit.node("Reshape", [turned, shapes[1]], [result], name=f"{node.name}_joined")

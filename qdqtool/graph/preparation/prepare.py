@@ -40,14 +40,14 @@ def prepare(model: Model, options: PrepareOptions) -> Model:
         )
         model = edit.finish()
         edit = Edit(model)
-    turned = write_convolutions(edit) if options.conv_transpose else 0
-    if turned:
-        edit.notes.append(
-            f"{turned} ConvTranspose nodes of stride 1 written as the Conv that computes the same"
-        )
     folded = fold_batchnorm(edit) if options.fold_batchnorm else 0
     if folded:
         edit.notes.append(f"{folded} BatchNormalization nodes folded into the layer before them")
+    turned = 0
+    if options.conv_transpose:
+        turned = write_convolutions(edit, model.view, strided=bool(options.strided_conv_transpose))
+    if turned:
+        edit.notes.append(f"{turned} ConvTranspose nodes written as the Conv that computes the same")
     constants = len(edit.constants)
     unused = edit.prune()
     if unused:
