@@ -6,7 +6,7 @@ DIGITS := recipes/examples/digits
 
 TORCH := .venv-torch
 
-.PHONY: lock fuzz demo test test-all test-qat figures lint format docs clean
+.PHONY: lock fuzz demo picture test test-all test-qat figures lint format docs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/qdqtool run $(DIGITS)/digits.onnx --recipe conv-int8 --samples $(DIGITS)/calibration.npz \
@@ -29,6 +29,10 @@ test-qat: $(TORCH)/.installed
 figures: $(TORCH)/.installed
 	OMP_NUM_THREADS=1 $(TORCH)/bin/python benchmarks/figures.py recipes/qat-digits.yaml
 	OMP_NUM_THREADS=1 $(TORCH)/bin/python benchmarks/figures.py recipes/qat-detector.yaml
+
+# The picture of README and the site: the page of the embedded example, as it is now.
+picture: demo
+	chromium --headless --no-sandbox --hide-scrollbars --window-size=1280,1560 --screenshot=docs/assets/report.png file://$(CURDIR)/runs/demo/report.html
 
 # MINUTES for all readers together; what goes wrong is kept in crashers/.
 MINUTES ?= 14
