@@ -8,6 +8,9 @@ out. What is measured is measured in turns with one reference: the base recipe's
 `--storage postgresql://...` the same command on other machines joins the work, and `--cluster` lets all workers of a
 Dask cluster join; a worker that dies loses its running trial only.
 
+Without a GPU here, `--export FOLDER` writes the models of all trials and one script that times them with trtexec on a
+machine that has one; the same command with `--import times.json` then takes its times as measured, and chooses by them.
+
 A Dask worker runs what its scheduler sends, so `--cluster` contacts only the address that is named, and a bare one stays
 on this machine (127.0.0.1). Dask and PostgreSQL are neither encrypted nor authenticated unless you say so: take a `tls://`
 address with certificates in Dask's configuration, and `?sslmode=verify-full` in the address of the database. The password
@@ -53,6 +56,14 @@ def sweep(
     chart: Annotated[
         Path | None, typer.Option(help="Also write the chart to this .svg or .png file.")
     ] = None,
+    export: Annotated[
+        Path | None,
+        typer.Option(help="Also write all trials' models here, and a script that times them with trtexec."),
+    ] = None,
+    times: Annotated[
+        Path | None,
+        typer.Option("--import", help="The times.json of that script, in the place of estimates."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print sweep.json instead of the table.")] = False,
 ) -> None:
     """Search over configurations for the best accuracy at the best speed."""
@@ -84,6 +95,8 @@ def sweep(
         storage=storage,
         study=study,
         cluster=cluster,
+        export=export,
+        times=times,
     )
     with Bars() as bars:
         result = search(request, pick, bars.show)
@@ -96,6 +109,12 @@ def sweep(
     show_table(sweeps.table(result), spare=("kernels", "INT8 nodes", "ms between", "95 %"))
     for sentence in sweeps.notes(result):
         stdout().print(sentence, markup=False, highlight=False)
+    if export is not None:
+        stdout().print(
+            f"where trtexec is: python {export / 'time_trials.py'}; then this command with --import times.json",
+            markup=False,
+            highlight=False,
+        )
     stdout().print(f"page: {out / 'sweep.html'}", markup=False, highlight=False)
 
 

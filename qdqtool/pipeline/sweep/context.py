@@ -51,6 +51,8 @@ class SweepRequest:
         storage: address of the study; "" is a file in the folder.
         study: the study's name; "" is made from the inputs.
         cluster: Dask scheduler whose workers all take part, or "local"; "" searches in this process only.
+        export: folder for the models of all trials and a script that times them elsewhere; None exports nothing.
+        times: what that script wrote, which replaces the times of the sweep; None leaves them.
     """
 
     base: RunRequest
@@ -60,6 +62,8 @@ class SweepRequest:
     storage: str = field(default="", repr=False)  # Dask workers log what they are called with
     study: str = ""
     cluster: str = ""
+    export: Path | None = None
+    times: Path | None = None
 
 
 class SweepContext:
@@ -189,6 +193,16 @@ class SweepContext:
         else:
             runner.start(request, "insert")
             write_text(out / "recipe.yaml", recipes.dump(request.recipe))
+
+    @property
+    def float_model(self) -> Path:
+        """The prepared float model."""
+        return self._base_run.path("model.prepared.onnx")
+
+    def model_of(self, settings: tuple[str, ...]) -> Path:
+        """The Q/DQ model of one configuration, without an engine."""
+        folder = self.base.out / "trials" / f"{_digest(settings)[:12]}-model"
+        return runner.start(self._trial_request(settings, folder), "insert").path("model.qdq.onnx")
 
     def _trial_request(self, settings: tuple[str, ...], out: Path) -> RunRequest:
         return replace(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -13,6 +14,7 @@ from qdqtool.core.kinds import SWEEP
 from qdqtool.core.sweep import Sweep, Trial
 from qdqtool.pipeline.folder import RunFolder
 from qdqtool.pipeline.sweep.context import SweepContext, SweepRequest
+from qdqtool.pipeline.sweep.elsewhere import export, with_times
 from qdqtool.pipeline.sweep.front import assemble, limit_of
 from qdqtool.pipeline.sweep.front import pick as choose
 from qdqtool.pipeline.sweep.space import Space
@@ -49,6 +51,10 @@ def sweep(request: SweepRequest, pick: str = "", on_progress: OnProgress | None 
     bench = SweepContext(request)
     trials = _take_part(request, bench, tell)
     result = assemble(trials, request.base.model.name, bench.speed)
+    if request.times is not None:
+        result = with_times(result, request.times)
+    if request.export is not None:
+        _export(bench, result, request.export, tell)
     _keep(bench, result, pick, tell)
     return result
 
@@ -129,6 +135,20 @@ def _keep(bench: SweepContext, result: Sweep, pick: str, tell: OnProgress) -> No
     SWEEP.write(out / "sweep.json", result)
     if pick:
         bench.keep(_settings(choose(result, pick)), out / "pick")
+
+
+def _export(bench: SweepContext, result: Sweep, folder: Path, tell: OnProgress) -> None:
+    made: list[Path] = []
+
+    def model_of(trial: Trial) -> Path:
+        made.append(bench.model_of(_settings(trial)))
+        return made[-1]
+
+    try:
+        export(result, bench.float_model, model_of, folder, lambda done, total: tell("export", done, total))
+    finally:
+        for path in made:
+            shutil.rmtree(path.parent, ignore_errors=True)
 
 
 def _settings(trial: Trial) -> tuple[str, ...]:

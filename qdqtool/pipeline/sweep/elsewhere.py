@@ -1,0 +1,159 @@
+"""Trials timed on another machine: their models and a script go out, a file of times comes back.
+
+The script (`time_trials.py`) needs Python and trtexec, and nothing of this project.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic import TypeAdapter, ValidationError
+
+from qdqtool.backends.shapes import spelled, usual_shapes
+from qdqtool.core.sweep import Sweep, Trial
+from qdqtool.errors import InputFileError
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.onnx_io.save import save
+from qdqtool.io.files import write_text
+from qdqtool.io.json_files import canonical, read_json
+from qdqtool.pipeline.sweep.front import front
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SCRIPT: Final = "time_trials.py"
+FLOAT: Final = "float"
+_SURE: Final = 0.95
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Times:
+    """What the script writes.
+
+    Attributes:
+        digest: of the trials that were exported.
+        gpu: where they were timed.
+        rounds: milliseconds of each round by model.
+        failed: why a model has no engine there, by model.
+    """
+
+    digest: str
+    gpu: str
+    rounds: dict[str, list[float]]
+    failed: dict[str, str]
+
+
+_TIMES: Final = TypeAdapter(Times)
+
+
+def export(
+    sweep: Sweep, plain: Path, made: Callable[[Trial], Path], folder: Path, tell: Callable[[int, int], None]
+) -> Path:
+    """Write the float model, the models of all finished trials, and the script that times them; where the script is.
+
+    Args:
+        sweep: with its trials.
+        plain: the float model.
+        made: makes the Q/DQ model of a trial.
+        folder: made if it is not there.
+        tell: how many models are written, and of how many.
+
+    Raises:
+        InputFileError: a file cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    done = [trial for trial in sweep.trials if trial.outcome is not None]
+    entries = [_written(plain, FLOAT, folder, quantized=False)]
+    for number, trial in enumerate(done):
+        tell(number, len(done))
+        entries.append(_written(made(trial), _name(trial), folder, quantized=True))
+    write_text(folder / "manifest.json", canonical({"digest": digest(sweep), "models": entries}))
+    script = folder / SCRIPT
+    shutil.copyfile(Path(__file__).with_name(SCRIPT), script)
+    return script
+
+
+def with_times(sweep: Sweep, path: Path) -> Sweep:
+    """The sweep with the times of `path` as measured ones; trials without an engine there count as failed.
+
+    Raises:
+        InputFileError: the file is damaged, or of another sweep.
+    """
+    times = _read(path)
+    if times.digest != digest(sweep):
+        raise InputFileError(
+            "was measured for other trials than this sweep has",
+            fix="export this sweep again with --export, and time that",
+            where=str(path),
+        )
+    trials = tuple(_timed(trial, times) for trial in sweep.trials)
+    return replace(
+        sweep, trials=trials, pareto=front(trials), speed="measured", device=times.gpu, spread=None
+    )
+
+
+def digest(sweep: Sweep) -> str:
+    """Of the settings of all finished trials."""
+    about = {_name(trial): trial.outcome.settings for trial in sweep.trials if trial.outcome is not None}
+    return hashlib.sha256(canonical(about).encode()).hexdigest()
+
+
+def middle(values: Sequence[float]) -> tuple[float, float | None, float | None]:
+    """The median, and a 95 % interval of it from the order of the values; without an interval below 6 values."""
+    ordered, count = sorted(values), len(values)
+    outside, left = 0.0, 0
+    while left < count // 2:
+        outside += 2 * math.comb(count, left) / 2**count
+        if outside > 1 - _SURE:
+            break
+        left += 1
+    if not left:
+        return median(ordered), None, None
+    return median(ordered), ordered[left - 1], ordered[count - left]
+
+
+def _timed(trial: Trial, times: Times) -> Trial:
+    if trial.outcome is None:
+        return trial
+    rounds = times.rounds.get(_name(trial))
+    if not rounds:
+        why = times.failed.get(_name(trial), "it was not timed")
+        return replace(trial, state="failed", outcome=None, reason=f"on {times.gpu}: {why}")
+    ms, low, high = middle(rounds)
+    return replace(trial, outcome=replace(trial.outcome, ms=ms, ms_low=low, ms_high=high))
+
+
+def _read(path: Path) -> Times:
+    try:
+        found = _TIMES.validate_python(read_json(path))
+    except ValidationError as error:
+        raise InputFileError(
+            f"is no file of times: {error.errors()[0]['msg']}",
+            fix=f"give the times.json that {SCRIPT} wrote",
+            where=str(path),
+        ) from error
+    wrong = [ms for rounds in found.rounds.values() for ms in rounds if not (math.isfinite(ms) and ms > 0)]
+    if wrong:
+        raise InputFileError(
+            f"holds {wrong[0]} ms, which is no time", fix=f"run {SCRIPT} again", where=str(path)
+        )
+    return found
+
+
+def _written(model: Path, name: str, folder: Path, *, quantized: bool) -> Mapping[str, Any]:
+    found = load(model)
+    save(found, folder / f"{name}.onnx")
+    shapes = usual_shapes(found.view.inputs)
+    text = spelled(shapes) if shapes else ""
+    return {"name": name, "file": f"{name}.onnx", "shapes": text, "quantized": quantized}
+
+
+def _name(trial: Trial) -> str:
+    return f"{trial.number:04}"

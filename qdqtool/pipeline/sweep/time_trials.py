@@ -1,0 +1,105 @@
+"""Times the models of this folder with trtexec, on the machine where TensorRT and a GPU are; needs nothing but Python 3.8.
+
+    python time_trials.py [--trtexec PATH] [--rounds 7] [--iterations 100]
+
+Every model becomes an engine. Then all engines are run in turns, so that a GPU that gets warm or busy slows all of them.
+What was found is written to times.json: the median of each round, for `qdqtool sweep ... --import times.json`.
+"""
+
+import argparse
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+WARM_UP_MS = 200
+
+
+def main() -> int:
+    """Build, time, and write times.json."""
+    parser = argparse.ArgumentParser(description="Time the models of this folder with trtexec.")
+    parser.add_argument("--trtexec", default=shutil.which("trtexec") or "/usr/src/tensorrt/bin/trtexec")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--iterations", type=int, default=100)
+    options = parser.parse_args()
+    if not shutil.which(options.trtexec):
+        sys.stderr.write(f"there is no {options.trtexec}: name it with --trtexec PATH\n")
+        return 3
+    manifest = json.loads((HERE / "manifest.json").read_text("utf-8"))
+    known = said(options.trtexec, "--help").stdout
+    failed, rounds = {}, {}  # type: (dict[str, str], dict[str, list[float]])
+    for model in manifest["models"]:
+        trouble = build(options.trtexec, known, model)
+        if trouble:
+            failed[model["name"]] = trouble
+        else:
+            rounds[model["name"]] = []
+    names = list(rounds)
+    for turn in range(options.rounds):
+        for name in names[turn % len(names) :] + names[: turn % len(names)] if names else ():
+            rounds[name].append(timed(options.trtexec, name, options.iterations))
+            sys.stderr.write(f"round {turn + 1}: {name} {rounds[name][-1]:.4f} ms\n")
+    found = {"digest": manifest["digest"], "gpu": gpu(), "rounds": rounds, "failed": failed}
+    (HERE / "times.json").write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", "utf-8")
+    return 0 if rounds else 1
+
+
+def build(trtexec: str, known: str, model: "dict[str, str]") -> str:
+    """Make the engine of a model; why there is none."""
+    flags = [f"--onnx={HERE / model['file']}", f"--saveEngine={plan(model['name'])}"]
+    if "--stronglyTyped" in known:
+        flags.append("--stronglyTyped")
+    elif model["quantized"] and "--int8" in known:
+        flags += ["--int8", "--fp16"]
+    if model["shapes"]:
+        flags += [f"--{word}Shapes={model['shapes']}" for word in ("min", "opt", "max")]
+    flags.append("--skipInference" if "--skipInference" in known else "--buildOnly")
+    done = said(trtexec, *flags)
+    if done.returncode == 0 and plan(model["name"]).exists():
+        return ""
+    errors = [line for line in (done.stdout + done.stderr).splitlines() if "[E]" in line]
+    return (errors or [f"trtexec ended with {done.returncode}"])[0][:300]
+
+
+def timed(trtexec: str, name: str, iterations: int) -> float:
+    """The median of one round in milliseconds, without transfers."""
+    with tempfile.TemporaryDirectory() as folder:
+        times = Path(folder) / "times.json"
+        done = said(
+            trtexec,
+            f"--loadEngine={plan(name)}",
+            f"--iterations={iterations}",
+            "--duration=0",
+            f"--warmUp={WARM_UP_MS}",
+            "--useSpinWait",
+            f"--exportTimes={times}",
+        )
+        if done.returncode:
+            raise SystemExit(f"trtexec cannot run {plan(name)}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        return float(statistics.median(row["computeMs"] for row in json.loads(times.read_text("utf-8"))))
+
+
+def plan(name: str) -> Path:
+    """Where the engine of a model lies."""
+    return HERE / f"{name}.plan"
+
+
+def said(*command: str) -> "subprocess.CompletedProcess[str]":
+    """What a program answers."""
+    return subprocess.run(command, check=False, capture_output=True, text=True, errors="replace")  # noqa: S603
+
+
+def gpu() -> str:
+    """The name of the GPU; "unknown GPU" where nvidia-smi does not say."""
+    if not shutil.which("nvidia-smi"):
+        return "unknown GPU"
+    lines = said("nvidia-smi", "--query-gpu=name", "--format=csv,noheader").stdout.splitlines()
+    return lines[0].strip() if lines else "unknown GPU"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,125 @@
+"""Trials timed on another machine: models and a script go out, times come back, and what they decide is measured."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qdqtool.cli.app import run as cli
+from qdqtool.core.kinds import SWEEP
+from qdqtool.core.sweep import Sweep
+from qdqtool.errors import InputFileError
+from qdqtool.pipeline.sweep.elsewhere import middle, with_times
+from tests.backends.stand_in_trtexec import install
+from tests.sweep.digits import result, words
+
+pytest.importorskip("optuna", reason="sweeps need the extra sweep")
+SPACE = 'sweep.space={"calibrate.method": [max, mse]}'
+
+
+def command(out: Path, *more: str) -> list[str]:
+    return words(out, "--set", "sweep.keep_float=[0]", *more, space=SPACE)
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the finished sweep, and what it exported beside it."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    assert cli(command(folder / "sweep", "--export", str(folder / "out"))) == 0
+    shutil.copy(folder / "sweep" / "sweep.json", folder / "before.json")
+    return folder
+
+
+def timed(exported: Path, target: Path, release: int) -> Path:
+    """The times that the exported script finds with a stand-in for trtexec, from a copy of the folder."""
+    shutil.copytree(exported / "out", target)
+    trtexec = install(target, release)
+    done = subprocess.run(
+        [sys.executable, "-I", str(target / "time_trials.py"), "--trtexec", str(trtexec)],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return target / "times.json"
+
+
+def found_by(exported: Path) -> Sweep:
+    """The sweep as it was before times came back: its trials have the numbers that were exported."""
+    return SWEEP.read(exported / "before.json")
+
+
+@pytest.mark.parametrize("release", [8601, 110100])
+def test_times_of_the_script_become_the_measured_times_of_the_sweep(
+    release: int, exported: Path, tmp_path: Path
+) -> None:
+    times = timed(exported, tmp_path / "there", release)
+    found = json.loads(times.read_text())
+    assert sorted(found["rounds"]) == ["0000", "0001", "float"]
+    assert cli(command(exported / "sweep", "--import", str(times))) == 0
+    data = result(exported / "sweep")
+    assert (data["speed"], data["device"], data["spread"]) == ("measured", found["gpu"], None)
+    for trial in data["trials"]:
+        outcome = trial["outcome"]
+        assert outcome["ms_low"] <= outcome["ms"] <= outcome["ms_high"]
+        assert outcome["ms"] == pytest.approx(1.02)
+
+
+def test_a_trial_without_an_engine_there_is_failed_and_says_why(exported: Path, tmp_path: Path) -> None:
+    times = timed(exported, tmp_path / "there", 101600)
+    found = json.loads(times.read_text())
+    del found["rounds"]["0001"]
+    found["failed"]["0001"] = "no implementation for node conv"
+    times.write_text(json.dumps(found))
+    timed_there = with_times(found_by(exported), times)
+    assert [trial.state for trial in timed_there.trials] == ["complete", "failed"]
+    assert "no implementation for node conv" in timed_there.trials[1].reason
+    assert [trial.number for trial in timed_there.pareto] == [0]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"digest": "another"}, "other trials"),
+        ({"rounds": {"0000": [0.0]}}, "no time"),
+        ({"rounds": {"0000": ["quick"]}}, "no file of times"),
+        ({"rounds": None}, "no file of times"),
+    ],
+    ids=["another sweep", "a time of zero", "words", "nothing"],
+)
+def test_times_that_cannot_be_are_refused(
+    change: dict[str, object], said: str, exported: Path, tmp_path: Path
+) -> None:
+    manifest = json.loads((exported / "out" / "manifest.json").read_text())
+    good = {"digest": manifest["digest"], "gpu": "GPU", "rounds": {"0000": [1.0]}, "failed": {}}
+    path = tmp_path / "times.json"
+    path.write_text(json.dumps({**good, **change}))
+    with pytest.raises(InputFileError, match=said):
+        with_times(found_by(exported), path)
+
+
+def test_without_trtexec_the_script_says_how_to_name_it(exported: Path) -> None:
+    script = exported / "out" / "time_trials.py"
+    done = subprocess.run(
+        [sys.executable, "-I", str(script), "--trtexec", "/nowhere/trtexec"],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 3
+    assert "--trtexec PATH" in done.stderr
+
+
+@given(st.lists(st.floats(0.01, 1e6), min_size=1, max_size=40))
+def test_the_interval_of_a_median_holds_it_and_lies_within_the_values(values: list[float]) -> None:
+    ms, low, high = middle(values)
+    assert (low is None) == (high is None) == (len(values) < 6)
+    if low is not None and high is not None:
+        assert min(values) <= low <= ms <= high <= max(values)
