@@ -8,6 +8,7 @@
     ├── InputFileError     5   a file cannot be read, or its content does not fit
     ├── Bug               70   qdqtool itself is wrong
     ├── Interrupted      130   the user pressed Ctrl-C
+    ├── HungUp           129   the terminal was closed (SIGHUP)
     └── Terminated       143   the system asked the process to end (SIGTERM)
 
 Each carries what is wrong, where, and how to fix it; the command line prints the three and exits with the code.
@@ -94,6 +95,12 @@ class Terminated(QdqError):  # noqa: N818 -- what the system did
     """A batch scheduler, a container or `timeout` ended the work with SIGTERM; finished steps are kept."""
 
     exit_code = 143
+
+
+class HungUp(QdqError):  # noqa: N818 -- what happened
+    """The terminal was closed, or the connection to it was lost (SIGHUP); finished steps are kept."""
+
+    exit_code = 129
 
 
 _BY_ERRNO: dict[str, tuple[str, str]] = {

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 
 _HIDDEN = "***"
+_TELLING = 3
+"""Characters from which a piece of a password tells something; shorter ones stand in every message."""
 _IN_ADDRESS = re.compile(r"([a-z][a-z0-9+.-]*://[^\s/:@'\"]*):[^\s'\"]*@", re.IGNORECASE)
 """`scheme://user:password@`; a password may hold colons, slashes and at signs, so the last at sign ends it."""
 _IN_SETTING = re.compile(r"((?:pass(?:word|wd|phrase)?|pwd)\s*=\s*)[^\s&;,'\"]+", re.IGNORECASE)
@@ -16,3 +18,13 @@ def redacted(text: str) -> str:
     if "://" not in text and "=" not in text:
         return text
     return _IN_SETTING.sub(rf"\g<1>{_HIDDEN}", _IN_ADDRESS.sub(rf"\g<1>:{_HIDDEN}@", text))
+
+
+def without_password(text: str, address: str) -> str:
+    """The text without the pieces of an address's password: what drivers make of one with an at sign in it."""
+    found = _IN_ADDRESS.search(address)
+    hidden = address[found.end(1) : found.end()] if found else ""
+    for piece in sorted(re.split(r"[:@/?#%]", hidden), key=len, reverse=True):
+        if len(piece) >= _TELLING:
+            text = text.replace(piece, _HIDDEN)
+    return text

@@ -12,11 +12,12 @@ import signal
 import sys
 from types import FrameType
 
-from qdqtool.errors import Interrupted, QdqError, Terminated
-from qdqtool.platform import overwrite_arguments
+from qdqtool.errors import HungUp, Interrupted, QdqError, Terminated
+from qdqtool.platform import overwrite_arguments, signal_number
 from qdqtool.redact import redacted
 
 _RESUMES = "run the same command again to go on; finished steps are kept"
+_HANG_UP = tuple(number for number in (signal_number("SIGHUP"),) if number is not None)
 _received: list[int] = []
 
 
@@ -36,11 +37,11 @@ def open_streams() -> None:
 
 
 def watch_signals() -> None:
-    """Let SIGTERM end the work as Ctrl-C does: every `finally` runs, so that drafts and child processes go.
+    """Let SIGTERM and SIGHUP end the work as Ctrl-C does: every `finally` runs, so that drafts and child processes go.
 
-    A signal that the caller ignores, as a shell does for jobs in the background, stays ignored.
+    A signal that the caller ignores, as a shell does for jobs in the background and `nohup` for SIGHUP, stays ignored.
     """
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, *_HANG_UP):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _stop)
 
@@ -54,6 +55,8 @@ def stopped() -> QdqError | None:
         return None
     if _received[0] == signal.SIGTERM:
         return Terminated("stopped by SIGTERM", fix=_RESUMES)
+    if _received[0] in _HANG_UP:
+        return HungUp("the terminal was closed (SIGHUP)", fix=f"{_RESUMES}; `nohup` or `tmux` keep it going")
     return interrupted()
 
 

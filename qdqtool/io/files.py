@@ -6,6 +6,7 @@ import errno
 import glob
 import hashlib
 import os
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -34,6 +35,9 @@ def replacing(path: Path) -> Iterator[Path]:
         InputFileError: the folder cannot be written.
     """
     prefix = f".{_short(path.name)}{_DRAFT}"
+    if _is_special(path):
+        # Who may, as root in a container, would replace /dev/stdout for everybody by a file.
+        raise unwritable(path, "it is a device or a pipe, and would be replaced by a file")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         sweep(path.parent, prefix)
@@ -51,6 +55,15 @@ def replacing(path: Path) -> Iterator[Path]:
         draft.unlink(missing_ok=True)
         if handle is not None:
             os.close(handle)
+
+
+def _is_special(path: Path) -> bool:
+    """Whether something stands there that is neither a file nor a folder, directly or behind links."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 def _locked_draft(prefix: str, folder: Path) -> tuple[int | None, Path]:

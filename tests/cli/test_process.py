@@ -13,7 +13,7 @@ import pytest
 
 from qdqtool.cli import app
 from qdqtool.errors import InputFileError, UsageError, of_system
-from qdqtool.redact import redacted
+from qdqtool.redact import redacted, without_password
 from tests import models
 
 DIGITS = Path(__file__).parents[2] / "recipes" / "examples" / "digits" / "digits.onnx"
@@ -54,8 +54,12 @@ main()
 @posix
 @pytest.mark.parametrize(
     ("number", "code", "says"),
-    [(signal.SIGTERM, 143, "stopped by SIGTERM"), (signal.SIGINT, 130, "stopped by Ctrl-C")],
-    ids=["SIGTERM", "SIGINT"],
+    [
+        (signal.SIGTERM, 143, "stopped by SIGTERM"),
+        (signal.SIGINT, 130, "stopped by Ctrl-C"),
+        (getattr(signal, "SIGHUP", signal.SIGTERM), 129, "the terminal was closed (SIGHUP)"),
+    ],
+    ids=["SIGTERM", "SIGINT", "SIGHUP"],
 )
 def test_a_signal_ends_the_work_cleaned_up_and_says_that_the_same_command_resumes(
     number: int, code: int, says: str, tmp_path: Path
@@ -273,3 +277,22 @@ def test_streams_that_the_caller_closed_go_nowhere_and_into_no_file(
     assert model.read_bytes() == before
     if heard == "out" and "missing" not in command:
         assert done.stdout
+
+
+@pytest.mark.parametrize(
+    ("address", "said", "shown"),
+    [
+        (
+            "postgresql://bob:p@S3CRET@127.0.0.1/db",
+            "cannot resolve 'S3CRET@127.0.0.1'",
+            "cannot resolve '***@127.0.0.1'",
+        ),
+        ("postgresql://bob:a:S3CRET@h/db", "bad port 'S3CRET'", "bad port '***'"),
+        ("postgresql://bob@h/db", "no password for bob", "no password for bob"),
+        ("sqlite:///study.db", "disk is full", "disk is full"),
+    ],
+)
+def test_what_drivers_make_of_an_address_shows_no_piece_of_its_password(
+    address: str, said: str, shown: str
+) -> None:
+    assert without_password(said, address) == shown

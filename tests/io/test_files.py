@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from qdqtool.errors import InputFileError
 from qdqtool.io.files import replacing, sweep, write_text
 from qdqtool.pipeline.folder import RunFolder
 from qdqtool.platform import try_lock
@@ -132,6 +133,18 @@ def test_a_link_that_bears_the_name_of_a_draft_is_not_followed(tmp_path: Path) -
     (tmp_path / ".a.json.draft-abcdefgh").symlink_to(tmp_path / "secret")
     write_text(tmp_path / "a.json", "new")
     assert (tmp_path / "secret").read_text() == "mine"
+
+
+@POSIX
+def test_a_pipe_and_a_link_to_a_device_are_not_replaced_by_files(tmp_path: Path) -> None:
+    """`-o /dev/full` of a root user put a file in place of the device."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "out").symlink_to(os.devnull)
+    for name in ("pipe", "out"):
+        with pytest.raises(InputFileError, match="device or a pipe"):
+            write_text(tmp_path / name, "new")
+    assert (tmp_path / "pipe").is_fifo()
+    assert (tmp_path / "out").is_symlink()
 
 
 def test_the_next_run_in_a_folder_sweeps_it(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from qdqtool.errors import InputFileError, MissingPackage, UsageError
+from qdqtool.redact import without_password
 
 
 class StorageLost(InputFileError):  # noqa: N818 -- what happened to it
@@ -38,7 +39,7 @@ def speaking_plainly(url: str) -> Iterator[None]:
     except (sqlalchemy.exc.ArgumentError, sqlalchemy.exc.NoSuchModuleError):
         raise  # about the address, not the storage
     except (optuna.exceptions.StorageInternalError, sqlalchemy.exc.SQLAlchemyError) as error:
-        cause = str(error.__cause__ or error).splitlines()[0]
+        cause = without_password(str(error.__cause__ or error).splitlines()[0], url)
         raise StorageLost(
             f"the study's storage fails: {cause}",
             fix="free some space; finished trials are kept"
