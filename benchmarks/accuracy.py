@@ -3,7 +3,8 @@
     python benchmarks/accuracy.py [--quick] [--only NAME ...] [--models ../shared/models] [--venv DIR] [--out DIR]
                                   [--no-sweep] [--no-rivals]
 
-Every tool calibrates on the same inputs; other samples judge, on onnxruntime with Q/DQ computed as written. For each
+Every tool calibrates on the same inputs; other samples judge (none of them calibrates or chooses anything: checked by
+their content, and a data set's second copy of a picture that calibrates is left out), on onnxruntime with Q/DQ computed as written. For each
 candidate: the task's metric with a 95 % interval of its difference to FP32 (bootstrap over the same samples), SQNR of
 the outputs, and how many compute nodes are INT8. A rival shows the calibrator with its best SQNR on the evaluation
 samples, which favours it. Our sweep chooses by SQNR on samples of neither calibration nor evaluation (on those of the

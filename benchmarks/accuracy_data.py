@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,17 @@ class Subject:
     metric: str
     unit: str = "%"
 
+    def __post_init__(self) -> None:
+        """Make sure that no evaluation sample was seen while anything was chosen."""
+        seen = {
+            _content({name: value[row : row + 1] for name, value in feeds.items()})
+            for feeds in (self.calibration, self.selection)
+            for row in range(len(next(iter(feeds.values()))))
+        }
+        shared = sum(_content(feeds) in seen for feeds in self.evaluation)
+        if shared:
+            raise ValueError(f"{self.name}: {shared} evaluation samples calibrate or choose too")
+
 
 def subject(name: str, models: Path, calibrate: int, evaluate: int) -> Subject:
     """The model `name` with at most so many samples of each kind."""
@@ -87,12 +99,18 @@ def subject(name: str, models: Path, calibrate: int, evaluate: int) -> Subject:
     numbers = [number for number in range(len(unseen)) if not split or number % split]
     step = max(1, len(numbers) // evaluate)
     chosen = frozenset(numbers[::step][:evaluate])
-    taken = [sample for number, sample in enumerate(unseen) if number in chosen]
+    ready = [dict(s.feeds) for s in open_samples(seen, inputs, preprocess, limit=2 * calibrate)]
+    known_ones = {_content(feeds) for feeds in ready}
+    # data sets hold some pictures twice: one that calibrates does not judge
+    taken = [
+        sample
+        for number, sample in enumerate(unseen)
+        if number in chosen and _content(sample.feeds) not in known_ones
+    ]
     known = class_table(entry, models) if "coco" in entry else {}
     if known:
         taken = [sample for sample in taken if Path(sample.name).name in known] or taken
     truth = [sample.label for sample in taken]
-    ready = [dict(s.feeds) for s in open_samples(seen, inputs, preprocess, limit=2 * calibrate)]
     return Subject(
         name=name,
         model=path,
@@ -167,6 +185,14 @@ def _psnr(output: Array, pictures: list[Array]) -> float:
         drawn = np.clip(output[0, 0, top : top + side, left : left + side], 0, 1)
         errors.append((drawn - sharp)[_RIM:-_RIM, _RIM:-_RIM] ** 2)
     return float(-10 * np.log10(np.mean(errors)))
+
+
+def _content(feeds: Mapping[str, Any]) -> bytes:
+    """Digest of a sample's arrays."""
+    sha = hashlib.sha256()
+    for name in sorted(feeds):
+        sha.update(np.ascontiguousarray(feeds[name]).tobytes())
+    return sha.digest()
 
 
 def _shared_out(ready: list[Feeds], calibrate: int) -> dict[str, Feeds]:

@@ -4,7 +4,8 @@
 
 Prints recorded over estimated time of every pair, with the figures of `qdqtool.engine.estimate.ROOF` and with figures
 fitted to the other networks only. The range of the latter is what `estimate.SPREAD` states: how far an estimate is off
-for a network that nobody fitted. Devices are read from the metadata recorded with the profiles. The last line is JSON.
+for a network that nobody fitted. What a choice between two builds of one network needs is their ratio: it is compared for
+every two recorded engines of one network, and how often the faster one is told. Devices are read from the metadata recorded with the profiles. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ import argparse
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import product
+from itertools import combinations, product
 from math import log
 from pathlib import Path
+from statistics import median
 
 import checkout  # noqa: F401 -- puts the checkout on the path
 
@@ -26,6 +28,8 @@ from qdqtool.engine.profiles.read import read_profile
 from qdqtool.engine.read import read
 from qdqtool.engine.view import view
 
+DRAW = 0.03
+"""Share by which two recorded times may differ by chance."""
 TREX = "NVIDIA__TensorRT__tools__experimental__trt-engine-explorer__"
 RESNET = TREX + "examples__pytorch__resnet__A100__"
 MOBILENET = TREX + "tests__inputs__mobilenet.qat.onnx.engine."
@@ -105,7 +109,18 @@ def main() -> None:
         name = f"{pair.network}, {pair.precision}"
         print(f"{name:40} {pair.ms:12.4f} {pair.ms / ratio:13.4f} {ratio:6.2f} {fair:16.2f}")
     fair = [pair.ratio(unseen[pair.network]) for pair in pairs]
+    ranked = [_ranked(one, other, unseen[one.network]) for one, other in _builds(pairs)]
+    print(f"\n{'two builds of one network':56} {'recorded ratio':>14} {'estimated':>10} {'told':>6}")
+    for name, recorded, estimated in ranked:
+        print(
+            f"{name:56} {recorded:14.3f} {estimated:10.3f} {'right' if _is_right(recorded, estimated) else 'wrong':>6}"
+        )
+    errors = [abs(estimated / recorded - 1) for _, recorded, estimated in ranked]
     found = {
+        "builds_ranked": len(ranked),
+        "builds_right": sum(_is_right(recorded, estimated) for _, recorded, estimated in ranked),
+        "ratio_error_median": round(median(errors), 3),
+        "ratio_error_largest": round(max(errors), 3),
         "pairs": len(pairs),
         "fitted": [min(p.ratio(ROOF) for p in pairs), max(p.ratio(ROOF) for p in pairs)],
         "left_out": [min(fair), max(fair)],
@@ -113,6 +128,23 @@ def main() -> None:
         "best_fit": str(_fitted(pairs)),
     }
     print(json.dumps(found, sort_keys=True))
+
+
+def _builds(pairs: list[Pair]) -> list[tuple[Pair, Pair]]:
+    """Every two engines of one network on one device."""
+    return [(one, other) for one, other in combinations(pairs, 2) if one.network == other.network]
+
+
+def _ranked(one: Pair, other: Pair, roof: Roof) -> tuple[str, float, float]:
+    """What the two are, and time of the second over that of the first: recorded, and estimated by figures of others."""
+    estimated = [estimate(pair.shown, pair.device, roof).ms for pair in (one, other)]
+    name = f"{one.network}: {one.precision} to {other.precision}"
+    return name, other.ms / one.ms, estimated[1] / estimated[0]
+
+
+def _is_right(recorded: float, estimated: float) -> bool:
+    """Whether the faster of two is told; recorded times within 3 % of each other are a draw that any answer meets."""
+    return abs(log(recorded)) < DRAW or (recorded < 1) == (estimated < 1)
 
 
 def _pairs(corpus: Path) -> Iterable[Pair]:
