@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
+from importlib.util import find_spec
 from typing import ParamSpec, TypeVar
 
 from qdqtool.errors import Interrupted, QdqError
@@ -19,6 +20,7 @@ ProgressCallback = Callable[[str, int, "int | None"], "bool | None"]
 ProgressInput = ProgressCallback | bool | None
 """A callback; True draws bars; None draws them in a notebook only; False never."""
 
+_SET = re.compile(r"(?<![\w-])--set[ =](?:'([^']+)'|(\S+?)(?=[\s),;]|$))")
 _OPTION = re.compile(r"(?<![\w-])--(?P<name>[a-z][a-z-]+)(?:[ =](?=[\w'\"<]))?")
 _NAMES = {"set": "settings", "max-shapes": "shapes", "min-shapes": "shapes", "opt-shapes": "shapes"}
 
@@ -64,7 +66,9 @@ def showing(progress: ProgressInput) -> Iterator[Progress]:
     if callable(progress):
         yield Progress(progress)
         return
-    is_notebook = progress is None and "ipykernel" in sys.modules
+    # rich draws in a notebook by ipywidgets, and without them warns in every cell
+    can_draw = "ipykernel" not in sys.modules or find_spec("ipywidgets") is not None
+    is_notebook = progress is None and "ipykernel" in sys.modules and can_draw
     if not (is_notebook or progress is True):
         yield Progress(None)
         return
@@ -73,7 +77,9 @@ def showing(progress: ProgressInput) -> Iterator[Progress]:
     from rich.progress import TaskID
 
     tasks: dict[str, TaskID] = {}
-    with Bars(console=Console(stderr=True), transient=True) as bars:
+    with Bars(
+        console=Console(stderr=True, force_jupyter=None if can_draw else False), transient=True
+    ) as bars:
 
         def draw(step: str, done: int, total: int | None) -> None:
             if step not in tasks:
@@ -91,10 +97,15 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
         try:
             return function(*args, **kwargs)
         except QdqError as error:
-            error.say(lambda text: _OPTION.sub(_argument, text))
+            error.say(lambda text: _OPTION.sub(_argument, _SET.sub(_setting, text)))
             raise
 
     return call
+
+
+def _setting(option: re.Match[str]) -> str:
+    """`--set key=value` as the argument that says the same."""
+    return f"settings={[option[1] or option[2]]!r}"
 
 
 def _argument(option: re.Match[str]) -> str:

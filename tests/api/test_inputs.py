@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -244,3 +246,12 @@ def test_a_run_folder_can_be_audited(tmp_path: Path) -> None:
     assert qdqtool.audit(tmp_path / "run").verdicts == report.verdicts
     fixed = qdqtool.fix(tmp_path / "run", IMAGES, budget=1)
     assert fixed.report.after.int8 == report.summary.nodes_int8
+
+
+def test_a_setting_in_a_fix_is_written_as_the_argument_that_takes_it() -> None:
+    with pytest.raises(UsageError) as error:
+        qdqtool.place(MODEL, recipe="conv-fp8")
+    written = re.search(r"settings=(\[.*?\])\)", str(error.value.fix))
+    assert written is not None
+    settings = ast.literal_eval(written[1])
+    assert qdqtool.place(MODEL, recipe="conv-fp8", settings=settings).quantized
