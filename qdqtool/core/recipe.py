@@ -24,6 +24,13 @@ def _words(value: object) -> object:
 
 
 def _word(value: object) -> object:
+    """One word; a number with a point may have lost a zero (10.1 for 10.10), so it must be quoted.
+
+    Raises:
+        ValueError: it is such a number.
+    """
+    if isinstance(value, float):
+        raise ValueError(f"a release is a text: write it in quotes, as '\"{value}\"'")  # noqa: TRY004 - pydantic wants it
     return str(value) if isinstance(value, int) else value
 
 

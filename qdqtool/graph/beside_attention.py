@@ -87,7 +87,9 @@ def _origin(view: GraphView, tensor: str, passed: frozenset[str]) -> tuple[Node 
         node = view.producer(tensor)
         if node is None or node.op not in passed:
             return node, ranks
-        tensor = node.inputs[0]
+        # A Where keeps probabilities beside a constant, behind its condition.
+        values = [name for name in node.inputs[node.op == "Where" :] if not view.is_constant(name)]
+        tensor = values[0] if values else node.inputs[0]
     return None, ranks
 
 

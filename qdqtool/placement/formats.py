@@ -76,7 +76,7 @@ def _check_target(node: Node, format_: QuantFormat, options: PlacementOptions) -
     old = sorted((sm for sm in options.sm if sm.isdigit() and int(sm) < first), key=int)
     if old:
         what = f"the rule {RULE!r} wants {format_}, which SM{', SM'.join(old)} cannot run"
-        way = f"build for SM{first} or newer (--set build.sm={first}), or choose another place.format"
+        way = f"build for SM{first} or newer (--set build.sm={first} --set place.sm=[]), or choose another place.format"
         raise UsageError(what, fix=way, where=node.name)
     if options.builder.is_before(*format_.release):
         release = ".".join(map(str, format_.release))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.dimensions import name_negative
 from qdqtool.graph.onnx_io.guard import guarded
 from qdqtool.graph.onnx_io.passes import PassExceeded, PassRefused, run_pass, warm_up
-from qdqtool.graph.onnx_io.read import read
+from qdqtool.graph.onnx_io.read import default_opset, read
 from qdqtool.graph.onnx_io.skeleton import skeleton
 from qdqtool.graph.onnx_io.sound import check_values
 from qdqtool.graph.onnx_io.walk import bodies, parts
@@ -113,9 +114,38 @@ def _check(proto: onnx.ModelProto, path: Path) -> None:
         run_pass("check", light)
     except (PassRefused, PassExceeded) as error:
         reason = str(error).split("\n", 1)[0]
-        raise InputFileError(
-            f"is not valid ONNX: {reason}", fix="export the model again", where=str(path)
-        ) from error
+        reason, fix = _too_early(light, reason) or (reason, "export the model again")
+        raise InputFileError(f"is not valid ONNX: {reason}", fix=fix, where=str(path)) from error
+
+
+def _too_early(proto: onnx.ModelProto, reason: str) -> tuple[str, str] | None:
+    """What is wrong, and the way out, where a node has an attribute of a later opset; None for other reasons."""
+    found = re.match(r"Unrecognized attribute: (\w+) for operator (\w+)", reason)
+    opset = default_opset(proto)
+    if found is None:
+        return None
+    attribute, op = found.groups()
+    node = next(
+        (
+            each
+            for each in proto.graph.node
+            if each.op_type == op and attribute in {a.name for a in each.attribute}
+        ),
+        None,
+    )
+    later = [
+        schema.since_version
+        for schema in onnx.defs.get_all_schemas_with_history()
+        if (schema.name, schema.domain) == (op, "")
+        and schema.since_version > opset
+        and attribute in schema.attributes
+    ]
+    if node is None or not later:
+        return None
+    return (
+        f"{op} {node.name!r} has the attribute {attribute}, which came with opset {min(later)}; the model says {opset}",
+        f"export with opset {min(later)} or newer, or set the number in the model if it was written for that one",
+    )
 
 
 def _hide_unknown(light: onnx.ModelProto) -> None:
