@@ -184,10 +184,15 @@ def two_runtime(first: Callable[[Graph, str], str], second: Callable[[Graph, str
     return make
 
 
-def attention(format_: str, heads: int = 4, *, shares: bool = True, tokens: int = 128) -> Make:
+def attention(
+    format_: str, heads: int = 4, *, shares: bool = True, tokens: int = 128, queries: int = 0
+) -> Make:
     def make() -> onnx.ModelProto:
         g = Graph()
-        q, k, v = (g.pair(g.node("Relu", g.input(2, heads, tokens, 64)), format_) for _ in range(3))
+        q, k, v = (
+            g.pair(g.node("Relu", g.input(2, heads, length, 64)), format_)
+            for length in (queries or tokens, tokens, tokens)
+        )
         scores = g.node("MatMul", q, g.node("Transpose", k, perm=[0, 1, 3, 2]), name="core2")
         weights = g.node("Softmax", scores, axis=-1)
         weights = g.pair(weights, format_) if shares else weights
@@ -452,6 +457,7 @@ FP8_CASES: dict[str, Case] = {
     "fp8 conv, activation alone": (convolution(q("fp8"), plain(*KERNEL)), "fp8-activations", ADA),
     "fp8 conv transpose": (convolution(q("fp8"), w("fp8", KERNEL), "ConvTranspose"), "fp8", ADA),
     "fp8 attention": (attention("fp8"), "fp8", NEW),
+    "fp8 attention of one query": (attention("fp8", queries=1), "fp8", NEW),
     "fp8 attention of 17 tokens": (attention("fp8", tokens=17), "fp8", ADA),
     "fp8 attention, float shares": (attention("fp8", shares=False), "fp8-activations", ADA),
     "fp8 attention node": (attention_node("fp8"), "fp8", ADA),

@@ -115,6 +115,7 @@ def _is_core(record: Record) -> bool:
     return (
         record.kind in {"correlation", "gemm", "deconv"}
         or "_gemm_mha" in words
+        or "_gemv_mha" in words
         or words.endswith(("Fc", "ReshMulSum"))
         or (record.kind == "runtime_fusion" and "Fc" in words)
     )

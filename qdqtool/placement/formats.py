@@ -28,6 +28,7 @@ from qdqtool.core.recipe import PlacementOptions
 from qdqtool.errors import UsageError
 from qdqtool.graph.beside_attention import reads_attention
 from qdqtool.graph.view import GraphView, Node
+from qdqtool.matching.patterns import attentions, has_one_query
 from qdqtool.matching.products import compute_nodes, factors, weight_specs
 from qdqtool.matching.silent_float import FEWEST_BLOCKS, rows_of, too_many_taps
 from qdqtool.trt.ops import summed_axis
@@ -36,6 +37,10 @@ RULE: Final = "format"
 """What opinions of this module call themselves."""
 _KEPT: Final = frozenset({"user", "first_last", "min_channels"})
 """Rules that say what the user wants, whatever the format."""
+_ONE_QUERY: Final = (
+    "its attention has one query, and the fused kernel for that multiplies floats",
+    "nothing to do: with Q/DQ its kernel multiplies floats too",
+)
 _STORES: Final = (10, 0)
 """TensorRT 8 asks for float weights in front of Q."""
 _RTX_FP4_SM: Final = 120
@@ -109,17 +114,24 @@ def replace_opinions(
     ]
     specs = weight_specs(view, options)
     products = {node.name for node in compute_nodes(view)}
+    single = _with_one_query(view) if options.builder.is_rtx else frozenset()
     for node in view.nodes:
         scheme = asked.get(node.name)
         if scheme is None or (node.name not in products and node.op != "Gather"):
             continue
-        objection = _objection(view, node, scheme, options)
+        objection = _ONE_QUERY if node.name in single else _objection(view, node, scheme, options)
         for opinion in _wishes(view, node, scheme, options, specs, objection):
             opinions[opinion.slot].append(opinion)
         if objection is None and not scheme.weight_only and node.name in products:
             bonds.append(
                 Bond(slots=factors(node), rule=RULE, reason=f"{scheme.name} arithmetic takes both factors")
             )
+
+
+def _with_one_query(view: GraphView) -> frozenset[str]:
+    """Both products of every attention with a single query."""
+    found = (pair for pair in attentions(view) if has_one_query(view, pair[0]))
+    return frozenset(node.name for pair in found for node in pair)
 
 
 def notes(options: PlacementOptions, asked: Mapping[str, Scheme]) -> Iterator[str]:

@@ -13,7 +13,8 @@ channels (its result is transposed along the last axis) have no fused INT8 kerne
 FP32 neither is fused, and the two products are quantized like any others.
 
 One query, as in the class attention of vision transformers, has a fused kernel of its own (`_gemv_mha`), in FP32 too.
-It multiplies floats even where all four inputs have Q/DQ, so such an attention stays float.
+It multiplies floats even where all four inputs have Q/DQ, so such an attention stays float. With FP8 it is so in FP16 too:
+a decoder that makes one token at a time has no FP8 attention, with a cache of keys and values or without.
 
 Evidence: RTX 1.7.1, one block of 4 heads, kernels and bytes with the attention INT8 and float. Fused INT8 (`_gemm_mha`
 with Int8 inputs): 64 tokens, heads of 16: 10 and 213 KB against 11 and 246 KB in FP16, 13 and 680 KB in FP32.
@@ -22,9 +23,9 @@ heads of 64: 17 and 24.6 MB against 11 and 8.9 MB in FP16, 17 and 38.8 MB agains
 product behind, 64 tokens, heads of 16: 9 and 246 KB against 7 and 172 KB in FP16, 9 and 393 KB against 9 and 565 KB in
 FP32. All sizes from 8 to 128 and 16 to 1024 tokens agree, with a position bias and without; BF16 is as FP16.
 One query, 64 tokens, heads of 64: 8 kernels and 678 KB with Q/DQ, of which `_gemv_mha` reads floats; in FP16 11 and
-358 KB with Q/DQ, 7 and 420 KB without. The operator `Attention` of opset 23 is a Half `_gemm_mha` behind fake-quantize
-kernels in INT8 and FP8. Attention between channels, 16 to 64 tokens, heads of 16 to 32: three kernels in INT8, in FP16
-one and the Transpose, with a factor per head and without.
+358 KB with Q/DQ, 7 and 420 KB without; FP8 for SM89 and SM120, heads of 64 and 128, FP16 and FP32. The operator
+`Attention` of opset 23 is a Half `_gemm_mha` behind fake-quantize kernels in INT8 and FP8. Attention between channels, 16 to
+64 tokens, heads of 16 to 32: three kernels in INT8, in FP16 one and the Transpose, with a factor per head and without.
 NVIDIA/TensorRT issue 3243 says of 8.x that all four inputs are needed, and 3724 that more than 512 tokens are not fused.
 """
 
@@ -94,13 +95,17 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
         inputs = [(node, index) for node in (scores, values) for index in (0, 1)]
         bare = [f"{node.name}[{index}]" for node, index in inputs if not is_int8(flow.origin(node, index))]
         float_is_one = is_fused_as_float(view, scores, target, "fp32")
-        if has_one_query(view, scores) and target.is_rtx and len(bare) < len(inputs):
+        in_fp8 = any(
+            pair is not None and pair.dtype is DType.FLOAT8
+            for pair in (flow.origin(node, index) for node, index in inputs)
+        )
+        if has_one_query(view, scores) and target.is_rtx and (in_fp8 or len(bare) < len(inputs)):
             yield Violation(
                 node=scores.name,
                 reason=f"its attention has Q/DQ, but {int8_obstacle(view, scores, values, target)}",
                 effect="its inputs are rounded for nothing",
                 fix="take Q/DQ off all four inputs",
-                products=(scores.name, values.name) if _is_single(view, scores) else (),
+                products=(scores.name, values.name) if in_fp8 or _is_single(view, scores) else (),
             )
         elif 0 < len(bare) < len(inputs):
             yield Violation(

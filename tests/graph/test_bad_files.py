@@ -236,3 +236,15 @@ def test_a_name_that_is_no_text_is_refused_wherever_it_stands(place: str, tmp_pa
     path = tmp_path / "model.onnx"
     path.write_bytes(content.replace(b"broken_name", b"broken\xffname"))
     assert "broken names" in _refusal(path)
+
+
+def test_an_attribute_of_a_later_opset_is_told_with_its_node_and_the_opset(tmp_path: Path) -> None:
+    s = models.Sketch()
+    given = [s.constant("w", np.ones((32, 4), np.int8)), s.constant("s", np.ones((2, 4), np.float32))]
+    s.output(s.node("DequantizeLinear", given, "y", name="blocks", axis=0, block_size=16))
+    path = models.save(s.model(19), tmp_path)
+    with pytest.raises(InputFileError) as raised:
+        load(path)
+    assert "'blocks'" in raised.value.what
+    assert "opset 21" in raised.value.what
+    assert "opset 21" in raised.value.fix

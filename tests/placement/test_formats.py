@@ -268,3 +268,13 @@ def test_predict_counts_the_nodes_of_every_format(tmp_path, capfd):
     said = capfd.readouterr().out
     assert "compute nodes: 1 of 1 in FP8" in said
     assert "float node" not in said
+
+
+def test_an_attention_with_one_query_stays_float_in_fp8(tmp_path):
+    s = models.Sketch()
+    q, k, v = (s.input(name, (1, 2, length, 16)) for name, length in (("q", 1), ("k", 8), ("v", 8)))
+    scores = s.node("MatMul", [q, s.node("Transpose", [k], "kt", perm=[0, 1, 3, 2])], "s", name="scores")
+    s.output(s.node("MatMul", [s.node("Softmax", [scores], "p", axis=-1), v], "y", name="values"))
+    placement = decide(opened(s.model(), tmp_path).view, PlacementOptions(format="fp8", sm=("89",)))
+    assert not placement.quantized
+    assert all("one query" in decision.opinions[-1].reason for decision in placement.decisions)
