@@ -10,6 +10,7 @@ from qdqtool.trt.ops import PRODUCTS
 
 TILE = 16
 """INT8 matrix kernels work on tiles of this many rows and columns."""
+_MOST_FOLDED = 4
 _LARGE = 1 << 18
 """Weights from which reading them costs more than another kernel does: 768 KiB saved against FP32."""
 
@@ -25,6 +26,18 @@ def is_one_vector(view: GraphView, node: Node) -> bool:
         return False
     elements, vectors = view.info(node.inputs[1]).elements, static_shape(view, node.inputs[0])
     return elements is not None and elements < _LARGE and vectors is not None and _count(node, vectors) == 1
+
+
+def setting_for(view: GraphView, node: Node, skipped: str) -> str:
+    """The fix of a small product that stays float: the setting that quantizes it, where it has a kernel that is then INT8.
+
+    A convolution of 2 to 4 channels that reads one value of each is computed by RTX 1.7.1 in a generated kernel with its
+    neighbours, whatever is quantized (by build, 32 and 96 outputs); from 5 channels on it is a kernel of its own.
+    """
+    shape = view.info(node.inputs[1]).shape or ()
+    if node.op == "Conv" and len(shape) > 1 and isinstance(shape[1], int) and shape[1] <= _MOST_FOLDED:
+        return f"nothing to do: of {_MOST_FOLDED} channels or fewer it is computed with its neighbours"
+    return skipped
 
 
 def static_shape(view: GraphView, tensor: str) -> tuple[int, ...] | None:

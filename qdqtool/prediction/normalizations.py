@@ -1,6 +1,6 @@
 """Normalizations of several groups, which are kernels of their own in TensorRT for RTX.
 
-    InstanceNormalization                                    one kernel
+    InstanceNormalization or GroupNormalization              one kernel
     Reshape ─ InstanceNormalization ─ Reshape ─ Mul ─ Add    one, of which the next one says that it holds it too
 
 With one group the sums are made along rows, in one kernel with what is around them.
@@ -14,13 +14,13 @@ from collections.abc import Iterator
 
 from qdqtool.graph.view import GraphView, Node
 
-_NORMALIZATION = "InstanceNormalization"
-
 
 def normalizations(view: GraphView) -> Iterator[tuple[Node, ...]]:
     """The nodes of every normalization of several groups; what gives groups their own factors is part of it."""
     for node in view.nodes:
-        if node.op == _NORMALIZATION and (view.info(node.inputs[0]).shape or (0, 1))[1] != 1:
+        if node.op == "GroupNormalization" and node.attribute("num_groups", 1) != 1:
+            yield (node,)
+        if node.op == "InstanceNormalization" and (view.info(node.inputs[0]).shape or (0, 1))[1] != 1:
             yield _grouped(view, node) or (node,)
 
 

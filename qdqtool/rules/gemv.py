@@ -23,7 +23,7 @@ from qdqtool.graph.view import GraphView
 from qdqtool.matching.patterns import is_pooled
 from qdqtool.matching.products import compute_nodes, skipping, veto
 from qdqtool.matching.rule import Rule
-from qdqtool.matching.small import is_one_vector
+from qdqtool.matching.small import is_one_vector, setting_for
 
 
 def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
@@ -36,7 +36,7 @@ def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
             yield from veto(
                 node,
                 "it multiplies a small matrix by one vector: INT8 saves no time and its Q is a kernel more",
-                f"{skipping('gemv', options)} quantizes it all the same",
+                setting_for(view, node, f"{skipping('gemv', options)} quantizes it all the same"),
             )
 
 

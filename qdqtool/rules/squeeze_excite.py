@@ -6,7 +6,8 @@
 The two layers work on one value per channel: nothing to gain, and every Q is a kernel of its own.
 
 Evidence: RTX 1.7.1: an excite block takes 10 kernels with both Convs in INT8 and 8 with both float, at the same
-1.18 MB. Set `place.skip_rules: [squeeze_excite]` to quantize them all the same.
+1.18 MB. Set `place.skip_rules: [squeeze_excite]` to quantize them all the same. The second Conv runs INT8 then from 5
+squeezed channels on; with 2 to 4 it is computed in a generated kernel with its neighbours (by build, 32 and 96 channels).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from qdqtool.graph.view import GraphView
 from qdqtool.matching.patterns import gates
 from qdqtool.matching.products import skipping, veto
 from qdqtool.matching.rule import Rule
+from qdqtool.matching.small import setting_for
 from qdqtool.trt.ops import PRODUCTS
 
 
@@ -30,7 +32,7 @@ def place(view: GraphView, options: PlacementOptions) -> Iterator[Opinion]:
                 yield from veto(
                     node,
                     "it computes a squeeze-and-excite gate, one value per channel: INT8 only adds kernels",
-                    f"{skipping('squeeze_excite', options)} quantizes gates too",
+                    setting_for(view, node, f"{skipping('squeeze_excite', options)} quantizes gates too"),
                 )
 
 

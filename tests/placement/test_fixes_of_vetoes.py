@@ -15,6 +15,7 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.pipeline import recipes
 from qdqtool.placement.decide import decide
 from tests import models
+from tests.placement.building import build, quantized
 from tests.placement.zoo import FLOAT
 
 RECIPES = (
@@ -67,3 +68,24 @@ def test_the_command_takes_the_setting_as_printed(tmp_path: Path, capfd: pytest.
     assert run(["place", str(path), "--json", *options]) == 0
     decisions = json.loads(capfd.readouterr().out)["data"]["decisions"]
     assert "conv1" in {decision["slot"]["node"] for decision in decisions if decision["quantize"]}
+
+
+@pytest.mark.parametrize(("squeezed", "kernel"), [(4, False), (5, True)])
+def test_gates_are_said_to_be_quantized_by_a_setting_where_their_convolutions_then_run_in_int8(
+    squeezed: int, kernel: bool, tmp_path: Path
+) -> None:
+    pytest.importorskip("tensorrt_rtx")
+    s = models.Sketch()
+    y = s.conv("c1", s.input("x", [1, 32, 14, 14]), (32, 32))
+    gate = s.node("GlobalAveragePool", [y], "mean", name="mean")
+    gate = s.relu("act", s.conv("squeeze", gate, (32, squeezed), kernel=1))
+    gate = s.node("Sigmoid", [s.conv("excite", gate, (squeezed, 32), kernel=1)], "gate", name="gate")
+    s.output(s.conv("c2", s.node("Mul", [y, gate], "gated", name="gated"), (32, 32)), [1, 32, 14, 14])
+    path = models.save(s.model(), tmp_path)
+    both = "place.skip_rules=[squeeze_excite, gemv]"
+    for settings in ((), ("place.skip_rules=[squeeze_excite]",)):
+        said = vetoes(placed(path, settings))
+        assert any(slot.startswith("excite") for slot, _, _ in said) is kernel
+    assert not any(slot.startswith("excite") for slot, _, _ in vetoes(placed(path, (both,))))
+    model, _ = quantized(s.model(), skip_rules=("squeeze_excite", "gemv"))
+    assert (dict(build(model.proto).precision)["excite"] == "int8") is kernel
