@@ -6,6 +6,7 @@ where calibration put them. It rounds to [-127, 127], one step less than Quantiz
 
 from __future__ import annotations
 
+import logging
 import warnings
 
 import torch
@@ -28,7 +29,8 @@ class PytorchQuantization:
             warnings.simplefilter("ignore")
             modules = need("pytorch_quantization.nn", fix=_FIX)
             descriptors = need("pytorch_quantization.tensor_quant", fix=_FIX)
-            need("absl.logging", fix=_FIX).set_verbosity("error")
+            # Not by set_verbosity of absl, which would silence everybody's loggers.
+            logging.getLogger("absl").setLevel(logging.ERROR)
             axis = None if start.axis is None else (start.axis,)
             learn = start.learn and start.axis is None
             amax = start.shaped().tolist()
