@@ -294,6 +294,10 @@ class AccuracyOptions(Section):
     evaluation samples."""
 
 
+FORMATS_OF: Final = "place.formats."
+"""Begins a key of `sweep.space` that chooses the format of the nodes whose names match the glob behind it."""
+
+
 class SweepOptions(Section):
     """What `qdqtool sweep` searches."""
 
@@ -301,7 +305,8 @@ class SweepOptions(Section):
         "calibrate.method": ("all",),
         "calibrate.weights": ("max", "mse"),
     }
-    """Values to try for each key of the recipe; "all" calibrators are those that compete with each other."""
+    """Values to try for each key of the recipe; "all" calibrators are those that compete with each other, and
+    "place.formats.*mlp*": [int8, fp8] tries formats for the nodes that match a glob."""
     keep_float: tuple[Annotated[int, Field(ge=0)], ...] = (0, 1, 2, 4)
     """How many of the most sensitive nodes stay float."""
     tune: Annotated[int, Field(ge=0)] = 0

@@ -16,7 +16,7 @@ from qdqtool.backends import BUILDERS
 from qdqtool.backends.shapes import parse_shapes
 from qdqtool.backends.torch_qat.fake_quant import ENGINES
 from qdqtool.core.calibration import CALIBRATORS
-from qdqtool.core.recipe import AUTO, Recipe
+from qdqtool.core.recipe import AUTO, FORMATS_OF, Recipe
 from qdqtool.errors import UsageError
 from qdqtool.matching.registry import RULES
 from qdqtool.pipeline.recipe_places import Path, Places
@@ -84,7 +84,7 @@ def _misnamed(recipe: Recipe) -> Iterator[Mistake]:
         codes = tuple(CHECKS.load(name).code for name in CHECKS.usable())
         yield from _not_among(("audit", "ignore"), recipe.audit.ignore, (*codes, *CHECKS.names()))
     yield from _not_among(("compare", "metrics"), _plain(recipe.compare.metrics), METRICS.names())
-    for key in recipe.sweep.space:
+    for key in (key for key in recipe.sweep.space if not key.startswith(FORMATS_OF)):
         yield from _no_key(("sweep", "space", key), key)
     if recipe.place.builder.family == "8" and recipe.insert.types != "fp32":
         words = "TensorRT 8 reads FP32 scales only: keep fp32, and let the builder choose types (trtexec --fp16 --int8)"

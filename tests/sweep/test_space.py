@@ -137,3 +137,25 @@ def test_a_limit_that_nothing_meets_is_a_clear_error(words: str) -> None:
 def test_a_drop_needs_a_metric_that_the_float_model_has() -> None:
     with pytest.raises(UsageError, match="float model"):
         pick(sweep_of(trial(0, 30, 1), reference=None), "max-drop 1")
+
+
+def test_formats_are_searched_per_group_of_nodes_before_those_of_the_recipe() -> None:
+    base = recipes.load(None, ['place.formats={"*head*": "float", "*mlp*": "int8"}'])
+    space = Space(
+        options(
+            space={"place.formats.*mlp*": ["int8", "fp8"], "place.formats.*attn*": ["fp8", "float"]},
+            keep_float=[0],
+        ),
+        (),
+        base,
+    )
+    written = [recipes.load(None, space.settings(choice)).place.formats for choice in space.grid()]
+    assert {(formats["*mlp*"], formats["*attn*"]) for formats in written} == {
+        ("int8", "fp8"), ("int8", "float"), ("fp8", "fp8"), ("fp8", "float"),
+    }  # fmt: skip
+    assert all(tuple(formats)[-1] == "*head*" and formats["*head*"] == "float" for formats in written)
+
+
+def test_a_format_that_there_is_not_is_a_mistake_of_the_space() -> None:
+    with pytest.raises(UsageError, match="fp9"):
+        Space(options(space={"place.formats.*": ["int8", "fp9"]}), ())

@@ -9,7 +9,7 @@ from itertools import product
 from math import prod
 
 from qdqtool.core.calibration import CALIBRATORS
-from qdqtool.core.recipe import Recipe, SweepOptions
+from qdqtool.core.recipe import FORMATS_OF, Recipe, SweepOptions
 from qdqtool.core.sweep import Value
 from qdqtool.errors import UsageError
 from qdqtool.pipeline import recipes
@@ -56,7 +56,7 @@ class Space:
             )
         for key, values in self.values.items():
             for value in values if not _is_own(key) else ():
-                recipes.load(None, [_setting(key, value)])
+                recipes.load(None, [_written(key, value)])
 
     @property
     def size(self) -> int:
@@ -76,7 +76,15 @@ class Space:
 
     def settings(self, choice: Choice) -> tuple[str, ...]:
         """`choice` as `--set` takes it."""
-        changes = [_setting(key, value) for key, value in choice.items() if not _is_own(key)]
+        groups = {
+            key.removeprefix(FORMATS_OF): value for key, value in choice.items() if key.startswith(FORMATS_OF)
+        }
+        plain = (key for key in choice if not _is_own(key) and not key.startswith(FORMATS_OF))
+        changes = [_setting(key, choice[key]) for key in plain]
+        if groups:
+            # Patterns of the sweep come first, as the first that matches wins.
+            known = {glob: name for glob, name in self._base.place.formats.items() if glob not in groups}
+            changes.append(_setting("place.formats", {**groups, **known}))
         if self.kept(choice):
             kept = [*self._base.place.exclude, *(escape(name) for name in self.kept(choice))]
             changes.append(_setting("place.exclude", kept))
@@ -120,6 +128,13 @@ def _others(known: Mapping[str, float], factors: Mapping[str, Value]) -> dict[st
 def _is_own(key: str) -> bool:
     """Whether a name is a choice of the sweep, and no key of the recipe."""
     return key == KEEP or key.startswith(SHRINK)
+
+
+def _written(key: str, value: object) -> str:
+    """One value of one key as a setting by itself."""
+    if key.startswith(FORMATS_OF):
+        return _setting(FORMATS_OF.removesuffix("."), {key.removeprefix(FORMATS_OF): value})
+    return _setting(key, value)
 
 
 def _setting(key: str, value: object) -> str:
