@@ -5,9 +5,9 @@ lives on. Which one is right shows at the outputs. All candidate tables come fro
 them all: ranges and biases are inputs of the Q/DQ model (`graph.tunable`), weights stay constants.
 
 1. Every competing calibrator is run on 8 samples. Where the difference to the best says that more samples could gain no
-   0.02 dB, it is out; the others are judged on all 32, and the quietest table wins. The measure is the noise of the outputs
+   0.05 dB, it is out; the others are judged on all 32, and the quietest table wins. The measure is the noise of the outputs
    relative to their signal, each output weighing the same.
-2. Where two were left and as far as the budget goes, each quarter of the network, in graph order, is tried with the
+2. Where all samples leave two apart as little as that, and as far as the budget goes, each quarter of the network, in graph order, is tried with the
    runner-up's ranges and keeps them where the output gains. The mixture counts only if it is quieter on other samples
    too, which took no part: a gain that does not repeat is chance.
 
@@ -38,7 +38,7 @@ from qdqtool.pipeline.trial import Budget, Candidate, Reference, Trial
 
 _BLOCKS: Final = 4
 _FINALISTS: Final = 3
-_REGRET: Final = 10 ** (0.02 / 10) - 1
+_REGRET: Final = 10 ** (0.05 / 10) - 1
 """What leaving a calibrator out may cost, as a share of the best one's noise, in the mean over what chance may have done."""
 _FEWEST: Final = 3
 """Samples below which none is out."""
@@ -105,7 +105,8 @@ def choose(
         return Judged(table=table, best=left[0], trial=trial, samples=reference.choosing)
     finalists = _judged(trial, {one.method: tables[one.method] for one in left}, trial.at_once())
     winner = finalists[0]
-    mixed = _mixture(trial, winner, finalists[1], groups(placement)) if len(finalists) > 1 else winner
+    alike = len(finalists) > 1 and not _is_out(finalists[1], winner)
+    mixed = _mixture(trial, winner, finalists[1], groups(placement)) if alike else winner
     table = _explained(mixed, (tried, winner), tables)
     return Judged(table=table, best=mixed, trial=trial, samples=trial.at_once())
 

@@ -29,6 +29,7 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.bias import shiftable
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.graph.view import GraphView
+from qdqtool.platform import give_back
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -250,8 +251,14 @@ class Trial:
         self._errors: tuple[OrtRunner, Mapping[str, str]] | None = None
         self.tunable = tunable(made, () if reference.together else reference.layers)
         if reference.together:
-            self._corrected = corrected(self.tunable.model, reference.layers)
-            self._runner = open_model(self._corrected.model, description="candidate tables")
+            found = corrected(self.tunable.model, reference.layers)
+            # From here on the session holds the weights: copies of them would set the peak of the whole job.
+            self.tunable = replace(self.tunable, model=model)
+            del made
+            self._runner = open_model(found.model, description="candidate tables")
+            self._corrected = replace(found, model=model)
+            del found
+            give_back()
             return
         self._runner = open_model(self.tunable.model, description="candidate tables", crowded=True)
         if self.tunable.shifts:
