@@ -55,6 +55,8 @@ _TIMES = (
     r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?: \d{4})?",
     r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?",
     r"\d{9,10}\.\d{1,9}",
+    r"(?<!\d)1\d{12}(?=,)",
+    r"(?<=\[) {0,6}\d{1,7}\.\d{6}(?=\])",
 )
 _GLOG = r"(?<![\w])[IWEFV]\d{4}(?= \d\d:)|(?<![\w])[IWEFV](?=\d{8} )"
 _LEVELS = f"(?:(?i:{'|'.join(sorted(SEVERITY_WORDS, key=len, reverse=True))})|[VDIWEFX])"
@@ -101,9 +103,8 @@ _RANKS = tuple(
     )
 )
 """Launchers that print which process a line came from; processes that speak at once are read apart."""
-_JSON_TEXTS = ("log", "message", "msg", "MESSAGE", "text", "textPayload")
-_JSON_TIMES = ("time", "timestamp", "ts", "@timestamp", "asctime", "Timestamp")
-_JSON_LEVELS = ("level", "severity", "levelname", "lvl", "SEVERITY")
+_JSON_TIMES = ("time", "timestamp", "ts", "@timestamp", "asctime", "Timestamp", "observedTimestamp")
+_JSON_LEVELS = ("level", "severity", "levelname", "lvl", "SEVERITY", "severity_text", "severityText")
 
 _FRONT_ENDS = (
     ("onnxruntime", "onnxruntime"),
@@ -185,7 +186,7 @@ class Carrier:
         first = self._blocks == 1
         texts = [text for text in _texts(block.data if first else block.data[:_BEGINNING]) if text]
         few = texts[:: len(texts) // (_FIRST if first else _FEW) + 1]
-        if any(_json_field(text) for text in few[:_ALIKE]):
+        if any(_json_of(text) for text in few[:_ALIKE]):
             return True
         plain = hidden = own = 0
         for line in _decoded(self._layers, [_Line(text, 0) for text in few]):
@@ -359,8 +360,8 @@ def _forms(prefixes: list[str], lines: int) -> list[_Form]:
     forms = []
     for key, members in ordered[:_MOST]:
         telling = any(part in ("time", "severity", "glog") for part in key)
-        wordy = "word" in key and 2 * len(members) > max(lines, 2 * _ENOUGH) and _same_words(key, members)
-        if telling or wordy:
+        steady = 2 * len(members) > max(lines, 2 * _ENOUGH) and _same_words(key, members)
+        if telling or steady:
             forms.append(_form(key, members))
     return forms
 
@@ -410,13 +411,15 @@ def _form(key: tuple[str, ...], members: list[list[re.Match[str]]]) -> _Form:
 
 
 def _json_layer(lines: list[_Line]) -> tuple[Callable[[_Line], bool], str] | None:
-    found = Counter(field for line in lines for field in [_json_field(line.text)] if field)
+    """The field of JSON lines that holds what builders print; it has another name in every collector of logs."""
+    found: Counter[str] = Counter()
+    for line in lines:
+        for name, value in (_json_of(line.text) or {}).items():
+            if isinstance(value, str) and _prefix_of(value.partition("\n")[0]) is not None:
+                found[name] += 1
     if not found:
         return None
     (field, _), *_ = found.most_common(1)
-    inner = [str((_json_of(line.text) or {}).get(field, "")) for line in lines]
-    if not any(_prefix_of(text.partition("\n")[0]) is not None for text in inner if text):
-        return None
 
     def take(line: _Line) -> bool:
         record = _json_of(line.text)
@@ -430,11 +433,6 @@ def _json_layer(lines: list[_Line]) -> tuple[Callable[[_Line], bool], str] | Non
         return True
 
     return take, f'{{"{field}": "<message>", ...}}'
-
-
-def _json_field(text: str) -> str:
-    record = _json_of(text)
-    return next((name for name in _JSON_TEXTS if record and isinstance(record.get(name), str)), "")
 
 
 def _json_of(text: str) -> dict[str, object] | None:
@@ -464,7 +462,7 @@ def stamp_of(text: str) -> str:
                 if len(first) == 4
                 else f"{first}/{second}/{third}-{clock}"
             )
-    if re.fullmatch(r"\d{9,10}\.\d{1,9}", text):
-        moment = datetime.fromtimestamp(float(text), timezone.utc)
+    if re.fullmatch(r"\d{9,10}\.\d{1,9}|1\d{12}", text):
+        moment = datetime.fromtimestamp(float(text) if "." in text else int(text) / 1000, timezone.utc)
         return moment.strftime("%m/%d/%Y-%H:%M:%S")
     return ""

@@ -77,6 +77,10 @@ CONTAINERS: dict[str, Callable[[str], str]] = {
     "torchrun": lambda line: f"[rank0]: {line}",
     "srun": lambda line: f"0: {line}",
     "Ray": lambda line: f"(Builder pid=4711, ip=10.0.0.1) {line}",
+    "OpenTelemetry": lambda line: json.dumps(
+        {"observedTimestamp": "2024-05-01T10:00:00Z", "severityText": "", "body": line}
+    ),
+    "dmesg": lambda line: f"[{len(line):5d}.123456] {line}",
     "a container around a launcher": lambda line: f"2024-05-01T10:00:00.123456789Z [1,0]<stdout>:{line}",
 }
 """What wraps each line, whatever it says."""
@@ -92,6 +96,14 @@ def logged(text: str, write: Callable[[_Message], str]) -> str:
         )
     return "\n".join(lines)
 
+
+COPIED: dict[str, Callable[[str], str]] = {
+    "cat -n": lambda line: f"{len(line):6d}\t{line}",
+    "a quotation": lambda line: f"> {line}",
+    "CloudWatch export": lambda line: f"1704923572123,{json.dumps(line, ensure_ascii=False)}",
+    "grep -n": lambda line: f"build.log:{len(line)}:{line}",
+}
+"""What people paste: known only where most lines are a builder's, because their marks say nothing."""
 
 NAMES = (*LOGGERS, *TIMELESS, *CONTAINERS)
 """All carriers."""

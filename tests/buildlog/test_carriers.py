@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ _AMBIGUOUS: dict[str, frozenset[str]] = {
     # A server writes its own lines with glog between those of the builder: rewritten as glog, both look alike, and the
     # server's count as unread instead of foreign.
     "GIGABYTE__bert_server": frozenset({"glog"}),
+    "ZhejiangLab__output": frozenset({"glog"}),
     # A program prefixes its own lines with a time in brackets: behind Jenkins' time, four of them join its carrier.
     "trt_bench_image": frozenset({"Jenkins"}),
     # Help texts with sixteen builder lines among hundreds: too few messages to learn these two carriers from.
@@ -63,6 +65,14 @@ def said_alike(text: str, name: str, file: str) -> bool:
     return _said(carried.rewritten(text, name), stated=stated) == _said(text, stated=stated)
 
 
+def test_the_field_of_json_lines_is_found_by_what_it_holds():
+    wrapped = carried.contained(
+        small.trtexec(), lambda line: json.dumps({"host": "a", "event.original": line})
+    )
+    assert _said(wrapped, stated=True) == _said(small.trtexec(), stated=True)
+    assert _run(wrapped).carrier == '{"event.original": "<message>", ...}'
+
+
 def _run(text: str) -> RunDigest:
     (run,) = buildlog.digests(buildlog.TextSource(io.BytesIO(text.encode())))
     return run
@@ -78,6 +88,13 @@ def test_a_log_says_the_same_in_every_carrier(name):
     for text in _texts():
         stated = name not in carried.LOGGERS
         assert _said(carried.rewritten(text, name), stated=stated) == _said(text, stated=stated)
+
+
+@pytest.mark.parametrize("name", carried.COPIED)
+def test_a_log_that_was_copied_says_the_same(name):
+    for text in _texts():
+        copied = carried.contained(text, carried.COPIED[name])
+        assert _said(copied, stated=True) == _said(text, stated=True)
 
 
 @pytest.mark.shared
