@@ -26,6 +26,7 @@ from qdqtool.graph.qdq.slots import slot_changes
 from qdqtool.matching.half_quantized import quantize_activations, wanted
 from qdqtool.placement.repair import remaining
 from qdqtool.placement.repair import repair as repaired
+from qdqtool.trt.ops import PACKED_WEIGHTS
 
 OnProgress = Callable[[int, int], None]
 _LARGE = 5000
@@ -59,9 +60,12 @@ def repair_file(request: RepairRequest, on_progress: OnProgress | None = None) -
         InputFileError: the model or the samples cannot be read.
     """
     model = load(request.model)
-    if not quantized_ops(model):
+    packed = any(node.op in PACKED_WEIGHTS for node in model.view.nodes)
+    if not quantized_ops(model) and not packed:
         raise _nothing(model, request.model)
     made, changes = repaired(model, request.recipe.place.builder)
+    if packed and not changes:
+        raise _nothing(model, request.model)
     samples = _samples(request, model)
     if samples is not None and samples.meaningful:
         made, more = _calibrated(made, samples)

@@ -45,12 +45,14 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
     for node in flow.view.nodes:
         if node.op == _OP:
             bits = int(node.attribute("bits", 4))
+            way = "write it as DequantizeLinear and MatMul"
+            if not _is_ordered(flow.view, node):
+                way = "quantize without act-order (desc_act=False): blocks of DequantizeLinear hold neighbours, not what g_idx names"
             yield Violation(
                 node=node.name,
                 reason=f"{node.op} holds weights of {bits} bits packed for onnxruntime",
                 effect="the parser knows no such operator",
-                fix="write it as DequantizeLinear and MatMul"
-                + ("; `qdqtool repair` does" if _is_plain(flow.view, node) else ""),
+                fix=way + ("; `qdqtool repair` does" if _is_plain(flow.view, node) else ""),
             )
         elif node.op in PACKED_WEIGHTS:
             yield Violation(
@@ -65,9 +67,26 @@ def _is_plain(view: GraphView, node: Node) -> bool:
     """Whether its weights are constants in whole blocks, in their own order."""
     block, rows = int(node.attribute("block_size", 0)), int(node.attribute("K", 0))
     given = [name for name in node.inputs[1:_ORDER] if name]
-    ordered = len(node.inputs) > _ORDER and bool(node.inputs[_ORDER])
     known = int(node.attribute("bits", 4)) in _TYPES
-    return known and block > 0 and rows % block == 0 and not ordered and all(map(view.is_constant, given))
+    return (
+        known
+        and block > 0
+        and rows % block == 0
+        and _is_ordered(view, node)
+        and all(map(view.is_constant, given))
+    )
+
+
+def _is_ordered(view: GraphView, node: Node) -> bool:
+    """Whether each block holds neighbours of the summed axis, as it does without act-order."""
+    order = node.inputs[_ORDER] if len(node.inputs) > _ORDER else ""
+    return not order or _counts_up(view.constant(order), int(node.attribute("block_size", 0)))
+
+
+def _counts_up(order: NDArray[Any] | None, block: int) -> bool:
+    return (
+        order is not None and block > 0 and np.array_equal(order.reshape(-1), np.arange(order.size) // block)
+    )
 
 
 def fix(context: RepairContext) -> Iterator[Change]:
@@ -110,7 +129,9 @@ def _unpacked(
     bits, block, rows, columns = (of.get(name, 0) for name in ("bits", "block_size", "K", "N"))
     packed, scale = edit.value(node.input[1]), edit.value(_input(node, _SCALE))
     kind = _TYPES.get(bits)
-    if packed is None or scale is None or kind is None or block <= 0 or rows % block or _input(node, _ORDER):
+    if packed is None or scale is None or kind is None or block <= 0 or rows % block:
+        return None
+    if _input(node, _ORDER) and not _counts_up(edit.value(_input(node, _ORDER)), block):
         return None
     count = rows // block
     if packed.size != columns * count * block * bits // 8 or scale.size != columns * count:

@@ -13,6 +13,7 @@ import pytest
 from onnx import TensorProto
 
 from qdqtool.backends.ort import open_runner
+from qdqtool.cli.app import run
 from qdqtool.core.findings import Severity
 from qdqtool.core.target import Target
 from qdqtool.graph.model import Model
@@ -211,12 +212,28 @@ def test_zero_points_that_no_signed_type_holds_widen_the_steps_of_their_blocks(
     assert 0 < np.abs(before - after).mean() < 0.1 * np.abs(before).mean()
 
 
-def test_act_order_weights_stay_and_are_named(tmp_path: Path) -> None:
+def test_an_order_that_counts_up_is_none(tmp_path: Path) -> None:
     proto = matmul_nbits()()
     order = onnx.numpy_helper.from_array(np.arange(DEPTH, dtype=np.int32) // BLOCK, "order")
+    proto.graph.initializer.append(order)
+    proto.graph.node[0].input.extend(["", "order"])
+    ready, _ = repair(load(models.save(proto, tmp_path)))
+    assert not remaining(ready)
+
+
+def test_act_order_weights_stay_and_are_named(tmp_path: Path) -> None:
+    proto = matmul_nbits()()
+    order = onnx.numpy_helper.from_array(np.arange(DEPTH, dtype=np.int32)[::-1] // BLOCK, "order")
     proto.graph.initializer.append(order)
     proto.graph.node[0].input.extend(["", "order"])
     model = load(models.save(proto, tmp_path))
     (finding,) = lint(model).findings
     assert "`qdqtool repair`" not in finding.fix
+    assert "act-order" in finding.fix
     assert [entry.what for entry in remaining(repair(model)[0])] == ["TensorRT does not import MatMulNBits"]
+
+
+def test_the_command_repairs_a_model_that_has_nothing_but_packed_weights(tmp_path: Path) -> None:
+    path = models.save(matmul_nbits()(), tmp_path)
+    assert run(["repair", str(path), "--out", str(tmp_path / "repaired.onnx")]) == 0
+    assert not remaining(load(tmp_path / "repaired.onnx"))
