@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.graph.view import GraphView, Node
+from qdqtool.trt.ops import BEHIND_GROUPS
 
 
 def normalizations(view: GraphView) -> Iterator[tuple[Node, ...]]:
@@ -30,7 +31,7 @@ def _grouped(view: GraphView, node: Node) -> tuple[Node, ...]:
     if before is None or before.op != "Reshape":
         return ()
     found = [before, node]
-    for op in ("Reshape", "Mul", "Add"):
+    for op in BEHIND_GROUPS:
         uses = view.uses(found[-1].outputs[0])
         if len(uses) != 1 or uses[0].node.op != op:
             return ()

@@ -186,6 +186,8 @@ ASKED_FOR = frozenset({"Concat", "MaxPool"})
 POOLS = frozenset({"AveragePool", "MaxPool"})
 OWN_KERNELS = RECURRENT | POOLS | {"CumSum", "GridSample", "ScatterElements"}
 """Operators that are kernels of their own in RTX 1.7.1."""
+BEHIND_GROUPS = ("Reshape", "Mul", "Add")
+"""What exporters write behind the InstanceNormalization of a GroupNormalization, in order."""
 LAST_IN_KERNEL = frozenset({"ArgMax", "ArgMin", "TopK"})
 """Operators behind which another kernel begins in RTX 1.7.1."""
 NOT_TOUCHING = PRODUCTS | OWN_KERNELS | {"Add", "Concat"}
