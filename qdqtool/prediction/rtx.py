@@ -180,11 +180,11 @@ class RtxPlan:
         return False
 
     def _begins_as_parts(self, node: Node, level: dict[str, int]) -> bool:
-        """Whether a Split reads what another kernel wrote: each reader of a part then picks its values by itself."""
+        """Whether a kernel ended in front of a Split for the sake of a sum: each reader of a part then picks it by itself."""
         if node.op != "Split" or node.name not in level or node.name in self._cuts.ends:
             return False
         maker = self._flow.view.producer(node.inputs[0])
-        return maker is None or level.get(maker.name) != level[node.name]
+        return maker is not None and maker.name in self._cuts.ends
 
     def _turned_again(self, names: set[str], level: dict[str, int]) -> set[str]:
         """The Transpose behind which the kernel in front ends for the sake of a sum, where this one has no sum.

@@ -236,6 +236,16 @@ def written_out(*, turned_behind: bool) -> Quantized:
     return s
 
 
+def split_product() -> Quantized:
+    """The parts of one result, each quantized for a product of its own."""
+    s = Quantized()
+    y = s.qmatmul("first", s.input("x", [1, ROWS, WIDTH]), shape=(WIDTH, 2 * WIDTH))
+    s.nodes.append(helper.make_node("Split", [y], ["p0", "p1"], name="split", axis=2))
+    for i in range(2):
+        s.output(s.qmatmul(f"last{i}", f"p{i}", shape=(WIDTH, WIDTH)), [1, ROWS, WIDTH])
+    return s
+
+
 def two_readers() -> Quantized:
     s = Quantized()
     y = s.qmatmul("first", s.input("x", [1, ROWS, WIDTH]), shape=(WIDTH, WIDTH))
@@ -320,6 +330,7 @@ CASES = {
     "normalization in single operators": written_out(turned_behind=False),
     "normalization in single operators, then a Transpose": written_out(turned_behind=True),
     "two readers of one product": two_readers(),
+    "two parts of one product": split_product(),
     "few tokens of pixels": tokens(16),
     "many tokens of pixels": tokens(48),
     "CumSum": operator("CumSum"),
