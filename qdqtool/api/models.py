@@ -37,6 +37,7 @@ from qdqtool.errors import UsageError
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.deferred import whole
 from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.preparation.placed import prepare_as_placed
 from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.qdq.insert import insert as insert_pairs
 from qdqtool.graph.qdq.insert import refuse_quantized
@@ -184,12 +185,16 @@ class _Quantization:
         self.recipe = recipe
         original = load(path)
         refuse_quantized(original)
-        self.model: Model = prepare(original, recipe.preparing)
+        self.model: Model
+        self.placement: Placement
         if placement is None:
-            placement = decide(self.model.view, recipe.placing)
-        elif not isinstance(placement, Placement):
-            placement = PLACEMENT.read(path_of(placement, "placement"))
-        self.placement: Placement = placement
+            self.model = prepare(original, recipe.preparing)
+            self.placement = decide(self.model.view, recipe.placing)
+        else:
+            if not isinstance(placement, Placement):
+                placement = PLACEMENT.read(path_of(placement, "placement"))
+            self.placement = placement
+            self.model = prepare_as_placed(original, recipe.preparing, self.placement)
         self.calibration = Calibration(CalibrationRequest(model=path, recipe=recipe, samples=samples))
         self.calibration.use(self.model, self.placement)
 

@@ -21,6 +21,7 @@ ProgressInput = ProgressCallback | bool | None
 """A callback; True draws bars; None draws them in a notebook only; False never."""
 
 _SET = re.compile(r"(?<![\w-])--set[ =](?:'([^']+)'|(\S+?)(?=[\s),;]|$))")
+_SETS = re.compile(rf"{_SET.pattern}(?:\s{_SET.pattern})*")
 _OPTION = re.compile(r"(?<![\w-])--(?P<name>[a-z][a-z-]+)(?:[ =](?=[\w'\"<]))?")
 _NAMES = {"set": "settings", "max-shapes": "shapes", "min-shapes": "shapes", "opt-shapes": "shapes"}
 
@@ -97,15 +98,15 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
         try:
             return function(*args, **kwargs)
         except QdqError as error:
-            error.say(lambda text: _OPTION.sub(_argument, _SET.sub(_setting, text)))
+            error.say(lambda text: _OPTION.sub(_argument, _SETS.sub(_settings, text)))
             raise
 
     return call
 
 
-def _setting(option: re.Match[str]) -> str:
-    """`--set key=value` as the argument that says the same."""
-    return f"settings={[option[1] or option[2]]!r}"
+def _settings(options: re.Match[str]) -> str:
+    """`--set key=value`, once or several times in a row, as the argument that says the same."""
+    return f"settings={[quoted or bare for quoted, bare in _SET.findall(options[0])]!r}"
 
 
 def _argument(option: re.Match[str]) -> str:

@@ -25,6 +25,7 @@ from qdqtool.core.weights import WeightChanges
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.preparation.placed import prepare_as_placed
 from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.qdq.changes import with_changes
 from qdqtool.pipeline.channels import lost_channels
@@ -68,7 +69,10 @@ class Calibration:
     @cached_property
     def model(self) -> Model:
         """The prepared model."""
-        return prepare(load(self.request.model), self.request.recipe.preparing)
+        model, options = load(self.request.model), self.request.recipe.preparing
+        if self.request.placement is None:
+            return prepare(model, options)
+        return prepare_as_placed(model, options, self.placement)
 
     @cached_property
     def placement(self) -> Placement:

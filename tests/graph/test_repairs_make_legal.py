@@ -189,16 +189,11 @@ def _with_scale(step: float) -> onnx.ModelProto:
     return s.model()
 
 
-@pytest.mark.parametrize("step", [0.0, float("inf")])
+@pytest.mark.parametrize("step", [0.0, float("inf"), float("nan")])
 def test_pairs_without_a_usable_scale_go_and_leave_a_remainder(step: float, tmp_path: Path) -> None:
     fixed, changes = repaired(_with_scale(step), tmp_path)
     assert kinds(changes) == {"scale_value": 1}
     assert [left.subject for left in remaining(fixed)] == ["conv"]
-
-
-def test_a_scale_that_is_no_number_is_refused_at_the_door(tmp_path: Path) -> None:
-    with pytest.raises(InputFileError, match="'x_s' holds 1 NaN"):
-        opened(_with_scale(float("nan")), tmp_path)
 
 
 def test_computed_scales_go_because_the_builder_crashes_on_them(tmp_path: Path) -> None:

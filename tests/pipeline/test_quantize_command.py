@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 import qdqtool
@@ -60,3 +61,18 @@ def test_nothing_is_written_where_samples_do_not_fit(work: Path) -> None:
     np.savez(work / "s.npz", x=np.zeros((4, 3, 5, 5), np.float32))
     assert quantize(work) == 5
     assert not (work / "q.onnx").exists()
+
+
+@pytest.mark.parametrize("target", ["rtx", "10.13"])
+def test_the_steps_one_by_one_need_the_target_only_where_the_placement_is_made(
+    tmp_path: Path, target: str
+) -> None:
+    model, placement, table = (tmp_path / name for name in ("model.onnx", "placement.json", "table.json"))
+    onnx.save(models.unet(), model)
+    assert run(["place", str(model), "--target", target, "--out", str(placement)]) == 0
+    samples = ["--samples", "random:2"]
+    assert run(["calibrate", str(model), "--placement", str(placement), *samples, "--out", str(table)]) == 0
+    parts = ["--placement", str(placement), "--calibration", str(table)]
+    assert run(["insert", str(model), *parts, "--out", str(tmp_path / "out.onnx")]) == 0
+    transposed = any(node.op_type == "ConvTranspose" for node in onnx.load(tmp_path / "out.onnx").graph.node)
+    assert transposed is (target != "rtx")

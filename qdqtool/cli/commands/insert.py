@@ -42,7 +42,7 @@ def insert(
     from qdqtool.errors import UsageError
     from qdqtool.graph.onnx_io.load import load
     from qdqtool.graph.onnx_io.save import save
-    from qdqtool.graph.preparation.prepare import prepare
+    from qdqtool.graph.preparation.placed import prepare_as_placed
     from qdqtool.graph.qdq.insert import insert as insert_pairs
     from qdqtool.pipeline.dynamic_range import reach_for, wants_samples
 
@@ -50,14 +50,14 @@ def insert(
     chosen = load_recipe(
         recipe, [*(changes or []), *(f"{key}={value}" for key, value in typed.items() if value)]
     )
-    ready = prepare(load(model), chosen.preparing)
+    decisions, table = PLACEMENT.read(placement), CALIBRATION.read(calibration)
+    ready = prepare_as_placed(load(model), chosen.preparing, decisions)
     reach = None
     if not samples and wants_samples(chosen.insert) and chosen.insert.overflow == "keep":
         raise UsageError("nobody knows what overflows without samples", fix="name them with --samples")
     if samples:
         source = open_samples(samples, ready.view.inputs, chosen.samples.preprocess)
         reach = reach_for(ready, chosen.insert, source)
-    decisions, table = PLACEMENT.read(placement), CALIBRATION.read(calibration)
     result = insert_pairs(ready, decisions, table, chosen.insert, reach)
     save(result, out)
     for note in result.notes:
