@@ -290,6 +290,8 @@ def _apply(document: dict[str, Any], change: str) -> tuple[str, ...]:
         )
     try:
         value = YAML(typ="safe", pure=True).load(text) if text.strip() else ""
+        if isinstance(value, float) and key.strip() == "place.target":
+            value = text.strip()  # 10.10 is no number here, and what was typed is known
     except YAMLError as error:
         raise UsageError(
             f"is not YAML: {yaml_trouble(error)}", fix="quote the value", where=f"--set {change}"

@@ -11,8 +11,10 @@ import pytest
 
 import qdqtool
 from qdqtool.cli.app import run
+from qdqtool.core.target import Target
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.find import find
+from qdqtool.pipeline import recipes
 from tests import models
 
 TAIL = 40.0
@@ -76,3 +78,8 @@ def test_the_steps_one_by_one_need_the_target_only_where_the_placement_is_made(
     assert run(["insert", str(model), *parts, "--out", str(tmp_path / "out.onnx")]) == 0
     transposed = any(node.op_type == "ConvTranspose" for node in onnx.load(tmp_path / "out.onnx").graph.node)
     assert transposed is (target != "rtx")
+
+
+@pytest.mark.parametrize("setting", ["place.target=10.10", "place.target='10.10'", 'place.target="10.10"'])
+def test_a_release_keeps_its_last_zero_however_it_is_typed(setting: str) -> None:
+    assert recipes.load(None, [setting]).place.target == Target.parse("10.10").name

@@ -44,7 +44,7 @@ def place(
     from qdqtool.graph.preparation.prepare import prepare
     from qdqtool.placement.decide import decide
 
-    chosen = load_recipe(recipe, [*(changes or []), *([f"place.target={target}"] if target else [])])
+    chosen = load_recipe(recipe, [*(changes or []), *([f"place.target='{target}'"] if target else [])])
     ready = prepare(load(model), chosen.preparing)
     placement = decide(ready.view, chosen.placing)
     for note in (*ready.notes, *placement.notes):
