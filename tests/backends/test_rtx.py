@@ -223,12 +223,14 @@ def test_a_bad_model_is_refused_with_its_node_and_a_fix(
     assert files_in(tmp_path / "out") == ["build.log"]
 
 
+@pytest.mark.slow
 def test_a_chain_that_needs_more_stack_than_it_has_is_named(tmp_path: Path) -> None:
     error = error_of(BuildError, graphs.pointwise_chain(2000), tmp_path, stack_mib=1)
     assert "SIGSEGV: a chain of 2000 pointwise nodes, ending at 'the_end'" in error.what
     assert "--stack-mib 4" in error.fix
 
 
+@pytest.mark.slow
 def test_a_chain_of_3000_pointwise_nodes_is_built(tmp_path: Path) -> None:
     result, _ = build(graphs.pointwise_chain(3000), tmp_path)
     assert result.engine_bytes > 0

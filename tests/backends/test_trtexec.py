@@ -221,6 +221,7 @@ def _is_alive(pid: int) -> bool:
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
 @pytest.mark.parametrize("ending", ["Ctrl-C", "time is up"])
+@pytest.mark.slow
 def test_trtexec_and_its_children_end_with_us(
     ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

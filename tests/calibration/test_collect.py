@@ -343,6 +343,7 @@ KILLED = """
 
 
 @pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.slow
 def test_kill_9_at_random_moments_loses_no_finished_part_and_counts_nothing_twice(
     seed: int, model: Model, data: Path, tmp_path: Path
 ) -> None:

@@ -189,6 +189,7 @@ def test_what_samples_do_not_show_is_told(tmp_path: Path, capsys: pytest.Capture
         assert ("1 tensors held nothing but NaN or Inf: logs" in said) is bool(number)
 
 
+@pytest.mark.slow
 def test_two_hash_seeds_give_the_same_bytes(model: str, data: str, tmp_path: Path) -> None:
     for seed in ("1", "2"):
         subprocess.run(
@@ -248,6 +249,7 @@ SUICIDAL = """
 """
 
 
+@pytest.mark.slow
 def test_a_killed_worker_loses_nothing(model: str, data: str, tmp_path: Path) -> None:
     pytest.importorskip("distributed")
     marker = tmp_path / "killed"
@@ -296,6 +298,7 @@ def test_a_cluster_without_an_address_is_this_machine(typed: str, meant: str) ->
     assert " ".join(spelled_out(typed.split())) == meant
 
 
+@pytest.mark.slow
 def test_a_scheduler_that_does_not_answer_is_named(
     model: str, data: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -305,6 +308,7 @@ def test_a_scheduler_that_does_not_answer_is_named(
     assert "no Dask scheduler answers" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_is_done(model: str, data: str, tmp_path: Path) -> None:
     code = tmp_path / "slow_samples.py"
     code.write_text(

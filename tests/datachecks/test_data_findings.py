@@ -195,6 +195,7 @@ def _run(samples: Any, **more: Any) -> Any:
     ],
     ids=["sound", "one sample", "the same samples", "labels of other samples", "random"],
 )
+@pytest.mark.slow
 def test_runs_are_judged(samples: Any, labels: Any, verdict: str, codes: set[str], tmp_path: Path) -> None:
     report = _run(samples, out=tmp_path / "run", eval_samples=EVALUATION, labels=labels)
     found = {each.code for each in report.findings if each.code.startswith("DAT")}
@@ -221,6 +222,7 @@ def test_the_first_line_is_the_verdict_and_fail_on_counts_it(
 
 @pytest.mark.shared
 @pytest.mark.rtx
+@pytest.mark.slow
 def test_calibration_on_raw_pixels_is_bad_and_on_the_same_scale_good() -> None:
     pytest.importorskip("tensorrt_rtx", reason="building needs the extra rtx")
     model = shared("models/cifar10_resnet20/model.onnx")

@@ -205,6 +205,7 @@ def test_the_engine_command_joins_them(tmp_path: Path, capsys: pytest.CaptureFix
 
 @settings(max_examples=300)
 @given(st.randoms(use_true_random=False))
+@pytest.mark.slow
 def test_every_kernel_counts_once_in_its_innermost_range(dice: random.Random) -> None:
     import tempfile
 

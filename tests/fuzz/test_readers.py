@@ -51,6 +51,7 @@ def test_what_once_went_wrong_is_refused_or_read(path: Path, tmp_path: Path) -> 
     assert not found["over_memory"]
 
 
+@pytest.mark.slow
 def test_the_benchmark_counts_and_prints_one_line_for_scripts() -> None:
     program = Path(__file__).parents[2] / "benchmarks" / "fuzz.py"
     done = subprocess.run(

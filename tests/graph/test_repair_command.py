@@ -136,6 +136,7 @@ def test_the_original_is_never_the_target(unsigned: Path, capsys: pytest.Capture
     assert unsigned.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_the_same_model_and_answer_come_out_under_any_hash_seed(unsigned: Path, tmp_path: Path) -> None:
     answers = set()
     for seed in ("1", "2"):
@@ -217,6 +218,7 @@ def _lines(proto: onnx.ModelProto, folder: Path) -> int:
 
 
 @pytest.mark.parametrize("shape", [_chain, _branches, _pairs_in_a_row, _moved_integers])
+@pytest.mark.slow
 def test_the_work_of_a_repair_grows_no_faster_than_the_model(
     shape: Callable[[int], onnx.ModelProto], tmp_path: Path
 ) -> None:

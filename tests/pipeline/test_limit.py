@@ -47,6 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_the_limit_is_kept_by_the_model_that_was_built(folder: Path) -> None:
     level = float((folder / "level").read_text())
     report = json.loads((folder / "limited" / "report.json").read_text("utf-8"))["data"]
@@ -98,6 +99,7 @@ def test_the_same_command_again_does_nothing(folder: Path, capsys: pytest.Captur
     assert BUILD.read(folder / "limited" / "build.json") == before
 
 
+@pytest.mark.slow
 def test_a_limit_that_holds_anyway_keeps_nothing_float(folder: Path, tmp_path: Path) -> None:
     assert cli(arguments(tmp_path / "run", "--max-drop", "100")) == 0
     found = LIMIT.read(tmp_path / "run" / "limit.json")

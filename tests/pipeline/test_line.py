@@ -101,6 +101,7 @@ def test_a_damaged_file_is_made_again(folder: Path, tmp_path: Path) -> None:
     assert (copy / "calibration.json").read_bytes() == (folder / "calibration.json").read_bytes()
 
 
+@pytest.mark.slow
 def test_the_same_inputs_give_the_same_bytes_under_two_hash_seeds(tmp_path: Path) -> None:
     folders = []
     for seed in ("1", "2"):

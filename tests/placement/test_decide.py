@@ -198,6 +198,7 @@ def test_classes_are_an_equivalence_relation(groups):
         assert reached == part
 
 
+@pytest.mark.slow
 def test_twenty_thousand_nodes_take_seconds():
     view = graphs.view(graphs.long_chain(20_000))
     start = time.process_time()

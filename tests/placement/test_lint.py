@@ -146,6 +146,7 @@ def test_an_unknown_code_is_a_usage_error(tmp_path):
         lint(model, select=("QDQ999",))
 
 
+@pytest.mark.slow
 def test_twenty_thousand_nodes_take_seconds(tmp_path):
     s = Quantized()
     x = s.image()

@@ -153,6 +153,7 @@ def test_weights_behind_a_transpose_are_float_on_classic_only(tmp_path):
 
 
 @pytest.mark.parametrize("profile", ["10", "rtx"])
+@pytest.mark.slow
 def test_many_nodes_take_seconds(profile, tmp_path):
     s = Quantized()
     x = s.image()
@@ -237,6 +238,7 @@ def test_a_dq_meets_the_q_that_comes_back_through_a_concat(tmp_path):
 
 
 @pytest.mark.shared
+@pytest.mark.slow
 def test_recorded_classic_engines_are_predicted_as_well_as_promised(monkeypatch):
     if not (SHARED / "corpus").is_dir():
         pytest.skip("needs corpus of the shared material beside the checkout")
