@@ -189,9 +189,9 @@ def _as(theirs: Result, ours: Result) -> PlacementOptions:
     return PlacementOptions(exclude=tuple(map(escape, theirs.floats)), skip_rules=CHOOSY if more else ())
 
 
-def _ours(network: Network, work: Path, types: str, wishes: PlacementOptions | None = None) -> Result:
+def _ours(network: Network, work: Path, types: str, options: PlacementOptions | None = None) -> Result:
     model = prepare(load(network.model), PrepareOptions())
-    placement = decide(model.view, wishes)
+    placement = decide(model.view, options)
     histograms = collect(model, placement, network.calibration)
     table = make_table(histograms, placement, model.view, CalibrationOptions(method="max"))
     path = work / "ours.onnx"

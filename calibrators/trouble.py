@@ -17,7 +17,7 @@ class Trouble:
 
     Attributes:
         error: the first error that nobody has heard of yet; None when all is well.
-        unheard: the same in words, for `warn_of`: unlike the error it leads to no frame, so whoever keeps it keeps
+        unheard: the same in words, for `warn_of`: unlike the error it leads to no frame, so what keeps it keeps
             nothing else alive.
     """
 

@@ -1,4 +1,4 @@
-"""Contract of the shelf of checks, and counts."""
+"""Every check follows the contract of the registry, and counts."""
 
 from __future__ import annotations
 

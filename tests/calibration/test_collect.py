@@ -76,8 +76,8 @@ def test_samples_with_much_to_fetch_share_the_processors(tmp_path: Path) -> None
     x = sketch.node("Relu", [sketch.input("x", [1, 1 << 14, 1 << 12])], "large", name="relu")
     sketch.output(sketch.node("MatMul", [x, sketch.weight("w", 1 << 12, 2)], "y", name="mm"), [1, 1 << 14, 2])
     model = opened(sketch.model(), tmp_path)
-    crew = CollectorPool(model, ("large",), CollectOptions(threads=4))
-    assert (crew.workers, crew.threads) == (1, 4)
+    large = CollectorPool(model, ("large",), CollectOptions(threads=4))
+    assert (large.workers, large.threads) == (1, 4)
     small = CollectorPool(model, ("y",), CollectOptions(threads=4))
     assert (small.workers, small.threads) == (4, 1)
 

@@ -56,7 +56,7 @@ class Stage:
         switchable: its nodes that can be switched.
         inputs: tensors from outside that its nodes read.
         outputs: what it makes for later stages and for the caller.
-        alive: tensors that are needed behind it, whoever made them.
+        alive: tensors that are needed behind it, made here or before.
     """
 
     switchable: tuple[str, ...]
