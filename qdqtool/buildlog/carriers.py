@@ -128,9 +128,10 @@ class _Line:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """One form of a layer: how its lines begin, and how that is shown."""
+    """One form of a layer: how its lines begin, what the groups of that are (times, severities), how it is shown."""
 
     pattern: re.Pattern[str]
+    says: tuple[str, ...]
     quote: str
     shown: str
 
@@ -339,14 +340,23 @@ def _prefix_layer(lines: list[_Line]) -> tuple[Callable[[_Line], bool], str] | N
 
 
 def _taken(line: _Line, found: re.Match[str], form: _Form) -> None:
-    groups = found.groupdict()
-    for name, value in groups.items():
-        if value and name.startswith("time"):
-            line.stamp = stamp_of(value) or line.stamp
-        elif value and name.startswith(("severity", "glog")):
-            line.severity = SEVERITY_WORDS.get(value.lower(), value[0] if value[0] in "VIWEFX" else "V")
+    # Logs print hundreds of lines in a second, and these have the same few beginnings.
+    stamp, severity = _told(form.says, found.groups())
+    line.stamp, line.severity = stamp or line.stamp, severity or line.severity
     text = line.text[found.end() :]
     line.text = _unquoted(text.rstrip(), form.quote) if form.quote else text
+
+
+@lru_cache(maxsize=4096)
+def _told(kinds: tuple[str, ...], values: tuple[str, ...]) -> tuple[str, str]:
+    """The time stamp and the severity that a prefix says; "" where it says none."""
+    stamp = severity = ""
+    for kind, value in zip(kinds, values, strict=True):
+        if kind == "time":
+            stamp = stamp_of(value) or stamp
+        else:
+            severity = SEVERITY_WORDS.get(value.lower(), value[0] if value[0] in "VIWEFX" else "V")
+    return stamp, severity
 
 
 def _forms(prefixes: list[str], lines: int) -> list[_Form]:
@@ -383,11 +393,12 @@ def _same_words(key: tuple[str, ...], members: list[list[re.Match[str]]]) -> boo
 
 
 def _form(key: tuple[str, ...], members: list[list[re.Match[str]]]) -> _Form:
-    pieces, shown = [], []
+    pieces, shown, says = [], [], []
     for at, part in enumerate(key):
         texts = {tokens[at][0] for tokens in members}
         if part in ("time", "severity", "glog"):
-            pieces.append(f"(?P<{part}{at}>{_CLASSES[part]})")
+            pieces.append(f"({_CLASSES[part]})")
+            says.append(part)
             shown.append(_SHOWN[part])
         elif part == "number":
             pieces.append(_CLASSES[part])
@@ -404,7 +415,12 @@ def _form(key: tuple[str, ...], members: list[list[re.Match[str]]]) -> _Form:
             pieces.append(re.escape(text))
             shown.append(text)
     quote = key[-1] if key[-1] in _QUOTES else ""
-    return _Form(pattern=re.compile("".join(pieces)), quote=quote, shown="".join(shown) + "<message>" + quote)
+    return _Form(
+        pattern=re.compile("".join(pieces)),
+        says=tuple(says),
+        quote=quote,
+        shown="".join(shown) + "<message>" + quote,
+    )
 
 
 # JSON lines
@@ -447,14 +463,20 @@ def _json_of(text: str) -> dict[str, object] | None:
 
 # Time stamps
 
-
-def stamp_of(text: str) -> str:
-    """A time in any of the usual spellings as the builder spells it, or "" where it is none of them."""
+_DATED = tuple(
+    re.compile(form)
     for form in (
         r"(\d{4})[-/](\d\d)[-/](\d\d)[T ](\d\d:\d\d:\d\d)",
         r"(\d\d)/(\d\d)/(\d{4})-(\d\d:\d\d:\d\d)",
-    ):
-        found = re.match(form, text)
+    )
+)
+_SINCE_1970 = re.compile(r"\d{9,10}\.\d{1,9}|1\d{12}")
+
+
+def stamp_of(text: str) -> str:
+    """A time in any of the usual spellings as the builder spells it, or "" where it is none of them."""
+    for form in _DATED:
+        found = form.match(text)
         if found:
             first, second, third, clock = found.groups()
             return (
@@ -462,7 +484,7 @@ def stamp_of(text: str) -> str:
                 if len(first) == 4
                 else f"{first}/{second}/{third}-{clock}"
             )
-    if re.fullmatch(r"\d{9,10}\.\d{1,9}|1\d{12}", text):
+    if _SINCE_1970.fullmatch(text):
         moment = datetime.fromtimestamp(float(text) if "." in text else int(text) / 1000, timezone.utc)
         return moment.strftime("%m/%d/%Y-%H:%M:%S")
     return ""

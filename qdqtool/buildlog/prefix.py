@@ -97,6 +97,8 @@ _PEELS = 4
 def peel(line: str) -> tuple[Prefix, str]:
     """The prefix of a line and its message; of several joined prefixes, the innermost counts."""
     prefix, body = NO_PREFIX, line.lstrip()
+    if body[:1] not in _BEGINNINGS:
+        return prefix, body
     for _ in range(_PEELS):
         found, rest = _peel_once(body)
         if found is None:
@@ -136,7 +138,7 @@ def _peel_once(body: str) -> tuple[Prefix | None, str]:
     forms: tuple[tuple[int, re.Pattern[str]], ...]
     if head == "[" and body[1:2] in _IN_BRACKETS:
         forms = _BRACKETED
-    elif head in _BEGINNINGS:
+    elif head in _BEGINNINGS and head != "[":
         forms = _WORDED
     else:
         return None, body
@@ -148,7 +150,7 @@ def _peel_once(body: str) -> tuple[Prefix | None, str]:
 
 
 _IN_BRACKETS = frozenset("0123456789[ \tTVIWEFX")
-_BEGINNINGS = frozenset(f"T{''.join(word[0] for word in _WORDS)}")
+_BEGINNINGS = frozenset(f"[T{''.join(word[0] for word in _WORDS)}")
 """First characters of prefixes: most lines without one end here."""
 
 

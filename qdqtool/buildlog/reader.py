@@ -40,8 +40,8 @@ _PREFIXED = frozenset({"attempt", "layers-original", "node-begins", "timing", "o
 """Patterns that every front end prints behind a prefix: without one, the log was pasted without its prefixes."""
 _SHAPED = 600
 """Characters of a line in which a foreign shape is looked for."""
-_HEADS = (32, 26)
-"""Characters of the prefixes that are remembered: those of most logs that have a time stamp."""
+_HEADS = (32, 26, 4)
+"""Characters of the prefixes that are remembered: those of most logs, with a time stamp and without."""
 _QUIET = Prefix(form=SHORT)
 """A quiet prefix that the prefilter saw, and nobody looked at closely."""
 _REMEMBERED, _MEMORABLE = 1 << 14, 400
@@ -72,6 +72,8 @@ class _Message:
         plain: whether the pattern fits without taking a source position off.
         joint: whether it may be several messages that lost their line ends.
         foreign: whether it looks like a line of another program.
+        direct: whether, behind a quiet prefix, all it does is to tell the collectors its fields and to open `section`.
+        section: the section whose heading it is.
     """
 
     name: str
@@ -79,6 +81,8 @@ class _Message:
     plain: bool
     joint: bool
     foreign: bool
+    direct: bool
+    section: Section | None
 
 
 class Reader:
@@ -170,6 +174,7 @@ class _Process:
         self._prefilter = prefilter
         self._run_numbers = numbers
         self._known: dict[str, _Message] = {}
+        self._direct: dict[str, _Message] = {}
         self._rows: dict[tuple[str, str], tuple[str, Fields] | None] = {}
         self._done: list[Run] = []
         self._place = Place()
@@ -266,7 +271,7 @@ class _Process:
     def read(self, block: Block) -> None:
         """Read its next lines."""
         filtered = self._prefilter(block.data)
-        place, known, numbers = self._place, self._known, block.numbers
+        place, direct, numbers = self._place, self._direct, block.numbers
         place.enter(block.data.decode("latin-1"), filtered, numbers)
         self._numbers = numbers
         run = self._run
@@ -283,8 +288,13 @@ class _Process:
                 # A light line stood between: had it been read, it had closed the section.
                 skipped, self._section = filtered.skipped[index], None
             if filtered.known[index]:
-                body = text[filtered.body[index] : filtered.end[index]].lstrip()
-                verdict = self._handle_message(numbers[number], body if ascii_only else _utf8(body), _QUIET)
+                body = text[filtered.body[index] : filtered.end[index]]
+                met, section = direct.get(body), self._section
+                if met is not None and (section is None or section.bare or not section.first):
+                    self._tell(numbers[number], met.name, met.fields)
+                    self._section = met.section
+                    continue
+                verdict = self._handle_known(numbers[number], body, ascii_only=ascii_only)
             else:
                 body = text[filtered.start[index] : filtered.end[index]]
                 if body in inert and self._section is None and not self._run.pasted:
@@ -302,9 +312,7 @@ class _Process:
         place.leave()
         self._sum_up()
         self._tally()
-        if len(known) > _REMEMBERED:
-            known.clear()
-        for memory in (self._rows, inert, self._prefixes):
+        for memory in (self._known, direct, self._rows, inert, self._prefixes):
             if len(memory) > _REMEMBERED:
                 memory.clear()
         if self._run.full:
@@ -333,6 +341,25 @@ class _Process:
             self._run.count(_together([*verdicts, Verdict.READ] if read else verdicts))
 
     # Single lines
+
+    def _handle_known(self, line: int, text: str, *, ascii_only: bool) -> Verdict:
+        """Handle a message behind a well-known, quiet prefix, and remember it where it always does the same."""
+        body = text.lstrip()
+        body = body if ascii_only else _utf8(body)
+        verdict = self._handle_message(line, body, _QUIET)
+        message = self._known.get(body)
+        if message is not None and message.direct:
+            self._direct[text] = message
+        return verdict
+
+    def _tell(self, line: int, name: str, fields: Fields) -> None:
+        """Give the fields of a message to those whom they concern."""
+        handle = self._handlers.get(name)
+        if handle is not None:
+            handle(line, *fields)
+        # Only now: the line may have begun another run.
+        if self._run.whole:
+            self._run.statements.take(line, name, fields)
 
     def _handle_line(self, line: int, text: str, *, joined: bool = True) -> Verdict:
         prefix, body = self._peel(text.rstrip())
@@ -382,14 +409,9 @@ class _Process:
             self._place.timed()
         elif name == NOTED:
             self._place.announce(body, line)
-        handle = self._handlers.get(name)
-        if handle is not None:
-            handle(line, *fields)
-        # Only now: the line may have begun another run.
-        if self._run.whole:
-            self._run.statements.take(line, name, fields)
+        self._tell(line, name, fields)
         if not inside:
-            self._section = self._grammar.sections.get(name)
+            self._section = message.section
         return Verdict.READ
 
     def _look_at(self, body: str) -> _Message:
@@ -398,12 +420,16 @@ class _Process:
         if found is None:
             rest = without_position(body)
             found, plain = (self._grammar.read(rest) if rest else None), False
+        name, fields = found or ("", ())
+        joint = _JOINT.search(body, 1) is not None
         message = _Message(
-            name=found[0] if found else "",
-            fields=found[1] if found else (),
+            name=name,
+            fields=fields,
             plain=plain,
-            joint=_JOINT.search(body, 1) is not None,
+            joint=joint,
             foreign=found is None and self._grammar.is_foreign(body[:_SHAPED]),
+            direct=found is not None and plain and not joint and name not in TUNED and name != NOTED,
+            section=self._grammar.sections.get(name),
         )
         if len(body) <= _MEMORABLE:
             self._known[body] = message
