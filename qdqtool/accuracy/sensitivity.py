@@ -9,14 +9,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from glob import escape
 
+from qdqtool.accuracy.gains import gained
 from qdqtool.accuracy.limit import FloatSearch, Limit, Units
 from qdqtool.accuracy.trials import OnRun, Outcome, TrialRunner
 from qdqtool.core.protocols import SampleSource
-from qdqtool.core.sensitivity import FloatSet, NodeSensitivity, Sensitivity
+from qdqtool.core.sensitivity import Cure, FloatSet, NodeSensitivity, Sensitivity
 from qdqtool.errors import InputFileError, UsageError
 
 _WHOLE = "whole"
@@ -33,12 +36,14 @@ class SensitivityOptions:
         top: nodes that are run exactly and drawn in the curve.
         groups: glob patterns; nodes matching one are switched together.
         limit: what the set of float nodes that is advised must keep.
+        causes: say why the nodes that are run exactly are noisy, and measure what helps.
     """
 
     quick: int = 4
     top: int = 10
     groups: tuple[str, ...] = ()
     limit: Limit = field(default_factory=Limit)
+    causes: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,6 +92,7 @@ def sensitivity(
             _WHOLE: names,
             **{_alone(name): [name] for name in top},
             **{_without(name): [other for other in names if other != name] for name in top},
+            **_ends_float(bench.nodes, units, options),
         }
     )
     options.limit.check(exact[_WHOLE])
@@ -102,7 +108,36 @@ def sensitivity(
         curve=study.float_sets([order[: count + 1] for count in range(len(top))]),
         advice=search.run().chosen if is_limited else None,
         notes=_notes(names, estimate, exact, options),
+        cures=_ends_cure(bench.nodes, units, exact),
     )
+
+
+_ENDS = "ends float"
+
+
+def _ends(nodes: Sequence[str], units: Units) -> tuple[str, ...]:
+    """The first and the last compute node; none where these are all there are."""
+    compute = [node for node in nodes if node in units.compute]
+    return (compute[0], compute[-1]) if len(compute) > 2 else ()
+
+
+def _ends_float(nodes: Sequence[str], units: Units, options: SensitivityOptions) -> dict[str, list[str]]:
+    """The subset of units that are neither at the beginning nor at the end of the network."""
+    ends = set(_ends(nodes, units))
+    if not options.causes or not ends:
+        return {}
+    return {_ENDS: [name for name, members in units.members.items() if not ends.intersection(members)]}
+
+
+def _ends_cure(nodes: Sequence[str], units: Units, exact: Mapping[str, Outcome]) -> tuple[Cure, ...]:
+    found = exact.get(_ENDS)
+    ends = _ends(nodes, units)
+    return () if found is None else (_float_cure("first and last layer float", ends, exact[_WHOLE], found),)
+
+
+def _float_cure(what: str, nodes: Sequence[str], whole: Outcome, without: Outcome) -> Cure:
+    setting = f"place.exclude={json.dumps([escape(name) for name in nodes])}"
+    return gained(what, (setting,), whole.shares, without.shares)
 
 
 def _alone(name: str) -> str:
@@ -173,7 +208,9 @@ def _row(
     without = exact.get(_without(name))
     rest, whole = without.decibel if without else None, exact[_WHOLE].decibel
     members = study.units.members[name]
-    ends = alone.decibel_interval
+    ends = (
+        alone.decibel_interval if _alone(name) in exact else _estimated_between(alone, _off(estimate, exact))
+    )
     return NodeSensitivity(
         node=name,
         op=study.subject.ops[name] if members == (name,) else "group",
@@ -187,7 +224,31 @@ def _row(
         exact=without is not None,
         alone_low=None if ends is None else ends[0],
         alone_high=None if ends is None else ends[1],
+        cures=(_float_cure("float", members, exact[_WHOLE], without),) if without and options.causes else (),
     )
+
+
+def _off(estimate: Mapping[str, Outcome], exact: Mapping[str, Outcome]) -> list[float]:
+    """By how many dB estimates were off, where both were measured."""
+    return [
+        abs(known.decibel - guess.decibel)
+        for name, guess in estimate.items()
+        if (known := exact.get(name)) and known.decibel is not None and guess.decibel is not None
+    ]
+
+
+def _estimated_between(guess: Outcome, off: Sequence[float]) -> tuple[float, float] | None:
+    """Where the level of an estimate lies: its interval over samples, and as far off as others were found to be.
+
+    Few samples that are alike say little about the others; nodes of the same network that were run on all of them say
+    how much that matters here.
+    """
+    level, ends = guess.decibel, guess.decibel_interval
+    if level is None or (ends is None and not off):
+        return None
+    low, high = ends or (level, level)
+    reach = max(off, default=0.0)
+    return min(low, level - reach), max(high, level + reach)
 
 
 def _notes(
@@ -203,11 +264,7 @@ def _notes(
         notes.append(
             f"nodes beyond the first {options.top} are ranked by an estimate on {options.quick} samples"
         )
-        errors = [
-            abs(known.decibel - guess.decibel)
-            for name, guess in estimate.items()
-            if (known := exact.get(name)) and known.decibel is not None and guess.decibel is not None
-        ]
+        errors = _off(estimate, exact)
         if errors:
             notes.append(
                 f"estimates are off by up to {max(errors):.1f} dB where both were measured ({len(errors)} sets)"

@@ -43,11 +43,13 @@ class Outcome:
         noise: energy of the difference to the float model relative to its energy, averaged over the outputs.
         task: accuracy against the float model; None where nothing is asked or known.
         interval: 95 % interval of `noise` over samples; None where it is not known.
+        shares: what each sample adds to `noise`.
     """
 
     noise: float
     task: TaskAccuracy | None
     interval: Interval | None = None
+    shares: tuple[float, ...] = ()
 
     @property
     def decibel(self) -> float | None:
@@ -210,6 +212,7 @@ class TrialRunner:
             noise=float(shares.sum()),
             task=None if count is None else count.result(),
             interval=skewed_mean_interval(shares * len(shares)),
+            shares=tuple(float(share) for share in shares),
         )
 
 

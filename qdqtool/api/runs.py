@@ -163,6 +163,7 @@ def sensitivity(
     groups: Sequence[str] = (),
     min_sqnr: float | None = None,
     max_drop: float | None = None,
+    causes: bool = True,
     recipe: RecipeInput = "conv-int8",
     settings: SettingsInput = (),
     trust: bool = False,
@@ -182,6 +183,7 @@ def sensitivity(
         groups: glob patterns: nodes that match are switched together.
         min_sqnr: advise the smallest float set that keeps this SQNR in dB.
         max_drop: advise the smallest float set that loses at most so many points.
+        causes: say why the noisiest nodes are noisy, and try what may help.
         recipe: as for `run`.
         settings: changes of the recipe.
         trust: whether a recipe file may name Python functions, which are imported and run.
@@ -208,6 +210,7 @@ def sensitivity(
                 top=top,
                 groups=tuple(groups),
                 limit=Limit(max_drop=max_drop, min_sqnr=min_sqnr),
+                causes=causes,
             ),
             out=None if out is None else path_of(out, "out"),
             workers=workers,

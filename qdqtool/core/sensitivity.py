@@ -3,9 +3,86 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
+from math import inf
 
 from qdqtool.core.comparison import TaskAccuracy
 from qdqtool.core.showing import Shown
+
+
+class CauseKind(str, Enum):
+    """What makes most of a node's noise."""
+
+    CLIPPED = "clipped"
+    COARSE = "too coarse"
+    OUTLIER = "outlier channel"
+    WEIGHTS = "weights"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NoiseCause:
+    """Why a node is noisy: measured at its own output, with float inputs.
+
+    Attributes:
+        kind: what makes most of the noise.
+        clipping: the part (0 to 1) of the noise at its output that clipping its inputs makes.
+        rounding: the part that rounding them makes.
+        weights: the part that its quantized weights make.
+        tensor: the quantized input that loses most; "" where only weights are quantized.
+        clipped_energy: share of that input's energy that lies beyond its range (0 to 1).
+        step: quantization step of that input.
+        spread: standard deviation of its values in the median channel; None where channels are not known.
+        channel: the channel of it that reaches furthest.
+        reach: the largest magnitude in that channel, in largest magnitudes of the median channel.
+        weight_reach: the same of the channels of the weights, where all share one step; None where each has its own.
+        samples: samples behind it.
+    """
+
+    kind: CauseKind
+    clipping: float
+    rounding: float
+    weights: float
+    tensor: str
+    clipped_energy: float
+    step: float
+    spread: float | None
+    channel: int | None
+    reach: float | None
+    weight_reach: float | None
+    samples: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cure:
+    """A change that was tried, and what the outputs of the whole quantized network gained by it.
+
+    Attributes:
+        what: in words.
+        settings: the change, as `--set` takes it.
+        gain_db: SQNR of the outputs with it minus that without; None where it leaves no noise at all.
+        gain_low: lower end of the 95 % interval over samples, which both models ran; None where it is not known.
+        gain_high: upper end.
+        samples: samples behind it.
+    """
+
+    what: str
+    settings: tuple[str, ...]
+    gain_db: float | None
+    gain_low: float | None
+    gain_high: float | None
+    samples: int
+
+    @property
+    def helps(self) -> bool:
+        """Whether the gain is more than chance would give."""
+        if self.gain_low is not None:
+            return self.gain_low > 0
+        return self.gain_db is None or self.gain_db > 0
+
+    @property
+    def level(self) -> float:
+        """The gain as a number that sorts, infinite where no noise is left."""
+        return inf if self.gain_db is None else self.gain_db
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,8 +100,11 @@ class NodeSensitivity:
         task: accuracy when everything but this node is quantized, against the float model; None without labels.
         samples: samples behind these figures: few for an estimate, all for an exact run.
         exact: whether all samples were used.
-        alone_low: lower end of the 95 % interval of `alone_db` over samples; None where it is not known.
+        alone_low: lower end of the 95 % interval of `alone_db`; of an estimate no nearer than estimates were off where
+            both were measured; None where it is not known.
         alone_high: upper end.
+        cause: why it is noisy; None where nobody looked: beyond the nodes that are run exactly, and for groups.
+        cures: what was tried for this node, what helps most first; those that bring nothing come last.
     """
 
     node: str
@@ -39,6 +119,8 @@ class NodeSensitivity:
     exact: bool
     alone_low: float | None = None
     alone_high: float | None = None
+    cause: NoiseCause | None = None
+    cures: tuple[Cure, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,6 +155,7 @@ class Sensitivity(Shown):
         curve: keeping the most sensitive nodes float, one more at a time as far as they were measured.
         advice: the smallest set that meets the limit; None where no limit was set or nothing meets it.
         notes: what a reader must know.
+        cures: what was tried for the whole network, what helps most first.
     """
 
     model: str
@@ -83,6 +166,7 @@ class Sensitivity(Shown):
     curve: tuple[FloatSet, ...]
     advice: FloatSet | None = None
     notes: tuple[str, ...] = ()
+    cures: tuple[Cure, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,10 +10,11 @@ from pathlib import Path
 from qdqtool.accuracy.run_store import Journal
 from qdqtool.accuracy.sensitivity import SensitivityOptions, Subject, sensitivity
 from qdqtool.accuracy.trials import TrialRunner
+from qdqtool.calibration.histograms import load_histograms
 from qdqtool.calibration.samples import SampleInput, open_samples
 from qdqtool.core.calibration import NodeShift
-from qdqtool.core.kinds import CALIBRATION, SENSITIVITY
-from qdqtool.core.recipe import Recipe
+from qdqtool.core.kinds import CALIBRATION, PLACEMENT, SENSITIVITY
+from qdqtool.core.recipe import AUTO, Recipe
 from qdqtool.core.sensitivity import Sensitivity
 from qdqtool.errors import UsageError
 from qdqtool.graph.instrumented.stages import StagedModel
@@ -25,6 +26,7 @@ from qdqtool.graph.qdq.find import quantized_ops
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.io.json_files import canonical
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
+from qdqtool.pipeline.causes import Origin, explained
 from qdqtool.pipeline.staged import StagedRunner
 from qdqtool.trt.ops import PRODUCTS
 
@@ -64,7 +66,8 @@ def study(request: SensitivityRequest, on_step: OnStep) -> Sensitivity:
         UsageError: nothing is quantized, or an option does not fit.
         InputFileError: a file is unreadable or does not fit.
     """
-    model, shifts, plain = _quantized(request, on_step)
+    subject = _quantized(request, on_step)
+    model, shifts, plain = subject.model, subject.shifts, subject.plain
     staged = StagedModel(model, shifts, plain=plain)
     samples = open_samples(
         request.eval_samples or request.samples,
@@ -96,6 +99,15 @@ def study(request: SensitivityRequest, on_step: OnStep) -> Sensitivity:
         request.options,
         lambda done, total: on_step("run", done, total),
     )
+    if request.options.causes:
+        found = explained(
+            found,
+            model,
+            plain,
+            subject.origin,
+            samples,
+            lambda done, total: on_step("try cures", done, total),
+        )
     if request.out is not None:
         SENSITIVITY.write(
             request.out / "sensitivity.json", found, {"options": canonical(asdict(request.options)).strip()}
@@ -103,22 +115,24 @@ def study(request: SensitivityRequest, on_step: OnStep) -> Sensitivity:
     return found
 
 
-def _quantized(
-    request: SensitivityRequest, on_step: OnStep
-) -> tuple[Model, tuple[NodeShift, ...], Model | None]:
-    """The model with its Q/DQ, calibrated here where it has none, the bias corrections in it, and its float form.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Quantized:
+    """A Q/DQ model, the bias corrections in it, its float form, and what it was made of, as far as they are known."""
 
-    Of a Q/DQ model these are known from its run folder.
-    """
+    model: Model
+    shifts: tuple[NodeShift, ...] = ()
+    plain: Model | None = None
+    origin: Origin | None = None
+
+
+def _quantized(request: SensitivityRequest, on_step: OnStep) -> _Quantized:
+    """The model with its Q/DQ, calibrated here where it has none; what else is known of one stands in its run folder."""
     model = load(request.model)
     if quantized_ops(model):
-        beside = request.model.with_name("calibration.json")
-        known = request.model.name == "model.qdq.onnx" and beside.is_file()
-        if not known:
-            return model, (), None
-        table = CALIBRATION.read(beside)
-        prepared = request.model.with_name("model.prepared.onnx")
-        return model, table.shifts, unrounded(load(prepared), table) if prepared.is_file() else None
+        known = (
+            request.model.name == "model.qdq.onnx" and request.model.with_name("calibration.json").is_file()
+        )
+        return _of_run(request, model) if known else _Quantized(model=model)
     if not request.samples:
         raise UsageError("samples are missing", fix="name them with --samples", where=str(request.model))
     calibration = Calibration(
@@ -126,10 +140,43 @@ def _quantized(
     )
     method = request.recipe.calibrate.method
     histograms = calibration.collect(
-        calibration.collect_options([method]),
+        # other calibrators are tried as cures, and most of them need counted magnitudes
+        calibration.collect_options([AUTO if request.options.causes else method]),
         None,
         on_progress=lambda done, total: on_step("calibrate", done, total),
     )
     table = calibration.tables(histograms, [method])[method]
-    model = insert(calibration.model, calibration.placement, table, request.recipe.insert)
-    return model, table.shifts, unrounded(calibration.model, table)
+    return _Quantized(
+        model=insert(calibration.model, calibration.placement, table, request.recipe.insert),
+        shifts=table.shifts,
+        plain=unrounded(calibration.model, table),
+        origin=Origin(
+            prepared=calibration.model,
+            placement=calibration.placement,
+            table=table,
+            histograms=histograms,
+            recipe=request.recipe,
+        ),
+    )
+
+
+def _of_run(request: SensitivityRequest, model: Model) -> _Quantized:
+    """A Q/DQ model in the folder of the run that made it."""
+    folder = request.model.parent
+    table = CALIBRATION.read(folder / "calibration.json")
+    prepared, placement, histograms = (
+        folder / name for name in ("model.prepared.onnx", "placement.json", "histograms.npz")
+    )
+    if not prepared.is_file():
+        return _Quantized(model=model, shifts=table.shifts)
+    plain = load(prepared)
+    origin = None
+    if placement.is_file():
+        origin = Origin(
+            prepared=plain,
+            placement=PLACEMENT.read(placement),
+            table=table,
+            histograms=load_histograms(histograms) if histograms.is_file() else None,
+            recipe=request.recipe,
+        )
+    return _Quantized(model=model, shifts=table.shifts, plain=unrounded(plain, table), origin=origin)

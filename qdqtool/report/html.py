@@ -16,7 +16,7 @@ from qdqtool.core.difference import EngineDiff
 from qdqtool.core.report import Report
 from qdqtool.io.escaping import xml, xml_line
 from qdqtool.pages.lookup import explanation
-from qdqtool.report import palette, svg, words
+from qdqtool.report import palette, sensitivity, svg, words
 from qdqtool.report.areas import Area, areas
 from qdqtool.report.assemble import runs_as_asked
 from qdqtool.report.details import Detail, details, marks
@@ -73,7 +73,12 @@ def _environment() -> Environment:
     environment.filters["places"] = places
     environment.filters["brief"] = _brief
     environment.globals.update(
-        words=words, swatch=palette.swatch, in_order=palette.in_order, runs_as_asked=runs_as_asked
+        words=words,
+        swatch=palette.swatch,
+        in_order=palette.in_order,
+        runs_as_asked=runs_as_asked,
+        noise_cause=sensitivity.cause,
+        cure_gain=sensitivity.gain,
     )
     return environment
 

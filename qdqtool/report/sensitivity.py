@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
-from qdqtool.core.sensitivity import NodeSensitivity, Sensitivity
+from qdqtool.core.sensitivity import CauseKind, Cure, NodeSensitivity, NoiseCause, Sensitivity
 from qdqtool.report import words
 from qdqtool.report.charts.axis import Axis, axis_over
 from qdqtool.report.charts.bars import Bar, bars
@@ -27,6 +27,7 @@ def lines(found: Sensitivity) -> Iterator[str]:
         )
     if len(found.nodes) > _SHOWN:
         yield f"and {len(found.nodes) - _SHOWN} more"
+    yield from _explained(found)
     if found.curve:
         yield ""
         yield "keeping the most sensitive ones float, one more at a time:"
@@ -42,6 +43,76 @@ def advice(found: Sensitivity) -> str:
         return "the limit is met with every node quantized"
     names = ", ".join(f'"{name}"' for name in found.advice.kept)
     return f"keep {len(found.advice.kept)} nodes float ({words.float_set(found.advice)}): --set 'place.exclude=[{names}]'"
+
+
+def cause(found: NoiseCause) -> str:
+    """Why a node is noisy, with the figures that say so."""
+    parts = (
+        ("clipping", found.clipping),
+        ("rounding of what it reads", found.rounding),
+        ("its weights", found.weights),
+    )
+    shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in parts if share)
+    return f"{found.kind.value}: {_evidence(found)} (of its noise: {shares})"
+
+
+def _evidence(found: NoiseCause) -> str:
+    if found.kind is CauseKind.CLIPPED:
+        return f"{100 * found.clipped_energy:.2g} % of the energy of {found.tensor} lies above its range"
+    if found.kind is CauseKind.OUTLIER:
+        return (
+            f"channel {found.channel} of {found.tensor} reaches {found.reach:.0f} times as far as the median one, "
+            f"so that the step {found.step:.2g} is large for the others"
+        )
+    if found.kind is CauseKind.COARSE:
+        if not found.spread:
+            return f"the step of {found.tensor} is {found.step:.2g}"
+        return (
+            f"the step of {found.tensor}, {found.step:.2g}, is {100 * found.step / found.spread:.2g} % of the spread "
+            "of its median channel"
+        )
+    if found.weight_reach is not None:
+        return f"one step for all channels, of which the widest reaches {found.weight_reach:.1f} times as far as the median one"
+    return "rounding of its weights"
+
+
+def cure(found: Cure) -> str:
+    """What a change brought, and how to make it."""
+    settings = " ".join(f"--set '{setting}'" for setting in found.settings)
+    return f"{found.what}: {gain(found)}: {settings}"
+
+
+def gain(found: Cure) -> str:
+    """What a change brought, with its interval."""
+    if found.gain_db is None:
+        return "no noise is left"
+    between = "" if found.gain_low is None else f" ({found.gain_low:+.2f} to {found.gain_high:+.2f})"
+    return f"{found.gain_db:+.2f} dB{between}"
+
+
+def _explained(found: Sensitivity) -> Iterator[str]:
+    """Causes of the nodes that were run exactly, and what helped when it was tried."""
+    known = [row for row in found.nodes if row.cause is not None]
+    if known:
+        yield ""
+        yield "why, and what the outputs gain by a change that was tried (95 %):"
+    for row in known:
+        assert row.cause is not None
+        yield f"  {row.node}: {cause(row.cause)}"
+        yield from (f"    {line}" for line in _tried(row.cures))
+    if found.cures:
+        yield ""
+        yield "for the whole network:"
+        yield from (f"  {line}" for line in _tried(found.cures))
+
+
+def _tried(cures: Collection[Cure]) -> Iterator[str]:
+    """What helps, each with its setting, and in one line what does not."""
+    helping = [one for one in cures if one.helps]
+    yield from map(cure, helping)
+    others = [f"{one.what} ({gain(one)})" for one in cures if not one.helps]
+    if others:
+        yield f"no sure gain: {', '.join(others)}"
 
 
 def bar_chart(found: Sensitivity) -> Element:

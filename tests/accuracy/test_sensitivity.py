@@ -112,6 +112,39 @@ def test_beyond_the_top_there_is_an_estimate_only() -> None:
     assert any("estimate on 2 samples" in note for note in found.notes)
 
 
+class Loud(Noisy):
+    """The samples behind the first four make ten times the noise."""
+
+    def __init__(self, noises: Mapping[str, float]) -> None:
+        super().__init__(noises, together=1)
+        self._fed: dict[bytes, int] = {}
+
+    def outputs_of(self, feeds: Feeds, subset: frozenset[str]) -> dict[str, np.ndarray]:
+        loud = 10.0 if feeds["x"][0, 1] >= 4 else 1.0
+        noise = [loud * level if node in subset else 0.0 for node, level in self._noises.items()]
+        return {"y": np.concatenate([feeds["x"][:, :1], [noise]], axis=1)}
+
+
+def test_the_interval_of_an_estimate_is_as_wide_as_estimates_were_found_to_be_off() -> None:
+    def sample(number: int) -> Sample:
+        return Sample(name=f"s{number}", feeds={"x": np.array([[1.0, number]])}, label=None)
+
+    noises = {f"n{number}": 0.01 + 0.001 * number for number in range(8)}
+    bench = TrialRunner(Loud(noises), CompareOptions(task="none"))
+    subject = Subject(name="m.onnx", ops=dict.fromkeys(noises, "Conv"), compute=frozenset(noises))
+    found = sensitivity(bench, subject, Given([sample(n) for n in range(8)]), SensitivityOptions(top=2))
+    guessed = [row for row in found.nodes if not row.exact]
+    assert len(guessed) == 6
+    for row in guessed:
+        level = noises[row.node]
+        true = -10 * math.log10((4 * level**2 + 4 * (10 * level) ** 2) / 8)
+        assert row.alone_db is not None
+        assert row.alone_low is not None
+        assert row.alone_high is not None
+        assert row.alone_db - true > 10
+        assert row.alone_low <= true + 1e-6 <= row.alone_high
+
+
 def test_the_curve_keeps_one_more_node_float_at_a_time() -> None:
     curve = studied(options=SensitivityOptions(top=3)).curve
     assert [entry.kept for entry in curve] == [("loud",), ("loud", "middle"), ("loud", "middle", "soft")]

@@ -2,7 +2,8 @@
 
 Works on onnxruntime alone, so it needs neither a GPU nor the precision API that TensorRT 11 removed. Every quantized
 node is switched on and off in one model that is opened once; a quick estimate on a few samples ranks all nodes, the top
-ones are then run on all samples, alone and left out. With --min-sqnr or --max-drop the smallest set of float nodes that
+ones are then run on all samples, alone and left out. For these the table says why they are noisy (clipped, too coarse, an
+outlier channel, weights) and which changes made the outputs quieter when they were tried. With --min-sqnr or --max-drop the smallest set of float nodes that
 meets the limit is found: nodes are added by what they bring beside the others, and taken back where they need not be. With --out, a study that was stopped goes on where it was.
 
     qdqtool sensitivity model.qdq.onnx --samples inputs.npz --min-sqnr 25
@@ -43,6 +44,9 @@ def sensitivity(
     max_drop: Annotated[
         float | None, typer.Option(help="Advise the smallest float set that loses at most so many points.")
     ] = None,
+    causes: Annotated[
+        bool, typer.Option(help="Say why the noisiest nodes are noisy, and try what may help.")
+    ] = True,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder for sensitivity.json and finished runs.")
     ] = None,
@@ -72,6 +76,7 @@ def sensitivity(
             top=top,
             groups=tuple(group or ()),
             limit=Limit(max_drop=max_drop, min_sqnr=min_sqnr),
+            causes=causes,
         ),
         out=out,
         workers=workers,

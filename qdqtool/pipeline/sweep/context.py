@@ -103,7 +103,7 @@ class SweepContext:
                 samples=self.base.samples,
                 eval_samples=None,
                 labels=None,
-                options=SensitivityOptions(top=most),
+                options=SensitivityOptions(top=most, causes=False),
                 out=self._base_run.folder.path,
             ),
             lambda _step, done, total: on_progress(done, total),

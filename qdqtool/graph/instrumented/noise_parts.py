@@ -1,0 +1,224 @@
+"""What makes the noise of single layers: a model that returns, layer by layer, the energy of every part of it.
+
+    y                                   the float network, from which every layer reads
+    y' = layer with its inputs clipped to their ranges, but not rounded      |y' - y|^2    clipping
+    y''= layer with its inputs quantized                                     |y'' - y'|^2  rounding of inputs
+    y* = layer with its weights quantized                                    |y* - y|^2    weights
+
+Beside them the channels of every quantized input: how far each reaches, its mean and its mean square, which say whether
+a step is small against what it has to tell apart. All of it is reduced in the graph: a run hands on a few numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from qdqtool.core.dtypes import DType
+from qdqtool.core.placement import SlotKind
+from qdqtool.core.qdq import QdqPair
+from qdqtool.core.quant_format import of_dtype
+from qdqtool.graph.edit import Edit
+from qdqtool.graph.instrumented.originals import Originals
+from qdqtool.graph.model import Model
+from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE, find
+from qdqtool.trt.ops import CONVOLUTIONS, PRODUCTS
+
+_AXES_ARE_INPUTS: Final = 18
+"""First opset in which ReduceMean and ReduceMax read their axes from an input."""
+CLIPPING, ROUNDING, WEIGHTS = "clipping", "rounding", "weights"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InputParts:
+    """One quantized run-time input of a layer, and the outputs that describe it.
+
+    Attributes:
+        tensor: its name.
+        step: quantization step.
+        low, high: the range that its format reaches.
+        energy: output with the sum of its squares.
+        cut: output with the energy of what clipping takes away.
+        reach: output with the largest magnitude of each channel; "" where the channels are not known.
+        mean, square: outputs with the mean of each channel, and of its squares.
+    """
+
+    tensor: str
+    step: float
+    low: float
+    high: float
+    energy: str
+    cut: str
+    reach: str = ""
+    mean: str = ""
+    square: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerParts:
+    """The outputs that describe one layer.
+
+    Attributes:
+        energies: output with the energy of each part of its noise, by part; a part that it cannot have is left out.
+        inputs: its quantized run-time inputs.
+        scales: quantization steps of its weights; more than one where they are per channel.
+        weight: name of the constant that it reads; "" where none is quantized.
+    """
+
+    energies: Mapping[str, str]
+    inputs: tuple[InputParts, ...]
+    scales: tuple[float, ...] = ()
+    weight: str = ""
+
+
+def noise_parts(
+    model: Model, nodes: Collection[str], plain_model: Model | None = None
+) -> tuple[Model, dict[str, LayerParts]]:
+    """The model that returns the parts of the noise of these nodes of a Q/DQ model, and where each stands.
+
+    Nodes whose first output is no float tensor, or whose inputs are not quantized, are left out. `plain_model` is the
+    float model, whose constants need not be those that the Q/DQ model quantizes.
+    """
+    found = _Parts(model, plain_model or model)
+    for node in [node for node in found.edit.nodes if node.op_type not in {QUANTIZE, DEQUANTIZE}]:
+        found.visit(node, wanted=node.name in nodes)
+    found.edit.outputs = [
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in found.outputs
+    ]
+    found.edit.prune()
+    return found.edit.finish(shapes=False), found.layers
+
+
+class _Parts:
+    """The model under construction."""
+
+    def __init__(self, model: Model, plain_model: Model) -> None:
+        self.edit = Edit(model)
+        self.layers: dict[str, LayerParts] = {}
+        self.outputs: list[str] = []
+        self._view = model.view
+        self._originals = Originals(self.edit, plain_model)
+        self._pairs = {(slot.node, slot.index): pair for pair in find(model) for slot in pair.slots}
+
+    def visit(self, node: onnx.NodeProto, *, wanted: bool) -> None:
+        """Let a node read floats; before, describe it where it is wanted."""
+        quantized = list(node.input)
+        plain = [self._plain(node, index) for index in range(len(quantized))]
+        changed = [index for index, name in enumerate(plain) if name != quantized[index]]
+        node.input[:] = plain
+        if changed and wanted and self._view.info(node.output[0]).dtype.is_float:
+            self._describe(node, quantized, changed)
+
+    def _plain(self, node: onnx.NodeProto, index: int) -> str:
+        pair = self._pairs.get((node.name, index))
+        if pair is None:
+            return str(node.input[index])
+        is_weight = node.op_type in PRODUCTS and index == 1 and pair.kind is SlotKind.WEIGHT
+        original = self._originals.constant(node, index) if is_weight else None
+        # Integers that are stored as such have no other form than what the DequantizeLinear makes of them.
+        return original or (pair.tensor if pair.quantize else str(node.input[index]))
+
+    def _describe(self, node: onnx.NodeProto, quantized: Sequence[str], changed: Sequence[int]) -> None:
+        dynamic = [index for index in changed if self._pairs[node.name, index].kind is SlotKind.ACTIVATION]
+        fixed = [index for index in changed if index not in dynamic]
+        energies: dict[str, str] = {}
+        inputs = [
+            (index, self._input(node, self._pairs[node.name, index]))
+            for index in dynamic
+            if len(self._pairs[node.name, index].scale) == 1
+        ]
+        if dynamic:
+            clips = {index: clipped for index, (_, clipped) in inputs}
+            clipped = self._copy(node, {index: clips.get(index, node.input[index]) for index in dynamic})
+            rounded = self._copy(node, {index: quantized[index] for index in dynamic})
+            energies[CLIPPING] = self._energy(clipped, node.output[0])
+            energies[ROUNDING] = self._energy(rounded, clipped)
+        if fixed:
+            stored = self._copy(node, {index: quantized[index] for index in fixed})
+            energies[WEIGHTS] = self._energy(stored, node.output[0])
+        weights = [pair for index in fixed if len((pair := self._pairs[node.name, index]).scale)]
+        self.layers[node.name] = LayerParts(
+            energies=energies,
+            inputs=tuple(found for _, (found, _) in inputs),
+            scales=weights[0].scale if weights else (),
+            weight=str(node.input[fixed[0]]) if fixed else "",
+        )
+
+    def _input(self, node: onnx.NodeProto, pair: QdqPair) -> tuple[InputParts, str]:
+        """What an input is, and the name of its clipped form."""
+        tensor, step, zero = pair.tensor, pair.scale[0], pair.zero_point[0] if pair.zero_point else 0
+        low, high = ((end - zero) * step for end in _ends(pair.dtype))
+        dtype = np.dtype(np.float16 if self._view.info(tensor).dtype is DType.FLOAT16 else np.float32)
+        least, most = (
+            self.edit.constant(f"{tensor}_{word}", np.array(end, dtype))
+            for word, end in (("low", low), ("high", high))
+        )
+        floor = self._node("Max", [tensor, least], f"{tensor}_floored")
+        clipped = self._node("Min", [floor, most], f"{tensor}_clipped")
+        channels: dict[str, str] = {}
+        rank = len(self._view.info(tensor).shape or ())
+        if rank > 1:
+            axis = 1 if node.op_type in CONVOLUTIONS or rank == 4 else rank - 1
+            value = self._float(tensor)
+            others = [dim for dim in range(rank) if dim != axis]
+            magnitude = self._node("Abs", [value], f"{tensor}_magnitude")
+            square = self._node("Mul", [value, value], f"{tensor}_square")
+            channels = {
+                "reach": self._reduced("ReduceMax", magnitude, others),
+                "mean": self._reduced("ReduceMean", value, others),
+                "square": self._reduced("ReduceMean", square, others),
+            }
+            self.outputs += channels.values()
+        return InputParts(
+            tensor=tensor,
+            step=step,
+            low=low,
+            high=high,
+            energy=self._energy(tensor),
+            cut=self._energy(tensor, clipped),
+            **channels,
+        ), clipped
+
+    def _copy(self, node: onnx.NodeProto, inputs: Mapping[int, str]) -> str:
+        """The output of a copy of a node that reads other inputs."""
+        attributes: dict[str, Any] = {one.name: helper.get_attribute_value(one) for one in node.attribute}
+        read = [inputs.get(index, name) for index, name in enumerate(node.input)]
+        made = [self.edit.fresh(f"{name}_part") if name else "" for name in node.output]
+        self.edit.node(node.op_type, read, made, name=f"{node.name}_part", domain=node.domain, **attributes)
+        return made[0]
+
+    def _energy(self, tensor: str, other: str = "") -> str:
+        """The sum of squares of a tensor, or of its difference to another, as an output."""
+        value = self._float(tensor)
+        if other:
+            value = self._node("Sub", [value, self._float(other)], f"{tensor}_moved")
+        energy = self._node("ReduceSumSquare", [value], f"{tensor}_energy", keepdims=0)
+        self.outputs.append(energy)
+        return energy
+
+    def _float(self, tensor: str) -> str:
+        return self._node("Cast", [tensor], f"{tensor}_as_float", to=onnx.TensorProto.FLOAT)
+
+    def _reduced(self, op: str, tensor: str, axes: Sequence[int]) -> str:
+        if self.edit.opset >= _AXES_ARE_INPUTS:
+            given = self.edit.constant(f"{tensor}_axes", np.array(axes, np.int64))
+            return self._node(op, [tensor, given], f"{tensor}_{op}", keepdims=0)
+        return self._node(op, [tensor], f"{tensor}_{op}", axes=list(axes), keepdims=0)
+
+    def _node(self, op: str, inputs: Sequence[str], base: str, **attributes: Any) -> str:
+        made = self.edit.fresh(base)
+        self.edit.node(op, list(inputs), [made], name=made, **attributes)
+        return made
+
+
+def _ends(dtype: DType) -> tuple[float, float]:
+    """The smallest and the largest stored value of a type."""
+    if dtype is DType.UINT8:
+        return 0.0, 255.0
+    format_ = of_dtype(dtype)
+    return (format_.qmin, format_.qmax) if format_ is not None else (-np.inf, np.inf)

@@ -1,0 +1,67 @@
+"""Causes and cures on the page of a run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from qdqtool.core.sensitivity import CauseKind, Cure, FloatSet, NodeSensitivity, NoiseCause, Sensitivity
+from qdqtool.report.assemble import assemble
+from qdqtool.report.html import render
+from tests.report.material import EVIL, chain_material
+
+
+def study(name: str = "conv1") -> Sensitivity:
+    cause = NoiseCause(
+        kind=CauseKind.CLIPPED,
+        clipping=0.9,
+        rounding=0.1,
+        weights=0.0,
+        tensor=name,
+        clipped_energy=0.123,
+        step=0.1,
+        spread=1.0,
+        channel=3,
+        reach=2.0,
+        weight_reach=None,
+        samples=16,
+    )
+    cures = (
+        Cure(what="float", settings=("a=1",), gain_db=2.0, gain_low=1.5, gain_high=2.5, samples=16),
+        Cure(
+            what=f"max for {name}", settings=("b=2",), gain_db=0.5, gain_low=-0.5, gain_high=1.5, samples=16
+        ),
+    )
+    row = NodeSensitivity(
+        node=name,
+        op="Conv",
+        members=(name,),
+        share=1.0,
+        alone_db=20.0,
+        without_db=22.0,
+        gain_db=2.0,
+        task=None,
+        samples=16,
+        exact=True,
+        cause=cause,
+        cures=cures,
+    )
+    whole = FloatSet(kept=(), sqnr_db=20.0, task=None, int8_nodes=1, total_nodes=1)
+    return Sensitivity(
+        model="m.onnx", samples=16, meaningful=True, whole=whole, nodes=(row,), curve=(), cures=cures[:1]
+    )
+
+
+def page(found: Sensitivity) -> str:
+    return render(assemble(replace(chain_material(8), sensitivity=found)))
+
+
+def test_the_page_says_why_a_node_is_noisy_and_which_changes_helped() -> None:
+    text = page(study())
+    assert "clipped: 12 % of the energy of conv1 lies above its range" in text
+    assert "+2.00 dB (+1.50 to +2.50)</td><td><code>a=1</code>" in text
+    assert "+0.50 dB (-0.50 to +1.50), not sure" in text
+    assert "the whole network" in text
+
+
+def test_names_of_the_model_stay_text() -> None:
+    assert EVIL not in page(study(EVIL))
