@@ -103,19 +103,24 @@ def calibrate(model: Any, loader: Iterable[Any], *, limit: int = 512) -> Calibra
 
 
 @public
-def export(model: Any, path: AnyPath) -> Path:
+def export(model: Any, path: AnyPath, loader: Iterable[Any] = (), *, limit: int = 512) -> Path:
     """Write the trained network as a Q/DQ model with the trained ranges, and return the path.
 
     Args:
         model: what `prepare` returned, plain or wrapped (DistributedDataParallel, AveragedModel).
         path: ONNX file to write. With several ranks let one of them write.
+        loader: samples as for `calibrate`, on which the slots that `untrained` names get ranges of the trained network;
+            without any they keep those of before the training. With `insert.types=fp16` they also show what does
+            not fit into FP16.
+        limit: most samples to use.
 
     Raises:
         UsageError: the model was never calibrated, or the exporter refuses it.
+        InputFileError: the samples do not fit.
     """
     from qdqtool.pipeline.qat import library
 
-    return library.export(_unwrapped(model), path_of(path, "path"))
+    return library.export(_unwrapped(model), path_of(path, "path"), loader, limit)
 
 
 def distillation(outputs: Any, targets: Any, temperature: float = 4.0) -> Any:

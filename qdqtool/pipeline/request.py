@@ -26,6 +26,7 @@ class RunRequest:
         histograms: a histograms.npz of the same model and samples that spares the collection, or None.
         table: a calibration.json whose ranges and shifts are taken, as far as their nodes are quantized, or None.
         calibration_cache: the cache whose scales the float model gets, or None.
+        reference: the float model that a Q/DQ model is compared with; None takes what remains without its Q/DQ.
     """
 
     model: Path
@@ -38,6 +39,7 @@ class RunRequest:
     histograms: Path | None = None
     table: Path | None = None
     calibration_cache: Path | None = None
+    reference: Path | None = None
 
 
 class ProgressListener(Protocol):

@@ -83,7 +83,9 @@ def _built(work: RunContext) -> Mapping[str, str]:
 
 
 def _evaluation(work: RunContext) -> Mapping[str, str]:
-    return {**_built(work), "samples": work.evaluation.digest, "onnxruntime": version("onnxruntime")}
+    reference = work.request.reference
+    known = {} if reference is None else {"reference": digest_file(reference)}
+    return {**_built(work), **known, "samples": work.evaluation.digest, "onnxruntime": version("onnxruntime")}
 
 
 def _checked(work: RunContext) -> Mapping[str, str]:

@@ -252,8 +252,10 @@ def audit(work: RunContext) -> Measured:
 
 def compare(work: RunContext) -> Measured:
     """Run the float and the Q/DQ model on the evaluation samples."""
+    reference = work.request.reference
+    float_model = work.path("model.prepared.onnx") if reference is None else reference
     comparison = compare_runners(
-        open_runner(work.path("model.prepared.onnx"), description="float model on onnxruntime", crowded=True),
+        open_runner(float_model, description="float model on onnxruntime", crowded=True),
         open_runner(work.path(built_model(work)), description="Q/DQ model on onnxruntime", crowded=True),
         work.evaluation,
         work.recipe.compare,
@@ -261,7 +263,10 @@ def compare(work: RunContext) -> Measured:
     )
     models = (work.model("model.prepared.onnx"), work.model("model.qdq.onnx"))
     inside = noise_inside(models, work.evaluation, work.recipe.compare)
-    ACCURACY.write(work.path("accuracy.json"), replace(comparison, tensors=inside))
+    notes = () if reference is None else ("tensors inside are compared with the model without its Q/DQ",)
+    ACCURACY.write(
+        work.path("accuracy.json"), replace(comparison, tensors=inside, notes=(*comparison.notes, *notes))
+    )
     return {"samples": float(comparison.samples)}
 
 

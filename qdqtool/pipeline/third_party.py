@@ -71,7 +71,7 @@ def repair(work: RunContext) -> Measured:
         model=work.path(GIVEN),
         out=work.path("model.qdq.onnx"),
         samples=work.shaped(work.request.samples, work.model(GIVEN).view.inputs),
-        labels=work.request.labels,
+        labels=_labels(work),
         recipe=work.recipe,
     )
     report = repair_file(request, work.listener.progressed)
@@ -133,6 +133,11 @@ def report(work: RunContext) -> Measured:
     return {}
 
 
+def _labels(work: RunContext) -> str | None:
+    """Labels of the samples that repair runs: they are those of the evaluation samples, where there are such."""
+    return None if work.request.eval_samples else work.request.labels
+
+
 def _origin(work: RunContext) -> Mapping[str, str]:
     cache = work.request.calibration_cache
     return {**model_digest(work), **({} if cache is None else {"calibration cache": digest_file(cache)})}
@@ -144,7 +149,7 @@ def _samples(work: RunContext) -> Mapping[str, str]:
         work.shaped(work.request.samples, inputs),
         inputs,
         work.recipe.samples.preprocess,
-        labels=work.request.labels,
+        labels=_labels(work),
     )
     return {"samples": opened.digest}
 

@@ -115,3 +115,11 @@ def test_one_symbol_has_one_length_and_pictures_have_the_size_of_pictures() -> N
     )
     found = usual_shapes(infos)
     assert found == {"ids": (1, 128), "mask": (1, 128), "image": (1, 3, 224, 224)}
+
+
+def test_labels_are_those_of_the_evaluation_samples(quantized: Path, tmp_path: Path) -> None:
+    """Repair runs the calibration samples, which have no labels then."""
+    words = ["--eval-samples", str(DIGITS / "evaluation.npz"), "--labels", str(DIGITS / "labels.npy")]
+    assert cli(["run", str(quantized), "--samples", SAMPLES, *words, "--out", str(tmp_path / "out")]) == 0
+    (task,) = report_of(tmp_path / "out")["comparison"]["task"]
+    assert (task["metric"], task["samples"]) == ("top1", 700)

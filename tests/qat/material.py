@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from qdqtool.backends.torch_qat.network import Network
+from qdqtool.backends.torch_qat.model import QatModel
+from qdqtool.backends.torch_qat.network import Network, Trained
 from qdqtool.calibration.collect import collect
 from qdqtool.calibration.samples import open_samples
 from qdqtool.calibration.table import make_table
@@ -35,9 +36,11 @@ class NodeEvidence:
     table: CalibrationTable
     recipe: Recipe
 
-    @property
-    def start(self):
-        return self.placement, self.table, self.model.view
+    def fit(self, folder: Path, key: str = "key") -> tuple[QatModel, Trained]:
+        """The network with quantizers, trained from the table's ranges on, and how that went."""
+        model = QatModel(self.network.flat, self.placement, self.model.view, self.recipe.qat)
+        model.set_calibration(self.table, self.model.view)
+        return model, self.network.fit(model, folder, key, lambda *_: None)
 
 
 def recipe_of(model: str, *changes: str, data: str = "") -> Recipe:

@@ -22,6 +22,8 @@ from qdqtool import qat  # noqa: E402
 from qdqtool.backends.torch_qat.flat import tensors  # noqa: E402
 from qdqtool.core.findings import Severity, Verdict  # noqa: E402
 from qdqtool.errors import InputFileError, UsageError  # noqa: E402
+from qdqtool.graph.onnx_io.load import load  # noqa: E402
+from qdqtool.graph.qdq.find import find  # noqa: E402
 from tests.qat import networks  # noqa: E402
 
 IMAGES = torch.from_numpy(networks.images("train")[0])
@@ -253,6 +255,38 @@ def test_a_model_without_ranges_refuses_to_run_and_to_be_exported(tmp_path: Path
         qat.calibrate(model, [])
     with pytest.raises(InputFileError, match="batch 0"):
         qat.calibrate(model, [{"other": IMAGES}])
+
+
+def test_rounded_weights_of_the_calibration_never_replace_trained_ones(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Weights that calibration rounds are those of before the training."""
+    model = ready(networks.residual(), settings={"weights.rounding": "gptq"})
+    assert "training goes without" in caplog.text
+    assert model.table.weights is None
+    train(model)
+    assert_same(model, qat.export(model, tmp_path / "model.onnx"))
+
+
+def test_slots_without_a_quantizer_get_ranges_of_the_trained_network(tmp_path: Path) -> None:
+    model = ready(seeded(networks.shared))
+    lost = {entry.slot for entry in qat.untrained(model)}
+    assert lost
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3)
+    before, after = (
+        scales(qat.export(model, tmp_path / name, loader))
+        for name, loader in (("stale.onnx", ()), ("fresh.onnx", [(IMAGES[:16], None)]))
+    )
+    assert before.keys() == after.keys()
+    assert any(after[slot] > 1.5 * before[slot] for slot in lost)
+    assert all(after[slot] == before[slot] for slot in before.keys() - lost)
+
+
+def scales(path: Path) -> dict[str, float]:
+    """The largest scale of every quantized slot of a file."""
+    return {str(slot): max(pair.scale) for pair in find(load(path)) for slot in pair.slots}
 
 
 def test_a_checkpoint_goes_on_in_another_process(tmp_path: Path) -> None:

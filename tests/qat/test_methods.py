@@ -127,9 +127,7 @@ def test_with_distillation_alone_targets_do_not_matter_and_the_teacher_stays_flo
     losses = []
     for data in ("images", "mislabelled"):
         case = make(tmp_path, "mixed", "qat.distill=1", f"qat.data=networks.py:{data}", "qat.metric=loss")
-        losses.append(
-            [e.loss for e in case.network.fit(case.start, tmp_path / data, "key", lambda *_: None).epochs]
-        )
+        losses.append([epoch.loss for epoch in case.fit(tmp_path / data)[1].epochs])
     assert losses[0] == losses[1]
     assert losses[0][1] > 0
 
@@ -213,8 +211,8 @@ def test_trained_scales_are_those_of_every_pair_of_the_exported_model(tmp_path: 
     case, trained = fit(tmp_path, "qat.epochs=1", "qat.metric=loss", "qat.learning_rate=0.01", model=model)
     path = written(case, trained.table, tmp_path)
     wanted = {decision.slot for decision in case.placement.quantized}
-    assert {site.slot for site in trained.sites.found} == wanted
-    assert trained.sites.lost == ()
+    assert {site.slot for site in trained.model.sites.found} == wanted
+    assert trained.model.sites.lost == ()
     ranges = trained.table.by_tensor()
     pairs = find(load(path))
     assert {slot for pair in pairs for slot in pair.slots} == wanted

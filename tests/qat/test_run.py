@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from qdqtool.cli.app import run as command
-from qdqtool.core.kinds import CALIBRATION, QAT
+from qdqtool.core.kinds import CALIBRATION, QAT, REPAIR
 from qdqtool.core.qat import QatResult
 from qdqtool.pipeline.qat.table import wilson
 from tests.shared import shared
@@ -56,8 +56,26 @@ class TestDigits:
             assert {"report.html", "report.json", "engine.plan", "model.qdq.onnx"} <= {
                 path.name for path in folder.iterdir()
             }
-        methods = {entry.method for entry in CALIBRATION.read(digits[0] / "qat" / "calibration.json").ranges}
-        assert methods == {"trained"}
+
+    def test_both_models_are_those_of_the_library(
+        self, digits: tuple[Path, QatResult], tmp_path: Path
+    ) -> None:
+        """The same steps by hand, as somebody writes them in a training loop, give the same bytes."""
+        from qdqtool import qat
+        from qdqtool.backends.torch_qat.network import Network
+        from qdqtool.pipeline import recipes
+
+        out, recipe = digits[0], recipes.load("qat-digits", [])
+        network = Network(recipe.qat, recipes.folder())
+        (images,), _ = network.train.first()
+        model = qat.prepare(network.traced.flat, images, recipe)
+        table = qat.calibrate(model, network.train.batches(), limit=300)
+        assert table == CALIBRATION.read(out / "calibration.json")
+        written = qat.export(model, tmp_path / "calibrated.onnx")
+        assert written.read_bytes() == (out / "calibrated.onnx").read_bytes()
+        assert qat.untrained(model) == digits[1].untrained == ()
+        repaired = REPAIR.read(out / "qat" / "repair.json")
+        assert repaired.changes == repaired.remaining == ()
 
     def test_the_same_command_again_trains_nothing_and_gives_the_same_bytes(
         self, digits: tuple[Path, QatResult], tmp_path: Path

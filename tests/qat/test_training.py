@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -14,16 +15,36 @@ torch = pytest.importorskip("torch", reason="needs torch: pip install 'qdqtool[q
 
 from qdqtool.backends.torch_qat import losses, training  # noqa: E402
 from qdqtool.backends.torch_qat.choice import kept_epoch, noise_of  # noqa: E402
+from qdqtool.backends.torch_qat.model import QatModel  # noqa: E402
+from qdqtool.backends.torch_qat.network import Trained  # noqa: E402
+from qdqtool.core.calibration import CalibrationTable  # noqa: E402
 from qdqtool.core.qat import Epoch  # noqa: E402
 from qdqtool.errors import InputFileError, UsageError  # noqa: E402
 from tests.qat import networks  # noqa: E402
-from tests.qat.material import make, network_of  # noqa: E402
+from tests.qat.material import NodeEvidence, make, network_of  # noqa: E402
 
 
-def fit(folder: Path, *changes: str, key: str = "key", into: str = "out", model: str = "mixed"):
+@dataclass(frozen=True)
+class Fitted:
+    """What a training left."""
+
+    model: QatModel
+    trained: Trained
+
+    @property
+    def table(self) -> CalibrationTable:
+        return self.model.trained()
+
+    @property
+    def epochs(self) -> tuple[Epoch, ...]:
+        return self.trained.epochs
+
+
+def fit(
+    folder: Path, *changes: str, key: str = "key", into: str = "out", model: str = "mixed"
+) -> tuple[NodeEvidence, Fitted]:
     case = make(folder, model, *changes)
-    trained = case.network.fit(case.start, folder / into, key, lambda *_: None)
-    return case, trained
+    return case, Fitted(*case.fit(folder / into, key))
 
 
 def weights_of(case) -> dict[str, torch.Tensor]:
@@ -78,7 +99,7 @@ def test_frozen_statistics_do_not_move_and_free_ones_do(tmp_path: Path) -> None:
     before = weights_of(make(tmp_path, "mixed"))["stem_1.running_mean"]
     for frozen, into in ((0, "frozen"), (2, "free")):
         case, trained = fit(tmp_path, f"qat.freeze_epoch={frozen}", "qat.metric=loss", into=into)
-        best = trained.kept
+        best = trained.trained.kept
         moved = not torch.equal(before, weights_of(case)["stem_1.running_mean"])
         assert moved == (frozen > 0 and best > 0)
 

@@ -6,11 +6,12 @@ import copy
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import fx, nn
 
 from qdqtool.backends.torch_qat import losses, training
 from qdqtool.backends.torch_qat.callables import resolve
@@ -19,15 +20,11 @@ from qdqtool.backends.torch_qat.data import Feed
 from qdqtool.backends.torch_qat.export import export
 from qdqtool.backends.torch_qat.flat import mapped, run
 from qdqtool.backends.torch_qat.journal import Journal
-from qdqtool.backends.torch_qat.material import trace
+from qdqtool.backends.torch_qat.material import Traced, trace
 from qdqtool.backends.torch_qat.model import QatModel
-from qdqtool.backends.torch_qat.sites import Sites
-from qdqtool.core.calibration import CalibrationTable
-from qdqtool.core.placement import Placement
 from qdqtool.core.qat import Epoch
 from qdqtool.core.recipe import QatOptions
 from qdqtool.errors import UsageError
-from qdqtool.graph.view import GraphView
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,19 +32,15 @@ class Trained:
     """What training left.
 
     Attributes:
-        table: ranges as trained; tensors without a quantizer keep what calibration gave them.
         epochs: how it went.
         kept: number of the epoch whose weights were taken.
         noise: standard error of a validation score; 0 where it is not known.
-        sites: where quantizers were.
         device: where it was trained.
     """
 
-    table: CalibrationTable
     epochs: tuple[Epoch, ...]
     kept: int
     noise: float
-    sites: Sites
     device: str
 
 
@@ -81,51 +74,42 @@ class Network:
             for split in ("train", "validate", "test")
         )
         inputs, _ = self.train.first()
-        traced = trace(made, inputs, options, self.train.where)
-        self.flat, self.inputs, self._example = traced.flat, traced.inputs, traced.example
+        self.traced: Traced = trace(made, inputs, options, self.train.where)
         self._try(inputs)
+        # What is distilled from is the network as it came: calibration corrects biases, and training moves weights.
+        self._teacher = copy.deepcopy(self.flat)
+
+    @property
+    def flat(self) -> fx.GraphModule:
+        """The network, traced; training moves its weights."""
+        return self.traced.flat
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the inputs of forward()."""
+        return self.traced.inputs
 
     def export(self, path: Path) -> None:
         """Write the network as it is now as float ONNX."""
-        export(self.flat, self._example, path, exporter=self.options.exporter, opset=self.options.opset)
+        export(self.flat, self.traced.example, path, exporter=self.options.exporter, opset=self.options.opset)
 
-    def fit(
-        self,
-        start: tuple[Placement, CalibrationTable, GraphView],
-        folder: Path,
-        key: str,
-        on_step: Callable[[int, int], object],
-    ) -> Trained:
-        """Train with quantizers where the placement wants them, from the table's ranges on.
-
-        `start` is placement, table and prepared graph of this network's export. Checkpoints go to `folder`.
-        """
-        placement, table, view = start
-        model = QatModel(self.flat, placement, view, self.options)
-        teacher = copy.deepcopy(self.flat)
-        model.set_calibration(table, view)
+    def fit(self, model: QatModel, folder: Path, key: str, on_step: Callable[[int, int], object]) -> Trained:
+        """Train what `prepare` made of this network, from its calibration on; checkpoints go to `folder`."""
         with Journal(folder, tensorboard=self.options.tensorboard) as journal:
-            epochs, kept = training.train(model, self._lesson(teacher, folder, key, on_step, journal))
+            epochs, kept = training.train(model, self._config(folder, key, on_step, journal))
         return Trained(
-            table=model.trained(),
             epochs=epochs,
             kept=kept,
             noise=noise_of(self.options.metric, max(epoch.score for epoch in epochs), self._validated()),
-            sites=model.sites,
             device=str(training.device_of(self.options)),
         )
 
-    def _lesson(
-        self,
-        teacher: nn.Module,
-        folder: Path,
-        key: str,
-        on_step: Callable[[int, int], object],
-        journal: Journal,
+    def _config(
+        self, folder: Path, key: str, on_step: Callable[[int, int], object], journal: Journal
     ) -> training.TrainingConfig:
         loss = self._loss()
         return training.TrainingConfig(
-            teacher=teacher,
+            teacher=self._teacher,
             train=self.train,
             validate=self.validate,
             loss=loss,
@@ -150,6 +134,17 @@ class Network:
             return lambda outputs, targets: -float(loss(outputs, targets))
         return resolve(self.options.metric, self._beside, "qat.metric")
 
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 over all weights, names and shapes of the network as it came."""
+        sha = hashlib.sha256()
+        state: dict[str, Any] = self._teacher.state_dict()
+        for name in sorted(state):
+            value = state[name]
+            sha.update(f"{name} {tuple(value.shape)} {value.dtype};".encode())
+            sha.update(value.detach().cpu().contiguous().numpy().tobytes())
+        return sha.hexdigest()
+
     def score(self) -> Callable[[Any, Any], float]:
         """What the recipe's metric makes of all outputs and targets of a split; higher is better."""
         return self._score(self._loss())
@@ -157,7 +152,7 @@ class Network:
     def structured(self, arrays: Sequence[Any]) -> Any:
         """What an exported model returned, in the structure that the network returns."""
         with torch.no_grad():
-            form = run(self.flat, self._example)
+            form = run(self.flat, self.traced.example)
         leaves = iter(arrays)
         return mapped(form, lambda _: torch.from_numpy(next(leaves)))
 
@@ -173,14 +168,3 @@ class Network:
                 fix="give samples of the shape and type that forward() takes",
                 where=self.train.where,
             ) from error
-
-
-def digest(network: Network) -> str:
-    """SHA-256 over all weights, names and shapes of the network as it is now."""
-    sha = hashlib.sha256()
-    state: dict[str, Any] = network.flat.state_dict()
-    for name in sorted(state):
-        value = state[name]
-        sha.update(f"{name} {tuple(value.shape)} {value.dtype};".encode())
-        sha.update(value.detach().cpu().contiguous().numpy().tobytes())
-    return sha.hexdigest()

@@ -18,6 +18,8 @@ from qdqtool.core.equivalence import classes
 from qdqtool.core.placement import Placement
 from qdqtool.errors import InputFileError, UsageError
 
+TRAINED = "trained"
+"""What stands as the calibrator of a range that a quantizer of the training held."""
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
@@ -103,7 +105,7 @@ class QuantizedModel:
         if name is None:
             return entry
         values = self.engine.amax(self.quantizers[name]).reshape(-1).tolist()
-        return replace(entry, amax=tuple(float(value) for value in values), method="trained")
+        return replace(entry, amax=tuple(float(value) for value in values), method=TRAINED)
 
 
 def make_student(

@@ -82,8 +82,10 @@ def bias_owners(shifts: Iterable[NodeShift], view: GraphView, flat: fx.GraphModu
     return {node: step for node, step in found.items() if step}
 
 
-def _format(decision: Decision) -> QuantFormat:
-    return INT8 if decision.spec is None else decision.spec.format
+def _site(decision: Decision, step: str, **place: Any) -> Site:
+    """The slot of a decision at this step; `place` says what of the step is meant."""
+    chosen = INT8 if decision.spec is None else decision.spec.format
+    return Site(slot=decision.slot, tensor=decision.tensor, step=step, format=chosen, **place)
 
 
 class _Finder:
@@ -114,9 +116,7 @@ class _Finder:
         source = self._source(self._steps[step], origin)
         if not source:
             return f"{step} does not read {origin or decision.tensor} directly"
-        return Site(
-            slot=decision.slot, tensor=decision.tensor, step=step, source=source, format=_format(decision)
-        )
+        return _site(decision, step, source=source)
 
     def _weight(self, decision: Decision, node: Node, step: str) -> Site | str:
         weight = getattr(self._modules.get(step), "weight", None)
@@ -129,14 +129,7 @@ class _Finder:
             axis = None if axis is None else 1 - axis
         elif own != shape:
             return f"the weight of {step} has shape {own}, the model has {shape}"
-        return Site(
-            slot=decision.slot,
-            tensor=decision.tensor,
-            step=step,
-            axis=axis,
-            format=_format(decision),
-            norm=self._norm_after(step),
-        )
+        return _site(decision, step, axis=axis, norm=self._norm_after(step))
 
     def _layer_in(self, node: Node, step: str) -> str:
         """The path inside a step of the layer that a node is; "" where it is none."""
@@ -149,14 +142,7 @@ class _Finder:
         if decision.kind is not SlotKind.WEIGHT:
             if decision.slot.index:
                 return f"inside {step}, which torch runs as one step"
-            return Site(
-                slot=decision.slot,
-                tensor=decision.tensor,
-                step=step,
-                source=name,
-                format=_format(decision),
-                layer=layer,
-            )
+            return _site(decision, step, source=name, layer=layer)
         own: NDArray[Any] = self._modules[name].weight.detach().cpu().float().numpy()
         stored = self._view.constant(decision.tensor)
         axis = decision.spec.axis if decision.spec else None
@@ -164,14 +150,7 @@ class _Finder:
             stored, axis = stored.T, None if axis is None else 1 - axis
         if stored is None or stored.shape != own.shape or not np.allclose(stored, own, rtol=1e-4, atol=1e-6):
             return f"the weight of {name} is changed when the model is prepared, by a BatchNorm in a part that is not traced"
-        return Site(
-            slot=decision.slot,
-            tensor=decision.tensor,
-            step=step,
-            axis=axis,
-            format=_format(decision),
-            layer=layer,
-        )
+        return _site(decision, step, axis=axis, layer=layer)
 
     def bias_owner(self, node: Node) -> str:
         """The step that adds the bias of a layer; "" where there is none of its own."""

@@ -4,11 +4,10 @@ The recipe's section `qat` names two functions. `qat.model` returns the trained 
 name of a split ("train", "validate", "test") and returns its samples: a pair (inputs, targets) of arrays, a dataset
 of pairs, or an iterable of batches. Relative files are looked up beside the recipe.
 
-What happens: the network is traced and exported, the whole line runs on it (folder `ptq`), quantizers are put into
-the traced network at exactly the inputs that placement chose, starting from the calibrated ranges, the network is
-trained, exported again as a float model, and the line runs a second time with the trained ranges (folder `qat`). The
-Q/DQ nodes are written by the same step as always, so no exporter has a say in them. Stopped at any time, the same
-command goes on from the last finished epoch.
+What happens is what `qdqtool.qat` does in a training loop of one's own: the network gets quantizers where placement wants
+them, they start from calibrated ranges (`calibrated.onnx`), the network is trained, and `trained.onnx` is written. Both
+Q/DQ models are then linted, built, audited and compared with the float network in run folders, `ptq` and `qat`. Stopped at
+any time, the same command goes on from the last finished epoch.
 
     qdqtool qat run qat-digits --out runs/qat
 """

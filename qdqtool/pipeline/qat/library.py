@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import logging
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -10,22 +11,27 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from qdqtool.backends.torch_qat.export import export as write_float
-from qdqtool.backends.torch_qat.material import feeds_of, trace
+from qdqtool.backends.torch_qat.material import Traced, feeds_of, trace
 from qdqtool.backends.torch_qat.model import PreparedModel
+from qdqtool.backends.torch_qat.quantized_model import TRAINED
 from qdqtool.backends.torch_qat.ranks import from_first, gathered
 from qdqtool.calibration.samples import sample_objects
 from qdqtool.calibration.span import Span
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.placement import Placement
-from qdqtool.core.recipe import Recipe
+from qdqtool.core.recipe import Recipe, WeightOptions
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save
+from qdqtool.graph.preparation.placed import prepare_as_placed
 from qdqtool.graph.preparation.prepare import prepare as prepare_graph
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
+from qdqtool.pipeline.dynamic_range import reach_for, wants_samples
 from qdqtool.placement.decide import decide
+
+_LOGGER = logging.getLogger(__name__)
 
 
 def prepare(
@@ -36,11 +42,15 @@ def prepare(
     Raises:
         UsageError: the network cannot be traced or exported, or the placement quantizes nothing.
     """
-    traced = trace(network, example_inputs, recipe.qat)
+    return prepare_traced(trace(network, example_inputs, recipe.qat), recipe, placement)
+
+
+def prepare_traced(traced: Traced, recipe: Recipe, placement: Placement | None = None) -> PreparedModel:
+    """As `prepare`, of a network that was traced before."""
     with TemporaryDirectory(prefix="qdqtool-qat-") as folder:
         path = Path(folder) / "float.onnx"
         write_float(traced.flat, traced.example, path, exporter=recipe.qat.exporter, opset=recipe.qat.opset)
-        ready = prepare_graph(load(path), recipe.prepare)
+        ready = _ready(path, recipe, placement)
     chosen = placement or decide(ready.view, recipe.placing)
     if not chosen.quantized:
         raise UsageError(
@@ -49,8 +59,23 @@ def prepare(
             where="recipe",
         )
     made = PreparedModel(traced.flat, chosen, ready.view, recipe.qat)
-    made.recipe, made.example, made.inputs = recipe, traced.example, traced.inputs
+    made.recipe, made.example, made.inputs = _for_training(recipe), traced.example, traced.inputs
     return made
+
+
+def _for_training(recipe: Recipe) -> Recipe:
+    """The recipe without changes of weights: training changes them itself, and rounds to the nearest.
+
+    A table with rounded weights or scaled channels would put those of before the training into the exported model.
+    """
+    plain = WeightOptions(rounding="mse" if recipe.weights.rounding == "mse" else "nearest")
+    if recipe.weights.rounding in {"gptq", "seqmse"} or recipe.weights.equalize != "none":
+        _LOGGER.warning(
+            "weights.rounding=%s and weights.equalize=%s are for calibration alone: training goes without",
+            recipe.weights.rounding,
+            recipe.weights.equalize,
+        )
+    return recipe.model_copy(update={"weights": plain})
 
 
 def calibrate(model: PreparedModel, loader: Iterable[Any], limit: int) -> CalibrationTable:
@@ -64,32 +89,64 @@ def calibrate(model: PreparedModel, loader: Iterable[Any], limit: int) -> Calibr
     """
     feeds = gathered(feeds_of(loader, model.inputs, limit))
     with _float(model) as (path, ready):
-        table = from_first(lambda: _table(model, path, ready, feeds))
+        if not feeds:
+            raise InputFileError("the loader gives no samples", fix="pass at least one batch", where="loader")
+        table = from_first(lambda: _table(_calibration(model, path, ready, feeds, {})))
         model.set_calibration(table, ready.view)
     return table
 
 
-def export(model: PreparedModel, path: Path) -> Path:
+def start_from(model: PreparedModel, table: CalibrationTable) -> None:
+    """As `calibrate`, with the table that it returned for the same model before."""
+    with _float(model) as (_, ready):
+        model.set_calibration(table, ready.view)
+
+
+def export(model: PreparedModel, path: Path, loader: Iterable[Any] = (), limit: int = 512) -> Path:
     """Write the trained network as a Q/DQ model with the trained ranges, all or nothing.
+
+    Slots without a quantizer get ranges of the trained network on the samples of `loader`; without samples they keep those
+    that calibration gave them.
 
     Raises:
         UsageError: the model was never calibrated, or the exporter refuses it.
+        InputFileError: the samples do not fit.
     """
-    table = model.trained()
-    with _float(model) as (_, ready):
-        made = insert(ready, model.placement, table, model.recipe.insert)
+    table, options = model.trained(), model.recipe.insert
+    is_fed = bool(model.sites.lost) or wants_samples(options)
+    feeds = feeds_of(loader, model.inputs, limit) if is_fed else []
+    with _float(model) as (source, ready):
+        reach = None
+        if feeds:
+            # Biases stay those that training made of the corrected ones.
+            job = _calibration(model, source, ready, feeds, {"bias": "keep"})
+            table = _refreshed(table, job) if model.sites.lost else table
+            reach = reach_for(ready, options, job.samples)
         path.parent.mkdir(parents=True, exist_ok=True)
-        save(made, path)
+        save(insert(ready, model.placement, table, options, reach), path)
     return path
 
 
-def _table(model: PreparedModel, path: Path, ready: Model, feeds: list[Any]) -> CalibrationTable:
-    if not feeds:
-        raise InputFileError("the loader gives no samples", fix="pass at least one batch", where="loader")
-    request = CalibrationRequest(model=path, recipe=model.recipe, samples=sample_objects(feeds))
-    job = Calibration(request)
+def _refreshed(trained: CalibrationTable, job: Calibration) -> CalibrationTable:
+    """The table with ranges of the network as it is now, but where a quantizer was trained."""
+    kept = {entry.tensor: entry for entry in trained.ranges if entry.method == TRAINED}
+    fresh = _table(job)
+    return replace(fresh, ranges=tuple(kept.get(entry.tensor, entry) for entry in fresh.ranges))
+
+
+def _calibration(
+    model: PreparedModel, path: Path, ready: Model, feeds: list[Any], changes: Mapping[str, Any]
+) -> Calibration:
+    """The network with its weights of now and the samples, ready to be run."""
+    options = model.recipe.calibrate.model_copy(update=changes)
+    recipe = model.recipe.model_copy(update={"calibrate": options})
+    job = Calibration(CalibrationRequest(model=path, recipe=recipe, samples=sample_objects(feeds)))
     job.use(ready, model.placement)
-    method = model.recipe.calibrate.method
+    return job
+
+
+def _table(job: Calibration) -> CalibrationTable:
+    method = job.request.recipe.calibrate.method
     collection = job.collection(job.collect_options([method]), resumable=False)
     histograms = collection.run(Span(total=len(job.samples)))
     table = job.tables(histograms, [method])[method]
@@ -102,4 +159,11 @@ def _float(model: PreparedModel) -> Iterator[tuple[Path, Model]]:
     with TemporaryDirectory(prefix="qdqtool-qat-") as folder:
         path = Path(folder) / "float.onnx"
         model.write_float(path, model.example)
-        yield path, prepare_graph(load(path), model.recipe.prepare)
+        yield path, _ready(path, model.recipe, model.placement)
+
+
+def _ready(path: Path, recipe: Recipe, placement: Placement | None) -> Model:
+    """The exported network, prepared as `run` and `place` prepare it."""
+    if placement is None:
+        return prepare_graph(load(path), recipe.preparing)
+    return prepare_as_placed(load(path), recipe.preparing, placement)

@@ -1,4 +1,4 @@
-"""From a PyTorch network to an audited INT8 engine: export, PTQ, training from there, export, and the line again."""
+"""From a PyTorch network to two audited engines: prepare, calibrate, export, train, export; and a run of both Q/DQ models."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qdqtool._version import __version__
 from qdqtool.backends.torch_qat.presence import need_torch
 from qdqtool.core.kinds import CALIBRATION, PLACEMENT, QAT
 from qdqtool.core.qat import QatResult, UntrainedSlot
-from qdqtool.core.recipe import Recipe
 from qdqtool.core.report import Report
-from qdqtool.errors import UsageError
-from qdqtool.graph.onnx_io.load import load
 from qdqtool.io.files import digest_file, write_bytes
 from qdqtool.pipeline import runner
-from qdqtool.pipeline.folder import RunFolder, key_of
+from qdqtool.pipeline.folder import RunFolder, StepRecord, key_of
 from qdqtool.pipeline.qat.measured import rows_of_metric
 from qdqtool.pipeline.qat.request import QatRequest
-from qdqtool.pipeline.qat.steps import course
 from qdqtool.pipeline.qat.table import rows
 from qdqtool.pipeline.request import NullProgress, ProgressListener, RunRequest
+from qdqtool.pipeline.third_party import QDQ_LINE
+from qdqtool.pipeline.usage import Meter
 
 if TYPE_CHECKING:
+    from qdqtool.backends.torch_qat.model import PreparedModel
     from qdqtool.backends.torch_qat.network import Network, Trained
 
 
@@ -39,8 +39,9 @@ _FREE = frozenset({"tensorboard", "threads"})
 def run(request: QatRequest, listener: ProgressListener | None = None) -> QatResult:
     """Do everything in `request.out` and return the table; the same request again goes on where it was stopped.
 
-    Leaves there: `float.onnx` and `trained.onnx` (both float), `trained.json` (the trained ranges), `checkpoint.pt`,
-    `best.pt`, `training.jsonl`, `data/`, the run folders `ptq` and `qat`, and `qat.json`.
+    Leaves there: `float.onnx`, the two Q/DQ models `calibrated.onnx` and `trained.onnx`, `placement.json`,
+    `calibration.json`, `checkpoint.pt`, `best.pt`, `training.jsonl`, `data/`, `qat.json`, and the run folders `ptq` and
+    `qat` of the two Q/DQ models.
 
     Raises:
         MissingPackage: torch, or the engine's package, is not installed.
@@ -48,31 +49,25 @@ def run(request: QatRequest, listener: ProgressListener | None = None) -> QatRes
     """
     need_torch()
     from qdqtool.backends.torch_qat.network import Network
+    from qdqtool.pipeline.qat import library
 
-    folder = RunFolder(request.out)
+    out = request.out
+    folder = RunFolder(out)
     with folder.locked():
         network = Network(request.recipe.qat, request.beside)
-        data = _Data(network, request.out / "data", request.recipe.samples.limit)
-        listener = listener or NullProgress()
-        network.export(request.out / "float.onnx")
-        ptq = runner.run(_line_request(request, data, "float.onnx", "ptq"), _Prefixed(listener, "ptq"))
-        trained = _train(network, request, data, listener)
-        network.export(request.out / "trained.onnx")
-        CALIBRATION.write(request.out / "trained.json", trained.table)
-        exchanged = course(request.out / "trained.json", request.out / "ptq" / "model.prepared.onnx")
-        line = _line_request(
-            replace(request, recipe=_trained_biases(request.recipe)), data, "trained.onnx", "qat"
-        )
-        qat = runner.run(line, _Prefixed(listener, "qat"), course=exchanged)
-        result = _result(network, request, trained, (ptq, qat))
-        QAT.write(request.out / "qat.json", result)
+        data = _Data(network, out / "data", request.recipe.samples.limit)
+        work = _Work(request, folder, network, data, listener or NullProgress())
+        network.export(out / "float.onnx")
+        model = library.prepare_traced(network.traced, request.recipe)
+        PLACEMENT.write(out / "placement.json", model.placement)
+        work.calibrate(model)
+        library.export(model, out / "calibrated.onnx")
+        trained = work.train(model)
+        library.export(model, out / "trained.onnx", network.train.batches(), data.calibrates)
+        reports = work.run_of("calibrated.onnx", "ptq"), work.run_of("trained.onnx", "qat")
+        result = _result(work, model, trained, reports)
+        QAT.write(out / "qat.json", result)
         return result
-
-
-def _trained_biases(recipe: Recipe) -> Recipe:
-    """The recipe for a trained network, whose biases are what training made of the corrected ones."""
-    kept = recipe.calibrate.model_copy(update={"bias": "keep"})
-    return recipe.model_copy(update={"calibrate": kept})
 
 
 class _Data:
@@ -81,6 +76,7 @@ class _Data:
     def __init__(self, network: Network, folder: Path, limit: int | None) -> None:
         self.calibration, self.evaluation = folder / "calibration.npz", folder / "evaluation.npz"
         columns, _ = network.train.gathered(limit)
+        self.calibrates = len(columns[0])
         _write_npz(self.calibration, network.inputs, columns)
         columns, targets = network.test.gathered()
         _write_npz(self.evaluation, network.inputs, columns)
@@ -90,7 +86,7 @@ class _Data:
             stream = BytesIO()
             np.save(stream, targets.astype(np.int64), allow_pickle=False)
             write_bytes(self.labels, stream.getvalue())
-        self.train_digest = digest_file(self.calibration)
+        self.digest = digest_file(self.calibration)
 
 
 def _write_npz(path: Path, names: Sequence[str], columns: Sequence[Any]) -> None:
@@ -99,58 +95,84 @@ def _write_npz(path: Path, names: Sequence[str], columns: Sequence[Any]) -> None
     write_bytes(path, stream.getvalue())
 
 
-def _line_request(request: QatRequest, data: _Data, model: str, out: str) -> RunRequest:
-    return RunRequest(
-        model=request.out / model,
-        recipe=request.recipe,
-        samples=str(data.calibration),
-        eval_samples=str(data.evaluation),
-        labels=None if data.labels is None else str(data.labels),
-        out=request.out / out,
-        cache=request.cache,
-    )
+@dataclass(frozen=True)
+class _Work:
+    """One training in progress."""
 
+    request: QatRequest
+    folder: RunFolder
+    network: Network
+    data: _Data
+    listener: ProgressListener
 
-def _train(network: Network, request: QatRequest, data: _Data, listener: ProgressListener) -> Trained:
-    from qdqtool.backends.torch_qat.network import digest
+    def calibrate(self, model: PreparedModel) -> None:
+        """Give the model its ranges: those that an earlier call left, where nothing that they depend on has changed."""
+        from qdqtool.pipeline.qat import library
 
-    ptq = request.out / "ptq"
-    placement = PLACEMENT.read(ptq / "placement.json")
-    if not placement.quantized:
-        raise UsageError(
-            "the placement quantizes nothing, so there is nothing to train",
-            fix="run `qdqtool place` on float.onnx to see the reasons",
-            where=str(ptq / "placement.json"),
+        recipe, path = self.request.recipe, self.folder / "calibration.json"
+        key = self._key(
+            ranges={name: getattr(recipe, name).model_dump(mode="json") for name in ("prepare", "calibrate")}
         )
-    options = request.recipe.qat.model_dump(mode="json")
-    key = key_of(
-        {
-            "network": digest(network),
-            "placement": digest_file(ptq / "placement.json"),
-            "ranges": digest_file(ptq / "calibration.json"),
-            "data": data.train_digest,
-            "options": {name: options[name] for name in sorted(options) if name not in _FREE},
-        }
-    )
-    start = (
-        placement,
-        CALIBRATION.read(ptq / "calibration.json"),
-        load(ptq / "model.prepared.onnx").view,
-    )
-    listener.started("train")
-    trained = network.fit(start, request.out, key, listener.progressed)
-    seconds = sum(epoch.seconds or 0.0 for epoch in trained.epochs)
-    listener.finished("train", {"seconds": seconds}, skipped=False)
-    return trained
+        known = self.folder.footprints().get("calibrate")
+        self.listener.started("calibrate")
+        if known is not None and self.folder.is_up_to_date("calibrate", key):
+            library.start_from(model, CALIBRATION.read(path))
+            self.listener.finished("calibrate", known.measured, skipped=True)
+            return
+        with Meter() as meter:
+            table = library.calibrate(model, self.network.train.batches(), self.data.calibrates)
+            CALIBRATION.write(path, table)
+        record = StepRecord(key=key, outputs={path.name: digest_file(path)}, measured=meter.measured)
+        self.folder.remember("calibrate", record)
+        self.listener.finished("calibrate", meter.measured, skipped=False)
+
+    def train(self, model: PreparedModel) -> Trained:
+        """Train to the last epoch, going on where an earlier call was stopped."""
+        options = self.request.recipe.qat.model_dump(mode="json")
+        key = self._key(
+            ranges=digest_file(self.folder / "calibration.json"),
+            options={name: options[name] for name in sorted(options) if name not in _FREE},
+        )
+        self.listener.started("train")
+        trained = self.network.fit(model, self.folder.path, key, self.listener.progressed)
+        seconds = sum(epoch.seconds or 0.0 for epoch in trained.epochs)
+        self.listener.finished("train", {"seconds": seconds}, skipped=False)
+        return trained
+
+    def _key(self, **parts: object) -> str:
+        placement = self.folder / "placement.json"
+        return key_of(
+            {
+                "qdqtool": __version__,
+                "network": self.network.digest,
+                "placement": digest_file(placement),
+                "data": self.data.digest,
+                **parts,
+            }
+        )
+
+    def run_of(self, model: str, name: str) -> Report:
+        """Engine, audit and accuracy of one of the Q/DQ models, against the network as it came."""
+        request, data = self.request, self.data
+        order = RunRequest(
+            model=self.folder / model,
+            recipe=request.recipe,
+            samples=str(data.calibration),
+            eval_samples=str(data.evaluation),
+            labels=None if data.labels is None else str(data.labels),
+            out=self.folder / name,
+            cache=request.cache,
+            reference=self.folder / "float.onnx",
+        )
+        return runner.run(order, _Prefixed(self.listener, name), course=QDQ_LINE)
 
 
-def _result(
-    network: Network, request: QatRequest, trained: Trained, reports: tuple[Report, Report]
-) -> QatResult:
+def _result(work: _Work, model: PreparedModel, trained: Trained, reports: tuple[Report, Report]) -> QatResult:
+    request = work.request
     assert reports[1].comparison is not None
     samples = reports[1].comparison.samples
     if ":" in request.recipe.qat.metric:
-        metric, unit, samples, table = rows_of_metric(network, request.out, *reports)
+        metric, unit, samples, table = rows_of_metric(work.network, request.out, *reports)
     else:
         metric, unit, table = rows(*reports)
     notes = []
@@ -172,8 +194,8 @@ def _result(
         device=trained.device,
         best_epoch=trained.kept,
         epochs=tuple(replace(epoch, seconds=None) for epoch in trained.epochs),
-        quantizers=len({site.tensor for site in trained.sites.found}),
-        untrained=tuple(UntrainedSlot(slot=str(slot), reason=why) for slot, why in trained.sites.lost),
+        quantizers=len({site.tensor for site in model.sites.found}),
+        untrained=tuple(UntrainedSlot(slot=str(slot), reason=why) for slot, why in model.sites.lost),
         notes=tuple(notes),
     )
 
