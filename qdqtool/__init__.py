@@ -1,6 +1,7 @@
 """Low precision for NVIDIA TensorRT by explicit Q/DQ nodes: place, calibrate, insert, build, audit, compare, report.
 
-`qdqtool.run` does everything; the other calls are its steps. `help(qdqtool.api)` shows how they fit together.
+`qdqtool.run` does everything; the other calls are its steps. `help(qdqtool.api)` shows how they fit together. Mistakes raise a
+`qdqtool.QdqError` (`help(qdqtool.errors)`).
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import os
 from typing import TYPE_CHECKING
 
 from qdqtool._version import __version__ as __version__
+from qdqtool.errors import Interrupted as Interrupted
+from qdqtool.errors import QdqError as QdqError
 
 # onnxruntime leaves a device id in the user's cache as soon as it is imported; a user's own setting counts.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import tempfile
@@ -17,7 +18,8 @@ from qdqtool.api.results import ModelResult
 from qdqtool.calibration.samples import SampleInput, sample_objects
 from qdqtool.core.recipe import Recipe
 from qdqtool.errors import InputFileError, QdqError, UsageError
-from qdqtool.pipeline import recipes, torch_models
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.pipeline import recipes, suggest, torch_models
 
 if TYPE_CHECKING:
     import onnx
@@ -42,6 +44,7 @@ SettingsInput = Mapping[str, Any] | Sequence[str]
 """Changes of the recipe: {"place.first_layer": "float"}, {"place": {"first_layer": "float"}} or the command line's
 ["place.first_layer=float"]."""
 
+_LOGGER = logging.getLogger(__name__)
 _PLAIN = re.compile(r"[^\w.-]+")
 
 
@@ -177,6 +180,25 @@ def recipe_of(recipe: RecipeInput | None, settings: SettingsInput = (), *, trust
     """
     name, changes = spelled(recipe, settings)
     return recipes.load(name, changes, trust=trust)
+
+
+def fitting_recipe(
+    recipe: RecipeInput | None, settings: SettingsInput, path: Path, *, trust: bool, labelled: bool = False
+) -> Recipe:
+    """As `recipe_of`; None is the shipped recipe that fits the model at `path`."""
+    return recipe_of(*fitted(recipe, settings, path, labelled=labelled), trust=trust)
+
+
+def fitted(
+    recipe: RecipeInput | None, settings: SettingsInput, path: Path, *, labelled: bool = False
+) -> tuple[str | None, tuple[str, ...]]:
+    """As `spelled`; None is the shipped recipe that fits the model at `path`."""
+    name, changes = spelled(recipe, settings)
+    if recipe is not None:
+        return name, changes
+    chosen, more, why = suggest.recipe_for(load(path), labelled=labelled)
+    _LOGGER.info("recipe %s, because %s", chosen, why)
+    return chosen, (*more, *changes)
 
 
 def spelled(recipe: RecipeInput | None, settings: SettingsInput) -> tuple[str | None, tuple[str, ...]]:

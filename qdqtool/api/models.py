@@ -15,6 +15,7 @@ from qdqtool.api.inputs import (
     SamplesInput,
     SettingsInput,
     architectures_of,
+    fitting_recipe,
     labels_file,
     model_files,
     path_of,
@@ -55,13 +56,13 @@ if TYPE_CHECKING:
 
 @public
 def place(
-    model: ModelInput, *, recipe: RecipeInput = "conv-int8", settings: SettingsInput = (), trust: bool = False
+    model: ModelInput, *, recipe: RecipeInput | None = None, settings: SettingsInput = (), trust: bool = False
 ) -> Placement:
     """Which inputs of which nodes would be quantized, with every reason; nothing is changed.
 
     Args:
         model: float model: a file, a `ModelProto`, a `gs.Graph`, or a pair of a torch module and example inputs.
-        recipe: a shipped recipe's name, a .yaml file, a dict or a `Recipe`.
+        recipe: a shipped recipe's name, a .yaml file, a dict or a `Recipe`; None takes the shipped one that fits the model.
         settings: changes of the recipe, as {"place.first_layer": "float"}.
         trust: whether a recipe file may name Python functions, which are imported and run.
 
@@ -69,8 +70,8 @@ def place(
         InputFileError: the model cannot be read.
         UsageError: mistakes in the recipe or the settings.
     """
-    chosen = recipe_of(recipe, settings, trust=trust)
     with model_files(model) as (path,):
+        chosen = fitting_recipe(recipe, settings, path, trust=trust)
         return decide(prepare(load(path), chosen.preparing).view, chosen.placing)
 
 
@@ -80,7 +81,7 @@ def calibrate(
     samples: SamplesInput,
     *,
     placement: Placement | AnyPath | None = None,
-    recipe: RecipeInput = "conv-int8",
+    recipe: RecipeInput | None = None,
     settings: SettingsInput = (),
     trust: bool = False,
     progress: ProgressInput = None,
@@ -101,8 +102,8 @@ def calibrate(
         UsageError: mistakes in the arguments.
         Interrupted: `progress` returned False.
     """
-    chosen = recipe_of(recipe, settings, trust=trust)
     with model_files(model) as (path,), showing(progress) as shown:
+        chosen = fitting_recipe(recipe, settings, path, trust=trust)
         work = _Quantization(path, samples_of(samples), chosen, placement)
         return work.table(shown.step("calibrate"))
 
@@ -113,7 +114,7 @@ def quantize(
     samples: SamplesInput,
     out: AnyPath | None = None,
     *,
-    recipe: RecipeInput = "conv-int8",
+    recipe: RecipeInput | None = None,
     settings: SettingsInput = (),
     trust: bool = False,
     progress: ProgressInput = None,
@@ -134,8 +135,8 @@ def quantize(
         UsageError: mistakes in the arguments, or the model is quantized already.
         Interrupted: `progress` returned False.
     """
-    chosen = recipe_of(recipe, settings, trust=trust)
     with model_files(model) as (path,), showing(progress) as shown:
+        chosen = fitting_recipe(recipe, settings, path, trust=trust)
         work = _Quantization(path, samples_of(samples), chosen, None)
         table = work.table(shown.step("calibrate"))
         reach = reach_for(work.model, chosen.insert, work.calibration.samples, shown.step("FP16 range"))
@@ -149,7 +150,7 @@ def insert(
     out: AnyPath | None = None,
     *,
     placement: Placement | AnyPath | None = None,
-    recipe: RecipeInput = "conv-int8",
+    recipe: RecipeInput | None = None,
     settings: SettingsInput = (),
     trust: bool = False,
 ) -> Quantized:
@@ -168,9 +169,9 @@ def insert(
         InputFileError: the model cannot be read.
         UsageError: a quantized tensor has no range, or the model is quantized already.
     """
-    chosen = recipe_of(recipe, settings, trust=trust)
     table = calibration if isinstance(calibration, CalibrationTable) else None
     with model_files(model) as (path,):
+        chosen = fitting_recipe(recipe, settings, path, trust=trust)
         work = _Quantization(path, "", chosen, placement)
         found = table or CALIBRATION.read(path_of(calibration, "calibration"))
         return _inserted(work, found, out, None)

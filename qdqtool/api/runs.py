@@ -16,12 +16,13 @@ from qdqtool.api.inputs import (
     RecipeInput,
     SamplesInput,
     SettingsInput,
+    fitted,
+    fitting_recipe,
     labels_file,
     model_files,
     path_of,
     recipe_of,
     samples_of,
-    spelled,
 )
 from qdqtool.api.progress import ProgressInput, public, showing
 from qdqtool.core.comparison import Comparison
@@ -32,6 +33,7 @@ from qdqtool.pipeline import limit
 from qdqtool.pipeline.comparing import Match, compare_match
 from qdqtool.pipeline.request import RunRequest
 from qdqtool.pipeline.sensitivity import SensitivityRequest, study
+from qdqtool.pipeline.third_party import course_of
 
 if TYPE_CHECKING:
     from qdqtool.api.inputs import LabelsInput, ModelInput
@@ -43,45 +45,49 @@ def run(
     samples: SamplesInput,
     out: AnyPath | None = None,
     *,
-    recipe: RecipeInput = "conv-int8",
+    recipe: RecipeInput | None = None,
     settings: SettingsInput = (),
     trust: bool = False,
     eval_samples: SamplesInput | None = None,
     labels: LabelsInput = None,
+    reference: ModelInput | None = None,
     progress: ProgressInput = None,
 ) -> Report:
-    """The whole pipeline: a float model and samples in, an audited engine and a report out.
+    """The whole pipeline: a model and samples in, an audited engine and a report out.
 
     Args:
-        model: float model: a file, a `ModelProto`, a `gs.Graph`, or a pair of a torch module and example inputs.
+        model: float model, or one with Q/DQ, which is linted and repaired first: a file, a `ModelProto`, a `gs.Graph`, or a pair of a torch module and example inputs.
         samples: calibration samples: arrays, feeds, a data loader, a calibration reader, a function, or a path.
         out: run folder, in which finished steps are not repeated; None keeps nothing but the report.
-        recipe: a shipped recipe's name, a .yaml file, a dict or a `Recipe`.
+        recipe: a shipped recipe's name, a .yaml file, a dict or a `Recipe`; None takes the shipped one that fits the model.
         settings: changes of the recipe, as {"place.first_layer": "float"}.
         trust: whether a recipe file may name Python functions, which are imported and run.
         eval_samples: evaluation samples; None compares on `samples`.
         labels: class indices of the evaluation samples: an array, a dict by file name, or a file.
+        reference: the float model that one with Q/DQ is compared with; None takes what remains without its Q/DQ.
         progress: called with step, pieces done and pieces in all; returning False cancels.
 
     Raises:
         QdqError: a step failed; with `out`, finished steps stay, and the next call goes on from them.
     """
-    chosen = recipe_of(recipe, settings, trust=trust)
+    given = [model] if reference is None else [model, reference]
     with (
-        model_files(model) as (path,),
+        model_files(*given) as (path, *others),
         labels_file(labels) as label_file,
         _folder(out) as folder,
         showing(progress) as shown,
     ):
+        labelled = labels is not None
         request = RunRequest(
             model=path,
-            recipe=chosen,
+            recipe=fitting_recipe(recipe, settings, path, trust=trust, labelled=labelled),
             samples=samples_of(samples),
             eval_samples=samples_of(eval_samples) or None,
             labels=label_file,
             out=folder,
+            reference=others[0] if others else None,
         )
-        return limit.run(request, shown)
+        return limit.run(request, shown, course=course_of(request))
 
 
 @contextmanager
@@ -164,7 +170,7 @@ def sensitivity(
     min_sqnr: float | None = None,
     max_drop: float | None = None,
     causes: bool = True,
-    recipe: RecipeInput = "conv-int8",
+    recipe: RecipeInput | None = None,
     settings: SettingsInput = (),
     trust: bool = False,
     workers: int = 0,
@@ -201,7 +207,7 @@ def sensitivity(
     ):
         request = SensitivityRequest(
             model=path,
-            recipe=recipe_of(recipe, settings, trust=trust),
+            recipe=fitting_recipe(recipe, settings, path, trust=trust, labelled=labels is not None),
             samples=samples_of(samples),
             eval_samples=samples_of(eval_samples) or None,
             labels=label_file,
@@ -229,7 +235,7 @@ def sweep(
     trials: int | None = None,
     storage: str = "",
     pick: str = "",
-    recipe: RecipeInput = "conv-int8",
+    recipe: RecipeInput | None = None,
     settings: SettingsInput = (),
     trust: bool = False,
     progress: ProgressInput = None,
@@ -258,16 +264,16 @@ def sweep(
     from qdqtool.pipeline.sweep import SweepRequest
     from qdqtool.pipeline.sweep import sweep as search
 
-    name, changes = spelled(recipe, settings)
     with (
         model_files(model) as (path,),
         labels_file(labels) as label_file,
         _folder(out) as folder,
         showing(progress) as shown,
     ):
+        name, changes = fitted(recipe, settings, path, labelled=labels is not None)
         request = RunRequest(
             model=path,
-            recipe=recipe_of(recipe, settings, trust=trust),
+            recipe=recipe_of(name, changes, trust=trust),
             samples=samples_of(samples),
             eval_samples=samples_of(eval_samples) or None,
             labels=label_file,

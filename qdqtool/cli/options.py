@@ -21,6 +21,7 @@ from qdqtool.redact import redacted
 
 if TYPE_CHECKING:
     from qdqtool.core.recipe import Recipe
+    from qdqtool.graph.model import Model
 
 _wide: ContextVar[bool] = ContextVar("wide", default=False)
 _trust: ContextVar[bool] = ContextVar("trust", default=False)
@@ -61,6 +62,27 @@ def load_recipe(recipe: str | None, changes: Iterable[str] | None = None) -> Rec
     from qdqtool.pipeline import recipes
 
     return recipes.load(recipe, changes or (), trust=is_trusted())
+
+
+def fitting_recipe(
+    recipe: str | None, model: Model | Path, changes: Iterable[str] | None = None, *, labelled: bool = False
+) -> tuple[str, Recipe]:
+    """Name and content of the recipe that was named, else of the one that fits the model, and says which that is.
+
+    Raises:
+        UsageError, InputFileError: as `load_recipe`, or the model cannot be read.
+    """
+    if recipe is not None:
+        return recipe, load_recipe(recipe, changes)
+    from qdqtool.cli.screen import stderr
+    from qdqtool.graph.onnx_io.load import load
+    from qdqtool.pipeline.suggest import recipe_for
+
+    found = load(model) if isinstance(model, Path) else model
+    name, fitted, why = recipe_for(found, labelled=labelled)
+    said = f"recipe {name}, because {why}; --recipe takes another"
+    stderr().print(said, markup=False, highlight=False)
+    return name, load_recipe(name, [*fitted, *(changes or ())])
 
 
 def configuration() -> Path:

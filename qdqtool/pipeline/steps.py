@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from qdqtool.accuracy.compare import compare as compare_runners
@@ -39,7 +40,7 @@ from qdqtool.core.protocols import Builder
 from qdqtool.core.weights import WeightChanges
 from qdqtool.core.weights_file import load_weights, save_weights
 from qdqtool.engine.read import read as read_layers
-from qdqtool.errors import BuildError
+from qdqtool.errors import BuildError, MissingPackage
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save
@@ -305,6 +306,20 @@ def builder_of(work: RunContext) -> Builder:
     """The builder that the recipe names."""
     plugin: Builder = BUILDERS.load(work.recipe.build.builder)
     return plugin
+
+
+def check_targets(work: RunContext) -> None:
+    """Refuse GPU architectures that the recipe's builder does not build for, before any work is done for them.
+
+    A builder that is not installed is no reason to stop here: what comes before the build needs none.
+
+    Raises:
+        UsageError: there is such an architecture.
+    """
+    refuse = getattr(builder_of(work), "check_targets", None)
+    if refuse is not None:
+        with suppress(MissingPackage):
+            refuse(work.recipe.build.sm)
 
 
 def profiles_of(work: RunContext) -> tuple[tuple[InputProfile, ...], tuple[str, ...]]:

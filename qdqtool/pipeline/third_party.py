@@ -25,14 +25,17 @@ from qdqtool.core.kinds import (
     REPORT,
 )
 from qdqtool.core.preparation import Preparation
+from qdqtool.errors import UsageError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save
+from qdqtool.graph.qdq.find import quantized_ops
 from qdqtool.graph.qdq.unquantize import float_graph
 from qdqtool.io.files import digest_file, write_text
 from qdqtool.pipeline import caches, steps
 from qdqtool.pipeline.context import RunContext
 from qdqtool.pipeline.repair import RepairRequest, repair_file
 from qdqtool.pipeline.report import read_material
+from qdqtool.pipeline.request import RunRequest
 from qdqtool.pipeline.runner import LINE, Step, model_digest
 from qdqtool.pipeline.steps import Measured
 from qdqtool.placement.lint import lint as find_mistakes
@@ -217,3 +220,21 @@ QDQ_LINE = (
     ),
 )
 """The steps; those that do not depend on how the Q/DQ came into the model are the same as of a float model."""
+
+
+def course_of(request: RunRequest) -> tuple[Step, ...]:
+    """The steps of a run of this model: those of a float one, or of one that is quantized or gets the ranges of a cache.
+
+    Raises:
+        InputFileError: the model cannot be read.
+        UsageError: a float model is to be compared with another one.
+    """
+    if request.calibration_cache is not None or quantized_ops(load(request.model)):
+        return QDQ_LINE
+    if request.reference is not None:
+        raise UsageError(
+            "a float model is compared with itself",
+            fix="leave the reference out, or run the model with Q/DQ",
+            where=str(request.model),
+        )
+    return LINE

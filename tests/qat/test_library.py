@@ -19,12 +19,15 @@ from torch.nn import functional  # noqa: E402
 
 import qdqtool  # noqa: E402
 from qdqtool import qat  # noqa: E402
+from qdqtool.backends.torch_qat.fake_quant import ENGINES  # noqa: E402
+from qdqtool.backends.torch_qat.fake_quant_backend import Start  # noqa: E402
 from qdqtool.backends.torch_qat.flat import tensors  # noqa: E402
 from qdqtool.core.findings import Severity, Verdict  # noqa: E402
 from qdqtool.errors import InputFileError, UsageError  # noqa: E402
 from qdqtool.graph.onnx_io.load import load  # noqa: E402
 from qdqtool.graph.qdq.find import find  # noqa: E402
 from tests.qat import networks  # noqa: E402
+from tests.qat.test_engines import quantizer_of  # noqa: E402
 
 IMAGES = torch.from_numpy(networks.images("train")[0])
 SETTINGS = {"calibrate.method": "max"}
@@ -255,6 +258,19 @@ def test_a_model_without_ranges_refuses_to_run_and_to_be_exported(tmp_path: Path
         qat.calibrate(model, [])
     with pytest.raises(InputFileError, match="batch 0"):
         qat.calibrate(model, [{"other": IMAGES}])
+
+
+@pytest.mark.parametrize("engine", ENGINES.names())
+def test_every_engine_begins_with_the_ranges_of_the_calibration(engine: str, tmp_path: Path) -> None:
+    """Learned and fixed quantizers of an engine may hold their range in different places."""
+    quantizer_of(engine, Start(amax=(1.0,), learn=False))  # skips where its package is not installed
+    for scales in ("learned", "fixed") if ENGINES.load(engine).learns != "none" else ("fixed",):
+        model = ready(networks.residual(), settings={"qat.engine": engine, "qat.scales": scales})
+        before = {entry.tensor: entry.amax for entry in model.table.ranges}
+        found = {entry.tensor: entry.amax for entry in model.trained().ranges}
+        assert all(found[name] == pytest.approx(amax, rel=1e-5) for name, amax in before.items())
+        train(model)
+        assert qat.export(model, tmp_path / f"{scales}.onnx").is_file()
 
 
 def test_rounded_weights_of_the_calibration_never_replace_trained_ones(

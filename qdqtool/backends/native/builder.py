@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from qdqtool.backends import child
@@ -21,6 +23,9 @@ from qdqtool.backends.targets import target_of
 from qdqtool.core.build import BuildCost, BuildProgress, BuildRequest, BuildResult, OnProgress
 from qdqtool.errors import MissingPackage, QdqError, UsageError
 from qdqtool.io.files import unwritable
+
+_COMMON = frozenset({"sm75", "sm80", "sm86", "sm89", "sm120"})
+"""What every release that is good enough builds for; whether it builds for others is a question to the library."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,6 +75,34 @@ class NativeBuilder:
                 fix=f"pip install --upgrade '{library.module.replace('_', '-')}>={oldest}'",
             )
         return found
+
+    def check_targets(self, targets: Iterable[str]) -> None:
+        """Refuse what `build` would refuse, without a model; the library is asked about targets that are not well known.
+
+        Raises:
+            MissingPackage: the library is not installed.
+            UsageError: a target that the library does not build for.
+        """
+        self.version()
+        wanted = [target_of(word) for word in targets]
+        if not self._library.portable or _COMMON.issuperset(wanted):
+            return
+        verdict: dict[str, Any] = {"event": "none"}
+
+        def hear(line: bytes) -> None:
+            verdict.update(json.loads(line))
+
+        order = {"module": self._library.module, "targets": wanted, "stack_mib": 8, "check": True}
+        with TemporaryDirectory(prefix="qdqtool-targets-") as folder:
+            child.run(
+                (sys.executable, "-m", "qdqtool.backends.native.worker"),
+                first_words=json.dumps(order) + "\n",
+                errors=Path(folder) / LOG,
+                on_line=hear,
+                timeout_s=60,
+            )
+        if verdict["event"] == "unknown targets":
+            raise _unknown(verdict)
 
     def build(
         self, request: BuildRequest, on_progress: OnProgress | None = None
@@ -184,6 +217,13 @@ def _sparse(request: BuildRequest, drafts: Path) -> Path:
     return target
 
 
+def _unknown(verdict: dict[str, Any]) -> UsageError:
+    return UsageError(
+        f"cannot build for {', '.join(verdict['unknown'])}",
+        fix=f"choose from {', '.join(verdict['supported'])}",
+    )
+
+
 def _failure(verdict: dict[str, Any], ended: child.Ended, request: BuildRequest, log: Path) -> QdqError:
     where = str(request.model)
     event = verdict["event"]
@@ -191,10 +231,7 @@ def _failure(verdict: dict[str, Any], ended: child.Ended, request: BuildRequest,
         mistakes = [Mistake(**mistake) for mistake in verdict["mistakes"]]
         return refusal(mistakes, verdict["messages"], where=where, log=str(request.folder / LOG))
     if event == "unknown targets":
-        return UsageError(
-            f"cannot build for {', '.join(verdict['unknown'])}",
-            fix=f"choose from {', '.join(verdict['supported'])}",
-        )
+        return _unknown(verdict)
     if event == "refused flag":
         return UsageError(f"{verdict['flag']}: {verdict['why']}", fix="leave the flag out, or correct it")
     if event == "guard":

@@ -39,7 +39,7 @@ def build(trt: Any, request: dict[str, Any], tell: Tell) -> dict[str, Any]:
     Raises:
         NoEngine: there is none, and this is why.
     """
-    targets = _targets(trt, request["targets"])
+    targets = targets_of(trt, request["targets"])
     flags, warnings = _plan(trt, request, targets)
     log = logger_of(trt)
     try:
@@ -54,7 +54,7 @@ def build(trt: Any, request: dict[str, Any], tell: Tell) -> dict[str, Any]:
         config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
         configure(trt, config, flags)
         place_layers(trt, network, config, flags)
-        _add_targets(trt, config, targets)
+        _addtargets_of(trt, config, targets)
         _add_profiles(builder, config, request["profiles"])
         timing_cache = read_timing_cache(config, flags)
         # The config keeps neither of them alive.
@@ -101,7 +101,7 @@ def _plan(trt: Any, request: dict[str, Any], targets: list[str]) -> tuple[tuple[
     return flags, [*([chosen] if chosen else []), *map(str, found)]
 
 
-def _targets(trt: Any, wanted: list[str]) -> list[str]:
+def targets_of(trt: Any, wanted: list[str]) -> list[str]:
     """The targets to build for; none where the library builds for the GPU at hand only."""
     if not hasattr(trt, "ComputeCapability"):
         return []
@@ -125,7 +125,7 @@ def _builder(trt: Any, log: Any) -> Any:
         raise BuildFailure("refused", mistakes=[], messages=[*messages, *log.errors]) from error
 
 
-def _add_targets(trt: Any, config: Any, targets: list[str]) -> None:
+def _addtargets_of(trt: Any, config: Any, targets: list[str]) -> None:
     if targets:
         config.num_compute_capabilities = len(targets)
     for index, target in enumerate(targets):

@@ -8,7 +8,7 @@ from typing import Any
 
 from qdqtool.backends.native.failure import BuildFailure
 from qdqtool.backends.native.ipc import Tell, meet
-from qdqtool.backends.native.job import build
+from qdqtool.backends.native.job import build, targets_of
 from qdqtool.platform import peak_mib
 
 
@@ -28,6 +28,9 @@ def _serve(request: dict[str, Any], tell: Tell) -> None:
         tell({"event": "no library", "why": str(error)})
         return
     try:
+        if request.get("check"):
+            tell({"event": "checked", "targets": targets_of(trt, request["targets"])})
+            return
         built = build(trt, request, tell)
     except BuildFailure as reason:
         tell(reason.event)

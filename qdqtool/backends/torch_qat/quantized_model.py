@@ -86,12 +86,14 @@ class QuantizedModel:
         quantizers: module by name.
         tensors: name of the quantizer that holds the range of an ONNX tensor.
         engine: who made the quantizers.
+        learns: whether their scales are learned.
     """
 
     network: fx.GraphModule
     quantizers: Mapping[str, nn.Module]
     tensors: Mapping[str, str]
     engine: FakeQuantBackend
+    learns: bool
 
     def table(self, before: CalibrationTable) -> CalibrationTable:
         """The table with the ranges as they are now; tensors without a quantizer keep theirs.
@@ -146,7 +148,9 @@ def make_student(
     network.recompile()
     # Layers that are now inside a quantized one would appear twice in a checkpoint.
     network.delete_all_unused_submodules()
-    made = QuantizedModel(network=network, quantizers=quantizers, tensors=tensors, engine=engine)
+    made = QuantizedModel(
+        network=network, quantizers=quantizers, tensors=tensors, engine=engine, learns=learn
+    )
     if table is not None:
         set_ranges(made, sites, table, flat)
     return made
@@ -171,7 +175,7 @@ def set_ranges(
         name = made.tensors[site.tensor]
         if name not in done:
             done.add(name)
-            wanted = made.engine.quantizer(_start(entry, site, flat, learn=False))
+            wanted = made.engine.quantizer(_start(entry, site, flat, learn=made.learns))
             made.quantizers[name].load_state_dict(wanted.state_dict())
 
 

@@ -60,6 +60,10 @@ def sample_objects(value: object) -> SampleObjects:
         return SampleObjects(give=lambda: value, description=kind)
     if callable(value):
         return _called(value)
+    if hasattr(value, "__getitem__") and hasattr(value, "__len__"):
+        # What has no __iter__ but is read by number, as data sets of torch and Polygraphy's loaders are.
+        indexed: Any = value
+        return SampleObjects(give=lambda: (indexed[place] for place in range(len(indexed))), description=kind)
     raise UsageError(
         f"samples cannot be read from {kind}",
         fix="pass arrays, feeds, a data loader, a calibration data reader, a function that returns one, or a path",

@@ -46,7 +46,10 @@ def calibrate(
         typer.Option(help=f"{', '.join(calibrators.names())}, auto, or all; default: the recipe's."),
     ] = None,
     recipe: Annotated[
-        str | None, typer.Option("--recipe", "-r", help="Shipped recipe or .yaml file.")
+        str | None,
+        typer.Option(
+            "--recipe", "-r", help="Shipped recipe or .yaml file; default: the one that fits the model."
+        ),
     ] = None,
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="Change one value of the recipe.")
@@ -70,7 +73,7 @@ def calibrate(
     from qdqtool.calibration.histograms import save_histograms
     from qdqtool.calibration.span import parse_shard
     from qdqtool.calibration.table import working_methods
-    from qdqtool.cli.options import load_recipe
+    from qdqtool.cli.options import fitting_recipe
     from qdqtool.cli.screen import readable, stderr
     from qdqtool.core.recipe import AUTO
     from qdqtool.errors import UsageError
@@ -79,7 +82,7 @@ def calibrate(
     if nan not in {"error", "skip"}:
         raise UsageError(f"--nan {nan} is neither error nor skip", fix="take one of the two")
     _check_ways(samples, shard, merge, cluster)
-    chosen = load_recipe(recipe, changes)
+    _, chosen = fitting_recipe(recipe, model, changes)
     request = calibration.CalibrationRequest(
         model=model,
         recipe=chosen,

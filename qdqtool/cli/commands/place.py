@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 def place(
     model: Annotated[Path, typer.Argument(help="Float ONNX model.")],
     recipe: Annotated[
-        str | None, typer.Option("--recipe", "-r", help="Shipped recipe or .yaml file.")
+        str | None,
+        typer.Option(
+            "--recipe", "-r", help="Shipped recipe or .yaml file; default: the one that fits the model."
+        ),
     ] = None,
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="Change one value of the recipe.")
@@ -37,14 +40,16 @@ def place(
     json: Annotated[bool, typer.Option("--json", help="Print placement.json instead of the table.")] = False,
 ) -> None:
     """Say where Q/DQ would go, and why; the model is not changed."""
-    from qdqtool.cli.options import load_recipe
+    from qdqtool.cli.options import fitting_recipe
     from qdqtool.cli.screen import stderr
     from qdqtool.core.kinds import PLACEMENT
     from qdqtool.graph.onnx_io.load import load
     from qdqtool.graph.preparation.prepare import prepare
     from qdqtool.placement.decide import decide
 
-    chosen = load_recipe(recipe, [*(changes or []), *([f"place.target='{target}'"] if target else [])])
+    _, chosen = fitting_recipe(
+        recipe, model, [*(changes or []), *([f"place.target='{target}'"] if target else [])]
+    )
     ready = prepare(load(model), chosen.preparing)
     placement = decide(ready.view, chosen.placing)
     for note in (*ready.notes, *placement.notes):

@@ -33,8 +33,11 @@ def quantize(
     samples: Annotated[str, typer.Option(help="Folder, .npz, .npy, .json, module:function, or random:16.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Q/DQ model to write.")],
     recipe: Annotated[
-        str, typer.Option("--recipe", "-r", help="Shipped recipe or .yaml file.")
-    ] = "conv-int8",
+        str | None,
+        typer.Option(
+            "--recipe", "-r", help="Shipped recipe or .yaml file; default: the one that fits the model."
+        ),
+    ] = None,
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="Change one value of the recipe.")
     ] = None,
@@ -43,13 +46,12 @@ def quantize(
     """Turn a float model and samples into a Q/DQ model."""
     from tempfile import TemporaryDirectory
 
-    from qdqtool.cli.options import is_trusted, load_recipe
+    from qdqtool.cli.options import fitting_recipe, is_trusted
     from qdqtool.cli.screen import escaped, progress, stderr, stdout
     from qdqtool.core.kinds import CALIBRATION
     from qdqtool.pipeline.quantization import quantize_file
     from qdqtool.pipeline.torch_models import as_onnx
 
-    chosen = load_recipe(recipe, changes or [])
     with progress() as bars:
         tasks: dict[str, TaskID] = {}
 
@@ -60,6 +62,7 @@ def quantize(
 
         with TemporaryDirectory(prefix="qdqtool-model-") as folder:
             source = as_onnx(model, Path(folder), trust=is_trusted())
+            _, chosen = fitting_recipe(recipe, source, changes)
             made = quantize_file(source, samples, out, chosen, on_step)
     table = made.table
     for finding in table.findings:

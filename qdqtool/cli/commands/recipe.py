@@ -21,16 +21,25 @@ Changes = Annotated[
 
 
 @PLUGIN.command("list")
-def list_recipes() -> None:
+def list_recipes(
+    as_json: Annotated[bool, typer.Option("--json", help="Print a list of name, for and file.")] = False,
+) -> None:
     """Name the shipped recipes and say what each is for."""
+    import json
+
     from rich.table import Table
 
     from qdqtool.cli.screen import show_table
     from qdqtool.pipeline import recipes
 
+    found = {name: recipes.load(name).description for name in recipes.names()}
+    if as_json:
+        rows = [{"name": name, "for": use, "file": str(recipes.locate(name))} for name, use in found.items()]
+        sys.stdout.write(json.dumps(rows, indent=2, ensure_ascii=False) + "\n")
+        return
     table = Table("recipe", "for", box=None)
-    for name in recipes.names():
-        table.add_row(name, recipes.load(name).description)
+    for row in found.items():
+        table.add_row(*row)
     show_table(table)
 
 

@@ -1,7 +1,8 @@
 """Do the whole pipeline: from an ONNX model to an audited INT8 engine and a report.
 
 A float model is prepared, placed, calibrated, given Q/DQ, built, audited and compared with itself. A model that has
-Q/DQ already is linted, repaired, predicted, built, audited and compared with its float form; a float model with
+Q/DQ already is linted, repaired, predicted, built, audited and compared with its float form, or with the float model that
+`--reference` names; a float model with
 `--calibration-cache` becomes such a model first. Without `--samples` random ones are taken: placement, engine and audit
 are as they would be, ranges and accuracy mean nothing.
 
@@ -59,12 +60,17 @@ def run(
     ] = None,
     recipe: Annotated[
         str | None,
-        typer.Option("--recipe", "-r", help="Shipped recipe or .yaml file; default: conv-int8."),
+        typer.Option(
+            "--recipe", "-r", help="Shipped recipe or .yaml file; default: the one that fits the model."
+        ),
     ] = None,
     eval_samples: Annotated[str | None, typer.Option(help="Evaluation samples; default: --samples.")] = None,
     labels: Annotated[str | None, typer.Option(help="Class indices of the evaluation samples.")] = None,
     calibration_cache: Annotated[
         Path | None, typer.Option(help="Take the ranges of this TensorRT or onnxruntime cache.")
+    ] = None,
+    reference: Annotated[
+        Path | None, typer.Option(help="Float model that a model with Q/DQ is compared with.")
     ] = None,
     changes: Annotated[
         list[str] | None,
@@ -99,15 +105,13 @@ def run(
 ) -> int:
     """Do the whole pipeline: an ONNX model in, an audited INT8 engine and a report out."""
     from qdqtool.cli.next_commands import next_commands
-    from qdqtool.cli.options import is_trusted, load_recipe
+    from qdqtool.cli.options import fitting_recipe, is_trusted, load_recipe
     from qdqtool.cli.progress import RichProgress
     from qdqtool.cli.screen import stderr, stdout
     from qdqtool.cli.verdict import check_severity, exit_code
-    from qdqtool.graph.onnx_io.load import load
-    from qdqtool.graph.qdq.find import quantized_ops
-    from qdqtool.pipeline import limit, runner
+    from qdqtool.pipeline import limit
     from qdqtool.pipeline.request import RunRequest
-    from qdqtool.pipeline.third_party import QDQ_LINE
+    from qdqtool.pipeline.third_party import QDQ_LINE, course_of
     from qdqtool.pipeline.torch_models import as_onnx, name_of
     from qdqtool.report import terminal
 
@@ -124,23 +128,28 @@ def run(
     typed += ["audit.fail_on_unrealised=true"] if fail_on_unrealised else []
     folder = out or Path("runs") / name_of(model)
     source = as_onnx(model, folder, trust=is_trusted())
-    is_quantized = calibration_cache is not None or bool(quantized_ops(load(source)))
+    settings = [*(changes or ()), *typed]
+    if calibration_cache is not None:
+        method = load_recipe(recipe or "third-party-qdq", settings)
+    else:
+        _, method = fitting_recipe(recipe, source, settings, labelled=labels is not None)
     request = RunRequest(
         model=source,
-        recipe=load_recipe(
-            recipe or ("third-party-qdq" if is_quantized else "conv-int8"), [*(changes or ()), *typed]
-        ),
+        recipe=method,
         samples=samples or _RANDOM,
         eval_samples=eval_samples,
         labels=labels,
         out=folder,
         cache=build_cache,
         calibration_cache=calibration_cache,
+        reference=reference,
     )
+    course = course_of(request)
+    is_quantized = course is QDQ_LINE
     if samples is None:
         stderr().print(_RANDOM_QDQ if is_quantized else _RANDOM_FLOAT, style="yellow", highlight=False)
     with RichProgress() as progress:
-        report = limit.run(request, progress, course=QDQ_LINE if is_quantized else runner.LINE)
+        report = limit.run(request, progress, course=course)
     if as_json:
         sys.stdout.write((request.out / "report.json").read_text("utf-8"))
     else:

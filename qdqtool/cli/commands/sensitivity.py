@@ -28,8 +28,11 @@ def sensitivity(
     ] = None,
     labels: Annotated[str | None, typer.Option(help="Class indices of the samples measured on.")] = None,
     recipe: Annotated[
-        str, typer.Option("--recipe", "-r", help="Shipped recipe or .yaml file.")
-    ] = "conv-int8",
+        str | None,
+        typer.Option(
+            "--recipe", "-r", help="Shipped recipe or .yaml file; default: the one that fits the model."
+        ),
+    ] = None,
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="Change one value of the recipe: compare.limit=64.")
     ] = None,
@@ -58,7 +61,7 @@ def sensitivity(
     """Find the nodes whose quantization costs most accuracy, and say which ones to keep float."""
     from qdqtool.accuracy.limit import Limit
     from qdqtool.accuracy.sensitivity import SensitivityOptions
-    from qdqtool.cli.options import load_recipe
+    from qdqtool.cli.options import fitting_recipe
     from qdqtool.cli.screen import progress, stdout
     from qdqtool.cli.verdict import tell
     from qdqtool.core.kinds import SENSITIVITY
@@ -67,7 +70,7 @@ def sensitivity(
 
     request = SensitivityRequest(
         model=model,
-        recipe=load_recipe(recipe, changes),
+        recipe=fitting_recipe(recipe, model, changes, labelled=labels is not None)[1],
         samples=samples,
         eval_samples=eval_samples,
         labels=labels,

@@ -36,8 +36,11 @@ def sweep(
     samples: Annotated[str, typer.Option(help="Calibration samples.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the sweep.")],
     recipe: Annotated[
-        str, typer.Option("--recipe", "-r", help="Base recipe: shipped name or .yaml file.")
-    ] = "conv-int8",
+        str | None,
+        typer.Option(
+            "--recipe", "-r", help="Base recipe, shipped or .yaml file; default: the one that fits the model."
+        ),
+    ] = None,
     eval_samples: Annotated[str | None, typer.Option(help="Evaluation samples; default: --samples.")] = None,
     labels: Annotated[str | None, typer.Option(help="Class indices of the evaluation samples.")] = None,
     changes: Annotated[
@@ -67,7 +70,7 @@ def sweep(
     as_json: Annotated[bool, typer.Option("--json", help="Print sweep.json instead of the table.")] = False,
 ) -> None:
     """Search over configurations for the best accuracy at the best speed."""
-    from qdqtool.cli.options import load_recipe
+    from qdqtool.cli.options import fitting_recipe
     from qdqtool.cli.progress import Bars
     from qdqtool.cli.screen import show_table, stdout
     from qdqtool.io.files import write_text
@@ -79,9 +82,10 @@ def sweep(
 
     if chart is not None:
         check_picture(chart)
+    name, chosen = fitting_recipe(recipe, model, changes, labelled=labels is not None)
     base = RunRequest(
         model=model,
-        recipe=load_recipe(recipe, changes),
+        recipe=chosen,
         samples=samples,
         eval_samples=eval_samples,
         labels=labels,
@@ -89,7 +93,7 @@ def sweep(
     )
     request = SweepRequest(
         base=base,
-        recipe=recipe,
+        recipe=name,
         settings=tuple(changes or ()),
         trials=trials,
         storage=storage,
