@@ -146,6 +146,9 @@ class PlacementOptions(Section):
     """Other formats by node-name glob, the first match wins; "float" leaves a node float."""
     block: Literal[0, 16, 32, 64, 128] = 0
     """Values along the reduction axis that share a scale of INT4 weights; 0 takes the largest up to 128 that fits."""
+    kv_cache: Literal["float", "int8", "fp8"] = "float"
+    """How a decoder keeps the keys and values that it hands to its next step: as they are exported, or in few bits, which
+    changes the type of these inputs and outputs."""
     skip_rules: Words = ()
     """Rules that are not asked."""
     target: Annotated[str, BeforeValidator(_word), AfterValidator(_target)] = "rtx"

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from qdqtool.core.engine import EngineLayer
 from qdqtool.core.placement import Decision, SlotKind
+from qdqtool.graph.kv_caches import stored_caches
 from qdqtool.graph.qdq.lower import MX_DEQUANTIZE
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.trt.join import LayerMatch
@@ -176,11 +177,16 @@ class Operands:
                 found.update(node.outputs)
         return frozenset(found)
 
+    @cached_property
+    def _cached(self) -> frozenset[str]:
+        """Tensors of caches that are stored in few bits, which says nothing about the arithmetic of their readers."""
+        return frozenset(name for cache in stored_caches(self._view) for name in cache.tensors)
+
     def _operand(self, tensor: str, index: int) -> Operand:
         view = self._view
         reached, passed = self._through_moves(tensor)
         producer = view.producer(reached)
-        if producer is None or producer.op not in _DEQUANTIZERS:
+        if producer is None or producer.op not in _DEQUANTIZERS or producer.inputs[0] in self._cached:
             return Operand(index=index, source=tensor, fixed=self._is_fixed(tensor))
         quantize = view.producer(producer.inputs[0])
         source = (

@@ -18,6 +18,7 @@ from qdqtool.graph.qdq.find import find
 from qdqtool.graph.qdq.lift import Irregularity, Kind, lift
 from qdqtool.graph.qdq.quantized import Quantization, QuantizedGraph
 from qdqtool.graph.qdq.standard import is_spelled_apart, standard
+from qdqtool.graph.qdq.stored_caches import detached
 from qdqtool.graph.qdq.unquantize import unquantize
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.asked import FORMATS
@@ -35,7 +36,7 @@ class Flow:
     """A Q/DQ model as it is written and as what it means. All questions together are linear in nodes.
 
     Attributes:
-        view: the graph with its Q and DQ nodes, in the operators of ONNX.
+        view: the graph with its Q and DQ nodes, in the operators of ONNX; caches that are stored in few bits are float.
         spelled_apart: names of the nodes that were written in TensorRT's own spelling.
         pairs: these nodes, without those in `scales`.
         scales: pairs that only make scales of others, as formats with two levels of scales are written.
@@ -45,7 +46,7 @@ class Flow:
         self.spelled_apart = tuple(
             node.name for node in model.view.nodes if is_spelled_apart(node.op, node.domain)
         )
-        self._model = model = standard(model)
+        self._model = model = detached(standard(model))[0]
         self.view = model.view
         found = find(model)
         self.scales = tuple(pair for pair in found if _makes_scales(model.view, pair))

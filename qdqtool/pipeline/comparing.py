@@ -26,6 +26,8 @@ from qdqtool.graph.emulation.integer_form import integer_form
 from qdqtool.graph.emulation.wide_regions import Regions
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.qdq.stored_caches import with_float_caches
+from qdqtool.pipeline.float_sides import open_quantized
 from qdqtool.platform import give_back
 
 _EMULATION = "int:"
@@ -122,7 +124,7 @@ def _side(text: str, match: Match, open_sides: ExitStack) -> Runner:
     if text.startswith(_EMULATION):
         return _run_model(_model(text), f"integer emulation of {path.name}")
     if path.suffix == ".onnx":
-        return open_runner(path, description=f"{path.name} on onnxruntime", crowded=True)
+        return open_quantized(path, f"{path.name} on onnxruntime")
     if path.suffix in SUFFIXES:
         return open_sides.enter_context(open_engine(path, trust=match.trust))
     return open_stored(path)
@@ -132,7 +134,7 @@ def _model(text: str) -> Model:
     path = Path(text.removeprefix(_EMULATION))
     if path.suffix != ".onnx":
         raise UsageError("is not an ONNX model", fix="this needs .onnx files", where=text)
-    model = load(path)
+    model = with_float_caches(load(path))
     return integer_form(model).model if text.startswith(_EMULATION) else model
 
 

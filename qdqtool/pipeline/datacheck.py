@@ -43,6 +43,7 @@ from qdqtool.datachecks.loss import is_lost, sqnr
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, weight_bytes
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
+from qdqtool.graph.qdq.stored_caches import with_float_caches
 from qdqtool.graph.qdq.unquantize import unquantize
 from qdqtool.pipeline.suggest import families, fitting
 
@@ -366,6 +367,7 @@ def cure(
     reference = open_model(models[0], description="float model", crowded=True)
 
     def level(model: Model) -> float | None:
+        model = with_float_caches(model)
         candidate = open_model(model, description="Q/DQ model", crowded=True)
         return sqnr(compare(reference, candidate, samples, few))
 

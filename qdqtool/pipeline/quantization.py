@@ -14,7 +14,7 @@ from qdqtool.core.recipe import Recipe
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.preparation.prepare import prepare
-from qdqtool.graph.qdq.insert import insert, refuse_quantized
+from qdqtool.graph.qdq.insert import insert_for_engine, refuse_quantized
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.pipeline.dynamic_range import reach_for
 from qdqtool.placement.decide import decide
@@ -55,7 +55,7 @@ def quantize_file(model: Path, samples: str, out: Path, recipe: Recipe, on_step:
     histograms = collection.run(Span(total=len(job.samples)), on_progress=partial(on_step, "calibrate"))
     table = job.tables(histograms, [method])[method]
     reach = reach_for(ready, recipe.insert, job.samples, partial(on_step, "FP16 range"))
-    made = insert(ready, job.placement, table, recipe.insert, reach)
+    made = insert_for_engine(ready, job.placement, table, recipe.insert, reach)
     save(made, out)
     return Quantization(
         placement=job.placement, table=replace(table, findings=job.findings(table)), notes=made.notes

@@ -23,7 +23,9 @@ from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.origin import origin
 from qdqtool.graph.qdq.find import quantized_ops
 from qdqtool.graph.qdq.slots import slot_changes
+from qdqtool.graph.qdq.stored_caches import with_float_caches
 from qdqtool.matching.half_quantized import quantize_activations, wanted
+from qdqtool.pipeline.float_sides import open_quantized
 from qdqtool.placement.repair import remaining
 from qdqtool.placement.repair import repair as repaired
 from qdqtool.trt.ops import PACKED_WEIGHTS
@@ -94,9 +96,8 @@ def _nothing(model: Model, path: Path) -> UsageError:
 def _samples(request: RepairRequest, model: Model) -> Samples | None:
     if not request.samples:
         return None
-    return open_samples(
-        request.samples, model.view.inputs, request.recipe.samples.preprocess, labels=request.labels
-    )
+    inputs = with_float_caches(model).view.inputs
+    return open_samples(request.samples, inputs, request.recipe.samples.preprocess, labels=request.labels)
 
 
 def _calibrated(model: Model, samples: Samples) -> tuple[Model, tuple[Change, ...]]:
@@ -106,7 +107,7 @@ def _calibrated(model: Model, samples: Samples) -> tuple[Model, tuple[Change, ..
         return model, ()
     amax = dict.fromkeys(names, 0.0)
     with tempfile.TemporaryDirectory() as folder:
-        runner = open_runner(probe(model, names, Path(folder)).source, description="probe")
+        runner = open_runner(probe(with_float_caches(model), names, Path(folder)).source, description="probe")
         for sample in samples:
             for name, value in runner.run(sample.feeds).items():
                 amax[name] = max(amax[name], float(np.abs(value).max(initial=0.0)))
@@ -122,12 +123,10 @@ def _difference(
     small = len(made.view.nodes) < _LARGE
     with tempfile.TemporaryDirectory() as folder:
         draft = Path(folder) / "repaired.onnx"
-        save(made, draft)
+        save(with_float_caches(made), draft)
         after = open_runner(draft, description="after the repair", crowded=True, optimized=small)
         try:
-            before = open_runner(
-                request.model, description="before the repair", crowded=True, optimized=small
-            )
+            before = open_quantized(request.model, "before the repair", optimized=small)
         except InputFileError as error:
             return None, (f"the difference was not measured: {error.what}",)
         return compare(before, after, samples, request.recipe.compare, on_progress=on_progress), ()

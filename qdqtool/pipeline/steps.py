@@ -46,8 +46,8 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.preparation.prepare import prepare as prepare_model
 from qdqtool.graph.qdq.changes import with_changes
-from qdqtool.graph.qdq.insert import insert as insert_pairs
-from qdqtool.graph.qdq.insert import refuse_quantized
+from qdqtool.graph.qdq.insert import insert_for_engine, refuse_quantized
+from qdqtool.graph.qdq.stored_caches import with_float_caches
 from qdqtool.io.files import digest_file, write_text
 from qdqtool.pipeline.channels import lost_channels
 from qdqtool.pipeline.comparing import noise_inside
@@ -56,6 +56,7 @@ from qdqtool.pipeline.datacheck import DataMaterial, data_report
 from qdqtool.pipeline.dynamic_range import reach_for
 from qdqtool.pipeline.equalization import equalization
 from qdqtool.pipeline.events import write_events
+from qdqtool.pipeline.float_sides import open_quantized
 from qdqtool.pipeline.report import read_material
 from qdqtool.pipeline.same_function import check_conversion
 from qdqtool.pipeline.tables import TableRequest, final_tables
@@ -184,7 +185,7 @@ def insert(work: RunContext) -> Measured:
     table = CALIBRATION.read(work.path("calibration.json"))
     prepared, options = work.model("model.prepared.onnx"), work.recipe.insert
     reach = reach_for(prepared, options, work.samples, work.listener.progressed)
-    model = insert_pairs(prepared, placement, table, options, reach)
+    model = insert_for_engine(prepared, placement, table, options, reach)
     save(model, work.path("model.qdq.onnx"))
     INSERTION.write(work.path("insertion.json"), Insertion(notes=model.notes))
     return {}
@@ -257,12 +258,12 @@ def compare(work: RunContext) -> Measured:
     float_model = work.path("model.prepared.onnx") if reference is None else reference
     comparison = compare_runners(
         open_runner(float_model, description="float model on onnxruntime", crowded=True),
-        open_runner(work.path(built_model(work)), description="Q/DQ model on onnxruntime", crowded=True),
+        open_quantized(work.path(built_model(work)), "Q/DQ model on onnxruntime"),
         work.evaluation,
         work.recipe.compare,
         on_progress=work.listener.progressed,
     )
-    models = (work.model("model.prepared.onnx"), work.model("model.qdq.onnx"))
+    models = (work.model("model.prepared.onnx"), with_float_caches(work.model("model.qdq.onnx")))
     inside = noise_inside(models, work.evaluation, work.recipe.compare)
     notes = () if reference is None else ("tensors inside are compared with the model without its Q/DQ",)
     ACCURACY.write(

@@ -11,6 +11,8 @@ from qdqtool.matching.products import compute_nodes, factors
 from qdqtool.placement.ties import carriers
 from qdqtool.trt.ops import upstream
 
+KV_CACHE = "kv_cache"
+"""The rule that asks for stored values, whatever the arithmetic is."""
 Opinions = Mapping[Slot, list[Opinion]]
 
 
@@ -61,7 +63,8 @@ def weights_alone(view: GraphView, opinions: Opinions) -> Iterator[Opinion]:
         for slot in factors(node)
         if view.is_constant(node.inputs[slot.index])
     }
-    for slot in opinions.keys() - weights:
+    cached = {slot for slot, said in opinions.items() if any(entry.rule == KV_CACHE for entry in said)}
+    for slot in opinions.keys() - weights - cached:
         yield Opinion(
             slot=slot,
             rule="user",

@@ -77,7 +77,7 @@ def decide(
     return Placement(
         decisions=decisions,
         ties=effective(ties, frozenset(decision.tensor for decision in decisions if decision.quantize)),
-        notes=(*_unmatched(view, options), *_aim(options), *notes(options, asked), *book.notes),
+        notes=(*_unmatched(view, options), *_aim(options), *notes(view, options, asked), *book.notes),
     )
 
 

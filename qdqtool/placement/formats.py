@@ -23,10 +23,11 @@ from math import prod
 from typing import Final
 
 from qdqtool.core.placement import Bond, Opinion, QuantSpec, Slot, Stance
-from qdqtool.core.quant_format import FP8, INT4, INT8, MXFP8, NVFP4, SCHEMES, QuantFormat, Scheme
+from qdqtool.core.quant_format import FP8, INT4, INT8, MXFP8, NVFP4, SCHEMES, QuantFormat, Scheme, by_name
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.errors import UsageError
 from qdqtool.graph.beside_attention import reads_attention
+from qdqtool.graph.kv_caches import kv_caches
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.patterns import attentions, has_one_query
 from qdqtool.matching.products import compute_nodes, factors, weight_specs
@@ -35,8 +36,8 @@ from qdqtool.trt.ops import summed_axis
 
 RULE: Final = "format"
 """What opinions of this module call themselves."""
-_KEPT: Final = frozenset({"user", "first_last", "min_channels"})
-"""Rules that say what the user wants, whatever the format."""
+_KEPT: Final = frozenset({"user", "first_last", "kv_cache", "min_channels"})
+"""Rules that say what the user wants, whatever the format of products."""
 _ONE_QUERY: Final = (
     "its attention has one query, and the fused kernel for that multiplies floats",
     "nothing to do: with Q/DQ its kernel multiplies floats too",
@@ -71,24 +72,28 @@ def refuse(view: GraphView, options: PlacementOptions, asked: Mapping[str, Schem
             continue
         for format_ in (scheme.weights, scheme.activations):
             if format_ is not None:
-                _check_target(node, format_, options)
+                _check_target(node.name, format_, options)
+    if options.kv_cache != "float":
+        for cache in kv_caches(view):
+            _check_target(cache.outputs[0], by_name(options.kv_cache), options, rule="kv_cache")
 
 
-def _check_target(node: Node, format_: QuantFormat, options: PlacementOptions) -> None:
+def _check_target(where: str, format_: QuantFormat, options: PlacementOptions, *, rule: str = RULE) -> None:
+    key = "place.kv_cache" if rule != RULE else "place.format"
     first = _RTX_FP4_SM if options.builder.is_rtx and format_ == NVFP4 else format_.sm
     if options.builder.is_rtx and format_ == MXFP8:
         first = FP8.sm  # builds, in float: noted, not refused
     old = sorted((sm for sm in options.sm if sm.isdigit() and int(sm) < first), key=int)
     if old:
-        what = f"the rule {RULE!r} wants {format_}, which SM{', SM'.join(old)} cannot run"
-        way = f"build for SM{first} or newer (--set build.sm={first} --set place.sm=[]), or choose another place.format"
-        raise UsageError(what, fix=way, where=node.name)
+        what = f"the rule {rule!r} wants {format_}, which SM{', SM'.join(old)} cannot run"
+        way = f"build for SM{first} or newer (--set build.sm={first} --set place.sm=[]), or choose another {key}"
+        raise UsageError(what, fix=way, where=where)
     if options.builder.is_before(*format_.release):
         release = ".".join(map(str, format_.release))
         raise UsageError(
-            f"the rule {RULE!r} wants {format_}, which TensorRT {options.target} does not import",
-            fix=f"build with TensorRT {release} or newer (--set place.target={format_.release[0]}), or choose another place.format",
-            where=node.name,
+            f"the rule {rule!r} wants {format_}, which TensorRT {options.target} does not import",
+            fix=f"build with TensorRT {release} or newer (--set place.target={format_.release[0]}), or choose another {key}",
+            where=where,
         )
 
 
@@ -134,7 +139,7 @@ def _with_one_query(view: GraphView) -> frozenset[str]:
     return frozenset(node.name for pair in found for node in pair)
 
 
-def notes(options: PlacementOptions, asked: Mapping[str, Scheme]) -> Iterator[str]:
+def notes(view: GraphView, options: PlacementOptions, asked: Mapping[str, Scheme]) -> Iterator[str]:
     """What a reader of the placement must know about formats."""
     if options.builder.is_rtx and any(scheme.weights == MXFP8 for scheme in asked.values()):
         yield (
@@ -143,6 +148,11 @@ def notes(options: PlacementOptions, asked: Mapping[str, Scheme]) -> Iterator[st
         )
     if any(scheme.weight_only for scheme in asked.values()):
         yield "only weights of some nodes are stored in few bits; their arithmetic is float, as place.format asks"
+    if options.kv_cache != "float" and not kv_caches(view):
+        yield (
+            f"place.kv_cache={options.kv_cache} has nothing to store: no output holds the values of an input beside "
+            "computed ones; a decoder is exported with its past keys and values as inputs for that"
+        )
 
 
 def _reads_other_format(view: GraphView, slot: Slot, asked: Mapping[str, Scheme]) -> bool:

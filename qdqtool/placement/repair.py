@@ -15,6 +15,7 @@ from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.qdq.slots import requantize
 from qdqtool.graph.qdq.stored import check_counts
+from qdqtool.graph.qdq.stored_caches import attached, detached
 from qdqtool.graph.view import Node
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.half_quantized import half_quantized
@@ -63,6 +64,7 @@ def written_out(model: Model) -> Model:
 
 def _fixed(model: Model, last: Stage, target: Target | None) -> tuple[Model, tuple[Change, ...]]:
     """The model after the fixes up to a stage, and every change."""
+    model, caches = detached(model)
     ready = prepare(model, PrepareOptions(fold_batchnorm=False, conv_transpose=False))
     changes = list(_dropped(model, ready))
     for pair in RepairContext(ready).pairs:
@@ -86,7 +88,7 @@ def _fixed(model: Model, last: Stage, target: Target | None) -> tuple[Model, tup
                 context = None
         if len(changes) == before:
             break
-    return ready, tuple(changes)
+    return attached(ready, caches), tuple(changes)
 
 
 def _applies(rule: Rule, last: Stage, target: Target | None) -> bool:

@@ -301,3 +301,60 @@ def neck() -> onnx.ModelProto:
     y = s.node("Concat", [down, x], "bottom", name="cat2", axis=1)
     s.output(s.conv("conv5", y, (16, 8)), [1, 8, 16, 16])
     return s.model()
+
+
+def decoder(queries: int = 1, layers: int = 2, form: str = "concat") -> onnx.ModelProto:
+    """Decoder layers with keys and values of eight tokens as inputs and outputs: 4 heads of 16.
+
+    New ones come behind them ("concat"), are written into fixed places ("scatter"), or push the oldest out ("window").
+    """
+    s = Sketch(24)
+    heads, size, past = 4, 16, 8
+    width = heads * size
+    x = s.input("x", [1, queries, width])
+    for layer in range(layers):
+
+        def dense(name: str, value: str, layer: int = layer) -> str:
+            return s.node(
+                "MatMul",
+                [value, s.weight(f"{name}{layer}_w", width, width)],
+                f"{name}{layer}_y",
+                name=f"{name}{layer}",
+            )
+
+        def split(name: str, value: str, layer: int = layer) -> str:
+            shape = s.constant(f"{name}{layer}_shape", np.array([1, queries, heads, size]))
+            rows = s.node("Reshape", [value, shape], f"{name}{layer}_rows")
+            return s.node("Transpose", [rows], f"{name}{layer}_heads", perm=[0, 2, 1, 3])
+
+        def cached(name: str, value: str, layer: int = layer) -> str:
+            before = s.input(f"past_{name}{layer}", [1, heads, past, size])
+            kept = f"present_{name}{layer}"
+            if form == "scatter":
+                places = np.broadcast_to(np.arange(queries).reshape(1, 1, -1, 1), (1, heads, queries, size))
+                index = s.constant(f"{name}{layer}_places", np.array(places))
+                s.node("ScatterElements", [before, index, value], kept, axis=2)
+            elif form == "window":
+                both = s.node("Concat", [before, value], f"{name}{layer}_both", axis=2)
+                bounds = [
+                    s.constant(f"{name}{layer}_{word}", np.array([number]))
+                    for word, number in (("from", queries), ("to", 2**31), ("axis", 2))
+                ]
+                s.node("Slice", [both, *bounds], kept)
+            else:
+                s.node("Concat", [before, value], kept, axis=2)
+            return s.output(kept, [1, heads, past + (queries if form == "concat" else 0), size])
+
+        q, k, v = (split(name, dense(name, x)) for name in "qkv")
+        turned = s.node("Transpose", [cached("k", k)], f"turned{layer}", perm=[0, 1, 3, 2])
+        factor = s.constant(f"factor{layer}", np.float32(size**-0.5))
+        scores = s.node("Mul", [s.node("MatMul", [q, turned], f"scores{layer}"), factor], f"scaled{layer}")
+        shares = s.node("Softmax", [scores], f"shares{layer}", axis=-1)
+        y = s.node("MatMul", [shares, cached("v", v)], f"values{layer}")
+        y = s.node("Transpose", [y], f"rows{layer}", perm=[0, 2, 1, 3])
+        y = s.node(
+            "Reshape", [y, s.constant(f"shape{layer}", np.array([1, queries, width]))], f"joined{layer}"
+        )
+        x = s.node("Add", [x, dense("out", y)], f"x{layer}", name=f"add{layer}")
+    s.output(x, [1, queries, width])
+    return s.model()

@@ -43,7 +43,7 @@ def insert(
     from qdqtool.graph.onnx_io.load import load
     from qdqtool.graph.onnx_io.save import save
     from qdqtool.graph.preparation.placed import prepare_as_placed
-    from qdqtool.graph.qdq.insert import insert as insert_pairs
+    from qdqtool.graph.qdq.insert import insert_for_engine
     from qdqtool.pipeline.dynamic_range import reach_for, wants_samples
 
     typed = {"insert.types": types, "insert.weights": weights}
@@ -58,7 +58,7 @@ def insert(
     if samples:
         source = open_samples(samples, ready.view.inputs, chosen.samples.preprocess)
         reach = reach_for(ready, chosen.insert, source)
-    result = insert_pairs(ready, decisions, table, chosen.insert, reach)
+    result = insert_for_engine(ready, decisions, table, chosen.insert, reach)
     save(result, out)
     for note in result.notes:
         stderr().print(f"note: {note}", markup=False, highlight=False)

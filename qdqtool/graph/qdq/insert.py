@@ -28,6 +28,7 @@ from qdqtool.graph.qdq.find import quantized_ops
 from qdqtool.graph.qdq.lower import lower
 from qdqtool.graph.qdq.quantized import Quantization, QuantizedGraph
 from qdqtool.graph.qdq.scales import a_step_above, storable_as
+from qdqtool.graph.qdq.stored_caches import with_stored_caches
 from qdqtool.graph.typed.convert import convert, with_opset
 from qdqtool.graph.view import GraphView
 from qdqtool.trt.ops import MATRIX_PRODUCTS
@@ -78,6 +79,21 @@ def insert(
         return lower(QuantizedGraph(model=convert(model, options, reach)[0], assignment=assignment))
     written = lower(QuantizedGraph(model=model, assignment=assignment))
     return written if options.types == "fp32" else convert(written, options, reach)[0]
+
+
+def insert_for_engine(
+    model: Model,
+    placement: Placement,
+    table: CalibrationTable,
+    options: InsertOptions,
+    reach: DynamicRangeReport | None = None,
+) -> Model:
+    """What `insert` makes, with its caches as inputs and outputs of few bits where the placement asks for it.
+
+    Raises:
+        UsageError, InputFileError: as `insert`.
+    """
+    return with_stored_caches(insert(model, placement, table, options, reach), model.view, placement)
 
 
 def _with_rounded_floats(

@@ -12,7 +12,7 @@ from qdqtool.auditing.context import AuditContext, stage
 from qdqtool.auditing.run import examine
 from qdqtool.backends import BUILDERS
 from qdqtool.backends.building.retry import build_with_retries
-from qdqtool.backends.ort import open_model, open_runner
+from qdqtool.backends.ort import open_model
 from qdqtool.core.audit import Audit
 from qdqtool.core.build import BuildCost, BuildRequest, BuildResult, OnProgress
 from qdqtool.core.comparison import Comparison
@@ -28,6 +28,7 @@ from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.qdq.find import find
 from qdqtool.matching.asked import FLOAT
 from qdqtool.pipeline.autofix.drafts import Draft, Edits, merged
+from qdqtool.pipeline.float_sides import open_quantized
 
 MODEL = "model.qdq.onnx"
 
@@ -182,7 +183,7 @@ class CandidateBuilder:
             return None
         options = self.recipe.compare
         metrics = tuple(dict.fromkeys((*options.metrics, "sqnr_db")))
-        candidate = open_runner(model, description="Q/DQ model on onnxruntime", crowded=True)
+        candidate = open_quantized(model, "Q/DQ model on onnxruntime")
         return compare(
             self._reference, candidate, self.samples, options.model_copy(update={"metrics": metrics})
         )

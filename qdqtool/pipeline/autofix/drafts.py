@@ -13,7 +13,7 @@ from qdqtool.core.fixes import SlotEdit
 from qdqtool.core.placement import Decision, Opinion, Placement, QuantSpec, Slot, SlotKind, Stance, Tie
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.graph.model import Model
-from qdqtool.graph.qdq.insert import insert
+from qdqtool.graph.qdq.insert import insert_for_engine
 from qdqtool.graph.qdq.slots import requantize
 from qdqtool.graph.qdq.unquantize import float_graph
 
@@ -85,7 +85,7 @@ class Placed:
     def apply(self, edits: Edits) -> Model:
         """The float model with the Q/DQ of the edited placement."""
         plan = self.plan(edits)
-        return insert(self.reference, plan.placement, plan.table, self._options, self.reach)
+        return insert_for_engine(self.reference, plan.placement, plan.table, self._options, self.reach)
 
     def plan(self, edits: Edits) -> Plan:
         """The edited placement and table; a tensor has one range, so the last edit of a tensor counts."""

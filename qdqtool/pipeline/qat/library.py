@@ -26,7 +26,7 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.preparation.placed import prepare_as_placed
 from qdqtool.graph.preparation.prepare import prepare as prepare_graph
-from qdqtool.graph.qdq.insert import insert
+from qdqtool.graph.qdq.insert import insert_for_engine
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.pipeline.dynamic_range import reach_for, wants_samples
 from qdqtool.placement.decide import decide
@@ -123,7 +123,7 @@ def export(model: PreparedModel, path: Path, loader: Iterable[Any] = (), limit: 
             table = _refreshed(table, job) if model.sites.lost else table
             reach = reach_for(ready, options, job.samples)
         path.parent.mkdir(parents=True, exist_ok=True)
-        save(insert(ready, model.placement, table, options, reach), path)
+        save(insert_for_engine(ready, model.placement, table, options, reach), path)
     return path
 
 

@@ -14,7 +14,6 @@ from filelock import FileLock
 
 from qdqtool.accuracy.compare import compare
 from qdqtool.accuracy.sensitivity import SensitivityOptions
-from qdqtool.backends.ort import open_runner
 from qdqtool.core.kinds import PLACEMENT
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.protocols import Feeds
@@ -26,6 +25,7 @@ from qdqtool.io.files import digest_file, unwritable, write_text
 from qdqtool.io.json_files import canonical
 from qdqtool.io.locks import acquire
 from qdqtool.pipeline import recipes, runner
+from qdqtool.pipeline.float_sides import open_quantized
 from qdqtool.pipeline.request import RunRequest
 from qdqtool.pipeline.sensitivity import SensitivityRequest, study
 from qdqtool.pipeline.sweep.space import Space
@@ -177,7 +177,7 @@ class SweepContext:
             return summary.accuracy, in_engine(summary, times)
         work = runner.start(request, "insert")
         models = (self._base_run.path("model.prepared.onnx"), work.path("model.qdq.onnx"))
-        plain, quantized = (open_runner(path, description=path.name, crowded=True) for path in models)
+        plain, quantized = (open_quantized(path, path.name) for path in models)
         comparison = compare(plain, quantized, work.evaluation, request.recipe.compare)
         ms, low, high = 0.0, None, None
         if isinstance(self.speed, Measured):

@@ -1,0 +1,113 @@
+"""Caches of exported decoders: model inputs whose values come back in an output, beside those of the new tokens.
+
+    past_key ──────────────┐
+                           ├ Concat ─┬─ present_key (model output)
+    k_proj ─ ... ─ new_key ┘         └─ Transpose ─ MatMul ─ Softmax ...
+
+A cache is found by what it does, not by its name: between the input and the output stand only operators that move
+values, and at least one of them takes in values that the network computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from qdqtool.core.dtypes import DType
+from qdqtool.core.equivalence import classes
+from qdqtool.core.placement import Slot
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.trt.ops import QDQ, carried_outputs, quantization_commutes
+
+_FLOATS = frozenset({DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16})
+_STORED = frozenset({DType.INT8, DType.FLOAT8})
+_WRITES = {"ScatterElements": (0, 2), "ScatterND": (0, 2), "Where": (1, 2)}
+"""Operators that write new values among the old: the inputs that hold values."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KvCache:
+    """Values that leave the model to come back in the next step.
+
+    Attributes:
+        inputs: model inputs that hold them.
+        outputs: model outputs that hold them.
+        tensors: all tensors from the inputs to the outputs, both included.
+        entries: where values get in: inputs of the operators between, from model inputs and from the network.
+    """
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    tensors: tuple[str, ...]
+    entries: tuple[Slot, ...]
+
+
+def kv_caches(view: GraphView) -> tuple[KvCache, ...]:
+    """All float caches of a graph, in graph order; those that share an operator are one."""
+    return _caches(view, [info.name for info in view.inputs if info.dtype in _FLOATS])
+
+
+def stored_caches(view: GraphView) -> tuple[KvCache, ...]:
+    """All caches whose inputs and outputs have few bits, with Q and DQ among the operators between."""
+    starts = [info.name for info in view.inputs if info.dtype in _STORED]
+    return _caches(view, starts) if starts else ()
+
+
+def _caches(view: GraphView, starts: list[str]) -> tuple[KvCache, ...]:
+    held = _held(view, _moved(view, starts))
+    links = {}
+    for node in view.nodes:
+        if not held.isdisjoint(node.outputs):
+            slots = [Slot(node=node.name, index=index) for index in value_inputs(view, node)]
+            links[node.name] = (slots, [name for name in (*node.inputs, *node.outputs) if name in held])
+    found = []
+    for group in classes(tensors for _, tensors in links.values()):
+        inputs = tuple(name for name in starts if name in group)
+        slots = [slot for own, tensors in links.values() if group.issuperset(tensors) for slot in own]
+        read = [(slot, view.by_name[slot.node].inputs[slot.index]) for slot in slots]
+        if all(name in group for _, name in read):
+            continue  # nothing is computed: an input that is handed through
+        made = (name for node in view.nodes for name in node.outputs)
+        found.append(
+            KvCache(
+                inputs=inputs,
+                outputs=tuple(info.name for info in view.outputs if info.name in group),
+                tensors=(*inputs, *(name for name in made if name in group)),
+                entries=tuple(slot for slot, name in read if name in inputs or name not in group),
+            )
+        )
+    return tuple(sorted(found, key=lambda cache: view.by_name[cache.entries[0].node].position))
+
+
+def value_inputs(view: GraphView, node: Node) -> tuple[int, ...]:
+    """Numbers of the inputs whose values, and no others, `node` gives; () for operators that compute."""
+    if node.op in _WRITES:
+        return _WRITES[node.op] if node.attribute("reduction", "none") in {"none", b"none"} else ()
+    if node.op == "Concat":
+        return tuple(range(len(node.inputs)))
+    return (0,) if node.op in QDQ or quantization_commutes(view, node) else ()
+
+
+def _moved(view: GraphView, starts: Iterable[str]) -> frozenset[str]:
+    """These tensors, and all that hold their values."""
+    waiting, found = list(starts), set(starts)
+    while waiting:
+        for use in view.uses(waiting.pop()):
+            if use.index in value_inputs(view, use.node):
+                fresh = {name for name in carried_outputs(use.node) or use.node.outputs if name} - found
+                found |= fresh
+                waiting += fresh
+    return frozenset(found)
+
+
+def _held(view: GraphView, moved: frozenset[str]) -> frozenset[str]:
+    """Those of them on the way to a model output, which is one of them."""
+    waiting = [info.name for info in view.outputs if info.name in moved]
+    found = set(waiting)
+    while waiting:
+        node = view.producer(waiting.pop())
+        if node is not None:
+            fresh = {node.inputs[index] for index in value_inputs(view, node)} & moved - found
+            found |= fresh
+            waiting += fresh
+    return frozenset(found)

@@ -1,0 +1,267 @@
+"""Caches of keys and values as inputs and outputs of few bits, and such a model with float ones again.
+
+    float                                         stored
+    past ─ Q ─ DQ ┐                               past (INT8) ─ DQ ┐
+                  ├ Concat ─┬─ present                             ├ Concat ─ Q ─┬─ present (INT8)
+    new ── Q ─ DQ ┘         └─ Transpose          new ── Q ─ DQ ───┘             └─ DQ ─ Transpose
+
+Evidence: RTX 1.7.1. The fused kernel of an attention with one query, `_gemv_mha`, reads and writes INT8 (SM86) and FP8
+(SM89) itself: 64 tokens, 4 heads of 32, 38,656 bytes instead of 137,728 in 4 kernels each. With 16 queries the cache
+stays INT8 and one kernel more runs (282,624 instead of 458,752 bytes). The Concat may stand between Q and DQ as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import onnx
+
+from qdqtool.core.placement import Placement
+from qdqtool.graph.edit import Edit
+from qdqtool.graph.kv_caches import KvCache, kv_caches, stored_caches
+from qdqtool.graph.model import Model
+from qdqtool.graph.onnx_io.walk import copied
+from qdqtool.trt.ops import CASTS, DEQUANTIZE, QUANTIZE, SHAPE_READERS
+
+if TYPE_CHECKING:
+    from qdqtool.graph.view import GraphView
+
+RULE = "kv_cache"
+"""The rule whose requests ask for it."""
+_Consumers = dict[str, list[tuple[onnx.NodeProto, int]]]
+_Numbers = tuple[onnx.TensorProto, onnx.TensorProto]
+"""A scale and a zero point, which has the type of the stored values."""
+
+
+def with_stored_caches(model: Model, floats: GraphView, placement: Placement) -> Model:
+    """The Q/DQ model whose caches, where the placement asks for it, enter and leave in their format.
+
+    Args:
+        model: the Q/DQ model with float inputs and outputs.
+        floats: the graph that was placed.
+        placement: what was decided for it.
+    """
+    asked = {
+        decision.slot
+        for decision in placement.quantized
+        if any(opinion.rule == RULE for opinion in decision.opinions)
+    }
+    caches = [cache for cache in kv_caches(floats) if asked.issuperset(cache.entries)] if asked else []
+    if not caches:
+        return model
+    edit = Edit(model)
+    numbers: dict[str, _Numbers] = {}
+    for cache in caches:
+        for name in cache.inputs:
+            consumers = edit.consumers()
+            for quantize in tuple(_quantizers(consumers, name)):
+                numbers |= dict.fromkeys((*cache.inputs, *cache.outputs), _numbers(edit, quantize))
+                for dequantize, _ in consumers.get(quantize.output[0], []):
+                    _pass_by(edit, consumers, dequantize, quantize.input[0])
+    _store(edit, numbers)
+    edit.prune()
+    inputs, outputs = sum(len(cache.inputs) for cache in caches), sum(len(cache.outputs) for cache in caches)
+    edit.notes.append(
+        f"{inputs} inputs and {outputs} outputs hold keys and values in few bits now, as place.kv_cache asks "
+        f"({caches[0].inputs[0]} ...): the first step gets zeros of that type, later ones what the step before returned"
+    )
+    return edit.finish(retyped=True)
+
+
+def detached(model: Model) -> tuple[Model, dict[str, _Numbers]]:
+    """The model with the Q/DQ of its stored caches taken off: what is left is there for the arithmetic.
+
+    Beside it what `attached` needs: scale and zero point of each input and output that was stored.
+    """
+    caches = stored_caches(model.view)
+    if not caches:
+        return model, {}
+    edit = Edit(model)
+    consumers, makers = edit.consumers(), edit.producers()
+    numbers = {}
+    for value, reader in _inputs(edit, caches, consumers):
+        numbers[value.name] = _numbers(edit, reader)
+        for node, _ in list(consumers[value.name]):
+            if node.op_type == DEQUANTIZE:
+                _pass_by(edit, consumers, node, value.name)
+        value.type.tensor_type.elem_type = edit.constants[reader.input[1]].data_type
+    for value, maker in _outputs(edit, caches, makers):
+        numbers[value.name] = _numbers(edit, maker)
+        for node, _ in list(consumers.get(value.name, [])):
+            if node.op_type == DEQUANTIZE:
+                _pass_by(edit, consumers, node, maker.input[0])
+        edit.remove([maker])
+        _call(edit, maker.input[0], value.name)
+        value.type.tensor_type.elem_type = edit.constants[maker.input[1]].data_type
+    edit.prune()
+    return edit.finish(retyped=True), numbers
+
+
+def _call(edit: Edit, tensor: str, name: str) -> None:
+    """Give a tensor the name of a model output."""
+    maker = edit.producers().get(tensor)
+    if maker is None or tensor in edit.pinned:
+        edit.node("Identity", [tensor], [name], name=f"{name}_Identity")
+        return
+    for reader, index in edit.consumers().get(tensor, []):
+        edit.connect(reader, index, name)
+    maker.output[list(maker.output).index(tensor)] = name
+
+
+def attached(model: Model, numbers: Mapping[str, _Numbers]) -> Model:
+    """The model with caches stored again as they were before `detached`."""
+    if not numbers:
+        return model
+    edit = Edit(model)
+    _store(edit, numbers)
+    edit.prune()
+    return edit.finish(retyped=True)
+
+
+def _store(edit: Edit, numbers: Mapping[str, _Numbers]) -> None:
+    """Turn inputs and outputs into stored ones."""
+    for value in edit.inputs:
+        if value.name in numbers:
+            consumers = edit.consumers()
+            restored = _dequantize(edit, value.name, numbers[value.name])
+            for node, index in consumers.get(value.name, []):
+                if _casts_to(node, numbers[value.name], same=True):
+                    _pass_by(edit, consumers, node, restored)
+                elif node.op_type not in SHAPE_READERS:
+                    edit.connect(node, index, restored)
+            value.type.tensor_type.elem_type = numbers[value.name][1].data_type
+    for value in edit.outputs:
+        if value.name in numbers:
+            _store_output(edit, value.name, numbers[value.name])
+            value.type.tensor_type.elem_type = numbers[value.name][1].data_type
+
+
+def _store_output(edit: Edit, name: str, numbers: _Numbers) -> None:
+    """Return a tensor in few bits, and let its readers read what that stands for."""
+    consumers, maker = edit.consumers(), edit.producers()[name]
+    readers = consumers.get(name, [])
+    if maker.op_type == "Identity" or _casts_to(maker, numbers, same=False):
+        source = maker.input[0]
+        edit.remove([maker])
+        readers += [entry for entry in consumers.get(source, []) if entry[0] is not maker]
+    else:
+        source = edit.fresh(f"{name}_float")
+        maker.output[list(maker.output).index(name)] = source
+    scale, zero_point = _put(edit, name, numbers)
+    edit.node(QUANTIZE, [source, scale, zero_point], [name], name=f"{name}_QuantizeLinear")
+    restored = _dequantize(edit, name, numbers)
+    for node, index in readers:
+        edit.connect(node, index, source if node.op_type in SHAPE_READERS else restored)
+
+
+def _casts_to(node: onnx.NodeProto, numbers: _Numbers, *, same: bool) -> bool:
+    """Whether a node is a Cast to the type of the scale, or to another one."""
+    to = next((attribute.i for attribute in node.attribute if attribute.name == "to"), None)
+    return node.op_type == "Cast" and (to == numbers[0].data_type) is same
+
+
+def _dequantize(edit: Edit, name: str, numbers: _Numbers) -> str:
+    result = edit.fresh(f"{name}_DequantizeLinear_Output")
+    edit.node(DEQUANTIZE, [name, *_put(edit, name, numbers)], [result], name=f"{name}_DequantizeLinear")
+    return result
+
+
+def _put(edit: Edit, name: str, numbers: _Numbers) -> list[str]:
+    """Scale and zero point as constants."""
+    found = []
+    for word, tensor in zip(("scale", "zero_point"), numbers, strict=True):
+        stored = copied(tensor)
+        stored.name = edit.fresh(f"{name}_{word}")
+        edit.constants[stored.name] = stored
+        found.append(stored.name)
+    return found
+
+
+def _numbers(edit: Edit, node: onnx.NodeProto) -> _Numbers:
+    return edit.constants[node.input[1]], edit.constants[node.input[2]]
+
+
+def _quantizers(consumers: _Consumers, name: str) -> Iterator[onnx.NodeProto]:
+    """The QuantizeLinear nodes that read a tensor, directly or behind a Cast."""
+    for node, index in consumers.get(name, []):
+        if node.op_type == QUANTIZE and index == 0:
+            yield node
+        elif node.op_type in CASTS:
+            yield from _quantizers(consumers, node.output[0])
+
+
+def with_float_caches(model: Model) -> Model:
+    """The same function with float inputs and outputs in the place of stored caches, for samples and comparisons."""
+    caches = stored_caches(model.view)
+    if not caches:
+        return model
+    edit = Edit(model)
+    consumers, makers = edit.consumers(), edit.producers()
+    for value, reader in _inputs(edit, caches, consumers):
+        stored = edit.fresh(f"{value.name}_stored")
+        for node, index in consumers[value.name]:
+            edit.connect(node, index, stored)
+        float_type = _set_float(edit, value, reader)
+        source = _cast(edit, value.name, float_type, reader)
+        edit.node(QUANTIZE, [source, *reader.input[1:]], [stored], name=f"{value.name}_QuantizeLinear")
+    for value, maker in _outputs(edit, caches, makers):
+        stored = maker.output[0] = edit.fresh(f"{value.name}_stored")
+        for node, index in consumers.get(value.name, []):
+            edit.connect(node, index, stored)
+        numbers = [stored, *maker.input[1:]]
+        edit.node(DEQUANTIZE, numbers, [value.name], name=f"{value.name}_returned_DequantizeLinear")
+        value.type.tensor_type.elem_type = edit.constants[maker.input[1]].data_type
+    return edit.finish(retyped=True)
+
+
+def _pass_by(edit: Edit, consumers: _Consumers, node: onnx.NodeProto, tensor: str) -> None:
+    """Let the readers of a node read `tensor`."""
+    for reader, index in consumers.get(node.output[0], []):
+        edit.connect(reader, index, tensor)
+
+
+def _inputs(
+    edit: Edit, caches: Iterable[KvCache], consumers: _Consumers
+) -> Iterator[tuple[onnx.ValueInfoProto, onnx.NodeProto]]:
+    """The inputs of caches, each with a DequantizeLinear that reads it."""
+    names = {name for cache in caches for name in cache.inputs}
+    for value in edit.inputs:
+        found = (node for node, _ in consumers.get(value.name, []) if node.op_type == DEQUANTIZE)
+        reader = next(found, None)
+        if value.name in names and reader is not None and _is_constant(edit, reader):
+            yield value, reader
+
+
+def _outputs(
+    edit: Edit, caches: Iterable[KvCache], makers: Mapping[str, onnx.NodeProto]
+) -> Iterator[tuple[onnx.ValueInfoProto, onnx.NodeProto]]:
+    """The outputs of caches, each with the QuantizeLinear that makes it."""
+    names = {name for cache in caches for name in cache.outputs}
+    for value in edit.outputs:
+        maker = makers.get(value.name)
+        made = value.name in names and maker is not None and maker.op_type == QUANTIZE
+        if made and maker is not None and _is_constant(edit, maker):
+            yield value, maker
+
+
+def _set_float(edit: Edit, value: onnx.ValueInfoProto, reader: onnx.NodeProto) -> int:
+    """Give an input the type of the model's other float inputs; returns it."""
+    floats = {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
+    others = {entry.type.tensor_type.elem_type for entry in edit.inputs} & floats
+    own = edit.constants[reader.input[1]].data_type
+    value.type.tensor_type.elem_type = own if not others or own in others else min(others)
+    return value.type.tensor_type.elem_type
+
+
+def _cast(edit: Edit, tensor: str, float_type: int, reader: onnx.NodeProto) -> str:
+    own = edit.constants[reader.input[1]].data_type
+    if own == float_type:
+        return tensor
+    result = edit.fresh(f"{tensor}_cast")
+    edit.node("Cast", [tensor], [result], name=f"{tensor}_Cast", to=own)
+    return result
+
+
+def _is_constant(edit: Edit, node: onnx.NodeProto) -> bool:
+    return len(node.input) > 2 and all(name in edit.constants for name in node.input[1:])
