@@ -17,12 +17,10 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.equivalence import classes
 from qdqtool.core.placement import Slot
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.trt.ops import QDQ, carried_outputs, quantization_commutes
+from qdqtool.trt.ops import QDQ, WRITES, carried_outputs, quantization_commutes
 
 _FLOATS = frozenset({DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16})
 _STORED = frozenset({DType.INT8, DType.FLOAT8})
-_WRITES = {"ScatterElements": (0, 2), "ScatterND": (0, 2), "Where": (1, 2)}
-"""Operators that write new values among the old: the inputs that hold values."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,8 +79,8 @@ def _caches(view: GraphView, starts: list[str]) -> tuple[KvCache, ...]:
 
 def value_inputs(view: GraphView, node: Node) -> tuple[int, ...]:
     """Numbers of the inputs whose values, and no others, `node` gives; () for operators that compute."""
-    if node.op in _WRITES:
-        return _WRITES[node.op] if node.attribute("reduction", "none") in {"none", b"none"} else ()
+    if node.op in WRITES:
+        return WRITES[node.op] if node.attribute("reduction", "none") in {"none", b"none"} else ()
     if node.op == "Concat":
         return tuple(range(len(node.inputs)))
     return (0,) if node.op in QDQ or quantization_commutes(view, node) else ()

@@ -66,6 +66,8 @@ LAYOUT = frozenset(
 PICKING = frozenset({"Gather", "Slice", "Split"})
 """Operators that give some values of their input: parts may well have scales of their own."""
 REPEATING = frozenset({"Expand", "Tile"})
+WRITES = {"ScatterElements": (0, 2), "ScatterND": (0, 2), "Where": (1, 2)}
+"""Operators that write values among others: the inputs that hold values."""
 MAXIMUM_POOLS = frozenset({"GlobalMaxPool", "MaxPool"})
 """Pools that pick values; an average is a new value."""
 RESAMPLING = frozenset({"Resize", "Upsample"})

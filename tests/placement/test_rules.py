@@ -56,12 +56,14 @@ def test_every_rule_has_a_manual_and_something_to_say(name):
         graphs.pool_chain,
         graphs.gated,
         graphs.inverted_swish,
+        graphs.decoder,
         lambda: graphs.head(rows=1, outputs=8),
     ):
         for options in (
             PlacementOptions(),
             PlacementOptions(target="8"),
             PlacementOptions(sm=("75",)),
+            PlacementOptions(kv_cache="int8"),
             picky,
         ):
             for statement in PLACES[name](graphs.view(make()), options):
