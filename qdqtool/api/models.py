@@ -40,8 +40,7 @@ from qdqtool.graph.onnx_io.deferred import whole
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.placed import prepare_as_placed
 from qdqtool.graph.preparation.prepare import prepare
-from qdqtool.graph.qdq.insert import insert as insert_pairs
-from qdqtool.graph.qdq.insert import refuse_quantized
+from qdqtool.graph.qdq.insert import insert_for_engine, refuse_quantized
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.pipeline.conversion import convert_file
 from qdqtool.pipeline.dynamic_range import reach_for
@@ -216,7 +215,7 @@ def _inserted(
     out: AnyPath | None,
     reach: DynamicRangeReport | None,
 ) -> Quantized:
-    made = insert_pairs(work.model, work.placement, table, work.recipe.insert, reach)
+    made = insert_for_engine(work.model, work.placement, table, work.recipe.insert, reach)
     result = Quantized(model=whole(made.proto), notes=made.notes, placement=work.placement, calibration=table)
     _save_elsewhere(result, out, work.calibration.request.model)
     return result

@@ -2,14 +2,21 @@
 
     x ─ com.microsoft.MatMulNBits (packed weights)        refused
     w (INT4) ─ DQ (blocks) ─ MatMul                       one kernel that reads INT4
+    com.microsoft.GatherBlockQuantized (packed table)     refused
+    table (INT4) ─ DQ (blocks) ─ Gather                   one kernel that reads INT4
 
 onnxruntime packs weights in blocks along the summed axis into MatMulNBits, and into GatherBlockQuantized for embeddings.
 The fix unpacks the integers into a DequantizeLinear with block scales in front of a MatMul, which computes the same.
 Weights in 4 bits stay INT4 where their zero points allow it (see QDQ109); those in 8 bits have block scales too, which
 TensorRT dequantizes before the kernel (QDQ110).
 
-Evidence: RTX 1.7.1 and all releases answer UNSUPPORTED_NODE. Layout: documentation of the contrib operator MatMulNBits:
+With act-order (g_idx) a block holds rows from all over the summed axis. Where every block has as many rows as the others,
+rows and columns are sorted: a Gather sorts the input, which computes the same. Other orders have no form in Q/DQ.
+
+Evidence: RTX 1.7.1 and all releases answer UNSUPPORTED_NODE. Layout: documentation of the contrib operators. MatMulNBits:
 weights [N, blocks, bytes], low bits first, K padded to whole blocks; zero points packed alike, 2^(bits-1) without.
+GatherBlockQuantized: INT4, UINT4, or UINT8 that holds two or one of them along the last axis; zero points 0 without, for
+UINT8 2^(bits-1).
 """
 
 from __future__ import annotations
@@ -34,7 +41,10 @@ if TYPE_CHECKING:
     import onnx
     from numpy.typing import NDArray
 
+    _Unpacked = tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any] | None]
+
 _OP: Final = "MatMulNBits"
+_TABLE: Final = "GatherBlockQuantized"
 _TYPES: Final = {4: np.dtype(ml_dtypes.uint4), 8: np.dtype(np.uint8)}
 _SCALE, _ZERO, _ORDER, _BIAS = 2, 3, 4, 5
 """Input numbers of scales, zero points, the order of act-order weights, and a bias."""
@@ -42,29 +52,38 @@ _SCALE, _ZERO, _ORDER, _BIAS = 2, 3, 4, 5
 
 def check(flow: Flow, _target: Target) -> Iterator[Violation]:
     """Nodes of these operators."""
-    for node in flow.view.nodes:
+    view = flow.view
+    for node in view.nodes:
         if node.op == _OP:
             bits = int(node.attribute("bits", 4))
             way = "write it as DequantizeLinear and MatMul"
-            if not _is_ordered(flow.view, node):
-                way = "quantize without act-order (desc_act=False): blocks of DequantizeLinear hold neighbours, not what g_idx names"
+            if _order_of(view, node) is None:
+                way = (
+                    "quantize without act-order (desc_act=False): its g_idx gives blocks of different lengths, and those of "
+                    "DequantizeLinear are equal"
+                )
             yield Violation(
                 node=node.name,
                 reason=f"{node.op} holds weights of {bits} bits packed for onnxruntime",
                 effect="the parser knows no such operator",
-                fix=way + ("; `qdqtool repair` does" if _is_plain(flow.view, node) else ""),
+                fix=way + ("; `qdqtool repair` does" if _is_plain(view, node) else ""),
             )
         elif node.op in PACKED_WEIGHTS:
+            way = "quantize these weights as Q/DQ (onnxruntime: quant_format=QuantFormat.QDQ)"
+            if node.op == _TABLE and all(
+                map(view.is_constant, filter(None, (node.inputs[0], *node.inputs[2:])))
+            ):
+                way = "write it as DequantizeLinear and Gather; `qdqtool repair` does where blocks divide the axis"
             yield Violation(
                 node=node.name,
                 reason=f"{node.op} holds weights packed for onnxruntime",
                 effect="the parser knows no such operator",
-                fix="quantize these weights as Q/DQ (onnxruntime: quant_format=QuantFormat.QDQ)",
+                fix=way,
             )
 
 
 def _is_plain(view: GraphView, node: Node) -> bool:
-    """Whether its weights are constants in whole blocks, in their own order."""
+    """Whether its weights are constants in whole blocks, in an order that can be written."""
     block, rows = int(node.attribute("block_size", 0)), int(node.attribute("K", 0))
     given = [name for name in node.inputs[1:_ORDER] if name]
     known = int(node.attribute("bits", 4)) in _TYPES
@@ -72,44 +91,116 @@ def _is_plain(view: GraphView, node: Node) -> bool:
         known
         and block > 0
         and rows % block == 0
-        and _is_ordered(view, node)
+        and _order_of(view, node) is not None
         and all(map(view.is_constant, given))
     )
 
 
-def _is_ordered(view: GraphView, node: Node) -> bool:
-    """Whether each block holds neighbours of the summed axis, as it does without act-order."""
-    order = node.inputs[_ORDER] if len(node.inputs) > _ORDER else ""
-    return not order or _counts_up(view.constant(order), int(node.attribute("block_size", 0)))
+def _order_of(view: GraphView, node: Node) -> NDArray[Any] | None:
+    """As `_order`, for a node of a view."""
+    name = node.inputs[_ORDER] if len(node.inputs) > _ORDER else ""
+    rows, block = int(node.attribute("K", 0)), int(node.attribute("block_size", 0))
+    return _order(view.constant(name) if name else np.arange(rows) // max(block, 1), rows, block)
 
 
-def _counts_up(order: NDArray[Any] | None, block: int) -> bool:
-    return (
-        order is not None and block > 0 and np.array_equal(order.reshape(-1), np.arange(order.size) // block)
-    )
+def _order(groups: NDArray[Any] | None, rows: int, block: int) -> NDArray[Any] | None:
+    """The order of rows in which each block holds neighbours; None where blocks have different lengths."""
+    if groups is None or block <= 0 or groups.size < rows:
+        return None
+    groups = groups.reshape(-1)[:rows].astype(np.int64)
+    order: NDArray[Any] = np.argsort(groups, kind="stable")
+    return order if np.array_equal(groups[order], np.arange(rows) // block) else None
 
 
 def fix(context: RepairContext) -> Iterator[Change]:
-    """Write every MatMulNBits with constant weights as DequantizeLinear and MatMul."""
-    if not any(node.op == _OP for node in context.view.nodes):
+    """Write every such operator with constant weights as DequantizeLinear and MatMul or Gather."""
+    if not any(node.op in {_OP, _TABLE} for node in context.view.nodes):
         return
     context.require_opset(INT4.opset)
     for node in list(context.edit.nodes):
         if node.op_type == _OP and (unpacked := _unpacked(context, node)) is not None:
-            integers, scale, zeros = unpacked
-            error = 0.0
-            if integers.dtype == np.uint8:
-                integers, scale, error = _signed(integers, scale, zeros)
-                _write(context, node, integers, scale, None)
-            else:
-                _write(context, node, integers, scale, zeros)
-            yield Change(
-                subject=node.name,
-                what=f"{_OP} became DequantizeLinear and MatMul, with "
-                + ("wider steps for zero point 0" if error else "the same integers and scales"),
-                reason=f"TensorRT does not import {_OP}",
-                error=error,
-            )
+            yield _product(context, node, unpacked)
+        elif node.op_type == _TABLE and (table := _table(context, node)) is not None:
+            yield _lookup(context, node, table)
+
+
+def _product(context: RepairContext, node: onnx.NodeProto, unpacked: _Unpacked) -> Change:
+    integers, scale, zeros, order = unpacked
+    error = 0.0
+    if integers.dtype == np.uint8:
+        integers, scale, error = _signed(integers, scale, zeros)
+        _write(context, node, (integers, scale, None), order)
+    else:
+        _write(context, node, (integers, scale, zeros), order)
+    sorted_too = "" if order is None else ", behind a Gather that sorts its input as its blocks are"
+    return Change(
+        subject=node.name,
+        what=f"{_OP} became DequantizeLinear and MatMul, with "
+        + ("wider steps for zero point 0" if error else "the same integers and scales")
+        + sorted_too,
+        reason=f"TensorRT does not import {_OP}",
+        error=error,
+    )
+
+
+def _table(
+    context: RepairContext, node: onnx.NodeProto
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None] | None:
+    """Integers, scales and zero points of a table, in the layout of DequantizeLinear; None where it cannot hold them."""
+    edit, of = context.edit, {"block_size": 128, "quantize_axis": 1, **_attributes(node)}
+    data, scale = edit.value(node.input[0]), edit.value(_input(node, 2))
+    given = edit.value(_input(node, 3)) if _input(node, 3) else None
+    if data is None or scale is None or (given is None and _input(node, 3)):
+        return None
+    bits, block = of["bits"], of["block_size"]
+    if data.dtype == np.uint8:
+        if bits not in _TYPES:
+            return None
+        kind = _TYPES[bits]
+        data = _bits(data, bits).reshape(*data.shape[:-1], -1).astype(kind)
+        if given is None:
+            given = np.full(scale.shape, 1 << (bits - 1), np.uint8).astype(kind)
+        else:
+            given = _bits(given, bits).reshape(*given.shape[:-1], -1)[..., : scale.shape[-1]].astype(kind)
+    elif data.dtype not in (ml_dtypes.int4, ml_dtypes.uint4):
+        return None
+    axis = of["quantize_axis"] % data.ndim
+    blocks = tuple(size // block if at == axis else size for at, size in enumerate(data.shape))
+    fits = block > 0 and data.shape[axis] % block == 0 and scale.shape == blocks
+    return (data, scale, given) if fits and (given is None or given.shape == blocks) else None
+
+
+def _lookup(
+    context: RepairContext,
+    node: onnx.NodeProto,
+    table: tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None],
+) -> Change:
+    integers, scale, zeros = table
+    of, error = {"gather_axis": 0, "quantize_axis": 1, **_attributes(node)}, 0.0
+    axis = of["quantize_axis"] % integers.ndim
+    if integers.dtype == np.uint8 and zeros is not None:
+        turned = [np.moveaxis(part, axis, 0) for part in (integers, scale, zeros)]
+        flat = (part.reshape(len(part), -1) for part in turned)
+        signed, steps, error = _signed(*flat)
+        integers = np.moveaxis(signed.reshape(turned[0].shape), 0, axis)
+        scale, zeros = np.moveaxis(steps.reshape(turned[1].shape), 0, axis), None
+    block = integers.shape[axis] // scale.shape[axis]
+    weight = _dequantized(context, node.input[0], node.name, (integers, scale, zeros), axis=axis, block=block)
+    context.edit.remove([node])
+    context.edit.node(
+        "Gather",
+        [weight, node.input[1]],
+        [node.output[0]],
+        name=f"{node.name}_Gather",
+        axis=of["gather_axis"],
+    )
+    return Change(
+        subject=node.name,
+        what=f"{_TABLE} became DequantizeLinear and Gather, with "
+        + ("wider steps for zero point 0" if error else "the same integers and scales"),
+        reason=f"TensorRT does not import {_TABLE}",
+        error=error,
+    )
 
 
 def _attributes(node: onnx.NodeProto) -> dict[str, int]:
@@ -121,22 +212,22 @@ def _input(node: onnx.NodeProto, index: int) -> str:
     return node.input[index] if index < len(node.input) else ""
 
 
-def _unpacked(
-    context: RepairContext, node: onnx.NodeProto
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]] | None:
-    """Integers [K, N], scales and zero points [blocks, N]; None where this form cannot hold them."""
+def _unpacked(context: RepairContext, node: onnx.NodeProto) -> _Unpacked | None:
+    """Integers [K, N], scales and zero points [blocks, N], and the order of rows; None where this form cannot hold them."""
     edit, of = context.edit, _attributes(node)
     bits, block, rows, columns = (of.get(name, 0) for name in ("bits", "block_size", "K", "N"))
     packed, scale = edit.value(node.input[1]), edit.value(_input(node, _SCALE))
     kind = _TYPES.get(bits)
     if packed is None or scale is None or kind is None or block <= 0 or rows % block:
         return None
-    if _input(node, _ORDER) and not _counts_up(edit.value(_input(node, _ORDER)), block):
+    groups = edit.value(_input(node, _ORDER)) if _input(node, _ORDER) else np.arange(rows) // block
+    order = _order(groups, rows, block)
+    if order is None:
         return None
     count = rows // block
     if packed.size != columns * count * block * bits // 8 or scale.size != columns * count:
         return None
-    integers = _bits(packed.reshape(columns, -1), bits).T
+    integers = _bits(packed.reshape(columns, -1), bits).T[order]
     zeros = np.full((count, columns), 1 << (bits - 1), np.uint8)
     if _input(node, _ZERO):
         given = edit.value(_input(node, _ZERO))
@@ -147,6 +238,7 @@ def _unpacked(
         np.ascontiguousarray(integers.astype(kind)),
         np.ascontiguousarray(scale.reshape(columns, count).T),
         np.ascontiguousarray(zeros.astype(kind)),
+        None if np.array_equal(order, np.arange(rows)) else order,
     )
 
 
@@ -178,25 +270,43 @@ def _bits(packed: NDArray[Any], bits: int) -> NDArray[np.uint8]:
 def _write(
     context: RepairContext,
     node: onnx.NodeProto,
-    integers: NDArray[Any],
-    scale: NDArray[Any],
-    zeros: NDArray[Any] | None,
+    weight: tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None],
+    order: NDArray[Any] | None,
 ) -> None:
-    edit, stem = context.edit, node.input[1]
-    block = integers.shape[0] // scale.shape[0]
+    edit, stem, name = context.edit, node.input[1], node.name
+    block = weight[0].shape[0] // weight[1].shape[0]
+    stored = _dequantized(context, stem, name, weight, axis=0, block=block)
+    source, bias = node.input[0], _input(node, _BIAS)
+    if order is not None:
+        places = edit.constant(f"{stem}_order", order.astype(np.int64))
+        given, source = source, edit.fresh(f"{name}_sorted")
+        edit.node("Gather", [given, places], [source], name=f"{name}_Gather", axis=-1)
+    result = edit.fresh(f"{node.output[0]}_product") if bias else node.output[0]
+    edit.remove([node])
+    edit.node("MatMul", [source, stored], [result], name=f"{name}_MatMul")
+    if bias:
+        edit.node("Add", [result, bias], [node.output[0]], name=f"{name}_Add")
+
+
+def _dequantized(
+    context: RepairContext,
+    stem: str,
+    name: str,
+    weight: tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None],
+    *,
+    axis: int,
+    block: int,
+) -> str:
+    """A DequantizeLinear with these integers, scales and zero points; returns its result."""
+    edit, (integers, scale, zeros) = context.edit, weight
     inputs = [edit.constant(f"{stem}_unpacked", integers), edit.constant(f"{stem}_scale", scale)]
     if zeros is not None:
         inputs.append(edit.constant(f"{stem}_zero_point", zeros))
-    weight, bias = edit.fresh(f"{stem}_dequantized"), _input(node, _BIAS)
+    result = edit.fresh(f"{stem}_dequantized")
     edit.node(
-        "DequantizeLinear", inputs, [weight], name=f"{node.name}_DequantizeLinear", axis=0, block_size=block
+        "DequantizeLinear", inputs, [result], name=f"{name}_DequantizeLinear", axis=axis, block_size=block
     )
-    result = edit.fresh(f"{node.output[0]}_product") if bias else node.output[0]
-    name = node.name
-    edit.remove([node])
-    edit.node("MatMul", [node.input[0], weight], [result], name=f"{name}_MatMul")
-    if bias:
-        edit.node("Add", [result, bias], [node.output[0]], name=f"{name}_Add")
+    return result
 
 
 PLUGIN = Rule(

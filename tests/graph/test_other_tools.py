@@ -24,6 +24,7 @@ from qdqtool.placement.repair import remaining, repair
 from qdqtool.prediction.run import predict
 from tests import models
 from tests.models import Sketch
+from tests.placement.building import build
 
 DEPTH, COLUMNS, BLOCK = 256, 128, 32
 RANDOM = np.random.default_rng(7)
@@ -99,6 +100,42 @@ def matmul_nbits(bits: int = 4, *, zeros: int | None = None, bias: bool = False,
     return make
 
 
+def act_order() -> onnx.ModelProto:
+    """MatMulNBits whose blocks hold rows from all over the summed axis."""
+    proto = matmul_nbits()()
+    groups = np.random.default_rng(5).permutation(np.arange(DEPTH, dtype=np.int32) // BLOCK)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(groups, "order"))
+    proto.graph.node[0].input.extend(["", "order"])
+    return proto
+
+
+def packed_table(kind: Any, bits: int = 4, *, zeros: bool = False) -> Maker:
+    """GatherBlockQuantized of a table with 40 rows, in front of a product."""
+
+    def make() -> onnx.ModelProto:
+        s, count = Sketch(), DEPTH // BLOCK
+        if kind == np.uint8:
+            table = RANDOM.integers(0, 256, (40, DEPTH * bits // 8)).astype(np.uint8)
+        else:
+            low, high = (0, 16) if kind == ml_dtypes.uint4 else (-8, 8)
+            table = RANDOM.integers(low, high, (40, DEPTH)).astype(kind)
+        steps = RANDOM.uniform(0.01, 0.02, (40, count)).astype(np.float32)
+        s.inputs.append(onnx.helper.make_tensor_value_info("x", TensorProto.INT64, [4, 3]))
+        inputs = [s.constant("t", table), "x", s.constant("t_s", steps)]
+        if zeros:
+            packed = np.full((40, -(-count * bits // 8)), 0x88 if bits == 4 else 0x80, np.uint8)
+            inputs.append(s.constant("t_z", packed))
+        found = s.node(
+            "GatherBlockQuantized", inputs, "rows", name="table", domain="com.microsoft",
+            bits=bits, block_size=BLOCK, gather_axis=0, quantize_axis=1,
+        )  # fmt: skip
+        s.node("MatMul", [found, s.weight("w", DEPTH, COLUMNS)], "y", name="mm")
+        s.output("y", [4, 3, COLUMNS])
+        return s.model(21, domains=["com.microsoft"])
+
+    return make
+
+
 def four_bits(kind: Any, zero: int | None) -> Maker:
     def make() -> onnx.ModelProto:
         s = Sketch()
@@ -150,6 +187,7 @@ FORMS: dict[str, tuple[Maker, str, str]] = {
     "MatMulNBits": (matmul_nbits(), "QDQ190", "int4-weights"),
     "MatMulNBits with zero points of 8": (matmul_nbits(zeros=0x88), "QDQ190", "int4-weights"),
     "MatMulNBits with a bias, in FP16": (matmul_nbits(bias=True, half=True), "QDQ190", "int4-weights"),
+    "MatMulNBits with act-order": (act_order, "QDQ190", "int4-weights"),
     "MatMulNBits of 8 bits": (matmul_nbits(8), "QDQ190", "int8-weights dequantized before the kernel"),
     "INT4 blocks": (four_bits(ml_dtypes.int4, None), "", "int4-weights"),
     "UINT4 blocks with zero points of 8": (four_bits(ml_dtypes.uint4, 8), "QDQ101", "int4-weights"),
@@ -186,7 +224,10 @@ def test_what_another_tool_wrote_is_explained_and_repaired_and_computes_the_same
     assert [finding for finding in lint(ready, NVFP4).findings if finding.severity is Severity.ERROR] == []
     (product,) = (node for node in predict(ready, NVFP4).nodes if node.op == "MatMul")
     assert product.realised == realised
-    if form != "modelopt nvfp4":  # nobody runs TRT_FP4QDQ
+    if form not in {
+        "modelopt nvfp4",
+        "MatMulNBits with act-order",
+    }:  # onnxruntime runs no TRT_FP4QDQ, and ignores g_idx
         before, after = _computed(path), _computed(ready)
         assert np.abs(before - after).max() <= COARSER.get(form, 2e-3) * np.abs(before).max()
 
@@ -221,16 +262,71 @@ def test_an_order_that_counts_up_is_none(tmp_path: Path) -> None:
     assert not remaining(ready)
 
 
-def test_act_order_weights_stay_and_are_named(tmp_path: Path) -> None:
-    proto = matmul_nbits()()
-    order = onnx.numpy_helper.from_array(np.arange(DEPTH, dtype=np.int32)[::-1] // BLOCK, "order")
-    proto.graph.initializer.append(order)
-    proto.graph.node[0].input.extend(["", "order"])
+def test_act_order_weights_are_sorted_as_their_blocks_are(tmp_path: Path) -> None:
+    proto = act_order()
+    ready, changes = repair(load(models.save(proto, tmp_path)))
+    assert not remaining(ready)
+    assert "sorts its input" in changes[0].what
+    values = {entry.name: onnx.numpy_helper.to_array(entry) for entry in proto.graph.initializer}
+    packed = values["w"].reshape(COLUMNS, -1)
+    integers = np.stack([packed & 15, packed >> 4], axis=-1).reshape(COLUMNS, DEPTH).T.astype(np.float64) - 8
+    weight = integers * values["w_s"].reshape(COLUMNS, -1).T[values["order"]]
+    x = np.random.default_rng(1).standard_normal((4, DEPTH)).astype(np.float32)
+    np.testing.assert_allclose(_computed(ready), x @ weight, atol=2e-3 * np.abs(x @ weight).max())
+
+
+def test_act_order_with_blocks_of_different_lengths_is_named_with_its_way_out(tmp_path: Path) -> None:
+    proto = act_order()
+    groups = np.zeros(DEPTH, np.int32)
+    proto.graph.initializer[-1].CopyFrom(onnx.numpy_helper.from_array(groups, "order"))
     model = load(models.save(proto, tmp_path))
     (finding,) = lint(model).findings
     assert "`qdqtool repair`" not in finding.fix
     assert "act-order" in finding.fix
     assert [entry.what for entry in remaining(repair(model)[0])] == ["TensorRT does not import MatMulNBits"]
+
+
+TABLES = {
+    "INT4": packed_table(ml_dtypes.int4),
+    "UINT4": packed_table(ml_dtypes.uint4),
+    "two in a byte": packed_table(np.uint8),
+    "two in a byte, zero points": packed_table(np.uint8, zeros=True),
+    "bytes": packed_table(np.uint8, 8),
+    "bytes, zero points": packed_table(np.uint8, 8, zeros=True),
+}
+
+
+@pytest.mark.parametrize("form", TABLES)
+def test_a_packed_table_becomes_a_dequantized_one_that_computes_the_same(form: str, tmp_path: Path) -> None:
+    path = models.save(TABLES[form](), tmp_path)
+    model = load(path)
+    assert {finding.code for finding in lint(model).findings} == {"QDQ190"}
+    ready, changes = repair(model)
+    assert remaining(ready) == ()
+    assert changes
+    feeds = {"x": np.random.default_rng(1).integers(0, 40, (4, 3))}
+    before = open_runner(path, description="before").run(feeds)["y"]
+    after = open_runner(serialize(ready), description="after").run(feeds)["y"]
+    coarser = 0.15 if form == "UINT4" else 2e-3  # zero points of 0 for all: steps get wider
+    assert np.abs(before - after).max() <= coarser * np.abs(before).max()
+
+
+@pytest.mark.parametrize("form", ["INT4", "two in a byte"])
+def test_the_builder_looks_four_bits_up_in_a_repaired_table(form: str, tmp_path: Path) -> None:
+    ready, _ = repair(load(models.save(TABLES[form](), tmp_path)))
+    found = build(ready.proto)
+    assert not found.error
+    reading = [
+        layer for layer in found.kernels if any(str(tensor.dtype) == "int4" for tensor in layer.inputs)
+    ]
+    assert len(reading) == 1
+
+
+def test_the_builder_reads_four_bits_behind_sorted_inputs(tmp_path: Path) -> None:
+    ready, _ = repair(load(models.save(act_order(), tmp_path)))
+    found = build(ready.proto)
+    assert not found.error
+    assert len(found.kernels) <= 3
 
 
 def test_the_command_repairs_a_model_that_has_nothing_but_packed_weights(tmp_path: Path) -> None:
