@@ -316,8 +316,12 @@ class SweepOptions(Section):
     """Of how many of the most sensitive nodes the input range is searched too, each by itself."""
     factors: tuple[Annotated[float, Field(gt=0, le=1)], ...] = (1.0, 0.85)
     """What those ranges are multiplied with."""
-    sampler: Literal["grid", "tpe", "nsga2"] = "grid"
-    """Every combination, or a search that learns from earlier trials."""
+    sampler: Literal["gain", "grid", "tpe", "nsga2"] = "gain"
+    """Every combination, the most promising one first by what finished trials say of each value (gain) or in a fixed order
+    (grid); or some of them, drawn by Optuna's samplers."""
+    hold_back: bool | None = None
+    """Measure trials on every other evaluation sample, and what nothing beats once more on the rest, which chose nothing;
+    None does where each half has 64 samples or more."""
     speed: Literal["estimated", "engine", "measured", "none"] = "estimated"
     """Time of the engine estimated for `device`, or measured on the GPU that is here; latency measured on onnxruntime's
     CPU; or accuracy alone."""

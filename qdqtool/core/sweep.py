@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from qdqtool.core.showing import Shown
 
@@ -18,6 +18,8 @@ class Outcome:
         accuracy: the metric of the sweep on the evaluation samples (measured).
         ms: time of one inference; `Sweep.speed` says where it comes from.
         nodes_int8: compute nodes that run INT8 in the engine; without an engine, that are placed so.
+        formats: compute nodes by the format in which the engine runs them, or in which they are placed without one:
+            "int8", "fp8", "int4-weights"; nodes in float are left out.
         nodes_total: all compute nodes.
         kernels: kernels of the engine; None without one.
         kept_float: the nodes that were kept float on purpose.
@@ -39,6 +41,49 @@ class Outcome:
     ms_high: float | None = None
     accuracy_low: float | None = None
     accuracy_high: float | None = None
+    formats: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def quantized(self) -> int:
+        """Compute nodes in any format of few bits."""
+        return sum(self.formats.values()) if self.formats else self.nodes_int8
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checked:
+    """The accuracy of a trial on samples that chose nothing.
+
+    Attributes:
+        accuracy: the metric of the sweep.
+        low, high: 95 % interval over samples; None where it is not known.
+        samples: how many.
+    """
+
+    accuracy: float
+    low: float | None
+    high: float | None
+    samples: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FloatPoint:
+    """The network without any quantized node.
+
+    Attributes:
+        name: "FP32" or "FP16".
+        accuracy: the metric of the sweep; None where that is noise against FP32, and there is none.
+        low, high: 95 % interval; None where it is not known.
+        ms: time of one inference, as of the trials.
+        ms_low, ms_high: 95 % interval of a measured time.
+    """
+
+    name: str
+    accuracy: float | None
+    low: float | None
+    high: float | None
+    ms: float
+    ms_low: float | None = None
+    ms_high: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,12 +95,14 @@ class Trial:
         state: "complete", "failed" or "running".
         outcome: None unless complete.
         reason: why it failed.
+        checked: its accuracy on samples that chose nothing; None where none were held back, or others beat it.
     """
 
     number: int
     state: str
     outcome: Outcome | None = None
     reason: str = ""
+    checked: Checked | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
@@ -72,6 +119,7 @@ class Sweep(Shown):
         pareto: trials that no other beats in both accuracy and time, fastest first.
         trials: all of them.
         speed: "estimated", "measured" or "not timed".
+        floats: the network in FP32 and in FP16, for comparison.
     """
 
     model: str
@@ -83,3 +131,4 @@ class Sweep(Shown):
     pareto: tuple[Trial, ...]
     trials: tuple[Trial, ...]
     speed: str = "estimated"
+    floats: tuple[FloatPoint, ...] = ()

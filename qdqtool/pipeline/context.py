@@ -7,6 +7,7 @@ from pathlib import Path
 
 from qdqtool.backends import shapes
 from qdqtool.calibration.samples import SampleInput, open_samples
+from qdqtool.calibration.samples.part import Part
 from qdqtool.core.kinds import PREPARATION
 from qdqtool.core.preparation import Preparation
 from qdqtool.core.protocols import SampleSource
@@ -57,13 +58,14 @@ class RunContext:
     def evaluation(self) -> SampleSource:
         """The evaluation samples, with labels where there are any."""
         spec = self.request.eval_samples or self.request.samples
-        return open_samples(
+        whole = open_samples(
             self.shaped(spec, self.preparation.inputs),
             self.preparation.inputs,
             self.recipe.samples.preprocess,
             labels=self.request.labels,
             limit=self.recipe.compare.limit,
         )
+        return whole if self.request.part is None else Part(whole, *self.request.part)
 
     def open_samples(self) -> None:
         """Open all samples, so that what is wrong with them or their labels is told before the steps that take long.

@@ -27,6 +27,7 @@ class RunRequest:
         table: a calibration.json whose ranges and shifts are taken, as far as their nodes are quantized, or None.
         calibration_cache: the cache whose scales the float model gets, or None.
         reference: the float model that a Q/DQ model is compared with; None takes what remains without its Q/DQ.
+        part: which of the evaluation samples: the first one, and the distance to the next; None takes all.
     """
 
     model: Path
@@ -40,6 +41,7 @@ class RunRequest:
     table: Path | None = None
     calibration_cache: Path | None = None
     reference: Path | None = None
+    part: tuple[int, int] | None = None
 
 
 class ProgressListener(Protocol):

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from rich.table import Table
 from rich.text import Text
 
-from qdqtool.core.sweep import Outcome, Sweep, Trial
+from qdqtool.core.sweep import FloatPoint, Outcome, Sweep, Trial
 from qdqtool.io.escaping import xml_line
 from qdqtool.report import palette, svg
 from qdqtool.report.charts.axis import axis_over
@@ -27,7 +27,19 @@ def table(sweep: Sweep) -> Table:
     """The Pareto front, fastest first."""
     head = Table(box=None)
     scored = f"{metric(sweep)} {sweep.unit} [measured]"
-    for title in ("trial", scored, "95 %", f"ms [{sweep.speed}]", "ms between", "INT8 nodes", "kernels"):
+    is_checked = any(trial.checked for trial in sweep.pareto)
+    held = ("held back",) if is_checked else ()
+    titles = (
+        "trial",
+        scored,
+        "95 %",
+        *held,
+        f"ms [{sweep.speed}]",
+        "ms between",
+        "quantized nodes",
+        "kernels",
+    )
+    for title in titles:
         head.add_column(Text(title), justify="right", overflow="fold")
     head.add_column("settings", overflow="fold", min_width=_SETTING)
     for trial, outcome in _done(sweep.pareto):
@@ -35,13 +47,48 @@ def table(sweep: Sweep) -> Table:
             str(trial.number),
             f"{outcome.accuracy:.2f}",
             _between(accuracy_interval(sweep, outcome), 2),
+            *((checked(sweep, trial),) if is_checked else ()),
             f"{outcome.ms:.4f}" if outcome.ms else "",
             _between(interval(outcome, sweep.spread), 4),
-            f"{outcome.nodes_int8} of {outcome.nodes_total}",
+            nodes(outcome),
             "" if outcome.kernels is None else str(outcome.kernels),
             Text(xml_line("; ".join(words(outcome)))),
         )
+    for point in sweep.floats:
+        head.add_row(
+            point.name,
+            "no noise" if point.accuracy is None else f"{point.accuracy:.2f}",
+            _between(_ends(point), 2),
+            *(("",) if is_checked else ()),
+            f"{point.ms:.4f}" if point.ms else "",
+            _between(interval(point, sweep.spread), 4),
+            "0",
+            "",
+            "nothing quantized",
+        )
     return head
+
+
+def nodes(outcome: Outcome) -> str:
+    """How many compute nodes run in which format of few bits, and of how many: "5 int8, 3 fp8 of 12"."""
+    formats = outcome.formats or ({"int8": outcome.nodes_int8} if outcome.nodes_int8 else {})
+    return (
+        f"{', '.join(f'{count} {name}' for name, count in formats.items()) or '0'} of {outcome.nodes_total}"
+    )
+
+
+def checked(sweep: Sweep, trial: Trial) -> str:
+    """The accuracy of a trial on samples that chose nothing, with its 95 % interval; "" where none were held back."""
+    found = trial.checked
+    if found is None:
+        return ""
+    ends = None if found.low is None or found.high is None else (found.low, found.high)
+    told = f"{found.accuracy:.2f} {sweep.unit}"
+    return told if ends is None else f"{told} ({ends[0]:.2f} to {ends[1]:.2f})"
+
+
+def _ends(point: FloatPoint) -> tuple[float, float] | None:
+    return None if point.low is None or point.high is None else (point.low, point.high)
 
 
 def _between(ends: tuple[float, float] | None, digits: int) -> str:
@@ -90,9 +137,16 @@ def about_accuracy(sweep: Sweep) -> str:
         return ""
     best, ends = max(known, key=lambda entry: entry[0].accuracy)
     alike = sum(other[1] >= ends[0] for one, other in known if one is not best)
+    held = next((trial.checked.samples for trial in sweep.pareto if trial.checked), 0)
+    told = (
+        f" What nothing beats was measured once more on {held} samples that were held back, and chose nothing: these "
+        "figures need no correction for the search."
+        if held
+        else ""
+    )
     return (
         f"Intervals hold for all {len(done)} trials at once (95 %, Bonferroni); {alike} others cannot be told from the "
-        "most accurate one on these samples."
+        f"most accurate one on these samples.{told}"
     )
 
 
@@ -111,7 +165,7 @@ def about_times(sweep: Sweep) -> str:
     return "Nothing was timed: accuracy alone counts."
 
 
-def time(outcome: Outcome, spread: tuple[float, float] | None) -> str:
+def time(outcome: Outcome | FloatPoint, spread: tuple[float, float] | None) -> str:
     """The time of a trial with what is known of its error."""
     ends = interval(outcome, spread)
     if ends is not None:
@@ -119,7 +173,7 @@ def time(outcome: Outcome, spread: tuple[float, float] | None) -> str:
     return f"{outcome.ms:.4f}" if outcome.ms else ""
 
 
-def interval(outcome: Outcome, spread: tuple[float, float] | None) -> tuple[float, float] | None:
+def interval(outcome: Outcome | FloatPoint, spread: tuple[float, float] | None) -> tuple[float, float] | None:
     """Between which times the true one lies: of estimates by their record, of measurements with 95 %."""
     if spread is not None:
         return outcome.ms * spread[0], outcome.ms * spread[1]
@@ -143,6 +197,9 @@ def page(sweep: Sweep) -> str:
         metric=metric(sweep),
         about=" ".join(filter(None, (about_accuracy(sweep), about_times(sweep)))),
         accuracy=accuracy,
+        checked=checked,
+        nodes=nodes,
+        float_accuracy=_float_accuracy,
         pareto={trial.number for trial in sweep.pareto},
         chart=svg.inline(chart(sweep)),
         folder=_folder,
@@ -152,6 +209,14 @@ def page(sweep: Sweep) -> str:
     )
 
 
+def _float_accuracy(sweep: Sweep, point: FloatPoint) -> str:
+    ends = _ends(point)
+    if point.accuracy is None:
+        return "no noise"
+    told = f"{point.accuracy:.2f} {sweep.unit}"
+    return told if ends is None else f"{told} ({ends[0]:.2f} to {ends[1]:.2f})"
+
+
 def _folder(sweep: Sweep, trial: Trial) -> str:
     """What the sweep kept of a trial that nothing beats: its whole report, or its recipe where no engine was built."""
     built = sweep.speed != "not timed" and not sweep.device.startswith("onnxruntime")
@@ -159,9 +224,10 @@ def _folder(sweep: Sweep, trial: Trial) -> str:
 
 
 def chart(sweep: Sweep) -> svg.Element:
-    """Accuracy against time, or against the share of INT8 nodes where nothing was timed.
+    """Accuracy against time, or against the share of quantized nodes where nothing was timed.
 
-    The front is a line, every point says its settings, and the float model is a level where it has one.
+    The front is a line, every point says its settings; the float model is a point in FP32 and in FP16, and a level where
+    the metric has one for it. FP32 without a level has no noise, and so no place.
     """
     best = {trial.number for trial in sweep.pareto}
     timed = sweep.speed != "not timed"
@@ -177,18 +243,33 @@ def chart(sweep: Sweep) -> svg.Element:
         )
         for trial, outcome in sorted(_done(sweep.trials), key=lambda entry: entry[0].number in best)
     ]
+    points += [
+        Point(
+            x=point.ms if timed else 0.0,
+            y=point.accuracy,
+            text=f"float model in {point.name}\n{metric(sweep)} {_float_accuracy(sweep, point)} (measured)"
+            + (f"\n{time(point, sweep.spread)} ms ({sweep.speed})" if timed else ""),
+            style="p-fp16" if point.name == "FP16" else "p-fp32",
+            radius=5.0,
+            span=interval(point, sweep.spread) if timed else None,
+            rise=_ends(point),
+            label=point.name,
+        )
+        for point in sweep.floats
+        if point.accuracy is not None
+    ]
     known = [] if sweep.reference is None else [sweep.reference]
     return scatter(
         points,
         axis_over(
-            f"ms on {sweep.device} ({sweep.speed})" if timed else "compute nodes in INT8, %",
+            f"ms on {sweep.device} ({sweep.speed})" if timed else "quantized compute nodes, %",
             [end for point in points for end in (point.x, *(point.span or ()))],
         ),
         axis_over(
             f"{metric(sweep)} {sweep.unit} (measured)",
             [*known, *(end for point in points for end in (point.y, *(point.rise or ())))],
         ),
-        "Accuracy against time" if timed else "Accuracy against the share of INT8",
+        "Accuracy against time" if timed else "Accuracy against the share of quantized nodes",
         [(_across(sweep, outcome), outcome.accuracy) for _, outcome in _done(sweep.pareto)],
         None if sweep.reference is None else Level(y=sweep.reference, text="float model"),
     )
@@ -197,14 +278,14 @@ def chart(sweep: Sweep) -> svg.Element:
 def _across(sweep: Sweep, outcome: Outcome) -> float:
     if sweep.speed != "not timed":
         return outcome.ms
-    return 100 * outcome.nodes_int8 / outcome.nodes_total if outcome.nodes_total else 0.0
+    return 100 * outcome.quantized / outcome.nodes_total if outcome.nodes_total else 0.0
 
 
 def _hint(sweep: Sweep, trial: Trial, outcome: Outcome) -> list[str]:
     lines = [f"trial {trial.number}", f"{metric(sweep)} {accuracy(sweep, outcome)} (measured)"]
     if sweep.speed != "not timed":
         lines.append(f"{time(outcome, sweep.spread)} ms ({sweep.speed})")
-    lines.append(f"{outcome.nodes_int8} of {outcome.nodes_total} compute nodes INT8")
+    lines.append(f"{nodes(outcome)} compute nodes quantized")
     return [*lines, *words(outcome)]
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from qdqtool.core.difference import Cause, EngineDiff, EngineTotals
 from qdqtool.core.findings import Severity
-from qdqtool.core.sweep import Outcome, Sweep, Trial
+from qdqtool.core.sweep import FloatPoint, Outcome, Sweep, Trial
 from qdqtool.report import html, sweeps
 from qdqtool.report.assemble import Material, assemble
 from qdqtool.report.html import render
@@ -439,13 +439,21 @@ def test_the_page_of_a_sweep_lists_picks_with_links_and_shows_intervals(
         pareto=trials[:2],
         trials=trials,
         speed="measured",
+        floats=(
+            FloatPoint(name="FP32", accuracy=72.0, low=None, high=None, ms=2.5),
+            FloatPoint(name="FP16", accuracy=71.9, low=71.0, high=72.5, ms=2.2),
+        ),
     )
     (tmp_path / "sweep.html").write_text(sweeps.page(sweep), "utf-8")
     page = Page(browser, tmp_path / "sweep.html")
     links = page.script("return [...document.querySelectorAll('a')].map(a => a.getAttribute('href'))")
     assert links == [f"pareto/0000/{kept}", f"pareto/0001/{kept}"]
-    assert len(page.all("svg .span")) == 3
-    dot = page.all("svg circle.dot")[-1]
+    assert len(page.all("svg .span")) == 4
+    assert [dot.get_attribute("class") for dot in page.all("svg circle.dot")][-2:] == [
+        "dot p-fp32",
+        "dot p-fp16",
+    ]
+    dot = page.all("svg circle.dot")[2]
     ActionChains(browser).move_to_element(dot).perform()
     assert "2.7000 to 3.6000" in page.one(".hint").text
     page.all("table.sortable th button")[2].click()

@@ -67,7 +67,9 @@ def test_engines_are_timed_in_turns_with_the_base_recipes_and_scaled_to_its_firs
     reference, *trials = watch.asked
     assert reference.candidates == (base,)
     assert all(request.trust and request.candidates[0] == base for request in trials)
-    assert len(trials) == len(data["trials"]) == 4
+    assert len(data["trials"]) == 4
+    assert [point["name"] for point in data["floats"]] == ["FP32", "FP16"]
+    assert len(trials) == len(data["trials"]) + len(data["floats"])
     first_slowness = 1.25 * 1.0035  # of the first call, and the median of its eight turns
     for trial in data["trials"]:
         found = trial["outcome"]

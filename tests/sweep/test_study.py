@@ -27,13 +27,21 @@ optuna = pytest.importorskip("optuna", reason="sweeps need the extra sweep")
 OPTIONS = SweepOptions.model_validate(
     {"space": {"calibrate.method": ["max", "mse", "entropy"]}, "keep_float": [0, 1]}
 )
+
+
+def sampler_of(name: str) -> Any:
+    from qdqtool.pipeline.sweep.sampler import ExpectedGain
+
+    return ExpectedGain() if name == "gain" else optuna.samplers.RandomSampler(seed=0)
+
+
 Objective = Callable[[Any, Any, Any], tuple[float, float]]
 
 
-@pytest.fixture
-def shared(tmp_path: Path) -> Iterator[Study]:
+@pytest.fixture(params=["gain", "grid"])
+def shared(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Study]:
     storage = Storage(f"sqlite:///{tmp_path / 'study.db'}")
-    yield Study(storage, "test", {"model": "m"}, optuna.samplers.RandomSampler(seed=0))
+    yield Study(storage, "test", {"model": "m"}, sampler_of(request.param))
     storage.close()
 
 
@@ -51,7 +59,9 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def search(shared: Study, space: Space, objective: Objective) -> list[Any]:
-    bench = SimpleNamespace(options=OPTIONS, request=SimpleNamespace(trials=None), objective=objective)
+    is_grid = isinstance(shared.study.sampler, optuna.samplers.RandomSampler)
+    options = OPTIONS.model_copy(update={"sampler": "grid" if is_grid else "gain"})
+    bench = SimpleNamespace(options=options, request=SimpleNamespace(trials=None), objective=objective)
     shared.watch = Watch()
     return run._search(shared, space, bench, run._silent)  # type: ignore[arg-type]
 

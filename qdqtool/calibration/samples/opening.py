@@ -122,10 +122,10 @@ class Samples:
         """All samples; a model with a fixed batch size gets as many copies of each as it wants."""
         return self.every(1)
 
-    def every(self, step: int) -> Iterator[Sample]:
-        """Every `step`-th sample, as iteration gives them."""
+    def every(self, step: int, first: int = 0) -> Iterator[Sample]:
+        """Every `step`-th sample from number `first` on, as iteration gives them."""
         copies = fixed_batch(self._inputs) or 1
-        return (tiled(sample, copies) for sample in self.rows(range(0, len(self), step)))
+        return (tiled(sample, copies) for sample in self.rows(range(first, len(self), step)))
 
     def rows(self, positions: range) -> Iterator[Sample]:
         """The samples at these ascending positions, with a batch dimension of 1 whatever the model's is."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,12 +20,13 @@ from qdqtool.core.placement import SlotKind
 from qdqtool.core.protocols import Feeds
 from qdqtool.core.recipe import CompareOptions
 from qdqtool.core.report import AccuracySummary
-from qdqtool.core.sweep import Outcome, Value
-from qdqtool.errors import BuildError
+from qdqtool.core.sweep import Checked, FloatPoint, Outcome, Value
+from qdqtool.errors import BuildError, UsageError
 from qdqtool.io.files import digest_file, unwritable, write_text
 from qdqtool.io.json_files import canonical
 from qdqtool.io.locks import acquire
 from qdqtool.pipeline import recipes, runner
+from qdqtool.pipeline.context import RunContext
 from qdqtool.pipeline.float_sides import open_quantized
 from qdqtool.pipeline.request import RunRequest
 from qdqtool.pipeline.sensitivity import SensitivityRequest, study
@@ -35,6 +37,9 @@ from qdqtool.report.assemble import headline
 OUTCOME, METRIC = "outcome", "metric"
 _KEPT = frozenset({"report.json", "recipe.yaml"})
 """What stays of a trial that others beat; the rest can be made again from its recipe."""
+log = logging.getLogger(__name__)
+_ENOUGH = 64
+"""Evaluation samples in each half from which one half is held back."""
 _RANKED_ON = 32
 """How many samples are enough to order nodes; the sweep itself uses all of them."""
 
@@ -77,6 +82,17 @@ class SweepContext:
         self.reference_ms = 0.0
         until = "build" if isinstance(self.speed, OnGpu) else "insert"
         self._base_run = runner.start(replace(self.base, out=self.base.out / "base"), until)
+        every = len(self._base_run.evaluation)
+        held = every >= 2 * _ENOUGH if self.options.hold_back is None else self.options.hold_back
+        if held and every < 2:
+            raise UsageError(
+                "one evaluation sample cannot be divided",
+                fix="give more --eval-samples, or set sweep.hold_back=false",
+                where="sweep.hold_back",
+            )
+        self._parts: tuple[tuple[int, int] | None, tuple[int, int] | None] = (
+            ((0, 2), (1, 2)) if held else (None, None)
+        )
 
     @property
     def identity(self) -> dict[str, str]:
@@ -85,7 +101,7 @@ class SweepContext:
         return {
             "model": digest_file(self.base.model),
             "samples": self._base_run.samples.digest,
-            "evaluation": self._base_run.evaluation.digest,
+            "evaluation": f"{self._base_run.evaluation.digest}{self._parts[0] or ''}",
             "labels": digest_file(Path(labels)) if labels else "",
             "recipe": _digest(self.base.recipe.model_dump(mode="json")),
         }
@@ -142,7 +158,7 @@ class SweepContext:
         settings = space.settings(choice)
         folder = self.base.out / "trials" / _digest(settings)[:12]
         with _alone_in(folder):
-            accuracy, tried = self._tried(settings, folder)
+            accuracy, tried = self._tried(self._trial_request(settings, folder), self._parts[0])
             _thin_out(folder)
         if accuracy is None or accuracy.int8 is None:
             raise BuildError("its accuracy is undefined", fix="look at the outputs with `qdqtool compare`")
@@ -156,6 +172,7 @@ class SweepContext:
             accuracy_low=low,
             accuracy_high=high,
             nodes_int8=tried.nodes_int8,
+            formats=tried.formats,
             nodes_total=tried.nodes_total,
             kernels=tried.kernels,
             kept_float=space.kept(choice),
@@ -164,9 +181,10 @@ class SweepContext:
         note(METRIC, [accuracy.metric, accuracy.unit, accuracy.reference])
         return outcome.accuracy, outcome.ms
 
-    def _tried(self, settings: tuple[str, ...], folder: Path) -> tuple[AccuracySummary | None, Try]:
-        """One configuration; the line goes on to an engine only where that is timed."""
-        request = self._trial_request(settings, folder)
+    def _tried(self, request: RunRequest, part: tuple[int, int] | None) -> tuple[AccuracySummary | None, Try]:
+        """One configuration on a part of the evaluation samples; an engine is built only where that is timed."""
+        request = replace(request, part=part)
+        folder = request.out
         if isinstance(self.speed, Estimated):
             report = runner.run(request)
             return report.summary.accuracy, self.speed.of_run(report.summary, folder)
@@ -177,22 +195,68 @@ class SweepContext:
             return summary.accuracy, in_engine(summary, times)
         work = runner.start(request, "insert")
         models = (self._base_run.path("model.prepared.onnx"), work.path("model.qdq.onnx"))
-        plain, quantized = (open_quantized(path, path.name) for path in models)
-        comparison = compare(plain, quantized, work.evaluation, request.recipe.compare)
+        accuracy = self._accuracy(work)
         ms, low, high = 0.0, None, None
         if isinstance(self.speed, Measured):
             ms, low, high = self.speed.of_models(*models, self._feeds(), self.reference_ms)
-        int8, total = placed(work.model("model.prepared.onnx"), PLACEMENT.read(work.path("placement.json")))
-        return headline(comparison), Try(ms=ms, low=low, high=high, nodes_int8=int8, nodes_total=total)
+        formats, total = placed(
+            work.model("model.prepared.onnx"), PLACEMENT.read(work.path("placement.json"))
+        )
+        int8 = formats.get("int8", 0)
+        tried = Try(ms=ms, low=low, high=high, nodes_int8=int8, nodes_total=total, formats=formats)
+        return accuracy, tried
 
-    def keep(self, settings: tuple[str, ...], out: Path) -> None:
-        """The run folder of one configuration, as far as the sweep went with it."""
-        request = self._trial_request(settings, out)
+    def _accuracy(self, work: RunContext) -> AccuracySummary | None:
+        """What the Q/DQ model of a run gives on the run's evaluation samples."""
+        models = (self._base_run.path("model.prepared.onnx"), work.path("model.qdq.onnx"))
+        plain, quantized = (open_quantized(path, path.name) for path in models)
+        return headline(compare(plain, quantized, work.evaluation, work.recipe.compare))
+
+    def keep(self, settings: tuple[str, ...], out: Path) -> Checked | None:
+        """The run folder of one configuration, as far as the sweep went with it.
+
+        Where samples were held back its accuracy is that of these, and is returned.
+        """
+        request = replace(self._trial_request(settings, out), part=self._parts[1])
+        accuracy: AccuracySummary | None = None
         if isinstance(self.speed, Estimated | OnGpu):
-            runner.run(request)
+            accuracy = runner.run(request).summary.accuracy
         else:
-            runner.start(request, "insert")
+            work = runner.start(request, "insert")
             write_text(out / "recipe.yaml", recipes.dump(request.recipe))
+            if self._parts[1] is not None:
+                accuracy = self._accuracy(work)
+        if self._parts[1] is None or accuracy is None or accuracy.int8 is None:
+            return None
+        low, high = _interval(accuracy)
+        return Checked(accuracy=accuracy.int8, low=low, high=high, samples=accuracy.samples)
+
+    def floats(self) -> tuple[FloatPoint, ...]:
+        """The network with nothing quantized, in FP32 and in FP16; what the builder refuses is left out."""
+        found = []
+        for name, types in (("FP32", "fp32"), ("FP16", "fp16")):
+            settings = ('place.exclude=["*"]', f"insert.types={types}")
+            request = self._trial_request(settings, self.base.out / f"float-{types}")
+            try:
+                accuracy, tried = self._tried(request, self._parts[0])
+                _thin_out(request.out)
+            except BuildError as error:
+                log.warning("%s is left out of the chart: %s", name, error)
+                continue
+            low, high = (None, None) if accuracy is None else _interval(accuracy)
+            # Against itself FP32 has no noise: what is left is the order of sums.
+            is_itself = types == "fp32" and (accuracy is None or accuracy.reference is None)
+            point = FloatPoint(
+                name=name,
+                accuracy=None if is_itself or accuracy is None else accuracy.int8,
+                low=None if is_itself else low,
+                high=None if is_itself else high,
+                ms=tried.ms,
+                ms_low=tried.low,
+                ms_high=tried.high,
+            )
+            found.append(point)
+        return tuple(found)
 
     @property
     def float_model(self) -> Path:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import TypeAdapter, ValidationError
 
 from qdqtool.backends.shapes import spelled, usual_shapes
-from qdqtool.core.sweep import Sweep, Trial
+from qdqtool.core.sweep import FloatPoint, Sweep, Trial
 from qdqtool.errors import InputFileError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save
@@ -94,8 +94,15 @@ def with_times(sweep: Sweep, path: Path) -> Sweep:
             where=str(path),
         )
     trials = tuple(_timed(trial, times) for trial in sweep.trials)
+    floats = tuple(_float_timed(point, times) for point in sweep.floats if point.name == "FP32")
     return replace(
-        sweep, trials=trials, pareto=front(trials), speed="measured", device=times.gpu, spread=None
+        sweep,
+        trials=trials,
+        pareto=front(trials),
+        speed="measured",
+        device=times.gpu,
+        spread=None,
+        floats=tuple(point for point in floats if point is not None),
     )
 
 
@@ -117,6 +124,14 @@ def middle(values: Sequence[float]) -> tuple[float, float | None, float | None]:
     if not left:
         return median(ordered), None, None
     return median(ordered), ordered[left - 1], ordered[count - left]
+
+
+def _float_timed(point: FloatPoint, times: Times) -> FloatPoint | None:
+    rounds = times.rounds.get(FLOAT)
+    if not rounds:
+        return None
+    ms, low, high = middle(rounds)
+    return replace(point, ms=ms, ms_low=low, ms_high=high)
 
 
 def _timed(trial: Trial, times: Times) -> Trial:

@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -51,12 +52,13 @@ def sweep(request: SweepRequest, pick: str = "", on_progress: OnProgress | None 
     bench = SweepContext(request)
     trials = _take_part(request, bench, tell)
     result = assemble(trials, request.base.model.name, bench.speed)
+    tell("float model", 0, None)
+    result = replace(result, floats=bench.floats())
     if request.times is not None:
         result = with_times(result, request.times)
     if request.export is not None:
         _export(bench, result, request.export, tell)
-    _keep(bench, result, pick, tell)
-    return result
+    return _keep(bench, result, pick, tell)
 
 
 def join(request: SweepRequest) -> int:
@@ -87,7 +89,9 @@ def _spelled(ms: float | None) -> list[str]:
 def _search(study: Study, space: Space, bench: SweepContext, tell: OnProgress) -> list[Any]:
     """Do trials until none is left, and return all of them."""
     grid = bench.options.sampler == "grid"
-    goal = None if grid else min(bench.request.trials or _DRAWN, space.size)
+    all_of_it = space.size if bench.options.sampler == "gain" else _DRAWN
+    goal = None if grid else min(bench.request.trials or all_of_it, space.size)
+    study.search(space)
     if grid:
         _persevering(lambda: study.queue(space, bench.request.trials))
 
@@ -127,14 +131,23 @@ def _silent(_step: str, _done: int, _total: int | None) -> None:
     """Tell nobody."""
 
 
-def _keep(bench: SweepContext, result: Sweep, pick: str, tell: OnProgress) -> None:
+def _keep(bench: SweepContext, result: Sweep, pick: str, tell: OnProgress) -> Sweep:
+    """Leave the run folders of what nothing beats; the sweep with what they give on samples that chose nothing."""
     out = bench.base.out
+    checked: dict[int, Trial] = {}
     for done, trial in enumerate(result.pareto):
         tell("Pareto points", done, len(result.pareto))
-        bench.keep(_settings(trial), out / "pareto" / f"{trial.number:04}")
+        found = bench.keep(_settings(trial), out / "pareto" / f"{trial.number:04}")
+        checked[trial.number] = replace(trial, checked=found)
+    result = replace(
+        result,
+        pareto=tuple(checked.values()),
+        trials=tuple(checked.get(trial.number, trial) for trial in result.trials),
+    )
     SWEEP.write(out / "sweep.json", result)
     if pick:
         bench.keep(_settings(choose(result, pick)), out / "pick")
+    return result
 
 
 def _export(bench: SweepContext, result: Sweep, folder: Path, tell: OnProgress) -> None:
@@ -188,6 +201,10 @@ def _file(out: Path) -> str:
 def _sampler(request: SweepRequest) -> Any:
     from optuna import samplers
 
+    from qdqtool.pipeline.sweep.sampler import ExpectedGain
+
     options = request.base.recipe.sweep
+    if options.sampler == "gain":
+        return ExpectedGain()
     kinds = {"grid": samplers.RandomSampler, "tpe": samplers.TPESampler, "nsga2": samplers.NSGAIISampler}
     return kinds[options.sampler](seed=options.seed)

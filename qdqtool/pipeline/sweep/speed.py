@@ -12,11 +12,12 @@ worker found for the reference. So the trials of all workers can be compared.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from qdqtool.backends.gpu import gpus
 from qdqtool.backends.timing.measure import TimeRequest, Timing
@@ -25,7 +26,8 @@ from qdqtool.backends.timing.ort import OrtClock
 from qdqtool.backends.timing.rounds import Effort, take_turns
 from qdqtool.backends.timing.verdict import TimingVerdict, judge
 from qdqtool.core.kinds import ENGINE
-from qdqtool.core.placement import Placement
+from qdqtool.core.placement import Placement, SlotKind
+from qdqtool.core.recipe import Format
 from qdqtool.core.report import Summary
 from qdqtool.engine.devices import find_device
 from qdqtool.engine.estimate import SPREAD, estimate
@@ -37,6 +39,7 @@ from qdqtool.trt.ops import PRODUCTS
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+_FORMATS = frozenset(get_args(Format)) - {"float"}
 _ROUNDS, _TURN_S = 10, 0.03
 """Turns of each model, and how long one should be in seconds."""
 
@@ -50,6 +53,7 @@ class Try:
         low, high: 95 % interval of a measured time.
         nodes_int8, nodes_total: compute nodes: in the engine, or as placed where there is none.
         kernels: kernels of the engine; None without one.
+        formats: compute nodes by their format, those in float left out.
     """
 
     ms: float
@@ -58,6 +62,7 @@ class Try:
     low: float | None = None
     high: float | None = None
     kernels: int | None = None
+    formats: dict[str, int] = field(default_factory=dict)
 
 
 class Estimated:
@@ -166,14 +171,21 @@ def in_engine(summary: Summary, times: tuple[float, float | None, float | None])
         nodes_int8=summary.nodes_int8 or 0,
         nodes_total=summary.nodes_total or 0,
         kernels=summary.kernels,
+        formats={name: count for name, count in summary.realised.items() if name in _FORMATS},
     )
 
 
-def placed(model: Model, placement: Placement) -> tuple[int, int]:
-    """How many compute nodes placement wants in INT8, and how many there are."""
+def placed(model: Model, placement: Placement) -> tuple[dict[str, int], int]:
+    """How many compute nodes placement wants in which format, and how many there are."""
     compute = {node.name for node in model.view.nodes if node.op in PRODUCTS}
-    wanted = {decision.slot.node for decision in placement.quantized}
-    return len(compute & wanted), len(compute)
+    slots: dict[str, dict[SlotKind, str]] = {}
+    for decision in placement.quantized:
+        if decision.slot.node in compute and decision.spec is not None:
+            slots.setdefault(decision.slot.node, {})[decision.kind] = decision.spec.format.name
+    alone = Counter(
+        kinds.get(SlotKind.ACTIVATION) or f"{kinds[SlotKind.WEIGHT]}-weights" for kinds in slots.values()
+    )
+    return dict(sorted(alone.items())), len(compute)
 
 
 def _in_turns(*engines: Path) -> TimeRequest:

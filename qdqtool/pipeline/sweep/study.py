@@ -112,6 +112,12 @@ class Study:
                         where=self.url,
                     )
 
+    def search(self, space: Space) -> None:
+        """Tell the sampler what it draws from, where it has to know that before the first trial."""
+        known = getattr(self.study.sampler, "search", None)
+        if known is not None:
+            known(space)
+
     def agreed(self, key: str, make: Callable[[], list[str]]) -> list[str]:
         """What the first worker made and left under `key` for all the others.
 
@@ -247,9 +253,9 @@ class Study:
     def _queue_another(self, space: Space) -> None:
         """Queue a choice that nobody tried: a sampler that likes one choice would draw it again for ever."""
         taken = [_choice(trial) for trial in self.study.get_trials(deepcopy=False) if _is_settled(trial)]
-        choice = next((choice for choice in space.grid() if choice not in taken), None)
+        choice: Choice | None = next((choice for choice in space.grid() if choice not in taken), None)
         if choice is not None:
-            self.study.enqueue_trial(choice, user_attrs={CHOICE: choice})
+            self.study.enqueue_trial(dict(choice), user_attrs={CHOICE: dict(choice)})
 
     def trials(self) -> list[Any]:
         """All trials as optuna knows them."""

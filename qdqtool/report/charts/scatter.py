@@ -14,7 +14,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 16, 12, 44
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Point:
-    """A place, the words for it, a CSS class, a radius in pixels, and the ends of the intervals of `x` and of `y`."""
+    """A place, the words for it, a CSS class, a radius in pixels, the ends of the intervals of `x` and of `y`, and a label."""
 
     x: float
     y: float
@@ -23,6 +23,7 @@ class Point:
     radius: float = 4.0
     span: tuple[float, float] | None = None
     rise: tuple[float, float] | None = None
+    label: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,6 +70,8 @@ def scatter(
             class_=f"dot {point.style}",
         )
         hint(dot, point.text)
+        if point.label:
+            write(drawing, point.label, _x(across, point.x) + 6, _y(up, point.y) - 6, class_="soft")
     return drawing
 
 
