@@ -46,7 +46,8 @@ _QUIET = Prefix(form=SHORT)
 """A quiet prefix that the prefilter saw, and nobody looked at closely."""
 _REMEMBERED, _MEMORABLE = 1 << 14, 400
 """Messages that are remembered, and characters of the longest of them."""
-_STARTS = frozenset({"run-begins", "polygraphy-begins", "onnx-file", "layers-original"})
+_BANNERS = frozenset({"run-begins", "polygraphy-begins"})
+_STARTS = _BANNERS | {"onnx-file", "layers-original"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -201,8 +202,8 @@ class _Process:
 
     # Runs
 
-    def _new_run(self, first_line: int) -> Run:
-        self._run = Run(next(self._run_numbers), first_line, self._place, whole=self._whole)
+    def _new_run(self, first_line: int, before: Run | None = None) -> Run:
+        self._run = Run(next(self._run_numbers), first_line, self._place, whole=self._whole, before=before)
         self._run.process = self._name
         self._bind()
         return self._run
@@ -217,7 +218,7 @@ class _Process:
 
         def handle(line: int, *fields: object) -> None:
             if self._begins(name):
-                self._end_run(line)
+                self._end_run(line, goes_on=name not in _BANNERS)
                 self._handlers[name](line, *fields)
             elif inner is not None:
                 inner(line, *fields)
@@ -231,14 +232,14 @@ class _Process:
         whose runs have banners, may print several graphs in one run (calibration, backend strategies).
         """
         run = self._run
-        if name in ("run-begins", "polygraphy-begins"):
+        if name in _BANNERS:
             return bool(run.identity.command or run.identity.generated or run.identity.verdict)
         if name == "onnx-file":
             return run.options.onnx is not None and run.options.onnx.file != ""
         return run.identity.generated and not run.identity.command
 
-    def _end_run(self, line: int) -> None:
-        """Close the current run before `line`, which belongs to the next."""
+    def _end_run(self, line: int, *, goes_on: bool) -> None:
+        """Close the current run before `line`, which belongs to the next, perhaps of the same process."""
         run = self._run
         later = _lines_of(self._numbers[self._place.number :])
         self._sum_up()
@@ -247,7 +248,7 @@ class _Process:
         self._place.begin_run()
         run.lines -= later
         self._done.append(run)
-        self._new_run(line)
+        self._new_run(line, run if goes_on else None)
         self._run.lines = later
 
     def _sum_up(self) -> None:

@@ -67,9 +67,12 @@ class Run:
         first_line: where it begins.
         place: where the reading is.
         whole: whether it gets each message, so that its tables are complete.
+        before: the run before it, where it goes on in the same process.
     """
 
-    def __init__(self, number: int, first_line: int, place: Place, *, whole: bool = False) -> None:
+    def __init__(
+        self, number: int, first_line: int, place: Place, *, whole: bool = False, before: Run | None = None
+    ) -> None:
         self.number = number
         self.whole = self.began_whole = whole
         self.first_line = first_line
@@ -86,7 +89,7 @@ class Run:
         self._kept = 0
         self._records = 0
         self._wordings: dict[str, Unread] = {}
-        self.identity = IdentityCollector()
+        self.identity = IdentityCollector(before.identity if before is not None else None)
         self.options = OptionsCollector()
         self.network = NetworkCollector()
         self.optimizer = OptimizerCollector()

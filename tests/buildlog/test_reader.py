@@ -405,3 +405,20 @@ def test_layers_of_a_log_have_the_precision_that_the_engine_command_finds():
         ("w + Q_w + Conv_0", "int8"),
         ("Conv_1", "fp32"),
     ]
+
+
+def test_polygraphy_states_the_version_of_the_module_it_loaded():
+    text = "[V] Loaded Module: tensorrt | Version: 10.14.1.48 | Path: ['/usr/lib/python3/dist-packages/tensorrt']\n"
+    run = run_of(text)
+    assert (run.front_end, run.version) == ("polygraphy", (10, 14, 1))
+
+
+def test_the_engines_of_one_process_are_built_by_the_library_that_it_loaded():
+    loading = f"{small.STAMP} [TRT] [V] Loaded shared library libnvinfer_builder_resource_sm89.so.10.16.0\n"
+    prefix = f"{small.STAMP} [TRT] [V] "
+    build = small.library(small.OPTIMIZER + "Engine generation completed in 3.5 seconds.\n", prefix)
+    first, second = read_text(loading + build + build).runs
+    assert (first.version, second.version) == ((10, 16, 0), (10, 16, 0))
+    starting = small.library("[MemUsageChange] Init CUDA: CPU +22, GPU +0, now: CPU 162, GPU 1626 (MiB)\n", prefix)
+    first, second = read_text(loading + build + starting + build).runs
+    assert (first.version, second.version) == ((10, 16, 0), None)

@@ -21,10 +21,16 @@ _LONGEST_COMMAND = 1 << 16
 
 
 class IdentityCollector:
-    """Collects signs of the front end, the version and the verdict of one run."""
+    """Collects signs of the front end, the version and the verdict of one run.
 
-    def __init__(self) -> None:
-        self.version: tuple[int, ...] | None = None
+    Args:
+        before: the run before it in the same process, where it has no banner of its own: its library is still loaded.
+    """
+
+    def __init__(self, before: IdentityCollector | None = None) -> None:
+        self._stated: tuple[int, ...] | None = None
+        self._before = before.version if before is not None and not before.has_restarted else None
+        self.has_restarted = False
         self.build = ""
         self.command = ""
         self.carried_by = ""
@@ -41,7 +47,8 @@ class IdentityCollector:
             "polygraphy-begins": self._polygraphy,
             "polygraphy-passed": lambda _line, *_: self._ends("passed"),
             "polygraphy-failed": lambda _line, *_: self._ends("failed"),
-            "module-loaded": lambda _line, *_: self._sign("polygraphy"),
+            "module-loaded": self._module,
+            "memory-change": self._initializes,
             "version": self._says_version,
             "library-trying": self._library,
             "library-loaded": self._library,
@@ -56,6 +63,11 @@ class IdentityCollector:
         """Note the form of a line's prefix: a weak sign of the front end."""
         if prefix.form >= 0:
             self._signs[_FORMS.get(prefix.form, "logger")] += 1
+
+    @property
+    def version(self) -> tuple[int, ...] | None:
+        """The version that is stated, or was by the run before."""
+        return self._stated or self._before
 
     @property
     def front_end(self) -> str:
@@ -100,7 +112,7 @@ class IdentityCollector:
         self.command = command.strip()[:_LONGEST_COMMAND]
         found = _VERSION.search(program)
         if found:
-            self.version = version_of(int(found.group(1)))
+            self._stated = version_of(int(found.group(1)))
         build = _BUILD.search(program)
         self.build = build.group(1) if build else ""
 
@@ -116,13 +128,24 @@ class IdentityCollector:
 
     def _says_version(self, _line: int, text: str) -> None:
         found = _DOTTED.match(text)
-        if found and self.version is None:
-            self.version = tuple(int(part) for part in found.group().split("."))
+        if found and self._stated is None:
+            self._stated = tuple(int(part) for part in found.group().split("."))
 
     def _library(self, _line: int, path: str) -> None:
         found = _LIBRARY.search(path)
-        if found and self.version is None:
-            self.version = tuple(int(part) for part in found[1].split("."))
+        if found and self._stated is None:
+            self._stated = tuple(int(part) for part in found[1].split("."))
+
+    def _module(self, line: int, module: str, version: str, *_path: str) -> None:
+        self._sign("polygraphy")
+        if module.strip() == "tensorrt":
+            # 10.14.1.48: the last number is that of the build.
+            self._says_version(line, ".".join(version.strip().split(".")[:3]))
+
+    def _initializes(self, _line: int, what: str, *_fields: object) -> None:
+        """A process loads CUDA once: behind a finished engine, another process speaks."""
+        if self.generated and what.startswith("Init CUDA"):
+            self.has_restarted = True
 
     def _generates(self, _line: int, *_fields: object) -> None:
         self.generated = True
