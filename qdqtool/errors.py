@@ -6,6 +6,7 @@
     ├── MissingPackage     3   a package or a device is missing
     ├── BuildError         4   the builder refused, crashed or ran out of time
     ├── InputFileError     5   a file cannot be read, or its content does not fit
+    │   └── SystemFault    5   the machine does not let a file be written: a full disk, a limit, a permission
     ├── Bug               70   qdqtool itself is wrong
     ├── Interrupted      130   the user pressed Ctrl-C
     ├── HungUp           129   the terminal was closed (SIGHUP)
@@ -79,6 +80,10 @@ class InputFileError(QdqError):
     exit_code = 5
 
 
+class SystemFault(InputFileError):  # noqa: N818 -- what happened
+    """The machine does not let us write or start something: no verdict on what was to be made."""
+
+
 class Bug(QdqError):  # noqa: N818 -- the user's word for it
     """Our own mistake: please report it."""
 
@@ -127,13 +132,13 @@ _BY_ERRNO: dict[str, tuple[str, str]] = {
 """What disks, permissions and limits do to a program: none of it is a mistake of the program. Windows lacks some."""
 
 
-def of_system(error: OSError) -> InputFileError | None:
+def of_system(error: OSError) -> SystemFault | None:
     """The error to show for a full disk, a limit or a permission; None for what may be a mistake of ours."""
     known = _BY_ERRNO.get(errno.errorcode.get(error.errno or 0, ""))
     if known is None:
         return None
     where = error.filename if isinstance(error.filename, str) else None
-    return InputFileError(known[0], fix=known[1], where=where)
+    return SystemFault(known[0], fix=known[1], where=where)
 
 
 def _rebuild(kind: type[QdqError], what: str, fix: str, where: str | None) -> QdqError:

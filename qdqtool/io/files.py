@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from qdqtool.errors import InputFileError
+from qdqtool.errors import InputFileError, SystemFault
 from qdqtool.platform import try_lock, umask
 
 _DRAFT = ".draft-"
@@ -52,7 +52,8 @@ def replacing(path: Path) -> Iterator[Path]:
     except OSError as error:
         raise unwritable(path, error) from error
     finally:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):  # what cannot be removed now goes with the next write
+            draft.unlink(missing_ok=True)
         if handle is not None:
             os.close(handle)
 
@@ -154,10 +155,10 @@ def _reader(read: Callable[[int], bytes]) -> Callable[[], bytes]:
     return lambda: read(1 << 20)
 
 
-def unwritable(path: Path, error: OSError | str) -> InputFileError:
+def unwritable(path: Path, error: OSError | str) -> SystemFault:
     """The error for a file or a folder that the operating system does not let us write."""
     why = error if isinstance(error, str) else error.strerror or str(error)
-    return InputFileError(
+    return SystemFault(
         f"cannot be written: {why}",
         fix="check the folder's permissions and the free space; nothing was changed",
         where=str(path),

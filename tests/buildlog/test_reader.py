@@ -419,6 +419,8 @@ def test_the_engines_of_one_process_are_built_by_the_library_that_it_loaded():
     build = small.library(small.OPTIMIZER + "Engine generation completed in 3.5 seconds.\n", prefix)
     first, second = read_text(loading + build + build).runs
     assert (first.version, second.version) == ((10, 16, 0), (10, 16, 0))
-    starting = small.library("[MemUsageChange] Init CUDA: CPU +22, GPU +0, now: CPU 162, GPU 1626 (MiB)\n", prefix)
+    starting = small.library(
+        "[MemUsageChange] Init CUDA: CPU +22, GPU +0, now: CPU 162, GPU 1626 (MiB)\n", prefix
+    )
     first, second = read_text(loading + build + starting + build).runs
     assert (first.version, second.version) == ((10, 16, 0), None)

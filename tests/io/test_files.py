@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -32,6 +33,20 @@ def test_a_write_that_fails_leaves_the_old_content_and_no_draft(tmp_path: Path) 
         fail(tmp_path / "a.json")
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
     assert (tmp_path / "a.json").read_text() == "old"
+
+
+def test_a_draft_that_cannot_be_removed_does_not_turn_a_finished_write_into_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_path: Path, **_: bool) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    write_text(tmp_path / "a.json", "new")
+    assert (tmp_path / "a.json").read_text() == "new"
+    with pytest.raises(ValueError, match="half"):
+        fail(tmp_path / "a.json")
+    assert (tmp_path / "a.json").read_text() == "new"
 
 
 WRITE = """

@@ -17,6 +17,7 @@ from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.fixes import SlotEdit
 from qdqtool.core.placement import Decision, Placement, QuantSpec, Slot, SlotKind, Tie
 from qdqtool.core.recipe import InsertOptions
+from qdqtool.errors import SystemFault
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.pipeline.autofix import builder as candidate_builder
 from qdqtool.pipeline.autofix.drafts import Placed
@@ -139,6 +140,27 @@ def test_engines_without_a_kernel_count_against_the_budget(tmp_path: Path, capsy
     assert run([*line, "--budget", "2"]) == 4
     assert builder.builds == 3
     assert "Could not find any implementation" in capsys.readouterr().err
+
+
+@pytest.mark.rtx
+@pytest.mark.usefixtures("rtx")
+def test_a_full_disk_ends_the_search_and_is_no_verdict_on_an_edit(tmp_path: Path, capsys, monkeypatch):
+    """It used to be read as an edit that cannot be applied, and the search delivered what it then gave up."""
+    builder = picky(monkeypatch)
+    build = builder.build
+
+    def full(request, on_progress=None):
+        if builder.builds:
+            raise SystemFault(
+                "no space is left on the disk", fix="free some space", where=str(request.folder)
+            )
+        return build(request, on_progress)
+
+    monkeypatch.setattr(builder, "build", full)
+    model = models.save(GRAPHS["float_activation"](), tmp_path)
+    assert run(["fix", str(model), "--samples", "none", "--out", str(tmp_path / "out")]) == 5
+    assert "no space is left on the disk" in capsys.readouterr().err
+    assert not (tmp_path / "out" / "fixes.json").exists()
 
 
 def joined(small: float) -> onnx.ModelProto:

@@ -58,10 +58,10 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.sleep", lambda _seconds: None)
 
 
-def search(shared: Study, space: Space, objective: Objective) -> list[Any]:
+def search(shared: Study, space: Space, objective: Objective, trials: int | None = None) -> list[Any]:
     is_grid = isinstance(shared.study.sampler, optuna.samplers.RandomSampler)
     options = OPTIONS.model_copy(update={"sampler": "grid" if is_grid else "gain"})
-    bench = SimpleNamespace(options=options, request=SimpleNamespace(trials=None), objective=objective)
+    bench = SimpleNamespace(options=options, request=SimpleNamespace(trials=trials), objective=objective)
     shared.watch = Watch()
     return run._search(shared, space, bench, run._silent)  # type: ignore[arg-type]
 
@@ -82,14 +82,14 @@ def wanted(space: Space) -> list[str]:
 def test_a_trial_whose_worker_died_before_saying_its_name_is_done_by_another(
     shared: Study, space: Space
 ) -> None:
-    shared.queue(space, None)
     shared.study.ask()
     assert complete(search(shared, space, fine)) == wanted(space)
 
 
 @pytest.mark.usefixtures("impatient")
 def test_a_trial_that_was_lost_half_drawn_is_done_as_it_was_queued(shared: Study, space: Space) -> None:
-    shared.queue(space, None)
+    first = next(space.grid())
+    shared.study.enqueue_trial(first, user_attrs={"choice": first})
     trial = shared.study.ask()
     trial.suggest_categorical("calibrate.method", list(space.values["calibrate.method"]))
     assert complete(search(shared, space, fine)) == wanted(space)
@@ -112,7 +112,6 @@ def test_a_connection_lost_at_any_statement_loses_no_trial_and_doubles_none(
             losses -= 1
             raise OperationalError(statement, {}, ConnectionError("lost"))
 
-    shared.queue(space, None)
     event.listen(shared.study._storage._backend.engine, "before_cursor_execute", lose)
     assert complete(search(shared, space, fine)) == wanted(space)
     assert losses < 30
@@ -142,12 +141,25 @@ def test_a_worker_killed_before_any_statement_loses_no_trial_and_doubles_none(
 
         event.listen(victim.study._storage._backend.engine, "before_cursor_execute", die)
         with suppress(Death):
-            victim.queue(space, None)
             search(victim, space, fine)
-        heir.queue(space, None)
         assert complete(search(heir, space, fine)) == wanted(space), moment
         for each in (victim, heir):
             each.study._storage._backend.engine.dispose()
+
+
+def test_choices_that_an_older_release_queued_twice_are_tried_once(shared: Study, space: Space) -> None:
+    for choice in [*space.grid(), *space.grid()]:
+        shared.study.enqueue_trial(choice, user_attrs={"choice": choice})
+    trials = search(shared, space, fine)
+    assert complete(trials) == wanted(space)
+    assert {trial.state.name for trial in trials} == {"COMPLETE", "PRUNED"}
+
+
+def test_a_sweep_of_more_trials_goes_on_behind_those_that_are_done(shared: Study, space: Space) -> None:
+    for most in (2, 1, 4):
+        search(shared, space, fine, most)
+    choices = [dict(trial.params) for trial in shared.trials()]
+    assert choices == list(space.grid())[:4]
 
 
 def test_a_result_that_is_not_a_number_fails_for_good(shared: Study, space: Space) -> None:

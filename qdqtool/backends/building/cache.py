@@ -14,7 +14,7 @@ from pathlib import Path
 
 from qdqtool.core.build import BuildRequest, BuildResult
 from qdqtool.core.kinds import BUILD
-from qdqtool.errors import InputFileError
+from qdqtool.errors import InputFileError, SystemFault
 from qdqtool.io.files import digest_file, replacing, write_text
 from qdqtool.io.folders import drafting
 
@@ -54,7 +54,7 @@ def keep(cache: Path, key: str, folder: Path, result: BuildResult) -> None:
     """Put a finished build into the cache; an unsound entry of that name is replaced, a sound one stays.
 
     Raises:
-        InputFileError: the cache folder cannot be written.
+        SystemFault: the cache folder cannot be written.
     """
     try:
         with drafting(cache) as drafts:
@@ -69,7 +69,7 @@ def keep(cache: Path, key: str, folder: Path, result: BuildResult) -> None:
             _place(entry, cache / key, drafts / "unsound")
     except (OSError, InputFileError) as error:
         why = error.what if isinstance(error, InputFileError) else error.strerror or error
-        raise InputFileError(
+        raise SystemFault(
             f"the build cache takes no entry: {why}",
             fix="check its permissions and the free space, or build without a cache",
             where=str(cache),

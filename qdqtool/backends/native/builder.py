@@ -21,7 +21,7 @@ from qdqtool.backends.building.refusals import Mistake, clean, is_noise, refusal
 from qdqtool.backends.flags import absolute, parse_flags
 from qdqtool.backends.targets import target_of
 from qdqtool.core.build import BuildCost, BuildProgress, BuildRequest, BuildResult, OnProgress
-from qdqtool.errors import MissingPackage, QdqError, UsageError
+from qdqtool.errors import MissingPackage, QdqError, SystemFault, UsageError
 from qdqtool.io.files import unwritable
 
 _COMMON = frozenset({"sm75", "sm80", "sm86", "sm89", "sm120"})
@@ -238,6 +238,8 @@ def _failure(verdict: dict[str, Any], ended: child.Ended, request: BuildRequest,
         return UsageError(verdict["what"], fix=verdict["fix"], where=where)
     if event == "unwritable":
         return unwritable(request.folder, verdict["why"])
+    if event == "system fault":
+        return SystemFault(verdict["what"], fix=verdict["fix"], where=str(request.folder))
     if event == "no library":
         return MissingPackage(
             f"the library cannot be loaded: {verdict['why']}", fix="qdqtool doctor says what is missing"

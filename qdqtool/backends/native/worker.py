@@ -9,6 +9,7 @@ from typing import Any
 from qdqtool.backends.native.failure import BuildFailure
 from qdqtool.backends.native.ipc import Tell, meet
 from qdqtool.backends.native.job import build, targets_of
+from qdqtool.errors import of_system
 from qdqtool.platform import peak_mib
 
 
@@ -34,6 +35,11 @@ def _serve(request: dict[str, Any], tell: Tell) -> None:
         built = build(trt, request, tell)
     except BuildFailure as reason:
         tell(reason.event)
+    except OSError as error:
+        fault = of_system(error)
+        if fault is None:
+            raise
+        tell({"event": "system fault", "what": fault.what, "fix": fault.fix})
     else:
         tell({"event": "built", "peak_mib": peak_mib(), **built})
 

@@ -13,7 +13,7 @@ from time import monotonic
 from qdqtool.core.findings import Finding
 from qdqtool.core.fixes import Outcome, SlotEdit, Trial
 from qdqtool.core.placement import Slot
-from qdqtool.errors import BuildError, QdqError
+from qdqtool.errors import BuildError, QdqError, SystemFault
 from qdqtool.matching.candidates import Candidate, Goal
 from qdqtool.pipeline.autofix.builder import BuiltModel, CandidateBuilder, score
 from qdqtool.pipeline.autofix.candidates import candidates
@@ -216,6 +216,9 @@ class Search:
             return self._builder.make(
                 edits, self._folder / str(self._attempts), self._bounds.builds - self.builds
             )
+        except SystemFault:
+            # A full disk says nothing about the edits: another search would find what this one now gives up.
+            raise
         except QdqError as error:
             if not isinstance(error, BuildError) and len(group) == 1:
                 return f"cannot be applied: {error.what}"

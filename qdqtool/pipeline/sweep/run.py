@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 RANKING, REFERENCE = "ranking", "reference ms"
 _DRAWN = 50
 """Trials of a sampler that draws, where nobody says how many."""
+_WAIT_S = 1.0
+"""Seconds between two looks at trials of which all are done or at work."""
 _PAUSES_S = (1, 2, 4, 8, 16)
 """Seconds between attempts to reach a storage that was lost."""
 OnProgress = Callable[[str, int, "int | None"], None]
@@ -88,18 +90,24 @@ def _spelled(ms: float | None) -> list[str]:
 
 def _search(study: Study, space: Space, bench: SweepContext, tell: OnProgress) -> list[Any]:
     """Do trials until none is left, and return all of them."""
-    grid = bench.options.sampler == "grid"
-    all_of_it = space.size if bench.options.sampler == "gain" else _DRAWN
-    goal = None if grid else min(bench.request.trials or all_of_it, space.size)
+    sampler = bench.options.sampler
+    drawn = sampler != "grid"
+    all_of_it = space.size if sampler in {"grid", "gain"} else _DRAWN
+    most = min(bench.request.trials or all_of_it, space.size)
     study.search(space)
-    if grid:
-        _persevering(lambda: study.queue(space, bench.request.trials))
 
     def one_more() -> bool:
         study.revive()
-        if not _go_on(study, goal, tell):
+        states = [trial.state.name for trial in study.trials() if _counts(trial)]
+        tell("trials", sum(name != "RUNNING" for name in states), most)
+        if study.step(
+            space, lambda choice, note: bench.objective(space, choice, note), most=most, drawn=drawn
+        ):
+            return True
+        if "RUNNING" not in states:
             return False
-        study.step(space, lambda choice, note: bench.objective(space, choice, note), queued_only=grid)
+        time.sleep(_WAIT_S)
+        study.retire()
         return True
 
     while _persevering(one_more):
@@ -169,27 +177,9 @@ def _settings(trial: Trial) -> tuple[str, ...]:
     return trial.outcome.settings
 
 
-def _go_on(study: Study, goal: int | None, tell: OnProgress) -> bool:
-    """Whether there is a trial to do; waits while only others are at work. `goal` is None for a queue."""
-    while True:
-        states = [trial.state.name for trial in study.trials() if _counts(trial)]
-        done, waiting, running = (
-            sum(name in wanted for name in states)
-            for wanted in ({"COMPLETE", "FAIL"}, {"WAITING"}, {"RUNNING"})
-        )
-        tell("trials", done, goal or len(states))
-        if waiting or (goal is not None and done + running < goal):
-            return True
-        if not running:
-            return False
-        time.sleep(1.0)
-        study.retire()
-        study.revive()
-
-
 def _counts(trial: Any) -> bool:
     """A try that was lost on the way, or a twin of another trial, does not count."""
-    return trial.state.name in {"COMPLETE", "WAITING", "RUNNING"} or "reason" in trial.user_attrs
+    return trial.state.name in {"COMPLETE", "RUNNING"} or "reason" in trial.user_attrs
 
 
 def _file(out: Path) -> str:

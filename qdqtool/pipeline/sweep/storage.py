@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock
 
 from qdqtool.errors import InputFileError, MissingPackage, UsageError
+from qdqtool.io.files import unwritable
+from qdqtool.io.locks import acquire
 from qdqtool.redact import without_password
+
+_CLAIM_S = 60
+"""Seconds after which a worker that claims a trial counts as cut off; it takes a few milliseconds."""
 
 
 class StorageLost(InputFileError):  # noqa: N818 -- what happened to it
@@ -85,10 +94,46 @@ class Storage:
                 where=url,
             ) from error
 
+    @contextmanager
+    def alone(self, name: str) -> Iterator[None]:
+        """Be the only worker that is in here for the study `name`, on whatever machine; one that dies lets go.
+
+        Raises:
+            StorageLost: the storage does not answer, or somebody stays in here for longer than a claim can take.
+            InputFileError: beside a SQLite file no lock file can be written.
+        """
+        from sqlalchemy import text
+
+        engine = self.opened.engine
+        if engine.dialect.name == "sqlite":
+            with _alone_beside(Path(engine.url.database or "")):
+                yield
+            return
+        key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], signed=True)
+        with speaking_plainly(self.url), engine.begin() as transaction:
+            for limit in ("lock_timeout", "idle_in_transaction_session_timeout"):
+                # A machine that is cut off in here is thrown out by the server, so that the others can go on.
+                transaction.execute(text(f"set local {limit} = '{_CLAIM_S}s'"))
+            transaction.execute(text("select pg_advisory_xact_lock(:key)"), {"key": key})
+            yield
+
     def close(self) -> None:
         """Let go of the connections; the storage cannot be used any more."""
         self.opened.remove_session()
         self.opened.engine.dispose()
+
+
+@contextmanager
+def _alone_beside(path: Path) -> Iterator[None]:
+    lock = FileLock(path.with_name(f".{path.name}.lock"))
+    try:
+        acquire(lock)
+    except OSError as error:
+        raise unwritable(path.parent, error) from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _patience(url: str) -> dict[str, int]:

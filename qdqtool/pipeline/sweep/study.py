@@ -1,9 +1,10 @@
 """The study that all workers of a sweep share: who does which trial, and what happens to trials of dead workers.
 
-A running trial shows every few seconds that its worker lives. One that has shown nothing for a minute, by the clock of
-a waiting worker, is queued again; on the machine where its worker ran, at once. Should that worker live after all,
-what it found no longer counts. With the grid sampler the queue holds every choice exactly once, so no number of workers
-changes what is tried.
+One worker at a time claims a trial: it looks at all others and takes a choice that nobody has. So every choice is tried
+once, whatever number of workers begin at the same moment, and no queue stands in the storage, which every look at the
+study would read again. A running trial shows every few seconds that its worker lives. Of one that has shown nothing for
+a minute, by the clock of a waiting worker, the choice is free again; on the machine where its worker ran, at once.
+Should that worker live after all, what it found no longer counts.
 """
 
 from __future__ import annotations
@@ -13,19 +14,20 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import Any
 
 from qdqtool.core.sweep import Value
 from qdqtool.errors import BuildError, UsageError
+from qdqtool.io.json_files import canonical
 from qdqtool.pipeline.sweep.space import Choice, Space
 from qdqtool.pipeline.sweep.storage import Storage, StorageLost, speaking_plainly
 from qdqtool.platform import is_alive, machine
 
 BEAT_S = 5.0
 GRACE_S = 60.0
-QUEUED = "queued"
 WORKER = "worker"
 BEAT = "beat"
 REASON = "reason"
@@ -140,20 +142,10 @@ class Study:
         name = f"{self.study.study_name}: {key}"
         return optuna.create_study(storage=self.storage.opened, study_name=name, load_if_exists=True)
 
-    def queue(self, space: Space, most: int | None) -> None:
-        """Queue the first `most` choices of the grid, each once, however many workers and sweeps do this."""
-        choices = list(islice(space.grid(), most))
-        with speaking_plainly(self.url):
-            known = int(self.study.user_attrs.get(QUEUED, 0))
-            for choice in choices[known:]:
-                self.study.enqueue_trial(dict(choice), user_attrs={CHOICE: dict(choice)}, skip_if_exists=True)
-            if len(choices) > known:
-                self.study.set_user_attr(QUEUED, len(choices))
-
     def revive(self) -> None:
-        """Queue again what was left unfinished: by dead workers of this machine, by Ctrl-C, by a lost connection.
+        """Give up what was left unfinished by dead workers of this machine, by Ctrl-C, or by a lost connection.
 
-        Call it between trials only: whatever this process seems to be running then is lost.
+        Call it between trials only: whatever this process seems to be running then is lost. Its choice is free again.
         """
         import optuna
 
@@ -162,16 +154,9 @@ class Study:
             for trial in self.study.get_trials(deepcopy=False, states=(state.RUNNING,)):
                 if trial.number == self._mine or _is_orphan(trial):
                     self._settle(trial.number, state.FAIL)
-            settled = [
-                _choice(trial) for trial in self.study.get_trials(deepcopy=False) if _is_settled(trial)
-            ]
-            for trial in self.study.get_trials(deepcopy=False, states=(state.FAIL,)):
-                if _choice(trial) and _choice(trial) not in settled:
-                    self.study.enqueue_trial(_choice(trial), user_attrs={CHOICE: _choice(trial)})
-                    settled.append(_choice(trial))
 
     def retire(self) -> None:
-        """Give up on trials whose workers have been silent for too long; they are queued again."""
+        """Give up on trials whose workers have been silent for too long; their choices are free again."""
         import optuna
 
         state = optuna.trial.TrialState
@@ -180,28 +165,73 @@ class Study:
             for number in self.watch.silent({trial.number: trial.user_attrs.get(BEAT) for trial in running}):
                 self._settle(number, state.FAIL)
 
-    def step(self, space: Space, objective: Objective, *, queued_only: bool) -> None:
-        """Do one trial; one that the builder refuses counts as failed, any other error ends the sweep.
+    def step(self, space: Space, objective: Objective, *, most: int, drawn: bool) -> bool:
+        """Do one trial; False where all that are wanted are done or being done.
 
-        A trial that others settled in the meantime, because they took this worker for dead, is left to them.
+        One that the builder refuses counts as failed, any other error ends the sweep. A trial that others settled in
+        the meantime, because they took this worker for dead, is left to them.
+
+        Args:
+            space: what there is to choose from.
+            objective: what a choice gives.
+            most: how many choices are wanted in all.
+            drawn: whether the sampler draws choices; else they are the first of the grid.
         """
         import optuna
 
         with speaking_plainly(self.url), suppress(optuna.exceptions.UpdateFinishedTrialError):
+            with self.storage.alone(self.study.study_name):
+                claimed = self._claim(space, most, drawn=drawn)
+            if claimed is None:
+                return False
+            trial, choice = claimed
+            with beating(trial, self.url):
+                self._do(trial, choice, objective)
+        return True
+
+    def _claim(self, space: Space, most: int, *, drawn: bool) -> tuple[Any, dict[str, Value]] | None:
+        """A trial and a choice that nobody else has, or None. Only one worker is here at a time."""
+        import optuna
+
+        state = optuna.trial.TrialState
+        trials = self.study.get_trials(deepcopy=False)
+        taken = {_key(_choice(trial)) for trial in trials if _is_settled(trial)}
+        # Left by a worker that died between the two, or by an older release, which queued all choices at once.
+        waiting = any(trial.state is state.WAITING for trial in trials)
+        while waiting or len(taken) < most:
+            if not waiting and not drawn and not self._enqueue_next(space, most, taken):
+                return None
             trial = self.study.ask()
             self._mine = trial.number
-            with beating(trial, self.url):
-                self._do(trial, space, objective, queued_only=queued_only)
+            trial.set_user_attr(WORKER, f"{machine()}:{os.getpid()}")
+            choice = {
+                name: trial.suggest_categorical(name, list(values)) for name, values in space.values.items()
+            }
+            if CHOICE not in trial.user_attrs:
+                trial.set_user_attr(CHOICE, choice)
+            if _key(choice) not in taken:
+                return trial, choice
+            self._settle(trial.number, state.PRUNED)
+            # A sampler that likes one choice would draw it again for ever.
+            waiting = drawn and self._enqueue_next(space, space.size, taken)
+            waiting = waiting or bool(self.study.get_trials(deepcopy=False, states=(state.WAITING,)))
+        return None
 
-    def _do(self, trial: Any, space: Space, objective: Objective, *, queued_only: bool) -> None:
+    def _enqueue_next(self, space: Space, most: int, taken: AbstractSet[str]) -> bool:
+        """Queue the first of the first `most` choices of the grid that nobody has; False where there is none."""
+        choice = next((one for one in islice(space.grid(), most) if _key(one) not in taken), None)
+        if choice is not None:
+            self.study.enqueue_trial(dict(choice), user_attrs={CHOICE: dict(choice)})
+        return choice is not None
+
+    def _do(self, trial: Any, choice: dict[str, Value], objective: Objective) -> None:
         import optuna
 
         state = optuna.trial.TrialState
         try:
-            values = self._try(trial, space, objective, queued_only=queued_only)
-        except optuna.TrialPruned:
-            self._settle(trial.number, state.PRUNED)
-        except BuildError:
+            values = objective(choice, trial.set_user_attr)
+        except BuildError as error:
+            trial.set_user_attr(REASON, str(error))
             self._settle(trial.number, state.FAIL)
         except BaseException:
             with suppress(StorageLost), speaking_plainly(self.url):
@@ -221,42 +251,6 @@ class Study:
         with suppress(optuna.exceptions.UpdateFinishedTrialError):
             self.study.tell(number, values, state=state, skip_if_finished=True)
 
-    def _try(
-        self, trial: Any, space: Space, objective: Objective, *, queued_only: bool
-    ) -> tuple[float, float]:
-        import optuna
-
-        trial.set_user_attr(WORKER, f"{machine()}:{os.getpid()}")
-        queued = CHOICE in trial.user_attrs
-        choice = {
-            name: trial.suggest_categorical(name, list(values)) for name, values in space.values.items()
-        }
-        if queued_only and not queued:
-            raise optuna.TrialPruned
-        if self._has_twin(trial.number, choice):
-            if not queued:
-                self._queue_another(space)
-            raise optuna.TrialPruned
-        try:
-            return objective(choice, trial.set_user_attr)
-        except BuildError as error:
-            trial.set_user_attr(REASON, str(error))
-            raise
-
-    def _has_twin(self, number: int, choice: Choice) -> bool:
-        """Whether an earlier trial, finished or at work, has the same choice: the lower number stays."""
-        trials = self.study.get_trials(deepcopy=False)
-        return any(
-            other.number < number and _choice(other) == choice and _is_settled(other) for other in trials
-        )
-
-    def _queue_another(self, space: Space) -> None:
-        """Queue a choice that nobody tried: a sampler that likes one choice would draw it again for ever."""
-        taken = [_choice(trial) for trial in self.study.get_trials(deepcopy=False) if _is_settled(trial)]
-        choice: Choice | None = next((choice for choice in space.grid() if choice not in taken), None)
-        if choice is not None:
-            self.study.enqueue_trial(dict(choice), user_attrs={CHOICE: dict(choice)})
-
     def trials(self) -> list[Any]:
         """All trials as optuna knows them."""
         with speaking_plainly(self.url):
@@ -268,12 +262,17 @@ def _choice(trial: Any) -> dict[str, Value]:
     return dict(trial.user_attrs.get(CHOICE) or trial.params)
 
 
+def _key(choice: Choice) -> str:
+    """A choice as a text that tells it from all others."""
+    return canonical(dict(choice))
+
+
 def _is_settled(trial: Any) -> bool:
     """Whether this trial has or will have a result, or was refused for good."""
     import optuna
 
     state = optuna.trial.TrialState
-    return trial.state in {state.WAITING, state.RUNNING, state.COMPLETE} or (
+    return trial.state in {state.RUNNING, state.COMPLETE} or (
         trial.state is state.FAIL and REASON in trial.user_attrs
     )
 
