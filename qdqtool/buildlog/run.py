@@ -89,7 +89,7 @@ class Run:
         self._kept = 0
         self._records = 0
         self._wordings: dict[str, Unread] = {}
-        self.identity = IdentityCollector(before.identity if before is not None else None)
+        self.identity: IdentityCollector = IdentityCollector(before.identity if before is not None else None)
         self.options = OptionsCollector()
         self.network = NetworkCollector()
         self.optimizer = OptimizerCollector()

@@ -28,9 +28,10 @@ class IdentityCollector:
     """
 
     def __init__(self, before: IdentityCollector | None = None) -> None:
+        self.has_restarted: bool = False
         self._stated: tuple[int, ...] | None = None
-        self._before = before.version if before is not None and not before.has_restarted else None
-        self.has_restarted = False
+        goes_on = before is not None and not before.has_restarted
+        self._before: tuple[int, ...] | None = before.version if before is not None and goes_on else None
         self.build = ""
         self.command = ""
         self.carried_by = ""
