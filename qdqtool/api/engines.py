@@ -21,6 +21,7 @@ from qdqtool.api.inputs import (
     path_of,
     recipe_of,
     samples_of,
+    words_of,
 )
 from qdqtool.api.progress import Progress, ProgressInput, public, showing
 from qdqtool.api.results import BuiltEngine, Fixed
@@ -30,6 +31,7 @@ from qdqtool.backends import BUILDERS
 from qdqtool.backends.building.retry import build_with_retries
 from qdqtool.backends.flags import split_flags
 from qdqtool.backends.shapes import parse_shapes, profiles, usual_shapes
+from qdqtool.buildlog import is_of_builder
 from qdqtool.buildlog import read as read_log
 from qdqtool.buildlog.diff import compare as compare_logs
 from qdqtool.calibration.samples import open_samples
@@ -47,7 +49,7 @@ from qdqtool.engine.diff import Explored
 from qdqtool.engine.diff import compare as compare_engines
 from qdqtool.engine.read import read as read_layers
 from qdqtool.engine.view import view
-from qdqtool.errors import UsageError
+from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.onnx_io.deferred import whole
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.pipeline.autofix.run import FixRequest
@@ -72,7 +74,7 @@ def build(
     *,
     shapes: ShapesInput | None = None,
     samples: SamplesInput | None = None,
-    sm: Sequence[str] | str | int | None = None,
+    sm: Sequence[str] | str | float | None = None,
     builder: str | None = None,
     flags: str = "",
     recipe: RecipeInput | None = None,
@@ -139,7 +141,7 @@ def _spelled(shapes: object, end: int) -> dict[str, tuple[int, ...]]:
 
 
 def _build_recipe(
-    recipe: Recipe, sm: Sequence[str] | str | int | None, builder: str | None, flags: str
+    recipe: Recipe, sm: Sequence[str] | str | float | None, builder: str | None, flags: str
 ) -> Recipe:
     """The recipe with the arguments that stand for single settings."""
     changes: dict[str, Any] = {}
@@ -202,7 +204,7 @@ def audit(
     placement: Placement | AnyPath | None = None,
     log: AnyPath | BuildLog | None = None,
     shapes: ShapesInput | None = None,
-    sm: Sequence[str] | str | int | None = None,
+    sm: Sequence[str] | str | float | None = None,
     ignore: Sequence[str] = (),
     progress: ProgressInput = None,
 ) -> Audit:
@@ -225,7 +227,7 @@ def audit(
         MissingPackage: the builder is not installed.
     """
     if isinstance(model, (str, PathLike)) and Path(model).is_dir():
-        return _audited_folder(Path(model), tuple(ignore))
+        return _audited_folder(Path(model), words_of(ignore, "ignore"))
     if isinstance(placement, (str, PathLike)):
         placement = PLACEMENT.read(Path(placement))
     chosen = _build_recipe(recipe_of(None), sm, None, "")
@@ -240,10 +242,10 @@ def audit(
         if isinstance(layers, (str, PathLike)):
             scene = replace(scene, layers_file=Path(layers).name)
         if log is not None:
-            runs = log.runs if isinstance(log, BuildLog) else read_log(path_of(log, "log")).runs
+            runs = log.runs if isinstance(log, BuildLog) else _log(path_of(log, "log"), str(log)).runs
             name = "build.log" if isinstance(log, BuildLog) else path_of(log, "log").name
             scene = replace(scene, log=runs[-1] if runs else None, log_file=name)
-        return examine(scene, ignore=tuple(ignore))
+        return examine(scene, ignore=words_of(ignore, "ignore"))
 
 
 def _audited_folder(folder: Path, ignore: tuple[str, ...]) -> Audit:
@@ -335,8 +337,24 @@ def parse_log(log: AnyPath | BuiltEngine) -> BuildLog:
     if isinstance(log, str) and "\n" in log:
         with _folder() as folder:
             (folder / "build.log").write_text(log, "utf-8")
-            return read_log(folder / "build.log")
-    return read_log(path_of(log, "log"))
+            return _log(folder / "build.log", "log")
+    return _log(path_of(log, "log"), str(log))
+
+
+def _log(path: Path, where: str) -> BuildLog:
+    """The log at `path`.
+
+    Raises:
+        InputFileError: it cannot be read, or no builder printed any of it.
+    """
+    found = read_log(path)
+    if any(run.lines for run in found.runs) and not any(map(is_of_builder, found.runs)):
+        raise InputFileError(
+            "holds no line that a TensorRT builder prints",
+            fix="pass the log of a build; layer information is for read_engine",
+            where=where,
+        )
+    return found
 
 
 @public

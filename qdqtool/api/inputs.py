@@ -17,6 +17,7 @@ import numpy as np
 from qdqtool.api.results import ModelResult
 from qdqtool.calibration.samples import SampleInput, sample_objects
 from qdqtool.core.recipe import Recipe
+from qdqtool.core.target import Target
 from qdqtool.errors import InputFileError, QdqError, UsageError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.pipeline import recipes, suggest, torch_models
@@ -134,10 +135,53 @@ def _named(text: str, places: Mapping[str, str]) -> str:
     return text
 
 
-def architectures_of(sm: Sequence[str] | str | int) -> tuple[str, ...]:
-    """GPU architectures as numbers in words: "sm86", "86" and 86 are ("86",)."""
-    words = [sm] if isinstance(sm, (str, int)) else sm
-    return tuple(str(word).removeprefix("sm") for word in words)
+def architectures_of(sm: Sequence[str] | str | float) -> tuple[str, ...]:
+    """GPU architectures as numbers in words: "sm86", "86", 86 and 8.6 are ("86",), and "86,89" are two."""
+    given = str(sm).split(",") if isinstance(sm, (str, int, float)) else list(words_of(sm, "sm"))
+    return tuple(word.strip().lower().removeprefix("sm").lstrip("_").replace(".", "") for word in given)
+
+
+def words_of(value: object, name: str) -> tuple[str, ...]:
+    """The argument `name` as words; one word may stand alone.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    if isinstance(value, str):
+        return (value,)
+    if isinstance(value, Iterable) and not isinstance(value, Mapping):
+        found = tuple(value)
+        if all(isinstance(word, (str, int)) for word in found):
+            return tuple(map(str, found))
+    raise UsageError(f"{name} is a {type(value).__name__}", fix="pass a list of words", where=name)
+
+
+def count_of(value: object, name: str, least: int = 1) -> int:
+    """The argument `name` as a whole number.
+
+    Raises:
+        UsageError: it is none, or below `least`.
+    """
+    if isinstance(value, int) and not isinstance(value, bool) and value >= least:
+        return value
+    raise UsageError(f"{name} is {value!r}", fix=f"pass a whole number from {least} on", where=name)
+
+
+def target_of(target: object, sm: Sequence[str] | str | float) -> Target:
+    """What a model is judged for.
+
+    Raises:
+        UsageError: an unknown builder, release or architecture.
+    """
+    if isinstance(target, int) and not isinstance(target, bool):
+        target = str(target)
+    if not isinstance(target, str):
+        raise UsageError(
+            f"target is a {type(target).__name__}",
+            fix='pass "rtx", "8", "10", "11" or "10.13"',
+            where="target",
+        )
+    return Target.parse(target, architectures_of(sm))
 
 
 def samples_of(samples: SamplesInput | None) -> SampleInput:
@@ -169,7 +213,11 @@ def labels_file(labels: object) -> Iterator[str | None]:
                 )
             path = Path(folder) / "labels.npy"
             np.save(path, found)
-        yield str(path)
+        try:
+            yield str(path)
+        except QdqError as error:
+            error.say(lambda text: text.replace(str(path), "labels"))
+            raise
 
 
 def recipe_of(recipe: RecipeInput | None, settings: SettingsInput = (), *, trust: bool = False) -> Recipe:
@@ -234,7 +282,7 @@ def _changes(settings: object) -> tuple[str, ...]:
 def _flattened(settings: Mapping[str, Any]) -> Iterator[str]:
     """Sections become dotted keys; what is below a section is a value, whatever it holds."""
     for key, value in settings.items():
-        if isinstance(value, Mapping) and "." not in str(key):
+        if isinstance(value, Mapping) and value and "." not in str(key):
             for inner, content in value.items():
                 yield f"{key}.{inner}={_yaml(content)}"
         else:

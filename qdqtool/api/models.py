@@ -14,13 +14,14 @@ from qdqtool.api.inputs import (
     RecipeInput,
     SamplesInput,
     SettingsInput,
-    architectures_of,
     fitting_recipe,
     labels_file,
     model_files,
     path_of,
     recipe_of,
     samples_of,
+    target_of,
+    words_of,
 )
 from qdqtool.api.progress import ProgressInput, public, showing
 from qdqtool.api.results import Converted, ModelResult, Quantized, Repaired
@@ -33,7 +34,6 @@ from qdqtool.core.lint import LintReport
 from qdqtool.core.placement import Placement
 from qdqtool.core.prediction import Prediction
 from qdqtool.core.recipe import Recipe
-from qdqtool.core.target import Target
 from qdqtool.errors import UsageError
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.deferred import whole
@@ -247,7 +247,7 @@ def convert(
         InputFileError: the model or the samples cannot be read.
         UsageError: mistakes in the arguments.
     """
-    kept = [f"insert.keep_nodes={json.dumps(list(keep))}"] if keep else []
+    kept = [f"insert.keep_nodes={json.dumps(words_of(keep, 'keep'))}"] if keep else []
     typed = recipe_of(recipe_of(None, settings), [f"insert.types={types}", *kept])
     with (
         model_files(model) as (path,),
@@ -323,7 +323,7 @@ def lint(
     model: ModelInput,
     *,
     target: str = "rtx",
-    sm: Sequence[str] | str | int = (),
+    sm: Sequence[str] | str | float = (),
     select: Sequence[str] = (),
     ignore: Mapping[str, str] | None = None,
 ) -> LintReport:
@@ -340,13 +340,13 @@ def lint(
         InputFileError: the model cannot be read.
         UsageError: an unknown target or code.
     """
-    asked = Target.parse(target, architectures_of(sm))
+    asked = target_of(target, sm)
     with model_files(model) as (path,):
-        return lint_model(load(path), asked, select=tuple(select), waivers=ignore)
+        return lint_model(load(path), asked, select=words_of(select, "select"), waivers=ignore)
 
 
 @public
-def predict(model: ModelInput, *, target: str = "rtx", sm: Sequence[str] | str | int = ()) -> Prediction:
+def predict(model: ModelInput, *, target: str = "rtx", sm: Sequence[str] | str | float = ()) -> Prediction:
     """What TensorRT will make of a Q/DQ model: layers and precisions, estimated from rules without a build.
 
     Args:
@@ -358,7 +358,7 @@ def predict(model: ModelInput, *, target: str = "rtx", sm: Sequence[str] | str |
         InputFileError: the model cannot be read.
         UsageError: an unknown target.
     """
-    asked = Target.parse(target, architectures_of(sm))
+    asked = target_of(target, sm)
     with model_files(model) as (path,):
         return predict_model(load(path), asked)
 

@@ -10,7 +10,8 @@ from functools import wraps
 from importlib.util import find_spec
 from typing import ParamSpec, TypeVar
 
-from qdqtool.errors import Interrupted, QdqError
+import qdqtool
+from qdqtool.errors import Interrupted, QdqError, UsageError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -23,6 +24,8 @@ ProgressInput = ProgressCallback | bool | None
 _SET = re.compile(r"(?<![\w-])--set[ =](?:'([^']+)'|(\S+?)(?=[\s),;]|$))")
 _SETS = re.compile(rf"{_SET.pattern}(?:\s{_SET.pattern})*")
 _OPTION = re.compile(r"(?<![\w-])--(?P<name>[a-z][a-z-]+)(?:[ =](?=[\w'\"<]))?")
+_COMMAND = re.compile(r"`qdqtool (?P<name>[a-z]+)`")
+"""A command without arguments; one with some is a line to be typed."""
 _NAMES = {"set": "settings", "max-shapes": "shapes", "min-shapes": "shapes", "opt-shapes": "shapes"}
 
 
@@ -67,6 +70,12 @@ def showing(progress: ProgressInput) -> Iterator[Progress]:
     if callable(progress):
         yield Progress(progress)
         return
+    if progress is not None and not isinstance(progress, bool):
+        raise UsageError(
+            f"progress is a {type(progress).__name__}",
+            fix="pass a function of step, pieces done and pieces in all, or True for bars",
+            where="progress",
+        )
     # rich draws in a notebook by ipywidgets, and without them warns in every cell
     can_draw = "ipykernel" not in sys.modules or find_spec("ipywidgets") is not None
     is_notebook = progress is None and "ipykernel" in sys.modules and can_draw
@@ -98,7 +107,7 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
         try:
             return function(*args, **kwargs)
         except QdqError as error:
-            error.say(lambda text: _OPTION.sub(_argument, _SETS.sub(_settings, text)))
+            error.say(lambda text: _COMMAND.sub(_call, _OPTION.sub(_argument, _SETS.sub(_settings, text))))
             raise
 
     return call
@@ -107,6 +116,11 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
 def _settings(options: re.Match[str]) -> str:
     """`--set key=value`, once or several times in a row, as the argument that says the same."""
     return f"settings={[quoted or bare for quoted, bare in _SET.findall(options[0])]!r}"
+
+
+def _call(command: re.Match[str]) -> str:
+    """A command as the call of the same name, where there is one."""
+    return f"`qdqtool.{command['name']}`" if command["name"] in qdqtool.__all__ else command[0]
 
 
 def _argument(option: re.Match[str]) -> str:

@@ -16,6 +16,7 @@ from qdqtool.api.inputs import (
     RecipeInput,
     SamplesInput,
     SettingsInput,
+    count_of,
     fitted,
     fitting_recipe,
     labels_file,
@@ -23,6 +24,7 @@ from qdqtool.api.inputs import (
     path_of,
     recipe_of,
     samples_of,
+    words_of,
 )
 from qdqtool.api.progress import ProgressInput, public, showing
 from qdqtool.core.comparison import Comparison
@@ -212,14 +214,14 @@ def sensitivity(
             eval_samples=samples_of(eval_samples) or None,
             labels=label_file,
             options=SensitivityOptions(
-                quick=quick,
-                top=top,
-                groups=tuple(groups),
+                quick=count_of(quick, "quick"),
+                top=count_of(top, "top", 0),
+                groups=words_of(groups, "groups"),
                 limit=Limit(max_drop=max_drop, min_sqnr=min_sqnr),
                 causes=causes,
             ),
             out=None if out is None else path_of(out, "out"),
-            workers=workers,
+            workers=count_of(workers, "workers", 0),
         )
         return study(request, shown.show)
 
@@ -279,5 +281,11 @@ def sweep(
             labels=label_file,
             out=folder,
         )
-        wanted = SweepRequest(base=request, recipe=name, settings=changes, trials=trials, storage=storage)
+        wanted = SweepRequest(
+            base=request,
+            recipe=name,
+            settings=changes,
+            trials=None if trials is None else count_of(trials, "trials"),
+            storage=storage,
+        )
         return search(wanted, pick, shown.show)

@@ -9,7 +9,18 @@ from qdqtool.buildlog.run import SHOWN, Run
 from qdqtool.core.buildlog import BuildLog, LogRun, RunDigest
 from qdqtool.io.text import Source, TextSource
 
-__all__ = ["Progress", "Run", "Source", "TextSource", "Watch", "digests", "open_runs", "read", "runs"]
+__all__ = [
+    "Progress",
+    "Run",
+    "Source",
+    "TextSource",
+    "Watch",
+    "digests",
+    "is_of_builder",
+    "open_runs",
+    "read",
+    "runs",
+]
 
 
 def read(source: Source, watch: Watch | None = None) -> BuildLog:
@@ -25,6 +36,11 @@ def read(source: Source, watch: Watch | None = None) -> BuildLog:
     opened = TextSource(source)
     found = tuple(runs(opened, watch))
     return BuildLog(runs=found, notes=tuple(opened.notes))
+
+
+def is_of_builder(run: LogRun | RunDigest) -> bool:
+    """Whether a run holds a line that a builder printed."""
+    return run.lines > run.blank + run.foreign + run.unread
 
 
 def runs(source: TextSource, watch: Watch | None = None) -> Iterator[LogRun]:

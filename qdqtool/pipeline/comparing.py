@@ -28,6 +28,7 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.stored_caches import with_float_caches
 from qdqtool.pipeline.float_sides import open_quantized
+from qdqtool.pipeline.random_shapes import shaped
 from qdqtool.platform import give_back
 
 _EMULATION = "int:"
@@ -156,7 +157,8 @@ def _samples(match: Match, first: Runner, second: Runner) -> SampleSource:
     if match.samples is None:
         raise UsageError("samples are missing", fix="name them with --samples: a model must be fed")
     fed = second if isinstance(first, Player) else first
-    samples = open_samples(match.samples, fed.inputs, match.recipe.samples.preprocess, labels=match.labels)
+    given = shaped(match.samples, fed.inputs, match.recipe.build.opt_shapes)
+    samples = open_samples(given, fed.inputs, match.recipe.samples.preprocess, labels=match.labels)
     for side in stored:
         if len(side) != len(samples) and match.recipe.compare.limit is None:
             raise UsageError(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cached_property
 from pathlib import Path
 
-from qdqtool.backends import shapes
 from qdqtool.calibration.samples import SampleInput, open_samples
 from qdqtool.calibration.samples.part import Part
 from qdqtool.core.kinds import PREPARATION
@@ -15,6 +14,7 @@ from qdqtool.core.tensors import TensorInfo
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.pipeline.folder import RunFolder
+from qdqtool.pipeline.random_shapes import shaped
 from qdqtool.pipeline.request import ProgressListener, RunRequest
 
 
@@ -77,17 +77,8 @@ class RunContext:
         _ = self.samples, self.evaluation
 
     def shaped(self, samples: SampleInput, inputs: tuple[TensorInfo, ...]) -> SampleInput:
-        """Random samples of a dynamic model have the usual shapes of the engine, unless they bring their own."""
-        if not isinstance(samples, str):
-            return samples
-        is_shapeless = samples.startswith("random") and "," not in samples
-        if not is_shapeless or Path(samples).exists():
-            return samples
-        usual = self.recipe.build.opt_shapes or shapes.spelled(shapes.usual_shapes(inputs))
-        if not usual:
-            return samples
-        words, bracket, part = samples.partition("[")
-        return f"{words},{usual}{bracket}{part}"
+        """Random samples of a dynamic model in the usual shapes of the engine."""
+        return shaped(samples, inputs, self.recipe.build.opt_shapes)
 
     def path(self, name: str) -> Path:
         """A file of the run folder."""

@@ -12,6 +12,7 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.typed.convert import convert
 from qdqtool.pipeline.dynamic_range import OnProgress, measure_reach
+from qdqtool.pipeline.random_shapes import shaped
 
 
 def convert_file(
@@ -31,7 +32,8 @@ def convert_file(
     opened = load(model)
     reach = None
     if samples and options.overflow != "ignore":
-        source = open_samples(samples, opened.view.inputs, recipe.samples.preprocess)
+        given = shaped(samples, opened.view.inputs, recipe.build.opt_shapes)
+        source = open_samples(given, opened.view.inputs, recipe.samples.preprocess)
         reach = measure_reach(
             opened, source, options.types, limit=options.overflow_samples, on_progress=on_progress
         )

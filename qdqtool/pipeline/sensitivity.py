@@ -27,6 +27,7 @@ from qdqtool.graph.qdq.insert import insert
 from qdqtool.io.json_files import canonical
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.pipeline.causes import Origin, explained
+from qdqtool.pipeline.random_shapes import shaped
 from qdqtool.pipeline.staged import StagedRunner
 from qdqtool.trt.ops import PRODUCTS
 
@@ -70,7 +71,7 @@ def study(request: SensitivityRequest, on_step: OnStep) -> Sensitivity:
     model, shifts, plain = subject.model, subject.shifts, subject.plain
     staged = StagedModel(model, shifts, plain=plain)
     samples = open_samples(
-        request.eval_samples or request.samples,
+        shaped(request.eval_samples or request.samples, staged.inputs, request.recipe.build.opt_shapes),
         staged.inputs,
         request.recipe.samples.preprocess,
         labels=request.labels,

@@ -14,6 +14,7 @@ import onnx
 import pytest
 
 import qdqtool
+from qdqtool.api.inputs import architectures_of
 from qdqtool.api.results import Quantized
 from qdqtool.core.recipe import Recipe
 from qdqtool.errors import Interrupted, QdqError, UsageError
@@ -47,6 +48,23 @@ class _Loader:
             yield batch, np.zeros(len(batch), np.int64)
 
 
+class _Dataset:
+    """What a torch data set offers: samples by number, and no iterator."""
+
+    def __len__(self) -> int:
+        return len(IMAGES)
+
+    def __getitem__(self, number: int) -> tuple[Any]:
+        return (IMAGES[number],)
+
+
+class _Numbered:
+    """What Polygraphy's DataLoader offers: feeds by number, until there are no more."""
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        return {"image": IMAGES[number][np.newaxis]}
+
+
 class _Tensor:
     """What a torch tensor offers to numpy."""
 
@@ -74,6 +92,8 @@ SAMPLES: dict[str, Callable[[], Any]] = {
     "a function that returns a generator": lambda: lambda: (row for row in IMAGES),
     "a loader of batches": _Loader,
     "a calibration data reader": _Reader,
+    "a data set": _Dataset,
+    "a loader by number": _Numbered,
     "tensors": lambda: [_Tensor(row) for row in IMAGES],
     "a path": lambda: DIGITS / "calibration.npz",
     "a spec": lambda: f"{DIGITS / 'calibration.npz'}[:24]",
@@ -182,6 +202,18 @@ MISTAKES: dict[str, Callable[[], object]] = {
     "an out of a wrong kind": lambda: qdqtool.quantize(MODEL, IMAGES, 7),  # type: ignore[arg-type]
     "a missing range": lambda: qdqtool.insert(MODEL, "nowhere.json"),
     "an unknown target": lambda: qdqtool.lint(MODEL, target="7"),
+    "a target that is no word": lambda: qdqtool.lint(MODEL, target=[86]),  # type: ignore[arg-type]
+    "an architecture that is no word": lambda: qdqtool.build(MODEL, sm=object()),  # type: ignore[arg-type]
+    "checks that are no words": lambda: qdqtool.audit(MODEL, "layers.txt", ignore=3),  # type: ignore[arg-type]
+    "no workers": lambda: qdqtool.sensitivity(MODEL, IMAGES, workers=-1),
+    "no samples of an estimate": lambda: qdqtool.sensitivity(MODEL, IMAGES, quick=0),
+    "no trials": lambda: qdqtool.sweep(MODEL, IMAGES, trials=0),
+    "progress that cannot be called": lambda: qdqtool.quantize(MODEL, IMAGES, progress=3),  # type: ignore[arg-type]
+    "an unknown empty section": lambda: qdqtool.place(MODEL, recipe={"plaec": {}}),
+    "a log that is none": lambda: qdqtool.parse_log(MODEL),
+    "a text that is no log": lambda: qdqtool.parse_log("no line\nof a builder\n"),
+    "labels of other samples": lambda: qdqtool.compare(MODEL, MODEL, IMAGES, labels={"cat.png": 1}),
+    "a reference for a float model": lambda: qdqtool.run(MODEL, IMAGES, reference=MODEL),
 }
 
 
@@ -196,6 +228,51 @@ def test_every_mistake_is_an_error_in_words_of_the_library(mistake: str) -> None
     assert caught.value.fix
     assert "--" not in str(caught.value), str(caught.value)
     assert "/tmp" not in str(caught.value), str(caught.value)
+
+
+def test_commands_in_errors_are_the_calls_of_the_same_name() -> None:
+    with pytest.raises(qdqtool.QdqError, match=r"`qdqtool\.run`"):
+        qdqtool.fix(MODEL)
+
+
+@pytest.mark.parametrize("sm", ["86", "sm86", "SM_86", 86, 8.6, ["86"], "86,89", [86, "sm89"]], ids=str)
+def test_architectures_are_taken_as_people_write_them(sm: Any) -> None:
+    assert architectures_of(sm)[0] == "86"
+    assert qdqtool.lint(MODEL, sm=sm).findings == ()
+
+
+def test_a_word_is_not_a_list_of_its_letters(reference: Quantized) -> None:
+    whole = qdqtool.sensitivity(reference, IMAGES[:4], top=1, groups="*", causes=False)
+    assert any(len(node.members) > 1 for node in whole.nodes)
+
+
+def test_random_samples_of_a_model_with_two_free_dimensions_have_the_shapes_of_the_engine() -> None:
+    found = onnx.load(MODEL)
+    found.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "height"
+    found.graph.node.insert(
+        0,
+        onnx.helper.make_node(
+            "Resize", ["image", "", "", "size"], ["resized"], name="to_eight", mode="nearest"
+        ),
+    )
+    found.graph.initializer.append(onnx.numpy_helper.from_array(np.array([1, 1, 8, 8]), "size"))
+    for node in found.graph.node[1:]:
+        node.input[:] = ["resized" if name == "image" else name for name in node.input]
+    quantized = qdqtool.quantize(found, "random:2", settings={"calibrate.method": "max"})
+    assert quantized.calibration.samples == 2
+    assert not quantized.calibration.meaningful
+    assert qdqtool.compare(found, quantized, "random:2").samples == 2
+
+
+def test_a_model_with_qdq_runs_against_the_float_model_that_is_named(reference: Quantized) -> None:
+    pytest.importorskip("tensorrt_rtx", reason="building needs the extra rtx")
+    report = qdqtool.run(reference, IMAGES, eval_samples=EVALUATION, labels=LABELS, reference=MODEL)
+    assert report.comparison is not None
+    assert any("without its Q/DQ" in note for note in report.comparison.notes)
+    assert [entry.metric for entry in report.comparison.task] == ["top1", "top5"]
+    alone = qdqtool.run(reference, IMAGES, eval_samples=EVALUATION, labels=LABELS)
+    assert alone.comparison is not None
+    assert alone.comparison.notes == ()
 
 
 def test_a_model_in_memory_is_named_as_it_is_in_errors() -> None:

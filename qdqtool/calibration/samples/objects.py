@@ -60,15 +60,20 @@ def sample_objects(value: object) -> SampleObjects:
         return SampleObjects(give=lambda: value, description=kind)
     if callable(value):
         return _called(value)
-    if hasattr(value, "__getitem__") and hasattr(value, "__len__"):
-        # What has no __iter__ but is read by number, as data sets of torch and Polygraphy's loaders are.
-        indexed: Any = value
-        return SampleObjects(give=lambda: (indexed[place] for place in range(len(indexed))), description=kind)
+    if hasattr(value, "__getitem__"):
+        return SampleObjects(give=lambda: _by_number(value), description=kind)
     raise UsageError(
         f"samples cannot be read from {kind}",
         fix="pass arrays, feeds, a data loader, a calibration data reader, a function that returns one, or a path",
         where="samples",
     )
+
+
+def _by_number(indexed: Any) -> Iterator[Any]:
+    """The items of what has no iterator: data sets of torch have a length, Polygraphy's loaders end by IndexError."""
+    if hasattr(indexed, "__len__"):
+        return (indexed[place] for place in range(len(indexed)))
+    return iter(indexed)
 
 
 def _called(function: Callable[[], Any]) -> SampleObjects:

@@ -58,21 +58,28 @@ def open_samples(
     spec = SampleSpec(text=text, preprocess=preprocess, limit=limit, on_nan=on_nan)
     found = read_labels(Path(labels)) if labels else None
     if not isinstance(given, str):
-        return Samples(spec, given.source(inputs), inputs, found)
-    return Samples(spec, _raw_source(spec, inputs), inputs, found or labels_beside(Path(spec.place)))
+        return Samples(spec, given.source(inputs), inputs, found, labels or "")
+    beside = labels_beside(Path(spec.place)) if found is None else found
+    return Samples(spec, _raw_source(spec, inputs), inputs, beside, labels or "")
 
 
 class Samples:
     """Samples that can be read again and again, always in the same order."""
 
     def __init__(
-        self, spec: SampleSpec, raw: RawSource, inputs: tuple[TensorInfo, ...], labels: Labels | None = None
+        self,
+        spec: SampleSpec,
+        raw: RawSource,
+        inputs: tuple[TensorInfo, ...],
+        labels: Labels | None = None,
+        file: str = "",
     ) -> None:
         self._spec = spec
         self._raw = raw
         self._inputs = inputs
         self._numbers = spec.select(len(raw))
         self._labels = labels
+        self._file = file
         self._skipped: dict[str, None] = {}
         if not self._numbers:
             raise UsageError(
@@ -119,8 +126,22 @@ class Samples:
         return len(self._numbers)
 
     def __iter__(self) -> Iterator[Sample]:
-        """All samples; a model with a fixed batch size gets as many copies of each as it wants."""
-        return self.every(1)
+        """All samples; a model with a fixed batch size gets as many copies of each as it wants.
+
+        Raises:
+            InputFileError: a sample cannot be read or does not fit, or labels by name name none of them.
+        """
+        labelled = False
+        for number, sample in enumerate(self.every(1), start=1):
+            labelled = labelled or sample.label is not None
+            if number == len(self) and not labelled and self._file and isinstance(self._labels, dict):
+                raise InputFileError(
+                    f"none of {len(self._labels)} labels is of a sample: they name {next(iter(self._labels))!r}, and "
+                    f"the last sample is {Path(sample.name).name!r}",
+                    fix="name the samples as their files are called, or give one label per sample in their order",
+                    where=self._file,
+                )
+            yield sample
 
     def every(self, step: int, first: int = 0) -> Iterator[Sample]:
         """Every `step`-th sample from number `first` on, as iteration gives them."""

@@ -110,11 +110,13 @@ class _Seen:
         Raises:
             InputFileError: none of them holds a line of a builder.
         """
+        from qdqtool.buildlog import is_of_builder
+
         waiting: list[_AnyRun] = []
         for run in runs:
             waiting.append(run)
             self.failed = _failed(run)
-            if any(one.lines > one.blank + one.foreign + one.unread for one in waiting):
+            if any(map(is_of_builder, waiting)):
                 yield from self._noted(waiting)
                 waiting.clear()
         if any(run.lines for run in waiting):

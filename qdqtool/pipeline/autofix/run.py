@@ -46,6 +46,7 @@ from qdqtool.pipeline.context import RunContext
 from qdqtool.pipeline.dynamic_range import reach_for
 from qdqtool.pipeline.events import write_events
 from qdqtool.pipeline.folder import RunFolder
+from qdqtool.pipeline.random_shapes import shaped
 from qdqtool.pipeline.request import NullProgress, RunRequest
 
 _COPIED = ("preparation.json", "histograms.npz", "recipe.yaml")
@@ -156,7 +157,7 @@ def _samples(request: FixRequest, draft: Draft) -> SampleSource | None:
         return None
     options = request.recipe
     return open_samples(
-        request.samples,
+        shaped(request.samples, draft.reference.view.inputs, options.build.opt_shapes),
         draft.reference.view.inputs,
         options.samples.preprocess,
         labels=request.labels,
