@@ -75,6 +75,34 @@ def modelopt_nvfp4() -> onnx.ModelProto:
     return _done(s, x, s.node("Transpose", [weight], "w_t", name="turn", perm=[1, 0]), 23)
 
 
+def modelopt_mxfp8(product: str = "MatMul", kind: int = TensorProto.FLOAT) -> onnx.ModelProto:
+    """Blocks of 32 with powers of two as scales: activations at run time, a weight [N, K] stored, its Transpose behind it."""
+    s = Sketch()
+    blocks = {"axis": -1, "block_size": 32}
+    x = s.input("x", [4, DEPTH], kind)
+    s.nodes.append(
+        onnx.helper.make_node(
+            "TRT_MXFP8DynamicQuantize",
+            [x],
+            ["x_q", "x_s"],
+            name="x/Q",
+            domain="trt",
+            output_dtype=17,
+            **blocks,
+        )
+    )
+    x = _trt(s, "TRT_MXFP8DequantizeLinear", ["x_q", "x_s"], "x_d", output_dtype=kind, **blocks)
+    values = RANDOM.standard_normal((COLUMNS, DEPTH)).astype(ml_dtypes.float8_e4m3fn)
+    inputs = [s.constant("w", values), s.constant("w_s", np.full((COLUMNS, DEPTH // 32), 120, np.uint8))]
+    weight = _trt(s, "TRT_MXFP8DequantizeLinear", inputs, "w_d", output_dtype=kind, **blocks)
+    if product == "Gemm":
+        s.node("Gemm", [x, weight], "y", name="mm", transB=1)
+    else:
+        s.node("MatMul", [x, s.node("Transpose", [weight], "w_t", name="turn", perm=[1, 0])], "y", name="mm")
+    s.output("y", [4, COLUMNS], kind)
+    return s.model(19, domains=["trt"])
+
+
 def matmul_nbits(bits: int = 4, *, zeros: int | None = None, bias: bool = False, half: bool = False) -> Maker:
     def make() -> onnx.ModelProto:
         s, kind = Sketch(), np.float16 if half else np.float32
@@ -230,6 +258,30 @@ def test_what_another_tool_wrote_is_explained_and_repaired_and_computes_the_same
     }:  # onnxruntime runs no TRT_FP4QDQ, and ignores g_idx
         before, after = _computed(path), _computed(ready)
         assert np.abs(before - after).max() <= COARSER.get(form, 2e-3) * np.abs(before).max()
+
+
+@pytest.mark.parametrize("product", ["MatMul", "Gemm"])
+def test_microscaled_models_are_read_explained_and_left_as_they_are(product: str, tmp_path: Path) -> None:
+    path = models.save(modelopt_mxfp8(product), tmp_path)
+    model = load(path)
+    (finding,) = lint(model, NVFP4).findings
+    assert finding.code == "QDQ186"
+    assert "float" in finding.effect
+    assert lint(model, Target.parse("10.12", ("100",))).findings == ()
+    assert repair(model) == (model, ())
+    (node,) = (entry for entry in predict(model, NVFP4).nodes if entry.op == product)
+    assert node.realised == "float"
+    found = _computed(path)
+    values = {entry.name: onnx.numpy_helper.to_array(entry) for entry in model.proto.graph.initializer}
+    exact = np.random.default_rng(1).standard_normal((4, DEPTH)) @ (values["w"].astype(np.float64).T / 128)
+    assert np.abs(found - exact).max() < 0.05 * np.abs(exact).max()
+
+
+def test_microscaled_models_are_refused_where_the_builder_refuses_them(tmp_path: Path) -> None:
+    model = load(models.save(modelopt_mxfp8(), tmp_path))
+    findings = lint(model, Target.parse("rtx", ("86",))).findings
+    assert "QDQ111" in {finding.code for finding in findings}
+    assert "fp8" in build(model.proto).error
 
 
 def test_a_weight_rounded_to_fp4_is_stored_within_half_a_step_of_its_blocks(tmp_path: Path) -> None:
