@@ -1,6 +1,7 @@
 """What a user may believe: precisions, reasons, fixes and kernels, put to the test on networks that nobody tuned for.
 
     python benchmarks/truth.py [--quick] [--seed N] [--models N] [--only WORD ...] [--cache DIR] [--jobs N]
+    python benchmarks/truth.py --files FOLDER
 
 Every network is exported with random weights (timm, torchvision, transformers and hand-written modules; both
 exporters, several opsets, free dimensions, no node names, NHWC and dims of -1 as other frameworks write them). A third
@@ -12,6 +13,9 @@ of them is drawn from the libraries' own lists by `--seed`, so that "unseen" can
 - every reason why a node is not INT8 is put to an experiment: the rule that refuses is skipped, or the named setting
   is applied, the engine is built again, and kernels, bytes and the node's precision are compared with the sentence;
 - every printed fix is followed as it is written, and works if the node then runs INT8 or the finding is gone.
+
+With `--files` the networks are the ONNX files of a folder, as their makers left them: nothing is exported, no torch is
+needed, and all of them count as first contact.
 
 Exports and results are cached in DIR, results by the code that made them; a stopped run goes on. Drawn networks come
 first and in no order, so that a run that is stopped has measured a fair part of them. The last line is one JSON object; `first_contact` holds the same figures over the drawn networks alone.
@@ -67,7 +71,15 @@ class Spec:
     drawn: bool = False
 
     @property
+    def file(self) -> Path | None:
+        """The ONNX file that is measured as it is."""
+        kind, _, name = self.source.partition(":")
+        return Path(name) if kind == "file" else None
+
+    @property
     def key(self) -> str:
+        if self.file is not None:
+            return re.sub(r"[^\w.-]+", "_", f"file-{self.file.stem}")
         words = (self.source, self.exporter, f"o{self.opset}", self.dynamic, self.variant or "plain")
         return re.sub(r"[^\w.-]+", "_", "-".join(words))
 
@@ -139,6 +151,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="twelve networks, no draw")
     parser.add_argument("--seed", type=int, default=1, help="which networks are drawn")
     parser.add_argument("--models", type=int, default=105, help="how many networks")
+    parser.add_argument("--files", type=Path, help="the ONNX files of this folder instead")
     parser.add_argument("--only", nargs="*", default=(), help="parts of names")
     parser.add_argument("--cache", type=Path, default=ROOT / "runs" / "truth")
     parser.add_argument("--venv", type=Path, default=ROOT / "runs" / "truth" / "venv")
@@ -146,7 +159,8 @@ def main() -> int:
     parser.add_argument("--experiments", type=int, default=6, help="rebuilt engines a network, at most")
     options = parser.parse_args()
     options.cache.mkdir(parents=True, exist_ok=True)
-    bench = Bench(python=torch_python(options.venv), cache=options.cache, experiments=options.experiments)
+    python = Path(sys.executable) if options.files else torch_python(options.venv)
+    bench = Bench(python=python, cache=options.cache, experiments=options.experiments)
     specs = [
         spec for spec in bench.specs(options) if not options.only or any(w in spec.key for w in options.only)
     ]
@@ -192,6 +206,9 @@ class Bench:
     experiments: int
 
     def specs(self, options: argparse.Namespace) -> list[Spec]:
+        if options.files:
+            files = sorted(options.files.glob("*.onnx"))
+            return [Spec(f"file:{path.absolute()}", exporter="", drawn=True) for path in files]
         fixed = [*HAND, *CHOSEN]
         if options.quick:
             return [fixed[index] for index in QUICK]
@@ -240,6 +257,9 @@ class Bench:
         if failed.exists():
             return False
         draft = model.with_name("draft.onnx")
+        if spec.file is not None:
+            shutil.copyfile(spec.file, draft)
+            return self.take(draft, model, failed)
         settings = ["--exporter", spec.exporter, "--opset", str(spec.opset), "--dynamic", spec.dynamic]
         done = self.torch([spec.source, str(draft), *settings], EXPORT_S)
         if done.returncode or not draft.exists():
@@ -247,9 +267,13 @@ class Bench:
             return False
         proto = onnx.load(draft)
         VARIANTS[spec.variant](proto)
-        onnx.save(proto, model)
-        draft.unlink()
+        onnx.save(proto, draft, save_as_external_data=False)
         Path(f"{draft}.data").unlink(missing_ok=True)
+        return self.take(draft, model, failed)
+
+    def take(self, draft: Path, model: Path, failed: Path) -> bool:
+        """Whether the network is one that onnxruntime can run, so that the tool is put to the test and not the file."""
+        draft.replace(model)
         if floats(model) is None:
             model.unlink()
             failed.write_text("the float model itself does not run on onnxruntime")
@@ -261,8 +285,10 @@ def floats(model: Path) -> bool | None:
     """Whether onnxruntime loads the exported model at all; None where it does not."""
     import onnxruntime
 
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # a stranger's model may cause a warning for every weight
     try:
-        onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+        onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # noqa: BLE001 -- onnxruntime raises many kinds; the reason is printed
         print(f"{model.parent.name}: {str(error)[:200]}", file=sys.stderr)
         return None
