@@ -29,6 +29,7 @@ from qdqtool.prediction.kernels import why_alone, why_dequantized_apart
 from qdqtool.prediction.naming import layer_name
 from qdqtool.prediction.normalizations import normalizations
 from qdqtool.prediction.qkv import split_products
+from qdqtool.prediction.shuffles import shuffles
 from qdqtool.prediction.sums import Axes, axes, shrinks
 from qdqtool.trt.ops import (
     CONVOLUTIONS,
@@ -143,9 +144,15 @@ class RtxPlan:
                 elif maker.name in self._cuts.shared and level[maker.name] + 1 == level[node.name]:
                     links.append(((maker.name, _AGAIN), (node.name, "")))
         links += self._side_by_side(level, kept)
+        shared = shuffles(self._flow.view)
         for copies in classes(links):
             names = {name for name, _ in copies}
-            self._put(sorted(names | self._turned_again(names, level)))
+            named = names | self._turned_again(names, level)
+            for unit in names & shared.keys():
+                named = (named - shared[unit].left) | {
+                    name for name in shared[unit].again if self._is_run_time(self._flow.view.by_name[name])
+                }
+            self._put(sorted(named))
         self._members.extend([name] for name in sorted(self._cuts.apart | self._rounded_apart(level)))
         for node in self._flow.view.nodes:
             if node.name in level and node.op in OWN_KERNELS:

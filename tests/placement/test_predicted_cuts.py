@@ -314,7 +314,47 @@ def groups(count: int) -> Quantized:
     return s
 
 
+def shuffled(units: int, op: str) -> Quantized:
+    """A stage of ShuffleNet: half of the channels pass each unit, and all of them are shuffled behind it."""
+    half, size = 16, 8
+    s = Quantized()
+    left, right = (
+        s.relu(
+            side, s.qconv(f"{side}_conv", s.input(f"{side}_x", [1, half, size, size]), channels=(half, half))
+        )
+        for side in ("left", "right")
+    )
+    shapes = [
+        integers(s, "apart", 1, 2, half, size, size), integers(s, "together", 1, 2 * half, size, size),
+        integers(s, "halves", half, half),
+    ]  # fmt: skip
+    for unit in range(1, units + 1):
+        y = s.node("Concat", [left, right], f"cat{unit}_y", name=f"cat{unit}", axis=1)
+        y = s.node("Reshape", [y, shapes[0]], f"apart{unit}_y", name=f"apart{unit}")
+        y = s.node("Transpose", [y], f"turn{unit}_y", name=f"turn{unit}", perm=[0, 2, 1, 3, 4])
+        y = s.node("Reshape", [y, shapes[1]], f"shuffled{unit}", name=f"together{unit}")
+        if unit == units:
+            break
+        if op == "Split":
+            left, right = f"left{unit}_y", f"right{unit}_y"
+            halves = helper.make_node("Split", [y, shapes[2]], [left, right], name=f"split{unit}", axis=1)
+            s.nodes.append(halves)
+        else:
+            y = s.node("Reshape", [y, shapes[0]], f"pairs{unit}_y", name=f"pairs{unit}")
+            left, right = (
+                s.node("Gather", [y, s.constant(f"{side}{unit}_i", np.array(index))], f"{side}{unit}_y",
+                       name=f"{side}{unit}", axis=1)
+                for index, side in enumerate(("left", "right"))
+            )  # fmt: skip
+        right = s.qconv(f"unit{unit}", right, channels=(half, half), act=0.05 + 0.01 * unit)
+        right = s.relu(f"act{unit}", right)
+    s.output(s.qconv("last", y, channels=(2 * half, 2 * half), act=0.04), [1, 2 * half, size, size])
+    return s
+
+
 CASES = {
+    **{f"shuffled {units} times, Split": shuffled(units, "Split") for units in (2, 4, 5, 8)},
+    "shuffled 6 times, Gather": shuffled(6, "Gather"),
     "mean of pixels for a convolution": mean_of_pixels(7, "GlobalAveragePool"),
     "mean of pixels for a matrix product": mean_of_pixels(7, last="product"),
     "mean of 16384 pixels": mean_of_pixels(128, last="product"),
