@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from qdqtool.accuracy.compare import OnSample, compare
@@ -26,8 +27,9 @@ from qdqtool.graph.emulation.integer_form import integer_form
 from qdqtool.graph.emulation.wide_regions import Regions
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.onnx_io.save import weight_bytes
 from qdqtool.graph.qdq.stored_caches import with_float_caches
-from qdqtool.pipeline.float_sides import open_quantized
+from qdqtool.pipeline.float_sides import LARGE, both_sides, open_quantized
 from qdqtool.pipeline.random_shapes import shaped
 from qdqtool.platform import give_back
 
@@ -84,6 +86,7 @@ def compare_match(match: Match, on_progress: OnSample | None = None) -> Comparis
         first, second = (_side(text, match, open_sides) for text in (match.reference, match.candidate))
         samples = _samples(match, first, second)
         found = compare(first, second, samples, match.recipe.compare, on_progress=on_progress)
+        del first, second
     if models is not None:
         found = replace(found, tensors=_tensors(models, samples, match.recipe.compare))
     if lawful is None:
@@ -109,12 +112,16 @@ def _tensors(
     """All common inner tensors, some at a time, with one sample in flight: memory grows with neither."""
     options = options.model_copy(update={"task": "none"})
     give_back()
+    large = weight_bytes(models[0]) >= LARGE
     found: list[OutputComparison] = []
     with tempfile.TemporaryDirectory(prefix="qdqtool-inside-") as folder:
         for left, right, names in watch_inside(models, Path(folder), room=_ROOM):
-            first, second = (open_runner(side.source, description="inner tensors") for side in (left, right))
-            found += compare(first, second, samples, options, inside=names).tensors
-            del first, second  # both sessions, before the next ones are opened
+            openers = [
+                partial(open_runner, side.source, description="inner tensors") for side in (left, right)
+            ]
+            with both_sides(openers[0], openers[1], samples, options.limit, large=large) as (first, second):
+                found += compare(first, second, samples, options, inside=names).tensors
+                del first, second  # both sessions, before the next ones are opened
             give_back()
     return tuple(found)
 

@@ -2,12 +2,42 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
+from qdqtool.accuracy.one_by_one import recorded
 from qdqtool.backends.ort import OrtRunner, open_model, open_runner
 from qdqtool.core.dtypes import DType
+from qdqtool.core.protocols import Runner, SampleSource
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.stored_caches import with_float_caches
+
+LARGE: Final = 1 << 30
+"""Bytes of weights from which on two models are not in memory at the same time."""
+
+
+@contextmanager
+def both_sides(
+    reference: Callable[[], Runner],
+    candidate: Callable[[], Runner],
+    samples: SampleSource,
+    limit: int | None,
+    *,
+    large: bool,
+) -> Iterator[tuple[Runner, Runner]]:
+    """Two runners for the same samples; of `large` models the first one has run, and is closed, before the second opens.
+
+    Raises:
+        InputFileError: a model cannot be opened, or fails on a sample.
+    """
+    if not large:
+        yield reference(), candidate()
+        return
+    with tempfile.TemporaryDirectory(prefix="qdqtool-outputs-") as folder:
+        yield recorded(reference, samples, limit, Path(folder)), candidate()
 
 
 def open_quantized(path: Path, description: str, *, optimized: bool = True) -> OrtRunner:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from qdqtool.accuracy.compare import compare as compare_runners
 from qdqtool.auditing.context import stage
@@ -43,7 +44,7 @@ from qdqtool.engine.read import read as read_layers
 from qdqtool.errors import BuildError, MissingPackage
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.graph.onnx_io.save import save
+from qdqtool.graph.onnx_io.save import save, weight_bytes
 from qdqtool.graph.preparation.prepare import prepare as prepare_model
 from qdqtool.graph.qdq.changes import with_changes
 from qdqtool.graph.qdq.insert import insert_for_engine, refuse_quantized
@@ -56,7 +57,7 @@ from qdqtool.pipeline.datacheck import DataMaterial, data_report
 from qdqtool.pipeline.dynamic_range import reach_for
 from qdqtool.pipeline.equalization import equalization
 from qdqtool.pipeline.events import write_events
-from qdqtool.pipeline.float_sides import open_quantized
+from qdqtool.pipeline.float_sides import LARGE, both_sides, open_quantized
 from qdqtool.pipeline.report import read_material
 from qdqtool.pipeline.same_function import check_conversion
 from qdqtool.pipeline.tables import TableRequest, final_tables
@@ -256,14 +257,22 @@ def compare(work: RunContext) -> Measured:
     """Run the float and the Q/DQ model on the evaluation samples."""
     reference = work.request.reference
     float_model = work.path("model.prepared.onnx") if reference is None else reference
-    comparison = compare_runners(
-        open_runner(float_model, description="float model on onnxruntime", crowded=True),
-        open_quantized(work.path(built_model(work)), "Q/DQ model on onnxruntime"),
-        work.evaluation,
-        work.recipe.compare,
-        on_progress=work.listener.progressed,
-    )
     models = (work.model("model.prepared.onnx"), with_float_caches(work.model("model.qdq.onnx")))
+    with both_sides(
+        partial(open_runner, float_model, description="float model on onnxruntime", crowded=True),
+        partial(open_quantized, work.path(built_model(work)), "Q/DQ model on onnxruntime"),
+        work.evaluation,
+        work.recipe.compare.limit,
+        large=weight_bytes(models[0]) >= LARGE,
+    ) as (reference_side, candidate_side):
+        comparison = compare_runners(
+            reference_side,
+            candidate_side,
+            work.evaluation,
+            work.recipe.compare,
+            on_progress=work.listener.progressed,
+        )
+        del reference_side, candidate_side
     inside = noise_inside(models, work.evaluation, work.recipe.compare)
     notes = () if reference is None else ("tensors inside are compared with the model without its Q/DQ",)
     ACCURACY.write(
