@@ -31,6 +31,7 @@ import json
 import os
 import random
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -296,20 +297,25 @@ def floats(model: Path) -> bool | None:
 
 
 def run(command: Sequence[str], timeout: int, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """A command with a time limit for it and all its children; 124 where the limit was reached."""
+    """A command that may use `timeout` seconds of processor time in each process, so that a busy machine fails no network.
+
+    124 where it used them, or where it took six times as long; its children end with it.
+    """
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     threads = {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}
     child = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cwd, env={**os.environ, **threads},
         start_new_session=True,
     )  # fmt: skip
+    resource.prlimit(child.pid, resource.RLIMIT_CPU, (timeout, timeout + 5))  # its children inherit the limit
     try:
-        out, err = child.communicate(timeout=timeout)
+        out, err = child.communicate(timeout=6 * timeout)
     except subprocess.TimeoutExpired:
         os.killpg(child.pid, signal.SIGKILL)
         out, err = child.communicate()
         return subprocess.CompletedProcess(command, 124, out, err)
-    return subprocess.CompletedProcess(command, child.returncode, out, err)
+    used_up = child.returncode in {-signal.SIGXCPU, 128 + signal.SIGXCPU}
+    return subprocess.CompletedProcess(command, 124 if used_up else child.returncode, out, err)
 
 
 _DIGEST: list[str] = []

@@ -29,7 +29,7 @@ def why_alone(flow: Flow, tensor: str) -> str:
     maker = flow.view.producer(tensor)
     if maker is None:
         return f"{tensor} is an input of the model and arrives as float"
-    if shrinks(maker):
+    if shrinks(flow.view, maker):
         return f"the kernel of {maker.op} {maker.name} scales its result, and does not round it for a convolution"
     return f"{maker.op} {maker.name} is a kernel of its own, and nothing else is computed behind it"
 

@@ -179,7 +179,7 @@ class RtxPlan:
         for _ in range(_CHAIN):
             if maker is None or level.get(maker.name) != level[node.name]:
                 return False
-            if shrinks(maker):
+            if shrinks(view, maker):
                 return True
             if maker.op not in POINTWISE:
                 return False
@@ -232,7 +232,9 @@ class RtxPlan:
         first = self._counted(frozenset())
         self._cuts = cuts(self._flow.view, first)
         ending = self._cuts.ends | {
-            node.name for node in self._flow.view.nodes if shrinks(node) and self._shares(node, first)
+            node.name
+            for node in self._flow.view.nodes
+            if shrinks(self._flow.view, node) and self._shares(node, first)
         }
         return self._counted(ending) if ending else first
 

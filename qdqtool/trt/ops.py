@@ -164,6 +164,8 @@ KEPT_IN_EPILOGUE = GLOBAL_AVERAGES | {
 }
 """What stands between a convolution and the global average that RTX computes in its kernel."""
 REDUCTIONS = frozenset({"ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"})
+ADDING = frozenset({"ReduceL2", "ReduceSum"})
+"""Reductions that only add up."""
 NORMALIZES = SOFTMAXES | {"InstanceNormalization", "LayerNormalization", "ReduceL2"}
 """Operators that compute on with the sums that they made."""
 NEVER_NEGATIVE = GATES | {"Abs", "Exp", "ReduceL2", "Relu", "Softmax", "Sqrt"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +17,8 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.prediction.run import predict
 from qdqtool.trt.ops import PRODUCTS
 from tests.audit.graphs import Quantized
-from tests.models import save
+from tests.models import Sketch, save
+from tests.placement.building import build
 
 ROWS, WIDTH = 32, 64
 
@@ -416,3 +418,28 @@ def test_kernels_between_products_are_predicted_as_the_compiler_makes_them(tmp_p
     named = frozenset().union(*built)
     predicted = {frozenset(layer.nodes) & named for layer in predict(model).layers}
     assert built <= predicted
+
+
+@pytest.mark.parametrize(
+    ("op", "count"),
+    [
+        ("ReduceSum", 2), ("ReduceSum", 6), ("ReduceSum", 7), ("ReduceMean", 4), ("ReduceMean", 5), ("ReduceMax", 4),
+        ("ReduceMax", 5), ("ReduceL2", 6), ("Softmax", 2), ("Softmax", 4), ("Softmax", 8),
+    ],
+)  # fmt: skip
+def test_a_sum_of_few_values_shares_a_kernel_with_sums_along_other_axes(
+    op: str, count: int, tmp_path: Path
+) -> None:
+    s = Sketch()
+    x = s.node("Relu", [s.input("x", [1, count, 64, 12, 12])], "relu_y", name="relu")
+    if op == "Softmax":
+        shares = s.node("Softmax", [x], "shares", name="softmax", axis=1)
+        x, op = s.node("Mul", [shares, x], "weighed", name="weigh"), "ReduceSum"
+    if op == "ReduceSum":
+        y = s.node(op, [x, s.constant("axis", np.array([1]))], "total", name="reduce", keepdims=0)
+    else:
+        y = s.node(op, [x], "total", name="reduce", axes=[1], keepdims=0)
+    s.output(s.node("ReduceMean", [y], "mean_y", name="mean", axes=[2, 3], keepdims=0))
+    proto = s.model()
+    made = len(build(proto).kernels)
+    assert len(predict(load(save(proto, tmp_path))).layers) == made
