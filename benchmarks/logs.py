@@ -2,6 +2,7 @@
 
     python benchmarks/logs.py            500 MB and 2 GB
     python benchmarks/logs.py --quick    120 MB and 480 MB, within a minute on a machine at rest
+    python benchmarks/logs.py --every-carrier    every log in every carrier, nothing else: ten minutes
 
 The logs are made by repeating verbose logs with renamed nodes: the real ones beside the checkout where they are, else
 a log that is written here. Every figure is measured in one run on one machine; of each side the least of three tries
@@ -54,8 +55,8 @@ if __name__ == "__main__":
 """What `qdqtool parse FILE` does."""
 SHORTEST = 3_000
 """Bytes of a log that is worth timing."""
-CARRIED, EVERY = 150_000, 7
-"""Bytes of a log that is rewritten, and the share of them that each carrier gets."""
+EVERY = 7
+"""The share of the logs that each carrier gets."""
 SAMPLE = 24_000_000
 """Bytes that the plain loop reads."""
 
@@ -63,7 +64,14 @@ SAMPLE = 24_000_000
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--quick", action="store_true", help="smaller files, within a minute")
-    sizes = SIZES["quick" if arguments.parse_args().quick else "full"]
+    arguments.add_argument(
+        "--every-carrier", action="store_true", help="only rewrite every log in every carrier, and count"
+    )
+    asked = arguments.parse_args()
+    if asked.every_carrier:
+        print(json.dumps(every_carrier()))
+        return
+    sizes = SIZES["quick" if asked.quick else "full"]
     with tempfile.TemporaryDirectory() as folder:
         results = [measure(Path(folder) / f"{size}.log", size) for size in sizes]
     small, large = results
@@ -123,19 +131,41 @@ def carried_logs() -> tuple[int, int]:
     from tests.buildlog import carried
     from tests.buildlog.test_carriers import said_alike
 
-    short = [
-        (file, text.decode("utf-8", "surrogateescape"))
-        for file, text in real_logs()
-        if b"\r" not in text and len(text) < CARRIED
-    ]
+    logs = [(file, text.decode("utf-8", "surrogateescape")) for file, text in real_logs()]
     equal = 0
     for turn, name in enumerate(carried.NAMES):
-        mine = short[turn % EVERY :: EVERY]
+        mine = logs[turn % EVERY :: EVERY]
         changed = sum(not said_alike(text, name, file) for file, text in mine)
         equal += not changed
         if changed:
             print(f"{changed} of {len(mine)} logs say something else in the carrier {name!r}", flush=True)
     return len(carried.NAMES), equal
+
+
+def every_carrier() -> dict[str, int]:
+    """Pairs of a real log and a carrier, those that cannot say the same, and those that do."""
+    sys.path.insert(0, str(ROOT))
+    from tests.buildlog import carried
+    from tests.buildlog.test_carriers import is_ambiguous, said_alike
+
+    counts = {
+        "logs": len(real_logs()),
+        "carriers": len(carried.NAMES),
+        "pairs": 0,
+        "ambiguous": 0,
+        "equal": 0,
+    }
+    for file, content in real_logs():
+        text = content.decode("utf-8", "surrogateescape")
+        for name in carried.NAMES:
+            ambiguous = is_ambiguous(file, name)
+            counts["pairs"] += 1
+            counts["ambiguous"] += ambiguous
+            equal = not ambiguous and said_alike(text, name, file)
+            counts["equal"] += equal
+            if not (equal or ambiguous):
+                print(f"{file} says something else in the carrier {name!r}", flush=True)
+    return counts
 
 
 @lru_cache(maxsize=1)

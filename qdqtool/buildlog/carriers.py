@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import lru_cache
@@ -48,6 +48,9 @@ _ANYWHERE = frozenset(
     {"node-inputs", "node-outputs", "timed", "kernel-set", "library-version", "tactics-pruned"}
 )
 """Patterns that begin with a name: whatever stands before them would be taken for a part of it."""
+
+_VAGUE = frozenset({"parser-error"})
+"""Patterns that take whatever stands behind a word: another logger's prefix, too."""
 
 _TIMES = (
     r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?",
@@ -223,7 +226,8 @@ class Carrier:
             if sum(match is not None for match in found) < 0.8 * len(lines):
                 continue
             inner = [line.text[match.end() :] for line, match in zip(lines, found, strict=True) if match]
-            if not any(_prefix_of(text) is not None for text in inner):
+            # "4: count of 32 weights in bias" is an error with its code, and understood no better without it.
+            if _understood(inner) < max(1, _understood(line.text for line in lines)):
                 continue
             self._ranked = True
 
@@ -285,14 +289,20 @@ def _prefix_of(text: str) -> str | None:
     body = body.rstrip()
     if _reads(body):
         return ""
-    if grammar().read(body) is not None:
+    found_at_all = grammar().read(body)
+    if found_at_all is not None and found_at_all[0] not in _VAGUE:
         return "" if prefix.severity else None
     for found in islice(_BORDER.finditer(head), _BORDERS):
         message = _unquoted(text[found.end() :].rstrip(), head[: found.end()])
         message = peel(message)[1]
         if _reads(message):
             return head[: found.end()]
-    return None
+    return None if found_at_all is None else ""
+
+
+def _understood(texts: Iterable[str]) -> int:
+    """How many of these lines have a builder's pattern, at their beginning or behind something."""
+    return sum(_prefix_of(text) is not None for text in texts)
 
 
 @lru_cache(maxsize=4096)
@@ -300,7 +310,7 @@ def _reads(message: str) -> bool:
     """Whether a message is one that only builders print."""
     for text in (message, without_position(message)):
         found = grammar().read(text) if text else None
-        if found is not None and found[0] not in _ANYWHERE:
+        if found is not None and found[0] not in _ANYWHERE | _VAGUE:
             return True
     return False
 

@@ -17,7 +17,7 @@ import typer
 
 from qdqtool._version import __version__
 from qdqtool.cli import process
-from qdqtool.cli.bare_cluster import BareCluster
+from qdqtool.cli.command import QdqCommand
 from qdqtool.cli.file_kinds import advised
 from qdqtool.cli.options import examples, log_to_stderr, with_common
 from qdqtool.cli.screen import readable, stderr
@@ -115,7 +115,7 @@ def application() -> typer.main.Typer | Any:
             app.add_typer(_of_group(plugin), name=name, epilog=examples(COMMANDS.manual(name)))
         else:
             epilog = examples(COMMANDS.manual(name))
-            app.command(name=name, cls=BareCluster, epilog=epilog)(with_common(plugin))
+            app.command(name=name, cls=QdqCommand, epilog=epilog)(with_common(plugin))
     return typer.main.get_command(app)
 
 
@@ -127,6 +127,7 @@ def _of_group(group: typer.Typer) -> typer.Typer:
         assert command.callback is not None
         # typer names a command after its function where no name was given; the wrapper keeps that name
         command.callback = with_common(command.callback)
+        command.cls = QdqCommand
     return ours
 
 

@@ -4,20 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
-
-from typer.core import TyperCommand
 
 OPTION = "--cluster"
 _ADDRESS = re.compile(r"local|[a-z][a-z0-9+.-]*://\S*|[^\s/\\]+:\d+")
-
-
-class BareCluster(TyperCommand):
-    """A command whose `--cluster` may stand alone, first, between other words or last."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """The words that the parser leaves over, after a bare `--cluster` has got its word."""
-        return super().parse_args(ctx, spelled_out(args))
 
 
 def spelled_out(words: Sequence[str]) -> list[str]:

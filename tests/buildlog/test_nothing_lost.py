@@ -178,12 +178,16 @@ def test_the_json_of_a_run_is_plain():
     assert "statements" in text
 
 
+_ARTICLE = re.compile(
+    r"#|!\[|= \d|(?:tests|trex|env_trex)/\S+\.py:\d|\[[A-Z] [\d:.]+ NotebookApp\]|(?:or )?(?:http|file):|\w+&#"
+)
+"""Lines of the articles around the logs: headings, pictures, sums, Python's errors, and a server of notebooks."""
 _FIGURE = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.])")
 
 
 @pytest.mark.shared
 @pytest.mark.parametrize("seed", ["000_8d9d03533c4b8c7a", "001_1208c14e4c3d6c5f", "002_678dd3e1edd457f1", "003_f31fb2f90cf874bd"])  # fmt: skip
-def test_every_figure_of_a_seed_that_is_understood_comes_back(seed):
+def test_every_figure_of_a_seed_comes_back(seed):
     path = shared(f"seeds/{seed}.txt")
     log = buildlog.read(path)
     figures = _figures([_RUN.dump_python(run, mode="json") for run in log.runs])
@@ -191,9 +195,9 @@ def test_every_figure_of_a_seed_that_is_understood_comes_back(seed):
     lost = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         body = peel(line)[1].strip()
-        if grammar().read(body) is not None:
-            missing = [
-                one for one in _FIGURE.findall(body) if one not in known and f"{float(one):.12g}" not in known
-            ]
+        missing = [
+            one for one in _FIGURE.findall(body) if one not in known and f"{float(one):.12g}" not in known
+        ]
+        if not _ARTICLE.match(line.strip()):
             lost += [(number, one, body[:80]) for one in missing]
     assert not lost

@@ -215,6 +215,12 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         read_cache(tmp_path / "nothing")
 
 
+def test_noise_is_refused_in_words_that_tell_of_the_file() -> None:
+    noise = bytes(range(255, 55, -1))
+    with pytest.raises(InputFileError, match="damaged one: its 200 bytes point to places outside of it"):
+        list(read_pairs(Path("x"), noise))
+
+
 @given(st.binary(max_size=200))
 def test_a_damaged_flatbuffer_is_an_error_and_never_a_crash(content: bytes) -> None:
     good = write_pairs([("a", "1.5"), ("conv:0", "2")])

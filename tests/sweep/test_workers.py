@@ -147,6 +147,15 @@ def test_a_sweep_killed_again_and_again_ends_with_the_same_result(
     assert settings_of(result(out)) == settings_of(result(alone))
 
 
+@pytest.mark.slow
+def test_workers_that_share_a_folder_all_end_well(tmp_path: Path, start: Start) -> None:
+    """They evaluate the float model and keep the Pareto points in the same places at the same time."""
+    for process in [start(words(tmp_path / "one")) for _ in range(3)]:
+        finish(process)
+    choices = settings_of(result(tmp_path / "one"))
+    assert len(choices) == len(set(choices)) > 1
+
+
 def test_four_workers_on_postgresql_find_what_one_finds_though_one_is_killed_and_one_loses_its_connection(
     tmp_path: Path, start: Start
 ) -> None:

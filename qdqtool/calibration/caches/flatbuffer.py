@@ -28,12 +28,19 @@ def read_pairs(path: Path, content: bytes) -> Iterator[tuple[str, str]]:
     """
     try:
         yield from _pairs(content)
-    except (struct.error, TypeError, ValueError, IndexError) as error:
-        raise InputFileError(
-            f"is no calibration table, or a damaged one: {error}",
-            fix="copy or write the file again",
-            where=str(path),
-        ) from error
+    except ValueError as error:
+        raise _damaged(path, str(error)) from error
+    except (struct.error, TypeError, IndexError) as error:
+        # What the library says of its buffers tells nobody anything about the file.
+        raise _damaged(path, f"its {len(content)} bytes point to places outside of it") from error
+
+
+def _damaged(path: Path, why: str) -> InputFileError:
+    return InputFileError(
+        f"is no calibration table, or a damaged one: {why}",
+        fix="name a calibration cache (text or flatbuffers) of TensorRT, onnxruntime or ModelOpt, or write it again",
+        where=str(path),
+    )
 
 
 def write_pairs(pairs: Sequence[tuple[str, str]]) -> bytes:

@@ -238,8 +238,9 @@ class SweepContext:
             settings = ('place.exclude=["*"]', f"insert.types={types}")
             request = self._trial_request(settings, self.base.out / f"float-{types}")
             try:
-                accuracy, tried = self._tried(request, self._parts[0])
-                _thin_out(request.out)
+                with _alone_in(request.out):
+                    accuracy, tried = self._tried(request, self._parts[0])
+                    _thin_out(request.out)
             except BuildError as error:
                 log.warning("%s is left out of the chart: %s", name, error)
                 continue
@@ -291,7 +292,7 @@ def _interval(accuracy: AccuracySummary) -> tuple[float | None, float | None]:
 
 @contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """Samplers may draw one configuration for two workers: the second waits until the first has cleared its folder."""
+    """Workers of one sweep share its folder: the second waits until the first has cleared what both make."""
     lock = FileLock(folder.with_name(f".{folder.name}.lock"))
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)

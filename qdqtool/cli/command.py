@@ -1,0 +1,42 @@
+"""How the words of a command are read, where the parser below would get them wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from typer.core import TyperCommand
+
+from qdqtool.cli.bare_cluster import spelled_out
+from qdqtool.errors import UsageError
+
+
+class QdqCommand(TyperCommand):
+    """A command whose `--cluster` may stand alone, and whose paths are never empty."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """The words that the parser leaves over.
+
+        Raises:
+            UsageError: a path is empty.
+        """
+        given = tuple(args)  # the parser takes words away
+        left = super().parse_args(ctx, spelled_out(args))
+        _refuse_empty_paths(given, ctx.params)
+        return left
+
+
+def _refuse_empty_paths(words: Sequence[str], values: dict[str, Any]) -> None:
+    """An empty path would mean the current folder: `--out "$UNSET"` of a script wrote there."""
+    if "" not in words and not any(word.endswith("=") for word in words):
+        return
+    here = [word for word in words if word.rpartition("=")[2] in {".", "./"}]
+    for name, value in values.items():
+        paths = value if isinstance(value, list | tuple) else [value]
+        if not here and any(isinstance(path, Path) and path == Path() for path in paths):
+            raise UsageError(
+                "the path is empty",
+                fix="name a file or a folder; . is the current one",
+                where=name.replace("_", "-"),
+            )
