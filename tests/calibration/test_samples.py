@@ -202,6 +202,15 @@ def painted(folder: Path, name: str, size: tuple[int, int], colour: tuple[int, i
     Image.new("RGB", size, colour).save(folder / name)
 
 
+def test_pictures_of_another_size_are_told_with_the_option_that_resizes_them(tmp_path: Path) -> None:
+    Image.fromarray(np.zeros((7, 9, 3), np.uint8)).save(tmp_path / "a.png")
+    with pytest.raises(InputFileError) as caught:
+        values(str(tmp_path))
+    option = caught.value.fix.partition("'")[2].partition("'")[0]
+    assert option == "samples.preprocess.resize=[4,5]"
+    assert values(str(tmp_path), preprocess=Preprocess(resize=(4, 5)))[0].shape == (1, 3, 4, 5)
+
+
 def test_images_are_decoded_in_the_order_of_names_with_their_labels(tmp_path: Path) -> None:
     painted(tmp_path, "b.png", (5, 4), (10, 20, 30))
     painted(tmp_path, "a.png", (5, 4), (1, 2, 3))

@@ -106,6 +106,8 @@ RIGHT = Predictions(found=SEEN, truth=SEEN, classes=10)
         ({"comparison": _task(30.0, -20.0)}, {"DAT107": "error"}),
         ({"recipe": "conv-int8", "fitting": ("unet-int8", "why")}, {"DAT108": "warning"}),
         ({"recipe": "unet-int8", "fitting": ("unet-int8", "why")}, {}),
+        ({"recipe": "audio-int8", "fitting": ("conv-depthwise-int8", "why")}, {}),
+        ({"recipe": "audio-int8", "fitting": ("transformer-int8", "why")}, {"DAT108": "warning"}),
         ({"calibration": _set(8, digests=("a",) * 8)}, {"DAT109": "warning"}),
         ({"calibration": _set(8, constant=("s1", "s2"))}, {"DAT109": "warning"}),
         ({"calibration": _set(8, skipped=2)}, {"DAT110": "warning"}),

@@ -9,9 +9,12 @@ import textwrap
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from qdqtool.cli.app import run
+from tests.docs.networks import write_denoiser, write_detector, write_keywords, write_recommender
 from tests.shared import ROOT
 
 DOCS = ROOT / "docs"
@@ -35,8 +38,28 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def materials_of(page: str) -> None:
+    """The networks that a guide speaks of, small and with random weights, and their samples."""
+    rng = np.random.default_rng(3)
+    if page == "guides/detector.md":
+        write_detector("yolo.onnx")
+        Path("images").mkdir()
+        for number in range(12):
+            pixels = rng.integers(0, 255, (48, 80, 3), np.uint8)
+            Image.fromarray(pixels).save(f"images/{number:02}.png")
+    if page == "guides/audio.md":
+        write_keywords("kws.onnx")
+        np.savez("recordings.npz", spectrum=rng.normal(size=(64, 1, 49, 10)).astype(np.float32))
+        np.save("words.npy", rng.integers(0, 12, 32))
+        write_denoiser("denoiser.onnx")
+        np.savez("frames.npz", sound=rng.normal(size=(16, 1, 256)).astype(np.float32))
+    if page == "guides/recommender.md":
+        write_recommender("dlrm.onnx")
+        requests = {"features": rng.normal(size=(96, 13)).astype(np.float32)}
+        np.savez("requests.npz", **requests, ids=rng.integers(0, 100, (96, 4)))
+
+
 def quantized_by_onnxruntime() -> None:
-    import numpy as np
     from onnxruntime import quantization
 
     class Reader(quantization.CalibrationDataReader):
@@ -60,6 +83,7 @@ WITH_PYTHON = [page for page in [README, *PAGES] if blocks(page, "python")]
 @pytest.mark.parametrize("page", WITH_COMMANDS)
 def test_every_command_of_a_page_runs(page: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = "".join(blocks(page, "sh"))
+    materials_of(page)
     if "theirs.onnx" in text:
         quantized_by_onnxruntime()
     for command in text.splitlines():
@@ -108,3 +132,40 @@ def test_figures_of_the_page_about_formats_are_those_of_the_recipes() -> None:
     for recipe, reference, value, interval in rows:
         head = (ROOT / "recipes" / f"{recipe}.yaml").read_text("utf-8")
         assert re.search(rf"FP32 {reference}, [\w ]+ {value} \({re.escape(interval)}\)", head), recipe
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.skipif(find_spec("tensorrt_rtx") is None, reason="the pages build engines: qdqtool[rtx]")
+def test_every_answer_of_the_troubleshooting_is_a_command_that_runs(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    quantized_by_onnxruntime()
+    made = [
+        "quantize model.onnx --samples calibration.npz[:8] -o model.qdq.onnx",
+        "run model.onnx --samples calibration.npz[:8] --out runs/first",
+        "build model.onnx --out float",
+        "cache from-qdq model.qdq.onnx --model ignored.onnx --trt 10.3 -o old.cache",
+    ]
+    for line in made:
+        assert run(shlex.split(line)) == 0, (line, capsys.readouterr().err)
+    for source, target in {
+        "runs/first/build.log": "build.log",
+        "runs/first/layers.json": "layers.json",
+        "float/build.log": "implicit.log",
+        "float/layers.txt": "fp16.json",
+    }.items():
+        shutil.copy(folder / source, folder / target)
+    rows = [
+        line for line in (DOCS / "troubleshooting.md").read_text("utf-8").splitlines() if "| `qdqtool" in line
+    ]
+    assert len(rows) >= 40
+    # an answer that is no: an engine that is not INT8, a model with mistakes, a cache that lacks tensors
+    may_say_no = ("engine is-int8", "lint theirs.onnx", "cache lint", "lint model.qdq.onnx --target 8.6")
+    for row in rows:
+        for command in re.findall(r"`qdqtool ([^`]+)`", row):
+            code = run(shlex.split(command))
+            assert code == 0 or (code == 1 and command.startswith(may_say_no)), (
+                command,
+                capsys.readouterr().err,
+            )

@@ -17,6 +17,7 @@ from qdqtool.core.recipe import Preprocess
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import InputFileError
 
+_COLOURS = frozenset({1, 3, 4})
 _NUMPY = {
     DType.FLOAT16: np.float16,
     DType.FLOAT32: np.float32,
@@ -90,7 +91,8 @@ def _fitted(raw: RawSample, info: TensorInfo, preprocess: Preprocess) -> NDArray
         rows = array if raw.is_image else shape_array(_without_batch(array, info, preprocess), preprocess)
         array = scale_values(rows, preprocess)
     typed = _typed(array, info, where)
-    return np.asarray(typed.reshape(fitted_shape(typed.shape, info.shape, where)), order="C")
+    shape = fitted_shape(typed.shape, info.shape, where, picture=raw.is_image)
+    return np.asarray(typed.reshape(shape), order="C")
 
 
 def _without_batch(array: NDArray[Any], info: TensorInfo, preprocess: Preprocess) -> NDArray[Any]:
@@ -122,7 +124,9 @@ def _typed(array: NDArray[Any], info: TensorInfo, where: str) -> NDArray[Any]:
     )
 
 
-def fitted_shape(have: tuple[int, ...], wanted: tuple[int | str, ...] | None, where: str) -> tuple[int, ...]:
+def fitted_shape(
+    have: tuple[int, ...], wanted: tuple[int | str, ...] | None, where: str, *, picture: bool = False
+) -> tuple[int, ...]:
     """The shape in which an array of the shape `have` is fed: a missing batch dimension and ones are added.
 
     Raises:
@@ -139,11 +143,20 @@ def fitted_shape(have: tuple[int, ...], wanted: tuple[int | str, ...] | None, wh
     turned = len(have) >= 3 and fits((*have[:-3], have[-1], *have[-3:-1]), wanted[-len(have) :])
     raise InputFileError(
         f"has shape {_text(have)}, the model wants {_text(wanted)}",
-        fix="the channels come last: set samples.preprocess.arrays=true, or transpose the array"
+        fix=_resizing(wanted)
+        if picture
+        else "the channels come last: set samples.preprocess.arrays=true, or transpose the array"
         if turned
         else "resize, crop or reshape the samples (samples.preprocess), or choose others",
         where=where,
     )
+
+
+def _resizing(wanted: tuple[int | str, ...]) -> str:
+    """How pictures get the size of an input, as an option to copy where the size is known."""
+    sizes = wanted[2:4] if len(wanted) == 4 and wanted[1] in _COLOURS else wanted[1:3]
+    size = ",".join(map(str, sizes)) if all(isinstance(dim, int) for dim in sizes) else "HEIGHT,WIDTH"
+    return f"--set 'samples.preprocess.resize=[{size}]', or crop or letterbox in its place (`qdqtool recipe new MODEL`)"
 
 
 def fits(shape: tuple[int, ...], wanted: tuple[int | str, ...]) -> bool:

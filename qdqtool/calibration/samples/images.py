@@ -108,7 +108,9 @@ class Images:
             if -1 in options.reshape or math.prod(options.reshape) != math.prod(shape):
                 return
             shape = options.reshape
-        fitted_shape(shape, single((self._wanted,))[0].shape, f"{path}, input {self._wanted.name!r}")
+        fitted_shape(
+            shape, single((self._wanted,))[0].shape, f"{path}, input {self._wanted.name!r}", picture=True
+        )
 
 
 def pictures(folder: Path) -> tuple[Path, ...]:
