@@ -4,12 +4,12 @@ No calibrator is best on every network: clipping that quietens each tensor can s
 lives on. Which one is right shows at the outputs. All candidate tables come from one collection, and one session runs
 them all: ranges and biases are inputs of the Q/DQ model (`graph.tunable`), weights stay constants.
 
-1. Every competing calibrator is run on 8 samples. Where the difference to the best says that more samples could gain no
-   0.05 dB, it is out; the others are judged on all 32, and the quietest table wins. The measure is the noise of the outputs
-   relative to their signal, each output weighing the same.
-2. Where all samples leave two apart as little as that, and as far as the budget goes, each quarter of the network, in graph order, is tried with the
-   runner-up's ranges and keeps them where the output gains. The mixture counts only if it is quieter on other samples
-   too, which took no part: a gain that does not repeat is chance.
+1. Every competing calibrator is judged on the same samples, and the quietest table wins: none of the others is better on
+   these. The measure is the noise of the outputs relative to their signal, each output weighing the same. Where samples
+   run one by one their noises add up, so that a calibrator is left as soon as it has made more noise than the best one
+   made on all of them.
+2. As far as the budget goes, each quarter of the network, in graph order, is tried with the runner-up's ranges and keeps
+   them where the output gains on both halves of the samples: a gain that does not repeat is chance.
 
 Where biases are going to be corrected the candidates are judged with corrected biases, since correction takes back
 much of what clipping does to the means (on mobilenet_v1_025 max 11.90 dB and mse 11.95 plain, 18.36 and 18.19 corrected).
@@ -24,8 +24,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-import numpy as np
-
 from qdqtool.calibration.histograms import Histograms
 from qdqtool.calibration.table import Constants, groups, make_tables, working_methods
 from qdqtool.core.calibration import CALIBRATORS, CalibrationTable, TensorRange
@@ -34,16 +32,11 @@ from qdqtool.core.protocols import Sample
 from qdqtool.core.recipe import AUTO, CalibrationOptions
 from qdqtool.core.weights import WeightChanges
 from qdqtool.graph.model import Model
-from qdqtool.pipeline.trial import Budget, Candidate, Reference, Trial
+from qdqtool.pipeline.trial import CHOOSING, Candidate, Reference, Trial, decibels
 
 _BLOCKS: Final = 4
-_FINALISTS: Final = 3
-_REGRET: Final = 10 ** (0.05 / 10) - 1
-"""What leaving a calibrator out may cost, as a share of the best one's noise, in the mean over what chance may have done."""
-_FEWEST: Final = 3
-"""Samples below which none is out."""
 _WORTHWHILE: Final = 10 ** (0.2 / 10)
-"""How many times quieter a mixture must be, 0.2 dB: on a ViT one that gained less here lost as much elsewhere."""
+"""How many times quieter a mixture must be on each half, 0.2 dB: on a ViT one that gained less here lost as much elsewhere."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +47,7 @@ class Judged:
         table: without bias shifts.
         best: the same with the shifts that the choice saw, and its noise on the samples.
         trial: the session that ran it.
-        samples: what `best` was judged on; all that fit into one run where biases are corrected.
+        samples: what every candidate was judged on; no more than fit into one run where biases are corrected.
     """
 
     table: CalibrationTable
@@ -74,12 +67,12 @@ def choose(
     collected: tuple[Histograms, Constants],
     options: CalibrationOptions,
     reference: Reference,
-    budget: Budget,
     weights: WeightChanges | None = None,
+    more: int = 0,
 ) -> Judged:
     """The table whose model's outputs are the least noisy; each range says its calibrator and what it gained.
 
-    `weights` are rounded in every candidate as it says.
+    `weights` are rounded in every candidate as it says. The budget is left with `more` judgements on as many samples.
 
     Overrides and factors of the recipe hold in every candidate. Biases are not shifted yet: `shifted` comes after. At
     most 192 inferences are spent.
@@ -91,27 +84,21 @@ def choose(
     choices = [options.model_copy(update={"method": method}) for method in methods]
     made = make_tables(collected[0], placement, collected[1], choices)
     tables = {method: replace(table, weights=weights) for method, table in zip(methods, made, strict=True)}
-    trial = Trial(model, placement, tables[methods[0]], reference, budget)
+    trial = Trial(model, placement, tables[methods[0]], reference, reference.budget)
     # Calibrators that agree on every range are one candidate; without activations all are: none has a say.
     distinct = {
         tuple(entry.amax for entry in table.ranges): method for method, table in reversed(tables.items())
     }
-    tried = _judged(
-        trial, {method: tables[method] for method in sorted(distinct.values())}, reference.choosing
-    )
-    left = [tried[0], *(one for one in tried[1:] if not _is_out(one, tried[0]))][:_FINALISTS]
-    if len(left) == 1 and not reference.together:
-        table = _explained(left[0], (tried, left[0]), tables)
-        return Judged(table=table, best=left[0], trial=trial, samples=reference.choosing)
-    finalists = _judged(trial, {one.method: tables[one.method] for one in left}, trial.at_once())
-    winner = finalists[0]
-    alike = len(finalists) > 1 and not _is_out(finalists[1], winner)
-    mixed = _mixture(trial, winner, finalists[1], groups(placement)) if alike else winner
+    wanted = {method: tables[method] for method in sorted(distinct.values())}
+    samples = trial.at_once(len(wanted) + more)
+    tried = _all_judged(trial, wanted, samples) if trial.is_batched else _raced(trial, wanted, samples)
+    winner, *others = tried
+    mixed = _mixture(trial, (winner, others[0]), groups(placement), samples, more) if others else winner
     table = _explained(mixed, (tried, winner), tables)
-    return Judged(table=table, best=mixed, trial=trial, samples=trial.at_once())
+    return Judged(table=table, best=mixed, trial=trial, samples=samples)
 
 
-def _judged(
+def _all_judged(
     trial: Trial, tables: Mapping[str, CalibrationTable], samples: Sequence[Sample]
 ) -> list[Candidate]:
     """The tables on these samples, the quietest first."""
@@ -119,43 +106,44 @@ def _judged(
     return sorted(found, key=lambda one: one.noise)
 
 
-def _is_out(one: Candidate, best: Candidate) -> bool:
-    """Whether more samples would hardly be worth their price: what it may still gain by them is next to nothing.
+def _raced(
+    trial: Trial, tables: Mapping[str, CalibrationTable], samples: Sequence[Sample]
+) -> list[Candidate]:
+    """The same; those behind the first may have run some of the samples only, on which they are noisier than it on all.
 
-    The difference in noise is known up to its standard error s over the samples. With z = difference / s, being quieter
-    after all is worth s (phi(z) - z Phi(-z)) in the mean (the loss function of the normal distribution).
+    The one that looks best runs on, a few samples at a time.
     """
-    moved = np.subtract(one.shares, best.shares)
-    if len(moved) < _FEWEST:
-        return False
-    error = float(moved.std(ddof=1)) * math.sqrt(len(moved))
-    if error == 0:
-        return True
-    z = float(moved.sum()) / error
-    density, beyond = math.exp(-z * z / 2) / math.sqrt(2 * math.pi), math.erfc(z / math.sqrt(2)) / 2
-    return error * (density - z * beyond) <= _REGRET * best.noise
+    running = {method: trial.started(method, table) for method, table in tables.items()}
+    done: list[Candidate] = []
+    while running:
+        method = min(running, key=lambda name: running[name].mean)
+        running[method] = one = trial.advanced(running[method], samples, CHOOSING)
+        if len(one.shares) == len(samples):
+            done.append(running.pop(method))
+        least = min((other.noise for other in done), default=math.inf)
+        done += [running.pop(name) for name in [*running] if running[name].noise > least]
+    return sorted(done, key=lambda one: (len(one.shares) < len(samples), one.mean))
 
 
-def _mixture(trial: Trial, winner: Candidate, other: Candidate, tied: Sequence[tuple[str, ...]]) -> Candidate:
-    """The winner with the other's ranges in those blocks of the network where that pays on all samples."""
-    choosing, checking = trial.reference.choosing, trial.reference.checking
-    reserved = len(choosing) + 2 * len(checking) + len(trial.at_once())
-    if not checking or trial.budget.spent + 2 * len(choosing) + reserved > trial.budget.most:
-        return winner
-    first = best = trial.candidate(winner.method, winner.table, choosing)
+def _mixture(
+    trial: Trial,
+    first: tuple[Candidate, Candidate],
+    tied: Sequence[tuple[str, ...]],
+    samples: Sequence[Sample],
+    more: int,
+) -> Candidate:
+    """The winner with the other's ranges in those blocks of the network where that pays, `more` judgements left over."""
+    best, other = first
     for block in _blocks(trial, tied):
-        if trial.budget.spent + reserved > trial.budget.most:
+        if trial.budget.spent + (1 + more) * len(samples) > trial.budget.most:
             break
         table = _swapped(best.table, other.table, block)
         if table.ranges == best.table.ranges:
             continue
-        found = trial.candidate(AUTO, table, choosing)
-        if found.noise * _WORTHWHILE < best.noise:
+        found = trial.candidate(AUTO, table, samples)
+        if all(one * _WORTHWHILE < two for one, two in zip(found.halves, best.halves, strict=True)):
             best = found
-    if best is first:
-        return winner
-    mixed, single = (trial.checked(one) for one in (best, winner))
-    return trial.candidate(AUTO, best.table, trial.at_once()) if mixed * _WORTHWHILE < single else winner
+    return best
 
 
 def _blocks(trial: Trial, tied: Sequence[tuple[str, ...]]) -> list[frozenset[str]]:
@@ -179,18 +167,23 @@ def _swapped(table: CalibrationTable, other: CalibrationTable, tensors: frozense
     return replace(table, ranges=ranges)
 
 
+def _gain(winner: Candidate, other: Candidate) -> float:
+    """By how many dB the winner is quieter on the samples that the other ran."""
+    mine, theirs = sum(winner.shares[: len(other.shares)]), sum(other.shares)
+    return decibels(mine) - decibels(theirs) if mine > 0 and theirs > 0 else 0.0
+
+
 def _explained(
     best: Candidate, judged: tuple[Sequence[Candidate], Candidate], tables: Mapping[str, CalibrationTable]
 ) -> CalibrationTable:
     """The chosen table without shifts; each range with what its choice gained at the output, in dB."""
     tried, winner = judged
     single = winner.table.by_tensor()
-    mine = next(one for one in tried if one.method == winner.method)
-    most = tried[-1]
+    gained = max(_gain(winner, one) for one in tried)
 
     def explained(entry: TensorRange) -> TensorRange:
         swapped = entry.amax != single[entry.tensor].amax
-        gain = best.decibel - winner.decibel if swapped else max(0.0, mine.decibel - most.decibel)
+        gain = best.decibel - winner.decibel if swapped else gained
         alike = all(table.by_tensor()[entry.tensor].amax == entry.amax for table in tables.values())
         return entry if alike or not math.isfinite(gain) else replace(entry, gain_db=round(gain, 2))
 

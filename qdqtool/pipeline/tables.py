@@ -2,8 +2,9 @@
 
 With `weights.rounding: auto` and `calibrate.method: auto` the calibrator is chosen for weights that are rounded to the
 nearest. Where these make most of the noise (`noise_shares`: few bits, weights alone, thin layers) they are rounded by `gptq`,
-which is kept where the outputs gain more than 0.3 dB by it on the samples that choose, and anything on those that
-check; the moments come from others. Elsewhere it cannot gain that much (on INT8 networks whose weights have a scale per
+which is kept where the outputs gain more than 0.3 dB by it on the samples that choose, and anything on both halves of those
+that its moments did not come from. So they are, too, where they make a tenth of the noise and nearly all layers are matrix
+products, whose moments cost little (0.5 dB on a ViT). Elsewhere it cannot gain that much (on INT8 networks whose weights have a scale per
 channel, even exact weights gained 0.4 to 0.6 dB where their share was below a half), and costs as much as the rest.
 """
 
@@ -28,7 +29,7 @@ from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, weight_bytes
 from qdqtool.graph.qdq.changes import with_changes
 from qdqtool.pipeline.auto import Judged, choose
 from qdqtool.pipeline.bias import correct_biases, shifted
-from qdqtool.pipeline.trial import Budget, Reference, Trial, others
+from qdqtool.pipeline.trial import Budget, Reference, Trial, fitting_numbers, others
 
 ROUNDING_GAIN_DB: Final = 0.3
 """What rounding must gain at the outputs: it ties the weights to the samples, and less is within their chance."""
@@ -37,6 +38,10 @@ _FEWEST: Final = 8
 
 _MOST_OF_IT: Final = 0.5
 """Share of the weights in the noise from which rounding is tried."""
+_SOME_OF_IT: Final = 0.1
+"""The same where nearly all layers are matrix products; exact weights could not gain 0.5 dB below it."""
+_FEW_OF_THEM: Final = 0.1
+"""Share of convolutions among the layers up to which nearly all are matrix products."""
 
 OnProgress = Callable[[int, "int | None"], None]
 
@@ -127,7 +132,7 @@ class _Maker:
             return correct_biases(model, placement, table, samples, self._on_progress) if corrects else table
         budget = Budget(on_progress=self._on_progress)
         reference = Reference(model, samples, budget, bias=corrects)
-        found = self._chosen(reference, budget, rounded)
+        found = self._chosen(reference, rounded, int(tried))
         if tried:
             found = self._rounded_if_better(found, samples)
         if not corrects:
@@ -140,13 +145,24 @@ class _Maker:
         request, before = self._request, nearest.trial
         layers = layers_of(request.model, request.placement, nearest.table, request.recipe.insert)
         share = weight_share(request.model.view, layers, request.placement, nearest.table, request.histograms)
-        table = self._rounded(GPTQ, samples, nearest.table) if share >= _MOST_OF_IT else None
+        # The moments of a matrix product cost about as much as the product, those of a convolution several times as much.
+        convolutions = sum(bool(layer.product.reading.kernel) for layer in layers)
+        least = _SOME_OF_IT if convolutions <= _FEW_OF_THEM * len(layers) else _MOST_OF_IT
+        table = self._rounded(GPTQ, samples, nearest.table) if share >= least else None
         if table is None:
             return nearest
         trial = Trial(request.model, request.placement, table, before.reference, before.budget)
         best = trial.candidate(GPTQ, table, nearest.samples)
+        fitted = fitting_numbers(request.model.view, len(samples))
+        unseen = [
+            place
+            for place, sample in enumerate(nearest.samples)
+            if before.reference.number(sample) not in fitted
+        ]
+        after, plain = best.on(unseen), nearest.best.on(unseen)
         gain = best.decibel - nearest.best.decibel
-        if gain <= ROUNDING_GAIN_DB or trial.checked(best) >= before.checked(nearest.best):
+        is_chance = any(one >= two for one, two in zip(after.halves, plain.halves, strict=True))
+        if gain <= ROUNDING_GAIN_DB or is_chance:
             return nearest
         return replace(nearest, table=_with_gain(table, gain), best=best, trial=trial)
 
@@ -162,7 +178,7 @@ class _Maker:
         )
         return made if made.weights else None
 
-    def _chosen(self, reference: Reference, budget: Budget, rounded: CalibrationTable | None) -> Judged:
+    def _chosen(self, reference: Reference, rounded: CalibrationTable | None, more: int) -> Judged:
         request = self._request
         known = request.known
         if rounded is not None:
@@ -174,8 +190,8 @@ class _Maker:
             (request.histograms, known),
             self._options,
             reference,
-            budget,
             rounded.weights if rounded is not None else None,
+            more,
         )
 
 

@@ -211,3 +211,11 @@ def test_no_layer_has_a_session_of_its_own(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr("qdqtool.pipeline.trial.open_model", counted)
     calibrated(skewed(tmp_path), tmp_path)
     assert opened == 2
+
+
+def test_channels_that_were_nan_in_a_sample_keep_their_bias() -> None:
+    rows = np.array([[1.0, np.nan, np.inf], [1.1, 0.5, 0.5], [0.9, 0.5, 0.5]], np.float32)
+    with np.errstate(invalid="ignore"):
+        shift = believed(rows)
+    assert shift[0] == pytest.approx(1.0, abs=0.1)
+    assert shift[1:].tolist() == [0.0, 0.0]

@@ -168,7 +168,7 @@ def studied(folder: Path, proto: onnx.ModelProto, arrays: dict[str, np.ndarray],
     out = folder / "out"
     changes = [part for word in words for part in ("--set", word)]
     command = ["sensitivity", str(folder / "model.onnx"), "--samples", str(folder / "s.npz"), "-o", str(out)]
-    assert run([*command, "--set", "calibrate.bias=keep", *changes]) == 0
+    assert run([*command, "-r", "conv-int8", "--set", "calibrate.bias=keep", *changes]) == 0
     return SENSITIVITY.read(out / "sensitivity.json")
 
 
