@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import lzma
 import re
 from collections import Counter, defaultdict
 from functools import lru_cache
@@ -103,3 +104,25 @@ def test_logs_of_the_rtx_builder_account_for_every_q_and_dq(name):
     assert run.ledger_summary.accounted == run.ledger_summary.q + run.ledger_summary.dq > 0
     assert len(run.engine_layers) > 10
     assert {node.precision for node in run.compute} & {"int8", "int8-in"}
+
+
+_ROW = re.compile(rb"^.*(?<!Fastest )Tactic(?: Name: .*Tactic)?: \S+ Time: [\d.]", re.MULTILINE)
+
+
+def test_every_kernel_that_was_timed_counts_for_one_layer_and_is_one_row():
+    """Against a search that knows nothing of layers; rows of Myelin's tables are the compiler's own and count apart."""
+    differs = {}
+    for path in sorted((shared("corpus/MANIFEST.tsv").parent / "verbose_log").iterdir()):
+        text = lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
+        rows = len(_ROW.findall(text))
+        if not rows:
+            continue
+        runs = buildlog.read(path).runs
+        counted = sum(
+            layer.candidates for run in runs for layer in (*run.tuning.layers, run.tuning.reformats) if layer
+        )
+        listed = sum(row.ms is not None for run in runs for row in run.tactics)
+        operations = sum(op.candidates for run in runs for op in run.tuning.myelin)
+        if (counted, listed) != (rows, rows + operations):
+            differs[path.name] = rows, counted, listed, operations
+    assert not differs

@@ -343,6 +343,25 @@ def _stamped(text: str) -> str:
     return "".join(f"[01/10/2024-21:52:{second}] [V] [TRT] {words}\n" for second, words in lines)
 
 
+def test_the_time_of_a_region_is_not_that_of_the_last_operation_in_it():
+    text = """\
+*************** Autotuning format combination: Float(9,1) -> Float(9,1) ***************
+--------------- Timing Runner: {ForeignNode[a...b]} (Myelin[0x80000023])
+ (foreignNode) Autotuning op a: [ONNX Layer: a]
+ (foreignNode)   34, 0.0084864, 1.00000, 2.07191, sm80_xmma_gemm, 0x4754af3ee6112,
+Subgraph compilation completed in 1.799 seconds.
+Tactic: 0x0000000000000000 Time: 0.0177673
+{ForeignNode[a...b]} (Myelin[0x80000023]) profiling completed in 1.8 seconds. Fastest Tactic: 0x0000000000000000 Time: 0.0177673
+"""
+    run = run_of(small.library(text))
+    assert [(layer.layer, layer.candidates) for layer in run.tuning.layers] == [("{ForeignNode[a...b]}", 1)]
+    assert [(op.op, op.candidates) for op in run.tuning.myelin] == [("a", 1)]
+    assert [(row.layer, row.ms) for row in run.tactics] == [
+        ("a", 0.0084864),
+        ("{ForeignNode[a...b]}", 0.0177673),
+    ]
+
+
 def test_loading_libraries_is_no_optimization_and_tuning_begins_behind_it():
     loaded = _stamped("""\
 10 Original: 6 layers

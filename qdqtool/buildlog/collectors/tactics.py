@@ -72,6 +72,7 @@ class TacticsCollector:
             "no-tactics": self._without,
             "tactic-out-of-memory": self._refused,
             "myelin-op": self._myelin,
+            "subgraph-compiled": self._compiled,
             "myelin-row": self._myelin_row,
             "myelin-selected": lambda _line, tactic, _ms: self._mark(tactic, "chosen"),
         }
@@ -147,6 +148,9 @@ class TacticsCollector:
     def _myelin(self, _line: int, op: str) -> None:
         self._op = op.partition("(key:")[0].partition(": [ONNX")[0].removesuffix(":")
         self._since_formats = len(self._rows)
+
+    def _compiled(self, _line: int, *_fields: object) -> None:
+        self._op = ""
 
     def _myelin_row(self, line: int, *fields: object) -> None:
         _, ms, _, _, kernel, tactic, _ = fields

@@ -80,6 +80,7 @@ class TuningCollector:
         self._known: dict[str, tuple[_Row, str]] = {}
         self._reformats: _Row | None = None
         self._ops: list[_Op] = []
+        self._region = ""
         self._begun = False
         self._cache: tuple[int, int] | None = None
 
@@ -91,6 +92,7 @@ class TuningCollector:
             "timed": self._timed,
             "fastest": self._fastest,
             "myelin-op": self._myelin_op,
+            "subgraph-compiled": self._compiled,
             "myelin-row": self._myelin_row,
             "myelin-selected": self._myelin_selected,
             "timing-cache-gone": self._cache_gone,
@@ -173,8 +175,17 @@ class TuningCollector:
         row.take(tactic, ms, runner, seconds)
 
     def _myelin_op(self, line: int, op: str) -> None:
+        before = self._place.announced()
+        if not before.startswith(_OPERATION):
+            self._region = before
         self._place.announce(f"{_OPERATION}{len(self._ops)}", line)
         self._ops.append(_Op(line, op.partition("(key:")[0].partition(": [ONNX")[0].removesuffix(":")))
+
+    def _compiled(self, line: int, *_fields: object) -> None:
+        """The operations of a region are tuned: what is timed now is the region itself."""
+        if self._region:
+            self._place.announce(self._region, line)
+            self._region = ""
 
     def _myelin_row(self, _line: int, *fields: object) -> None:
         _, ms, _, _, kernel, tactic, _ = fields
