@@ -16,9 +16,12 @@ from collections.abc import Iterator
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.qdq import QdqPair
+from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
+from qdqtool.graph.qdq.find import find
+from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.matching.flow import Flow
-from qdqtool.matching.rule import Rule, Violation
+from qdqtool.matching.rule import Rule, Stage, Violation
 
 _SCALES = {DType.FLOAT16: 19, DType.BFLOAT16: 19}
 _VALUES = {DType.FLOAT8: 19, DType.FLOAT8_E5M2: 19, DType.INT16: 21, DType.INT4: 21, DType.FLOAT4: 23}
@@ -35,9 +38,23 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
                     node=name,
                     reason=f"{what} {str(dtype).upper()} in opset {flow.view.opset}",
                     effect="not valid ONNX: onnxruntime refuses it and parsers may",
-                    fix=f"raise the opset to {needed}"
-                    + ("; `qdqtool repair` does" if what == _SCALE else ""),
+                    fix=f"raise the opset to {needed}; `qdqtool repair` does",
                 )
+
+
+def fix(context: RepairContext) -> Iterator[Change]:
+    """Convert the model to the first opset that knows the values of all its Q and DQ."""
+    pairs = [pair for pair in find(context.model) if not pair.domain]
+    needed = max((_VALUES.get(pair.dtype, 0) for pair in pairs), default=0)
+    raised = context.require_opset(needed)
+    if raised is not None:
+        kinds = {str(pair.dtype).upper() for pair in pairs if _VALUES.get(pair.dtype, 0) == needed}
+        yield Change(
+            subject=context.path.name,
+            what=raised,
+            reason=f"Q and DQ of {' and '.join(sorted(kinds))} are valid ONNX from opset {needed} on",
+            error=0.0,
+        )
 
 
 _SCALE = "the scale is"
@@ -48,4 +65,4 @@ def _needs(pair: QdqPair, scale: DType) -> Iterator[tuple[str, DType, int]]:
     yield "the values between Q and DQ are", pair.dtype, _VALUES.get(pair.dtype, 0)
 
 
-PLUGIN = Rule(code="QDQ113", severity=Severity.WARNING, check=check)
+PLUGIN = Rule(code="QDQ113", severity=Severity.WARNING, stage=Stage.WRITE_OUT, check=check, fix=fix)

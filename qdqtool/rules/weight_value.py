@@ -1,8 +1,11 @@
-"""Weights stored in FP8 that are not numbers.
+"""Weights stored in FP8 that are not numbers, and weights far beyond the range of their scale.
 
-    w (FP8: 0x7F) ─ DQ ─ MatMul      every output that it meets is NaN
+    w (FP8: 0x7F) ─ DQ ─ MatMul               every output that it meets is NaN
+    w = 100 ─ Q (FP8, scale 0.01) ─ DQ        4.48: the largest value of FP8 is 448
 
-E4M3 has a NaN and no infinity; a cast of a weight beyond 448 without saturation makes one. Nothing checks it.
+E4M3 has a NaN and no infinity; a cast of a weight beyond 448 without saturation makes one. With saturation, and in
+integers, what lies beyond is clipped. Calibration clips a little on purpose; more than four times the range is a scale
+that belongs to other weights, or the reciprocal of one.
 
 Evidence: RTX 1.7.1 builds such weights without a word.
 """
@@ -15,14 +18,18 @@ import numpy as np
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
-from qdqtool.core.placement import SlotKind
+from qdqtool.core.placement import Slot, SlotKind
 from qdqtool.core.target import Target
+from qdqtool.graph.qdq.quantized import Quantization
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.rule import Rule, Violation
 
+_CLIPPED = 4
+"""How many times the range the largest weight is; calibrators that clip stay far below."""
+
 
 def check(flow: Flow, _target: Target) -> Iterator[Violation]:
-    """Stored FP8 constants with a NaN."""
+    """Stored FP8 constants with a NaN, and constants beyond their range."""
     for pair in flow.pairs:
         if pair.kind is not SlotKind.WEIGHT or pair.quantize is not None or pair.dtype is not DType.FLOAT8:
             continue
@@ -35,6 +42,27 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
                 effect="every output that they meet is NaN",
                 fix="quantize the float weight again with a scale of its largest magnitude / 448",
             )
+    for slot, entry in flow.lifted.assignment.items():
+        yield from _clipped(flow, slot, entry)
+
+
+def _clipped(flow: Flow, slot: Slot, entry: Quantization) -> Iterator[Violation]:
+    """A float weight behind Q that its scale cannot hold by far."""
+    pair = flow.by_slot.get(slot)
+    value = None if pair is None or pair.quantize is None else flow.view.constant(pair.tensor)
+    if pair is None or value is None or entry.scale is None or entry.block is not None or value.size == 0:
+        return
+    others = tuple(dim for dim in range(value.ndim) if dim != entry.axis) if entry.axis is not None else None
+    largest = np.abs(value).max(axis=others)
+    times = float((largest / (np.abs(entry.scale) * entry.format.qmax)).max())
+    if np.isfinite(times) and times > _CLIPPED:
+        yield Violation(
+            node=pair.quantize or "",
+            reason=f"the largest value of {pair.tensor} is {times:.3g} times what its scale can hold",
+            effect=f"it is clipped to {entry.format.qmax:g} steps, and the products it takes part in are wrong",
+            fix=f"quantize the float weight again with a scale of its largest magnitude / {entry.format.qmax:g}",
+            severity=Severity.WARNING,
+        )
 
 
 PLUGIN = Rule(code="QDQ188", severity=Severity.ERROR, check=check)

@@ -22,11 +22,13 @@ import numpy as np
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
+from qdqtool.core.grids import stored_as
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.quant_format import INT8
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
+from qdqtool.graph.qdq.find import find
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.matching.cut_below import cut_below
 from qdqtool.matching.flow import Flow
@@ -61,6 +63,7 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
 def fix(context: RepairContext) -> Iterator[Change]:
     """Restate every pair that is not symmetric INT8: activations by their range, weights by their values."""
     yield from stored_again(context, _asymmetric)
+    yield from _of_eight_bit_floats(context)
     cut: dict[str, str] = {}
     for pair in context.pairs:
         whole = pair.quantize is not None and pair.dequantize is not None
@@ -80,6 +83,24 @@ def fix(context: RepairContext) -> Iterator[Change]:
         if relu:
             context.edit.connect(context.nodes[pair.quantize or ""], 0, source)
         yield _told(pair, old, scale, relu=relu, kind=kind)
+
+
+def _of_eight_bit_floats(context: RepairContext) -> Iterator[Change]:
+    """Zero points of FP8, which TensorRT takes for 0 whatever they are."""
+    for pair in find(context.model):
+        if pair.dtype is not DType.FLOAT8 or not any(pair.zero_point):
+            continue
+        for name in (pair.quantize, pair.dequantize):
+            node = context.nodes[name] if name else None
+            if node is not None and len(node.input) > 2:
+                given = context.edit.value(node.input[2])
+                zero = np.zeros(() if given is None else given.shape, stored_as(DType.FLOAT8))
+                context.edit.connect(node, 2, context.edit.constant(f"{name}_zero_point", zero))
+        yield Change(
+            subject=pair.tensor,
+            what=f"the FP8 zero point {pair.zero_point[0]:g} became 0",
+            reason="TensorRT ignores it, and other runtimes refuse it",
+        )
 
 
 def _asymmetric(context: RepairContext, weight: StoredWeight) -> str:

@@ -438,6 +438,33 @@ def fp8_weights_not_numbers():
 
 
 @graph
+def fp8_weights_beyond():
+    """Weights of 100 with a scale of 0.01: FP8 ends at 4.48."""
+    s = Quantized()
+    x = _fp8(s, s.matrix(), "x")
+    weight = _fp8(s, s.constant("w", np.full((32, 48), 100, np.float32)), "w")
+    return s.done(s.node("MatMul", [x, weight], "y", name="mm"), opset=19)
+
+
+@graph
+def fp8_zero_point():
+    s = Quantized()
+    x, weight = _fp8(s, s.matrix(), "x"), _fp8(s, s.weight("w", 32, 48), "w")
+    model = s.done(s.node("MatMul", [x, weight], "y", name="mm"), opset=19)
+    for tensor in model.graph.initializer:
+        if tensor.data_type == TensorProto.FLOAT8E4M3FN and not tensor.dims:
+            tensor.CopyFrom(onnx.helper.make_tensor(tensor.name, TensorProto.FLOAT8E4M3FN, [], [1]))
+    return model
+
+
+@graph
+def fp8_old_opset():
+    s = Quantized()
+    x, weight = _fp8(s, s.matrix(), "x"), _fp8(s, s.weight("w", 32, 48), "w")
+    return s.done(s.node("MatMul", [x, weight], "y", name="mm"), opset=17)
+
+
+@graph
 def fp8_times_int8():
     s = Quantized()
     inputs = [_fp8(s, s.matrix(), "x"), s.weights("mm_w", 32, 48, axis=1)]

@@ -124,12 +124,12 @@ def test_formats_are_mixed_by_name(tmp_path):
 @pytest.mark.parametrize(
     ("format_", "options", "way"),
     [
-        ("fp8", {"sm": ("86",)}, "build.sm=89"),
-        ("fp8", {"sm": ("75",)}, "build.sm=89"),
-        ("nvfp4", {"sm": ("86", "120")}, "build.sm=120"),
-        ("int4-weights", {"sm": ("75",)}, "build.sm=80"),
+        ("fp8", {"sm": ("86",)}, "--sm 89"),
+        ("fp8", {"sm": ("75",)}, "--sm 89"),
+        ("nvfp4", {"sm": ("86", "120")}, "--sm 120"),
+        ("int4-weights", {"sm": ("75",)}, "--sm 80"),
         ("fp8", {"target": "8"}, "TensorRT 9.0"),
-        ("mxfp8", {"target": "10", "sm": ("89",)}, "build.sm=100"),
+        ("mxfp8", {"target": "10", "sm": ("89",)}, "--sm 100"),
     ],
 )
 def test_a_format_that_the_target_cannot_run_is_refused_with_one_that_can(format_, options, way, tmp_path):

@@ -114,6 +114,11 @@ KNOWN = (
         "build for sm89 or newer, or quantize to INT8",
     ),
     _known(
+        r"Turing \(SM75\): FP32 GEMM is not supported",
+        "a float matrix product is FP32, for which SM75 has no kernel",
+        "--set insert.types=fp16",
+    ),
+    _known(
         r"no optimization profile has been defined",
         "an input has dynamic dimensions and no shapes were given",
         "give --min-shapes, --opt-shapes and --max-shapes (build.opt_shapes in a recipe), as input:1x3x224x224",
