@@ -60,16 +60,25 @@ def _options(threads: int) -> Any:
     return options
 
 
+_UNKNOWN_OPERATOR = "is not a registered function/op"
+"""What onnxruntime says of an operator that neither it nor the model defines."""
+
+
 def _opened(model: Path, options: Any) -> Any:
     import onnxruntime
 
     try:
         return onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
     except failures() as error:
-        raise InputFileError(
-            f"onnxruntime cannot run the model: {first_line(error)}",
-            fix="check that the float model itself runs: qdqtool calibrates on onnxruntime",
-        ) from error
+        # The file is a copy that nobody but this process knows.
+        said = first_line(error).replace(f"Load model from {model} failed:", "")
+        fix = "check that the float model itself runs: qdqtool calibrates on onnxruntime"
+        if _UNKNOWN_OPERATOR in said:
+            fix = (
+                "qdqtool calibrates on onnxruntime, which does not know this operator: export the model with ONNX's own "
+                "operators, or, if a quantization tool put it there, start from the float model"
+            )
+        raise InputFileError(f"onnxruntime cannot run the model: {said}", fix=fix) from error
 
 
 def failures() -> tuple[type[Exception], ...]:

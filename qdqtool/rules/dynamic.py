@@ -4,7 +4,7 @@
     x ───────────────────────── MatMul (w ─ DQ)                 a float activation beside an INT8 weight
 
 onnxruntime's dynamic quantization writes DynamicQuantizeLinear, then ConvInteger or MatMulInteger, Cast, and Mul with
-both scales, or one operator of com.microsoft for all of it. TensorRT imports none of them and needs ranges when it
+both scales (older releases add the rounded bias in front of the Cast), or one operator of com.microsoft for all of it. TensorRT imports none of them and needs ranges when it
 builds. The fix keeps the INT8 weights behind a DequantizeLinear; the activations are float until they are calibrated
 (`qdqtool repair --samples DATA`). `qdqtool lint` reports the operators as QDQ107.
 
@@ -35,6 +35,7 @@ class _Pattern:
         scale: its scale.
         end: name of the node that makes the result.
         result: the float tensor at the end.
+        bias: the float bias of a Conv that was added in integers; "" where there is none.
     """
 
     core: Node
@@ -44,6 +45,7 @@ class _Pattern:
     scale: str
     end: str
     result: str
+    bias: str = ""
 
 
 def fix(context: RepairContext) -> Iterator[Change]:
@@ -121,10 +123,14 @@ def _scaled(context: RepairContext, node: Node) -> _Pattern | None:
 
 
 def _parts(context: RepairContext, node: Node) -> _Pattern | None:
-    """DynamicQuantizeLinear -> ...Integer -> Cast -> Mul(Mul(scale of x, scale of w))."""
+    """DynamicQuantizeLinear -> ...Integer (-> Add of a bias) -> Cast -> Mul(Mul(scale of x, scale of w))."""
     view = context.view
     dynamic = view.producer(node.inputs[0])
     cast = _only_reader(context, node.outputs[0])
+    bias = ""
+    if cast is not None and cast.op == "Add" and node.op == "ConvInteger":
+        bias = _rounded_bias(context, next(name for name in cast.inputs if name != node.outputs[0]))
+        cast = _only_reader(context, cast.outputs[0]) if bias else None
     product = _only_reader(context, cast.outputs[0]) if cast and cast.op == "Cast" else None
     if dynamic is None or dynamic.op != "DynamicQuantizeLinear" or cast is None or product is None:
         return None
@@ -144,7 +150,18 @@ def _parts(context: RepairContext, node: Node) -> _Pattern | None:
         scale=scale,
         end=product.name,
         result=product.outputs[0],
+        bias=bias,
     )
+
+
+def _rounded_bias(context: RepairContext, tensor: str) -> str:
+    """The float bias behind Div(bias, step) -> Floor -> Cast -> Reshape, as onnxruntime rounds one; "" for anything else."""
+    for op in ("Reshape", "Cast", "Floor", "Div"):
+        maker = context.view.producer(tensor)
+        if maker is None or maker.op != op:
+            return ""
+        tensor = maker.inputs[0]
+    return tensor if len(context.view.constant_shape(tensor) or ()) == 1 else ""
 
 
 def _only_reader(context: RepairContext, tensor: str) -> Node | None:
@@ -172,7 +189,8 @@ def _rewrite(context: RepairContext, found: _Pattern) -> None:
     weight = edit.fresh(f"{found.weight}_float")
     edit.node("DequantizeLinear", inputs, [weight], name=f"{node.name}_DequantizeLinear", **axis)
     old = context.nodes[found.end]
-    twin = edit.node(op, [found.source, weight], [found.result], name=f"{node.name}_{op}")
+    bias = [found.bias] if found.bias else []
+    twin = edit.node(op, [found.source, weight, *bias], [found.result], name=f"{node.name}_{op}")
     twin.attribute.extend(node.attribute)
     edit.remove([old])
 

@@ -101,13 +101,13 @@ def explain(evidence: NodeEvidence) -> Iterator[Explanation]:
             fix=f"put Q/DQ on input {bare[0].index} as well, or take it off both",
         )
     if bare and len(bare) == len(evidence.activations) and not any(map(evidence.concat, bare)):
-        sources = " and ".join(repr(operand.source) for operand in bare)
         numbers = " and ".join(str(operand.index) for operand in bare)
         several = len(bare) > 1
         extra = "; its quantized weight is dequantized in every inference" if _is_computed(evidence) else ""
+        measured = "; `qdqtool repair --samples DATA` does" if evidence.any_quantized else ""
         yield Explanation(
-            reason=f"no Q/DQ in front of its activation{'s' * several} {sources}{extra}",
-            fix=f"put Q/DQ on input{'s' * several} {numbers}{f': {words_of(evidence)} needs all of them' * several}",
+            reason=f"no Q/DQ in front of its activation{'s' * several}{extra}",
+            fix=f"put Q/DQ on input{'s' * several} {numbers}{f': {words_of(evidence)} needs all of them' * several}{measured}",
         )
     back = (
         "; its quantized activation is turned back to float" if len(bare) < len(evidence.activations) else ""
@@ -115,8 +115,9 @@ def explain(evidence: NodeEvidence) -> Iterator[Explanation]:
     for operand in evidence.weights if evidence.activations else ():
         if not operand.quantized:
             yield Explanation(
-                reason=f"no Q/DQ on its weight {operand.source!r}{back}",
-                fix=f"put Q/DQ on input {operand.index} as well: {words_of(evidence)} needs both",
+                reason=f"no Q/DQ on its weight{back}",
+                fix=f"put Q/DQ on input {operand.index} as well: {words_of(evidence)} needs both"
+                + ("; `qdqtool repair` does" if evidence.any_quantized and not bare else ""),
             )
 
 

@@ -219,15 +219,18 @@ INTEGER_OPERATORS = frozenset(FLOAT_FORM) | {
 """Operators that quantize or compute with integers themselves; those of the operator format begin with QLinear."""
 PACKED_WEIGHTS = frozenset({"GatherBlockQuantized", "MatMulBnb4", "MatMulNBits"})
 """Operators of onnxruntime that hold weights of few bits."""
+_FROM_FLOAT = (
+    "start from the float model: `qdqtool quantize FLOAT --samples DATA --out MODEL` writes static Q/DQ"
+)
 NOT_IMPORTED = {
     "NonZero": "cut the detector head: end the model before it, and compute the rest outside the engine",
     "NonMaxSuppression": "cut the detector head: end the model before it, and compute the rest outside the engine",
     "Unique": "cut the model before it: the number of results depends on the data",
-    "DynamicQuantizeLinear": "quantize statically: remove it and calibrate scales",
+    "DynamicQuantizeLinear": _FROM_FLOAT,
     "QLinearConv": "use the Q/DQ format instead of the QOperator format (onnxruntime: QuantFormat.QDQ)",
     "QLinearMatMul": "use the Q/DQ format instead of the QOperator format (onnxruntime: QuantFormat.QDQ)",
-    "ConvInteger": "quantize statically in the Q/DQ format",
-    "MatMulInteger": "quantize statically in the Q/DQ format",
+    "ConvInteger": _FROM_FLOAT,
+    "MatMulInteger": _FROM_FLOAT,
 }
 """Operators that no TensorRT builds, and what to do instead."""
 SPECTRAL = frozenset({"DFT", "MelWeightMatrix", "STFT"})

@@ -19,7 +19,7 @@ pytest.importorskip("tensorrt_rtx", reason="needs tensorrt-rtx (pip install 'qdq
 EXPECTED: dict[str, dict[str, tuple[str, str]]] = {
     "fine": {"c1": ("int8", ""), "c2": ("int8", ""), "c3": ("int8", "")},
     "float_weight": {"c1": ("int8", ""), "c2": ("fp32", "no Q/DQ on its weight"), "c3": ("int8", "")},
-    "float_activation": {"c2": ("fp32", "no Q/DQ in front of its activation 'relu_y'; its quantized weight")},
+    "float_activation": {"c2": ("fp32", "no Q/DQ in front of its activation; its quantized weight")},
     "scale_of_rank_one": {"c1": ("fp32", "shape [1] instead of []")},
     "scale_per_channel": {"c2": ("fp32", "one scale per channel")},
     "unequal_concat": {

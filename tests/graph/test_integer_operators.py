@@ -108,6 +108,26 @@ def dynamic(op: str, weight: tuple[int, ...], source: tuple[int, ...], **attribu
     return s.model(17)
 
 
+def dynamic_with_bias() -> onnx.ModelProto:
+    """The same with a bias that is rounded to the step of the sums, as onnxruntime wrote it before 1.15."""
+    s = Integers()
+    names = ["q", "q_s", "q_z"]
+    s.nodes.append(helper.make_node("DynamicQuantizeLinear", [s.input("x", (1, 4, 6, 6))], names, name="dql"))
+    step = s.constant("w_s", np.float32(0.01))
+    w, zero = s.integers("w", 8, 4, 3, 3), s.constant("w_z", np.zeros((), np.int8))
+    both = s.node("Mul", ["q_s", step], "f", name="f")
+    bias = s.constant("b", np.linspace(-3, 3, 8, dtype=np.float32))
+    b = s.node("Floor", [s.node("Div", [bias, both], "b_d", name="b_d")], "b_r", name="b_r")
+    b = s.node("Cast", [b], "b_i", name="b_i", to=TensorProto.INT32)
+    b = s.node("Reshape", [b, s.constant("b_shape", np.array([1, -1, 1, 1]))], "b_x", name="b_x")
+    y = s.node("ConvInteger", ["q", w, "q_z", zero], "sum", name="core", pads=[1] * 4)
+    y = s.node(
+        "Cast", [s.node("Add", [y, b], "sum_b", name="add")], "sum_f", name="cast", to=TensorProto.FLOAT
+    )
+    s.output(s.node("Mul", [y, both], "y", name="out"))
+    return s.model(17)
+
+
 def dynamic_in_one() -> onnx.ModelProto:
     s = Integers()
     w = [s.integers("w", 16, 8), *s.numbers("w", 0.01)]
@@ -146,6 +166,7 @@ STATIC: dict[str, Callable[[], onnx.ModelProto]] = {
 }
 DYNAMIC: dict[str, Callable[[], onnx.ModelProto]] = {
     "ConvInteger": lambda: dynamic("ConvInteger", (8, 4, 3, 3), (1, 4, 6, 6), pads=[1] * 4),
+    "ConvInteger with a bias": dynamic_with_bias,
     "MatMulInteger": lambda: dynamic("MatMulInteger", (16, 8), (4, 16)),
     "DynamicQuantizeMatMul": dynamic_in_one,
     "MatMulIntegerToFloat": integer_to_float,

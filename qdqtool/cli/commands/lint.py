@@ -123,7 +123,7 @@ def _show(report: LintReport, model: Path) -> None:
     if repairable:
         samples = " --samples DATA" if any("--samples" in fix for fix in repairable) else ""
         _print(
-            f"`repair` fixes {len(repairable)} of them: qdqtool repair {_quoted(model)} --out repaired.onnx{samples}"
+            f"`repair` takes on {len(repairable)} of them: qdqtool repair {_quoted(model)} --out repaired.onnx{samples}"
         )
 
 
