@@ -20,7 +20,7 @@ from qdqtool.core.repair import Change
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.view import Node
 from qdqtool.matching.rule import Rule, Stage
-from qdqtool.trt.ops import FLOAT_FORM
+from qdqtool.trt.ops import FLOAT_FORM, ROUNDED_BIAS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -156,7 +156,7 @@ def _parts(context: RepairContext, node: Node) -> _Pattern | None:
 
 def _rounded_bias(context: RepairContext, tensor: str) -> str:
     """The float bias behind Div(bias, step) -> Floor -> Cast -> Reshape, as onnxruntime rounds one; "" for anything else."""
-    for op in ("Reshape", "Cast", "Floor", "Div"):
+    for op in ROUNDED_BIAS:
         maker = context.view.producer(tensor)
         if maker is None or maker.op != op:
             return ""

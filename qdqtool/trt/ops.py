@@ -42,6 +42,8 @@ RECURRENT = frozenset(STEP_GATES)
 ATTENTIONS = frozenset({"Attention", "MultiHeadAttention"})
 COMPUTE = PRODUCTS | RECURRENT | ATTENTIONS | {"Einsum"}
 """Operators that get a verdict in the audit."""
+ROUNDED_BIAS = ("Reshape", "Cast", "Floor", "Div")
+"""What onnxruntime makes of the bias of a dynamically quantized Conv, from the sum back to the float bias."""
 FLOAT_FORM = {"ConvInteger": "Conv", "MatMulInteger": "MatMul"}
 """Products of integers, and the product of floats that each of them is."""
 WEIGHTED = PRODUCTS | RECURRENT | {"BatchNormalization", "LayerNormalization"}

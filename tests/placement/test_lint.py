@@ -308,7 +308,9 @@ class TestCommand:
         path = models.save(GRAPHS["activation_bare"](), place)
         run(["lint", str(path)])
         said = capfd.readouterr().out.splitlines()[-1]
-        assert said == f"`repair` takes on 1 of them: qdqtool repair '{path}' --out repaired.onnx --samples DATA"
+        assert (
+            said == f"`repair` takes on 1 of them: qdqtool repair '{path}' --out repaired.onnx --samples DATA"
+        )
 
     def test_a_float_model_is_told_what_to_do(self, tmp_path, capfd):
         assert run(["lint", str(models.save(models.conv_chain(), tmp_path))]) == 0
