@@ -45,6 +45,8 @@ WAITING_S = 900.0
 """Seconds by the clock after which a command hangs that does not work at all."""
 _CHECKPOINTS = ("steps.json", "study.db", "histograms.partial.npz", ".pt", "training.jsonl")
 """Files that are replaced again and again while a command works."""
+_WORKING = ("s/trials/", "s/float-")
+"""Folders of a sweep that are emptied when their work is done; until then they hold whole files of it."""
 DOCUMENTED = range(6)
 """Exit codes that a command may end with after a fault of the system."""
 Files = Mapping[str, bytes]
@@ -368,7 +370,7 @@ def _is_log_of_failed_build(name: str, ended: Ended) -> bool:
 def _is_whole(reference: Reference, name: str, content: bytes) -> bool:
     if content in {reference.files.get(name), reference.before.get(name)}:
         return True
-    if name.endswith(_CHECKPOINTS) or name.startswith("s/trials/"):
+    if name.endswith(_CHECKPOINTS) or name.startswith(_WORKING):
         return _reads(name, content)
     return name in reference.timed and _alike(name, reference.files[name], content)
 
