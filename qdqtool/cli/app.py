@@ -10,6 +10,7 @@ import traceback
 from contextlib import suppress
 from contextvars import copy_context
 from copy import copy
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -100,6 +101,12 @@ def _close_stdout() -> None:
 
 def application() -> typer.main.Typer | Any:
     """The command made of every file in the package `commands`."""
+    return _assembled(tuple((name, COMMANDS.load(name)) for name in COMMANDS.usable()))
+
+
+@lru_cache(maxsize=2)
+def _assembled(plugins: tuple[tuple[str, Any], ...]) -> typer.main.Typer | Any:
+    """The command of these plugins; a process that runs many commands puts them together once (0.1 s)."""
     app = typer.Typer(
         name="qdqtool",
         help="INT8 for NVIDIA TensorRT by explicit Q/DQ: place, calibrate, insert, build, audit, compare, report.",
@@ -109,8 +116,7 @@ def application() -> typer.main.Typer | Any:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_options)
-    for name in COMMANDS.usable():
-        plugin = COMMANDS.load(name)
+    for name, plugin in plugins:
         if isinstance(plugin, typer.Typer):
             app.add_typer(_of_group(plugin), name=name, epilog=examples(COMMANDS.manual(name)))
         else:

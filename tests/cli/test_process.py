@@ -296,3 +296,8 @@ def test_what_drivers_make_of_an_address_shows_no_piece_of_its_password(
     address: str, said: str, shown: str
 ) -> None:
     assert without_password(said, address) == shown
+
+
+def test_commands_of_one_process_share_one_command_line() -> None:
+    """Putting it together takes 0.1 s: four fifths of what a small command takes."""
+    assert app.application() is app.application()
