@@ -100,6 +100,23 @@ def load(recipe: str | None, changes: Iterable[str] = (), *, trust: bool = False
     return found
 
 
+def changed(recipe: Recipe, changes: Iterable[str]) -> Recipe:
+    """The recipe with `a.b=value` changes, as `--set` takes them.
+
+    Raises:
+        UsageError: a change is not understood, or the recipe does not allow it.
+    """
+    document = recipe.model_dump()
+    places = Places()
+    for change in changes:
+        places.add_change(_apply(document, change), f"--set {change}")
+    found, wrong = checked(document, places)
+    if found is None or wrong:
+        way = "correct it; `qdqtool recipe schema` prints everything a recipe can say"
+        raise UsageError("; ".join(wrong), fix=way, where="--set")
+    return found
+
+
 def functions(recipe: str) -> tuple[str, ...]:
     """Functions that files of the user name in a recipe, as "compare.metrics: module:function"."""
     return tuple(words for file in _chain(locate(recipe)) for words in _named_code(file))

@@ -57,6 +57,7 @@ from qdqtool.pipeline.datacheck import DataMaterial, data_report
 from qdqtool.pipeline.dynamic_range import reach_for
 from qdqtool.pipeline.equalization import equalization
 from qdqtool.pipeline.events import write_events
+from qdqtool.pipeline.fix_costs import with_costs
 from qdqtool.pipeline.float_sides import LARGE, both_sides, open_quantized
 from qdqtool.pipeline.report import read_material
 from qdqtool.pipeline.same_function import check_conversion
@@ -248,8 +249,9 @@ def audit(work: RunContext) -> Measured:
         float_view=work.model("model.prepared.onnx").view,
         ignore=work.recipe.audit.ignore,
     )
-    ranges = CALIBRATION.read(work.path("calibration.json")).findings
-    AUDIT.write(work.path("findings.json"), with_findings(result, ranges, work.recipe.audit.ignore))
+    table = CALIBRATION.read(work.path("calibration.json"))
+    result = with_costs(result, work.model("model.prepared.onnx"), work.recipe, table)
+    AUDIT.write(work.path("findings.json"), with_findings(result, table.findings, work.recipe.audit.ignore))
     return {}
 
 

@@ -358,3 +358,22 @@ def decoder(queries: int = 1, layers: int = 2, form: str = "concat") -> onnx.Mod
         x = s.node("Add", [x, dense("out", y)], f"x{layer}", name=f"add{layer}")
     s.output(x, [1, queries, width])
     return s.model()
+
+
+def two_gates() -> onnx.ModelProto:
+    """Two convolutions, each with a squeeze-and-excite gate behind it, as RegNets have."""
+    s = Sketch(25)
+    x = s.input("x", [1, 8, 16, 16])
+    for number in (1, 2):
+        x = s.relu(f"relu{number}", s.conv(f"conv{number}", x, (8, 8)))
+        y = s.node("GlobalAveragePool", [x], f"pool{number}_y", name=f"pool{number}")
+        y = s.relu(f"inner{number}", s.conv(f"squeeze{number}", y, (8, 8), kernel=1))
+        y = s.node(
+            "Sigmoid",
+            [s.conv(f"expand{number}", y, (8, 8), kernel=1)],
+            f"gate{number}_y",
+            name=f"gate{number}",
+        )
+        x = s.node("Mul", [x, y], f"excited{number}", name=f"excite{number}")
+    s.output(s.conv("tail", x, (8, 8)), [1, 8, 16, 16])
+    return s.model()

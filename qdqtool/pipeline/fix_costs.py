@@ -1,0 +1,108 @@
+"""What a setting that quantizes more nodes costs in kernels, foreseen before anybody follows it.
+
+Who counts INT8 nodes alone is led to a slower engine: a gate in INT8 has a kernel more than one in float. Both sides are
+predicted from placements of the same model, with the ranges of the run and 1 where the run has none, so that what the
+prediction gets wrong it gets wrong on both sides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from qdqtool.core.advice import settings_in
+from qdqtool.core.audit import Audit
+from qdqtool.core.calibration import CalibrationTable, TensorRange
+from qdqtool.core.placement import Decision, Placement, SlotKind
+from qdqtool.core.recipe import Recipe
+from qdqtool.errors import QdqError
+from qdqtool.graph.model import Model
+from qdqtool.graph.onnx_io.save import weight_bytes
+from qdqtool.graph.qdq.insert import insert
+from qdqtool.pipeline.recipes import changed
+from qdqtool.placement.decide import decide
+from qdqtool.prediction.run import predict
+from qdqtool.trt.ops import PRODUCTS
+
+_SECTION = "place."
+_LARGE = 512 << 20
+"""Bytes of weights from which on nothing is foreseen: each setting quantizes the whole model once more."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Foreseen:
+    kernels: int
+    asked: int
+    products: int
+
+
+def with_costs(audit: Audit, model: Model, recipe: Recipe, table: CalibrationTable) -> Audit:
+    """The audit with what each setting of placement that it proposes makes of the whole engine.
+
+    Args:
+        audit: what was found.
+        model: the prepared float model.
+        recipe: the recipe of the run.
+        table: the ranges of the run.
+    """
+    fixes = {entry.fix for entry in audit.verdicts} | {entry.fix for entry in audit.findings}
+    wanted = {fix: settings for fix in fixes if (settings := _settings(fix))}
+    if not wanted or weight_bytes(model) >= _LARGE:
+        return audit
+    before = _foreseen(model, recipe, table)
+    told = {fix: f"{fix} ({_compared(before, model, recipe, table, wanted[fix])})" for fix in sorted(wanted)}
+    return replace(
+        audit,
+        verdicts=tuple(replace(entry, fix=told.get(entry.fix, entry.fix)) for entry in audit.verdicts),
+        findings=tuple(replace(entry, fix=told.get(entry.fix, entry.fix)) for entry in audit.findings),
+    )
+
+
+def _settings(fix: str) -> tuple[str, ...]:
+    found = settings_in(fix)
+    return found if all(text.startswith(_SECTION) for text in found) else ()
+
+
+def _compared(
+    before: _Foreseen, model: Model, recipe: Recipe, table: CalibrationTable, settings: Iterable[str]
+) -> str:
+    try:
+        after = _foreseen(model, changed(recipe, settings), table)
+    except QdqError as error:
+        return f"what it costs is not known: {error.what}"
+    nodes = f"{after.asked} of {after.products} nodes quantized instead of {before.asked}"
+    more = after.kernels - before.kernels
+    if not more:
+        return f"predicted: {nodes}, as many kernels"
+    return f"predicted: {nodes}, {abs(more)} kernel{'s' if abs(more) > 1 else ''} {'more' if more > 0 else 'fewer'}"
+
+
+def _foreseen(model: Model, recipe: Recipe, table: CalibrationTable) -> _Foreseen:
+    placement = decide(model.view, recipe.placing)
+    made = insert(model, placement, _completed(model, placement, table), recipe.insert)
+    found = predict(made, recipe.placing.builder)
+    products = [node for node in found.nodes if node.op in PRODUCTS]
+    return _Foreseen(
+        kernels=len(found.layers),
+        asked=sum(node.realised != "float" for node in products),
+        products=len(products),
+    )
+
+
+def _completed(model: Model, placement: Placement, table: CalibrationTable) -> CalibrationTable:
+    """The table with ranges for everything that is quantized."""
+    ranges = table.by_tensor()
+    for decision in placement.quantized:
+        known = ranges.get(decision.tensor)
+        if known is None or known.axis != (decision.spec.axis if decision.spec else None):
+            ranges[decision.tensor] = _made_up(model, decision)
+    return CalibrationTable(ranges=tuple(ranges[name] for name in sorted(ranges)))
+
+
+def _made_up(model: Model, decision: Decision) -> TensorRange:
+    axis = decision.spec.axis if decision.spec else None
+    shape = model.view.constant_shape(decision.tensor) if decision.kind is SlotKind.WEIGHT else None
+    count = shape[axis] if shape is not None and axis is not None else 1
+    return TensorRange(tensor=decision.tensor, amax=tuple(np.ones(count).tolist()), axis=axis)

@@ -1,0 +1,58 @@
+"""A fix that quantizes more nodes says what it costs in kernels, and a build agrees."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from qdqtool.cli.app import run
+from qdqtool.core.advice import settings_in
+from qdqtool.core.recipe import Recipe
+from qdqtool.errors import UsageError
+from qdqtool.pipeline.recipes import changed
+from tests import models
+from tests.placement import graphs
+
+
+def built(model: Path, out: Path, *words: str) -> dict:
+    arguments = [
+        "run",
+        str(model),
+        "--recipe",
+        "conv-int8",
+        "--samples",
+        "random:2",
+        "--sm",
+        "86",
+        "--out",
+        str(out),
+    ]
+    assert run([*arguments, *words]) == 0
+    return json.loads((out / "report.json").read_text())["data"]
+
+
+@pytest.mark.parametrize("make", [graphs.excite, graphs.two_gates])
+def test_a_setting_that_quantizes_more_tells_the_kernels_that_a_build_then_has(make, tmp_path: Path) -> None:
+    path = models.save(make(), tmp_path)
+    before = built(path, tmp_path / "before")
+    fixes = {entry["fix"] for entry in before["fallbacks"] if "place.skip_rules" in entry["fix"]}
+    assert fixes
+    for number, fix in enumerate(sorted(fixes)):
+        told = re.search(r"predicted: (\d+) of \d+ nodes quantized.*?, (?:(\d+) kernels? more|as many)", fix)
+        assert told is not None
+        words = [word for setting in settings_in(fix) for word in ("--set", setting)]
+        after = built(path, tmp_path / f"after{number}", *words)
+        nodes = sum(count for name, count in after["summary"]["realised"].items() if name != "float")
+        assert nodes == int(told[1])
+        assert after["summary"]["kernels"] == before["summary"]["kernels"] + int(told[2] or 0)
+
+
+def test_changes_of_a_recipe_are_those_of_the_command_line() -> None:
+    recipe = changed(Recipe(), ["place.skip_rules=[gemv]", "build.sm=89"])
+    assert recipe.place.skip_rules == ("gemv",)
+    assert recipe.build.sm == ("89",)
+    with pytest.raises(UsageError, match=r"place\.nothing"):
+        changed(Recipe(), ["place.nothing=1"])
