@@ -165,7 +165,7 @@ def _notes(engine: Engine, run: LogRun, places: _Places) -> tuple[str, ...]:
         return ("the log tells nothing of layers; that of a build with --verbose does",)
     if not told:
         return ("the log names no layers of its engine, so that it cannot be checked against this one",)
-    if 2 * known < len(told):
+    if engine.layers and 2 * known < len(told):
         share = f"{known} of the {len(told)} layers it names are among the {len(engine.layers)} of this one"
         return (f"the log belongs to another engine: {share}",)
     return ()

@@ -134,6 +134,8 @@ def test_tuning_is_found_by_name_and_myelin_tuning_by_stem():
 def test_the_log_of_another_engine_is_noted():
     others = tuple(layer(f"other{number}") for number in range(4))
     assert "another engine: 0 of the 4" in histories(ENGINE, run(engine_layers=others)).notes[0]
+    alone = replace(ENGINE, layers=())
+    assert histories(alone, run(engine_layers=others)).notes == ()
 
 
 def info(name: str, *shape: int | str) -> TensorInfo:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -46,6 +47,14 @@ def test_names_from_models_and_dumps_are_text() -> None:
     page = render(assemble(evil))
     assert "alert" in page
     assert EVIL not in page
+
+
+@pytest.mark.parametrize("against", [None, FULL], ids=["one run", "two runs"])
+def test_every_place_of_the_page_has_a_name_of_its_own(against: Material | None) -> None:
+    other = None if against is None else assemble(against)
+    names = re.findall(r'\bid="([^"]+)"', render(assemble(FULL), other))
+    assert any(name.startswith("chart-") for name in names)
+    assert len(names) == len(set(names))
 
 
 def test_where_there_is_nothing_to_fix_the_page_says_so() -> None:
