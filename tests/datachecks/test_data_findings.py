@@ -14,7 +14,15 @@ from qdqtool.calibration.samples import open_samples, sample_objects
 from qdqtool.core.comparison import Comparison, Measure, OutputComparison, TaskAccuracy
 from qdqtool.core.findings import Finding, Severity
 from qdqtool.core.tensors import TensorInfo
-from qdqtool.datachecks import DataEvidence, Predictions, SampleSet, Spread, Variant, check_data
+from qdqtool.datachecks import (
+    DataEvidence,
+    InputStatistics,
+    Predictions,
+    SampleSet,
+    Spread,
+    Variant,
+    check_data,
+)
 from qdqtool.pipeline.datacheck import sample_set
 from qdqtool.report.judgement import judge
 from tests.shared import shared
@@ -38,6 +46,32 @@ def _evidence(**more: Any) -> DataEvidence:
         "comparison": _comparison(sqnr=30.0),
     }
     return DataEvidence(**(fields | more))
+
+
+def _colours(*means: float, tilt: float = 0.0, deviations: tuple[float, ...] = (1.0, 1.0, 1.0)) -> SampleSet:
+    found = InputStatistics(name="x", low=0, high=255, means=means, deviations=deviations, tilt=tilt)
+    return _set(inputs=(found,))
+
+
+def test_colours_of_sets_sorted_by_class_are_not_taken_for_another_order() -> None:
+    """Means of two parts of CIFAR-10, of all classes and of the first two; then of the same part with BGR."""
+    sorted_by_class = _evidence(
+        calibration=_colours(128, 126, 120, tilt=5, deviations=(60.0,) * 3),
+        evaluation=_colours(126, 129, 133, tilt=-5, deviations=(60.0,) * 3),
+    )
+    assert "DAT103" not in {found.code for found in check_data(sorted_by_class)}
+    turned = _evidence(
+        calibration=_colours(0.28, 0.16, 0.07, tilt=5), evaluation=_colours(0.04, 0.15, 0.23, tilt=-5)
+    )
+    assert "DAT103" in {found.code for found in check_data(turned)}
+
+
+def test_a_colour_that_never_moves_is_found() -> None:
+    lost = _evidence(calibration=_colours(0.1, 0.0, 0.1, deviations=(1.0, 0.0, 1.0)))
+    (found,) = (each for each in check_data(lost) if each.code == "DAT109")
+    assert found.reason == "channel 1 of 'x' is 0 everywhere in all calibration samples"
+    blank = _evidence(calibration=_colours(0.0, 0.0, 0.0, deviations=(0.0, 0.0, 0.0)))
+    assert "DAT109" not in {each.code for each in check_data(blank)}
 
 
 def _comparison(*, sqnr: float | None = None, task: TaskAccuracy | None = None) -> Comparison:

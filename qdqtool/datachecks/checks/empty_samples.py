@@ -1,7 +1,7 @@
-"""Samples that say nothing: the same one again, or one value everywhere.
+"""Samples that say nothing: the same one again, one value everywhere, or a channel that never moves.
 
 A repeated sample counts twice and shows nothing new; a constant one is most often a failed read, a blank picture or
-padding. Both make a set look larger than it is.
+padding. Both make a set look larger than it is. A colour that is the same in every picture was lost on the way.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from qdqtool.datachecks.evidence import DataCheck, DataEvidence, Doubt, SampleSe
 
 _SHARE = 0.05
 """Of a set; natural sets hold single duplicates."""
+_STILL = 1e-6
+"""Of the deviation of the liveliest channel: what rounding leaves of a channel that holds one value."""
 
 
 def find(evidence: DataEvidence) -> Iterator[Doubt]:
@@ -42,6 +44,15 @@ def _of(name: str, samples: SampleSet) -> Iterator[Doubt]:
             f"{samples.constant[0]!r}",
             fix="leave blank samples out, or correct how they are read",
         )
+    for each in samples.inputs:
+        least = _STILL * max(each.deviations, default=0.0)
+        dead = [number for number, deviation in enumerate(each.deviations) if deviation <= least]
+        if 0 < len(dead) < len(each.deviations):
+            yield Doubt(
+                subject=name,
+                reason=f"channel {dead[0]} of {each.name!r} is {each.means[dead[0]]:g} everywhere in all {name} samples",
+                fix="correct how the samples are read: the other channels have values",
+            )
 
 
 PLUGIN = DataCheck(code="DAT109", severity=Severity.WARNING, find=find)

@@ -7,6 +7,7 @@ that were chosen on 0..255 are useless for values of -1..1, and the other way ro
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import dist
 
 from qdqtool.core.findings import Severity
 from qdqtool.datachecks.evidence import DataCheck, DataEvidence, Doubt, InputStatistics
@@ -15,6 +16,9 @@ _FACTOR = 2.5
 """Ratio of standard deviations that natural sets of the same kind hardly reach."""
 _ERRORS = 3.0
 """Standard errors by which the first and the last colour must differ, in opposite directions."""
+
+_EXPLAINED = 0.5
+"""Share of the distance between the means of two sets that may remain in the other order."""
 
 
 def find(evidence: DataEvidence) -> Iterator[Doubt]:
@@ -47,8 +51,13 @@ def _difference(mine: InputStatistics, other: InputStatistics) -> str | None:
 
 
 def _is_reversed(mine: InputStatistics, other: InputStatistics) -> bool:
-    """Whether the first colour is clearly the stronger one in one set, and the last one in the other."""
-    return min(abs(mine.tilt), abs(other.tilt)) > _ERRORS and mine.tilt * other.tilt < 0
+    """Whether the first colour is clearly the stronger one in one set, and the last one in the other.
+
+    Sets that are sorted by class differ so as well (the sky of aeroplanes is blue); the other order has to explain most.
+    """
+    if min(abs(mine.tilt), abs(other.tilt)) <= _ERRORS or mine.tilt * other.tilt >= 0:
+        return False
+    return dist(mine.means, other.means[::-1]) < _EXPLAINED * dist(mine.means, other.means)
 
 
 def _spread(each: InputStatistics) -> float:
