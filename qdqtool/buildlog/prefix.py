@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import lru_cache
 
 SEVERITIES = "VIWEFX"
 
@@ -123,6 +124,7 @@ def without_position(body: str) -> str | None:
     return body[found.end() :] if found and found.end() < len(body) else None
 
 
+@lru_cache(maxsize=1024)
 def seconds_of(stamp: str) -> float | None:
     """Seconds since 1970 of a time stamp (its time zone is not printed; differences are right), or None."""
     try:
