@@ -104,19 +104,28 @@ def test_no_single_calibrator_is_better_on_the_choosing_samples(
     best = judged(found)
     if not found[1].quantized:
         pytest.skip("nothing is quantized")
-    mine = noise(found, best.table, best.samples)
-    assert mine <= min(noise(found, table, best.samples) for table in singles(found).values()) * (1 + 1e-5)
+    mine = noise(found, best.table, best.chosen_on)
+    assert mine <= min(noise(found, table, best.chosen_on) for table in singles(found).values()) * (1 + 1e-5)
     assert mine == pytest.approx(best.best.noise, rel=1e-3)
 
 
 @pytest.mark.parametrize("name", ["conv_chain", "residual_cnn", "depthwise_cnn"])
 @pytest.mark.parametrize("tail", [0.0, 40.0], ids=["even values", "one value far out"])
-def test_nor_is_one_with_corrected_biases(name: str, tail: float, tmp_path: Path) -> None:
+@pytest.mark.parametrize("large", [True, False], ids=["large", "small"])
+def test_nor_is_one_with_corrected_biases(
+    name: str, tail: float, large: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if large:
+        monkeypatch.setattr("qdqtool.pipeline.trial._SMALL", 0)
     found = case(tmp_path, models.ALL[name](), tail=tail)
     best = judged(found, bias="correct")
     assert best.trial.is_batched
-    others = [best.trial.candidate("", table, best.samples).noise for table in singles(found).values()]
-    assert best.best.noise <= min(others) * (1 + 1e-9)
+    assert len(best.chosen_on) == (16 if large else len(best.samples))
+    assert len(best.samples) > 30
+    others = [best.trial.candidate("", table, best.chosen_on).noise for table in singles(found).values()]
+    mine = best.trial.candidate("", best.table, best.chosen_on).noise
+    assert mine <= min(others) * (1 + 1e-9)
+    assert best.best.noise == best.trial.candidate("", best.table, best.samples).noise
 
 
 def test_calibrators_that_agree_on_every_range_are_run_once(
