@@ -18,7 +18,7 @@ import typer
 
 from qdqtool._version import __version__
 from qdqtool.cli import process
-from qdqtool.cli.command import QdqCommand
+from qdqtool.cli.command import QdqCommand, QdqGroup
 from qdqtool.cli.file_kinds import advised
 from qdqtool.cli.options import examples, log_to_stderr, with_common
 from qdqtool.cli.screen import readable, stderr
@@ -118,7 +118,7 @@ def _assembled(plugins: tuple[tuple[str, Any], ...]) -> typer.main.Typer | Any:
     app.callback()(_options)
     for name, plugin in plugins:
         if isinstance(plugin, typer.Typer):
-            app.add_typer(_of_group(plugin), name=name, epilog=examples(COMMANDS.manual(name)))
+            app.add_typer(_of_group(plugin), name=name, cls=QdqGroup, epilog=examples(COMMANDS.manual(name)))
         else:
             epilog = examples(COMMANDS.manual(name))
             app.command(name=name, cls=QdqCommand, epilog=epilog)(with_common(plugin))

@@ -6,13 +6,28 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from qdqtool.cli.bare_cluster import spelled_out
 from qdqtool.errors import UsageError
 
 
-class QdqCommand(TyperCommand):
+class _Whole:
+    """In the list of commands every one has its whole sentence, over several lines where it is long."""
+
+    help: str | None
+
+    def get_short_help_str(self, limit: int = 0) -> str:
+        """The first paragraph of the help; `limit` is where the parser would cut it."""
+        del limit
+        return " ".join((self.help or "").partition("\n\n")[0].split())
+
+
+class QdqGroup(_Whole, TyperGroup):
+    """A command that only holds others."""
+
+
+class QdqCommand(_Whole, TyperCommand):
     """A command whose `--cluster` may stand alone, and whose paths are never empty."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
