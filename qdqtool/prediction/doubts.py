@@ -10,7 +10,8 @@ from qdqtool.core.qdq import QdqPair
 from qdqtool.core.target import Target
 from qdqtool.graph.model import Model
 from qdqtool.matching.flow import Flow
-from qdqtool.trt.ops import QDQ, RECURRENT
+from qdqtool.matching.silent_float import rows_of
+from qdqtool.trt.ops import QDQ, RECURRENT, WRITTEN_AS
 
 
 def doubts(model: Model, flow: Flow, target: Target) -> Iterator[str]:
@@ -29,6 +30,8 @@ def doubts(model: Model, flow: Flow, target: Target) -> Iterator[str]:
         if QDQ & set(model.view.body_ops(node)):
             yield f"{node.op} {node.name!r} has Q/DQ inside its body, which is not looked into"
     yield from _unforeseen(model, target)
+    if target.is_rtx:
+        yield from _written_out(flow)
 
 
 def _unforeseen(model: Model, target: Target) -> Iterator[str]:
@@ -49,6 +52,26 @@ def _unforeseen(model: Model, target: Target) -> Iterator[str]:
         yield (
             f"{len(grouped)} normalizations of several groups, the first {grouped[0]!r}, are kernels of their own; which of "
             "the kernels around them does the Reshape, Mul and Add that belong to them is not foreseen everywhere"
+        )
+
+
+def _written_out(flow: Flow) -> Iterator[str]:
+    """Operators that the compiler writes as several others, which find their kernels by themselves."""
+    for op, words in WRITTEN_AS.items():
+        named = [node.name for node in flow.view.nodes if node.op == op]
+        if named:
+            yield f"{len(named)} {op} nodes, the first {named[0]!r}, are shown as part of one kernel each: {words}"
+    rows = [
+        node.name
+        for node in flow.products()
+        if rows_of(flow.view, node) == 1
+        and flow.source(node, 0) is None
+        and flow.view.is_constant(node.inputs[1])
+    ]
+    if rows:
+        yield (
+            f"{len(rows)} float products of one row, the first {rows[0]!r}, are shown as kernels of their own: the compiler "
+            "writes them as multiply and sum, often in one kernel with each other or with what stands around them"
         )
 
 

@@ -41,6 +41,7 @@ from qdqtool.trt.ops import (
     PRODUCTS,
     QDQ,
     QUANTIZE,
+    RESAMPLING,
     averages_in_int8,
     keeps_order,
 )
@@ -243,6 +244,8 @@ class RtxPlan:
         depth: dict[str, int] = {}
         level: dict[str, int] = {}
         summed: dict[str, Axes] = {}
+        resized: set[str] = set()
+        held: set[str] = set()
         for node in self._flow.view.nodes:
             makers = [maker for tensor in node.inputs if (maker := self._maker(node, tensor)) is not None]
             start = max((depth.get(maker.name, 0) for maker in makers), default=0)
@@ -250,13 +253,19 @@ class RtxPlan:
             own = axes(self._flow.view, node)
             if own and before - {own}:
                 start, before = start + 1, set()
+            here = [maker.name for maker in makers if depth.get(maker.name) == start]
+            if node.op in RESAMPLING and not resized.isdisjoint(here):
+                held |= resized.intersection(here)
+                start, before, here = start + 1, set(), []  # a kernel resamples once
             barrier = node.name in self._home or node.op in OWN_KERNELS or node.name in ending
             depth[node.name] = start + barrier
+            if not barrier and (node.op in RESAMPLING or not resized.isdisjoint(here)):
+                resized.add(node.name)
             summed[node.name] = () if barrier else own or next(iter(sorted(before)), ())
             if node.name not in self._home and self._is_run_time(node):
                 level[node.name] = start
         for node in reversed(self._flow.view.nodes):
-            if node.name not in ending:
+            if node.name not in ending and node.name not in held:
                 self._delay(node, level)
         return level
 

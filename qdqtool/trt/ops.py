@@ -190,10 +190,15 @@ LISTED_AS = {"GlobalAveragePool": "AveragePool", "Mul": "Add"}
 ASKED_FOR = frozenset({"Concat", "MaxPool"})
 """Value-preserving operators that a recipe names in place.ops."""
 POOLS = frozenset({"AveragePool", "MaxPool"})
-OWN_KERNELS = RECURRENT | POOLS | {"CumSum", "GridSample", "ScatterElements"}
+OWN_KERNELS = RECURRENT | POOLS | {"CumSum", "GridSample", "ScatterElements", "ScatterND"}
 """Operators that are kernels of their own in RTX 1.7.1."""
 BEHIND_GROUPS = ("Reshape", "Mul", "Add")
 """What exporters write behind the InstanceNormalization of a GroupNormalization, in order."""
+WRITTEN_AS = {
+    "LRN": "squares, a pool of its own, and what divides by them are three kernels",
+    "MeanVarianceNormalization": "the mean, the variance and what divides by it are three kernels",
+}
+"""What RTX 1.7.1 makes of operators whose parts are kernels of their own."""
 LAST_IN_KERNEL = frozenset({"ArgMax", "ArgMin", "TopK"})
 """Operators behind which another kernel begins in RTX 1.7.1."""
 NOT_TOUCHING = PRODUCTS | OWN_KERNELS | {"Add", "Concat"}
