@@ -88,15 +88,16 @@ def test_a_recipe_of_the_seeds_is_commands_that_run(
     monkeypatch.setenv("STAND_IN_SAID", str(tmp_path / "said"))
     save(graphs.conv_relu("N"), tmp_path).rename("m.onnx")
     Path("e.plan").write_bytes(b"ftrt" + bytes(20) + bytes([8, 6, 1, 6]) + b"a plan")
-    commands = migrate_command(RECIPES[recipe]).ours
-    assert commands
-    for command in commands:
+    migration = migrate_command(RECIPES[recipe])
+    assert migration.ours
+    for command in (*migration.steps, *migration.ours):
         words = shlex.split(command)
         quick = ["--rounds", "1", "--iterations", "2"] if words[1] == "time" else []
         assert run([*words[1:], *quick]) == 0, capsys.readouterr().err
     said = Path("said").read_text("utf-8").split()
     asked = {word.partition("=")[0] for word in shlex.split(RECIPES[recipe])[1:]}
-    for name in asked - {"--iterations", "--exportProfile", "--dumpProfile"}:
+    lost = {f"--{name}" for name, fate in FATES.items() if fate.action in {"change the model", "drop"}}
+    for name in asked - {"--iterations", "--exportProfile", "--dumpProfile"} - lost:
         equivalent = EQUIVALENTS[name.removeprefix("--")]
         if equivalent.option == "--flags":
             assert any(word.startswith(name) for word in said), name
@@ -117,6 +118,17 @@ def test_recipes_leave_what_they_promise(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_long_command_line_in_one_word_is_no_file_name(capsys: pytest.CaptureFixture[str]) -> None:
     line = RECIPES["02 build with cache, profile and settings"] + " --verbose" * 30
     assert run(["migrate", line]) == 0
-    assert "with qdqtool: qdqtool build m.onnx --out e --builder trtexec" in capsys.readouterr().out.replace(
-        "\n", " "
+    assert (
+        "with qdqtool: qdqtool build m.fp16.onnx --out e --builder trtexec"
+        in capsys.readouterr().out.replace("\n", " ")
     )
+
+
+@pytest.mark.parametrize(
+    "flag", ["--int8", "--best", "--stronglyTyped", "--calib=c.cache", "--precisionConstraints=obey"]
+)
+def test_our_command_hands_on_no_flag_that_11_lost(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["migrate", "--", "trtexec", "--onnx=m.onnx", "--noTF32", flag]) == 0
+    ours = capsys.readouterr().out.partition("with qdqtool:")[2]
+    assert "--noTF32" in ours
+    assert flag.partition("=")[0] not in ours

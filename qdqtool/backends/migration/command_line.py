@@ -49,7 +49,7 @@ def migrate_command(text: str, *, name: str = "") -> Migration:
         name=name,
         advice=tuple(advice),
         steps=steps,
-        ours=our_commands(flags),
+        ours=our_commands(_once(kept)),
         command=command,
     )
 
