@@ -72,10 +72,12 @@ def _compared(
         after = _foreseen(model, changed(recipe, settings), table)
     except QdqError as error:
         return f"what it costs is not known: {error.what}"
+    if after == before:
+        return "predicted: it changes nothing by itself"
     nodes = f"{after.asked} of {after.products} nodes quantized instead of {before.asked}"
     more = after.kernels - before.kernels
     if not more:
-        return f"predicted: {nodes}, as many kernels"
+        return f"predicted: {nodes}, in as many kernels"
     return f"predicted: {nodes}, {abs(more)} kernel{'s' if abs(more) > 1 else ''} {'more' if more > 0 else 'fewer'}"
 
 

@@ -41,13 +41,23 @@ def test_a_setting_that_quantizes_more_tells_the_kernels_that_a_build_then_has(m
     fixes = {entry["fix"] for entry in before["fallbacks"] if "place.skip_rules" in entry["fix"]}
     assert fixes
     for number, fix in enumerate(sorted(fixes)):
-        told = re.search(r"predicted: (\d+) of \d+ nodes quantized.*?, (?:(\d+) kernels? more|as many)", fix)
+        told = re.search(
+            r"predicted: (\d+) of \d+ nodes quantized.*?, (?:(\d+) kernels? more|in as many)", fix
+        )
         assert told is not None
         words = [word for setting in settings_in(fix) for word in ("--set", setting)]
         after = built(path, tmp_path / f"after{number}", *words)
         nodes = sum(count for name, count in after["summary"]["realised"].items() if name != "float")
         assert nodes == int(told[1])
         assert after["summary"]["kernels"] == before["summary"]["kernels"] + int(told[2] or 0)
+
+
+def test_a_setting_that_changes_nothing_alone_says_so(tmp_path: Path) -> None:
+    path = models.save(models.conv_chain(), tmp_path)
+    found = built(path, tmp_path / "out", "--recipe", "llm-int4-weights")
+    fixes = {entry["fix"] for entry in found["fallbacks"] if "place.ops" in entry["fix"]}
+    assert fixes
+    assert all("it changes nothing by itself" in fix for fix in fixes)
 
 
 def test_changes_of_a_recipe_are_those_of_the_command_line() -> None:
