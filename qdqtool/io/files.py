@@ -144,6 +144,12 @@ def digest_file(path: Path) -> str:
 
 def unreadable(path: Path, error: OSError) -> InputFileError:
     """The error for a file that the operating system does not give us."""
+    if path.is_dir():
+        return InputFileError(
+            "is a folder, not a file",
+            fix="name a file in it; a run has layers.json (its engine), build.log (its log) and model.qdq.onnx",
+            where=str(path),
+        )
     return InputFileError(
         f"cannot be read: {error.strerror or error}",
         fix="check the path and its permissions",

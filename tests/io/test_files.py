@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from qdqtool.errors import InputFileError
-from qdqtool.io.files import replacing, sweep, write_text
+from qdqtool.io.files import digest_file, replacing, sweep, write_text
 from qdqtool.pipeline.folder import RunFolder
 from qdqtool.platform import try_lock
 
@@ -166,3 +166,9 @@ def test_the_next_run_in_a_folder_sweeps_it(tmp_path: Path) -> None:
     old = left_by_a_killed_process(tmp_path, 7200)
     with RunFolder(tmp_path).locked():
         assert not old.exists()
+
+
+def test_a_folder_in_the_place_of_a_file_is_told_with_the_files_of_a_run(tmp_path):
+    with pytest.raises(InputFileError, match="is a folder, not a file") as raised:
+        digest_file(tmp_path)
+    assert "layers.json" in raised.value.fix
