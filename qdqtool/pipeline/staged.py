@@ -62,14 +62,18 @@ class StagedRunner:
         self.nodes = staged.nodes
 
     def together(self, feeds: Feeds) -> int:
-        """How many samples like this one may be given to `run` at once; runs the float model to see."""
+        """How many samples like this one may be given to `run` at once; runs the float model where shapes do not say."""
         if self._together is None:
             held: dict[str, int] = {name: array.nbytes for name, array in feeds.items()}
-            self._walk(
-                [dict(feeds)],
-                {"": frozenset()},
-                lambda states: held.update({name: array.nbytes for name, array in states[0].items()}),
-            )
+            known = self._staged.sizes({name: array.shape for name, array in feeds.items()})
+            if known is not None:
+                held |= known
+            else:
+                self._walk(
+                    [dict(feeds)],
+                    {"": frozenset()},
+                    lambda states: held.update({name: array.nbytes for name, array in states[0].items()}),
+                )
             self._together = max(1, min(_TOGETHER, _ROOM // max(1, sum(held.values()))))
         return self._together
 

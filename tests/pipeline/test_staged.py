@@ -205,3 +205,24 @@ def test_a_node_that_is_off_reads_weights_that_nobody_rounded(tmp_path: Path) ->
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6)
     assert any(not np.allclose(without[name], value, rtol=1e-3) for name, value in expected.items())
+
+
+@pytest.mark.parametrize("name", [*BUILDERS])
+def test_sizes_that_shapes_give_are_those_that_a_run_sees(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, quantized = prepared(name)
+    staged = StagedModel(quantized, most=4)
+    feeds = models.feeds(BUILDERS[name](), batch=1)
+    seen: dict[str, int] = {}
+    runner = StagedRunner(staged, name)
+    runner._walk(
+        [feeds],
+        {"": frozenset()},
+        lambda states: seen.update({key: array.nbytes for key, array in states[0].items()}),
+    )
+    known = staged.sizes({key: array.shape for key, array in feeds.items()})
+    assert known is not None
+    inside = known.keys() - set(staged.outputs)
+    assert {key: seen[key] for key in inside} == {key: known[key] for key in inside}
+    assert all(known[key] >= seen[key] for key in known)
+    monkeypatch.setattr(StagedRunner, "_walk", None)  # nothing is run for it
+    assert StagedRunner(staged, name).together(feeds) == 32

@@ -135,6 +135,31 @@ class StagedModel:
         """What the model returns."""
         return tuple(value.name for value in self._model.proto.graph.output)
 
+    def sizes(self, fed: Mapping[str, tuple[int, ...]]) -> dict[str, int] | None:
+        """Bytes of every tensor that a stage hands on, with inputs of these shapes; None where the shapes do not say.
+
+        Shape inference often stops in front of the outputs: those count as much as the largest tensor that is known.
+        """
+        unknown: list[str] = []
+        bound: dict[int | str, int] = {
+            dim: size
+            for info in self.inputs
+            for dim, size in zip(info.shape or (), fed.get(info.name, ()), strict=False)
+            if isinstance(dim, str) and dim != "?"
+        }
+        found: dict[str, int] = {}
+        for name in {name for stage in self.stages for name in stage.alive}:
+            info = self._model.view.info(name)
+            bits = info.dtype.bits
+            dims = [bound.get(dim, dim) for dim in info.shape or ()]
+            if info.shape is None or bits is None or any(isinstance(dim, str) for dim in dims):
+                if name not in self.outputs:
+                    return None
+                unknown.append(name)
+                continue
+            found[name] = prod(dim for dim in dims if isinstance(dim, int)) * max(1, bits // 8)
+        return found | dict.fromkeys(unknown, max(found.values(), default=0))
+
     def inputs_of(self, part: range) -> tuple[str, ...]:
         """Tensors from outside that these stages, one behind the other, read."""
         made = {name for number in part for name in self.stages[number].outputs}
