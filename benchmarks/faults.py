@@ -3,6 +3,7 @@
     python benchmarks/faults.py                       every point, every fault that suits it: hours
     python benchmarks/faults.py --all                 and every single line of a log
     python benchmarks/faults.py --quick               of each process and kind one point and one fault, in turn: minutes
+    python benchmarks/faults.py --quick --turn 1      the same with other points
     python benchmarks/faults.py --commands run,sweep --faults kill --jobs 2
 
 A first run of each command counts its points; then each is hit, in a folder of its own, by ENOSPC, EROFS, EMFILE, EIO,
@@ -47,6 +48,9 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="one point of each process and kind")
+    parser.add_argument(
+        "--turn", type=int, default=0, help="where a quick run begins: others hit other points"
+    )
     parser.add_argument("--commands", default=",".join(trials.COMMANDS))
     parser.add_argument("--faults", default="", help="only these, as kill,ENOSPC")
     parser.add_argument("--only", default="", help="only points that contain this text")
@@ -72,7 +76,7 @@ def main() -> int:
         hits += own
     if asked.list:
         return 0
-    hits = quick(hits) if asked.quick else hits
+    hits = quick(hits, asked.turn) if asked.quick else hits
     total: Counter[str] = Counter()
     hit_points = set()
     for number, (name, found) in enumerate(results(hits, asked.jobs), 1):
@@ -105,13 +109,16 @@ def chosen(name: str, reference: trials.Reference, asked: argparse.Namespace) ->
             )
 
 
-def quick(hits: list[Hit]) -> list[Hit]:
-    """Of each command, process and kind of point one fault: the faults of a kind in turn, and so the points."""
+def quick(hits: list[Hit], turn: int) -> list[Hit]:
+    """Of each command, process and kind of point one fault: the faults of a kind in turn, and so the points.
+
+    Another `turn` begins elsewhere, so that several quick runs hit other points.
+    """
     groups: dict[tuple[str, str, str], list[Hit]] = {}
     for hit in hits:
         role, kind, _ = hit[1].split(" ", 2)
         groups.setdefault((hit[0], role.split("#")[0], kind), []).append(hit)
-    turns: Counter[str] = Counter()
+    turns: Counter[str] = Counter({kind: turn for _, _, kind in groups})
     found = []
     for (_, _, kind), group in groups.items():
         suited = list(dict.fromkeys(fault for _, _, fault in group))

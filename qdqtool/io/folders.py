@@ -13,7 +13,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from qdqtool.io.files import FORGOTTEN_S, unwritable
-from qdqtool.io.locks import acquire
+from qdqtool.io.locks import acquire, release
 
 _PREFIX, _LOCK = ".build-", ".lock"
 _TRIES = 20
@@ -38,7 +38,7 @@ def drafting(folder: Path) -> Iterator[Path]:
         try:
             yield Path(name)
         finally:
-            lock.release()
+            release(lock)
 
 
 def _locked(folder: Path) -> tuple[tempfile.TemporaryDirectory[str], FileLock]:
@@ -54,7 +54,7 @@ def _locked(folder: Path) -> tuple[tempfile.TemporaryDirectory[str], FileLock]:
             acquire(lock)
             if Path(place.name).is_dir():
                 return place, lock
-            lock.release()
+            release(lock)
         place.cleanup()
     raise OSError(errno.EAGAIN, f"{_TRIES} folders were removed by others", str(folder))
 

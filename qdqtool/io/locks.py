@@ -27,3 +27,11 @@ def acquire(lock: FileLock) -> None:
         if error.errno not in _NONE:
             raise
         log.warning("%s: this file system has no locks; let only one process work there", lock.lock_file)
+
+
+def release(lock: FileLock) -> None:
+    """Give a lock back; where the file system does not take it, the end of this process does."""
+    try:
+        lock.release()
+    except OSError as error:
+        log.warning("%s: cannot be given back: %s", lock.lock_file, error.strerror or error)

@@ -15,7 +15,7 @@ from qdqtool.core.artefacts import Artefact
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.io.files import digest_file, sweep, unwritable
 from qdqtool.io.json_files import canonical
-from qdqtool.io.locks import acquire
+from qdqtool.io.locks import acquire, release
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ class RunFolder:
             sweep(self.path)
             yield
         finally:
-            lock.release()
+            release(lock)
 
     def footprints(self) -> dict[str, StepRecord]:
         """What is known of finished steps; an unreadable record means that all steps run again."""

@@ -32,6 +32,28 @@ def test_nothing_is_lost_at_one_point_of_each_kind(command: str) -> None:
     assert (last["lost"], last["differs"], last["wrong"]) == (0, 0, 0)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("point", "fault"),
+    [("main fsync fixed/.build.log.draft", "EIO"), ("main lock fixed/.lock 1", "ENOLCK")],
+    ids=["while the new folder is filled", "while its lock is given back"],
+)
+def test_fix_goes_on_after_the_disk_failed_it(point: str, fault: str) -> None:
+    pytest.importorskip("tensorrt_rtx", reason="building needs the extra rtx")
+    done = subprocess.run(
+        [sys.executable, "benchmarks/faults.py", "--commands", "fix", "--only", point, "--faults", fault],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    last = json.loads(done.stdout.splitlines()[-1])
+    assert last["points"] > 0
+    assert (last["lost"], last["differs"], last["wrong"]) == (0, 0, 0)
+
+
 def test_a_fault_that_does_lose_something_is_counted(tmp_path: Path) -> None:
     """The counting itself: a command that writes its file in place is caught."""
     code = (

@@ -75,6 +75,8 @@ def _rewritten(node: onnx.NodeProto, edit: Edit, view: GraphView | None) -> bool
     pads = tuple(given.get("pads", [0] * 2 * rank))
     extra = tuple(given.get("output_padding", [0] * rank))
     group = int(given.get("group", 1))
+    if [len(strides), len(dilations), len(pads), len(extra)] != [rank, rank, 2 * rank, rank]:
+        return False  # the weight is that of another convolution
     if prod(strides) == 1:
         reach = [step * (size - 1) for step, size in zip(dilations, weight.shape[2:], strict=True)]
         turned = [way - pad for way, pad in zip(reach * 2, pads, strict=True)]

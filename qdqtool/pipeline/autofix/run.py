@@ -32,7 +32,7 @@ from qdqtool.core.kinds import (
 from qdqtool.core.preparation import Insertion
 from qdqtool.core.protocols import SampleSource
 from qdqtool.core.recipe import Recipe
-from qdqtool.errors import BuildError, InputFileError, QdqError, UsageError
+from qdqtool.errors import BuildError, InputFileError, QdqError, SystemFault, UsageError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.qdq.find import quantized_ops
@@ -174,12 +174,14 @@ def is_unfinished(out: Path) -> bool:
 def _cache(request: FixRequest) -> Iterator[Path]:
     """The shared folder of finished builds, or one in the new run folder that goes when the work is done.
 
-    It stays when the process is killed or interrupted.
+    It stays when the process is killed, interrupted, or stopped by a failing disk: the same command goes on with it.
     """
     builds = request.out / _BUILDS
     builds.mkdir(exist_ok=True)
     try:
         yield request.cache or builds
+    except SystemFault:
+        raise
     except QdqError:
         shutil.rmtree(builds)
         raise

@@ -24,7 +24,7 @@ from qdqtool.core.sweep import Checked, FloatPoint, Outcome, Value
 from qdqtool.errors import BuildError, UsageError
 from qdqtool.io.files import digest_file, unwritable, write_text
 from qdqtool.io.json_files import canonical
-from qdqtool.io.locks import acquire
+from qdqtool.io.locks import acquire, release
 from qdqtool.pipeline import recipes, runner
 from qdqtool.pipeline.context import RunContext
 from qdqtool.pipeline.float_sides import open_quantized
@@ -302,7 +302,7 @@ def _alone_in(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        lock.release()
+        release(lock)
 
 
 def _thin_out(folder: Path) -> None:

@@ -13,7 +13,7 @@ from filelock import FileLock
 
 from qdqtool.errors import InputFileError, MissingPackage, UsageError
 from qdqtool.io.files import unwritable
-from qdqtool.io.locks import acquire
+from qdqtool.io.locks import acquire, release
 from qdqtool.redact import without_password
 
 _CLAIM_S = 60
@@ -133,7 +133,7 @@ def _alone_beside(path: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        lock.release()
+        release(lock)
 
 
 def _patience(url: str) -> dict[str, int]:
