@@ -86,7 +86,7 @@ def _check_target(where: str, format_: QuantFormat, options: PlacementOptions, *
     old = sorted((sm for sm in options.sm if sm.isdigit() and int(sm) < first), key=int)
     if old:
         what = f"the rule {rule!r} wants {format_}, which SM{', SM'.join(old)} cannot run"
-        way = f"build for SM{first} or newer (--set build.sm={first} --set place.sm=[]; in the place of another --sm: --sm {first}), or choose another {key}"
+        way = f"build for SM{first} or newer (in the place of another --sm: --sm {first}; else --set build.sm={first} --set place.sm=[]), or choose another {key}"
         raise UsageError(what, fix=way, where=where)
     if options.builder.is_before(*format_.release):
         release = ".".join(map(str, format_.release))
