@@ -184,14 +184,15 @@ import resource, sys
 from pathlib import Path
 from qdqtool.errors import InputFileError
 from qdqtool.graph.onnx_io.load import load
+from qdqtool.platform import peak_mib
 try:
     load(Path(sys.argv[1]))
 except InputFileError as error:
     print("refused", error.fix)
 else:
     print("opened")
-peak = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-print(peak >> 10)
+children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10
+print(round(max(peak_mib(), children)))
 """
 
 

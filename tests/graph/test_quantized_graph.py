@@ -104,10 +104,18 @@ def test_a_float_model_is_lifted_as_it_is(name, tmp_path):
     assert QuantizedGraph(model=lower(QuantizedGraph(model=model))) == QuantizedGraph(model=model)
 
 
+TOO_OLD = {"fp8_old_opset"}
+"""Graphs whose opset has no such type, which is not written again."""
+
+
 @pytest.mark.parametrize("name", GRAPHS)
 def test_lowering_what_was_lifted_computes_the_same(name, tmp_path):
     model = opened(GRAPHS[name](), tmp_path)
     lifted, irregular = lift(model)
+    if name in TOO_OLD:
+        with pytest.raises(UsageError, match="opset 17 cannot hold fp8"):
+            lower(lifted)
+        return
     written = lower(lifted)
     again, _ = lift(written)
     assert dict(again.assignment) == dict(lifted.assignment)

@@ -56,7 +56,8 @@ def test_after_the_printed_setting_the_rule_vetoes_no_more(name: str, tmp_path: 
 
 def test_the_command_takes_the_setting_as_printed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = models.save(models.conv_chain(), tmp_path)
-    assert run(["place", str(path), "--json", "--set", "place.exclude=[conv1, 'it''s']"]) == 0
+    place = ["place", str(path), "--recipe", "conv-int8", "--json"]
+    assert run([*place, "--set", "place.exclude=[conv1, 'it''s']"]) == 0
     fixes = {
         opinion["fix"]
         for decision in json.loads(capfd.readouterr().out)["data"]["decisions"]
@@ -65,7 +66,7 @@ def test_the_command_takes_the_setting_as_printed(tmp_path: Path, capfd: pytest.
     }
     (fix,) = fixes
     options = [part for setting in settings_in(fix) for part in ("--set", setting)]
-    assert run(["place", str(path), "--json", *options]) == 0
+    assert run([*place, *options]) == 0
     decisions = json.loads(capfd.readouterr().out)["data"]["decisions"]
     assert "conv1" in {decision["slot"]["node"] for decision in decisions if decision["quantize"]}
 

@@ -19,6 +19,11 @@ PLUGIN = PatternSet(
             light="all",
         ),
         message(
+            "subgraph-compiled",
+            "Subgraph compilation completed in {seconds:num} seconds.",
+            "Subgraph compilation completed in 7.922 seconds.",
+        ),
+        message(
             "timing",
             "--------------- Timing Runner: {layer>} ({runner})",
             "--------------- Timing Runner: Conv_1 + Relu_2 (CaskConvolution[0x80000009])",
