@@ -19,6 +19,8 @@ _RECURRENT = RECURRENT | SPECTRAL
 _COLOURS = frozenset({1, 3})
 _SMALLEST_PICTURE = 16
 """Pixels; what is narrower is a table of something else."""
+_FEWEST = 3
+"""Convolutions of a network that draws; a layer or two are no such network."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,6 +51,20 @@ class _Look:
         """Whether the first output has one position only, as the scores of a classifier do."""
         shape = (self.view.outputs[0].shape or ()) if self.view.outputs else ()
         return len(shape) == 4 and (set(shape[2:]) == {1} or set(shape[1:3]) == {1})
+
+    def draws(self) -> bool:
+        """Whether convolutions make of an input of four dimensions an output of as many channels and no fewer pixels."""
+        made = (self.view.outputs[0].shape or ()) if self.view.outputs else ()
+        given = (value.shape or () for value in self.view.inputs)
+        return self.counts["Conv"] >= _FEWEST and any(
+            len(shape) == len(made) == 4
+            and shape[1] == made[1]
+            and all(
+                isinstance(one, int) and isinstance(other, int) and other >= one
+                for one, other in zip(shape[2:], made[2:], strict=True)
+            )
+            for shape in given
+        )
 
 
 _Reason = Callable[[_Look], str]
@@ -196,7 +212,7 @@ def _picture(look: _Look) -> str:
         return ""
     if found:
         return f"it makes pictures of pictures ({', '.join(found)})"
-    return "its output is a picture" if look.counts["Conv"] else ""
+    return "its output is a picture, as its input is" if look.draws() else ""
 
 
 def _channels(look: _Look) -> str:

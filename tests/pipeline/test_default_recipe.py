@@ -14,7 +14,7 @@ from qdqtool.pipeline.suggest import fitting
 from tests import models
 
 MAKERS = (models.conv_chain, models.depthwise_cnn, models.attention, models.unet, models.gemms)
-CHOSEN = {"conv-int8", "transformer-int8", "unet-int8"}
+CHOSEN = {"conv-int8", "conv-depthwise-int8", "transformer-int8", "unet-int8"}
 
 
 def test_the_networks_of_these_tests_get_several_recipes(tmp_path: Path) -> None:

@@ -307,8 +307,6 @@ def test_no_range_is_clipped_below_what_a_hard_bound_was_seen_to_reach(name, tmp
     s.output(s.conv("last", joined, (channels, 8)))
     path, data = models.save(s.model(), tmp_path), tmp_path / "x.npy"
     np.save(data, np.random.default_rng(0).standard_normal((4, 3, 8, 8), np.float32))
-    table = quantize(
-        path, str(data), tmp_path / "q.onnx", recipe="conv-int8", settings=["calibrate.method=entropy"]
-    )
+    table = quantize(path, str(data), tmp_path / "q.onnx", settings=["calibrate.method=entropy"])
     (entry,) = [entry for entry in table.ranges if entry.tensor == "moved"]
     assert entry.amax[0] >= max(abs(entry.low), abs(entry.high))
