@@ -136,7 +136,7 @@ def test_two_ranks_calibrate_as_one_process_would_and_stay_equal(tmp_path: Path,
 
 def test_the_example_wins_back_what_calibration_lost(tmp_path: Path) -> None:
     out = tmp_path / "model.onnx"
-    words = [sys.executable, str(EXAMPLE), "--epochs", "4", "--out", str(out)]
+    words = [sys.executable, str(EXAMPLE), "--out", str(out)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         words, env=environment, capture_output=True, text=True, check=False, timeout=240, cwd=tmp_path
@@ -148,7 +148,7 @@ def test_the_example_wins_back_what_calibration_lost(tmp_path: Path) -> None:
 
 def test_the_example_trains_on_two_processes(tmp_path: Path) -> None:
     out = tmp_path / "model.onnx"
-    told = run_ranks(str(EXAMPLE), "--epochs", "4", "--out", str(out))
+    told = run_ranks(str(EXAMPLE), "--out", str(out))
     assert_trained(told[0])
     assert "calibrated" not in told[1]
     assert_sound(out)
