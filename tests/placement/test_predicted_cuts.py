@@ -20,6 +20,8 @@ from tests.audit.graphs import Quantized
 from tests.models import Sketch, save
 from tests.placement.building import build
 
+pytestmark = pytest.mark.slow  # an engine for every case
+
 ROWS, WIDTH = 32, 64
 
 

@@ -16,6 +16,8 @@ from tests import models
 from tests.placement.building import build
 from tests.placement.qdq import Quantized
 
+pytestmark = pytest.mark.slow  # an engine for every case
+
 Behind = Callable[[Quantized, str], str]
 
 

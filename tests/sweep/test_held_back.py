@@ -23,6 +23,8 @@ from tests.accuracy.stand_ins import Given
 from tests.sweep.digits import EVALUATION, words
 
 pytest.importorskip("optuna", reason="sweeps need the extra sweep")
+pytestmark = pytest.mark.slow  # sweeps with several trials each
+
 SPACE = 'sweep.space={"calibrate.method": [max, mse]}'
 
 
