@@ -162,6 +162,29 @@ def test_a_sweep_of_more_trials_goes_on_behind_those_that_are_done(shared: Study
     assert choices == list(space.grid())[:4]
 
 
+def test_the_last_choice_claimed_by_another_since_the_round_began_is_waited_for(
+    shared: Study, space: Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search(shared, space, fine, trials=5)
+    own_step, elsewhere = Study.step, []
+
+    def step_too_late(self: Study, *arguments: Any, **options: Any) -> bool:
+        if not elsewhere:
+            claimed = self._claim(space, 6, drawn=False)
+            assert claimed is not None
+            claimed[0].set_user_attr(study.WORKER, "another-machine:1")
+            elsewhere.append(claimed[0].number)
+            self._mine = None
+        return own_step(self, *arguments, **options)
+
+    def ends_elsewhere(_seconds: float) -> None:
+        shared._settle(elsewhere[0], optuna.trial.TrialState.COMPLETE, (1.0, 1.0))
+
+    monkeypatch.setattr(Study, "step", step_too_late)
+    monkeypatch.setattr("time.sleep", ends_elsewhere)
+    assert complete(search(shared, space, fine, trials=6)) == wanted(space)
+
+
 def test_a_result_that_is_not_a_number_fails_for_good(shared: Study, space: Space) -> None:
     trials = search(shared, space, lambda *_: (math.nan, 1.0))
     assert len(trials) == len(wanted(space))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -96,16 +97,21 @@ def _search(study: Study, space: Space, bench: SweepContext, tell: OnProgress) -
     most = min(bench.request.trials or all_of_it, space.size)
     study.search(space)
 
+    def states() -> Counter[str]:
+        return Counter(trial.state.name for trial in study.trials() if _counts(trial))
+
     def one_more() -> bool:
         study.revive()
-        states = [trial.state.name for trial in study.trials() if _counts(trial)]
-        tell("trials", sum(name != "RUNNING" for name in states), most)
+        before = states()
+        tell("trials", before.total() - before["RUNNING"], most)
         if study.step(
             space, lambda choice, note: bench.objective(space, choice, note), most=most, drawn=drawn
         ):
             return True
-        if "RUNNING" not in states:
-            return False
+        # Looked at anew: since this round began others may have claimed what was free, or let go of what they had.
+        now = states()
+        if not now["RUNNING"]:
+            return now.total() < most
         time.sleep(_WAIT_S)
         study.retire()
         return True
