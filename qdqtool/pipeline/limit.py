@@ -9,18 +9,16 @@ the search said. Its recipe.yaml gives the same model again without a search.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from glob import escape
-from itertools import islice
 from typing import Final
 
 from qdqtool.accuracy.limit import FloatSearch, Found, Limit, Units
 from qdqtool.accuracy.run_store import Journal
 from qdqtool.accuracy.trials import TrialRunner
-from qdqtool.calibration.samples import Samples
+from qdqtool.calibration.samples.part import Part
 from qdqtool.core.kinds import CALIBRATION, LIMIT
-from qdqtool.core.protocols import Sample, SampleSource
+from qdqtool.core.protocols import SampleSource
 from qdqtool.core.recipe import AccuracyOptions, Recipe
 from qdqtool.core.report import Report, Summary
 from qdqtool.core.sensitivity import EngineCost, FloatLimit
@@ -161,7 +159,9 @@ def _searched(request: RunRequest, limit: Limit, most: int, listener: ProgressLi
     plain = unrounded(load(work.path("model.prepared.onnx")), table)
     staged = StagedRunner(StagedModel(model, table.shifts, plain=plain), "Q/DQ model")
     compared = request.recipe.compare
-    choosing, checking = _Spread(work.samples, most), work.evaluation
+    # from all over: data sets are often sorted by class
+    choosing = Part(work.samples, 0, max(1, len(work.samples) // most), most)
+    checking = work.evaluation
     about = {"model": digest_file(work.path("model.qdq.onnx")), "compare": compared.model_dump(mode="json")}
 
     def trials(name: str, samples: SampleSource, task: str) -> TrialRunner:
@@ -184,40 +184,6 @@ def _searched(request: RunRequest, limit: Limit, most: int, listener: ProgressLi
     )
     total = len(checking) if compared.limit is None else min(compared.limit, len(checking))
     return search.run(), total
-
-
-@dataclass(frozen=True, slots=True)
-class _Spread:
-    """At most so many samples from all over a source: data sets are often sorted by class."""
-
-    source: SampleSource
-    most: int
-
-    @property
-    def description(self) -> str:
-        return f"{len(self)} of {self.source.description}"
-
-    @property
-    def meaningful(self) -> bool:
-        return self.source.meaningful
-
-    @property
-    def digest(self) -> str:
-        return f"{self.source.digest} {self.most}"
-
-    @property
-    def _step(self) -> int:
-        return max(1, len(self.source) // self.most)
-
-    def __len__(self) -> int:
-        return min(self.most, len(self.source))
-
-    def __iter__(self) -> Iterator[Sample]:
-        source = self.source
-        every = (
-            source.every(self._step) if isinstance(source, Samples) else islice(source, 0, None, self._step)
-        )
-        return islice(every, self.most)
 
 
 def _with_float(recipe: Recipe, nodes: tuple[str, ...]) -> Recipe:

@@ -103,7 +103,7 @@ def suggest(path: Path) -> str:
 def recipe_for(model: Model, *, labelled: bool = False) -> tuple[str, tuple[str, ...], str]:
     """What is taken where no recipe was named: a shipped one, changes of it, and why.
 
-    Labels say that a network classifies, whatever its outputs look like and whoever quantized it.
+    Labels say that a network classifies, whatever its outputs look like and whatever tool quantized it.
     """
     name, why = fitting(model)
     return name, ("compare.task=classify",) if labelled else (), why

@@ -1,4 +1,4 @@
-"""A part of some samples, so that what chooses and what checks a choice have no sample in common."""
+"""A part of some samples: halves that have none in common, to choose and to check on, or a few from all over."""
 
 from __future__ import annotations
 
@@ -12,24 +12,32 @@ from qdqtool.core.protocols import Sample, SampleSource
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Every `step`-th sample from number `first` on: data sets are often sorted, so that halves would differ."""
+    """Every `step`-th sample from number `first` on: data sets are often sorted, so that halves would differ.
+
+    Attributes:
+        whole: where the samples come from.
+        first: number of the first one.
+        step: from one to the next.
+        most: how many there are at most; None for all.
+    """
 
     whole: SampleSource
     first: int
     step: int
+    most: int | None = None
 
     def __len__(self) -> int:
-        return len(range(self.first, len(self.whole), self.step))
+        return len(range(self.first, len(self.whole), self.step)[: self.most])
 
     def __iter__(self) -> Iterator[Sample]:
         if isinstance(self.whole, Samples):
-            return self.whole.every(self.step, self.first)
-        return islice(iter(self.whole), self.first, None, self.step)
+            return islice(self.whole.every(self.step, self.first), self.most)
+        return islice(islice(iter(self.whole), self.first, None, self.step), self.most)
 
     @property
     def description(self) -> str:
         """What the samples are, in words."""
-        return f"{self.whole.description}, every {self.step}. from number {self.first}"
+        return f"{len(self)} of {self.whole.description}, every {self.step}. from number {self.first}"
 
     @property
     def meaningful(self) -> bool:
@@ -39,4 +47,4 @@ class Part:
     @property
     def digest(self) -> str:
         """Changes whenever the samples or the part change."""
-        return f"{self.whole.digest}[{self.first}::{self.step}]"
+        return f"{self.whole.digest}[{self.first}::{self.step}][:{self.most}]"
