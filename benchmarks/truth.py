@@ -1,7 +1,7 @@
 """What a user may believe: precisions, reasons, fixes and kernels, put to the test on networks that nobody tuned for.
 
     python benchmarks/truth.py [--quick] [--seed N] [--models N] [--only WORD ...] [--cache DIR] [--jobs N]
-    python benchmarks/truth.py --files FOLDER
+    python benchmarks/truth.py --files FOLDER [--recipe transformer-fp8 --sm 89]
 
 Every network is exported with random weights (timm, torchvision, transformers and hand-written modules; both
 exporters, several opsets, free dimensions, no node names, NHWC and dims of -1 as other frameworks write them). A third
@@ -13,6 +13,8 @@ of them is drawn from the libraries' own lists by `--seed`, so that "unseen" can
 - every reason why a node is not INT8 is put to an experiment: the rule that refuses is skipped, or the named setting
   is applied, the engine is built again, and kernels, bytes and the node's precision are compared with the sentence;
 - every printed fix is followed as it is written, and works if the node then runs INT8 or the finding is gone.
+
+`recipe new` writes INT8 recipes; with `--recipe` another format and with `--sm` another GPU is put to the same test.
 
 With `--files` the networks are the ONNX files of a folder, as their makers left them: nothing is exported, no torch is
 needed, and all of them count as first contact.
@@ -153,6 +155,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="which networks are drawn")
     parser.add_argument("--models", type=int, default=105, help="how many networks")
     parser.add_argument("--files", type=Path, help="the ONNX files of this folder instead")
+    parser.add_argument("--recipe", default="", help="instead of the one that `recipe new` writes")
+    parser.add_argument(
+        "--sm", default="", help="the GPU to build for, such as 89; as a rule the tool's own choice"
+    )
     parser.add_argument("--only", nargs="*", default=(), help="parts of names")
     parser.add_argument("--cache", type=Path, default=ROOT / "runs" / "truth")
     parser.add_argument("--venv", type=Path, default=ROOT / "runs" / "truth" / "venv")
@@ -161,7 +167,8 @@ def main() -> int:
     options = parser.parse_args()
     options.cache.mkdir(parents=True, exist_ok=True)
     python = Path(sys.executable) if options.files else torch_python(options.venv)
-    bench = Bench(python=python, cache=options.cache, experiments=options.experiments)
+    way = Way(options.recipe, ("--sm", options.sm) if options.sm else ())
+    bench = Bench(python=python, cache=options.cache, experiments=options.experiments, way=way)
     specs = [
         spec for spec in bench.specs(options) if not options.only or any(w in spec.key for w in options.only)
     ]
@@ -199,12 +206,25 @@ def torch_python(folder: Path) -> Path:
 
 
 @dataclass(frozen=True)
+class Way:
+    """What the commands are told, the same for every network."""
+
+    recipe: str = ""
+    target: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        return "-".join(part.strip("-") for part in (self.recipe, *self.target) if part)
+
+
+@dataclass(frozen=True)
 class Bench:
     """Where things are, and how one network is measured."""
 
     python: Path
     cache: Path
     experiments: int
+    way: Way
 
     def specs(self, options: argparse.Namespace) -> list[Spec]:
         if options.files:
@@ -244,12 +264,15 @@ class Bench:
         """Figures of one network, from the cache where this very code made them; None where torch cannot export it."""
         folder = self.cache / spec.key
         folder.mkdir(exist_ok=True)
-        model, result = folder / "model.onnx", folder / f"figures-{code_digest()}-{self.experiments}.json"
+        made = "-".join(filter(None, (code_digest(), str(self.experiments), self.way.key)))
+        model, result = folder / "model.onnx", folder / f"figures-{made}.json"
         if result.exists():
             return Figures(**json.loads(result.read_text()))
         if not model.exists() and not self.export(spec, model):
             return None
-        figures = Trial(spec=spec, folder=folder, model=model, experiments=self.experiments).figures()
+        figures = Trial(
+            spec=spec, folder=folder, model=model, experiments=self.experiments, way=self.way
+        ).figures()
         result.write_text(json.dumps(asdict(figures)))
         return figures
 
@@ -398,6 +421,7 @@ RECORD = re.compile(
 )
 TENSOR = re.compile(r"Dimensions: \[([-\d,]*)\].*?Datatype: ([\w ]+?), Format")
 ONNX_NODE = re.compile(r"\[ONNX Layer: (.*?)\](?=\[ONNX Layer: |\x1f|$|\s*$)")
+LOW = {"Int8": "int8", "FP8": "fp8"}
 SIZES = {"Float": 4, "Half": 2, "BFloat16": 2, "Int8": 1, "FP8": 1, "Int32": 4, "Int64": 8, "Bool": 1}
 
 
@@ -430,7 +454,7 @@ def is_core(kernel: Kernel) -> bool:
 
 
 def precisions(dump: Sequence[Kernel]) -> dict[str, str]:
-    """Node -> "int8" or "float", for nodes that stand in exactly one kind of core kernel.
+    """Node -> "int8", "fp8" or "float", for nodes that stand in exactly one kind of core kernel.
 
     A generated kernel that multiplies and sums counts for nodes that no kernel of another kind states: it names what
     the bias or the scale in it belongs to as well.
@@ -441,13 +465,13 @@ def precisions(dump: Sequence[Kernel]) -> dict[str, str]:
     for kernel in core:
         nodes = kernel.nodes - stated if re.search(r"MulSum(?:Etc|_|$)", kernel.name) else kernel.nodes
         if nodes:
-            low = sum(kind == "Int8" for kind in kernel.operands)
             fused = "CastMul" in kernel.name and kernel.kind == "runtime_fusion"
-            word = (
-                "int8" if (low >= 2 and not fused) or (low == len(kernel.operands) and not fused) else "float"
-            )
+            counts = {word: kernel.operands.count(kind) for kind, word in LOW.items()}
+            words = [
+                word for word, n in counts.items() if not fused and (n >= 2 or n == len(kernel.operands))
+            ]
             for node in nodes:
-                said[node].add(word)
+                said[node].add((words or ["float"])[0])
     return {node: words.pop() for node, words in said.items() if len(words) == 1}
 
 
@@ -462,18 +486,21 @@ class Trial:
     folder: Path
     model: Path
     experiments: int
+    way: Way
     _engines: dict[tuple[str, ...], list[Kernel] | None] = field(default_factory=dict)
 
     def figures(self) -> Figures:
         result = Figures(models=1)
         out = self.folder / "run"
         shutil.rmtree(out, ignore_errors=True)
-        recipe = self.folder / "recipe.yaml"
-        recipe.unlink(missing_ok=True)
-        made = self.tool("recipe", "new", self.model, "-o", recipe)
-        if self.failed(result, made, "recipe new"):
-            return result
-        done = self.tool("run", self.model, "--recipe", recipe, "--samples", "random:2", "--out", out)
+        recipe: str | Path = self.way.recipe
+        if not recipe:
+            recipe = self.folder / "recipe.yaml"
+            recipe.unlink(missing_ok=True)
+            made = self.tool("recipe", "new", self.model, "-o", recipe)
+            if self.failed(result, made, "recipe new"):
+                return result
+        done = self.run(recipe, out)
         if self.failed(result, done, "run"):
             return result
         report = json.loads((out / "report.json").read_text())["data"]
@@ -487,6 +514,12 @@ class Trial:
 
     def tool(self, *arguments: object, limit: int = RUN_S) -> subprocess.CompletedProcess[str]:
         return run([sys.executable, "-m", "qdqtool", *map(str, arguments)], limit, cwd=self.folder)
+
+    def run(self, recipe: str | Path, out: Path, *sets: str) -> subprocess.CompletedProcess[str]:
+        samples = ("--samples", "random:2")
+        return self.tool(
+            "run", self.model, "--recipe", recipe, *samples, "--out", out, *self.way.target, *sets
+        )
 
     def failed(self, result: Figures, done: subprocess.CompletedProcess[str], what: str) -> bool:
         """Whether the command gave no result; a refusal in words is counted beside crashes, not among them."""
@@ -517,7 +550,7 @@ class Trial:
                 result.precision_right += 1
 
     def judge_prediction(self, result: Figures, out: Path, dump: Sequence[Kernel]) -> None:
-        done = self.tool("predict", out / "model.qdq.onnx", "--json")
+        done = self.tool("predict", out / "model.qdq.onnx", "--json", *self.way.target)
         if self.failed(result, done, "predict"):
             return
         made = json.loads(done.stdout)["data"]
@@ -537,13 +570,18 @@ class Trial:
         result.kernel_sets_exact += len(wanted & given)
 
     def judge_reasons(
-        self, result: Figures, report: Mapping[str, Any], out: Path, recipe: Path, dump: Sequence[Kernel]
+        self,
+        result: Figures,
+        report: Mapping[str, Any],
+        out: Path,
+        recipe: str | Path,
+        dump: Sequence[Kernel],
     ) -> None:
         """One experiment for every distinct reason; nodes that share a reason share its experiment."""
         rules = refusals(out)
         groups: dict[tuple[str, str, tuple[str, ...]], list[str]] = defaultdict(list)
         for verdict in report["verdicts"]:
-            if word(verdict["precision"]) == "int8" or not verdict["reason"]:
+            if word(verdict["precision"]) in LOW.values() or not verdict["reason"]:
                 continue
             groups[verdict["reason"], verdict["fix"], rules.get(verdict["node"], ())].append(verdict["node"])
         for (reason, fix, refused), nodes in list(groups.items())[: self.experiments]:
@@ -559,34 +597,38 @@ class Trial:
             settings = re.findall(r"--set\s+('[^']+'|\"[^\"]+\"|[^\s,;]+)", fix)
             if settings and not fix.startswith("nothing to do"):
                 engine = self.rebuilt(recipe, [text.strip("'\"") for text in settings])
-                works = engine is not None and all(precisions(engine).get(node) == "int8" for node in nodes)
+                works = engine is not None and all(is_low(precisions(engine), node) for node in nodes)
                 result.fixes += 1
                 result.fixes_work += works
                 if not works:
                     self.miss(result, f"the fix for {nodes[0]} does not work: {fix[:200]}")
 
-    def rebuilt(self, recipe: Path, settings: Sequence[str]) -> list[Kernel] | None:
+    def rebuilt(self, recipe: str | Path, settings: Sequence[str]) -> list[Kernel] | None:
         """The kernels after a change of settings, built once; None where nothing can be built."""
         key = tuple(settings)
         if key not in self._engines:
             self._engines[key] = self._built(recipe, settings)
         return self._engines[key]
 
-    def _built(self, recipe: Path, settings: Sequence[str]) -> list[Kernel] | None:
+    def _built(self, recipe: str | Path, settings: Sequence[str]) -> list[Kernel] | None:
         out = self.folder / "experiments" / hashlib.sha256("".join(settings).encode()).hexdigest()[:10]
         shutil.rmtree(out, ignore_errors=True)
         sets = [part for text in settings for part in ("--set", text)]
-        done = self.tool("run", self.model, "--recipe", recipe, "--samples", "random:2", "--out", out, *sets)
+        done = self.run(recipe, out, *sets)
         found = kernels((out / "layers.txt").read_text()) if done.returncode in {0, 1} else None
         shutil.rmtree(out, ignore_errors=True)
         return found
 
 
 def word(precision: str) -> str:
-    """What a verdict says in this file's two words; "" for unknown."""
+    """What a verdict says in this file's words; "" for unknown."""
     if precision in {"fp32", "fp16", "bf16", "tf32", "float"}:
         return "float"
-    return "int8" if precision == "int8" else ""
+    return precision if precision in LOW.values() else ""
+
+
+def is_low(made: Mapping[str, str], node: str) -> bool:
+    return made.get(node) in LOW.values()
 
 
 def refusals(out: Path) -> dict[str, tuple[str, ...]]:
@@ -601,7 +643,7 @@ def refusals(out: Path) -> dict[str, tuple[str, ...]]:
 
 
 NO_KERNEL = re.compile(
-    r"no INT8 kernel|computes? (?:it )?in float|stays float whatever|does not run INT8", re.IGNORECASE
+    r"no (?:INT8|FP8) kernel|computes? (?:it )?in float|stays float whatever|does not run INT8", re.IGNORECASE
 )
 COSTS = re.compile(
     r"more bytes|moves less|moves more|more kernels|saves nothing|fewer bytes|not pay|cheaper|costs",
@@ -618,12 +660,10 @@ def agrees(reason: str, nodes: Iterable[str], before: Sequence[Kernel], after: S
     """
     forced = precisions(after)
     if NO_KERNEL.search(reason):
-        return not any(forced.get(node) == "int8" for node in nodes)
+        return not any(is_low(forced, node) for node in nodes)
     if COSTS.search(reason):
         cheaper = sum(k.bytes for k in after) < 0.99 * sum(k.bytes for k in before)
-        return not (
-            cheaper and len(after) <= len(before) and any(forced.get(node) == "int8" for node in nodes)
-        )
+        return not (cheaper and len(after) <= len(before) and any(is_low(forced, node) for node in nodes))
     return True
 
 

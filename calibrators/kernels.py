@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from calibrators.compiled import compiled
 
+# Half a bin is at most 1/4096 of the largest magnitude, a thirtieth of an INT8 step.
 BIN_BITS: Final = 12
 BINS: Final = 1 << BIN_BITS
 """Bins of every histogram; the largest magnitude lies in the upper half, so at least 2048 of them are in use."""
@@ -28,11 +29,14 @@ LOWEST_EXPONENT: Final = -100
 """Smaller ranges are not told apart, so that the reciprocal of a bin's width stays a float32."""
 
 EXPONENT, LOW_KEY, HIGH_KEY, NAN, INF, SEEN = range(6)
-STATE_SIZE: Final = 6
+STATE_SIZE: Final = SEEN + 1
+# Below every exponent that a float has, so that the first value replaces it.
 UNSET_EXPONENT: Final = -(1 << 20)
 
+# The bits of an IEEE 754 single as an integer: all but the sign, and what +Inf looks like.
 _MAGNITUDE = np.int32(0x7FFFFFFF)
 _INFINITY = np.int32(0x7F800000)
+# What a minimum and a maximum begin with.
 _HIGHEST = np.int32(0x7FFFFFFF)
 _LOWEST = np.int32(-0x80000000)
 

@@ -18,6 +18,7 @@ SYSTEM: str = sys.platform
 _STAT, _CMDLINE = Path("/proc/self/stat"), Path("/proc/self/cmdline")
 _STATM, _STATUS = Path("/proc/self/statm"), Path("/proc/self/status")
 _CGROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+# Where no system call tells.
 _ASSUMED_MEMORY = 16 << 30
 _NEW_PROCESS_GROUP, _QUERY_LIMITED, _STILL_ACTIVE = 0x200, 0x1000, 259
 """CREATE_NEW_PROCESS_GROUP, PROCESS_QUERY_LIMITED_INFORMATION and STILL_ACTIVE of the Windows API."""

@@ -17,6 +17,7 @@ from calibrators.grid import Grid
 from calibrators.histogram import Histogram, coarsened
 from calibrators.ranges import Range
 
+# A range is told to one part in 2048.
 BINS: Final = 2048
 
 

@@ -10,9 +10,12 @@ from numpy.typing import NDArray
 from qdqtool.accuracy.metric import Floats
 from qdqtool.accuracy.scores import box_rows
 
+# Centre, width and height; objectness and class scores follow.
 _BOX = 4
+# The score from which YOLO's own demos show a box, and the overlap that PASCAL VOC takes for the same object.
 _CONFIDENT = 0.25
 _OVERLAP = 0.5
+# The three feature maps of the YOLO family.
 _STRIDES = (8, 16, 32)
 _MOST = 300
 """Boxes of one image that are looked at."""

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+# The error of a 2.5 % quantile of so many draws is below one percent of the interval.
 _DRAWS = 10_000
+# Ratios of sums cost more to draw, and decibels are told with one digit.
 _RATIO_DRAWS = 2_000
 _LEVEL = 0.95
+# Fixed: the same figures give the same interval.
 _SEED = 20250
 _CELLS = 1 << 22
 """Random numbers held at once."""

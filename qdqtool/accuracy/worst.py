@@ -8,6 +8,7 @@ import math
 from qdqtool.accuracy.metric import Floats, energy
 from qdqtool.core.comparison import SampleError
 
+# What somebody looks at by hand.
 _KEPT = 10
 
 

@@ -121,6 +121,7 @@ def _written(model: object, folder: Path) -> Path:
     return path
 
 
+# protobuf serializes less than 2 GiB; the room below is for what saving adds.
 _PROTOBUF_LIMIT = (1 << 31) - (64 << 20)
 
 

@@ -14,6 +14,7 @@ from qdqtool.core.artefacts import Artefact
 from qdqtool.errors import MissingPackage
 
 State = Literal["works", "missing", "limited"]
+# Tensor cores multiply INT8 from Turing on; SM72 is Xavier, whose Volta cores do too.
 _INT8_CORES_FROM = 72
 _EXTRAS = {
     "qat": ("torch", "nvidia-modelopt"),

@@ -14,6 +14,7 @@ from qdqtool.backends.releases import Release
 from qdqtool.errors import InputFileError
 from qdqtool.io.files import unreadable
 
+# Bytes in front of a plan that hold its magic number and its versions.
 _HEADER = 32
 _MAKERS = {b"ftrt": "TensorRT", b"vtrt": "TensorRT for RTX"}
 MODULES = {"TensorRT": "tensorrt", "TensorRT for RTX": "tensorrt_rtx"}

@@ -169,5 +169,6 @@ def mask(size: int) -> np.uint64:
     return np.uint64((1 << 8 * size) - 1)
 
 
+# Digits of a tactic's number, the usual 16 first.
 _ID_SIZES = (HEX16, *range(1, HEX16), *range(HEX16 + 1, 25))
 _TWO, _0X = mask(2), word(b"0x")

@@ -43,6 +43,7 @@ _MOST = 24
 
 _BORDER = re.compile(r"(?:[\]:>|)}\t\"'] ?|- )\"?(?=[^\s\]])|  +(?=\S)| (?=[A-Z\[(=*>-])")
 """Where a message may begin inside a line."""
+# Places of a line at which a prefix may end that are tried; more are no prefix but a table.
 _BORDERS = 16
 _ANYWHERE = frozenset(
     {"node-inputs", "node-outputs", "timed", "kernel-set", "library-version", "tactics-pruned"}

@@ -21,8 +21,10 @@ Bytes = npt.NDArray[np.uint8]
 
 _STAMPED = 26
 """Bytes of the shortest prefix with a time stamp."""
+# What is looked at behind the end of a block, as wide as the widest word.
 _PAD = b"\n" * 64
 _SPACE, _NEWLINE, _OPEN, _CLOSE = b" \n[]"
+# One entry a byte value, so that a test of many bytes is one look-up.
 _DIGITS = np.zeros(256, np.bool_)
 _DIGITS[list(b"0123456789,")] = True
 _QUIET = np.zeros(256, np.bool_)

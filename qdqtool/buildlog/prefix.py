@@ -92,6 +92,7 @@ class Prefix:
 NO_PREFIX = Prefix()
 SOME_PREFIX = Prefix(form=SHORT)
 """A quiet prefix that nobody looked at closely."""
+# Prefixes around each other, as in docker around a launcher around a logger.
 _PEELS = 4
 
 

@@ -40,7 +40,9 @@ RECORD = 400
 """Bytes that a kept record costs besides its text."""
 
 _CHANGING = re.compile(r"0x[0-9a-fA-F]+|\d+")
+# Kinds of unread lines that are told apart; a foreign text has as many as lines.
 _WORDINGS = 2000
+# Characters by which unread lines are told apart, and of the one that is shown.
 _EXAMPLE = 200
 SHOWN = 20
 """Entries of long lists that a digest keeps."""

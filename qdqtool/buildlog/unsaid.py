@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from qdqtool.core.buildlog import RunDigest
+from qdqtool.core.wording import listed
 from qdqtool.io.escaping import printable
 
 _NAMED = 3
@@ -53,6 +54,4 @@ def _sentences(run: RunDigest) -> Iterator[str]:
 
 
 def _some(names: Collection[str], what: str) -> str:
-    first = ", ".join(list(names)[:_NAMED])
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"{len(names)} {what}{'s' if len(names) != 1 else ''} ({first}{more})"
+    return f"{len(names)} {what}{'s' if len(names) != 1 else ''} ({listed(names, _NAMED)})"

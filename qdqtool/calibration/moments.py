@@ -34,6 +34,7 @@ SAMPLES: Final = 256
 """Most samples that are run; fewer where every layer has enough rows before."""
 _ROWS: Final = 8192
 """Rows of input that are enough for any layer, unless it has more columns."""
+# Rows a column: with fewer the moments are those of the samples, not of the data.
 _PER_COLUMN: Final = 4
 _SPREAD: Final = 32
 """Samples that the rows come from at least."""

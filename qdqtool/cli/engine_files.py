@@ -35,6 +35,7 @@ _ALONE = "build-log"
 """Form of an engine of which there is the log of its build and no layers."""
 _BINARY = frozenset({".plan", ".engine", ".trt", ".onnx"})
 _DUMP = "Layers:\n"
+# Bytes up to which a file is read twice to find out what it is.
 _MODERATE = 1 << 26
 
 

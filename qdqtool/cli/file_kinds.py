@@ -9,6 +9,7 @@ from pathlib import Path
 
 from qdqtool.errors import InputFileError, QdqError, UsageError
 
+# Bytes at either end by which kinds of files are told apart.
 _HEAD = 1 << 16
 _LOG = re.compile(rb"\[(?:TRT|TensorRT|V|I|W|E)\]|&&&& RUNNING TensorRT|TensorRT-RTX")
 _CACHE = re.compile(rb"TRT-\d{3,6}-\w+\s*\n|[^\n]+: [0-9a-f]{8}\r?\n")

@@ -11,9 +11,11 @@ from qdqtool.core.events import LogRecord
 from qdqtool.core.logdiff import LogDiff, TimeChange
 from qdqtool.io.escaping import printable
 
+# The longest heading of the digest.
 _WIDTH = 12
 SHOWN = 5
 """Entries of a list that are shown where nobody asks for all."""
+# Two lines of a terminal.
 _LONGEST = 160
 _MIB = 1 << 20
 

@@ -10,6 +10,7 @@ from qdqtool.core.findings import Severity
 from qdqtool.core.report import Report
 from qdqtool.pipeline.request import RunRequest
 
+# More is a manual.
 _MOST = 3
 
 

@@ -13,6 +13,7 @@ from qdqtool.platform import installed_memory
 
 VARIABLE: Final = "QDQTOOL_MAX_MEMORY"
 """Environment variable that holds the budget; child processes inherit it."""
+# Powers of two, as `ulimit` and Docker count.
 _UNITS: Final = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 

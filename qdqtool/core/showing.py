@@ -14,6 +14,7 @@ from typing import Any
 
 from qdqtool.errors import MissingPackage, UsageError
 
+# What a notebook's cell shows without scrolling.
 _SHORT = 40
 _ROWS = 20
 _WORDS = 160

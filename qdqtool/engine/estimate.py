@@ -31,6 +31,7 @@ class Roof:
     arithmetic: float
 
 
+# Fitted to recorded profiles of public engines; `benchmarks/roofline.py` fits and judges it.
 ROOF = Roof(start_ms=0.007, bandwidth=0.8, arithmetic=0.55)
 SPREAD = (0.6, 1.7)
 """Recorded over estimated time of networks that were left out of the fit: smallest and largest."""

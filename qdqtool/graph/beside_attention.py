@@ -39,7 +39,9 @@ from qdqtool.trt.ops import (
     SHAPE_READERS,
 )
 
+# Operators that are followed; what is further away is not taken for the same pattern.
 _FARTHEST = 12
+# Queries, keys and values.
 _THREE = 3
 _PASSED = QDQ | CASTS
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     Factors = NDArray[np.float64]
 
 _CHANNELWISE: Final = HOMOGENEOUS | AVERAGE_POOLS | MAXIMUM_POOLS
+# Branches that cannot agree would go round for ever.
 _SWEEPS: Final = 20
 _SETTLED: Final = 1e-3
 """Relative change of factors below which equalization of layers that follow each other has come to rest."""

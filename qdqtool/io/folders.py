@@ -16,6 +16,7 @@ from qdqtool.io.files import FORGOTTEN_S, unwritable
 from qdqtool.io.locks import acquire, release
 
 _PREFIX, _LOCK = ".build-", ".lock"
+# Somebody who removes the folder each time is no accident any more.
 _TRIES = 20
 
 

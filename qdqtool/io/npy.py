@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 LARGEST: Final = 2 << 30
 """Bytes of one array or row that are read at once. Compressed, that can be 2 MB: the size of a file says nothing."""
 _DAMAGED: Final = (SyntaxError, TypeError, OverflowError, RecursionError, MemoryError, TokenError)
+# NumPy's own readers of a header's two forms; they read no array.
 _HEADERS: Final = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 

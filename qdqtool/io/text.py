@@ -35,6 +35,7 @@ LINE_LIMIT = 4 << 20
 
 LARGEST = 1 << 28
 """Characters that are held at once; a larger text is refused where it cannot be read piece by piece."""
+# Longer than any sequence for a terminal: what is, is text.
 _LONGEST_ESCAPE = 256
 
 _ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[ -/]*[0-~]|)")
@@ -45,6 +46,7 @@ _PACKED = (
     (b"PK\x03\x04", "zip"),
     (b"\x28\xb5\x2f\xfd", "zstd"),
 )
+# Bytes by which xz is told, the longest of the five.
 _LONGEST_MAGIC = 6
 _OPENING: dict[str, Callable[[Any], Any]] = {
     "xz": lzma.LZMAFile,

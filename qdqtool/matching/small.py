@@ -10,6 +10,7 @@ from qdqtool.trt.ops import PRODUCTS
 
 TILE = 16
 """INT8 matrix kernels work on tiles of this many rows and columns."""
+# Channels of a convolution that RTX 1.7.1 computes with its neighbours; see `setting_for`.
 _MOST_FOLDED = 4
 _LARGE = 1 << 18
 """Weights from which reading them costs more than another kernel does: 768 KiB saved against FP32."""

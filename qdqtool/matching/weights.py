@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 Requantized = tuple["NDArray[np.int8]", "NDArray[np.float32]", float]
 """INT8 values, their scales, and the largest error as a share of the largest magnitude."""
+# Weights that are all zero have no largest value to compare an error with.
 _TINY = 1e-30
 
 

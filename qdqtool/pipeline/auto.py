@@ -35,6 +35,7 @@ from qdqtool.core.weights import WeightChanges
 from qdqtool.graph.model import Model
 from qdqtool.pipeline.trial import CHOOSING, TAKEN, Candidate, Reference, Trial, decibels
 
+# Each costs as many inferences of the choosing samples as methods compete.
 _BLOCKS: Final = 4
 _OF_LARGE: Final = 16
 """Samples that choose for a large model whose biases are corrected; what was chosen is judged once more on all of them."""

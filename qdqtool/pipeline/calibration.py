@@ -22,6 +22,7 @@ from qdqtool.core.kinds import PLACEMENT
 from qdqtool.core.placement import Placement
 from qdqtool.core.recipe import Recipe
 from qdqtool.core.weights import WeightChanges
+from qdqtool.core.wording import listed
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
@@ -36,6 +37,7 @@ from qdqtool.pipeline.tables import TableRequest, final_tables
 from qdqtool.placement.decide import decide
 from qdqtool.platform import give_back
 
+# One line of a terminal.
 _SHOWN = 5
 OnProgress = Callable[[int, "int | None"], None]
 
@@ -234,9 +236,6 @@ def doubts(histograms: Histograms) -> tuple[str, ...]:
         ("never fired: they are zero in every sample, and their range is a guess", silent),
         ("held NaN or Inf, which were left out", [f"{name} ({count} values)" for name, count in odd.items()]),
     )
-    return tuple(f"{len(names)} tensors {what}: {_first(names)}" for what, names in sentences if names)
-
-
-def _first(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
+    return tuple(
+        f"{len(names)} tensors {what}: {listed(names, _SHOWN)}" for what, names in sentences if names
+    )

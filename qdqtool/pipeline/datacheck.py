@@ -58,6 +58,7 @@ TRIED: Final = 64
 """Samples on which other preprocessings are tried."""
 CURED: Final = 8
 """Samples on which the cure is measured."""
+# Nodes whose cost is named.
 _WORST = 3
 _QDQ = frozenset({QUANTIZE, DEQUANTIZE})
 _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

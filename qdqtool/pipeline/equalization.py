@@ -38,6 +38,7 @@ GAIN_DB: Final = 0.3
 """What it must gain, as rounding must."""
 STRENGTHS: Final = (0.3, 0.5, 0.7)
 """Shares of SmoothQuant that are tried; the paper takes 0.5 for most networks."""
+# Exponents of the activations' magnitude; the paper searches 20 between 0 and 1.
 _AWQ_STRENGTHS: Final = tuple(float(share) for share in np.linspace(0.1, 1.0, 10))
 _ENOUGH: Final = 64
 """Samples that show which channels are large."""

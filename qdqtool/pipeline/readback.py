@@ -13,7 +13,7 @@ from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import Slot, SlotKind
 from qdqtool.core.qdq import QdqPair
-from qdqtool.core.quant_format import INT8
+from qdqtool.core.quant_format import FORMATS
 from qdqtool.core.readback import ReadBack, ReadScale
 from qdqtool.core.recipe import PrepareOptions
 from qdqtool.errors import UsageError
@@ -26,8 +26,10 @@ from qdqtool.graph.qdq.find import find, quantized_ops
 from qdqtool.graph.qdq.unquantize import float_graph
 from qdqtool.placement.repair import written_out
 
-_LIMITS = {DType.INT8: (INT8.qmin, INT8.qmax), DType.UINT8: (0, 255)}
+_LIMITS = {**{entry.dtype: (entry.qmin, entry.qmax) for entry in FORMATS.values()}, DType.UINT8: (0, 255)}
 _METHOD = "read back"
+# Reasons in an error; the others are like them.
+_TOLD = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +60,7 @@ def read_back(path: Path) -> tuple[ReadBack, Model]:
     if not found:
         ops = ", ".join(quantized_ops(model)) or "no quantized operator"
         raise UsageError(
-            f"has no scale to read: {ops}",
+            f"has no scale to read: {'; '.join(notes[:_TOLD]) or ops}",
             fix="pass a Q/DQ model; ranges that are measured at run time are in no model",
             where=str(path),
         )
@@ -76,8 +78,8 @@ def read_back(path: Path) -> tuple[ReadBack, Model]:
 def _read(model: Model, plain: Model, notes: list[str]) -> Iterator[_Found]:
     modules = Modules(model)
     for pair in find(model):
-        if pair.dtype not in _LIMITS:
-            continue
+        if pair.dtype is DType.INT32:
+            continue  # a bias, whose scale is the product of two others
         trouble = _trouble(pair)
         if trouble:
             notes.append(f"{pair.tensor}: left out, {trouble}")
@@ -85,7 +87,7 @@ def _read(model: Model, plain: Model, notes: list[str]) -> Iterator[_Found]:
         limits = _LIMITS[pair.dtype]
         scale, zero = np.abs(np.asarray(pair.scale)), np.asarray(pair.zero_point)
         low, high = (limits[0] - zero) * scale, (limits[1] - zero) * scale
-        # Symmetric integers use 127 steps on either side; -128 is a spare one.
+        # Symmetric integers use as many steps on either side; the lowest one is spare.
         amax = np.where(zero == 0, limits[1] * scale, np.maximum(-low, high))
         for start in pair.slots:
             slot, axis = _reader(model, start, pair)
@@ -123,6 +125,8 @@ def _reader(model: Model, slot: Slot, pair: QdqPair) -> tuple[Slot, int | None]:
 
 
 def _trouble(pair: QdqPair) -> str:
+    if pair.dtype not in _LIMITS:
+        return f"its type is {str(pair.dtype).upper()}, of which TensorRT has no kernels"
     if pair.scale_shape is None or not pair.zero_point:
         return "its scale is computed at run time"
     if len(pair.scale_shape) > 1:

@@ -57,6 +57,7 @@ _ROOM: Final = 320 << 20
 """Bytes that the live tensors of a batch may take."""
 _LIVE: Final = 3
 """Tensors of the largest size that are alive at once."""
+# Samples on which two ways can be told apart at all.
 _FEWEST: Final = 2
 
 OnProgress = Callable[[int, "int | None"], None]

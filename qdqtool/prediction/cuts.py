@@ -40,6 +40,7 @@ from qdqtool.trt.ops import (
     keeps_order,
 )
 
+# The bounds of this file's docstring, by bisection over builds.
 _LONG_ROW = 16384
 _LARGE_TRANSPOSE = 73728
 _LENGTH, _MANY_LENGTHS = 64, 49152

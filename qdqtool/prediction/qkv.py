@@ -21,6 +21,7 @@ from qdqtool.matching.flow import Flow
 from qdqtool.matching.patterns import attentions
 from qdqtool.trt.ops import FACTORS, LAYOUT, MATRIX_PRODUCTS, PICKING, QDQ, QUANTIZE
 
+# Operators that are followed; what is further away is not taken for the same pattern.
 _FARTHEST = 16
 
 

@@ -24,6 +24,7 @@ from qdqtool.report.roofline import roofline
 from qdqtool.report.sensitivity import bar_chart, curve_chart
 from qdqtool.report.svg import Element
 
+# Bars that can be told apart on one screen, and histograms that a page draws without delay.
 _SHOWN = 25
 _HISTOGRAMS = 48
 

@@ -11,6 +11,7 @@ from qdqtool.core.placement import Placement, SlotKind
 from qdqtool.core.quant_format import QuantFormat
 from qdqtool.core.report import RangeRow, Threshold
 
+# Bars of a small picture; the table beside it has the figures.
 _BINS = 64
 
 

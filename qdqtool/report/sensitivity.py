@@ -11,6 +11,7 @@ from qdqtool.report.charts.bars import Bar, bars
 from qdqtool.report.charts.scatter import Point, scatter
 from qdqtool.report.svg import Element
 
+# One screen; the artefact has them all.
 _SHOWN = 25
 
 

@@ -9,6 +9,7 @@ from qdqtool.core.comparison import Cause, Comparison, Explanation, Measure, Out
 from qdqtool.core.findings import Severity
 from qdqtool.core.report import Summary
 from qdqtool.core.sensitivity import FloatSet
+from qdqtool.core.wording import listed
 
 UNKNOWN = "unknown"
 _PREFIXES = ("", "k", "M", "G", "T")
@@ -242,9 +243,8 @@ def limit_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if not chosen["kept"]:
         yield "Limit", f"{wanted}: met with every node quantized ({_level(whole)}), {samples}"
         return
-    names = ", ".join(chosen["kept"][:_KEPT])
-    more = f" and {len(chosen['kept']) - _KEPT} more" if len(chosen["kept"]) > _KEPT else ""
-    yield "Limit", f"{wanted}: met with {len(chosen['kept'])} nodes float: {names}{more}"
+    names = listed(chosen["kept"], _KEPT)
+    yield "Limit", f"{wanted}: met with {len(chosen['kept'])} nodes float: {names}"
     yield "", f"{_level(whole)} -> {_level(chosen)}, {samples}"
     before, after = found["before"], found["after"]
     if before and after:

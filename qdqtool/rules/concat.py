@@ -29,6 +29,7 @@ from qdqtool.core.qdq import QdqPair
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
+from qdqtool.core.wording import listed
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.qdq.scales import a_step_above
 from qdqtool.graph.view import GraphView, Node
@@ -161,9 +162,7 @@ def _planned(placement: Placement) -> Iterator[tuple[str, list[Slot]]]:
     for decision in placement.quantized:
         readers[decision.tensor].append(decision.slot)
     for tie in placement.ties:
-        more = len(tie.tensors) - _NAMED
-        names = ", ".join(tie.tensors[:_NAMED]) + (f" and {more} more" if more > 0 else "")
-        yield names, [slot for tensor in tie.tensors for slot in readers[tensor]]
+        yield listed(tie.tensors, _NAMED), [slot for tensor in tie.tensors for slot in readers[tensor]]
 
 
 def _tied(view: GraphView) -> Iterator[tuple[str, list[Slot]]]:

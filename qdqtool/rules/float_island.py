@@ -22,6 +22,7 @@ from qdqtool.matching.rule import Rule, Violation
 from qdqtool.matching.vetoes import kept_float
 from qdqtool.trt.ops import ISLAND_BORDER, PRODUCTS
 
+# Operators that are followed on either side of a float product.
 _FARTHEST = 6
 
 

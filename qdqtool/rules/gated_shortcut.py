@@ -24,6 +24,7 @@ from qdqtool.matching.demand import wanted_slots
 from qdqtool.matching.rule import Rule
 from qdqtool.trt.ops import POINTWISE_ACTIVATIONS, PRODUCTS, upstream
 
+# Activations in a row behind a product, as in Relu6 or a hard sigmoid of several nodes.
 _FARTHEST = 3
 
 

@@ -23,6 +23,7 @@ from qdqtool.matching.flow import Flow, is_int8
 from qdqtool.matching.products import compute_nodes, veto
 from qdqtool.matching.rule import Rule, Violation
 
+# SM75, Turing; of the older ones Xavier alone (SM72) has INT8 tensor cores.
 _TURING = 75
 _XAVIER = "72"
 _HALF = "TensorRT for RTX has no INT8 convolution for SM75: it runs in Half"

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.qdq import QdqPair
+from qdqtool.core.quant_format import FORMATS, INT8
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
 from qdqtool.graph.qdq.find import find
@@ -24,7 +25,7 @@ from qdqtool.matching.flow import Flow
 from qdqtool.matching.rule import Rule, Stage, Violation
 
 _SCALES = {DType.FLOAT16: 19, DType.BFLOAT16: 19}
-_VALUES = {DType.FLOAT8: 19, DType.FLOAT8_E5M2: 19, DType.INT16: 21, DType.INT4: 21, DType.FLOAT4: 23}
+_VALUES = {**{entry.dtype: entry.opset for entry in FORMATS.values() if entry is not INT8}, DType.INT16: 21}
 
 
 def check(flow: Flow, _target: Target) -> Iterator[Violation]:

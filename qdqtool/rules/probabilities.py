@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
+from qdqtool.core.quant_format import FP8, INT8
 from qdqtool.core.target import Target
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.rule import Rule, Violation
 
-_LARGEST = {DType.INT8: 127, DType.FLOAT8: 448}
+_LARGEST = {entry.dtype: entry.qmax for entry in (INT8, FP8)}
+# Scales of calibration are quotients in FP32, and some tools divide by 128 for INT8.
 _TOLERANCE = 1.05
 
 

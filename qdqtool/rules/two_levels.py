@@ -30,7 +30,7 @@ from qdqtool.trt.ops import FP4_DYNAMIC, summed_axis
 
 _FORM = "FP8 scales of blocks of 16 along the summed axis, behind one float scale"
 _RANKS = (2, 3)
-_BLOCK = 16
+_BLOCK = NVFP4.blocks[0]
 _TWO_BLOCKS = "keep it float: 32 summed values and more make at least two blocks"
 
 

@@ -19,6 +19,7 @@ _BANNER = re.compile(r"^&&&& RUNNING TensorRT\.trtexec(?: \[[^\]]*\])* # (?P<com
 _HEAD = 1 << 16
 """Bytes at the start of a file in which its nature is looked for."""
 _ENGINES = frozenset({".plan", ".engine", ".trt"})
+# A folder given by mistake, such as a home, must not be searched for ever.
 _MOST_FILES = 10_000
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+# A parser may repeat one mistake for every node; two hundred tell what is wrong.
 _MOST = 200
 
 

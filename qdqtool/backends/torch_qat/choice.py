@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from qdqtool.core.qat import Epoch
 
+# Epochs whose scores are averaged: a single lucky one is not chosen.
 _WINDOW = 3
 
 

@@ -25,6 +25,7 @@ _STEPS = (
     ("timing kernels", re.compile(r"Computing costs for")),
     ("finishing", re.compile(r"Engine generation completed|Total Activation Memory")),
 )
+# A build may repeat one error for every tactic; two hundred tell what is wrong.
 _MOST = 200
 
 

@@ -22,6 +22,7 @@ _DEFINITION = re.compile(r"^\s*(--[A-Za-z][\w-]*(?:=\S*)?(?:,\s*--[A-Za-z][\w-]*
 _NAME = re.compile(r"--([A-Za-z][\w-]*)")
 _MOST_HELP = 20_000
 """Lines; no help text is longer."""
+# Seconds; the first start loads libraries of gigabytes, from a network disk perhaps.
 _PATIENCE_S = 60.0
 
 

@@ -17,6 +17,7 @@ _EXECUTABLE = re.compile(r"[^-].{0,260}?\.exe\b\"?")
 _QUOTED = re.compile(r"[\"'\\]|\.exe\b|#")
 _HARNESS = re.compile(r"(?:^|/)harness_\w+")
 _DOTTED = re.compile(r"\d{1,3}(?:\.\d{1,5}){1,4}")
+# A command line is no longer; what is, was a whole log without line ends.
 _LONGEST_COMMAND = 1 << 16
 
 

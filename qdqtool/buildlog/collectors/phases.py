@@ -39,6 +39,7 @@ _MARKS = {
 }
 _LIBRARIES = ("Init cuBLAS", "Init cuDNN")
 _LOADING = "library initialization"
+# Phases of one run; a log of many runs in one process has some twenty in each.
 _MOST = 200
 
 

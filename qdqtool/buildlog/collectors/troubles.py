@@ -14,6 +14,7 @@ from qdqtool.core.events import LogRecord
 _CHANGING = re.compile(r"0x[0-9a-fA-F]+|\d+")
 _MOST = 4000
 """Wordings kept per run and severity."""
+# Characters of a message that are kept; longer ones print a whole graph.
 _LONGEST = 2000
 _Key = tuple[str, tuple[str, ...]]
 

@@ -25,6 +25,7 @@ from qdqtool.core.calibration import INT8_LEVELS
 from qdqtool.core.kinds import CALIBRATION
 from qdqtool.errors import InputFileError
 
+# A cache has some 40 bytes a tensor, so that this is millions of tensors.
 _LARGEST = 256 << 20
 _MOST_LINES = 1 << 20
 _HEX = re.compile(r"[ \t]*(?P<hex>[0-9a-fA-F]{1,8})[ \t\r]*")

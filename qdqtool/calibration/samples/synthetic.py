@@ -19,6 +19,7 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import UsageError
 
+# Enough for ranges that do not move; random values tell nothing about accuracy anyway.
 _COUNT = 16
 _MOST = 1 << 20
 """Random samples; what they measure means nothing, so that more of them are a slip of the finger."""

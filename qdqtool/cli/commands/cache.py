@@ -31,6 +31,7 @@ Release = Annotated[
     str, typer.Option("--trt", help="TensorRT release that will read the cache: 8.6.1, 10.3.")
 ]
 Algorithm = Annotated[str | None, typer.Option(help="EntropyCalibration2, MinMaxCalibration, ...")]
+# More is a file of another kind, or a terminal that nobody reads.
 _MOST_NOTES = 1000
 ChangedValues = Annotated[list[str] | None, typer.Option("--set", help="Change one value of the recipe.")]
 

@@ -29,6 +29,7 @@ from typing import Annotated
 
 import typer
 
+# Half a terminal; --json names them all.
 _SHOWN = 12
 
 

@@ -21,6 +21,7 @@ from typing import Annotated
 
 import typer
 
+# Half a terminal; --json lists them all.
 _LAYERS_SHOWN = 15
 
 

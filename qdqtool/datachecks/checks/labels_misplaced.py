@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from qdqtool.core.findings import Severity
 from qdqtool.datachecks.evidence import DataCheck, DataEvidence, Doubt, Predictions
 
+# Labelled samples below which a shift of classes may be chance.
 _FEWEST = 20
 _BETTER = 2.0
 """Times as many hits as with the labels as they are."""

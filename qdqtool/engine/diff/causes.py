@@ -10,6 +10,7 @@ from qdqtool.core.difference import Cause, EngineTotals, LayerPair
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Engine, EngineLayer
 from qdqtool.core.wiring import Wiring
+from qdqtool.core.wording import listed
 from qdqtool.engine.diff.explored import Explored
 
 _NAMED = 8
@@ -66,7 +67,7 @@ def _round_trips(left: Explored, right: Explored) -> Iterator[Cause]:
     yield Cause(
         text=f"{side.name} has {len(trips)} {types} round trips, {other.name} has {len(rest)}: an INT8 kernel writes "
         f"{types} and another kernel only turns it back into INT8{_effect(ms, size)}, behind "
-        f"{_named(tuple(source.name for source, _ in trips))}",
+        f"{listed([source.name for source, _ in trips], _NAMED)}",
         ms=ms,
         bytes=size,
         layers=tuple(layer.name for layer in kernels),
@@ -113,7 +114,7 @@ def _slower(pairs: tuple[LayerPair, ...], whole: float | None) -> Iterator[Cause
         least = max(_WORTH * (pair.left.ms or 0.0), _SHARE * (whole or 0.0))
         if pair.ms is not None and pair.left.ms and pair.ms > least:
             yield Cause(
-                text=f"{_named(pair.right.layers)} takes {pair.right.ms:.4f} ms in {pair.right.precision} instead of "
+                text=f"{listed(pair.right.layers, _NAMED)} takes {pair.right.ms:.4f} ms in {pair.right.precision} instead of "
                 f"{pair.left.ms:.4f} ms in {pair.left.precision}",
                 ms=pair.ms,
                 bytes=pair.bytes,
@@ -125,11 +126,6 @@ def _effect(ms: float | None, size: int | None) -> str:
     if ms is not None:
         return f": {abs(ms):.4f} ms {'lost' if ms > 0 else 'won'}"
     return "" if size is None else f": {abs(size):,} bytes {'more' if size > 0 else 'less'}"
-
-
-def _named(names: tuple[str, ...]) -> str:
-    shown = ", ".join(names[:_NAMED])
-    return f"{shown} and {len(names) - _NAMED} more" if len(names) > _NAMED else shown
 
 
 def _sum_ms(pairs: list[LayerPair]) -> float | None:

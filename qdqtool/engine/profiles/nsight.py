@@ -41,9 +41,11 @@ Range = tuple[int, int, int, str]
 """Thread, start and end in ns, and name."""
 Launch = tuple[int, int, float]
 """Thread and time of a call that launched a kernel, and the nanoseconds of the kernel."""
+# Steps of SQLite's machine between two looks at the limit.
 _STEPS = 1 << 14
 _MOST_STEPS = 1 << 17
 """Instructions of SQLite between two looks at the clock, and how many looks a query gets: minutes, not for ever."""
+# Milliseconds in a unit of nsys' own tables.
 _UNITS = {"ns": 1e-6, "us": 1e-3, "ms": 1.0, "s": 1e3, "sec": 1e3}
 _TIMED = re.compile(r"^(Total Proj Time|Total Time) \((\w+)\)$")
 _WHOLE = re.compile(r"^(?:nvinfer1::)?I?ExecutionContext::")

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _EVEN = 20160
 """Divisible by all small numbers and by 64, so that splits and strides come out even."""
+# Two runs give every dimension some expression; the third has to agree with it.
 _RUNS = 3
 _LEAST, _ROOM = 11, 80
 """The numbers of few symbols are `_EVEN` times 11 to 90: products of three of them still fit 64 bits."""

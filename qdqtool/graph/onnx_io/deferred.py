@@ -32,6 +32,7 @@ FROM: Final = 256 << 20
 """Bytes of weights from which on a model's heavy ones stay in their files; below, memory is cheaper than reading twice."""
 
 _MARK: Final = "qdqtool.mark"
+# Not to be guessed: no file from outside can claim to be a weight of this process.
 _TOKEN: Final = secrets.token_hex(16)
 _AGAIN: Final = "leave the file alone while it is worked on, and run the command again"
 

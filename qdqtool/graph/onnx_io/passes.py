@@ -29,9 +29,11 @@ _START: Final = (
     "import sys; sys.path[:] = sys.argv[1:]; from qdqtool.graph.onnx_io.passes_worker import main; main()"
 )
 """Nothing is imported before the search path is ours: the current directory may hold a planted module."""
+# What an untrusted file may take beyond its own size: bytes, and seconds of the processor.
 _MEMORY: Final = 512 << 20
 _MEMORY_PER_BYTE: Final = 32
 """Bytes that a pass may take, and that it may take more per byte of its model; real models stay below a tenth."""
+# Of the processor, and more for every MiB.
 _SECONDS: Final = 8
 _SECONDS_PER_MIB: Final = 20
 """Processor time that a pass may take, and that it may take more per MiB of its model without heavy weights."""

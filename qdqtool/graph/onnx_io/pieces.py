@@ -18,10 +18,12 @@ from qdqtool.graph.onnx_io import deferred
 from qdqtool.graph.onnx_io.walk import tensors
 from qdqtool.graph.onnx_io.weight import byte_size
 
+# Field numbers of onnx.proto: ModelProto.graph, GraphProto.initializer, TensorProto.raw_data.
 _GRAPH: Final = 7
 _INITIALIZER: Final = 5
 _RAW_DATA: Final = 9
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+# Bytes of a 64-bit number, seven bits in each.
 _LONGEST_VARINT: Final = 10
 
 

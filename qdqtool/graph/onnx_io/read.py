@@ -18,7 +18,9 @@ from qdqtool.graph.onnx_io.walk import misspelt, parts
 from qdqtool.graph.onnx_io.weight import flaw
 from qdqtool.io.files import unreadable
 
+# protobuf reads less than 2 GiB in one piece.
 _PROTOBUF_LIMIT = (1 << 31) - 1
+# Bytes by which a text or an archive is told from a model.
 _HEAD = 512
 _DEFAULT = frozenset({"", "ai.onnx"})
 _ANY_OPSET = 17

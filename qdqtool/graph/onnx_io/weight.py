@@ -33,6 +33,7 @@ _BITS = {
     "INT2": 2,
     "UINT2": 2,
 }
+# Elements; no memory holds so many, and their product does not overflow yet.
 _LARGEST = 1 << 40
 
 

@@ -13,6 +13,7 @@ from qdqtool.trt.ops import BIASED
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+# The default of the ONNX operator.
 _EPSILON = 1e-5
 
 

@@ -16,6 +16,7 @@ SMALLEST = float(np.finfo(np.float32).tiny)
 SMALLEST_HALF = 2.0**-20
 """About 9.5e-7, a subnormal FP16 with four digits of its mantissa left."""
 LARGEST_HALF = float(np.finfo(np.float16).max)
+# BF16: eight bits of exponent as FP32, seven of fraction.
 _LARGEST_BRAIN = (2.0 - 2.0**-7) * 2.0**127
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import onnx
 
 from qdqtool.core.conversion import Conversion, DynamicRangeReport, KeptNode
 from qdqtool.core.recipe import InsertOptions
+from qdqtool.core.wording import listed
 from qdqtool.errors import UsageError
 from qdqtool.graph.canonical.opset import raise_opset
 from qdqtool.graph.edit import Edit
@@ -23,6 +24,7 @@ from qdqtool.graph.typed.rewrite import Rewrite
 from qdqtool.graph.typed.scales import PAIRS
 from qdqtool.graph.typed.signatures import signature
 
+# One line of a terminal.
 _NAMED = 5
 
 
@@ -139,10 +141,10 @@ def _sentences(found: Conversion, narrow: Narrow, *, protected: bool) -> list[st
     if found.clipped:
         notes.append(
             f"{len(found.clipped)} constants reach beyond {word} and were clipped to "
-            f"{narrow.largest:g}: {_listed(map(repr, found.clipped))}"
+            f"{narrow.largest:g}: {listed([*map(repr, found.clipped)], _NAMED)}"
         )
     if found.faint:
-        few = _listed(map(repr, found.faint))
+        few = listed([*map(repr, found.faint)], _NAMED)
         notes.append(f"{len(found.faint)} constants are so small that {word} loses digits: {few}")
     strayed = found.reach.strayed if found.reach is not None else ()
     source = "by their ranges" if found.reach is not None and not found.reach.samples else "on the samples"
@@ -150,13 +152,9 @@ def _sentences(found: Conversion, narrow: Narrow, *, protected: bool) -> list[st
     under = [f"{tensor.tensor!r} ({tensor.largest:.2g})" for tensor in strayed if tensor.kind == "subnormal"]
     if over:
         fate = "stay FP32" if protected else "become infinite"
-        notes.append(f"{len(over)} tensors reach beyond {word} {source} and {fate}: {_listed(over)}")
+        notes.append(f"{len(over)} tensors reach beyond {word} {source} and {fate}: {listed(over, _NAMED)}")
     if under:
-        notes.append(f"{len(under)} tensors are so small {source} that {word} loses digits: {_listed(under)}")
+        notes.append(
+            f"{len(under)} tensors are so small {source} that {word} loses digits: {listed(under, _NAMED)}"
+        )
     return notes
-
-
-def _listed(words: Iterable[str]) -> str:
-    found = list(words)
-    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-    return ", ".join(found[:_NAMED]) + more

@@ -12,6 +12,7 @@ from qdqtool.io.ci import CiReport, CiResult, CiRule
 from qdqtool.io.json_files import canonical
 
 _LEVELS = {"error": "error", "warning": "warning", "info": "note"}
+# What is left out first where GitHub takes no more results.
 _RANKS = {"error": 2, "warning": 1, "info": 0}
 _MOST = 25_000
 """Results that GitHub code scanning takes of one run."""

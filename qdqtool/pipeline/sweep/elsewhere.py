@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 SCRIPT: Final = "time_trials.py"
 FLOAT: Final = "float"
+# As every interval of the tool.
 _SURE: Final = 0.95
 
 

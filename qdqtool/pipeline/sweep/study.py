@@ -26,6 +26,7 @@ from qdqtool.pipeline.sweep.space import Choice, Space
 from qdqtool.pipeline.sweep.storage import Storage, StorageLost, speaking_plainly
 from qdqtool.platform import is_alive, machine
 
+# A worker shows every so many seconds that it lives, and counts as dead after twelve times of silence.
 BEAT_S = 5.0
 GRACE_S = 60.0
 WORKER = "worker"

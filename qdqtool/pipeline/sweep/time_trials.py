@@ -16,6 +16,7 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+# trtexec's own default.
 WARM_UP_MS = 200
 
 

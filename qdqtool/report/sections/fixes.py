@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from qdqtool.core.findings import Finding, Severity
 from qdqtool.core.report import Fallback, Report
+from qdqtool.core.wording import listed
 from qdqtool.report import words
 from qdqtool.report.section import Block, Entry, Section
 
@@ -63,15 +64,9 @@ def _fallbacks(entries: Sequence[Fallback]) -> list[Entry]:
     for entry in entries:
         groups.setdefault((entry.precision, entry.reason, entry.fix), []).append(f"{entry.node} ({entry.op})")
     return [
-        (f"{_some(nodes)} {precision}: {reason}", fix, None)
+        (f"{listed(nodes, _NAMED)} {precision}: {reason}", fix, None)
         for (precision, reason, fix), nodes in groups.items()
     ]
-
-
-def _some(nodes: Sequence[str]) -> str:
-    if len(nodes) <= _NAMED:
-        return ", ".join(nodes)
-    return f"{', '.join(nodes[:_NAMED])} and {len(nodes) - _NAMED} more"
 
 
 def _findings(findings: Sequence[Finding]) -> list[Entry]:
@@ -85,7 +80,7 @@ def _findings(findings: Sequence[Finding]) -> list[Entry]:
 def _alike(group: Sequence[Finding]) -> Entry:
     first, stake = group[0], sum(finding.bytes or 0 for finding in group)
     cost = f" [{words.size(stake)} at stake, estimated]" if stake else ""
-    subjects = _some([finding.subject for finding in group])
+    subjects = listed([finding.subject for finding in group], _NAMED)
     what = f"{first.severity.value} {first.code} {subjects}: {first.reason}{cost}"
     return what, first.fix, _STYLES[first.severity]
 
