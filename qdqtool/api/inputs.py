@@ -221,33 +221,45 @@ def labels_file(labels: object) -> Iterator[str | None]:
             raise
 
 
-def recipe_of(recipe: RecipeInput | None, settings: SettingsInput = (), *, trust: bool = False) -> Recipe:
+def recipe_of(
+    recipe: RecipeInput | None,
+    settings: SettingsInput = (),
+    *,
+    trust: bool = False,
+    labels: LabelsInput = None,
+) -> Recipe:
     """The recipe with the settings applied; None is all defaults. Files may name functions only with `trust`.
 
     Raises:
         UsageError: mistakes in the recipe or the settings, all of them in one message.
     """
     name, changes = spelled(recipe, settings)
-    return recipes.load(name, changes, trust=trust)
+    return recipes.load(name, recipes.scored(changes, labels), trust=trust)
 
 
 def fitting_recipe(
-    recipe: RecipeInput | None, settings: SettingsInput, path: Path, *, trust: bool, labelled: bool = False
+    recipe: RecipeInput | None,
+    settings: SettingsInput,
+    path: Path,
+    *,
+    trust: bool,
+    labels: LabelsInput = None,
 ) -> Recipe:
     """As `recipe_of`; None is the shipped recipe that fits the model at `path`."""
-    return recipe_of(*fitted(recipe, settings, path, labelled=labelled), trust=trust)
+    return recipe_of(*fitted(recipe, settings, path, labels=labels), trust=trust)
 
 
 def fitted(
-    recipe: RecipeInput | None, settings: SettingsInput, path: Path, *, labelled: bool = False
+    recipe: RecipeInput | None, settings: SettingsInput, path: Path, *, labels: LabelsInput = None
 ) -> tuple[str | None, tuple[str, ...]]:
     """As `spelled`; None is the shipped recipe that fits the model at `path`."""
-    name, changes = spelled(recipe, settings)
+    name, typed = spelled(recipe, settings)
+    changes = recipes.scored(typed, labels)
     if recipe is not None:
         return name, changes
-    chosen, more, why = suggest.recipe_for(load(path), labelled=labelled)
+    chosen, why = suggest.fitting(load(path))
     _LOGGER.info("recipe %s, because %s", chosen, why)
-    return chosen, (*more, *changes)
+    return chosen, changes
 
 
 def spelled(recipe: RecipeInput | None, settings: SettingsInput) -> tuple[str | None, tuple[str, ...]]:

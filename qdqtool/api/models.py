@@ -289,7 +289,7 @@ def repair(
         UsageError: the model has no Q/DQ at all.
         InputFileError: the model or the samples cannot be read.
     """
-    chosen = recipe_of(recipe, settings, trust=trust)
+    chosen = recipe_of(recipe, settings, trust=trust, labels=labels)
     with (
         model_files(model) as (path,),
         labels_file(labels) as label_file,

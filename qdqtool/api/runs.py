@@ -79,10 +79,9 @@ def run(
         _folder(out) as folder,
         showing(progress) as shown,
     ):
-        labelled = labels is not None
         request = RunRequest(
             model=path,
-            recipe=fitting_recipe(recipe, settings, path, trust=trust, labelled=labelled),
+            recipe=fitting_recipe(recipe, settings, path, trust=trust, labels=labels),
             samples=samples_of(samples),
             eval_samples=samples_of(eval_samples) or None,
             labels=label_file,
@@ -132,7 +131,7 @@ def compare(
         InputFileError: a model or sample cannot be read, or does not fit.
         UsageError: mistakes in the arguments.
     """
-    chosen = recipe_of(recipe, settings, trust=trust)
+    chosen = recipe_of(recipe, settings, trust=trust, labels=labels)
     stored = [_is_spec(side) for side in (reference, candidate)]
     with (
         model_files(reference, candidate) as paths,
@@ -209,7 +208,7 @@ def sensitivity(
     ):
         request = SensitivityRequest(
             model=path,
-            recipe=fitting_recipe(recipe, settings, path, trust=trust, labelled=labels is not None),
+            recipe=fitting_recipe(recipe, settings, path, trust=trust, labels=labels),
             samples=samples_of(samples),
             eval_samples=samples_of(eval_samples) or None,
             labels=label_file,
@@ -272,7 +271,7 @@ def sweep(
         _folder(out) as folder,
         showing(progress) as shown,
     ):
-        name, changes = fitted(recipe, settings, path, labelled=labels is not None)
+        name, changes = fitted(recipe, settings, path, labels=labels)
         request = RunRequest(
             model=path,
             recipe=recipe_of(name, changes, trust=trust),

@@ -17,7 +17,8 @@ State = Literal["works", "missing", "limited"]
 # Tensor cores multiply INT8 from Turing on; SM72 is Xavier, whose Volta cores do too.
 _INT8_CORES_FROM = 72
 _EXTRAS = {
-    "qat": ("torch", "nvidia-modelopt"),
+    "qat": ("torch",),
+    "qat-nvidia": ("nvidia-modelopt", "pytorch-quantization"),
     "sweep": ("optuna",),
     "cluster": ("distributed",),
     "png": ("resvg-py",),
@@ -25,7 +26,8 @@ _EXTRAS = {
 }
 """Packages of the extras that are not builders."""
 _USES = {
-    "qat": "qdqtool qat run",
+    "qat": "qdqtool qat run, your own training loop",
+    "qat-nvidia": "qat.engine: NVIDIA's quantizers in place of our own",
     "cluster": "qdqtool calibrate --cluster, qdqtool sweep --cluster",
     "png": "charts and graphs as PNG; SVG needs nothing",
     "parquet": "tables of layers and events as Parquet; CSV needs nothing",

@@ -52,8 +52,10 @@ def is_trusted() -> bool:
     return _trust.get() or _configured()
 
 
-def load_recipe(recipe: str | None, changes: Iterable[str] | None = None) -> Recipe:
-    """The recipe of this name or path with `--set` changes, under the trust that the user gave.
+def load_recipe(
+    recipe: str | None, changes: Iterable[str] | None = None, *, labels: str | None = None
+) -> Recipe:
+    """The recipe of this name or path with `--set` changes and for these labels, under the trust that the user gave.
 
     Raises:
         UsageError: mistakes in the recipe or the changes, or functions without trust.
@@ -61,11 +63,11 @@ def load_recipe(recipe: str | None, changes: Iterable[str] | None = None) -> Rec
     """
     from qdqtool.pipeline import recipes
 
-    return recipes.load(recipe, changes or (), trust=is_trusted())
+    return recipes.load(recipe, recipes.scored(changes or (), labels), trust=is_trusted())
 
 
 def fitting_recipe(
-    recipe: str | None, model: Model | Path, changes: Iterable[str] | None = None, *, labelled: bool = False
+    recipe: str | None, model: Model | Path, changes: Iterable[str] | None = None, *, labels: str | None = None
 ) -> tuple[str, Recipe]:
     """Name and content of the recipe that was named, else of the one that fits the model, and says which that is.
 
@@ -73,16 +75,16 @@ def fitting_recipe(
         UsageError, InputFileError: as `load_recipe`, or the model cannot be read.
     """
     if recipe is not None:
-        return recipe, load_recipe(recipe, changes)
+        return recipe, load_recipe(recipe, changes, labels=labels)
     from qdqtool.cli.screen import stderr
     from qdqtool.graph.onnx_io.load import load
-    from qdqtool.pipeline.suggest import recipe_for
+    from qdqtool.pipeline.suggest import fitting
 
     found = load(model) if isinstance(model, Path) else model
-    name, fitted, why = recipe_for(found, labelled=labelled)
+    name, why = fitting(found)
     said = f"recipe {name}, because {why}; --recipe takes another"
     stderr().print(said, markup=False, highlight=False)
-    return name, load_recipe(name, [*fitted, *(changes or ())])
+    return name, load_recipe(name, changes, labels=labels)
 
 
 def configuration() -> Path:

@@ -27,6 +27,7 @@ _MOST_ENTRIES = 5_000
 """Names, values and brackets of one file. The YAML reader takes 0.1 ms for each: 60,000 took more than a minute."""
 _DEEPEST = 32
 """Sections inside each other. The YAML reader looks at all open brackets again at every word: 5,000 took 13 seconds."""
+_TASK = "compare.task"
 _MOST_SHOWN = 40
 """Mistakes that are printed; a file that is no recipe has one in every line."""
 
@@ -115,6 +116,26 @@ def changed(recipe: Recipe, changes: Iterable[str]) -> Recipe:
         way = "correct it; `qdqtool recipe schema` prints everything a recipe can say"
         raise UsageError("; ".join(wrong), fix=way, where="--set")
     return found
+
+
+def scored(changes: Iterable[str], labels: object) -> tuple[str, ...]:
+    """Changes of a recipe where `labels` are given, None for none: they are counted, whatever task the recipe has.
+
+    Raises:
+        UsageError: a change asks for a task that takes no labels.
+    """
+    typed = tuple(changes)
+    if labels is None:
+        return typed
+    for change in typed:
+        key, _, value = change.partition("=")
+        if key.strip() == _TASK and value.strip().strip("\"'") in {"agreement", "none"}:
+            raise UsageError(
+                f"labels are given, and {_TASK}={value.strip()} takes none",
+                fix=f"leave the labels out, or {_TASK}, which is classify where there are labels",
+                where="labels",
+            )
+    return (f"{_TASK}=classify", *typed)
 
 
 def functions(recipe: str) -> tuple[str, ...]:

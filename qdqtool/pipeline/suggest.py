@@ -100,15 +100,6 @@ def suggest(path: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def recipe_for(model: Model, *, labelled: bool = False) -> tuple[str, tuple[str, ...], str]:
-    """What is taken where no recipe was named: a shipped one, changes of it, and why.
-
-    Labels say that a network classifies, whatever its outputs look like and whatever tool quantized it.
-    """
-    name, why = fitting(model)
-    return name, ("compare.task=classify",) if labelled else (), why
-
-
 def fitting(model: Model) -> tuple[str, str]:
     """The shipped recipe that is made for networks like this one, and why."""
     return _family(_look(model))

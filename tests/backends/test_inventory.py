@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -80,3 +81,14 @@ def test_the_inventory_survives_its_file(tmp_path: Path) -> None:
     taken = take_inventory()
     INVENTORY.write(tmp_path / "doctor.json", taken)
     assert INVENTORY.read(tmp_path / "doctor.json") == taken
+
+
+def test_every_package_is_got_by_the_extra_that_lists_it() -> None:
+    project = (Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8")
+    items = found()
+    for extra, packages in inventory._EXTRAS.items():
+        listed = re.search(rf"^{extra} = \[(.*?)\](?=\s)", project, re.MULTILINE | re.DOTALL)
+        assert listed is not None
+        for package in packages:
+            assert f'"{package}' in listed[1]
+            assert items[package].fix in {"", f"pip install 'qdqtool[{extra}]'"}

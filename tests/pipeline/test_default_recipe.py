@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import qdqtool
+from qdqtool.cli.app import COMMANDS, application
 from qdqtool.cli.app import run as cli
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.pipeline.suggest import fitting
@@ -50,12 +52,52 @@ def test_a_run_without_recipe_is_never_told_that_another_fits(tmp_path: Path) ->
         assert f"name: {fitting(load(path))[0]}" in (out / "recipe.yaml").read_text("utf-8")
 
 
-def test_with_labels_a_network_of_several_outputs_is_measured_as_a_classifier(tmp_path: Path) -> None:
-    from qdqtool.pipeline.suggest import recipe_for
+DIGITS = Path(__file__).resolve().parents[2] / "recipes" / "examples" / "digits"
 
-    found = load(models.save(models.unet(), tmp_path))
-    assert recipe_for(found)[1] == ()
-    assert recipe_for(found, labelled=True)[1] == ("compare.task=classify",)
+
+def labelled(folder: Path) -> list[str]:
+    """A classifier twice, its samples and their classes, as `compare` wants them."""
+    labels = folder / "labels.npy"
+    np.save(labels, np.load(DIGITS / "labels.npy")[:8])
+    model = str(DIGITS / "digits.onnx")
+    return [model, model, "--samples", f"{DIGITS / 'evaluation.npz'}[:8]", "--labels", str(labels)]
+
+
+@pytest.mark.parametrize("recipe", ["detector-int8", "unet-int8", "conv-int8"])
+def test_labels_are_counted_whatever_task_the_recipe_has(
+    recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reference, candidate, _, samples, _, labels = words = labelled(tmp_path)
+    assert cli(["compare", *words, "--recipe", recipe, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["data"]
+    assert [entry["metric"] for entry in found["task"]][:1] == ["top1"]
+    same = qdqtool.compare(reference, candidate, samples, labels=labels, recipe=recipe)
+    assert [entry.metric for entry in same.task][:1] == ["top1"]
+
+
+def taking_labels() -> list[str]:
+    program = application()
+    return [
+        name
+        for name in COMMANDS.names()
+        if any("--labels" in parameter.opts for parameter in program.commands[name].params)
+    ]
+
+
+def test_these_commands_take_labels() -> None:
+    assert taking_labels() == ["compare", "fix", "repair", "run", "sensitivity", "sweep"]
+
+
+@pytest.mark.parametrize("name", taking_labels())
+def test_a_task_that_takes_no_labels_is_refused_beside_labels(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, *sides = labelled(tmp_path)
+    words = [path, *sides] if name == "compare" else [path, *sides[1:]]
+    more = [] if name in {"compare", "sensitivity"} else ["--out", str(tmp_path / "out.onnx")]
+    assert cli([name, *words, *more, "--set", "compare.task=agreement"]) == 2
+    assert "compare.task=agreement takes none" in capsys.readouterr().err
+    assert not (tmp_path / "out.onnx").exists()
 
 
 @pytest.mark.rtx

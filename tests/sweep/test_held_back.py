@@ -20,7 +20,7 @@ from qdqtool.pipeline.sweep.speed import placed
 from qdqtool.report import sweeps
 from tests import models
 from tests.accuracy.stand_ins import Given
-from tests.sweep.digits import EVALUATION, words
+from tests.sweep.digits import DIGITS, EVALUATION, words
 
 pytest.importorskip("optuna", reason="sweeps need the extra sweep")
 pytestmark = pytest.mark.slow  # sweeps with several trials each
@@ -63,6 +63,21 @@ def test_trials_are_measured_on_one_half_and_what_nothing_beats_on_the_other(
     assert next(one for one in halves.trials if one.number == best.number).checked == best.checked
     assert f"{best.checked.accuracy:.2f} {halves.unit} (" in sweeps.page(halves)
     assert "held back" in sweeps.about_accuracy(halves)
+
+
+def test_no_interval_of_a_share_leaves_the_share(tmp_path: Path) -> None:
+    labels = tmp_path / "labels.npy"
+    np.save(labels, np.load(DIGITS / "labels.npy")[:64])
+    more = ("--labels", str(labels), "--recipe", "detector-int8")
+    scored = swept(tmp_path / "sweep", *more, "--set", "sweep.hold_back=true")
+    checked = [one.checked for one in scored.trials if one.checked]
+    told = [(one.low, one.high) for one in (*checked, *scored.floats)]
+    told += [(one.outcome.accuracy_low, one.outcome.accuracy_high) for one in scored.trials if one.outcome]
+    ends = [end for pair in told for end in pair if end is not None]
+    assert (scored.metric, scored.unit) == ("top1", "%")
+    assert checked
+    assert min(ends) >= 0
+    assert max(ends) == 100
 
 
 def test_few_samples_are_not_divided_unless_asked(tmp_path: Path) -> None:

@@ -9,6 +9,10 @@ from types import ModuleType
 from qdqtool.errors import MissingPackage
 
 
+NVIDIA = "pip install 'qdqtool[qat-nvidia]'"
+"""Gets NVIDIA's quantizers, which are engines beside our own."""
+
+
 def need(package: str, *, fix: str = "pip install 'qdqtool[qat]'") -> ModuleType:
     """The module called `package`.
 

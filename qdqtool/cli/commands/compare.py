@@ -71,7 +71,7 @@ def compare(
         candidate=f"int:{candidate}" if emulate and not candidate.startswith("int:") else candidate,
         samples=samples,
         labels=labels,
-        recipe=load_recipe(recipe, changes),
+        recipe=load_recipe(recipe, changes, labels=labels),
         inside=inside,
         explain=explain,
         layers=layers,

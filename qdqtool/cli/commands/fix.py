@@ -79,7 +79,9 @@ def fix(
     request = FixRequest(
         subject=subject,
         out=folder,
-        recipe=load_recipe(None if method is None else str(method), [*(changes or ()), *typed]),
+        recipe=load_recipe(
+            None if method is None else str(method), [*(changes or ()), *typed], labels=labels
+        ),
         samples="" if samples == "none" else samples,
         labels=labels,
         bounds=Bounds(builds=budget, seconds=time_budget, max_drop=max_drop),

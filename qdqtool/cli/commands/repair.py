@@ -58,7 +58,8 @@ def repair(
     from qdqtool.core.kinds import REPAIR
     from qdqtool.pipeline.repair import RepairRequest, repair_file
 
-    chosen = load_recipe(recipe, [*(changes or []), *([f"place.target='{target}'"] if target else [])])
+    typed = [f"place.target='{target}'"] if target else []
+    chosen = load_recipe(recipe, [*(changes or ()), *typed], labels=labels)
     source = "" if samples == "none" else samples
     request = RepairRequest(model=model, out=out, samples=source, labels=labels, recipe=chosen)
     with progress() as bars:

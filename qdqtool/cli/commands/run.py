@@ -130,9 +130,9 @@ def run(
     source = as_onnx(model, folder, trust=is_trusted())
     settings = [*(changes or ()), *typed]
     if calibration_cache is not None:
-        method = load_recipe(recipe or "third-party-qdq", settings)
+        method = load_recipe(recipe or "third-party-qdq", settings, labels=labels)
     else:
-        _, method = fitting_recipe(recipe, source, settings, labelled=labels is not None)
+        _, method = fitting_recipe(recipe, source, settings, labels=labels)
     request = RunRequest(
         model=source,
         recipe=method,

@@ -70,7 +70,7 @@ def sensitivity(
 
     request = SensitivityRequest(
         model=model,
-        recipe=fitting_recipe(recipe, model, changes, labelled=labels is not None)[1],
+        recipe=fitting_recipe(recipe, model, changes, labels=labels)[1],
         samples=samples,
         eval_samples=eval_samples,
         labels=labels,

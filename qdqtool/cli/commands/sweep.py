@@ -75,6 +75,7 @@ def sweep(
     from qdqtool.cli.screen import show_table, stdout
     from qdqtool.io.files import write_text
     from qdqtool.pipeline.request import RunRequest
+    from qdqtool.pipeline.recipes import scored
     from qdqtool.pipeline.sweep import SweepRequest
     from qdqtool.pipeline.sweep import sweep as search
     from qdqtool.report import sweeps
@@ -82,7 +83,7 @@ def sweep(
 
     if chart is not None:
         check_picture(chart)
-    name, chosen = fitting_recipe(recipe, model, changes, labelled=labels is not None)
+    name, chosen = fitting_recipe(recipe, model, changes, labels=labels)
     base = RunRequest(
         model=model,
         recipe=chosen,
@@ -94,7 +95,7 @@ def sweep(
     request = SweepRequest(
         base=base,
         recipe=name,
-        settings=tuple(changes or ()),
+        settings=scored(changes or (), labels),
         trials=trials,
         storage=storage,
         study=study,

@@ -287,7 +287,8 @@ def _interval(accuracy: AccuracySummary) -> tuple[float | None, float | None]:
     low, high = accuracy.interval
     # Of a task metric the difference to the float model is what is known, sample by sample.
     base = accuracy.reference or 0.0
-    return base + low, base + high
+    low, high = base + low, base + high
+    return (max(low, 0.0), min(high, 100.0)) if accuracy.unit == "%" else (low, high)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from qdqtool.backends.torch_qat.fake_quant_backend import Start
-from qdqtool.backends.torch_qat.presence import need
+from qdqtool.backends.torch_qat.presence import NVIDIA, need
 
 
 class Modelopt:
@@ -24,8 +24,8 @@ class Modelopt:
     def quantizer(self, start: Start) -> nn.Module:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            modules = need("modelopt.torch.quantization.nn")
-            config = need("modelopt.torch.quantization.config")
+            modules = need("modelopt.torch.quantization.nn", fix=NVIDIA)
+            config = need("modelopt.torch.quantization.config", fix=NVIDIA)
             quantizer = modules.TensorQuantizer(config.QuantizerAttributeConfig(num_bits=8, axis=start.axis))
         quantizer.amax = start.shaped()
         made: nn.Module = quantizer

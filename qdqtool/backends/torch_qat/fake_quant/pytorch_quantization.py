@@ -13,9 +13,7 @@ import torch
 from torch import nn
 
 from qdqtool.backends.torch_qat.fake_quant_backend import Start
-from qdqtool.backends.torch_qat.presence import need
-
-_FIX = "pip install 'qdqtool[qat-nvidia]'"
+from qdqtool.backends.torch_qat.presence import NVIDIA, need
 
 
 class PytorchQuantization:
@@ -27,8 +25,8 @@ class PytorchQuantization:
     def quantizer(self, start: Start) -> nn.Module:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            modules = need("pytorch_quantization.nn", fix=_FIX)
-            descriptors = need("pytorch_quantization.tensor_quant", fix=_FIX)
+            modules = need("pytorch_quantization.nn", fix=NVIDIA)
+            descriptors = need("pytorch_quantization.tensor_quant", fix=NVIDIA)
             # Not by set_verbosity of absl, which would silence everybody's loggers.
             logging.getLogger("absl").setLevel(logging.ERROR)
             axis = None if start.axis is None else (start.axis,)
