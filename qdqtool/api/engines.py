@@ -312,9 +312,7 @@ def fix(
         request = FixRequest(
             subject=path,
             out=place,
-            recipe=recipe_of(
-                recipe if recipe is not None else method, settings, trust=trust, labels=labels
-            ),
+            recipe=recipe_of(recipe if recipe is not None else method, settings, trust=trust, labels=labels),
             samples=samples_of(samples) or "random:8",
             labels=label_file,
             bounds=Bounds(builds=budget, seconds=seconds, max_drop=max_drop),

@@ -67,7 +67,11 @@ def load_recipe(
 
 
 def fitting_recipe(
-    recipe: str | None, model: Model | Path, changes: Iterable[str] | None = None, *, labels: str | None = None
+    recipe: str | None,
+    model: Model | Path,
+    changes: Iterable[str] | None = None,
+    *,
+    labels: str | None = None,
 ) -> tuple[str, Recipe]:
     """Name and content of the recipe that was named, else of the one that fits the model, and says which that is.
 

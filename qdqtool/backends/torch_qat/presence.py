@@ -8,7 +8,6 @@ from types import ModuleType
 
 from qdqtool.errors import MissingPackage
 
-
 NVIDIA = "pip install 'qdqtool[qat-nvidia]'"
 """Gets NVIDIA's quantizers, which are engines beside our own."""
 

@@ -74,8 +74,8 @@ def sweep(
     from qdqtool.cli.progress import Bars
     from qdqtool.cli.screen import show_table, stdout
     from qdqtool.io.files import write_text
-    from qdqtool.pipeline.request import RunRequest
     from qdqtool.pipeline.recipes import scored
+    from qdqtool.pipeline.request import RunRequest
     from qdqtool.pipeline.sweep import SweepRequest
     from qdqtool.pipeline.sweep import sweep as search
     from qdqtool.report import sweeps
