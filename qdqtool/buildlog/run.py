@@ -211,6 +211,7 @@ class Run:
             int8_refused=dict(self.troubles.int8_refused),
             dla_refused=self.constraints.dla_refused,
             unobeyed=self.constraints.unobeyed,
+            overruled=self.constraints.overruled,
             accuracy=self.constraints.losses,
             foreign_nodes={name: nodes for _, name, nodes in self.layers.regions if nodes},
             warnings=self.troubles.warnings,

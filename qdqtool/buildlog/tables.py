@@ -197,7 +197,8 @@ _STATEMENTS: dict[str, tuple[str, ...]] = {
     ),
     "constraints": (
         *("dla-refused", "dla-unsupported", "dla-invalid", "dla-subgraphs", "dla-precision", "dla-reason"),
-        "unobeyed",
+        *("dla-lacks", "dla-kind", "dla-needs", "dla-batch", "dla-node", "dla-shuffle", "dla-dynamic"),
+        *("unobeyed", "overruled"),
     ),
     "accuracy": ("accuracy-loss", "accuracy-failed"),
     "implicit_int8": ("scale-missing", "int8-rejected", "range-set", "tensor-scale", "default-quantization"),

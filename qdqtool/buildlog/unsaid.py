@@ -50,6 +50,11 @@ def _sentences(run: RunDigest) -> Iterator[str]:
         yield f"DLA refuses {_some(run.dla_refused, 'layer')}: they run on the GPU, or the build fails"
     if run.unobeyed:
         yield f"no kernel has the precision that was asked for {_some(run.unobeyed, 'layer')}"
+    if run.overruled:
+        yield (
+            f"{_some(run.overruled, 'layer')} got a faster kernel of another precision than was asked for; constraints that "
+            "are obeyed (trtexec --precisionConstraints=obey) prevent it"
+        )
     yield f"the log prints no layers of the engine, so that it leaves open what each computes in; {_HOW.get(run.front_end, _IN_CODE)}"
 
 

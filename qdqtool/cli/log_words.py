@@ -233,6 +233,11 @@ def _constraints(run: RunDigest, shown: int) -> Iterator[str]:
     for at, layer in enumerate(run.unobeyed[:shown]):
         yield _row("" if at else "unobeyed", f"{layer}: no kernel has the precision that was asked for")
     yield from _more(len(run.unobeyed), shown)
+    for at, layer in enumerate(run.overruled[:shown]):
+        yield _row(
+            "" if at else "overruled", f"{layer}: a kernel of another precision than was asked for was faster"
+        )
+    yield from _more(len(run.overruled), shown)
 
 
 def _accuracy(run: RunDigest, shown: int) -> Iterator[str]:

@@ -368,6 +368,7 @@ class RunDigest(RunHeader):
         int8_refused: layers whose INT8 kernels were refused -> the tensor whose scale was missing.
         dla_refused: layers that DLA refused -> why.
         unobeyed: layers for which no kernel has the precision that was asked for.
+        overruled: layers that got a faster kernel of another precision than was asked for.
         accuracy: what trtexec's accuracy check measured.
         foreign_nodes: Myelin regions (ForeignNode) -> the ONNX nodes they hold.
         warnings, errors: all wordings.
@@ -397,6 +398,7 @@ class RunDigest(RunHeader):
     int8_refused: dict[str, str] = field(default_factory=dict)
     dla_refused: dict[str, str] = field(default_factory=dict)
     unobeyed: tuple[str, ...] = ()
+    overruled: tuple[str, ...] = ()
     accuracy: tuple[AccuracyLoss, ...] = ()
     foreign_nodes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     performance: Performance | None = None

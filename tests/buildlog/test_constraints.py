@@ -49,12 +49,65 @@ def test_layers_that_dla_refuses_are_named_with_the_most_exact_reason():
     digest = _digest(small.library(_REFUSALS, _WARNING))
     assert digest.unread == 0
     assert digest.dla_refused == {
-        "/model.23/Concat_6": "only supports concatenation on the C dimension.",
+        "/model.23/Concat_6": "DLA only supports concatenation on the C dimension.",
         "/model.23/Gather": "DLA runs no GATHER",
         "Embedding matrix": "not supported on DLA",
         "/attn/Reshape": "its validation for DLA failed",
         "conv_6": "a DLA core takes at most 8 subgraphs",
     }
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (
+            "{}: ActivationLayer (with ActivationType = LEAKY_RELU) not supported for DLA.",
+            "ActivationLayer (with ActivationType = LEAKY_RELU) not supported for DLA",
+        ),
+        (
+            "{}: Concatenation on DLA requires at least two inputs.",
+            "Concatenation on DLA requires at least two inputs.",
+        ),
+        ("{}: DLA cores do not support POW ElementWise operation.", "DLA cores do not support POW ElementWise operation."),
+        (
+            "DLA Layer {} does not support dynamic shapes in any dimension.",
+            "DLA does not support dynamic shapes in any dimension.",
+        ),
+        (
+            "DLA LAYER: Batch size (combined volume except for CHW dimensions) 128 for layer {} exceeds max batch size allowed "
+            "of 32.",
+            "a batch of 128, and DLA takes at most 32",
+        ),
+    ],
+)
+@pytest.mark.parametrize("layer", ["leaky_1", "(Unnamed Layer* 10) [Slice]", "a: b/c"])
+def test_the_reason_of_a_refusal_is_a_whole_sentence(said: str, reason: str, layer: str):
+    text = f"{said}\nDefault DLA is enabled but layer {{}} is not supported on DLA, falling back to GPU.\n"
+    digest = _digest(small.library(text.replace("{}", layer), _WARNING))
+    assert (digest.unread, digest.dla_refused) == (0, {layer: reason})
+
+
+def test_an_error_about_a_layer_that_falls_back_to_the_gpu_is_no_failure():
+    """TensorRT 7 prints it as an error, and goes on."""
+    text = (
+        "leaky_1: ActivationLayer (with ActivationType = LEAKY_RELU) not supported for DLA.\n"
+        "Default DLA is enabled but layer leaky_1 is not supported on DLA, falling back to GPU.\n"
+    )
+    digest = _digest("".join(f"[E] [TRT] {line}\n" for line in text.splitlines()[:1]) + f"[W] [TRT] {text.splitlines()[1]}\n")
+    assert (digest.status, digest.failure) == ("cut", None)
+    refused = _digest(
+        "[E] [TRT] Default DLA is enabled but layer 283 copy is not supported on DLA and falling back to GPU is not enabled.\n"
+    )
+    assert refused.failure is not None
+
+
+def test_layers_that_got_a_faster_kernel_of_another_precision_are_named():
+    text = (
+        "For layer Conv__25 + Relu a non-conforming implementation was chosen than was requested i.e. requested layer "
+        "computation precision and output precision types were ignored because it resulted in faster network performance."
+    )
+    digest = _digest(small.library(text, _WARNING))
+    assert (digest.overruled, digest.unobeyed) == (("Conv__25 + Relu",), ())
 
 
 def test_layers_whose_precision_is_not_obeyed_are_named():
@@ -89,7 +142,7 @@ def test_constraints_and_accuracy_are_shown(tmp_path, capsys):
     )
     assert run(["parse", str(log)]) == 0
     out = capsys.readouterr().out
-    assert "not on DLA  /model.23/Concat_6: only supports concatenation on the C dimension." in out
+    assert "not on DLA  /model.23/Concat_6: DLA only supports concatenation on the C dimension." in out
     assert "unobeyed    Conv_70[Conv] + Relu_71[Relu]: no kernel has the precision" in out
     assert "accuracy    y: loss 0.5 (cos), fails: threshold 0.25" in out
 
@@ -158,3 +211,21 @@ def test_engines_and_tactics_that_polygraphy_inspects_are_read():
     assert read.statements["engine-memory"].rows == ((8, 4096),)
     assert read.statements["profile-tensor"].rows[0][1:4] == ("X", "Input", "0")
     assert read.statements["bad-tactics-layer"].rows == ((22, "layer0"),)
+
+
+def test_a_tactic_replay_that_polygraphy_prints_is_a_table_of_layers_and_tactics():
+    text = """\
+[I] Loading tactic replay file from model.json
+[I] Layer: node_conv2d + node_relu
+        Algorithm: (Implementation: 2147483657, Tactic: -6596631851832846809) | Inputs: (TensorInfo(DataType.FLOAT, \
+(784, 1), -1, 1),) | Outputs: (TensorInfo(DataType.INT8, (25088, 1), -1, 1),)
+    Layer: {ForeignNode[gemm1.weight...cast_9]}
+        Algorithm: (Implementation: 0, Tactic: 0) | Inputs: (('TensorFormat.LINEAR', 'DataType.FLOAT'),) | Outputs: ()
+"""
+    (read,) = buildlog.read(io.BytesIO(text.encode())).runs
+    assert (read.front_end, read.unread, read.foreign) == ("polygraphy", 0, 0)
+    assert [row[1] for row in read.statements["tactic-layer"].rows] == [
+        "node_conv2d + node_relu",
+        "{ForeignNode[gemm1.weight...cast_9]}",
+    ]
+    assert [row[2] for row in read.statements["tactic-algorithm"].rows] == ["-6596631851832846809", "0"]

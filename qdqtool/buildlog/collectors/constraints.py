@@ -16,6 +16,7 @@ class ConstraintsCollector:
         self._refused: dict[str, str] = {}
         self._reasons: dict[str, str] = {}
         self._unobeyed: dict[str, None] = {}
+        self._overruled: dict[str, None] = {}
         self._losses: dict[tuple[str, str], AccuracyLoss] = {}
 
     def handlers(self) -> dict[str, Handler]:
@@ -27,8 +28,17 @@ class ConstraintsCollector:
                 layer, f"a DLA core takes at most {limit} subgraphs"
             ),
             "dla-precision": lambda _line, layer: self._refuse(layer, "DLA computes in FP16 and INT8 only"),
-            "dla-reason": self._explain,
-            "unobeyed": self._disobey,
+            "dla-reason": lambda _line, layer, reason: self._explain(layer, f"DLA {reason}"),
+            "dla-lacks": lambda _line, layer, lacking: self._explain(layer, f"DLA does not support {lacking}"),
+            "dla-kind": lambda _line, layer, kind: self._explain(layer, f"{kind} not supported for DLA"),
+            "dla-needs": lambda _line, layer, kind, need: self._explain(
+                layer, f"{kind} on DLA requires {need}"
+            ),
+            "dla-batch": lambda _line, batch, layer, limit: self._explain(
+                layer, f"a batch of {batch}, and DLA takes at most {limit}"
+            ),
+            "unobeyed": lambda _line, layer, _rest: self._keep(self._unobeyed, layer),
+            "overruled": lambda _line, layer, _rest: self._keep(self._overruled, layer),
             "accuracy-loss": self._lose,
             "accuracy-failed": self._lose,
         }
@@ -44,6 +54,11 @@ class ConstraintsCollector:
         return tuple(self._unobeyed)
 
     @property
+    def overruled(self) -> tuple[str, ...]:
+        """Layers that got a faster kernel of another precision than was asked for."""
+        return tuple(self._overruled)
+
+    @property
     def losses(self) -> tuple[AccuracyLoss, ...]:
         """The last loss of each tensor and algorithm."""
         return tuple(self._losses.values())
@@ -52,13 +67,13 @@ class ConstraintsCollector:
         if len(self._refused) < _MOST:
             self._refused.setdefault(layer, reason)
 
-    def _explain(self, _line: int, layer: str, reason: str) -> None:
+    def _explain(self, layer: str, reason: str) -> None:
         if len(self._reasons) < _MOST:
             self._reasons[layer] = reason
 
-    def _disobey(self, _line: int, layer: str, _rest: str) -> None:
-        if len(self._unobeyed) < _MOST:
-            self._unobeyed[layer] = None
+    def _keep(self, layers: dict[str, None], layer: str) -> None:
+        if len(layers) < _MOST:
+            layers[layer] = None
 
     def _lose(
         self, _line: int, tensor: str, algorithm: str, loss: float | None, threshold: float | None = None

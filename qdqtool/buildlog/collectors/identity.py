@@ -47,6 +47,8 @@ class IdentityCollector:
             "run-failed": lambda _line, *_: self._ends("failed"),
             "run-waived": lambda _line, *_: self._ends("waived"),
             "polygraphy-begins": self._polygraphy,
+            "tactics-inspected": lambda _line, _path: self._sign("polygraphy"),
+            "bad-tactics": lambda _line: self._sign("polygraphy"),
             "polygraphy-passed": lambda _line, *_: self._ends("passed"),
             "polygraphy-failed": lambda _line, *_: self._ends("failed"),
             "module-loaded": self._module,

@@ -16,6 +16,8 @@ _MOST = 4000
 """Wordings kept per run and severity."""
 # Characters of a message that are kept; longer ones print a whole graph.
 _LONGEST = 2000
+_NO_FAILURE = "dla-kind"
+"""Messages that are errors in the log, though what follows them says that the layer falls back to the GPU, or does not."""
 _Key = tuple[str, tuple[str, ...]]
 
 
@@ -87,9 +89,10 @@ class TroublesCollector:
 
     def failure(self) -> Failure | None:
         """The error that explains the others: the first known cause, else the first that is no consequence."""
-        for record in self.errors:
+        errors = [record for record in self.errors if record.topic != _NO_FAILURE]
+        for record in errors:
             known = cause_of(record.text)
             if known is not None:
                 return Failure(line=record.line, text=record.text, meaning=known.meaning, fix=known.fix)
-        reasons = [record for record in self.errors if not is_consequence(record.text)] or list(self.errors)
+        reasons = [record for record in errors if not is_consequence(record.text)] or errors
         return Failure(line=reasons[0].line, text=reasons[0].text) if reasons else None

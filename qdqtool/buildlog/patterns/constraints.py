@@ -42,15 +42,32 @@ PLUGIN = PatternSet(
         ),
         message(
             "dla-reason",
-            "{layer}: DLA {reason}",
+            "{layer>}: DLA {reason}",
             "/model.23/Concat_6: DLA only supports concatenation on the C dimension.",
             "/model.23/Tile_1: DLA does not support out-of-bounds slice operation. Set slice mode to "
             "SliceMode::kDEFAULT to allow the layer to be offloaded to DLA.",
         ),
         message(
-            "dla-reason",
-            "DLA Layer {layer>} does not support {reason}",
+            "dla-lacks",
+            "DLA Layer {layer>} does not support {lacking}",
             "DLA Layer activation_32/Relu does not support dynamic shapes in any dimension.",
+        ),
+        message(
+            "dla-kind",
+            "{layer>}: {kind} not supported for DLA.",
+            "leaky_1: ActivationLayer (with ActivationType = LEAKY_RELU) not supported for DLA.",
+        ),
+        message(
+            "dla-needs",
+            "{layer>}: {kind:word} on DLA requires {need}",
+            "layer84-route: Concatenation on DLA requires at least two inputs.",
+        ),
+        message(
+            "dla-batch",
+            "DLA LAYER: Batch size (combined volume except for CHW dimensions) {batch:int} for layer {layer>} exceeds "
+            "max batch size allowed of {limit:int}.",
+            "DLA LAYER: Batch size (combined volume except for CHW dimensions) 128 for layer EltWise multiplication in "
+            "likelihood calculation exceeds max batch size allowed of 32.",
         ),
         message(
             "unobeyed",
@@ -64,6 +81,12 @@ PLUGIN = PatternSet(
             "Warning: no implementation of {layer>} obeys the requested constraints, {rest}",
             "Warning: no implementation of (Unnamed Layer* 174) [Softmax] obeys the requested constraints, using a "
             "higher precision type",
+        ),
+        message(
+            "overruled",
+            "For layer {layer>} a non-conforming implementation was chosen than was requested i.e. {rest}",
+            "For layer Conv__25 + Relu a non-conforming implementation was chosen than was requested i.e. requested layer "
+            "computation precision and output precision types are ignored.",
         ),
         message(
             "accuracy-loss",

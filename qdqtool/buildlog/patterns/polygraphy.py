@@ -10,6 +10,11 @@ PLUGIN = PatternSet(
             "Loaded Module: numpy | Version: 1.25.1 | Path: ['/usr/lib/python3/dist-packages/numpy']",
             "Loaded Module: numpy              | Version: 1.22.3 | Path: ['/usr/local/lib/python3.8/dist-packages/numpy']",
         ),
+        message(
+            "tactics-inspected",
+            "Loading tactic replay file from {path}",
+            "Loading tactic replay file from model.tactic",
+        ),
         message("bad-tactics", "Found potentially bad tactics:", "Found potentially bad tactics:"),
         message("configuring", "Building engine with configuration:", "Building engine with configuration:"),
         message(
@@ -23,6 +28,19 @@ PLUGIN = PatternSet(
         Section(
             opens="polygraphy-begins",
             rows=(row("model-file", r"Model: (?P<path>.+)", "Model: model.onnx"),),
+        ),
+        Section(
+            opens="tactics-inspected",
+            rows=(
+                row("tactic-layer", r"Layer: (?P<layer>.+)", "Layer: Conv-1 + ReLU-2"),
+                row(
+                    "tactic-algorithm",
+                    r"Algorithm: \(Implementation: (?P<implementation>-?\d{1,20}), Tactic: (?P<tactic>-?\d{1,20})\) "
+                    r"\| Inputs: (?P<inputs>.+) \| Outputs: (?P<outputs>.+)",
+                    "Algorithm: (Implementation: -2147483616, Tactic: 6226177) | Inputs: (('TensorFormat.LINEAR', "
+                    "'DataType.FLOAT'),) | Outputs: (('TensorFormat.LINEAR', 'DataType.FLOAT'),)",
+                ),
+            ),
         ),
         Section(
             opens="bad-tactics",
