@@ -50,7 +50,9 @@ def _precision(report: Report) -> Area:
         else f"{words.formats(summary.realised)} of {total} nodes"
     )
     text += f", {lost} requested in vain" if lost else ""
-    return Area(name="Precision", level="doubtful" if lost else "good", text=text, anchor="nodes")
+    # A build whose log or layers ask for nothing below float may have been meant so, or not.
+    kept = "good" if set(summary.requested) - {"float"} else "unknown"
+    return Area(name="Precision", level="doubtful" if lost else kept, text=text, anchor="nodes")
 
 
 def _kernels(summary: Summary) -> Area:

@@ -181,7 +181,12 @@ def test_the_json_of_a_run_is_plain():
 _ARTICLE = re.compile(
     r"#|!\[|= \d|(?:tests|trex|env_trex)/\S+\.py:\d|\[[A-Z] [\d:.]+ NotebookApp\]|(?:or )?(?:http|file):|\w+&#"
 )
-"""Lines of the articles around the logs: headings, pictures, sums, Python's errors, and a server of notebooks."""
+"""Lines of the articles around the logs: headings, pictures, sums, Python's errors, and a server of notebooks.
+
+What is not read back of a seed stands on them, and nothing else: in 002, 25 of 174 figures (22 in the names of pictures, 3 in
+headings); in 003, 54 of 1129 (28 of the notebook server, 9 pictures, 8 lines of Python's errors, 7 terms of a sum that the
+author did by hand, 2 headings); 000 and 001 come back to the last figure but one, a number in a link.
+"""
 _FIGURE = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.])")
 
 

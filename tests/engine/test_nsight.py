@@ -132,6 +132,17 @@ TWO_INFERENCES = [
 KERNELS = [(112, 1_000_000), (115, 500_000), (133, 250_000), (312, 3_500_000), (335, 750_000)]
 
 
+def test_kernels_of_a_cuda_graph_belong_to_no_layer(tmp_path: Path) -> None:
+    """The graph is launched by the inference as a whole: its time is that of no layer, and the note says what helps."""
+    ranges = [(100, 200, "ExecutionContext::enqueue"), (110, 120, "conv1")]
+    found = read_profile(export(tmp_path / "a.sqlite", ranges, [(112, 1_000_000), (150, 3_000_000)]))
+    assert [(row.name, row.total_ms, row.percent) for row in found.rows] == [("conv1", 1.0, 100.0)]
+    assert any("75% of the kernels' time" in note and "--cuda-graph-trace=node" in note for note in found.notes)
+    with pytest.raises(InputFileError, match="no kernel inside an NVTX range") as refused:
+        read_profile(export(tmp_path / "b.sqlite", ranges, [(150, 3_000_000)]))
+    assert "--cuda-graph-trace=node" in refused.value.fix
+
+
 @pytest.mark.parametrize("text_ids", [True, False], ids=["names by number", "names in place"])
 def test_a_layer_has_the_kernels_of_its_range(tmp_path: Path, text_ids: bool) -> None:
     found = read_profile(export(tmp_path / "a.sqlite", TWO_INFERENCES, KERNELS, text_ids=text_ids))

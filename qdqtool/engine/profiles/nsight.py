@@ -98,7 +98,8 @@ def profile_of(ranges: list[Range], launches: Iterable[Launch]) -> Profile:
     outside = 0.0
     # whole nanoseconds, so that the order of the launches does not change the sums
     for index, ns in _launched(ranges, launches):
-        if index is None:
+        if index is None or _WHOLE.match(ranges[index][3]):
+            # A CUDA graph is launched as one, by no layer.
             outside += ns
         else:
             spent[index] += ns
