@@ -68,14 +68,17 @@ def test_layers_that_dla_refuses_are_named_with_the_most_exact_reason():
             "{}: Concatenation on DLA requires at least two inputs.",
             "Concatenation on DLA requires at least two inputs.",
         ),
-        ("{}: DLA cores do not support POW ElementWise operation.", "DLA cores do not support POW ElementWise operation."),
+        (
+            "{}: DLA cores do not support POW ElementWise operation.",
+            "DLA cores do not support POW ElementWise operation.",
+        ),
         (
             "DLA Layer {} does not support dynamic shapes in any dimension.",
             "DLA does not support dynamic shapes in any dimension.",
         ),
         (
-            "DLA LAYER: Batch size (combined volume except for CHW dimensions) 128 for layer {} exceeds max batch size allowed "
-            "of 32.",
+            "DLA LAYER: Batch size (combined volume except for CHW dimensions) 128 for layer {} exceeds max batch size "
+            + "allowed of 32.",
             "a batch of 128, and DLA takes at most 32",
         ),
     ],
@@ -93,7 +96,10 @@ def test_an_error_about_a_layer_that_falls_back_to_the_gpu_is_no_failure():
         "leaky_1: ActivationLayer (with ActivationType = LEAKY_RELU) not supported for DLA.\n"
         "Default DLA is enabled but layer leaky_1 is not supported on DLA, falling back to GPU.\n"
     )
-    digest = _digest("".join(f"[E] [TRT] {line}\n" for line in text.splitlines()[:1]) + f"[W] [TRT] {text.splitlines()[1]}\n")
+    digest = _digest(
+        "".join(f"[E] [TRT] {line}\n" for line in text.splitlines()[:1])
+        + f"[W] [TRT] {text.splitlines()[1]}\n"
+    )
     assert (digest.status, digest.failure) == ("cut", None)
     refused = _digest(
         "[E] [TRT] Default DLA is enabled but layer 283 copy is not supported on DLA and falling back to GPU is not enabled.\n"

@@ -137,7 +137,9 @@ def test_kernels_of_a_cuda_graph_belong_to_no_layer(tmp_path: Path) -> None:
     ranges = [(100, 200, "ExecutionContext::enqueue"), (110, 120, "conv1")]
     found = read_profile(export(tmp_path / "a.sqlite", ranges, [(112, 1_000_000), (150, 3_000_000)]))
     assert [(row.name, row.total_ms, row.percent) for row in found.rows] == [("conv1", 1.0, 100.0)]
-    assert any("75% of the kernels' time" in note and "--cuda-graph-trace=node" in note for note in found.notes)
+    assert any(
+        "75% of the kernels' time" in note and "--cuda-graph-trace=node" in note for note in found.notes
+    )
     with pytest.raises(InputFileError, match="no kernel inside an NVTX range") as refused:
         read_profile(export(tmp_path / "b.sqlite", ranges, [(150, 3_000_000)]))
     assert "--cuda-graph-trace=node" in refused.value.fix

@@ -29,7 +29,9 @@ class ConstraintsCollector:
             ),
             "dla-precision": lambda _line, layer: self._refuse(layer, "DLA computes in FP16 and INT8 only"),
             "dla-reason": lambda _line, layer, reason: self._explain(layer, f"DLA {reason}"),
-            "dla-lacks": lambda _line, layer, lacking: self._explain(layer, f"DLA does not support {lacking}"),
+            "dla-lacks": lambda _line, layer, lacking: self._explain(
+                layer, f"DLA does not support {lacking}"
+            ),
             "dla-kind": lambda _line, layer, kind: self._explain(layer, f"{kind} not supported for DLA"),
             "dla-needs": lambda _line, layer, kind, need: self._explain(
                 layer, f"{kind} on DLA requires {need}"
