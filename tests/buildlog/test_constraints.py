@@ -77,8 +77,7 @@ def test_layers_that_dla_refuses_are_named_with_the_most_exact_reason():
             "DLA does not support dynamic shapes in any dimension.",
         ),
         (
-            "DLA LAYER: Batch size (combined volume except for CHW dimensions) 128 for layer {} exceeds max batch size "
-            + "allowed of 32.",
+            "DLA LAYER: Batch size (combined volume except for CHW dimensions) 128 for layer {} exceeds max batch size allowed of 32.",
             "a batch of 128, and DLA takes at most 32",
         ),
     ],
