@@ -192,8 +192,10 @@ class TrialRunner:
         left, right = (class_scores(first_row(side, sample)) for side in (plain, output))
         if left is None or right is None or len(left) < metric.classes:
             return None
-        check_label(sample, len(left))
-        truth = sample.label if metric.truth == "label" else int(left.argmax())
+        truth: int | None = int(left.argmax())
+        if metric.truth == "label":
+            check_label(sample, len(left))
+            truth = sample.label
         if truth is None:
             return None
         return metric.hit(left, truth), metric.hit(right, truth)

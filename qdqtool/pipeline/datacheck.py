@@ -19,6 +19,7 @@ from qdqtool.backends.ort import open_model
 from qdqtool.calibration.collect import Collection
 from qdqtool.calibration.histograms import merged
 from qdqtool.calibration.samples import Samples
+from qdqtool.calibration.samples.part import Part
 from qdqtool.calibration.span import Span
 from qdqtool.core.calibration import CALIBRATORS
 from qdqtool.core.comparison import Comparison
@@ -38,7 +39,7 @@ from qdqtool.datachecks import (
     Variant,
     check_data,
 )
-from qdqtool.datachecks.evidence import Cure
+from qdqtool.datachecks.evidence import CONVERGED, Cure
 from qdqtool.datachecks.loss import is_lost, sqnr
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, weight_bytes
@@ -120,15 +121,21 @@ def gather(models: tuple[Model, Model], placement: Placement | None, material: D
     output = recipe.compare.output
     seen = evidence.evaluation or evidence.calibration
     is_scored = recipe.compare.task == "classify"
+    some, few = (_from_all_over(evaluation, count) for count in (SCORED, TRIED))
     return replace(
         evidence,
         spread=None if placement is None else spread(models[0], placement, calibration),
-        predictions=predictions(runner, evaluation, output, SCORED) if is_scored else None,
-        variants=variants(runner, evaluation, seen, output) if is_scored else (),
+        predictions=predictions(runner, some, output) if is_scored else None,
+        variants=variants(runner, few, seen, output) if is_scored else (),
         cure=cure(models, material.comparison, evaluation, recipe.compare)
         if is_lost(material.comparison)
         else None,
     )
+
+
+def _from_all_over(samples: SampleSource, most: int) -> Part:
+    """At most so many of the samples: the first ones of a data set are often of one class."""
+    return Part(samples, 0, max(1, -(-len(samples) // most)))
 
 
 def _are_others(calibration: SampleSource, evaluation: SampleSource) -> bool:
@@ -223,12 +230,23 @@ def _channel_axis(shape: tuple[int, ...]) -> int | None:
 def spread(model: Model, placement: Placement, samples: SampleSource, seed: int = 0) -> Spread | None:
     """How far the ranges of two random halves of the samples are apart; None below two samples.
 
-    The samples run once, in groups whose histograms merge exactly, so that many splits cost no further run.
+    Where they have not converged on some of the samples, all are asked: more of them may be what is missing.
     """
     count = min(len(samples), SPLIT)
     if count < 2 or not isinstance(samples, Samples):
         return None
     collection = Collection(model, placement, samples)
+    found = _spread_of(collection, count, seed)
+    if found is not None and found.typical > CONVERGED and count < len(samples):
+        found = _spread_of(collection, len(samples), seed)
+    return found
+
+
+def _spread_of(collection: Collection, count: int, seed: int) -> Spread | None:
+    """The spread of the first `count` samples.
+
+    They run once, in groups whose histograms merge exactly, so that many splits cost no further run.
+    """
     groups = min(_GROUPS, count)
     parts = [collection.run(_part(number, groups, count)).tensors for number in range(groups)]
     ranged, grid = CALIBRATORS.load("percentile"), grid_for(INT8)
@@ -265,12 +283,12 @@ def _halves(
         )
 
 
-def predictions(runner: Runner, samples: Iterable[Sample], output: str, most: int) -> Predictions | None:
-    """Classes that the model finds on the labelled ones of the first samples; None where its output is no scores."""
+def predictions(runner: Runner, samples: Iterable[Sample], output: str) -> Predictions | None:
+    """Classes that the model finds on the labelled ones of the samples; None where its output is no scores."""
     found: list[int] = []
     truth: list[int] = []
     classes = 0
-    for sample in islice(samples, most):
+    for sample in samples:
         if sample.label is None:
             continue
         outputs = runner.run(sample.feeds)
@@ -284,19 +302,20 @@ def predictions(runner: Runner, samples: Iterable[Sample], output: str, most: in
 
 
 def variants(runner: Runner, samples: SampleSource, seen: SampleSet, output: str) -> tuple[Variant, ...]:
-    """The model on the first samples prepared in other usual ways; () where they are no pictures with labels."""
+    """The model on these samples prepared in other usual ways; () where they are no pictures with labels."""
     infos = runner.inputs
     if len(infos) != 1 or len(seen.inputs) != 1 or (axis := _picture_axis(infos[0])) is None:
+        return ()
+    asis = predictions(runner, samples, output)
+    if asis is None:
         return ()
     tried: list[Variant] = []
     for name, change in _ways(seen.inputs[0], axis):
         changed = (
             replace(sample, feeds={infos[0].name: change(sample.feeds[infos[0].name])}) for sample in samples
         )
-        result = predictions(runner, changed, output, TRIED)
-        if result is None:
-            return ()
-        tried.append(Variant(name=name, predictions=result))
+        if (result := predictions(runner, changed, output)) is not None:
+            tried.append(Variant(name=name, predictions=result, asis=asis))
     return tuple(tried)
 
 

@@ -119,6 +119,13 @@ def test_labels_out_of_range_are_refused_with_the_sample_and_the_classes(label: 
     assert caught.value.where == "row3"
 
 
+def test_labels_of_another_task_do_not_matter_where_none_are_asked_for() -> None:
+    """A detector on a folder of pictures whose labels are those of a classifier."""
+    found = compare(FLOAT, FLOAT, rows(np.eye(4), [0, 999, 2, -1]), CompareOptions(task="agreement"))
+    assert task(found, "agreement") == (100.0, 100.0)
+    assert not any("label" in note for note in found.notes)
+
+
 def test_labels_shifted_by_one_are_noticed() -> None:
     found = compare(FLOAT, FLOAT, rows(np.eye(9)[:8], range(1, 9)), CompareOptions())
     assert any("background class" in note for note in found.notes)

@@ -13,6 +13,7 @@ import qdqtool
 from qdqtool.calibration.samples import open_samples, sample_objects
 from qdqtool.core.comparison import Comparison, Measure, OutputComparison, TaskAccuracy
 from qdqtool.core.findings import Finding, Severity
+from qdqtool.core.recipe import Recipe
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.datachecks import (
     DataEvidence,
@@ -23,7 +24,9 @@ from qdqtool.datachecks import (
     Variant,
     check_data,
 )
-from qdqtool.pipeline.datacheck import sample_set
+from qdqtool.datachecks.evidence import CONVERGED
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.pipeline.datacheck import SCORED, SPLIT, DataMaterial, gather, sample_set, spread
 from qdqtool.report.judgement import judge
 from tests.shared import shared
 
@@ -106,6 +109,12 @@ def test_sound_data_has_no_findings() -> None:
 GUESSES = Predictions(found=tuple(range(10)) * 10, truth=(0,) * 100, classes=10)
 SEEN = tuple(np.random.default_rng(0).integers(0, 10, 100).tolist())
 RIGHT = Predictions(found=SEEN, truth=SEEN, classes=10)
+HALF_RIGHT = Predictions(found=SEEN[:50] + (0,) * 50, truth=SEEN, classes=10)
+OF_ONE_CLASS = Predictions(found=(3,) * 12 + SEEN[12:], truth=(3,) * 100, classes=10)
+"""Samples that are all of one class, and a model that finds it now and then."""
+ALWAYS_THE_SAME = Variant(
+    name="0..1", predictions=Predictions(found=(3,) * 100, truth=(3,) * 100, classes=10), asis=OF_ONE_CLASS
+)
 
 
 @pytest.mark.parametrize(
@@ -127,11 +136,12 @@ RIGHT = Predictions(found=SEEN, truth=SEEN, classes=10)
         ),
         (
             {
-                "predictions": Predictions(found=SEEN[:50] + (0,) * 50, truth=SEEN, classes=10),
-                "variants": (Variant(name="BGR", predictions=RIGHT),),
+                "predictions": HALF_RIGHT,
+                "variants": (Variant(name="BGR", predictions=RIGHT, asis=HALF_RIGHT),),
             },
             {"DAT104": "error"},
         ),
+        ({"predictions": OF_ONE_CLASS, "variants": (ALWAYS_THE_SAME,)}, {}),
         ({"comparison": _comparison(sqnr=12.0)}, {"DAT107": "warning"}),
         ({"comparison": _comparison(sqnr=5.0)}, {"DAT107": "error"}),
         ({"comparison": _task(0.7, -0.1)}, {}),
@@ -150,6 +160,42 @@ RIGHT = Predictions(found=SEEN, truth=SEEN, classes=10)
 )
 def test_each_doubt_is_found_and_no_other(more: dict[str, Any], expected: dict[str, str]) -> None:
     assert _codes(_evidence(**more)) == expected
+
+
+def test_the_float_model_is_asked_about_samples_from_all_over_a_set_sorted_by_class(
+    tmp_path: Path,
+) -> None:
+    order = np.argsort(LABELS, kind="stable")
+    pixels = np.load(EVALUATION)["image"][order]
+    infos = load(MODEL).view.inputs
+    labels = tmp_path / "labels.npy"
+    np.save(labels, LABELS[order])
+    evaluation = open_samples(sample_objects(pixels), infos, labels=str(labels))
+    calibration = open_samples(CALIBRATION, infos)
+    material = DataMaterial(
+        calibration=calibration, evaluation=evaluation, comparison=_comparison(sqnr=30.0), recipe=Recipe()
+    )
+    model = load(MODEL)
+    found = gather((model, model), None, material).predictions
+    assert found is not None
+    assert set(found.truth) == set(range(10))
+    assert 200 <= len(found.truth) <= SCORED
+
+
+def test_ranges_that_some_samples_leave_open_are_asked_of_all(tmp_path: Path) -> None:
+    loud = np.exp(np.random.default_rng(0).normal(size=(1600, 1, 1, 1)) / 2)
+    pixels = np.random.default_rng(1).random((1600, 1, 8, 8))
+    np.savez(tmp_path / "loud.npz", image=(loud * pixels).astype(np.float32))
+    model = load(MODEL)
+    placement = qdqtool.place(MODEL)
+    few, many = (
+        spread(model, placement, open_samples(f"{tmp_path / 'loud.npz'}[:{count}]", model.view.inputs))
+        for count in (SPLIT, 1600)
+    )
+    assert few is not None
+    assert many is not None
+    assert few.typical > CONVERGED > many.typical
+    assert (few.samples, many.samples) == (SPLIT, 1600)
 
 
 def test_ignored_findings_are_left_out_by_code_and_by_name() -> None:

@@ -10,11 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
-from qdqtool.datachecks.evidence import DataCheck, DataEvidence, Doubt
+from qdqtool.datachecks.evidence import CONVERGED, DataCheck, DataEvidence, Doubt
 
-TYPICAL = 0.10
-"""Relative difference of the median range. Measured with conv-int8 on up to four disjoint sets each of digits and a
-ResNet-20 on CIFAR-10: halves of 4 samples differ by 7 to 14 %, of 8 by 5 to 8 %, of 16 by 3 to 6 %, of 32 by 3 to 5 %."""
 _FIX = "calibrate on more samples, drawn like those that the engine will see"
 
 
@@ -26,7 +23,7 @@ def find(evidence: DataEvidence) -> Iterator[Doubt]:
     if count == 1:
         reason = "1 calibration sample: nothing is known of how far ranges vary from sample to sample"
         yield Doubt(subject="calibration", reason=reason, fix=_FIX, severity=Severity.ERROR)
-    elif spread is not None and spread.typical > TYPICAL:
+    elif spread is not None and spread.typical > CONVERGED:
         yield Doubt(
             subject="calibration",
             reason=f"the ranges have not converged: two halves of {spread.samples} calibration samples differ by "

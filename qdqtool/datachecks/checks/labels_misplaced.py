@@ -35,7 +35,9 @@ def find(evidence: DataEvidence) -> Iterator[Doubt]:
             return
     right, direct = _renamed(seen)
     half = count - count // 2
-    if right > _BETTER * direct and 4 * right > half:
+    usual = max(Counter(seen.truth[::2]).values())
+    # Where most samples are of one class, every name that was learned is that class.
+    if right > _BETTER * max(direct, usual) and 4 * right > half:
         yield Doubt(
             subject="labels",
             reason=f"the classes seem to be numbered differently: with other numbers {right} of {half} samples fit, "

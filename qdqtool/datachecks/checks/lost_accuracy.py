@@ -25,7 +25,7 @@ def find(evidence: DataEvidence) -> Iterator[Doubt]:
     yield Doubt(
         subject=evidence.comparison.outputs[0].output if evidence.comparison.outputs else "accuracy",
         reason=f"{reason}{_where(cure)}",
-        fix=_fix(cure),
+        fix=_fix(cure, calibrated=evidence.calibrated),
         severity=severity,
     )
 
@@ -34,7 +34,11 @@ def _where(cure: Cure | None) -> str:
     return f"; most is lost at {', '.join(cure.nodes)}" if cure and cure.nodes else ""
 
 
-def _fix(cure: Cure | None) -> str:
+def _fix(cure: Cure | None, *, calibrated: bool) -> str:
+    # a model that came with Q/DQ has nothing to calibrate
+    others = (
+        "`qdqtool sweep` at other calibrators" if calibrated else "the float model can be calibrated anew"
+    )
     if cure is None or not cure.nodes:
         return "`qdqtool sensitivity` finds the nodes that cost most; other calibrators and recipes may do better"
     excluded = f"--set 'place.exclude=[{','.join(cure.nodes)}]'"
@@ -42,7 +46,7 @@ def _fix(cure: Cure | None) -> str:
         return f"keep them float: {excluded}"
     measured = f"{cure.before_db:.1f} -> {cure.after_db:.1f} dB on {cure.samples} samples (measured)"
     if cure.after_db < cure.before_db + 1:
-        return f"keeping them float brings little, {measured}: `qdqtool sensitivity` looks at all nodes, `qdqtool sweep` at other calibrators"
+        return f"keeping them float brings little, {measured}: `qdqtool sensitivity` looks at all nodes, {others}"
     return f"keep them float: {excluded}, {measured}"
 
 

@@ -21,39 +21,35 @@ _FEWEST = 0.25
 
 def find(evidence: DataEvidence) -> Iterator[Doubt]:
     """One doubt at most: the best variant."""
-    asis = evidence.predictions
-    better = [
-        each
-        for each in evidence.variants
-        if asis is not None
-        and each.predictions.hits >= _FEWEST * len(each.predictions.truth)
-        and _is_better(each.predictions, asis)
-    ]
-    if asis is None or not better:
+    better = [each for each in evidence.variants if _explains(each.predictions) and _is_better(each)]
+    if not better:
         return
-    best: Variant = max(better, key=lambda each: each.predictions.hits)
-    tried = len(best.predictions.truth)
+    best = max(better, key=lambda each: each.predictions.hits)
     yield Doubt(
         subject="preprocessing",
-        reason=f"the float model is right on {_share(asis, tried)} of the first {tried} samples as they are, and on "
-        f"{_share(best.predictions, tried)} with {best.name}",
+        reason=f"the float model is right on {_share(best.asis)} of {len(best.asis.truth)} samples as they are, and on "
+        f"{_share(best.predictions)} with {best.name}",
         fix=f"prepare all samples like that in samples.preprocess: {best.name}",
     )
 
 
-def _is_better(variant: Predictions, asis: Predictions) -> bool:
-    # The variants are tried on the first of the samples only.
-    rows = zip(variant.found, asis.found, variant.truth, strict=False)
+def _explains(variant: Predictions) -> bool:
+    """Whether it tells classes apart: a model that always says the same is right on samples of that class, too."""
+    return variant.hits >= _FEWEST * len(variant.truth) and len(set(variant.found)) > 1
+
+
+def _is_better(variant: Variant) -> bool:
     won = lost = 0
-    for new, old, truth in rows:
+    for new, old, truth in zip(
+        variant.predictions.found, variant.asis.found, variant.asis.truth, strict=True
+    ):
         won += new == truth != old
         lost += old == truth != new
     return won > lost and (won - lost) ** 2 > _SIGMAS**2 * (won + lost)
 
 
-def _share(predictions: Predictions, first: int) -> str:
-    rows = zip(predictions.found[:first], predictions.truth[:first], strict=True)
-    return f"{100 * sum(found == truth for found, truth in rows) / first:.0f} %"
+def _share(predictions: Predictions) -> str:
+    return f"{100 * predictions.hits / len(predictions.truth):.0f} %"
 
 
 PLUGIN = DataCheck(code="DAT104", severity=Severity.ERROR, find=find)
