@@ -16,7 +16,7 @@ from qdqtool.core.sweep import FloatPoint, Outcome, Sweep, Trial
 from qdqtool.report import html, sweeps
 from qdqtool.report.assemble import Material, assemble
 from qdqtool.report.html import render
-from tests.report.material import EVIL, chain, chain_material, finding
+from tests.report.material import EVIL, chain, chain_material, finding, tensor
 from tests.report.test_details import LOG
 
 FLAGS = (
@@ -332,13 +332,53 @@ def test_nothing_covers_the_title_and_nothing_sticks_out(browser: Any, tmp_path:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_page_passes_the_checks_of_axe(browser: Any, tmp_path: Path, theme: str) -> None:
-    axe = pytest.importorskip("axe_core_python", reason="needs axe-core-python")
     page = full(browser, tmp_path)
     page.script("document.documentElement.dataset.theme = arguments[0]", theme)
+    assert violations(page) == []
+
+
+def violations(page: Page) -> list[tuple[str, str]]:
+    """What axe finds on the page."""
+    axe = pytest.importorskip("axe_core_python", reason="needs axe-core-python")
     page.script((Path(axe.__file__).parent / "axe.min.js").read_text("utf-8"))
-    found = browser.execute_async_script("axe.run(document).then(arguments[arguments.length - 1])")
+    found = page.browser.execute_async_script("axe.run(document).then(arguments[arguments.length - 1])")
     assert found["passes"]
-    assert [(entry["id"], entry["nodes"][0]["html"]) for entry in found["violations"]] == []
+    return [(entry["id"], entry["nodes"][0]["html"]) for entry in found["violations"]]
+
+
+def test_two_runs_side_by_side_pass_the_checks_of_axe(browser: Any, tmp_path: Path) -> None:
+    assert violations(opened(browser, tmp_path, chain_material(20), chain_material(10))) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layers", [1000, 5000])
+def test_the_pages_of_large_engines_pass_the_checks_of_axe(browser: Any, tmp_path: Path, layers: int) -> None:
+    """Rows and boxes beyond the first sixty are made like these; the time of axe grows faster than their number.
+
+    All 42,727 elements of 1,000 layers take two minutes; they were checked once, with the same result.
+    """
+    page = opened(browser, tmp_path, chain_material(layers))
+    page.script(
+        """for (const list of document.querySelectorAll("tbody, ul.map, svg.graph > g, svg.overview, svg.chart"))
+             [...list.children].slice(60).forEach((child) => child.remove())"""
+    )
+    assert violations(page) == []
+
+
+def test_a_wide_drawing_begins_with_its_first_layer(browser: Any, tmp_path: Path) -> None:
+    material = chain_material(2)
+    assert material.engine is not None
+    first = material.engine.layers[0]
+    fan = tuple(
+        replace(first, name=f"branch{number}", inputs=first.outputs, outputs=(tensor(f"end{number}"),))
+        for number in range(30)
+    )
+    engine = replace(material.engine, layers=(first, *fan))
+    page = opened(browser, tmp_path, replace(Material(model_name="m"), engine=engine))
+    place = "return document.querySelector(arguments[0]).getBoundingClientRect()"
+    box, stage = page.script(place, "[data-layer='0']"), page.script(place, ".stage")
+    assert page.script("const s = document.querySelector('.stage'); return s.scrollWidth > s.clientWidth")
+    assert stage["left"] <= box["left"] < box["right"] <= stage["right"]
 
 
 def test_a_table_can_be_filtered(page: Page) -> None:

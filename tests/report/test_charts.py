@@ -82,6 +82,18 @@ def test_points_further_right_and_up_are_drawn_there() -> None:
     assert float(first.get("cy") or 0) > float(second.get("cy") or 0)
 
 
+def test_points_in_one_place_share_a_label() -> None:
+    axis = Axis(label="x", low=0, high=10)
+    points = [
+        Point(x=1, y=1, text="a", label="FP32"),
+        Point(x=9, y=9, text="b", label="INT8"),
+        Point(x=1, y=1.05, text="c", label="FP16"),
+    ]
+    told = [text.text for text in scatter(points, axis, axis, "t").iter("text")]
+    assert {"FP32, FP16", "INT8"} <= set(told)
+    assert not {"FP32", "FP16"} & set(told)
+
+
 def test_a_mark_beyond_the_histogram_gets_room() -> None:
     drawing = histogram("t", [5, 0, 1], 1.0, [Mark(value=6.0, text="max")], "")
     mark = next(line for line in drawing.iter("line") if line.get("class") == "mark")

@@ -12,6 +12,10 @@ _WIDTH, _HEIGHT = 720, 330
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 16, 12, 44
 
 
+_LETTER, _LINE = 8, 14
+"""Pixels that a letter and a line of a label take."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Point:
     """A place, the words for it, a CSS class, a radius in pixels, the ends of the intervals of `x` and of `y`, and a label."""
@@ -70,9 +74,28 @@ def scatter(
             class_=f"dot {point.style}",
         )
         hint(dot, point.text)
-        if point.label:
-            write(drawing, point.label, _x(across, point.x) + 6, _y(up, point.y) - 6, class_="soft")
+    for (x, y), names in _labels(points, across, up):
+        write(drawing, ", ".join(names), x + 6, y - 6, class_="soft")
     return drawing
+
+
+def _labels(points: Sequence[Point], across: Axis, up: Axis) -> list[tuple[tuple[float, float], list[str]]]:
+    """Where the labels stand; points so close that their labels would overlap share one."""
+    found: list[tuple[tuple[float, float], list[str]]] = []
+    for point in points:
+        if not point.label:
+            continue
+        x, y = _x(across, point.x), _y(up, point.y)
+        near = (
+            names
+            for (left, top), names in found
+            if abs(x - left) < _LETTER * (len(point.label) + 1) and abs(y - top) < _LINE
+        )
+        if (names := next(near, None)) is not None:
+            names.append(point.label)
+        else:
+            found.append(((x, y), [point.label]))
+    return found
 
 
 def trace(

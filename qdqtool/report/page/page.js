@@ -357,7 +357,8 @@
       if (!stage.clientWidth || stage.dataset.ready) return;
       stage.dataset.ready = "yes";
       scale(Math.max(0.5, fitWidth()));
-      stage.scrollTo(Math.max(0, (width * zoom - stage.clientWidth) / 2), 0);
+      // The middle of a wide drawing may be empty at the top: the first layer is where one begins to read.
+      stage.scrollTo((place(boxes.get(order[0]))[0] + 108) * zoom - stage.clientWidth / 2, 0);
       look();
     };
     window.addEventListener("resize", () => {
