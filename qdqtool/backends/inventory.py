@@ -71,8 +71,14 @@ def take_inventory() -> Inventory:
         Item(
             name="qdqtool",
             state="works",
-            detail=f"{__version__}, Python {platform.python_version()}, {platform.platform()}",
+            detail=__version__,
             enables="everything below",
+        ),
+        Item(
+            name="Python",
+            state="works",
+            detail=f"{platform.python_version()} on {platform.platform(terse=True)}",
+            enables="the same",
         ),
         *(_package(name, "the core", "pip install --force-reinstall qdqtool") for name in _NEEDED),
         _providers(),

@@ -118,19 +118,22 @@ def _assembled(plugins: tuple[tuple[str, Any], ...]) -> typer.main.Typer | Any:
     app.callback()(_options)
     for name, plugin in plugins:
         if isinstance(plugin, typer.Typer):
-            app.add_typer(_of_group(plugin), name=name, cls=QdqGroup, epilog=examples(COMMANDS.manual(name)))
+            epilog = examples(COMMANDS.manual(name))
+            app.add_typer(_of_group(plugin, name), name=name, cls=QdqGroup, epilog=epilog)
         else:
             epilog = examples(COMMANDS.manual(name))
             app.command(name=name, cls=QdqCommand, epilog=epilog)(with_common(plugin))
     return typer.main.get_command(app)
 
 
-def _of_group(group: typer.Typer) -> typer.Typer:
-    """The same group, whose commands have the options that all commands have."""
+def _of_group(group: typer.Typer, name: str) -> typer.Typer:
+    """The same group, whose commands have the options that all commands have, and their own examples."""
     ours = copy(group)
     ours.registered_commands = [copy(command) for command in group.registered_commands]
     for command in ours.registered_commands:
         assert command.callback is not None
+        own = command.name or command.callback.__name__.replace("_", "-")
+        command.epilog = examples(COMMANDS.manual(name), f"{name} {own}")
         # typer names a command after its function where no name was given; the wrapper keeps that name
         command.callback = with_common(command.callback)
         command.cls = QdqCommand

@@ -113,9 +113,10 @@ class _Redacting(logging.Formatter):
         return redacted(super().format(record))
 
 
-def examples(module: str) -> str:
-    """The lines of a command's documentation that can be typed, for the end of its help."""
-    lines = [line.strip() for line in module.splitlines() if line.startswith("    qdqtool ")]
+def examples(module: str, command: str = "") -> str:
+    """The lines of a module's documentation that can be typed, for the end of its help; those of one command of it."""
+    start = f"    qdqtool {command} " if command else "    qdqtool "
+    lines = [line.strip() for line in module.splitlines() if f"{line} ".startswith(start)]
     # \b keeps the help from joining the lines
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines) if lines else ""
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from qdqtool.cli.app import run
+from qdqtool.core.audit import Audit
+from qdqtool.core.findings import Severity
 from tests import models
 from tests.engine.records import CONV, EPILOGUE, QUANTIZE, dump
+from tests.report.material import finding
 
 
 @pytest.fixture
@@ -153,6 +157,18 @@ def test_audit_of_layer_information_alone_needs_no_model(files, capsys):
     data = json.loads(capsys.readouterr().out)["data"]
     assert (data["counts"]["kernels"], data["verdicts"]) == (3, [])
     assert [finding["check"] for finding in data["findings"]] == ["entry_conversion"]
+
+
+def test_audit_prints_what_is_true_of_many_nodes_once(files, capsys, monkeypatch):
+    alike = tuple(replace(finding(Severity.INFO, f"conv{number}"), reason="runs FP32") for number in range(9))
+    found = Audit(verdicts=(), findings=(*alike, replace(alike[0], severity=Severity.WARNING)))
+    monkeypatch.setattr("qdqtool.auditing.run.examine", lambda *_, **__: found)
+    assert run(["audit", str(files / "layers.txt")]) == 0
+    printed = [line for line in capsys.readouterr().out.splitlines() if "QDQ201" in line]
+    assert printed == [
+        "info QDQ201 conv0, conv1, conv2 and 6 more (--json names all): runs FP32",
+        "warning QDQ201 conv0: runs FP32",
+    ]
 
 
 def test_audit_fails_from_the_wanted_severity_on_but_not_for_the_baseline(files, capsys):

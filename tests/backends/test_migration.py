@@ -128,6 +128,13 @@ def test_layers_with_float_precision_become_an_exclusion() -> None:
     assert "--keep=head*" in advice.do
 
 
+def test_layers_that_were_asked_for_int8_are_not_kept_from_it() -> None:
+    for value in ("*:int8", "body:int8,head:int8"):
+        (advice,) = migrate_command(f"trtexec --layerPrecisions={value} --skipInference").advice[:1]
+        assert "place.exclude" not in advice.do
+        assert "qdqtool run MODEL" in advice.do
+
+
 def test_the_wildcard_is_the_type_of_the_model_and_excludes_nothing() -> None:
     (advice,) = migrate_command("trtexec --layerPrecisions=*:fp16 --skipInference").advice[:1]
     assert "place.exclude" not in advice.do

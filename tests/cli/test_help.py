@@ -42,6 +42,17 @@ def test_every_help_ends_with_examples_whose_options_exist(name: str) -> None:
         assert given <= known, line
 
 
+@pytest.mark.parametrize("name", sorted(GROUPS))
+def test_every_command_of_a_group_has_examples_of_its_own(name: str) -> None:
+    for own, command in command_of([name]).commands.items():
+        lines = [line.strip() for line in (command.epilog or "").splitlines()[2:]]
+        assert lines, (name, own)
+        for line in lines:
+            assert f"{line} ".startswith(f"qdqtool {name} {own} ")
+            context = command.make_context(own, shlex.split(line)[3:])
+            assert context.params.keys() == {parameter.name for parameter in command.params} - {"help"}
+
+
 def test_help_shows_the_examples() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "qdqtool", "audit", "--help"], capture_output=True, text=True, check=True

@@ -79,7 +79,7 @@ def _judge(flag: Flag) -> tuple[Advice, Flag | None]:
     if flag.name == "workspace" and flag.value:
         pool = Flag(name="memPoolSize", value=f"workspace:{flag.value}MiB")
         return _advice(flag, "replace", "gone since 10", f"use {pool}"), pool
-    if flag.name in {"layerPrecisions", "layerOutputTypes"} and named_layers(flag):
+    if flag.name in {"layerPrecisions", "layerOutputTypes"} and flag.value:
         return _advice(flag, "change the model", FATES[flag.name].reason, _keep_float(flag)), None
     if flag.name in FATES:
         fate = FATES[flag.name]
@@ -101,6 +101,8 @@ def _judge(flag: Flag) -> tuple[Advice, Flag | None]:
 
 
 def _keep_float(flag: Flag) -> str:
+    if not named_layers(flag):
+        return "INT8 is what Q/DQ says: nothing where the model has it; else qdqtool run MODEL --samples SAMPLES --out RUN"
     if "*" in named_layers(flag):
         # The wildcard is for every layer without an entry of its own: it says the type of the model, and excludes none.
         return "the wildcard is the type of the whole model: qdqtool convert MODEL -o HALF, and Q/DQ where INT8 is meant"

@@ -25,11 +25,13 @@ import typer
 from qdqtool.core.dtypes import DType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from qdqtool.core.audit import Audit, KernelCounts
-    from qdqtool.core.findings import NodeVerdict
+    from qdqtool.core.findings import NodeVerdict, Severity
 
+_SHOWN = 3
+"""Names that are printed where the same is true of many."""
 _FORMS = ("text", "json", "sarif", "junit", "markdown", "github")
 
 
@@ -119,9 +121,14 @@ def _lines(found: Audit) -> Iterator[str]:
     if counts.kernels:
         yield from _counted(counts)
     yield from _fallbacks(found)
+    alike: dict[tuple[Severity, str, str, str], list[str]] = {}
     for finding in found.findings:
-        yield f"{finding.severity.value} {finding.code} {finding.subject}: {finding.reason}"
-        yield f"    fix: {finding.fix}"
+        alike.setdefault((finding.severity, finding.code, finding.reason, finding.fix), []).append(
+            finding.subject
+        )
+    for (severity, code, reason, fix), subjects in alike.items():
+        yield f"{severity.value} {code} {_named(subjects)}: {reason}"
+        yield f"    fix: {fix}"
     for note in found.notes:
         yield f"note: {note}"
 
@@ -176,6 +183,12 @@ def _fallbacks(found: Audit) -> Iterator[str]:
             yield f"{word}{asked}: {verdict.op} {verdict.node} is {verdict.verdict.value}"
         yield f"    why: {reason}"
         yield f"    fix: {fix}"
+
+
+def _named(subjects: Sequence[str]) -> str:
+    """The first ones of the nodes or layers of which the same is true, and how many there are besides."""
+    more = f" and {len(subjects) - _SHOWN} more (--json names all)" if len(subjects) > _SHOWN else ""
+    return ", ".join(subjects[:_SHOWN]) + more
 
 
 def _bytes(size: int | None) -> str:

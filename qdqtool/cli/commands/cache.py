@@ -7,7 +7,12 @@ Of the three tables that onnxruntime writes take `calibration.json`: the others 
 (seen with 1.31), also where the lowest lies farther from zero.
 
     qdqtool cache show calibration.cache
+    qdqtool cache diff calibration.cache other.cache
+    qdqtool cache merge first.cache second.cache --take max --out both.cache
+    qdqtool cache retarget calibration.cache --trt 10.3 --out newer.cache
+    qdqtool cache lint calibration.cache --model model.onnx
     qdqtool cache to-qdq model.onnx calibration.cache --out model.qdq.onnx
+    qdqtool cache from-qdq model.qdq.onnx --trt 8.6.1 --model float.onnx --out calibration.cache
 """
 
 from __future__ import annotations

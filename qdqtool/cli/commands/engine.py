@@ -6,7 +6,12 @@ what the optimizer did to each layer from the verbose log of the build (`--log`)
 is needed.
 
     qdqtool engine show runs/digits/layers.json
+    qdqtool engine layers layers.json --where precision=fp32 --sort bytes --out layers.csv
+    qdqtool engine top layers.json --profile profile.json --by ms
+    qdqtool engine diff fp16.json int8.json -p fp16.profile.json -p int8.profile.json
     qdqtool engine graph layers.json --out graph.svg
+    qdqtool engine about times.json
+    qdqtool engine is-int8 runs/digits
 """
 
 from __future__ import annotations

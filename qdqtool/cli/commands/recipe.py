@@ -2,8 +2,11 @@
 
 A recipe may begin with `extends: NAME` (a shipped recipe, or a file beside it): it then only says what differs.
 
+    qdqtool recipe list
+    qdqtool recipe show conv-int8
     qdqtool recipe new model.onnx --out mine.yaml
     qdqtool recipe check mine.yaml
+    qdqtool recipe schema
 """
 
 from __future__ import annotations
