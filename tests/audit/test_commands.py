@@ -8,11 +8,10 @@ from dataclasses import replace
 import pytest
 
 from qdqtool.cli.app import run
-from qdqtool.core.audit import Audit
 from qdqtool.core.findings import Severity
 from tests import models
 from tests.engine.records import CONV, EPILOGUE, QUANTIZE, dump
-from tests.report.material import finding
+from tests.report.material import AUDIT, finding
 
 
 @pytest.fixture
@@ -161,7 +160,7 @@ def test_audit_of_layer_information_alone_needs_no_model(files, capsys):
 
 def test_audit_prints_what_is_true_of_many_nodes_once(files, capsys, monkeypatch):
     alike = tuple(replace(finding(Severity.INFO, f"conv{number}"), reason="runs FP32") for number in range(9))
-    found = Audit(verdicts=(), findings=(*alike, replace(alike[0], severity=Severity.WARNING)))
+    found = replace(AUDIT, verdicts=(), findings=(*alike, replace(alike[0], severity=Severity.WARNING)))
     monkeypatch.setattr("qdqtool.auditing.run.examine", lambda *_, **__: found)
     assert run(["audit", str(files / "layers.txt")]) == 0
     printed = [line for line in capsys.readouterr().out.splitlines() if "QDQ201" in line]
