@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import tempfile
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -160,6 +161,36 @@ def open_model(model: Model, *, description: str, crowded: bool = False) -> OrtR
     runner = open_runner(path, description=description, crowded=crowded)
     weakref.finalize(runner, folder.cleanup)
     return runner
+
+
+def open_rewritten(model: bytes, rewrite: Callable[[Path], bool], *, description: str) -> OrtRunner | None:
+    """A runner for what `rewrite` makes of the model's file after onnxruntime has optimized it; None where it makes nothing.
+
+    Raises:
+        InputFileError: the model holds what onnxruntime cannot run.
+    """
+    if not rounds():
+        return None
+    with tempfile.TemporaryDirectory(prefix="qdqtool-model-", ignore_cleanup_errors=True) as folder:
+        saved = Path(folder) / "optimized.onnx"
+        options = session_options()
+        options.optimized_model_filepath = str(saved)
+        # Looking for memory to use again takes time that grows with the square of the nodes; nothing runs here.
+        options.enable_mem_reuse = False
+        options.add_session_config_entry(
+            "session.optimized_model_external_initializers_file_name", "optimized.data"
+        )
+        try:
+            _session(model, options, CPU)
+            if not rewrite(saved):
+                return None
+            options = session_options()
+            options.enable_mem_reuse = False
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+            session = _session(saved, options, CPU)
+        except _TROUBLE as error:
+            raise _trouble("onnxruntime cannot open the model", error, None) from error
+    return OrtRunner(session, description, None)
 
 
 def _emulation(model: Path | bytes, message: str) -> tuple[bytes | None, str]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from math import prod
 from typing import TYPE_CHECKING, Any, Final
@@ -14,7 +15,7 @@ import numpy as np
 
 from qdqtool.accuracy.metric import energy
 from qdqtool.accuracy.pairing import feeds_for
-from qdqtool.backends.ort import OrtRunner, open_model
+from qdqtool.backends.ort import OrtRunner, open_model, open_rewritten
 from qdqtool.calibration.samples import Samples
 from qdqtool.core.calibration import CalibrationTable, NodeShift
 from qdqtool.core.dtypes import DType
@@ -22,10 +23,12 @@ from qdqtool.core.placement import Placement
 from qdqtool.core.protocols import Sample, SampleSource
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.errors import InputFileError
+from qdqtool.graph.instrumented.blocked_qdq import put_in, with_stand_ins
 from qdqtool.graph.instrumented.corrected import Corrected, channel_means, corrected
 from qdqtool.graph.instrumented.layer_errors import layer_errors
-from qdqtool.graph.instrumented.tunable import tunable
+from qdqtool.graph.instrumented.tunable import Tunable, tunable
 from qdqtool.graph.model import Model
+from qdqtool.graph.onnx_io.save import serialize
 from qdqtool.graph.qdq.bias import shiftable
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.graph.view import GraphView
@@ -267,11 +270,10 @@ class Trial:
         self._errors: tuple[OrtRunner, Mapping[str, str]] | None = None
         self.tunable = tunable(made, () if reference.together else reference.layers)
         if reference.together:
-            found = corrected(self.tunable.model, reference.layers)
+            del made
+            self._runner, found = _opened(self.tunable, reference.layers)
             # From here on the session holds the weights: copies of them would set the peak of the whole job.
             self.tunable = replace(self.tunable, model=model)
-            del made
-            self._runner = open_model(found.model, description="candidate tables")
             self._corrected = replace(found, model=model)
             del found
             give_back()
@@ -283,16 +285,26 @@ class Trial:
                 runner = open_model(apart, description="errors of single layers", crowded=True)
                 self._errors = (runner, outputs)
 
-    def candidate(self, method: str, table: CalibrationTable, samples: Sequence[Sample]) -> Candidate:
-        """The table, its biases shifted where the recipe asks for it, and its noise on some samples."""
+    def candidate(
+        self,
+        method: str,
+        table: CalibrationTable,
+        samples: Sequence[Sample],
+        among: Sequence[Sample] | None = None,
+    ) -> Candidate:
+        """The table, its biases shifted where the recipe asks for it, and its noise on some samples.
+
+        The noise is over the signal of these, or of all `among` which they are the first.
+        """
+        among = among or samples
         if self._corrected is not None and samples:
             outputs, shifts = self._together(table, samples)
             wanted = [self.reference.outputs(sample) for sample in samples]
-            shares = self._shares(samples, _apart(outputs, wanted))
+            shares = self._shares(among, _apart(outputs, wanted))
             return Candidate(method=method, table=replace(table, shifts=shifts), shares=shares)
         table = table if table.shifts else self._shifted(table)
         outputs_of_each = self._each(self._runner, samples, self.tunable.feeds(table))
-        return Candidate(method=method, table=table, shares=self._shares(samples, outputs_of_each))
+        return Candidate(method=method, table=table, shares=self._shares(among, outputs_of_each))
 
     def checked(self, candidate: Candidate) -> float:
         """The noise of a candidate on the checking samples."""
@@ -391,6 +403,27 @@ class Trial:
                 noise = [energy(right.astype(np.float64) - left.astype(np.float64)) for left, right in pairs]
                 shares += np.array(noise) / signal
         return tuple(float(share) for share in shares / max(1, heard))
+
+
+def _opened(tuned: Tunable, layers: Sequence[str]) -> tuple[OrtRunner, Corrected]:
+    """The session that corrects biases on its way; where convolutions allow it in the layout in which they are fastest."""
+    plain = tuned.model
+    convolutions = [name for name in layers if plain.view.by_name[name].op == "Conv"]
+    found = corrected(plain, layers, bare=convolutions)
+    given = with_stand_ins(
+        found.model,
+        frozenset(tuned.scales.values()),
+        {name: found.shifts[name] for name in convolutions},
+        plain.view,
+    )
+    if given is not None:
+        model = serialize(given.model)
+        given = replace(given, model=plain)
+        runner = open_rewritten(model, partial(put_in, given=given), description="candidate tables")
+        if runner is not None:
+            return runner, found
+    found = corrected(plain, layers)
+    return open_model(found.model, description="candidate tables"), found
 
 
 def _spread_over(samples: tuple[Sample, ...], most: int) -> tuple[Sample, ...]:

@@ -9,6 +9,11 @@
 The samples are fed as one batch, so that a layer's shift is known before the next layer runs: one run corrects the
 whole network and returns what comes out of it then. The shift is shrunk by its uncertainty over the samples as
 `pipeline.trial.believed` does it. What the float network's layers give in the mean is measured by `channel_means`.
+
+A convolution is linear, so the mean of its output follows from the mean of each channel of its input, but for the border:
+taps that meet padding count for the share of places where they do not, as if the input were the same everywhere. Both
+sides, float and quantized, are computed so, and what the approximation misses is nearly the same in both. So nothing has
+to read what a convolution writes, and onnxruntime can fuse what follows into it.
 """
 
 from __future__ import annotations
@@ -24,10 +29,13 @@ from onnx import helper
 
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
+from qdqtool.graph.view import GraphView
 from qdqtool.trt.ops import result_axis
 
 _AXES_ARE_INPUTS: Final = 18
 """First opset in which ReduceMean reads its axes from an input."""
+_IMAGE: Final = 3
+"""Dimensions of what a convolution reads, at least."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,17 +94,20 @@ def channel_means(model: Model, nodes: Collection[str], *, free: bool) -> Means:
     build = _Builder(edit)
     outputs: dict[str, str] = {}
     for node, rank in _ranked(model, edit, nodes):
-        axis = result_axis(node.op_type) % rank
+        measured, axis = build.measured(node, model.view, rank)
         others = [dim for dim in range(rank) if dim != axis]
-        outputs[node.name] = build.reduce("ReduceMean", node.output[0], others)
+        outputs[node.name] = build.reduce("ReduceMean", measured, others)
     if free:
         _free_batch(edit)
     _return(edit, outputs.values())
     return Means(model=edit.finish(retyped=free, shapes=False), outputs=outputs)
 
 
-def corrected(model: Model, nodes: Collection[str]) -> Corrected:
-    """The Q/DQ model, for batches of any size, with these nodes corrected."""
+def corrected(model: Model, nodes: Collection[str], bare: Collection[str] = ()) -> Corrected:
+    """The Q/DQ model, for batches of any size, with these nodes corrected.
+
+    The shifts of `bare` ones are computed, and left to be added by whoever can do so without breaking a fusion.
+    """
     edit = Edit(model)
     build = _Builder(edit)
     _free_batch(edit)
@@ -108,7 +119,13 @@ def corrected(model: Model, nodes: Collection[str]) -> Corrected:
     for node, rank in _ranked(model, edit, nodes):
         means[node.name] = edit.fresh(f"{node.name}_float_means")
         _take(edit, means[node.name], onnx.TensorProto.FLOAT, [f"{split}_samples", f"{node.name}_channels"])
-        shifts[node.name] = build.correct(node, rank, means[node.name], split, doubt)
+        output = node.output[0]
+        if node.name not in bare:
+            node.output[0] = edit.fresh(f"{output}_raw")
+        measured, axis = build.measured(node, model.view, rank)
+        shifts[node.name] = build.shift(measured, (rank, axis), means[node.name], split, doubt)
+        if node.name not in bare:
+            build.add(node, rank, shifts[node.name], output)
     _return(edit, shifts.values())
     return Corrected(
         model=edit.finish(retyped=True, shapes=False), means=means, shifts=shifts, split=split, doubt=doubt
@@ -147,25 +164,43 @@ class _Builder:
         self._zero = edit.constant("corrected_zero", np.zeros((), np.float32))
         self._tiny = edit.constant("corrected_tiny", np.array(np.finfo(np.float32).tiny))
 
-    def correct(self, node: onnx.NodeProto, rank: int, wanted: str, split: str, doubt: str) -> str:
-        """Let the network go on with the node's output as the float network has it in the mean."""
-        output, name = node.output[0], node.name
-        raw = self._edit.fresh(f"{output}_raw")
-        node.output[0] = raw
-        axis = result_axis(node.op_type) % rank
-        moved = self._new("Sub", [wanted, self._means(raw, rank, axis, split)])
+    def measured(self, node: onnx.NodeProto, view: GraphView, rank: int) -> tuple[str, int]:
+        """A tensor with the mean outputs of the node in its channels, and the axis of these."""
+        if node.op_type != "Conv" or rank < _IMAGE:
+            return node.output[0], result_axis(node.op_type) % rank
+        spatial = list(range(2, rank))
+        pooled = self._new("GlobalAveragePool", [node.input[0]])
+        weight = node.input[1]
+        shape = view.info(weight).shape or ()
+        if shape[2:] != (1,) * len(spatial):
+            inside = _inside(node, view.info(node.input[0]).shape, shape)
+            whole = weight
+            if inside is not None:
+                whole = self._new("Mul", [weight, self._edit.constant(f"{weight}_inside", inside)])
+            summed = self.reduce("ReduceSum", whole, spatial)
+            weight = self._new(
+                "Reshape", [summed, self._shape(f"{summed}_taps", [0, 0] + [1] * len(spatial))]
+            )
+        groups = next((field.i for field in node.attribute if field.name == "group"), 1)
+        return self._new("Conv", [pooled, weight], group=groups), 1
+
+    def shift(self, measured: str, place: tuple[int, int], wanted: str, split: str, doubt: str) -> str:
+        """What has to be added to the channels, from their means here and those that are wanted."""
+        moved = self._new("Sub", [wanted, self._means(measured, *place, split)])
         mean = self.reduce("ReduceMean", moved, [0])
         apart = self._new("Sub", [moved, mean])
         squares = self.reduce("ReduceSum", self._new("Mul", [apart, apart]), [0])
         power = self._new("Max", [self._new("Mul", [mean, mean]), self._tiny])
         doubted = self._new("Div", [self._new("Mul", [squares, doubt]), power])
         share = self._new("Max", [self._new("Sub", [self._one, doubted]), self._zero])
-        shift = self._new("Mul", [mean, share], name=f"{name}_shift")
-        spread = self._shape(f"{name}_spread", [-1 if dim == axis else 1 for dim in range(rank)])
-        self._edit.node(
-            "Add", [raw, self._new("Reshape", [shift, spread])], [output], name=f"{name}_corrected"
-        )
-        return shift
+        return self._new("Mul", [mean, share], name=f"{measured}_shift")
+
+    def add(self, node: onnx.NodeProto, rank: int, shift: str, output: str) -> None:
+        """Let the network go on with the node's output shifted, under this name."""
+        axis = result_axis(node.op_type) % rank
+        spread = self._shape(f"{node.name}_spread", [-1 if dim == axis else 1 for dim in range(rank)])
+        inputs = [node.output[0], self._new("Reshape", [shift, spread])]
+        self._edit.node("Add", inputs, [output], name=f"{node.name}_corrected")
 
     def reduce(self, op: str, tensor: str, axes: list[int]) -> str:
         """The tensor reduced over these axes, which are dropped."""
@@ -190,3 +225,29 @@ class _Builder:
         output = self._edit.fresh(name or f"{inputs[0]}_{op}")
         self._edit.node(op, inputs, [output], name=output, **attributes)
         return output
+
+
+def _inside(
+    node: onnx.NodeProto, image: Sequence[int | str] | None, weight: Sequence[int | str]
+) -> NDArray[np.float32] | None:
+    """For each tap of the kernel the share of places where it meets the image and no padding, (1, 1, *kernel).
+
+    None where all do, or the size of the image is not known.
+    """
+    given = {field.name: helper.get_attribute_value(field) for field in node.attribute}
+    kernel = [size for size in weight[2:] if isinstance(size, int)]
+    sizes = [size for size in (image or ())[2:] if isinstance(size, int)]
+    dims = len(kernel)
+    pads = given.get("pads", [0] * 2 * dims)
+    if given.get("auto_pad", b"NOTSET") != b"NOTSET" or not any(pads) or len(sizes) != dims or not dims:
+        return None
+    found = np.ones([1, 1, *kernel], np.float32)
+    for axis, (taps, size) in enumerate(zip(kernel, sizes, strict=True)):
+        stride = given.get("strides", [1] * dims)[axis]
+        step = given.get("dilations", [1] * dims)[axis]
+        before, after = pads[axis], pads[axis + dims]
+        starts = np.arange(0, size + before + after - step * (taps - 1), stride) - before
+        met = starts[:, None] + step * np.arange(taps)
+        share = ((met >= 0) & (met < size)).mean(axis=0)
+        found *= share.reshape([-1 if dim == axis + 2 else 1 for dim in range(dims + 2)]).astype(np.float32)
+    return found
