@@ -8,12 +8,14 @@ import shutil
 import textwrap
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from qdqtool.cli.app import run
+from qdqtool.cli.app import application, run
+from qdqtool.pipeline import recipes
 from tests.docs.networks import write_denoiser, write_detector, write_keywords, write_recommender
 from tests.shared import ROOT
 
@@ -169,3 +171,42 @@ def test_every_answer_of_the_troubleshooting_is_a_command_that_runs(
                 command,
                 capsys.readouterr().err,
             )
+
+
+SHOWN = re.compile(r"^(?:- run: )?(qdqtool .*?)(?:\s+#.*)?$", re.MULTILINE)
+"""Commands that are shown and not run: they need a GPU, a data base, a long time, or a model that is not at hand."""
+
+
+def shown() -> list[tuple[str, str]]:
+    found = []
+    for page in [README, "../recipes/INTEROPERATION.md", "../recipes/README.md", *PAGES]:
+        for language in ("text", "yaml", ""):
+            found += [(page, line) for block in blocks(page, language) for line in SHOWN.findall(block)]
+    return found
+
+
+def test_commands_are_shown_on_several_pages() -> None:
+    assert len({page for page, _ in shown()}) >= 6
+
+
+@pytest.mark.parametrize(("page", "line"), shown())
+def test_a_command_that_is_only_shown_is_one(page: str, line: str) -> None:
+    """Its command, options and values are there, and it lacks no argument."""
+    command: Any = application()
+    words = shlex.split(line.replace("...", "--samples calibration.npz"))[1:]
+    while words and words[0] in getattr(command, "commands", {}):
+        command = command.commands[words.pop(0)]
+    context = command.make_context("qdqtool", words)
+    if context.params.get("recipe"):
+        name, changes = context.params["recipe"], context.params.get("changes")
+        assert recipes.load(name, changes or (), trust=True), page
+
+
+@pytest.mark.parametrize("page", [page for page in ["../recipes/README.md", *PAGES] if blocks(page, "yaml")])
+def test_recipes_that_are_shown_are_right(page: str, tmp_path: Path) -> None:
+    for number, block in enumerate(blocks(page, "yaml")):
+        if not re.search(r"^(samples|build|extends|sweep|place|calibrate):", block, re.MULTILINE):
+            continue
+        path = tmp_path / f"{number}.yaml"
+        path.write_text(block, "utf-8")
+        recipes.load(str(path))

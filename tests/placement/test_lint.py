@@ -253,6 +253,25 @@ class TestCommand:
         assert shown["QDQ125"]["locations"][0]["logicalLocations"][0]["name"] == "cat"
         assert shown["QDQ120"]["suppressions"][0]["justification"] == "known"
 
+    @pytest.mark.parametrize(
+        ("form", "start"),
+        [
+            ("text", "QDQ"),
+            ("json", "{"),
+            ("sarif", "{"),
+            ("junit", "<?xml"),
+            ("markdown", "#"),
+            ("github", "::"),
+        ],
+    )
+    def test_findings_are_printed_in_the_forms_of_audit(self, form, start, tmp_path, capsys):
+        path = models.save(GRAPHS["activation_zero_point"](), tmp_path)
+        assert run(["lint", str(path), "--format", form]) == 1
+        out = capsys.readouterr().out
+        assert out.startswith(start)
+        assert "QDQ101" in out
+        assert run(["lint", str(path), "--format", "xml"]) == 2
+
     def test_code_scanning_finds_what_it_needs_in_sarif(self, tmp_path):
         place = tmp_path / "a folder"
         place.mkdir()

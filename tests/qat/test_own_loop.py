@@ -152,3 +152,25 @@ def test_the_example_trains_on_two_processes(tmp_path: Path) -> None:
     assert_trained(told[0])
     assert "calibrated" not in told[1]
     assert_sound(out)
+
+
+def test_the_loop_of_the_guide_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The names that it leaves to the reader: a network, its inputs and targets, and a criterion."""
+    monkeypatch.chdir(tmp_path)
+    guide = (ROOT / "docs" / "guides" / "qat.md").read_text("utf-8")
+    (block,) = re.findall(r"^```text\n(from qdqtool import qat\n.*?)^```", guide, re.MULTILINE | re.DOTALL)
+    inputs = torch.from_numpy(images("train")[0])
+    network = residual()
+    with torch.no_grad():
+        targets = network(inputs)
+    given = {
+        "torch": torch,
+        "network": network,
+        "example_inputs": inputs[:1],
+        "loader": [(inputs[:24], targets[:24]), (inputs[24:], targets[24:])],
+        "criterion": torch.nn.functional.mse_loss,
+        "epochs": 2,
+    }
+    exec(compile(block, "qat.md", "exec"), given)
+    audited = qdqtool.audit("model.qdq.onnx", qdqtool.build("model.qdq.onnx"))
+    assert all(verdict.precision.value == "int8" for verdict in audited.verdicts)

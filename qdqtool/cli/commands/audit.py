@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qdqtool.cli.forms import FORMS, check_form
 from qdqtool.core.dtypes import DType
 
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 _SHOWN = 3
 """Names that are printed where the same is true of many."""
-_FORMS = ("text", "json", "sarif", "junit", "markdown", "github")
 
 
 def audit(
@@ -67,7 +67,7 @@ def audit(
             "--fail-on-unrealised", help="Exit with 1 when a node runs in another format than asked."
         ),
     ] = False,
-    form: Annotated[str, typer.Option("--format", help=f"One of {', '.join(_FORMS)}.")] = "text",
+    form: Annotated[str, typer.Option("--format", help=f"One of {', '.join(FORMS)}.")] = "text",
     as_json: Annotated[bool, typer.Option("--json", help="Print findings.json.")] = False,
 ) -> int:
     """Say what became of every compute node in an engine: INT8 or not, why, and what to do."""
@@ -78,6 +78,7 @@ def audit(
     from qdqtool.core.kinds import AUDIT
 
     check_severity(fail_on)
+    check_form(form)
     wanted = Wanted(
         subject=subject,
         layers=layers,
@@ -102,11 +103,8 @@ def _written(found: Audit, form: str, source: str) -> str:
     """The audit in the form the user asked for."""
     from qdqtool.auditing.ci import ci_report
     from qdqtool.core.kinds import AUDIT
-    from qdqtool.errors import UsageError
     from qdqtool.io import ci
 
-    if form not in _FORMS:
-        raise UsageError(f"no format is called {form!r}", fix=f"choose {', '.join(_FORMS)}", where="--format")
     if form == "json":
         return AUDIT.dump(found)
     if form == "text":

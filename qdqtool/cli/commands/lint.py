@@ -5,6 +5,7 @@ Works on every Q/DQ model, wherever it comes from. Each rule has a code; `--rule
 kept in every report. `--target` takes rtx, a family (8, 10, 11) or a release (8.2, 10.13).
 
     qdqtool lint model.qdq.onnx --target 10.13
+    qdqtool lint model.qdq.onnx --format github --fail-on warning
     qdqtool lint --rules
 """
 
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qdqtool.cli.forms import FORMS, check_form
 from qdqtool.cli.targets import TARGET_HELP, asked_target, comma_words
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ def lint(
     fail_on: Annotated[str, typer.Option(help="Exit with 1 at error, warning, info or never.")] = "error",
     sarif: Annotated[Path | None, typer.Option(help="Write SARIF 2.1.0 here.")] = None,
     junit: Annotated[Path | None, typer.Option(help="Write JUnit XML here.")] = None,
+    form: Annotated[str, typer.Option("--format", help=f"One of {', '.join(FORMS)}.")] = "text",
     json: Annotated[bool, typer.Option("--json", help="Print the artefact instead of the table.")] = False,
     rules: Annotated[bool, typer.Option("--rules", help="List all rules and exit.")] = False,
 ) -> int:
@@ -55,6 +58,7 @@ def lint(
     if model is None:
         raise UsageError("no model is given", fix="pass an ONNX file, or --rules")
     _check_limit(fail_on)
+    check_form(form)
     asked = asked_target(target, old_target, "--for", comma_words(sm))
     chosen = tuple(word.upper() for word in comma_words(select))
     waivers = _waivers(ignore or [])
@@ -63,8 +67,10 @@ def lint(
         write_text(sarif, ci.write(ci_report(report, model.as_posix()), "sarif"))
     if junit is not None:
         write_text(junit, ci.write(ci_report(report, model.as_posix()), "junit"))
-    if json:
+    if json or form == "json":
         sys.stdout.write(LINT.dump(report))
+    elif form != "text":
+        sys.stdout.write(ci.write(ci_report(report, model.as_posix()), form))
     else:
         _show(report, model)
         _talk(report.notes)

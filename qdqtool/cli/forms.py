@@ -1,0 +1,17 @@
+"""The forms in which findings are printed: for people, for scripts, and for what shows them beside the code."""
+
+from __future__ import annotations
+
+FORMS = ("text", "json", "sarif", "junit", "markdown", "github")
+
+
+def check_form(form: str) -> None:
+    """Refuse a form that is none.
+
+    Raises:
+        UsageError: no form is called so.
+    """
+    from qdqtool.errors import UsageError
+
+    if form not in FORMS:
+        raise UsageError(f"no format is called {form!r}", fix=f"choose {', '.join(FORMS)}", where="--format")
