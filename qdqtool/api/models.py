@@ -239,7 +239,7 @@ def convert(
         out: ONNX file to write; None writes nothing.
         types: the new type.
         keep: globs of nodes that stay FP32.
-        samples: with them, tensors that overflow are named, or kept FP32 ({"insert.overflow": "keep"}).
+        samples: with them, tensors that overflow stay FP32, or are only named ({"insert.overflow": "name"}).
         settings: changes of the recipe, as {"insert.keep_io": False}.
         progress: as for `calibrate`.
 

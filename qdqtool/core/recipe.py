@@ -230,8 +230,8 @@ class InsertOptions(Section):
         "ReduceSumSquare",
     )
     """With fp16 and bf16: operators that stay FP32, because they make large values of small ones."""
-    overflow: Literal["ignore", "name", "keep"] = "name"
-    """With fp16: run samples and name the tensors that become infinite, or keep what touches them FP32."""
+    overflow: Literal["ignore", "name", "keep"] = "keep"
+    """With fp16 and samples: run them and keep FP32 what touches a tensor that would become infinite, or only name it."""
     overflow_samples: Annotated[int, Field(gt=0)] = 16
     """Samples that are run for it."""
 

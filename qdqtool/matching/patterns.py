@@ -28,6 +28,7 @@ _FARTHEST = 12
 # What RTX 1.7.1 fuses, by builds of one block: the page of the rule `attention` has the evidence.
 _FUSED_HEADS = (16, 32, 64)
 _MOST_TOKENS = 512
+_LEAST_FP8_KEYS = 32
 _LEAST_FLOAT_HEAD = 12
 # Tensors that are followed at a time: an attention has a handful, other networks could have thousands.
 _WIDEST = 16
@@ -115,6 +116,26 @@ def int8_obstacle(view: GraphView, scores: Node, values: Node, target: Target) -
         return "its result is transposed along the last axis, and only results that stay in rows are fused in INT8"
     if tokens > _MOST_TOKENS:
         return f"it has {tokens} tokens, and at most {_MOST_TOKENS} are fused in INT8"
+    return ""
+
+
+def fp8_obstacle(view: GraphView, scores: Node, values: Node) -> str:
+    """Why TensorRT for RTX has no fused FP8 kernel for an attention; "" where it has one or shapes are not known.
+
+    Found by building with RTX 1.7.1 for SM89 and SM120: heads of 8 to 256 and 1 to 1024 queries are fused from 32 keys on,
+    31 keys and fewer never are, nor values of another size than queries, nor attention between channels; with a mask or
+    bias and without, in FP16 and FP32, whatever reads the result.
+    """
+    if has_one_query(view, scores):
+        return "it has one query, for which the fused kernel multiplies floats, with Q/DQ and without"
+    keys = (view.info(scores.outputs[0]).shape or (None,))[-1]
+    if isinstance(keys, int) and keys < _LEAST_FP8_KEYS:
+        return f"it has {keys} keys, and only attentions of {_LEAST_FP8_KEYS} and more are fused in FP8"
+    size, made = _head_size(view, scores), (view.info(values.outputs[0]).shape or (None,))[-1]
+    if size is not None and isinstance(made, int) and size != made:
+        return f"its queries have size {size} and its values {made}, and only equal sizes are fused in FP8"
+    if _is_turned(view, values):
+        return "its result is transposed along the last axis, and only results that stay in rows are fused in FP8"
     return ""
 
 

@@ -11,6 +11,7 @@ from qdqtool.matching.flow import Flow
 from qdqtool.matching.patterns import (
     attentions,
     between,
+    fp8_obstacle,
     has_one_query,
     int8_obstacle,
     is_fused_as_float,
@@ -23,21 +24,27 @@ _FARTHEST = 16
 
 
 def whole_attentions(flow: Flow, precision: Mapping[str, DType]) -> Iterator[tuple[Node, ...]]:
-    """The nodes of every attention that is one kernel, Q included: INT8 as a whole, of one query, or in half floats."""
+    """The nodes of every attention that is one kernel, Q included: INT8 or FP8 as a whole, of one query, or in half floats."""
     view = flow.view
     for plain in attentions(flow.plain):
         scores, values = (view.by_name[node.name] for node in plain)
         inner = (scores, *between(view, scores, values), values)
         behind = [use.node for use in readers(view, values.outputs[0])]
-        low = [precision.get(node.name) is DType.INT8 for node in (scores, values)]
+        kinds = {precision.get(node.name, DType.UNKNOWN) for node in (scores, values)}
         if has_one_query(flow.plain, plain[0]):
             before = [node for name in _inputs(scores, values) for node in _before(view, name)]
             yield (*before, *inner, *_behind(view, values))
-        elif all(low):
+        elif kinds == {DType.FLOAT8}:
+            if not fp8_obstacle(flow.plain, *plain):
+                result = tuple(_behind(view, values))
+                yield (*inner, *(result if result and result[-1].op == QUANTIZE else ()))
+        elif kinds == {DType.INT8}:
             kept = bool(behind) and all(node.op == QUANTIZE for node in behind)
             if kept and not int8_obstacle(view, scores, values, Target()):
                 yield (*inner, *behind)
-        elif not any(low) and is_fused_as_float(view, scores, Target(), "fp32"):
+        elif not any(kind.is_quantized for kind in kinds) and is_fused_as_float(
+            view, scores, Target(), "fp32"
+        ):
             yield inner
 
 

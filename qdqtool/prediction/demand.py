@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from qdqtool.core.dtypes import DType
 from qdqtool.graph.view import Node
 from qdqtool.matching.flow import Flow
-from qdqtool.trt.ops import carried_outputs, quantization_commutes
+from qdqtool.trt.ops import MAXIMUM_POOLS, carried_outputs, quantization_commutes
 
-Scale = tuple[float, ...]
+Scale = tuple[DType, tuple[float, ...]]
 
 
 @dataclass(slots=True)
 class Demand:
-    """What the readers of a tensor want: INT8 of some scales, a float value, or both."""
+    """What the readers of a tensor want: few bits of some types and scales, a float value, or both."""
 
     scales: set[Scale] = field(default_factory=set)
     float: bool = False
 
     @property
     def closed(self) -> bool:
-        """Whether all readers agree on one INT8 form, so that the Q can fuse with the producer or pass it."""
+        """Whether all readers agree on one such form, so that the Q can fuse with the producer or pass it."""
         return len(self.scales) == 1 and not self.float
 
 
@@ -29,7 +30,9 @@ class Demands:
 
     def __init__(self, flow: Flow) -> None:
         self._flow = flow
-        self._scales = {pair.quantize: pair.scale for pair in flow.pairs if pair.quantize is not None}
+        self._scales = {
+            pair.quantize: (pair.dtype, pair.scale) for pair in flow.pairs if pair.quantize is not None
+        }
         self._found: dict[str, Demand] = {}
         for node in reversed(flow.view.nodes):
             self._pass_on(node)
@@ -49,6 +52,9 @@ class Demands:
             return False
         wanted = [self.of(output) for output in carried_outputs(node) if self._flow.view.uses(output)]
         scales = {scale for demand in wanted for scale in demand.scales}
+        # RTX 1.7.1 has pools of INT8 values; in front of FP8 ones they work on floats.
+        if node.op in MAXIMUM_POOLS and any(dtype is DType.FLOAT8 for dtype, _ in scales):
+            return False
         return bool(wanted) and len(scales) == 1 and all(demand.closed for demand in wanted)
 
     def _pass_on(self, node: Node) -> None:

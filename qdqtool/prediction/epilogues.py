@@ -1,18 +1,29 @@
 """What a product's own kernel does with its result in an engine of TensorRT for RTX.
 
-Convolutions add bias and residual and apply an activation, matrix products quantize. INT8 with one scale per output
-channel leaves all of it to a generated kernel, which multiplies by those scales.
+Convolutions add bias and residual and apply an activation, those of FP8 no residual; matrix products quantize. Few bits
+with one scale per output channel leave all of it to a generated kernel, which multiplies by those scales.
 
-Learned from engines of RTX 1.7.1 with one product and one thing behind it.
+Learned from engines of RTX 1.7.1 with one product and one thing behind it, in INT8 and, for SM89, in FP8 (46 forms).
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from qdqtool.core.dtypes import DType
 from qdqtool.graph.view import Node
 from qdqtool.matching.flow import Flow
 from qdqtool.prediction.layers import is_swish
-from qdqtool.trt.ops import CONV_ACTIVATIONS, LAYOUT, LONGER_ACTIVATIONS, NOT_TOUCHING, PRODUCTS
+from qdqtool.prediction.sums import axes
+from qdqtool.trt.ops import (
+    CONV_ACTIVATIONS,
+    LAYOUT,
+    LONGER_ACTIVATIONS,
+    MATRIX_PRODUCTS,
+    NOT_TOUCHING,
+    POINTWISE,
+    PRODUCTS,
+)
 
 _FACTORS = 2
 _LOOKED_AT = 24
@@ -30,18 +41,49 @@ class Epilogues:
         """The nodes behind a product that its own kernel computes, in order."""
         return self._activation(node) if node.op.startswith("Conv") else self._quantize(node)
 
+    def turned(self, node: Node) -> Iterator[Node]:
+        """The Transposes in front of a product of few bits that its own kernel does.
+
+        A matrix product reads either order of the last two axes, an FP8 convolution reads channels last. The kernel in
+        front leaves the Transpose to it where it sums up rows, which it could not turn any more, and quantizes them.
+        """
+        channels_last = node.op == "Conv" and self._precision[node.name] is DType.FLOAT8
+        if not channels_last and node.op not in MATRIX_PRODUCTS:
+            return
+        view = self._flow.view
+        for index in range(1 if channels_last else _FACTORS):
+            pair = self._flow.origin(node, index)
+            maker = view.producer(view.by_name[pair.quantize].inputs[0]) if pair and pair.quantize else None
+            if maker is None or maker.op != "Transpose" or len(view.uses(maker.outputs[0])) > 1:
+                continue
+            if (channels_last or _swaps_last(maker)) and self._is_behind_sum(maker):
+                yield maker
+
+    def _is_behind_sum(self, node: Node) -> bool:
+        """Whether a sum makes what `node` reads, with nothing but element-wise operators behind it."""
+        maker = self._flow.view.producer(node.inputs[0])
+        for _ in range(_LOOKED_AT):
+            if maker is None or axes(self._flow.view, maker) or maker.op not in POINTWISE:
+                break
+            maker = self._flow.view.producer(maker.inputs[0])
+        return maker is not None and bool(axes(self._flow.view, maker))
+
     def _activation(self, node: Node) -> tuple[Node, ...]:
         """The activation that a convolution does itself, and the bias and residual Add in front of it.
 
-        INT8 with one scale per output channel leaves them to the kernel that multiplies by those scales, and groups of
-        several channels to the next one.
+        One scale per output channel leaves them to the kernel that multiplies by those scales, and groups of several
+        channels to the next one.
         """
         if self._is_scaled_apart(node) or self._is_grouped(node):
             return ()
         readers = self._flow.readers(node.outputs[0])
         taken: tuple[Node, ...] = ()
+        sums = self._precision[node.name] is not DType.FLOAT8
         while (
-            len(readers) == 1 and readers[0].op == "Add" and self._is_last_branch((node, *taken), readers[0])
+            sums
+            and len(readers) == 1
+            and readers[0].op == "Add"
+            and self._is_last_branch((node, *taken), readers[0])
         ):
             taken, readers = (*taken, *readers), self._flow.readers(readers[0].outputs[0])
         if len(readers) == 1 and readers[0].op in CONV_ACTIVATIONS:
@@ -52,7 +94,7 @@ class Epilogues:
         return taken
 
     def _quantize(self, node: Node) -> tuple[Node, ...]:
-        """The Q behind an INT8 matrix product without a bias, which needs no kernel where all factors have one scale.
+        """The Q behind a matrix product of few bits without a bias, which needs no kernel where all factors have one scale.
 
         It moves in front of nodes that only give the values another order.
         """
@@ -60,7 +102,7 @@ class Epilogues:
         while len(readers) == 1 and readers[0].op in LAYOUT:
             readers = self._flow.readers(readers[0].outputs[0])
         biased = len(node.inputs) > _FACTORS
-        if biased or self._precision[node.name] is not DType.INT8 or self._is_scaled_apart(node):
+        if biased or not self._precision[node.name].is_quantized or self._is_scaled_apart(node):
             return ()
         return readers if len(readers) == 1 and readers[0].op == "QuantizeLinear" else ()
 
@@ -79,10 +121,10 @@ class Epilogues:
         return touching or self._flow.view.is_output(tensor)
 
     def _is_scaled_apart(self, node: Node) -> bool:
-        """Whether a product is INT8 and one of its factors has more than one scale."""
+        """Whether a product multiplies few bits and one of its factors has more than one scale."""
         pairs = [self._flow.origin(node, index) for index in range(_FACTORS)]
         single = all(pair is not None and len(pair.scale) == 1 for pair in pairs)
-        return self._precision[node.name] is DType.INT8 and not single
+        return self._precision[node.name].is_quantized and not single
 
     def _is_last_branch(self, branch: tuple[Node, ...], add: Node) -> bool:
         """Whether no product makes what else an Add of two values sums after the first of `branch`."""
@@ -98,3 +140,9 @@ class Epilogues:
             if node.op not in PRODUCTS and node.position > branch[0].position:
                 waiting += filter(None, map(self._flow.view.producer, node.inputs))
         return True
+
+
+def _swaps_last(node: Node) -> bool:
+    """Whether a Transpose swaps the last two axes and no others."""
+    order = list(node.attribute("perm", ()))
+    return len(order) > 1 and order == [*range(len(order) - 2), len(order) - 1, len(order) - 2]

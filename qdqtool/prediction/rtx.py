@@ -69,6 +69,7 @@ class RtxPlan:
         self._first = _first_twins(flow)
         self._twins: dict[str, str] = {}
         self._home: dict[str, int] = {}
+        self._turned: set[str] = set()
         self._members: list[list[str]] = []
         self._named_again: dict[str, list[str]] = {}
         self._place_products()
@@ -96,7 +97,9 @@ class RtxPlan:
         for node in self._flow.products():
             if node.name not in self._home:
                 own = tuple(taken.name for taken in epilogues.of(node) if self._is_run_time(taken))
-                merged[self._merge_key(node, own)].extend((node.name, *own))
+                turned = [before.name for before in epilogues.turned(node)]
+                self._turned.update(turned)
+                merged[self._merge_key(node, own)].extend((node.name, *own, *turned))
         for names in merged.values():
             self._put(names)
         for branches in split_products(self._flow):
@@ -342,7 +345,7 @@ class RtxPlan:
         while maker is not None and maker.op != "Concat" and self._demands.passes(maker):
             if self._keeps(maker):
                 return maker
-            pooled = maker.op in OWN_KERNELS
+            pooled = maker.op in OWN_KERNELS or maker.name in self._turned
             maker = self._flow.view.producer(maker.inputs[0])
             found = maker if pooled else found
         return found
@@ -404,13 +407,17 @@ class RtxPlan:
         if pair.kind is SlotKind.WEIGHT:
             return self._weight(pair)
         for use in readers(self._flow.view, self._flow.view.by_name[name].outputs[0]):
-            if use.node.op in PRODUCTS and self._precision.get(use.node.name) is DType.INT8:
+            if use.node.op in PRODUCTS and self._is_low(use.node.name):
                 return End.INPUT, use.node.name
         return self._kernel(name)
 
     def _weight(self, pair: QdqPair) -> tuple[End, str]:
-        taker = next((s.node for s in pair.slots if self._precision.get(s.node) is DType.INT8), "")
+        taker = next((s.node for s in pair.slots if self._is_low(s.node)), "")
         return (End.WEIGHT, taker) if taker else (End.FOLDED, pair.slots[0].node if pair.slots else "")
+
+    def _is_low(self, node: str) -> bool:
+        """Whether a node multiplies values of few bits."""
+        return self._precision.get(node, DType.UNKNOWN).is_quantized
 
     def _kernel(self, name: str) -> tuple[End, str]:
         layer = self._holder.get(name)

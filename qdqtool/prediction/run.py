@@ -11,7 +11,7 @@ from qdqtool.core.prediction import PredictedNode, Prediction
 from qdqtool.core.target import Target
 from qdqtool.graph.model import Model
 from qdqtool.graph.view import Node
-from qdqtool.matching.flow import Flow, is_int8
+from qdqtool.matching.flow import Flow
 from qdqtool.prediction.classic import ClassicPlan
 from qdqtool.prediction.demand import Demands
 from qdqtool.prediction.doubts import doubts
@@ -78,7 +78,9 @@ def _handed_on(flow: Flow, demands: Demands, node: Node) -> DType:
     if not node.outputs:
         return DType.UNKNOWN
     reads = flow.origins.get(node.outputs[0])
-    if is_int8(reads) or demands.passes(node):
-        return DType.INT8
+    if reads is not None and reads.dtype.is_quantized:
+        return reads.dtype
+    if demands.passes(node):
+        return next(dtype for output in node.outputs for dtype, _ in demands.of(output).scales)
     dtype = flow.view.info(node.outputs[0]).dtype
     return float_type(flow, node) if dtype is DType.UNKNOWN else dtype

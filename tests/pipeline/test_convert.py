@@ -86,11 +86,11 @@ def test_the_command_names_or_keeps_what_overflows(
 ) -> None:
     model, samples = _hot_model(tmp_path), _samples(tmp_path)
     arguments = ["convert", str(model), "-o", str(tmp_path / "a.onnx"), "--samples", str(samples)]
-    assert run(arguments) == 0
+    assert run([*arguments, "--set", "insert.overflow=name"]) == 0
     said = capsys.readouterr().out.replace("\n", " ")
     assert "2 tensors reach beyond FP16 on the samples and become infinite: 'hot' (1.2e+05)" in said
     assert "1 tensors are so small on the samples that FP16 loses digits: 'z'" in said
-    assert run([*arguments, "--set", "insert.overflow=keep", "--json"]) == 0
+    assert run([*arguments, "--json"]) == 0
     text = capsys.readouterr().out
     (tmp_path / "conversion.json").write_text(text, "utf-8")
     found = CONVERSION.read(tmp_path / "conversion.json")
@@ -114,10 +114,9 @@ def test_a_model_that_overflows_is_noticed_by_compare_and_cured_by_keep(tmp_path
     [
         (["--types", "fp32"], "FP32 already"),
         (["--types", "fp8"], "insert.types"),
-        (["--set", "insert.overflow=keep"], "without samples"),
         (["-o", "SAME"], "would overwrite"),
     ],
-    ids=["fp32", "unknown type", "keep without samples", "onto itself"],
+    ids=["fp32", "unknown type", "onto itself"],
 )
 def test_mistakes_are_answered(
     extra: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -146,12 +145,12 @@ def test_insert_names_and_keeps_overflows_too(tmp_path: Path, capsys: pytest.Cap
     arguments = ["insert", str(model), "-o", str(tmp_path / "out.onnx"), "--types", "fp16"]
     arguments += ["--placement", str(tmp_path / "placement.json")]
     arguments += ["--calibration", str(tmp_path / "calibration.json")]
-    assert run([*arguments, "--samples", str(samples)]) == 0
+    name = ["--set", "insert.overflow=name"]
+    assert run([*arguments, *name, "--samples", str(samples)]) == 0
     assert "become infinite: 'hot'" in capsys.readouterr().err.replace("\n", " ")
-    keep = ["--set", "insert.overflow=keep"]
-    assert run([*arguments, *keep]) == 2
-    assert "without samples" in capsys.readouterr().err.replace("\n", " ")
-    assert run([*arguments, *keep, "--samples", str(samples)]) == 0
+    assert run(arguments) == 0
+    assert "no samples were given, so nobody knows" in capsys.readouterr().err.replace("\n", " ")
+    assert run([*arguments, "--samples", str(samples)]) == 0
     assert "stay FP32: 'hot'" in capsys.readouterr().err.replace("\n", " ")
 
 

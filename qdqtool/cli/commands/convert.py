@@ -2,7 +2,7 @@
 
     qdqtool convert model.onnx -o model.fp16.onnx
     qdqtool convert model.qdq.onnx -o model.fp16.onnx --keep '/head/*' --samples samples/
-    qdqtool convert model.onnx -o model.fp16.onnx --samples samples/ --set insert.overflow=keep
+    qdqtool convert model.onnx -o model.fp16.onnx --samples samples/
 
 In strongly typed networks, the only ones that 11 has, types stand in the model. Models with and without Q/DQ are
 taken; INT8 stays INT8. No Cast lands behind a DQ, where it would keep the next node from INT8: pairs take the type of
@@ -12,7 +12,7 @@ FP32 stay, each named with its reason:
 - nodes that match --keep or whose operator is in --keep-op (default: those that make large values of small ones, as
   Pow, Exp and ReduceSum), and what follows them until the values are small again, as in a norm that is written out:
   TensorRT for RTX takes the Casts around it into the kernels that are there anyway, so it costs nothing;
-- with samples and insert.overflow=keep, whatever touches a tensor beyond 65504; without it such tensors are named,
+- with samples, whatever touches a tensor beyond 65504; with insert.overflow=name such tensors are only named,
   and so are those below 0.00006, which lose digits;
 - what ONNX has in FP32 only, foreign operators, bodies of If, Loop and Scan;
 - inputs and outputs, unless --half-io.

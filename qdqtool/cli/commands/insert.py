@@ -39,12 +39,11 @@ def insert(
     from qdqtool.cli.options import load_recipe
     from qdqtool.cli.screen import stderr
     from qdqtool.core.kinds import CALIBRATION, PLACEMENT
-    from qdqtool.errors import UsageError
     from qdqtool.graph.onnx_io.load import load
     from qdqtool.graph.onnx_io.save import save
     from qdqtool.graph.preparation.placed import prepare_as_placed
     from qdqtool.graph.qdq.insert import insert_for_engine
-    from qdqtool.pipeline.dynamic_range import reach_for, wants_samples
+    from qdqtool.pipeline.dynamic_range import reach_for
 
     typed = {"insert.types": types, "insert.weights": weights}
     chosen = load_recipe(
@@ -53,8 +52,6 @@ def insert(
     decisions, table = PLACEMENT.read(placement), CALIBRATION.read(calibration)
     ready = prepare_as_placed(load(model), chosen.preparing, decisions)
     reach = None
-    if not samples and wants_samples(chosen.insert) and chosen.insert.overflow == "keep":
-        raise UsageError("nobody knows what overflows without samples", fix="name them with --samples")
     if samples:
         source = open_samples(samples, ready.view.inputs, chosen.samples.preprocess)
         reach = reach_for(ready, chosen.insert, source)

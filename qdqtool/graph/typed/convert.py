@@ -8,6 +8,7 @@ from dataclasses import replace
 import onnx
 
 from qdqtool.core.conversion import Conversion, DynamicRangeReport, KeptNode
+from qdqtool.core.dtypes import DType
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.core.wording import listed
 from qdqtool.errors import UsageError
@@ -146,6 +147,10 @@ def _sentences(found: Conversion, narrow: Narrow, *, protected: bool) -> list[st
     if found.faint:
         few = listed([*map(repr, found.faint)], _NAMED)
         notes.append(f"{len(found.faint)} constants are so small that {word} loses digits: {few}")
+    if found.reach is None and protected and found.dtype is DType.FLOAT16:
+        notes.append(
+            f"no samples were given, so nobody knows what reaches beyond {word}; that becomes infinite"
+        )
     strayed = found.reach.strayed if found.reach is not None else ()
     source = "by their ranges" if found.reach is not None and not found.reach.samples else "on the samples"
     over = [f"{tensor.tensor!r} ({tensor.largest:.4g})" for tensor in strayed if tensor.kind == "overflow"]
