@@ -18,6 +18,7 @@ from qdqtool.matching.candidates import Candidate, Goal
 from qdqtool.pipeline.autofix.builder import BuiltModel, CandidateBuilder, score
 from qdqtool.pipeline.autofix.candidates import candidates
 from qdqtool.pipeline.autofix.drafts import merged
+from qdqtool.pipeline.autofix.foresight import Foresight
 from qdqtool.pipeline.autofix.ranges import Ranges
 
 OnBuild = Callable[[int, int], None]
@@ -82,6 +83,8 @@ class Search:
         )
         self._answered: set[tuple[str, str]] = set()
         self._halves: deque[tuple[_Attempt, ...]] = deque()
+        self._tried_together: dict[tuple[str, str], str] = {}
+        self._foresight = Foresight(builder.draft, builder.recipe.placing.builder)
         self._on_build: OnBuild = lambda _done, _total: None
         self.trials: list[Trial] = []
         # The first engine is what the search starts from; only what is built beyond it is a trial.
@@ -161,7 +164,8 @@ class Search:
         spent = self._spent()
         if spent:
             for attempt in group:
-                self._close(attempt, Outcome.NOT_TRIED, spent)
+                together = self._tried_together.get(attempt.candidate.key, "")
+                self._close(attempt, Outcome.NOT_TRIED, f"{together}not tried alone: {spent}" if together else spent)
             return
         made = self._make(group)
         if isinstance(made, str):
@@ -254,13 +258,36 @@ class Search:
         if len(group) == 1:
             self._close(group[0], Outcome.UNDONE, why, made)
             return
-        middle = len(group) // 2
-        halves = tuple(group[:middle]), tuple(group[middle:])
         if group[0].candidate.goal is Goal.INT8:
-            for half in halves:
+            middle = len(group) // 2
+            for half in (group[:middle], group[middle:]):
                 self._try(half)
-        else:
-            self._halves.extend(halves)
+            return
+        for attempt in group:
+            self._tried_together[attempt.candidate.key] = f"in one engine with {len(group) - 1} more: {why}; "
+        self._halves.extend(half for half in self._apart(group, made) if half)
+
+    def _apart(self, group: Sequence[_Attempt], made: BuiltModel | None) -> Iterable[tuple[_Attempt, ...]]:
+        """The parts of a group that did not help, those first that may help by the prediction.
+
+        Nothing is hidden in a group of which every part was predicted to save nothing, and whose engine has no fewer
+        kernels than predicted and no fewer bytes: a build for each of them would say it again.
+        """
+        more = {attempt.candidate.key: self._foresight.more(self.best.edits, attempt.edits) for attempt in group}
+        told = [count for count in more.values() if count is not None]
+        if made is None or len(told) < len(group) or group[0].candidate.goal is not Goal.CHEAPER:
+            middle = len(group) // 2
+            return tuple(group[:middle]), tuple(group[middle:])
+        saving = [attempt for attempt in group if (more[attempt.candidate.key] or 0) < 0]
+        if not saving and made.costs_as_predicted(self.best, sum(told)):
+            for attempt in group:
+                key = attempt.candidate.key
+                why = f"{self._tried_together[key]}predicted for this one: {_counted(more[key] or 0)}"
+                self._close(attempt, Outcome.UNDONE, why, made)
+            return ()
+        ordered = sorted(group, key=lambda attempt: more[attempt.candidate.key] or 0)
+        middle = len(saving) if 0 < len(saving) < len(group) else len(group) // 2
+        return tuple(ordered[:middle]), tuple(ordered[middle:])
 
     def _weigh(self, group: Sequence[_Attempt], made: BuiltModel) -> None:
         """Keep a group that reached its goals if accuracy stays."""
@@ -350,6 +377,13 @@ class Search:
             )
             for finding in _unanswered(self.best.audit.findings, told, self.best)
         ]
+
+
+def _counted(more: int) -> str:
+    """A difference in kernels, in words."""
+    if not more:
+        return "as many kernels"
+    return f"{abs(more)} kernel{'s' * (abs(more) > 1)} {'more' if more > 0 else 'fewer'}"
 
 
 def _unanswered(findings: Iterable[Finding], told: set[str], piece: BuiltModel) -> list[Finding]:
