@@ -9,6 +9,7 @@ from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext, stage
 from qdqtool.auditing.counts import counts
 from qdqtool.auditing.logged import verdicts_of_log
+from qdqtool.core.advice import told_as_edit
 from qdqtool.core.audit import Audit
 from qdqtool.core.engine import Engine
 from qdqtool.core.findings import Finding, Verdict
@@ -89,7 +90,7 @@ def _finding(name: str, check: Check, draft: Draft, context: AuditContext) -> Fi
         severity=draft.severity or check.severity,
         subject=draft.subject,
         reason=f"{draft.reason}{measured}",
-        fix=draft.fix,
+        fix=told_as_edit(draft.fix),
         bytes=draft.bytes,
         evidence=(*draft.evidence, *context.in_log(draft.subject)),
         hazard=CHECKS.manual(name).partition("\n")[0],

@@ -12,7 +12,7 @@ from qdqtool.auditing.explanations import explained, reasons
 from qdqtool.auditing.generated import written_out
 from qdqtool.auditing.realised import makers, realised
 from qdqtool.auditing.regions import is_opaque, region_around
-from qdqtool.core.advice import joined
+from qdqtool.core.advice import joined, told_as_edit
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty, Engine, EngineLayer
 from qdqtool.core.findings import NodeVerdict, Verdict
@@ -58,7 +58,7 @@ def verdicts_of(found: Sequence[NodeEvidence]) -> tuple[NodeVerdict, ...]:
 
     Only where the engine names none of them may the layer information belong to another model.
     """
-    told = tuple(map(verdict, found))
+    told = tuple(replace(one, fix=told_as_edit(one.fix)) for one in map(verdict, found))
     if all(one.verdict is Verdict.NOT_FOUND for one in told):
         return told
     return tuple(replace(one, fix=_MERGED) if one.verdict is Verdict.NOT_FOUND else one for one in told)

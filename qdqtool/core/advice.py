@@ -9,6 +9,13 @@ from collections.abc import Iterable
 _OPTION = "--set "
 _LIST_SETTING = re.compile(r"--set '(?P<key>[a-z_]+\.[a-z_]+)=\[(?P<values>[^\]]*)\]'(?P<rest>.*)", re.DOTALL)
 
+_TYPED = re.compile(
+    r"`qdqtool |--\w|\b(?:place|insert|prepare|build|calibrate|compare|samples|audit)\.\w|^an edit of the model: "
+    r"|^(?:nothing to do|leave (?:it|this)|nothing in the model|look |check |compare |pass )|\bbuild (?:for|with|the|it)\b"
+)
+"""What is in a fix that can be followed as it is printed: a command, an option, a setting, another build, or nothing at all."""
+_EDIT = "an edit of the model: "
+
 
 def setting(key: str, value: str | Iterable[str]) -> str:
     """The option that gives `value` to a key of the recipe, as a shell takes it.
@@ -37,6 +44,17 @@ def _first_word(text: str) -> str:
     words = shlex.shlex(text, posix=True)
     words.whitespace_split, words.commenters = True, ""
     return (words.get_token() or "").rstrip(",;")
+
+
+def told_as_edit(fix: str) -> str:
+    """The fix, with a word in front where nothing in it can be typed: it is an edit of the model, which its maker does.
+
+    >>> told_as_edit("store the scale as a scalar, shape []")
+    'an edit of the model: store the scale as a scalar, shape []'
+    >>> told_as_edit("take the pair off; `qdqtool repair` does")
+    'take the pair off; `qdqtool repair` does'
+    """
+    return fix if not fix or _TYPED.search(fix) else f"{_EDIT}{fix}"
 
 
 def joined(fixes: Iterable[str]) -> str:

@@ -20,12 +20,19 @@ class Side:
         precision: type of the arithmetic; UNKNOWN where the layers differ.
         ms: measured time, or None.
         bytes: what the layers read and write, or None.
+        types: the types of all of them, each once.
     """
 
     layers: tuple[str, ...]
     precision: DType = DType.UNKNOWN
+    types: tuple[DType, ...] = ()
     ms: float | None = None
     bytes: int | None = None
+
+    @property
+    def arithmetic(self) -> str:
+        """The type in words, of layers that differ all types."""
+        return " and ".join(map(str, self.types)) or str(self.precision)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -32,6 +32,8 @@ _LEAST_FP8_KEYS = 32
 _LEAST_FLOAT_HEAD = 12
 # Tensors that are followed at a time: an attention has a handful, other networks could have thousands.
 _WIDEST = 16
+_AFFINE = 5
+"""Nodes from a normalized value back to the division that makes it: shift, factor, casts between them."""
 
 
 def depthwise_swish(view: GraphView, node: Node) -> str | None:
@@ -78,6 +80,34 @@ def between(view: GraphView, scores: Node, values: Node) -> tuple[Node, ...]:
                 found[use.node.name] = use.node
                 waiting.extend(use.node.outputs)
     return tuple(found.values())
+
+
+def adds_to_normalized(view: GraphView, node: Node) -> bool:
+    """Whether it adds two run-time values of which a LayerNormalization, also one written out, makes one."""
+    if node.op != "Add" or len(node.inputs) != 2 or any(map(view.is_constant, node.inputs)):
+        return False
+    return any(_is_normalized(view, tensor) for tensor in node.inputs)
+
+
+def _is_normalized(view: GraphView, tensor: str) -> bool:
+    for _ in range(_AFFINE):
+        node = view.producer(tensor)
+        if node is None or node.op == "LayerNormalization":
+            return node is not None
+        if node.op == "Div":
+            return _is_centered(view, node.inputs[0])
+        values = [name for name in node.inputs if not view.is_constant(name)]
+        if node.op not in {"Add", "Mul", "Cast"} or len(values) != 1:
+            return False
+        tensor = values[0]
+    return False
+
+
+def _is_centered(view: GraphView, tensor: str) -> bool:
+    """Whether a mean has been subtracted from it."""
+    node = view.producer(tensor)
+    mean = view.producer(node.inputs[1]) if node is not None and node.op == "Sub" else None
+    return mean is not None and mean.op == "ReduceMean"
 
 
 def gates(view: GraphView) -> Iterator[tuple[Node, ...]]:

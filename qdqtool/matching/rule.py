@@ -11,16 +11,18 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from qdqtool.core.findings import Severity
-from qdqtool.core.placement import Bond, Opinion, Tie
+from qdqtool.core.fixes import SlotEdit
+from qdqtool.core.placement import Bond, Opinion, Slot, Tie
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.repair import Change
 from qdqtool.core.target import FAMILIES, Target
 from qdqtool.graph.qdq.repairing import RepairContext
-from qdqtool.graph.view import GraphView
+from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.asked import FLOAT
 from qdqtool.matching.candidates import BuiltGraph, Candidate
 from qdqtool.matching.evidence import Explanation, NodeEvidence
 from qdqtool.matching.flow import Flow
+from qdqtool.trt.ops import DEQUANTIZE
 
 CLASSIC = frozenset({"8", "10", "11"})
 EVERYWHERE = frozenset(FAMILIES)
@@ -94,3 +96,19 @@ class Rule:
     fix: Callable[[RepairContext], Iterator[Change]] | None = None
     candidates: Callable[[BuiltGraph], Iterable[Candidate]] | None = None
     explain: Callable[[NodeEvidence], Iterable[Explanation]] | None = None
+
+
+def taken_off(view: GraphView, node: Node, inputs: Iterable[int], found: Violation) -> Iterator[Change]:
+    """The repair of a finding that a node's pairs do harm: none on these inputs, as far as they stand right in front of it."""
+    slots = [
+        Slot(node=node.name, index=index)
+        for index in inputs
+        if (maker := view.producer(node.inputs[index])) is not None and maker.op == DEQUANTIZE
+    ]
+    if slots:
+        yield Change(
+            edits=tuple(SlotEdit(slot=slot) for slot in slots),
+            subject=node.name,
+            what=f"Q/DQ taken off {' and '.join(map(str, slots))}",
+            reason=f"{found.reason}: {found.effect}",
+        )

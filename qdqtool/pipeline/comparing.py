@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,6 +21,7 @@ from qdqtool.calibration.samples.labels import read_labels
 from qdqtool.core.comparison import Comparison, OutputComparison
 from qdqtool.core.protocols import Runner, SampleSource
 from qdqtool.core.recipe import CompareOptions, Recipe
+from qdqtool.core.tensors import TensorInfo
 from qdqtool.engine.read import read as read_layers
 from qdqtool.errors import UsageError
 from qdqtool.graph.emulation.integer_form import integer_form
@@ -83,8 +84,15 @@ def compare_match(match: Match, on_progress: OnSample | None = None) -> Comparis
         lawful = emulations(graph, _run_model, _regions(match.layers))
     models = (_model(match.reference), _model(match.candidate)) if match.inside else None
     with ExitStack() as open_sides:
-        first, second = (_side(text, match, open_sides) for text in (match.reference, match.candidate))
-        samples = _samples(match, first, second)
+        openers = [partial(_side, text, match, open_sides) for text in (match.reference, match.candidate)]
+        large = _large(match)
+        if large is None:
+            first, second = (opener() for opener in openers)
+            samples = _samples(match, first, second)
+        else:
+            samples = _opened(match, large.view.inputs)
+            sides = both_sides(*openers, samples, match.recipe.compare.limit, large=True)
+            first, second = open_sides.enter_context(sides)
         found = compare(first, second, samples, match.recipe.compare, on_progress=on_progress)
         del first, second
     if models is not None:
@@ -138,6 +146,15 @@ def _side(text: str, match: Match, open_sides: ExitStack) -> Runner:
     return open_stored(path)
 
 
+def _large(match: Match) -> Model | None:
+    """The reference, its weights still in their files, where both sides are ONNX models too large to be open together."""
+    sides = match.reference, match.candidate
+    if match.samples is None or any(Path(text).suffix != ".onnx" for text in sides):
+        return None
+    model = load(Path(match.reference.removeprefix(_EMULATION)))
+    return with_float_caches(model) if weight_bytes(model) >= LARGE else None
+
+
 def _model(text: str) -> Model:
     path = Path(text.removeprefix(_EMULATION))
     if path.suffix != ".onnx":
@@ -164,8 +181,7 @@ def _samples(match: Match, first: Runner, second: Runner) -> SampleSource:
     if match.samples is None:
         raise UsageError("samples are missing", fix="name them with --samples: a model must be fed")
     fed = second if isinstance(first, Player) else first
-    given = shaped(match.samples, fed.inputs, match.recipe.build.opt_shapes)
-    samples = open_samples(given, fed.inputs, match.recipe.samples.preprocess, labels=match.labels)
+    samples = _opened(match, fed.inputs)
     for side in stored:
         if len(side) != len(samples) and match.recipe.compare.limit is None:
             raise UsageError(
@@ -174,6 +190,13 @@ def _samples(match: Match, first: Runner, second: Runner) -> SampleSource:
                 where=side.description,
             )
     return samples
+
+
+def _opened(match: Match, inputs: Sequence[TensorInfo]) -> SampleSource:
+    """The samples as a side with these inputs reads them."""
+    assert match.samples is not None
+    given = shaped(match.samples, inputs, match.recipe.build.opt_shapes)
+    return open_samples(given, inputs, match.recipe.samples.preprocess, labels=match.labels)
 
 
 def _unfed(count: int, labels: str | None) -> Unfed:

@@ -34,6 +34,7 @@ _LARGE = 512 << 20
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Foreseen:
     kernels: int
+    inputs: int
     asked: int
     products: int
 
@@ -75,6 +76,8 @@ def _compared(
     if after == before:
         return "predicted: it changes nothing by itself"
     nodes = f"{after.asked} of {after.products} nodes quantized instead of {before.asked}"
+    if after.asked == before.asked:
+        nodes = f"{after.inputs} inputs quantized instead of {before.inputs}"
     more = after.kernels - before.kernels
     if not more:
         return f"predicted: {nodes}, in as many kernels"
@@ -88,6 +91,7 @@ def _foreseen(model: Model, recipe: Recipe, table: CalibrationTable) -> _Foresee
     products = [node for node in found.nodes if node.op in PRODUCTS]
     return _Foreseen(
         kernels=len(found.layers),
+        inputs=len(placement.quantized),
         asked=sum(node.realised != "float" for node in products),
         products=len(products),
     )

@@ -7,6 +7,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
 
+from qdqtool.core.advice import told_as_edit
 from qdqtool.core.lint import LintFinding, LintReport
 from qdqtool.core.target import Target
 from qdqtool.errors import UsageError
@@ -73,7 +74,7 @@ def _findings(book: Rulebook, name: str, flow: Flow, asked: Target) -> Iterator[
             node=wrong.node,
             reason=wrong.reason,
             effect=wrong.effect,
-            fix=wrong.fix,
+            fix=told_as_edit(wrong.fix),
         )
 
 

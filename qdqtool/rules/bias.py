@@ -39,7 +39,7 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
                 effect="the bias is rounded to 255 steps and added in float"
                 if target.is_rtx
                 else "the bias is rounded to 255 steps, and parsers that want constant biases refuse it",
-                fix="store the bias as a float constant without Q/DQ",
+                fix="store the bias as a float constant without Q/DQ; `qdqtool repair` does",
             )
 
 

@@ -68,7 +68,7 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
                 node=node.name,
                 reason="ConvTranspose has Q/DQ",
                 effect="it runs in float, and its weights are dequantized in every inference",
-                fix="take its Q/DQ off",
+                fix="take its Q/DQ off; `qdqtool fix MODEL` does, and builds it to see",
                 products=(node.name,),
             )
 

@@ -34,7 +34,7 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
                 node=exact[0].name,
                 reason=f"it reads the rounded {pair.tensor} although it computes in float",
                 effect="it sees INT8 precision without any gain in speed",
-                fix=f"let {exact[0].name} read the tensor in front of the pair",
+                fix=f"let {exact[0].name} read the tensor in front of the pair; `qdqtool repair` does",
             )
 
 

@@ -26,11 +26,13 @@ from collections.abc import Iterator
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import Opinion, QuantSpec, Slot, Stance
 from qdqtool.core.recipe import PlacementOptions
+from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
+from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.demand import wanted_slots
 from qdqtool.matching.flow import Flow
-from qdqtool.matching.rule import Rule, Violation
+from qdqtool.matching.rule import Rule, Violation, taken_off
 from qdqtool.trt.ops import AVERAGE_POOLS, AVERAGES, averages_in_int8
 
 
@@ -80,8 +82,15 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
                     node=node.name,
                     reason=f"{node.op} has Q/DQ on its input",
                     effect="it averages in float: the pair only adds a rounding",
-                    fix="take the pair off",
+                    fix="take the pair off; `qdqtool repair` does",
                 )
+
+
+def fix(context: RepairContext) -> Iterator[Change]:
+    """Take the pair off such a pool."""
+    flow = Flow(context.model)
+    for found in check(flow, context.target or Target()):
+        yield from taken_off(flow.view, flow.view.by_name[found.node], (0,), found)
 
 
 def _saves_a_copy(flow: Flow, pool: Node) -> bool:
@@ -93,4 +102,6 @@ def _saves_a_copy(flow: Flow, pool: Node) -> bool:
     return any(flow.view.by_name[slot.node].op not in AVERAGES for slot in slots)
 
 
-PLUGIN = Rule(code="QDQ131", severity=Severity.INFO, targets=frozenset({"rtx"}), place=place, check=check)
+PLUGIN = Rule(
+    code="QDQ131", severity=Severity.INFO, targets=frozenset({"rtx"}), place=place, check=check, fix=fix
+)

@@ -35,6 +35,7 @@ from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.candidates import BuiltGraph, Candidate, Goal, feeding, kernel_of
 from qdqtool.matching.demand import wanted_slots
 from qdqtool.matching.flow import Flow, is_int8
+from qdqtool.matching.patterns import adds_to_normalized
 from qdqtool.matching.rule import Rule, Violation
 from qdqtool.trt.ops import PRODUCTS, upstream
 
@@ -135,7 +136,7 @@ def fix(context: RepairContext) -> Iterator[Change]:
 def _bare_shortcuts(flow: Flow, found: ResidualAdd) -> Iterator[tuple[int, QdqPair]]:
     """The shortcut of an Add that another layer reads as INT8, and the pair that it reads."""
     inputs = flow.view.by_name[found.node.name].inputs
-    for index in (0, 1):
+    for index in () if adds_to_normalized(flow.plain, found.node) else (0, 1):
         if found.branches == (1 - index,) and flow.origins.get(inputs[index]) is None:
             pairs = [
                 pair for pair in flow.by_tensor.get(inputs[index], ()) if is_int8(pair) and pair.dequantize

@@ -56,7 +56,7 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
                 node=node,
                 reason="the zero point is computed at run time",
                 effect="the parser refuses it: a zero point must be a constant",
-                fix="store the zero point 0 as a constant",
+                fix="store the zero point 0 as a constant; `qdqtool repair` does",
             )
 
 

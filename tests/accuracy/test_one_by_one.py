@@ -11,7 +11,7 @@ from qdqtool.accuracy.one_by_one import recorded
 from qdqtool.backends.ort import OrtRunner, open_runner
 from qdqtool.calibration.samples import open_samples
 from qdqtool.core.kinds import ACCURACY
-from qdqtool.core.recipe import CompareOptions, Preprocess
+from qdqtool.core.recipe import CompareOptions, Preprocess, Recipe
 from qdqtool.pipeline import comparing, float_sides, steps
 from tests import models
 
@@ -84,3 +84,23 @@ def test_a_run_of_a_large_model_compares_the_same(tmp_path: Path, monkeypatch: p
         found.append(ACCURACY.read(out / "accuracy.json"))
     small, large = found
     assert large == small
+
+
+def test_compare_of_large_models_opens_one_at_a_time_and_says_the_same(tmp_path: Path, monkeypatch) -> None:
+    first = models.save(models.residual_cnn(), tmp_path, "first.onnx")
+    second = models.save(models.residual_cnn(batchnorm=True), tmp_path, "second.onnx")
+    match = comparing.Match(
+        reference=str(first), candidate=str(second), samples="random:3", labels=None, recipe=Recipe()
+    )
+    both = comparing.compare_match(match)
+    recorded_sides: list[str] = []
+
+    def watched(open_it, samples, limit, folder):
+        runner = recorded(open_it, samples, limit, folder)
+        recorded_sides.append(runner.description)
+        return runner
+
+    monkeypatch.setattr(comparing, "LARGE", 1)
+    monkeypatch.setattr(float_sides, "recorded", watched)
+    assert comparing.compare_match(match) == both
+    assert recorded_sides == ["first.onnx on onnxruntime"]

@@ -187,3 +187,10 @@ def test_kernels_of_other_small_formats_are_counted_by_their_type():
     assert (found.left.others, found.right.int8, found.right.others) == ({}, 0, {"fp8": 2})
     (row,) = [line for line in difference(found) if "FP8" in line]
     assert row.split() == ["of", "these", "FP8", "0", "2"]
+
+
+def test_layers_of_several_types_are_told_with_all_of_them():
+    left = explored("a", conv("c1", "x", "t", FP16), conv("c2", "x", "u", INT8, FP16))
+    right = explored("b", conv("c1 || c2", "x", "tu", FP16, channels=16))
+    texts = [cause.text for cause in compare(left, right).causes]
+    assert any(text.startswith("1 compute layers went from fp16 and int8 to fp16") for text in texts), texts

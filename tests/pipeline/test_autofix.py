@@ -343,7 +343,9 @@ def raised(model: Model, opset: int) -> Model:
 @pytest.mark.rtx
 @pytest.mark.usefixtures("rtx")
 @pytest.mark.slow
-def test_many_candidates_that_a_prediction_and_one_engine_speak_against_cost_few_builds(tmp_path: Path, capsys):
+def test_many_candidates_that_a_prediction_and_one_engine_speak_against_cost_few_builds(
+    tmp_path: Path, capsys
+):
     model, folder = models.save(two_gates(), tmp_path), tmp_path / "run"
     line = ["--samples", "random:2"]
     assert run(["run", str(model), "--recipe", "conv-int8", *line, "--out", str(folder)]) == 0

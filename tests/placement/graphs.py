@@ -377,3 +377,29 @@ def two_gates() -> onnx.ModelProto:
         x = s.node("Mul", [x, y], f"excited{number}", name=f"excite{number}")
     s.output(s.conv("tail", x, (8, 8)), [1, 8, 16, 16])
     return s.model()
+
+
+def normalized_stream(written_out: bool = False) -> onnx.ModelProto:
+    """Two residual products behind a LayerNormalization each, as BERT has them; or the norms as older exporters write them."""
+    s, width = Sketch(26), 32
+    y = s.input("x", [1, 16, width])
+
+    def norm(name: str, x: str) -> str:
+        gain, shift = s.weight(f"{name}_g", width), s.weight(f"{name}_b", width)
+        if not written_out:
+            return s.node("LayerNormalization", [x, gain, shift], f"{name}_y", name=name, axis=-1)
+        mean = s.node("ReduceMean", [x], f"{name}_mean", axes=[-1])
+        centered = s.node("Sub", [x, mean], f"{name}_centered")
+        square = s.node("Mul", [centered, centered], f"{name}_square")
+        spread = s.node(
+            "Sqrt", [s.node("ReduceMean", [square], f"{name}_variance", axes=[-1])], f"{name}_spread"
+        )
+        scaled = s.node("Mul", [s.node("Div", [centered, spread], f"{name}_unit"), gain], f"{name}_scaled")
+        return s.node("Add", [scaled, shift], f"{name}_y")
+
+    y = norm("norm0", y)
+    for block in (1, 2):
+        z = s.node("MatMul", [y, s.weight(f"mm{block}_w", width, width)], f"mm{block}_y", name=f"mm{block}")
+        y = norm(f"norm{block}", s.node("Add", [z, y], f"sum{block}", name=f"add{block}"))
+    s.output(y, [1, 16, width])
+    return s.model()

@@ -56,6 +56,7 @@ def test_every_rule_has_a_manual_and_something_to_say(name):
         graphs.pool_chain,
         graphs.gated,
         graphs.inverted_swish,
+        graphs.normalized_stream,
         graphs.decoder,
         lambda: graphs.head(rows=1, outputs=8),
     ):

@@ -51,6 +51,7 @@ FLOAT: dict[str, Maker] = {
     "600 tokens": partial(graphs.heads, 32, 600),
     "small head": partial(graphs.head, 8, 32),
     "one row": partial(graphs.head, 1, 8),
+    "normalized stream, written out": partial(graphs.normalized_stream, written_out=True),
     "downsampling block": partial(downsampling_block, shortcut_first=False),
     "downsampling block, shortcut first": partial(downsampling_block, shortcut_first=True),
 }

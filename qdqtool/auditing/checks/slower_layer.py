@@ -25,8 +25,8 @@ def find(context: AuditContext) -> Iterator[Draft]:
     for pair in sorted(slower, key=lambda pair: -(pair.ms or 0.0)):
         yield Draft(
             subject=pair.right.layers[0],
-            reason=f"takes {pair.right.ms:.4f} ms in {pair.right.precision} instead of {pair.left.ms:.4f} ms in "
-            f"{pair.left.precision} in {context.compared.left.name}",
+            reason=f"takes {pair.right.ms:.4f} ms in {pair.right.arithmetic} instead of {pair.left.ms:.4f} ms in "
+            f"{pair.left.arithmetic} in {context.compared.left.name}",
             fix="leave this node float, or look for conversions and kernels without tensor cores around it",
             bytes=pair.bytes,
             evidence=tuple(context.at_layer(name) for name in pair.right.layers),

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from math import fsum
 
 from qdqtool.core.difference import Cause, EngineTotals, LayerPair
-from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Engine, EngineLayer
 from qdqtool.core.wiring import Wiring
 from qdqtool.core.wording import listed
@@ -37,13 +36,13 @@ def causes(
 
 def _precisions(pairs: tuple[LayerPair, ...]) -> Iterator[Cause]:
     """Layers that changed their type, by type."""
-    groups: dict[tuple[DType, DType], list[LayerPair]] = defaultdict(list)
+    groups: dict[tuple[str, str], list[LayerPair]] = defaultdict(list)
     for pair in pairs:
-        groups[pair.left.precision, pair.right.precision].append(pair)
+        groups[pair.left.arithmetic, pair.right.arithmetic].append(pair)
     for (source, target), members in groups.items():
         ms, size = _sum_ms(members), _sum_bytes(members)
-        change = f"went from {source} to {target}" if source is not target else f"stayed {source}"
-        if source is not target or ms or size:
+        change = f"went from {source} to {target}" if source != target else f"stayed {source}"
+        if source != target or ms or size:
             yield Cause(
                 text=f"{len(members)} compute layers {change}{_effect(ms, size)}",
                 ms=ms,
@@ -114,8 +113,8 @@ def _slower(pairs: tuple[LayerPair, ...], whole: float | None) -> Iterator[Cause
         least = max(_WORTH * (pair.left.ms or 0.0), _SHARE * (whole or 0.0))
         if pair.ms is not None and pair.left.ms and pair.ms > least:
             yield Cause(
-                text=f"{listed(pair.right.layers, _NAMED)} takes {pair.right.ms:.4f} ms in {pair.right.precision} instead of "
-                f"{pair.left.ms:.4f} ms in {pair.left.precision}",
+                text=f"{listed(pair.right.layers, _NAMED)} takes {pair.right.ms:.4f} ms in {pair.right.arithmetic} instead of "
+                f"{pair.left.ms:.4f} ms in {pair.left.arithmetic}",
                 ms=pair.ms,
                 bytes=pair.bytes,
                 layers=pair.right.layers,

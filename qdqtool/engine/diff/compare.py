@@ -57,10 +57,11 @@ def totals(side: Explored) -> EngineTotals:
 
 
 def _side(side: Explored, layers: list[EngineLayer]) -> Side:
-    types = {layer.precision for layer in layers}
+    types = sorted({layer.precision for layer in layers}, key=str)
     return Side(
         layers=tuple(layer.name for layer in layers),
-        precision=types.pop() if len(types) == 1 else DType.UNKNOWN,
+        precision=types[0] if len(types) == 1 else DType.UNKNOWN,
+        types=tuple(types),
         ms=side.ms(layers),
         bytes=side.bytes(layers),
     )

@@ -165,7 +165,9 @@ class Search:
         if spent:
             for attempt in group:
                 together = self._tried_together.get(attempt.candidate.key, "")
-                self._close(attempt, Outcome.NOT_TRIED, f"{together}not tried alone: {spent}" if together else spent)
+                self._close(
+                    attempt, Outcome.NOT_TRIED, f"{together}not tried alone: {spent}" if together else spent
+                )
             return
         made = self._make(group)
         if isinstance(made, str):
@@ -273,7 +275,9 @@ class Search:
         Nothing is hidden in a group of which every part was predicted to save nothing, and whose engine has no fewer
         kernels than predicted and no fewer bytes: a build for each of them would say it again.
         """
-        more = {attempt.candidate.key: self._foresight.more(self.best.edits, attempt.edits) for attempt in group}
+        more = {
+            attempt.candidate.key: self._foresight.more(self.best.edits, attempt.edits) for attempt in group
+        }
         told = [count for count in more.values() if count is not None]
         if made is None or len(told) < len(group) or group[0].candidate.goal is not Goal.CHEAPER:
             middle = len(group) // 2
