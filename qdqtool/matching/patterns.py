@@ -9,8 +9,9 @@ from qdqtool.core.target import Target
 from qdqtool.graph.products import has_weights
 from qdqtool.graph.view import GraphView, Node, Use
 from qdqtool.trt.ops import (
-    AFFINE,
+    CASTS,
     CONVOLUTIONS,
+    ELEMENTWISE_SUMS,
     FUSES_BEHIND_PRODUCT,
     GATES,
     GLOBAL_AVERAGES,
@@ -98,7 +99,7 @@ def _is_normalized(view: GraphView, tensor: str) -> bool:
         if node.op == "Div":
             return _is_centered(view, node.inputs[0])
         values = [name for name in node.inputs if not view.is_constant(name)]
-        if node.op not in AFFINE or len(values) != 1:
+        if node.op not in ELEMENTWISE_SUMS | CASTS or len(values) != 1:
             return False
         tensor = values[0]
     return False

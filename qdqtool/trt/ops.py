@@ -168,8 +168,6 @@ KEPT_IN_EPILOGUE = GLOBAL_AVERAGES | {
 REDUCTIONS = frozenset({"ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"})
 ADDING = frozenset({"ReduceL2", "ReduceSum"})
 """Reductions that only add up."""
-AFFINE = frozenset({"Add", "Mul", "Cast"})
-"""What follows the division of a normalization that is written out, with constants: factor, shift, another type."""
 NORMALIZES = SOFTMAXES | {"InstanceNormalization", "LayerNormalization", "ReduceL2"}
 """Operators that compute on with the sums that they made."""
 NEVER_NEGATIVE = GATES | {"Abs", "Exp", "ReduceL2", "Relu", "Softmax", "Sqrt"}
