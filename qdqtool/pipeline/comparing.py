@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -84,14 +84,15 @@ def compare_match(match: Match, on_progress: OnSample | None = None) -> Comparis
         lawful = emulations(graph, _run_model, _regions(match.layers))
     models = (_model(match.reference), _model(match.candidate)) if match.inside else None
     with ExitStack() as open_sides:
-        openers = [partial(_side, text, match, open_sides) for text in (match.reference, match.candidate)]
+        reference = partial(_side, match.reference, match, open_sides)
+        candidate = partial(_side, match.candidate, match, open_sides)
         large = _large(match)
         if large is None:
-            first, second = (opener() for opener in openers)
+            first, second = reference(), candidate()
             samples = _samples(match, first, second)
         else:
             samples = _opened(match, large.view.inputs)
-            sides = both_sides(*openers, samples, match.recipe.compare.limit, large=True)
+            sides = both_sides(reference, candidate, samples, match.recipe.compare.limit, large=True)
             first, second = open_sides.enter_context(sides)
         found = compare(first, second, samples, match.recipe.compare, on_progress=on_progress)
         del first, second
@@ -192,7 +193,7 @@ def _samples(match: Match, first: Runner, second: Runner) -> SampleSource:
     return samples
 
 
-def _opened(match: Match, inputs: Sequence[TensorInfo]) -> SampleSource:
+def _opened(match: Match, inputs: tuple[TensorInfo, ...]) -> SampleSource:
     """The samples as a side with these inputs reads them."""
     assert match.samples is not None
     given = shaped(match.samples, inputs, match.recipe.build.opt_shapes)
