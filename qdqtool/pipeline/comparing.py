@@ -84,15 +84,15 @@ def compare_match(match: Match, on_progress: OnSample | None = None) -> Comparis
         lawful = emulations(graph, _run_model, _regions(match.layers))
     models = (_model(match.reference), _model(match.candidate)) if match.inside else None
     with ExitStack() as open_sides:
-        reference = partial(_side, match.reference, match, open_sides)
-        candidate = partial(_side, match.candidate, match, open_sides)
+        left = partial(_side, match.reference, match, open_sides)
+        right = partial(_side, match.candidate, match, open_sides)
         large = _large(match)
         if large is None:
-            first, second = reference(), candidate()
+            first, second = left(), right()
             samples = _samples(match, first, second)
         else:
             samples = _opened(match, large.view.inputs)
-            sides = both_sides(reference, candidate, samples, match.recipe.compare.limit, large=True)
+            sides = both_sides(left, right, samples, match.recipe.compare.limit, large=True)
             first, second = open_sides.enter_context(sides)
         found = compare(first, second, samples, match.recipe.compare, on_progress=on_progress)
         del first, second
