@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 _OPTION = "--set "
 _LIST_SETTING = re.compile(r"--set '(?P<key>[a-z_]+\.[a-z_]+)=\[(?P<values>[^\]]*)\]'(?P<rest>.*)", re.DOTALL)
@@ -17,15 +18,19 @@ _TYPED = re.compile(
 _EDIT = "an edit of the model: "
 
 
-def setting(key: str, value: str | Iterable[str]) -> str:
-    """The option that gives `value` to a key of the recipe, as a shell takes it.
+def setting(key: str, value: str | Mapping[str, str] | Iterable[str]) -> str:
+    r"""The option that gives `value` to a key of the recipe, as a shell takes it.
 
     >>> setting("place.skip_rules", ["gemv", "narrow"])
     "--set 'place.skip_rules=[gemv, narrow]'"
     >>> setting("place.first_layer", "int8")
     '--set place.first_layer=int8'
+    >>> setting("place.formats", {"stem": "int8"})
+    '--set \'place.formats={"stem": "int8"}\''
     """
-    if not isinstance(value, str):
+    if isinstance(value, Mapping):
+        value = json.dumps(dict(value), ensure_ascii=False)
+    elif not isinstance(value, str):
         value = f"[{', '.join(dict.fromkeys(value))}]"
     return f"--set {shlex.quote(f'{key}={value}')}"
 

@@ -19,9 +19,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
+from glob import escape
 from math import prod
 from typing import Final
 
+from qdqtool.core.advice import setting
 from qdqtool.core.placement import Bond, Opinion, QuantSpec, Slot, Stance
 from qdqtool.core.quant_format import FP8, INT4, INT8, MXFP8, NVFP4, SCHEMES, QuantFormat, Scheme, by_name
 from qdqtool.core.recipe import PlacementOptions
@@ -42,6 +44,10 @@ _ONE_QUERY: Final = (
     "its attention has one query, and the fused kernel for that multiplies floats",
     "nothing to do: with Q/DQ its kernel multiplies floats too",
 )
+_IN_INT8: Final = "quantize it to int8"
+_WEIGHTS_IN_INT8: Final = "store its weights in int8"
+_INSTEAD: Final = {_IN_INT8: "int8", _WEIGHTS_IN_INT8: "int8-weights"}
+"""Fixes that become one setting for all nodes that need them: another scheme for these."""
 _STORES: Final = (10, 0)
 """TensorRT 8 asks for float weights in front of Q."""
 _RTX_FP4_SM: Final = 120
@@ -120,12 +126,24 @@ def replace_opinions(
     specs = weight_specs(view, options)
     products = {node.name for node in compute_nodes(view)}
     single = _with_one_query(view) if options.builder.is_rtx else frozenset()
-    for node in view.nodes:
-        scheme = asked.get(node.name)
-        if scheme is None or (node.name not in products and node.op != "Gather"):
-            continue
-        objection = _ONE_QUERY if node.name in single else _objection(view, node, scheme, options)
-        for opinion in _wishes(view, node, scheme, options, specs, objection):
+    nodes = [
+        node for node in view.nodes if node.name in asked and (node.name in products or node.op == "Gather")
+    ]
+    objections = {
+        node.name: _ONE_QUERY if node.name in single else _objection(view, node, asked[node.name], options)
+        for node in nodes
+    }
+    # The first pattern that matches wins, so these stand in front of the recipe's own.
+    instead = {
+        escape(name): _INSTEAD[objection[1]]
+        for name, objection in objections.items()
+        if objection is not None and objection[1] in _INSTEAD
+    }
+    for node in nodes:
+        scheme, objection = asked[node.name], objections[node.name]
+        if objection is not None and objection[1] in _INSTEAD:
+            objection = objection[0], setting("place.formats", {**instead, **options.formats})
+        for opinion in _opinions(view, node, scheme, options, specs, objection):
             opinions[opinion.slot].append(opinion)
         if objection is None and not scheme.weight_only and node.name in products:
             bonds.append(
@@ -167,7 +185,7 @@ def _reads_other_format(view: GraphView, slot: Slot, asked: Mapping[str, Scheme]
 _PRODUCTS: Final = frozenset(SCHEMES["fp8"].ops)
 
 
-def _wishes(
+def _opinions(
     view: GraphView,
     node: Node,
     scheme: Scheme,
@@ -272,18 +290,18 @@ def _objection(
         if scheme.weight_only:
             return (
                 f"a {node.op} with {scheme.name} dequantizes them in a kernel of its own",
-                "quantize it to int8 or fp8",
+                _IN_INT8,
             )
-        return f"no kernel computes a {node.op} in {scheme.name}", "quantize it to int8"
+        return f"no kernel computes a {node.op} in {scheme.name}", _IN_INT8
     if node.op == "Conv":
         return _conv_objection(view, node)
     weight = view.constant_shape(node.inputs[0 if node.op == "Gather" else 1])
     if weight is None:
         if scheme.activations == FP8:
             return None
-        return "both factors are computed at run time", "quantize it to fp8 or int8"
+        return "both factors are computed at run time", _IN_INT8
     if view.is_constant(node.inputs[0]) and node.op != "Gather":
-        return "its first factor is the constant one", "quantize it to fp8 or int8"
+        return "its first factor is the constant one", _IN_INT8
     if scheme.activations == FP8:
         return None
     return _matrix_objection(view, node, scheme, weight, options)
@@ -293,7 +311,8 @@ def _conv_objection(view: GraphView, node: Node) -> tuple[str, str] | None:
     shape = view.constant_shape(node.inputs[1])
     if shape is None:
         return "its weights are computed at run time", "keep it float"
-    return too_many_taps(shape)
+    objection = too_many_taps(shape)
+    return None if objection is None else (objection[0], _IN_INT8)
 
 
 def _matrix_objection(
@@ -323,18 +342,18 @@ def _matrix_objection(
         if not any(_fits(length, block) for block in INT4.blocks):
             return (
                 f"no block of {INT4.blocks[0]} to {INT4.blocks[-1]} divides its {length} summed values at least twice",
-                "choose int8-weights for it",
+                _WEIGHTS_IN_INT8,
             )
         return None
     block = scheme.weights.block
     if block is None:
         return None
     if length % block:
-        return f"blocks of {block} do not divide its {length} summed values", "quantize it to fp8 or int8"
+        return f"blocks of {block} do not divide its {length} summed values", _IN_INT8
     if scheme.weights == NVFP4 and not _fits(length, block):
         return (
             f"its {length} summed values are a single block, which no FP4 kernel takes",
-            "quantize it to fp8 or int8",
+            _IN_INT8,
         )
     rank = len(view.info(node.inputs[0]).shape or ())
     if rank not in {2, 3}:

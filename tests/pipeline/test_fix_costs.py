@@ -54,10 +54,20 @@ def test_a_setting_that_quantizes_more_tells_the_kernels_that_a_build_then_has(m
 
 def test_a_setting_that_changes_nothing_alone_says_so(tmp_path: Path) -> None:
     path = models.save(models.conv_chain(), tmp_path)
-    found = built(path, tmp_path / "out", "--recipe", "llm-int4-weights")
+    settings = ["--set", "place.ops=[MatMul]", "--set", "place.format=float"]
+    found = built(path, tmp_path / "out", "--recipe", "conv-int8", *settings)
     fixes = {entry["fix"] for entry in found["fallbacks"] if "place.ops" in entry["fix"]}
     assert fixes
     assert all("it changes nothing by itself" in fix for fix in fixes)
+
+
+def test_two_settings_of_one_node_are_priced_together(tmp_path: Path) -> None:
+    path = models.save(models.conv_chain(), tmp_path)
+    found = built(path, tmp_path / "out", "--recipe", "llm-int4-weights")
+    (fix,) = {entry["fix"] for entry in found["fallbacks"]}
+    assert fix.startswith("--set 'place.formats={")
+    assert "--set 'place.ops=[Gemm, MatMul, Conv]'" in fix
+    assert "(predicted: 2 of 2 nodes quantized instead of 0" in fix
 
 
 def test_changes_of_a_recipe_are_those_of_the_command_line() -> None:

@@ -25,6 +25,9 @@ RECIPES = (
     ("place.exclude=['*1*', '*2*']", "place.skip_rules=[gemm]"),
     ("place.only=['*1*']",),
     ("place.ops=[Conv]",),
+    ("place.format=fp8", "place.sm=[89]"),
+    ("place.format=int4-weights", "place.sm=[86]"),
+    ("place.format=nvfp4", "place.sm=[120]", "place.formats={'*1*': fp8}"),
 )
 
 
