@@ -247,6 +247,10 @@ BLOCKED_ELEMENTWISE = frozenset(
     {"Add", "AveragePool", "Clip", "MaxPool", "Mul", "Relu", "Sigmoid", "Sum", "Tanh", "Upsample"}
 )
 """What onnxruntime computes on channel blocks and what hands on the channels of its first input."""
+BLOCKED_STAND_INS = ("Tanh", "Sigmoid")
+"""What it computes element by element on them, and drops from no graph."""
+BLOCKED_EPILOGUES = CONV_ACTIVATIONS | {"HardSigmoid", "LeakyRelu"}
+"""Activations that it makes an attribute of the convolution in front of them, behind its bias."""
 BLOCKED = BLOCKED_ELEMENTWISE | {
     "BatchNormalization",
     "Concat",

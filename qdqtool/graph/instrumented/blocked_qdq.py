@@ -31,12 +31,9 @@ from qdqtool.graph.qdq.bias import BIAS
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.io.files import write_bytes
+from qdqtool.trt.ops import BLOCKED_EPILOGUES, BLOCKED_STAND_INS
 
-_STAND_INS: Final = ("Tanh", "Sigmoid")
-"""Element by element, handed through the blocked layout, and zero or harmless in channels that fill up a block."""
 _CONVOLUTIONS: Final = {"Conv", "FusedConv"}
-_FUSED: Final = {"Relu", "Clip", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid"}
-"""Activations that become an attribute of the convolution in front of them, behind its bias."""
 _BLOCKED_NAME: Final = "_nchwc"
 """What onnxruntime puts behind the name of a convolution's output to name the blocked one."""
 
@@ -71,7 +68,7 @@ def with_stand_ins(
     """
     edit = Edit(model)
     used = {node.op_type for node in edit.nodes}
-    stand_in = next((op for op in _STAND_INS if op not in used), None)
+    stand_in = next((op for op in BLOCKED_STAND_INS if op not in used), None)
     if stand_in is None or not shifts:
         return None
     readers = edit.consumers()
@@ -125,7 +122,7 @@ def _shifted(
     Where something is fused that changes what its bias means, such as a factor, it goes by none of them.
     """
     output = node.outputs[0]
-    fused = [reader.output[0] for reader, _ in readers.get(output, []) if reader.op_type in _FUSED]
+    fused = [reader.output[0] for reader, _ in readers.get(output, []) if reader.op_type in BLOCKED_EPILOGUES]
     shape = view.info(node.inputs[1]).shape
     return (output, *fused), int(shape[0]) if shape else 0, shift
 
