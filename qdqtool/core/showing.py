@@ -47,6 +47,8 @@ class Shown:
     def to_dataframe(self, table: str = "") -> Any:
         """One of its lists as a pandas data frame, or a polars one where pandas is not installed.
 
+        What an entry holds stands in columns of its own: `outcome.accuracy`.
+
         Args:
             table: the field to take; without it, the first list that is not empty.
 
@@ -80,10 +82,23 @@ class Shown:
 def _frame(rows: list[dict[str, Any]]) -> Any:
     here = next((name for name in ("pandas", "polars") if find_spec(name)), None)
     if here is not None:
-        return import_module(here).DataFrame(rows)
+        flat = [_flat(row) for row in rows]
+        columns = dict.fromkeys(name for row in flat for name in row)
+        return import_module(here).DataFrame([{name: row.get(name) for name in columns} for row in flat])
     raise MissingPackage(
         "neither pandas nor polars is installed", fix="pip install pandas", where="to_dataframe"
     )
+
+
+def _flat(row: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """The row without dicts in it; their entries are called `outer.inner`."""
+    found: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, Mapping):
+            found |= _flat(value, f"{before}{name}.")
+        else:
+            found[f"{before}{name}"] = value
+    return found
 
 
 def _short(value: Any) -> str:

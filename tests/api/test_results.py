@@ -15,6 +15,7 @@ import pytest
 
 import qdqtool
 from qdqtool.core.kinds import CALIBRATION, PLACEMENT
+from qdqtool.core.sweep import Outcome, Sweep, Trial
 from qdqtool.errors import UsageError
 
 DIGITS = Path(__file__).resolve().parents[2] / "recipes" / "examples" / "digits"
@@ -97,6 +98,32 @@ def test_results_become_data_frames(results: dict[str, Any]) -> None:
     assert len(results["place"].to_dataframe("decisions")) == len(results["place"].decisions)
     with pytest.raises(UsageError, match="no list 'nothing'"):
         results["place"].to_dataframe("nothing")
+
+
+def test_what_an_entry_of_a_list_holds_stands_in_columns_of_its_own() -> None:
+    pandas = pytest.importorskip("pandas", reason="data frames need pandas")
+    found = Outcome(
+        kernels=9, settings=("a=1",), accuracy=70.0, ms=2.0, nodes_int8=3, nodes_total=4, formats={"int8": 3}
+    )
+    trials = (
+        Trial(number=0, state="pruned", reason="too slow"),
+        Trial(number=1, state="complete", outcome=found),
+    )
+    sweep = Sweep(
+        model="m",
+        metric="top1",
+        unit="%",
+        reference=None,
+        device="",
+        spread=None,
+        pareto=trials[1:],
+        trials=trials,
+    )
+    frame = sweep.to_dataframe("trials")
+    assert frame["outcome.accuracy"].tolist()[1] == 70.0
+    assert pandas.isna(frame["outcome.accuracy"][0])
+    assert frame["outcome.formats.int8"].tolist()[1] == 3
+    assert not any(isinstance(value, dict) for column in frame for value in frame[column])
 
 
 def test_results_are_saved_as_what_they_are(results: dict[str, Any], tmp_path: Path) -> None:
