@@ -1,13 +1,15 @@
 """Lets every write, rename, sync, lock, start of a process and SQL statement of a command fail, one at a time.
 
-    python benchmarks/faults.py                       every point, every fault that suits it: hours
-    python benchmarks/faults.py --all                 and every single line of a log
+    python benchmarks/faults.py --jobs 2              every kill, and every fault that suits it at every place of the code
+    python benchmarks/faults.py --all                 every fault at every point: hours
     python benchmarks/faults.py --quick               of each process and kind one point and one fault, in turn: minutes
     python benchmarks/faults.py --quick --turn 1      the same with other points
     python benchmarks/faults.py --commands run,sweep --faults kill --jobs 2
 
 A first run of each command counts its points; then each is hit, in a folder of its own, by ENOSPC, EROFS, EMFILE, EIO,
-EINTR, ... and by SIGKILL before and after it. Afterwards nothing half-written may be visible, and the same command
+EINTR, ... and by SIGKILL before and after it. Without `--all`, the same few calls that do a thing are hit once by each error,
+and once more by one of them wherever other calls led there; kills of the command's own process come from one run: what each
+would leave is copied aside. Afterwards nothing half-written may be visible, and the same command
 again must leave the same bytes as an undisturbed one; see tests/faults. Commands that cannot run here are named with
 the reason. The last line is JSON: `points` that were hit, `lost` and `differs` as counts of faults; `wrong` counts
 faults that ended in an internal error, a traceback, a hang or a success that was none.
@@ -35,7 +37,7 @@ points.install()
 from tests.faults import trials  # noqa: E402
 
 Hit = tuple[str, str, str]
-"""Command, point, fault."""
+"""Command, point, fault; all kills of the command's own process where there is no point."""
 MANY = 40
 """Calls of one kind on one file from which not every one is hit, unless `--all` asks for it."""
 STEP = 7
@@ -54,7 +56,7 @@ def main() -> int:
     parser.add_argument("--commands", default=",".join(trials.COMMANDS))
     parser.add_argument("--faults", default="", help="only these, as kill,ENOSPC")
     parser.add_argument("--only", default="", help="only points that contain this text")
-    parser.add_argument("--all", action="store_true", help="every line of a log too")
+    parser.add_argument("--all", action="store_true", help="every fault at every point by a run of its own")
     parser.add_argument("--list", action="store_true", help="print the points and end")
     parser.add_argument("--every", type=int, default=1, help="of the faults only each Nth")
     parser.add_argument("--jobs", type=int, default=1)
@@ -79,7 +81,9 @@ def main() -> int:
     hits = quick(hits, asked.turn) if asked.quick else hits
     total: Counter[str] = Counter()
     hit_points = set()
-    for number, (name, found) in enumerate(results(hits, asked.jobs), 1):
+    faults = 0
+    for name, found in results(hits, asked.jobs):
+        faults += 1
         hit_points.add((name, found.point))
         for kind in ("lost", "differs", "wrong", "hidden"):
             words = getattr(found, kind)
@@ -89,10 +93,10 @@ def main() -> int:
                     f"{name}: {found.fault} at {found.point} (exit code {found.code}): {kind}: {words}",
                     flush=True,
                 )
-        if number % 10 == 0:
-            print(f"{number} of {len(hits)}: {dict(total)}", flush=True)
+        if faults % 100 == 0:
+            print(f"{faults} faults: {dict(total)}", flush=True)
     keys = ("lost", "differs", "wrong", "hidden")
-    last = {"points": len(hit_points), "faults": len(hits), **{key: total[key] for key in keys}}
+    last = {"points": len(hit_points), "faults": faults, **{key: total[key] for key in keys}}
     print(json.dumps(last))
     return 1 if any(total[key] for key in keys[:3]) else 0
 
@@ -101,12 +105,38 @@ def chosen(name: str, reference: trials.Reference, asked: argparse.Namespace) ->
     """The faults to make: all that tell something, or in a quick run a few."""
     total = Counter(point.rsplit(" ", 1)[0] for point in reference.points)
     wanted = set(filter(None, asked.faults.split(",")))
+    sparing = not (asked.all or asked.quick or asked.only)
+    if sparing and (not wanted or "kill" in wanted):
+        yield name, "", "kill"
+    if sparing:
+        yield from ((name, *hit) for hit in _sparing(reference) if not wanted or hit[1] in wanted)
+        return
     for point in reference.points:
-        kind = point.split(" ", 2)[1]
         if asked.all or _telling(point, total):
-            yield from (
-                (name, point, fault) for fault in points.SUITED[kind] if not wanted or fault in wanted
-            )
+            suited = points.SUITED[point.split(" ", 2)[1]]
+            yield from ((name, point, fault) for fault in suited if not wanted or fault in wanted)
+
+
+def _sparing(reference: trials.Reference) -> Iterator[tuple[str, str]]:
+    """Every fault at every place that writes, and one of them, in turn, wherever other calls led there."""
+    hit: set[tuple[str, ...]] = set()
+    turn = 0
+    for point in reference.points:
+        role, kind, _ = point.split(" ", 2)
+        whole, innermost = reference.sites[point]
+        place = (role.split("#")[0], kind)
+        able = [fault for fault in points.SUITED[kind] if not _is_copied(reference, point, kind, fault)]
+        faults = [fault for fault in able if (*place, innermost, fault) not in hit]
+        if not faults and able and (*place, whole) not in hit:
+            faults = [able[turn % len(able)]]
+            turn += 1
+        hit |= {(*place, whole), *((*place, innermost, fault) for fault in faults)}
+        yield from ((point, fault) for fault in faults)
+
+
+def _is_copied(reference: trials.Reference, point: str, kind: str, fault: str) -> bool:
+    """Whether a kill is among those that come from one run."""
+    return (fault == "kill" or (fault == "kill after" and kind != "spawn")) and point in reference.alone
 
 
 def quick(hits: list[Hit], turn: int) -> list[Hit]:
@@ -139,15 +169,27 @@ def _telling(point: str, total: Counter[str]) -> bool:
 def results(hits: list[Hit], jobs: int) -> Iterator[tuple[str, trials.Trial]]:
     """The trials, in processes that share what is imported."""
     if jobs == 1:
-        yield from map(one, hits)
+        for hit in hits:
+            for found in each(hit):
+                yield hit[0], found
         return
     with multiprocessing.get_context("fork").Pool(jobs) as pool:
-        yield from pool.imap_unordered(one, hits)
+        for name, several in pool.imap_unordered(one, hits):
+            for found in several:
+                yield name, found
 
 
-def one(hit: Hit) -> tuple[str, trials.Trial]:
+def one(hit: Hit) -> tuple[str, list[trials.Trial]]:
+    return hit[0], list(each(hit))
+
+
+def each(hit: Hit) -> Iterator[trials.Trial]:
     name, point, fault = hit
-    return name, trials.trial(trials.COMMANDS[name], _references[name], point, fault)
+    command, reference = trials.COMMANDS[name], _references[name]
+    if point:
+        yield trials.trial(command, reference, point, fault)
+    else:
+        yield from trials.kills(command, reference)
 
 
 if __name__ == "__main__":

@@ -12,12 +12,13 @@ every write that reaches the system is seen. What native code writes by itself i
 Only the standard library is used: `sitecustomize` imports this file by itself in every child process.
 """
 
-# ruff: noqa: PTH100, PTH115, PTH119
+# ruff: noqa: PTH100, PTH115, PTH119, PTH208
 
 from __future__ import annotations
 
 import builtins
 import errno
+import hashlib
 import io
 import json
 import os
@@ -33,7 +34,7 @@ from collections.abc import Callable
 from typing import Any
 
 VARIABLE = "QDQTOOL_FAULTS"
-"""JSON: `folder` for notes, `root` to which names are relative, and for a hit `point`, `fault`, `lasting`."""
+"""JSON: `folder` for notes, `root` to which names are relative, for a hit `point` and `fault`; `kills` for snapshots."""
 _RANDOM = re.compile(
     r"(\.draft-|\.build-|\.cache-|/tmp|(?<=/tmp/)|qdqtool-(?:[a-z]+-)?)[a-z0-9_]{8}(?![a-z0-9_])"
 )
@@ -49,6 +50,8 @@ _SQL = {
     "EROFS": "attempt to write a readonly database",
     "EBUSY": "database is locked",
 }
+_INNERMOST = 3
+"""Calls of the project that tell what writes, and from where."""
 SUITED: dict[str, tuple[str, ...]] = {
     "open": ("ENOSPC", "EROFS", "EMFILE", "EIO", "EINTR", "kill"),
     "write": ("ENOSPC", "EIO", "EINTR", "kill"),
@@ -115,8 +118,12 @@ def _name(target: Any) -> str | None:
     path = os.path.abspath(os.fsdecode(target))
     if not path.startswith(_state["root"] + "/"):
         return None
-    relative = os.path.relpath(path, _state["root"])
-    return _RANDOM.sub(r"\1*", "/" + relative)[1:]
+    return without_random("/" + os.path.relpath(path, _state["root"]))[1:]
+
+
+def without_random(name: str) -> str:
+    """A path below the root, which begins with a slash, with stars for what is random in it."""
+    return _RANDOM.sub(r"\1*", name)
 
 
 def _point(kind: str, name: str | None) -> str | None:
@@ -130,16 +137,106 @@ def _point(kind: str, name: str | None) -> str | None:
     hit = f"{_state['folder']}/hit"
     wanted = _state.get("fault")
     if wanted is None:
-        handle = _os_open(f"{_state['folder']}/points", os.O_CREAT | os.O_APPEND | os.O_WRONLY)
-        _os_write(handle, f"{point}\n".encode())
-        os.close(handle)
-        return None
+        _note("points", f"{point}\t{_site()}\t{'' if _children() else 'alone'}")
+        return point if "kills" in _state and _state["role"] == "main" else None
     if point == _state["point"] and not _exists(hit):
         os.close(_os_open(hit, os.O_CREAT | os.O_WRONLY))
         if wanted == "kill" and kind != "write":
             _die()
         return str(wanted)
     return str(wanted) if kind in _FAILS.get(wanted, ()) and _exists(hit) else None
+
+
+def _note(name: str, line: str) -> None:
+    handle = _os_open(f"{_state['folder']}/{name}", os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+    _os_write(handle, f"{line}\n".encode())
+    os.close(handle)
+
+
+def _site() -> str:
+    """The calls that led here, and the innermost of ours alone: two words."""
+    places, ours = [], []
+    frame = sys._getframe(2)
+    while frame is not None:
+        place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        places.append(place)
+        if "/qdqtool/" in place and len(ours) < _INNERMOST:
+            ours.append(place)
+        frame = frame.f_back
+    return " ".join(hashlib.sha256("\n".join(one).encode()).hexdigest()[:16] for one in (places, ours))
+
+
+def snapshot(root: str, blobs: str) -> dict[str, Any]:
+    """What lies below a folder, but for `tmp`: kind, mode and content of every entry; contents go into `blobs`."""
+    found: dict[str, Any] = {}
+    for folder, inner, names in os.walk(root):
+        if folder == root and "tmp" in inner:
+            inner.remove("tmp")
+        for name in [*inner, *names]:
+            path = f"{folder}/{name}"
+            told = os.lstat(path)
+            content = ""
+            if stat.S_ISLNK(told.st_mode):
+                content = os.readlink(path)
+            elif stat.S_ISREG(told.st_mode):
+                with _open(path, "rb") as opened:
+                    data = opened.read()
+                content = hashlib.sha256(data).hexdigest()
+                if not _exists(f"{blobs}/{content}"):
+                    handle = _os_open(f"{blobs}/{content}", os.O_CREAT | os.O_WRONLY)
+                    _os_write(handle, data)
+                    os.close(handle)
+            found[os.path.relpath(path, root)] = (told.st_mode, content)
+    return found
+
+
+def _children() -> bool:
+    """Whether children live that may write: the one that infers shapes changes no file, and ends with its parent."""
+    numbers: list[str] = []
+    for thread in os.listdir("/proc/self/task"):
+        try:
+            with _open(f"/proc/self/task/{thread}/children") as opened:
+                numbers += opened.read().split()
+        except FileNotFoundError:  # a thread that has just ended
+            continue
+    return any("passes_worker" not in _command(number) for number in numbers)
+
+
+def _command(number: str) -> str:
+    try:
+        with _open(f"/proc/{number}/cmdline") as opened:
+            return opened.read()
+    except OSError:  # a child that has just ended
+        return "passes_worker"
+
+
+def _as_if_killed(point: str, fault: str) -> None:
+    """Keep what a SIGKILL would leave here: what the system was given stays, and nothing else does.
+
+    Where children live, a kill is another thing: they go on for a while. Those points are left to real kills.
+    """
+    if _children():
+        return
+    blobs = _state["kills"]
+    state = json.dumps(snapshot(_state["root"], blobs), sort_keys=True)
+    number = hashlib.sha256(state.encode()).hexdigest()
+    if not _exists(f"{blobs}/{number}.json"):
+        handle = _os_open(f"{blobs}/{number}.json", os.O_CREAT | os.O_WRONLY)
+        _os_write(handle, state.encode())
+        os.close(handle)
+    _note("killed", json.dumps([point, fault, number]))
+
+
+def _watched(point: str, kind: str, act: Callable[[], Any]) -> Any:
+    """Do something between snapshots of what kills would leave."""
+    if kind != "write":
+        _as_if_killed(point, "kill")
+    result = act()
+    if kind == "write":
+        _as_if_killed(point, "kill")
+    elif "kill after" in SUITED[kind]:
+        _as_if_killed(point, "kill after")
+    return result
 
 
 def _die() -> None:
@@ -159,6 +256,13 @@ def _calling(kind: str, function: Callable[..., Any], place: int = 0) -> Callabl
         relative = any(keywords.get(key) is not None for key in ("dir_fd", "src_dir_fd"))
         name = None if relative or not _state else _name(arguments[place])
         fault = _point(kind, name)
+        if fault is not None and "fault" not in _state:
+            if function is not _os_write:
+                return _watched(fault, kind, lambda: function(*arguments, **keywords))
+            handle, data = arguments
+            first = function(handle, data[: len(data) // 2])
+            _as_if_killed(fault, "kill")
+            return first + function(handle, data[first:])
         if fault not in {None, "kill", "kill after"}:
             raise _failure(fault, name)
         if fault == "kill" and isinstance(arguments[1], bytes):
@@ -183,6 +287,11 @@ class _Raw(io.FileIO):
         fault = _point("write", name)
         if fault is None:
             return super().write(data)
+        if "fault" not in _state:
+            with memoryview(data) as view, view.cast("B") as content:
+                first = super().write(content[: len(content) // 2])
+                _as_if_killed(fault, "kill")
+                return first + super().write(content[first:])
         if fault != "kill":
             raise _failure(fault, name)
         with memoryview(data) as view, view.cast("B") as content:
@@ -199,7 +308,9 @@ def _opening(file: Any, mode: str = "r", buffering: int = -1, *more: Any, **keyw
     if not isinstance(file, int):
         name = _name(file)
         fault = _point("open", name)
-        if fault is not None:
+        if fault is not None and "fault" not in _state:
+            _as_if_killed(fault, "kill")
+        elif fault is not None:
             raise _failure(fault, name)
     encoding, errors, newline, closefd, opener = [*more, *(None, None, None, True, None)[len(more) :]]
     encoding, errors, newline = (
@@ -227,7 +338,9 @@ def _opening_low(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None
     writes = flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
     name = _name(path) if _state and writes and dir_fd is None else None
     fault = _point("open", name)
-    if fault not in {None, "kill"}:
+    if fault is not None and "fault" not in _state:
+        _as_if_killed(fault, "kill")
+    elif fault not in {None, "kill"}:
         raise _failure(fault, name)
     return _os_open(path, flags, mode, dir_fd=dir_fd)
 
@@ -238,6 +351,9 @@ def _spawning(function: Callable[..., Any]) -> Callable[..., Any]:
             arguments if isinstance(arguments, str) else os.path.basename(os.fsdecode(next(iter(arguments))))
         )
         fault = _point("spawn", str(program))
+        if fault is not None and "fault" not in _state:
+            _as_if_killed(fault, "kill")
+            fault = None
         if fault not in {None, "kill", "kill after"}:
             raise _failure(fault, str(program))
         function(self, arguments, *more)
@@ -269,6 +385,8 @@ class _Connection(sqlite3.Connection):
 
 def _told(statement: str, act: Callable[[], Any]) -> Any:
     fault = _point("sql", " ".join(statement.split()[:3])) if _state else None
+    if fault is not None and "fault" not in _state:
+        return _watched(fault, "sql", act)
     if fault not in {None, "kill", "kill after"}:
         raise sqlite3.OperationalError(_SQL[fault])
     result = act()

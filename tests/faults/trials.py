@@ -13,6 +13,7 @@ Files that hold times are compared with every number left out.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib
 import importlib.util
 import io
@@ -22,6 +23,7 @@ import re
 import shutil
 import signal
 import sqlite3
+import stat
 import sys
 import tempfile
 import time
@@ -85,6 +87,9 @@ class Reference:
         before: the same, before the command ran.
         timed: names of files that hold times, so that no two runs write the same bytes.
         points: all points in the order in which they were passed.
+        sites: the calls that led to each: all, and the innermost ones, as one word each.
+        alone: points of the command's own process at which it has no children.
+        again: what a rerun said, by the state that it began with.
     """
 
     ended: Ended
@@ -92,6 +97,9 @@ class Reference:
     before: Files
     timed: frozenset[str] = frozenset()
     points: tuple[str, ...] = ()
+    sites: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    alone: frozenset[str] = frozenset()
+    again: dict[str, tuple[list[str], list[str], list[str]]] = field(default_factory=dict)
 
 
 @dataclass
@@ -214,7 +222,9 @@ def undisturbed(command: Command) -> Reference:
         ended = perform(command, root, {"folder": str(notes), "root": str(root)})
         files = command.essence(visible(root))
         assert (notes / "points").exists(), f"the command changes nothing: {ended}"
-        passed = tuple((notes / "points").read_text().splitlines())
+        lines = [line.split("\t") for line in (notes / "points").read_text().splitlines()]
+        sites = {point: tuple(site.split()) for point, site, _ in reversed(lines)}
+        alone = frozenset(point for point, _, how in lines if how and point.startswith("main "))
         _import_what_it_needs(notes)
     with _folder(command) as (root, _):
         again = perform(command, root, None)
@@ -223,7 +233,9 @@ def undisturbed(command: Command) -> Reference:
     timed = frozenset(name for name in files if files[name] != second[name])
     strange = [name for name in timed if not _alike(name, files[name], second[name])]
     assert not strange, f"two undisturbed runs differ by more than times: {strange}"
-    return Reference(ended, files, before, timed, tuple(dict.fromkeys(passed)))
+    return Reference(
+        ended, files, before, timed, tuple(dict.fromkeys(point for point, *_ in lines)), sites, alone
+    )
 
 
 def trial(command: Command, reference: Reference, point: str, fault: str) -> Trial:
@@ -245,23 +257,91 @@ def trial(command: Command, reference: Reference, point: str, fault: str) -> Tri
             found.wrong.append(f"a traceback: {ended.words[-600:]}")
         if ended.code == reference.ended.code and "SIGKILL" in ended.words:
             return found  # a candidate's builder was killed, and the answer says so
-        for name, content in left.items():
-            if _is_log_of_failed_build(name, ended):
-                continue
-            if not _is_whole(reference, name, content):
-                found.lost.append(f"{name} is visible and half-written, or no file of this command")
-        found.lost += [f"{name} is gone" for name in reference.before if name not in left]
-        if ended.code == reference.ended.code:
-            found.wrong += [f"success, but {name}" for name in _differences(reference, left)]
-            return found
-        if not _differences(reference, left):
-            return found  # only clearing up was left: `fix` takes no finished folder for a second time
-        again = perform(command, root, None)
-        if again.code != reference.ended.code:
-            found.lost.append(f"the rerun ends with {again.code}: {again.words[-600:]}")
-        found.differs += _differences(reference, command.essence(visible(root)))
-        found.hidden += [str(path.relative_to(root)) for path in _hidden(root)]
+        _judge(found, command, reference, root, ended, left)
         return found
+
+
+def kills(command: Command, reference: Reference) -> Iterator[Trial]:
+    """Every kill of the command's own process, from one run that goes on behind each: what a kill leaves is copied aside.
+
+    SIGKILL keeps what the system was given and nothing else, so that a copy of the folder is the state after it. Kills
+    that leave the same state share the rerun. Those with living children are left out: they need a real kill.
+    """
+    with _folder(command) as (root, notes):
+        blobs = notes / "blobs"
+        blobs.mkdir()
+        ended = perform(command, root, {"folder": str(notes), "root": str(root), "kills": str(blobs)})
+        assert ended.code == reference.ended.code, ended.words[-600:]
+        for line in (notes / "killed").read_text().splitlines():
+            point, fault, state = json.loads(line)
+            found = Trial(point, fault, -signal.SIGKILL)
+            _restore(root, blobs, state)
+            left = command.essence(visible(root))
+            _judge(found, command, reference, root, Ended(-signal.SIGKILL, ""), left)
+            yield found
+
+
+def _restore(root: Path, blobs: Path, state: str) -> None:
+    """Make a folder what it was at a snapshot, at the place where it was."""
+    for path in root.iterdir():
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    (root / "tmp").mkdir()
+    entries = json.loads((blobs / f"{state}.json").read_text())
+    for name, (mode, content) in sorted(entries.items()):
+        path = root / name
+        if stat.S_ISDIR(mode):
+            path.mkdir()
+        elif stat.S_ISLNK(mode):
+            path.symlink_to(content)
+            continue
+        elif stat.S_ISREG(mode):
+            shutil.copyfile(blobs / content, path)
+        path.chmod(stat.S_IMODE(mode))
+
+
+def _judge(
+    found: Trial, command: Command, reference: Reference, root: Path, ended: Ended, left: Files
+) -> None:
+    """What is visible after a fault, and what the same command makes of it."""
+    for name, content in left.items():
+        if _is_log_of_failed_build(name, ended):
+            continue
+        if not _is_whole(reference, name, content):
+            found.lost.append(f"{name} is visible and half-written, or no file of this command")
+    found.lost += [f"{name} is gone" for name in reference.before if name not in left]
+    if ended.code == reference.ended.code:
+        found.wrong += [f"success, but {name}" for name in _differences(reference, left)]
+        return
+    if not _differences(reference, left):
+        return  # only clearing up was left: `fix` takes no finished folder for a second time
+    state = _state(reference, root)
+    if state not in reference.again:
+        reference.again[state] = _rerun(command, reference, root)
+    lost, differs, hidden = reference.again[state]
+    found.lost += lost
+    found.differs += differs
+    found.hidden += hidden
+
+
+def _rerun(command: Command, reference: Reference, root: Path) -> tuple[list[str], list[str], list[str]]:
+    again = perform(command, root, None)
+    failed = again.code != reference.ended.code
+    lost = [f"the rerun ends with {again.code}: {again.words[-600:]}"] if failed else []
+    differs = _differences(reference, command.essence(visible(root)))
+    return lost, differs, [str(path.relative_to(root)) for path in _hidden(root)]
+
+
+def _state(reference: Reference, root: Path) -> str:
+    """What a rerun begins with, as one word: without times, and without what is random in names."""
+    found = []
+    for path in sorted(root.rglob("*")):
+        name = points.without_random("/" + str(path.relative_to(root)))
+        if name.startswith("/tmp/"):
+            continue
+        content = path.read_bytes() if path.is_file() else b""
+        timed = name[1:] in reference.timed or name.endswith((".json", ".log"))
+        found.append((name, hashlib.sha256(_without_numbers(content) if timed else content).hexdigest()))
+    return hashlib.sha256(repr(sorted(found)).encode()).hexdigest()
 
 
 def perform(command: Command, root: Path, asked: Mapping[str, str] | None) -> Ended:
@@ -404,7 +484,8 @@ def _alike(name: str, one: bytes, other: bytes) -> bool:
 
 def _without_numbers(content: bytes) -> bytes:
     # digests of files that hold times, and temporary folders
-    content = re.sub(rb"\b[0-9a-f]{64}\b|/tmp/[^ \"]*", b"0", content)
+    place = re.escape(tempfile.gettempdir()).encode()
+    content = re.sub(rb"\b[0-9a-f]{64}\b|%s/[^ \"]*" % place, b"0", content)
     return re.sub(rb"(?<![\w.])-?\d+(\.\d+)?(e-?\d+)?", b"0", content)
 
 
