@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,18 +38,23 @@ class QdqCommand(_Whole, TyperCommand):
         """
         given = tuple(args)  # the parser takes words away
         left = super().parse_args(ctx, spelled_out(args))
-        _refuse_empty_paths(given, ctx.params)
+        inputs = {one.name for one in self.params if one.param_type_name == "argument"}
+        _refuse_empty_paths(given, ctx.params, inputs)
         return left
 
 
-def _refuse_empty_paths(words: Sequence[str], values: dict[str, Any]) -> None:
-    """An empty path would mean the current folder: `--out "$UNSET"` of a script wrote there."""
+def _refuse_empty_paths(words: Sequence[str], values: dict[str, Any], inputs: Collection[str | None]) -> None:
+    """An empty path would mean the current folder: `--out "$UNSET"` of a script wrote there.
+
+    Inputs may be more than paths (- for standard input, a function in a file), and so plain words.
+    """
     if "" not in words and not any(word.endswith("=") for word in words):
         return
     here = [word for word in words if word.rpartition("=")[2] in {".", "./"}]
     for name, value in values.items():
         paths = value if isinstance(value, list | tuple) else [value]
-        if not here and any(isinstance(path, Path) and path == Path() for path in paths):
+        empty = any(isinstance(path, Path) and path == Path() for path in paths) and not here
+        if empty or (name in inputs and "" in paths):
             raise UsageError(
                 "the path is empty",
                 fix="name a file or a folder; . is the current one",

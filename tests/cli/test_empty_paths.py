@@ -18,6 +18,9 @@ from qdqtool.cli.app import run
         ("sweep", "m.onnx", "--samples", "random:2", "--out", ""),
         ("cache", "show", ""),
         ("lint", ""),
+        ("parse", ""),
+        ("run", "", "--samples", "random:2"),
+        ("compare", "m.onnx", "", "--samples", "random:2"),
     ],
     ids=" ".join,
 )
