@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,17 +17,26 @@ if TYPE_CHECKING:
 @lru_cache(maxsize=1)
 def stderr() -> Console:
     """The console for talk; colours follow NO_COLOR and the terminal."""
-    from rich.console import Console
-
-    return Console(stderr=True, soft_wrap=True, emoji=False)
+    return _console()(stderr=True, soft_wrap=True, emoji=False)
 
 
 @lru_cache(maxsize=1)
 def stdout() -> Console:
     """The console for answers; a tensor called a:b:c is no emoji."""
+    return _console()(soft_wrap=True, emoji=False)
+
+
+@lru_cache(maxsize=1)
+def _console() -> type[Console]:
     from rich.console import Console
 
-    return Console(soft_wrap=True, emoji=False)
+    class Printable(Console):
+        """A console to which no text of ours can carry a control character: names come from models and logs."""
+
+        def print(self, *objects: Any, **settings: Any) -> None:
+            super().print(*(readable(one) if isinstance(one, str) else one for one in objects), **settings)
+
+    return Printable
 
 
 def show_table(table: Table, *, spare: Sequence[str] = ()) -> None:

@@ -14,17 +14,22 @@ _FORMULA = re.compile(" *[=+\\-@\uff1d\uff0b\uff0d\uff20]")
 importers strip."""
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>|#~!@])")
+_COMMAND = re.compile(r"(?m)^([^\S\n]*)::")
 _CONTROL_PICTURES = 0x2400
 """Unicode's visible pictures of the control characters 0 to 31."""
 
 
 def printable(text: str, *, lines: bool = False) -> str:
-    """Text for a terminal: what is not printable becomes a Python escape; line breaks too, unless `lines`."""
-    if text.isprintable():
-        return text
-    return "".join(
-        char if char.isprintable() or (lines and char == "\n") else repr(char)[1:-1] for char in text
-    )
+    """Text for a terminal: what is not printable becomes a Python escape; line breaks too, unless `lines`.
+
+    A line that begins with two colons, behind blanks or not, is a command to GitHub's runner, whoever prints it: it gets a
+    backslash in front of them.
+    """
+    if not text.isprintable():
+        text = "".join(
+            char if char.isprintable() or (lines and char == "\n") else repr(char)[1:-1] for char in text
+        )
+    return _COMMAND.sub(r"\1\\::", text) if "::" in text else text
 
 
 def csv_cell(cell: str | float | None) -> str:

@@ -104,11 +104,12 @@ def _written(found: Audit, form: str, source: str) -> str:
     from qdqtool.auditing.ci import ci_report
     from qdqtool.core.kinds import AUDIT
     from qdqtool.io import ci
+    from qdqtool.io.escaping import printable
 
     if form == "json":
         return AUDIT.dump(found)
     if form == "text":
-        return "\n".join(_lines(found)) + "\n"
+        return "".join(f"{printable(line)}\n" for line in _lines(found))
     return ci.write(ci_report(found, source), form)
 
 

@@ -141,14 +141,15 @@ def _told(trial: Trial) -> Iterator[str]:
 
 
 def _table(report: FixReport) -> Table:
-    from rich.markup import escape
     from rich.table import Table
+
+    from qdqtool.cli.screen import escaped
 
     table = Table(box=None, pad_edge=False)
     for title in ("outcome", "finding", "edit", "why"):
         table.add_column(title, overflow="fold")
     for trial in report.trials:
-        table.add_row(*map(escape, (trial.outcome.value, trial.subject, trial.edit or "-", trial.why)))
+        table.add_row(*map(escaped, (trial.outcome.value, trial.subject, trial.edit or "-", trial.why)))
     return table
 
 
