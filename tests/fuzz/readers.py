@@ -9,11 +9,12 @@ import io
 import json
 import os
 import random
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -90,7 +91,25 @@ def _models() -> Files:
         for name in ("conv_chain", "attention", "residual_cnn"):
             found[f"{name}_qdq.onnx"] = serialize(_quantized(models.save(models.ALL[name](), Path(folder))))
     found["function.onnx"] = _function().SerializeToString()
-    return found
+    return found | _built_for_rules()
+
+
+def _built_for_rules() -> Files:
+    """Models that rules and repairs of their own recognise: packed weights, caches of decoders, channel shuffles."""
+    from tests.graph import test_other_tools as other
+    from tests.placement import graphs, test_predicted_cuts
+
+    makers = {
+        **{name: made[0] for name, made in other.FORMS.items()},
+        **other.TABLES,
+        **{f"cache {form}": partial(graphs.decoder, form=form) for form in ("concat", "scatter", "window")},
+        "shuffles": lambda: test_predicted_cuts.shuffled(5, "Split").done(),
+        "shuffles of Gather": lambda: test_predicted_cuts.shuffled(4, "Gather").done(),
+    }
+    return {
+        f"{re.sub('[^a-z0-9]+', '_', name.lower())}.onnx": make().SerializeToString()
+        for name, make in makers.items()
+    }
 
 
 def _quantized(path: Path):
@@ -133,6 +152,7 @@ def use_model(path: Path) -> None:
     ready = prepare(model, PrepareOptions())
     decide(ready.view, PlacementOptions())
     for edit in (
+        lambda: decide(ready.view, PlacementOptions(kv_cache="int8")),
         lambda: _inserted(ready),
         lambda: convert(model, InsertOptions(types="fp16", overflow="ignore")),
         lambda: repair(model),
