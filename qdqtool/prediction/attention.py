@@ -17,7 +17,7 @@ from qdqtool.matching.patterns import (
     is_fused_as_float,
     readers,
 )
-from qdqtool.trt.ops import ELEMENTWISE_SUMS, LAYOUT, PRODUCTS, QDQ, QUANTIZE
+from qdqtool.trt.ops import ELEMENTWISE_SUMS, LAYOUT, MASKING, PRODUCTS, QDQ, QUANTIZE
 
 _FARTHEST = 16
 """Nodes in front of an input of an attention that are looked at."""
@@ -28,7 +28,7 @@ def whole_attentions(flow: Flow, precision: Mapping[str, DType]) -> Iterator[tup
     view = flow.view
     for plain in attentions(flow.plain):
         scores, values = (view.by_name[node.name] for node in plain)
-        inner = (scores, *between(view, scores, values), values)
+        inner = (*_mask(view, between(view, scores, values)), scores, *between(view, scores, values), values)
         behind = [use.node for use in readers(view, values.outputs[0])]
         kinds = {precision.get(node.name, DType.UNKNOWN) for node in (scores, values)}
         if has_one_query(flow.plain, plain[0]):
@@ -46,6 +46,23 @@ def whole_attentions(flow: Flow, precision: Mapping[str, DType]) -> Iterator[tup
             view, scores, Target(), "fp32"
         ):
             yield inner
+
+
+def _mask(view: GraphView, inner: tuple[Node, ...]) -> Iterator[Node]:
+    """What makes a mask element by element, for attentions alone: the kernel of each does it once more."""
+    added = {node.name for node in inner}
+    waiting = [name for node in inner if node.op in ELEMENTWISE_SUMS for name in node.inputs]
+    seen: set[str] = set()
+    while waiting and len(seen) < _FARTHEST:
+        maker = view.producer(waiting.pop())
+        if maker is None or maker.name in added | seen or maker.op not in MASKING:
+            continue
+        if all(
+            use.node.op in ELEMENTWISE_SUMS | MASKING for name in maker.outputs for use in view.uses(name)
+        ):
+            seen.add(maker.name)
+            yield maker
+            waiting.extend(maker.inputs)
 
 
 def _inputs(scores: Node, values: Node) -> tuple[str, str, str]:

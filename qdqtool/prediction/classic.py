@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from qdqtool.core.dtypes import DType
 from qdqtool.core.events import End
 from qdqtool.core.prediction import PredictedLayer
@@ -20,10 +22,13 @@ class ClassicPlan:
         ledger: the fate of every Q and DQ.
     """
 
-    def __init__(self, flow: Flow, precision: dict[str, DType]) -> None:
+    def __init__(
+        self, flow: Flow, precision: dict[str, DType], stored: Collection[str] = frozenset()
+    ) -> None:
+        """Plan for nodes that compute in these types; those of `stored` dequantize their weights themselves."""
         demands = Demands(flow)
         self._groups = Groups(flow, demands, precision)
-        self.ledger = Fates(flow, demands, self._groups, precision).rows()
+        self.ledger = Fates(flow, demands, self._groups, precision, stored).rows()
         self._position = {node.name: node.position for node in flow.view.nodes}
         self.layers = self._layers()
 

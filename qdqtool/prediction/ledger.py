@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.events import End, LedgerRow, LedgerStep
@@ -19,11 +19,19 @@ from qdqtool.trt.ops import PRODUCTS
 class Fates:
     """Writes the rows: Q backward, DQ forward, fused where a layer takes them, else kernels."""
 
-    def __init__(self, flow: Flow, demands: Demands, groups: Groups, precision: dict[str, DType]) -> None:
+    def __init__(
+        self,
+        flow: Flow,
+        demands: Demands,
+        groups: Groups,
+        precision: dict[str, DType],
+        stored: Collection[str] = frozenset(),
+    ) -> None:
         self._flow = flow
         self._demands = demands
         self._groups = groups
         self._precision = precision
+        self._stored = stored
         self._first_at: dict[tuple[str, tuple[float, ...]], str] = {}
 
     def rows(self) -> tuple[LedgerRow, ...]:
@@ -43,7 +51,7 @@ class Fates:
             yield _row(pair.dequantize, "DQ", end, into, why)
 
     def _weight(self, pair: QdqPair) -> Iterator[LedgerRow]:
-        taker = next((slot.node for slot in pair.slots if self._is_int8(slot.node)), "")
+        taker = next((slot.node for slot in pair.slots if self._takes(slot.node)), "")
         end = End.WEIGHT if taker else End.FOLDED
         into = taker or (pair.slots[0].node if pair.slots else "")
         if pair.quantize is not None:
@@ -114,7 +122,7 @@ class Fates:
     def _dequantized(self, pair: QdqPair) -> tuple[End, str]:
         name = pair.dequantize or ""
         for node, index in self._final_readers(pair):
-            if node.op in PRODUCTS and index < 2 and self._is_int8(node.name):
+            if node.op in PRODUCTS and index < 2 and self._takes(node.name):
                 return End.INPUT, node.name
             group = self._groups.of.get(node.name)
             if node.op == "Add" and group is not None and group.host is not None:
@@ -145,6 +153,10 @@ class Fates:
 
     def _is_constant_or_int8(self, tensor: str) -> bool:
         return self._flow.view.is_constant(tensor) or tensor in self._flow.origins
+
+    def _takes(self, node: str) -> bool:
+        """Whether a node reads its weight in few bits."""
+        return node in self._stored or self._precision.get(node, DType.UNKNOWN).is_quantized
 
     def _is_int8(self, node: str) -> bool:
         return self._precision.get(node) is DType.INT8

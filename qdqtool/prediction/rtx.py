@@ -10,7 +10,7 @@ Learned from layer dumps of RTX 1.7.1; `benchmarks/prediction.py` says how often
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.equivalence import classes
@@ -62,9 +62,13 @@ class RtxPlan:
         ledger: the fate of every Q and DQ.
     """
 
-    def __init__(self, flow: Flow, precision: dict[str, DType]) -> None:
+    def __init__(
+        self, flow: Flow, precision: dict[str, DType], stored: Collection[str] = frozenset()
+    ) -> None:
+        """Plan for nodes that compute in these types; those of `stored` dequantize their weights themselves."""
         self._flow = flow
         self._precision = precision
+        self._stored = stored
         self._demands = Demands(flow)
         self._first = _first_twins(flow)
         self._twins: dict[str, str] = {}
@@ -412,12 +416,16 @@ class RtxPlan:
         return self._kernel(name)
 
     def _weight(self, pair: QdqPair) -> tuple[End, str]:
-        taker = next((s.node for s in pair.slots if self._is_low(s.node)), "")
+        taker = next((s.node for s in pair.slots if self._is_low(s.node) or self._dequantizes(s.node)), "")
         return (End.WEIGHT, taker) if taker else (End.FOLDED, pair.slots[0].node if pair.slots else "")
 
     def _is_low(self, node: str) -> bool:
         """Whether a node multiplies values of few bits."""
         return self._precision.get(node, DType.UNKNOWN).is_quantized
+
+    def _dequantizes(self, node: str) -> bool:
+        """Whether a node's kernel makes its weights float by itself, as one that picks rows of a table does."""
+        return node in self._stored or self._flow.view.by_name[node].op == "Gather"
 
     def _kernel(self, name: str) -> tuple[End, str]:
         layer = self._holder.get(name)

@@ -190,8 +190,10 @@ LISTED_AS = {"GlobalAveragePool": "AveragePool", "Mul": "Add"}
 ASKED_FOR = frozenset({"Concat", "MaxPool"})
 """Value-preserving operators that a recipe names in place.ops."""
 POOLS = frozenset({"AveragePool", "MaxPool"})
-OWN_KERNELS = RECURRENT | POOLS | {"CumSum", "GridSample", "ScatterElements", "ScatterND"}
+OWN_KERNELS = RECURRENT | POOLS | {"CumSum", "GridSample", "ScatterElements", "ScatterND", FP4_DYNAMIC}
 """Operators that are kernels of their own in RTX 1.7.1."""
+MASKING = frozenset({"Expand", "Where"})
+"""What makes the mask of an attention out of flags."""
 BEHIND_GROUPS = ("Reshape", "Mul", "Add")
 """What exporters write behind the InstanceNormalization of a GroupNormalization, in order."""
 WRITTEN_AS = {
