@@ -26,6 +26,8 @@ from qdqtool.trt.join import LayerMatch
 from qdqtool.trt.ops import RECURRENT, STEP_GATES
 
 Sizes = tuple[int, ...]
+_MAY_MULTIPLY = frozenset({"Sum", "Etc"})
+"""Words of a generated kernel that adds up products; of a long name only the beginning is there, and Etc."""
 
 
 def written_out(
@@ -36,7 +38,8 @@ def written_out(
         return holders
     if node.op in RECURRENT:
         found = tuple(_steps(view, node, engine))
-        return replace(holders, compute=found, certainty=Certainty.INFERRED) if found else holders
+        if found:
+            return replace(holders, compute=found, certainty=Certainty.INFERRED)
     weights = {sizes_of(view.info(operand.source).shape) for operand in operands if operand.fixed} - {()}
     generated = [layer for layer in holders.other if words(layer)]
     for layer in generated:
@@ -44,9 +47,10 @@ def written_out(
         if held is not None:
             return replace(holders, compute=(_typed(layer, held.dtype),), certainty=Certainty.STATED)
     types = _float_types(generated)
-    if len(types) == 1 and any("Sum" in words(layer) for layer in generated):
-        sums = tuple(_typed(layer, *types) for layer in generated if "Sum" in words(layer))
-        return replace(holders, compute=sums, certainty=Certainty.STATED)
+    sums = [layer for layer in generated if _MAY_MULTIPLY & set(words(layer))]
+    if len(types) == 1 and sums:
+        typed = tuple(_typed(layer, *types) for layer in sums)
+        return replace(holders, compute=typed, certainty=Certainty.STATED)
     return holders
 
 

@@ -92,20 +92,33 @@ def usual_shapes(inputs: tuple[TensorInfo, ...]) -> dict[str, Shape]:
     """A shape for every dynamic input of known rank, to start with; a symbol has one length everywhere.
 
     The leading dimension is 1. The free height and width of a picture (rank 4 with 1, 3 or 4 channels) are 224, every
-    other free dimension is 128.
+    other free dimension is 128. A symbol that is a sum of others, as the mask of a decoder has it that continues a text
+    ("past_sequence_length + sequence_length"), is as long as these together.
     """
     lengths: dict[str, int] = {}
     found: dict[str, Shape] = {}
     for info in inputs:
         if info.shape is None or info.is_static:
             continue
-        is_picture = len(info.shape) == 4 and bool({info.shape[1], info.shape[3]} & _COLOURS)
-        size = _HEIGHT_WIDTH if is_picture else _TOKENS
+        size = _HEIGHT_WIDTH if _is_picture(info.shape) else _TOKENS
         for place, dim in enumerate(info.shape):
             if isinstance(dim, str):
                 lengths.setdefault(dim, size if place else 1)
-        found[info.name] = tuple(dim if isinstance(dim, int) else lengths[dim] for dim in info.shape)
+    for symbol in lengths:
+        parts = [part.strip() for part in symbol.split("+")]
+        if len(parts) > 1 and all(part in lengths or part.isdigit() for part in parts):
+            lengths[symbol] = sum(int(part) if part.isdigit() else lengths[part] for part in parts)
+    for info in inputs:
+        if info.shape is not None and not info.is_static:
+            found[info.name] = tuple(dim if isinstance(dim, int) else lengths[dim] for dim in info.shape)
     return found
+
+
+def _is_picture(shape: Sequence[int | str]) -> bool:
+    """Whether height and width are free beside one, three or four channels; a cache of four heads has one free length."""
+    free = sum(isinstance(dim, str) for dim in shape[1:])
+    channels = {shape[1], shape[3]} & _COLOURS if len(shape) == 4 else set()
+    return bool(channels - {4}) or (bool(channels) and free > 1)
 
 
 def several_profiles(

@@ -324,6 +324,18 @@ def unrolled() -> onnx.ModelProto:
     return s.model()
 
 
+def tiny_recurrence() -> onnx.ModelProto:
+    """A recurrence of three values whose bias the builder appends to its weights, in one kernel with a small product."""
+    s = Quantized()
+    x = s.input("x", [64, 10, 5])
+    weights = [s.weight("lstm_w", 1, 12, 5), s.weight("lstm_r", 1, 12, 3), s.weight("lstm_b", 1, 24)]
+    y = s.node("LSTM", [x, *weights], "states", name="lstm", hidden_size=3)
+    last = s.node("Gather", [y, s.constant("last", np.array(-1))], "last_y", name="gather", axis=0)
+    y = s.node("Reshape", [last, s.constant("rows", np.array([10, 3]))], "rows_y", name="rows")
+    s.output(s.node("Gemm", [y, s.weight("fc_w", 3, 5)], "y", name="fc"), [10, 5])
+    return s.model()
+
+
 def class_attention() -> onnx.ModelProto:
     """One query asks 64 tokens, with Q/DQ on all four inputs: `_gemv_mha` multiplies floats all the same."""
     s = Quantized()
@@ -374,6 +386,7 @@ GRAPHS: dict[str, Callable[[], onnx.ModelProto]] = {
         attention_values_only,
         dead_and_fixed,
         unrolled,
+        tiny_recurrence,
         class_attention,
     )
 }

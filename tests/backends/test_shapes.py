@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdqtool.backends.shapes import parse_shapes, profiles, several_profiles
+from qdqtool.backends.shapes import parse_shapes, profiles, several_profiles, usual_shapes
 from qdqtool.core.build import InputProfile
 from qdqtool.core.dtypes import DType
 from qdqtool.core.tensors import TensorInfo
@@ -115,3 +115,21 @@ def test_no_spelling_is_one_profile_without_inputs() -> None:
 def test_profiles_that_are_not_spelled_equally_often_are_refused() -> None:
     with pytest.raises(UsageError, match="2 smallest, 0 usual and 1 largest"):
         several_profiles((DYNAMIC,), ["x:1x3", "x:5x3"], [], ["x:4x3"])
+
+
+def test_the_mask_of_a_decoder_is_as_long_as_past_and_new_tokens_together():
+    shapes = {
+        "ids": (1, "sequence"),
+        "past": ("batch", 4, "past_sequence", 16),
+        "mask": ("batch", "past_sequence + sequence"),
+        "next": ("batch", "past_sequence + 1"),
+        "photo": ("batch", 4, "height", "width"),
+    }
+    inputs = tuple(TensorInfo(name=name, dtype=DType.FLOAT32, shape=shape) for name, shape in shapes.items())
+    assert usual_shapes(inputs) == {
+        "ids": (1, 128),
+        "past": (1, 4, 128, 16),
+        "mask": (1, 256),
+        "next": (1, 129),
+        "photo": (1, 4, 224, 224),
+    }

@@ -190,6 +190,33 @@ def test_a_network_without_a_cache_is_told_so() -> None:
     assert any("place.kv_cache=int8 has nothing to store" in note for note in notes)
 
 
+def of_tokens() -> onnx.ModelProto:
+    """The decoder fed with tokens and caches of any length: no input but the caches holds floats."""
+    proto = graphs.decoder()
+    old = proto.graph.input[0]
+    table = numpy_helper.from_array(
+        np.ones((8, old.type.tensor_type.shape.dim[2].dim_value), np.float32), "table"
+    )
+    proto.graph.initializer.append(table)
+    proto.graph.node.insert(0, onnx.helper.make_node("Gather", ["table", "tokens"], [old.name], name="embed"))
+    old.CopyFrom(onnx.helper.make_tensor_value_info("tokens", onnx.TensorProto.INT64, [1, 1]))
+    for value in (*proto.graph.input, *proto.graph.output):
+        dims = value.type.tensor_type.shape.dim
+        if len(dims) == 4:
+            dims[2].dim_param = "past" if value in proto.graph.input else "past + 1"
+    return proto
+
+
+@pytest.mark.slow
+def test_samples_of_a_decoder_of_tokens_keep_the_types_that_its_caches_had(tmp_path: Path) -> None:
+    path = models.save(of_tokens(), tmp_path)
+    settings = ["place.kv_cache=fp8", "insert.types=fp16", "build.sm=[89]"]
+    words = [word for setting in settings for word in ("--set", setting)]
+    line = ["run", str(path), "--recipe", "transformer-fp8", *words, "--samples", "random:2"]
+    assert run([*line, "--out", str(tmp_path / "out")]) == 0
+    assert kinds(load(tmp_path / "out" / "model.qdq.onnx"))["past_k1"] == TYPES["fp8"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("format_", "sm"), [("int8", "86"), ("fp8", "89")])
 def test_a_decoder_goes_through_run_with_a_stored_cache(tmp_path: Path, format_: str, sm: str) -> None:

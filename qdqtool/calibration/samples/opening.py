@@ -27,6 +27,8 @@ SampleInput = str | SampleObjects
 """Samples as a person names them, or as a program holds them."""
 
 _ARRAY_SUFFIXES = {".npy", ".npz"}
+_LONGEST_NAME = 255
+"""Bytes of a file name on every usual file system; beyond them the system refuses to look."""
 _KINDS = "a folder, an .npz, .npy or .json file, module:function, or random:16"
 
 
@@ -59,7 +61,7 @@ def open_samples(
     found = read_labels(Path(labels)) if labels else None
     if not isinstance(given, str):
         return Samples(spec, given.source(inputs), inputs, found, labels or "")
-    beside = labels_beside(Path(spec.place)) if found is None else found
+    beside = labels_beside(Path(spec.place)) if found is None and not _is_random(spec.place) else found
     return Samples(spec, _raw_source(spec, inputs), inputs, beside, labels or "")
 
 
@@ -175,15 +177,21 @@ class Samples:
         return self._labels.get(name.name, self._labels.get(name.stem))
 
 
+def _is_random(text: str) -> bool:
+    """Whether it asks for random samples: no file or folder is called so, and shapes of many inputs are no path at all."""
+    wanted = re.match("random(?=[:,]|$)", text) is not None
+    return wanted and (len(text) > _LONGEST_NAME or not Path(text).exists())
+
+
 def _raw_source(spec: SampleSpec, inputs: tuple[TensorInfo, ...]) -> RawSource:
     text = spec.place
+    if _is_random(text):
+        return Random(text, inputs)
     path = Path(text)
     if path.is_dir():
         return _folder(path, spec, inputs)
     if path.is_file():
         return _file(path, spec, inputs)
-    if re.match("random(?=[:,]|$)", text):
-        return Random(text, inputs)
     if ":" in text and "/" not in text.rpartition(":")[2]:
         return Code(text, inputs)
     raise UsageError(f"there are no samples at {text!r}", fix=f"name {_KINDS}")

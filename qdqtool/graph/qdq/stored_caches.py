@@ -246,9 +246,12 @@ def _outputs(
 
 
 def _set_float(edit: Edit, value: onnx.ValueInfoProto, reader: onnx.NodeProto) -> int:
-    """Give an input the type of the model's other float inputs; returns it."""
+    """Give an input the type of the model's other float inputs, or outputs where tokens are all it reads; returns it."""
     floats = {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
-    others = {entry.type.tensor_type.elem_type for entry in edit.inputs} & floats
+    read, made = (
+        {entry.type.tensor_type.elem_type for entry in ends} & floats for ends in (edit.inputs, edit.outputs)
+    )
+    others = read or made
     own = edit.constants[reader.input[1]].data_type
     value.type.tensor_type.elem_type = own if not others or own in others else min(others)
     return value.type.tensor_type.elem_type
