@@ -75,6 +75,11 @@ class NodeVerdict:
         """Whether the engine does what the Q/DQ nodes ask for; they ask nothing of a float node."""
         return self.asked in {"float", self.realised}
 
+    @property
+    def is_quantized(self) -> bool:
+        """Whether the node multiplies few bits, or reads stored weights as asked: it needs the Q/DQ in front of it."""
+        return self.precision.is_quantized or (self.is_as_asked and self.asked != "float")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:

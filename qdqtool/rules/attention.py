@@ -190,7 +190,7 @@ def candidates(built: BuiltGraph) -> Iterator[Candidate]:
                 text="quantize all inputs of both products of its attention",
                 edits=tuple(SlotEdit(slot=slot, scales=None) for slot in bare),
             )
-        if len(bare) < len(slots) and not _runs_int8(built, scores, values):
+        if len(bare) < len(slots) and not _runs_quantized(built, scores, values):
             yield Candidate(
                 subject=scores.name,
                 goal=Goal.CHEAPER,
@@ -199,9 +199,9 @@ def candidates(built: BuiltGraph) -> Iterator[Candidate]:
             )
 
 
-def _runs_int8(built: BuiltGraph, *products: Node) -> bool:
+def _runs_quantized(built: BuiltGraph, *products: Node) -> bool:
     names = {node.name for node in products}
-    return any(verdict.precision is DType.INT8 for _, verdict in built.nodes if verdict.node in names)
+    return any(verdict.is_quantized for _, verdict in built.nodes if verdict.node in names)
 
 
 def _products(built: BuiltGraph, softmax: EngineLayer) -> Iterator[SlotEdit]:

@@ -134,7 +134,7 @@ _NAMED = 3
 def candidates(built: BuiltGraph) -> Iterator[Candidate]:
     """One scale for the branches in front of a float product; a scale of its own for each where they share one."""
     for evidence, verdict in built.nodes:
-        for operand in evidence.activations if verdict.precision is not DType.INT8 else ():
+        for operand in evidence.activations if not verdict.is_quantized else ():
             found, scale = evidence.concat(operand), evidence.largest_branch(operand)
             if found is not None and scale is not None:
                 yield Candidate(

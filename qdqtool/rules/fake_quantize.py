@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.fixes import SlotEdit
 from qdqtool.core.placement import SlotKind
@@ -97,8 +96,8 @@ def _is_gated(flow: Flow, pair: QdqPair, readers: tuple[Node, ...]) -> bool:
 
 
 def candidates(built: BuiltGraph) -> Iterator[Candidate]:
-    """No Q/DQ where it became a kernel; a node that runs INT8 needs its pairs, whatever kernel they cost."""
-    running = {verdict.node for _, verdict in built.nodes if verdict.precision is DType.INT8}
+    """No Q/DQ where it became a kernel; a node that multiplies few bits needs its pairs, whatever kernel they cost."""
+    running = {verdict.node for _, verdict in built.nodes if verdict.is_quantized}
     for layer in built.layers_with(
         "runtime_weights", "unfused_qdq", "needless_conversion", "conversion_chain"
     ):

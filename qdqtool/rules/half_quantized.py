@@ -21,7 +21,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import NodeVerdict, Severity, Verdict
 from qdqtool.core.fixes import SlotEdit
 from qdqtool.core.placement import Slot, Stance
@@ -159,8 +158,7 @@ def candidates(built: BuiltGraph) -> Iterator[Candidate]:
 
 
 def _is_fallback(evidence: NodeEvidence, verdict: NodeVerdict) -> bool:
-    as_asked = verdict.asked == verdict.realised != FLOAT
-    if verdict.precision is DType.INT8 or as_asked or verdict.verdict in _LEFT_ALONE:
+    if verdict.is_quantized or verdict.verdict in _LEFT_ALONE:
         return False
     return verdict.verdict is not Verdict.ABSORBED or len({one.quantized for one in evidence.operands}) > 1
 

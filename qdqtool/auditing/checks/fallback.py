@@ -18,7 +18,7 @@ from qdqtool.core.findings import Severity, Verdict
 def find(context: AuditContext) -> Iterator[Draft]:
     """One draft per requested node that does not run in the format asked for."""
     for verdict in context.verdicts:
-        if not verdict.requested or verdict.precision is DType.INT8 or verdict.asked == verdict.realised:
+        if not verdict.requested or verdict.precision.is_quantized or verdict.asked == verdict.realised:
             continue
         asked = "INT8" if verdict.asked == "float" else verdict.asked.upper()
         harmless = verdict.verdict is Verdict.ABSORBED

@@ -73,7 +73,7 @@ def _readers(context: AuditContext, layer: EngineLayer) -> list[NodeVerdict]:
     return [
         told
         for case, told in zip(context.cases, context.verdicts, strict=True)
-        if told.precision is not DType.INT8
+        if not told.precision.is_quantized
         and any(
             operand.dequantize and _pair(case.view, operand.dequantize) & held for operand in case.operands
         )

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext
-from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity, Verdict
 from qdqtool.matching.silent_float import BEFORE
 
@@ -19,7 +18,7 @@ from qdqtool.matching.silent_float import BEFORE
 def find(context: AuditContext) -> Iterator[Draft]:
     """One draft per float node that was not requested."""
     for case, verdict in zip(context.cases, context.verdicts, strict=True):
-        if verdict.requested or verdict.precision is DType.INT8 or verdict.verdict is Verdict.ABSORBED:
+        if verdict.requested or verdict.precision.is_quantized or verdict.verdict is Verdict.ABSORBED:
             continue
         defeated = verdict.realised.endswith(BEFORE)  # told by another check
         if case.weights_alone or (verdict.asked.endswith("-weights") and (verdict.is_as_asked or defeated)):

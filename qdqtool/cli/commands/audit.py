@@ -172,8 +172,7 @@ def _fallbacks(found: Audit) -> Iterator[str]:
     """Nodes that are not quantized or not as asked, those of one reason and fix together."""
     groups: dict[tuple[bool, str, str], list[NodeVerdict]] = {}
     for verdict in found.verdicts if not _is_float_model(found) else ():
-        done = verdict.asked == verdict.realised != "float"
-        if verdict.precision is not DType.INT8 and not done:
+        if not verdict.is_quantized:
             groups.setdefault((verdict.requested, verdict.reason, verdict.fix), []).append(verdict)
     for (requested, reason, fix), verdicts in groups.items():
         asked = "" if requested else " (not asked for)"

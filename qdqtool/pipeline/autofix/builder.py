@@ -16,7 +16,6 @@ from qdqtool.backends.ort import open_model
 from qdqtool.core.audit import Audit
 from qdqtool.core.build import BuildCost, BuildRequest, BuildResult, OnProgress
 from qdqtool.core.comparison import Comparison
-from qdqtool.core.dtypes import DType
 from qdqtool.core.fixes import Metrics, SlotEdit
 from qdqtool.core.protocols import Builder, Runner, SampleSource
 from qdqtool.core.recipe import Recipe
@@ -26,7 +25,6 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.qdq.find import find
-from qdqtool.matching.asked import FLOAT
 from qdqtool.pipeline.autofix.drafts import Draft, Edits, merged
 from qdqtool.pipeline.float_sides import open_quantized
 
@@ -65,11 +63,7 @@ class BuiltModel:
     @property
     def formats(self) -> dict[str, str]:
         """What compute nodes run in that run INT8, or in another format that they are asked for."""
-        return {
-            verdict.node: verdict.realised
-            for verdict in self.audit.verdicts
-            if verdict.precision is DType.INT8 or verdict.asked == verdict.realised != FLOAT
-        }
+        return {verdict.node: verdict.realised for verdict in self.audit.verdicts if verdict.is_quantized}
 
     @property
     def int8(self) -> frozenset[str]:
