@@ -103,8 +103,8 @@ def _built_for_rules() -> Files:
         **{name: made[0] for name, made in other.FORMS.items()},
         **other.TABLES,
         **{f"cache {form}": partial(graphs.decoder, form=form) for form in ("concat", "scatter", "window")},
-        "shuffles": lambda: test_predicted_cuts.shuffled(5, "Split").done(),
-        "shuffles of Gather": lambda: test_predicted_cuts.shuffled(4, "Gather").done(),
+        "shuffles": lambda: test_predicted_cuts.shuffled(5, "Split").model(),
+        "shuffles of Gather": lambda: test_predicted_cuts.shuffled(4, "Gather").model(),
     }
     return {
         f"{re.sub('[^a-z0-9]+', '_', name.lower())}.onnx": make().SerializeToString()

@@ -12,7 +12,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from qdqtool.errors import InputFileError, MissingPackage, UsageError
-from qdqtool.io.files import unwritable
+from qdqtool.io.files import replacing, unwritable
 from qdqtool.io.locks import acquire, release
 from qdqtool.redact import without_password
 
@@ -79,6 +79,7 @@ class Storage:
         self.url = url
         try:
             with speaking_plainly(url):
+                _make_whole(url)
                 self.opened = optuna.storages.RDBStorage(
                     re.sub(r"^postgres(ql)?://", "postgresql+psycopg://", url),
                     engine_kwargs={"pool_pre_ping": True, "connect_args": _patience(url)},
@@ -121,6 +122,32 @@ class Storage:
         """Let go of the connections; the storage cannot be used any more."""
         self.opened.remove_session()
         self.opened.engine.dispose()
+
+
+def _make_whole(url: str) -> None:
+    """Make a new SQLite file with all its tables before it gets its name.
+
+    SQLite commits each table by itself: a process that is stopped between a table and its index left a file that takes two
+    studies of one name, and no later sweep could use it.
+    """
+    import optuna
+    import sqlalchemy
+
+    if not url.startswith("sqlite:"):
+        return
+    address = sqlalchemy.make_url(url)
+    path = Path(address.database or ":memory:")
+    if path.name == ":memory:" or address.query or not path.parent.is_dir():
+        return
+    with _alone_beside(path):
+        if path.exists():
+            return
+        with replacing(path) as draft:
+            made = optuna.storages.RDBStorage(
+                address.set(database=str(draft)).render_as_string(hide_password=False)
+            )
+            made.remove_session()
+            made.engine.dispose()
 
 
 @contextmanager
