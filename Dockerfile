@@ -1,7 +1,7 @@
 # qdqtool with TensorRT for RTX: quantizes, builds and audits without a GPU.
 #
 #   docker build -t qdqtool .
-#   docker run --rm -v "$PWD:/data" qdqtool run model.onnx --samples calibration/ --out runs/first
+#   docker run --rm --user "$(id -u)" -v "$PWD:/data" qdqtool run model.onnx --samples calibration/ --out runs/first
 #
 # Not built or run so far. A variant for timing on a GPU (not built either) starts from an image with CUDA, as
 # nvidia/cuda:12.8.1-base-ubuntu24.04 with python3-venv, installs '.[rtx,trt]' and 'cuda-python', and runs with --gpus all.

@@ -63,6 +63,26 @@ def test_the_action_audits_and_writes_findings(tmp_path: Path) -> None:
     assert json.loads((tmp_path / given["sarif"]).read_text("utf-8"))["version"] == "2.1.0"
 
 
+def test_lists_in_brackets_are_quoted_in_workflows_that_run_on_windows() -> None:
+    """PowerShell takes an unquoted comma for the end of an argument."""
+    text = (ROOT / ".github" / "workflows" / "test.yml").read_text("utf-8")
+    asked = re.findall(r"pip install .*?-e (\S+)", text)
+    assert len(asked) >= 3
+    assert all(word.startswith('"') and word.endswith('"') for word in asked if "," in word)
+
+
+def test_the_hook_of_pre_commit_takes_all_models_of_a_commit(tmp_path: Path) -> None:
+    (hook,) = read(ROOT / ".pre-commit-hooks.yaml")
+    program, *words = hook["entry"].split()
+    assert program == "qdqtool"
+    digits = ROOT / "recipes" / "examples" / "digits" / "digits.onnx"
+    paths = [str(shutil.copy(digits, tmp_path / name)) for name in ("a.onnx", "b.onnx")]
+    done = subprocess.run(
+        [sys.executable, "-m", "qdqtool", *words, *paths], capture_output=True, text=True, check=True
+    )
+    assert all(f"{path}:" in done.stdout for path in paths)
+
+
 @pytest.mark.parametrize(
     "path", sorted((ROOT / ".github" / "workflows").glob("*.yml")), ids=lambda path: path.stem
 )

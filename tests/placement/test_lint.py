@@ -272,6 +272,18 @@ class TestCommand:
         assert "QDQ101" in out
         assert run(["lint", str(path), "--format", "xml"]) == 2
 
+    def test_several_models_are_linted_one_after_the_other(self, tmp_path, capsys):
+        paths = []
+        for name in ("chain_ok", "activation_zero_point"):
+            (tmp_path / name).mkdir()
+            paths.append(str(models.save(GRAPHS[name](), tmp_path / name)))
+        assert run(["lint", *paths]) == run(["lint", *reversed(paths)]) == 1
+        out = capsys.readouterr().out
+        assert all(out.count(f"{path}:") == 2 for path in paths)
+        assert run(["lint", *paths, "--format", "github"]) == 1
+        for only in (["--json"], ["--format", "sarif"], ["--junit", str(tmp_path / "j.xml")]):
+            assert run(["lint", *paths, *only]) == 2
+
     def test_code_scanning_finds_what_it_needs_in_sarif(self, tmp_path):
         place = tmp_path / "a folder"
         place.mkdir()

@@ -25,9 +25,14 @@ if TYPE_CHECKING:
 
     from qdqtool.core.lint import LintFinding, LintReport
 
+_OF_SEVERAL = ("text", "github")
+"""Forms that can be written one after the other."""
+
 
 def lint(
-    model: Annotated[Path | None, typer.Argument(help="ONNX model with Q/DQ nodes.")] = None,
+    models: Annotated[
+        list[Path] | None, typer.Argument(metavar="model", help="ONNX models with Q/DQ nodes.")
+    ] = None,
     target: Annotated[str, typer.Option(help=TARGET_HELP)] = "rtx",
     old_target: Annotated[str | None, typer.Option("--for", hidden=True)] = None,
     sm: Annotated[list[str] | None, typer.Option(help="GPU architecture, as 86 or 86,120.")] = None,
@@ -45,7 +50,6 @@ def lint(
     rules: Annotated[bool, typer.Option("--rules", help="List all rules and exit.")] = False,
 ) -> int:
     """Find what is wrong with a Q/DQ model before any build: what, where, what TensorRT will do, and the fix."""
-    from qdqtool.core.kinds import LINT
     from qdqtool.errors import UsageError
     from qdqtool.graph.onnx_io.load import load
     from qdqtool.io import ci
@@ -55,26 +59,47 @@ def lint(
 
     if rules:
         return _list_rules()
-    if model is None:
+    if not models:
         raise UsageError("no model is given", fix="pass an ONNX file, or --rules")
     _check_limit(fail_on)
+    form = "json" if json else form
     check_form(form)
+    if len(models) > 1 and (sarif or junit or form not in _OF_SEVERAL):
+        wrong = "--sarif" if sarif else "--junit" if junit else f"--format {form}"
+        raise UsageError(
+            f"{wrong} holds one model, and {len(models)} are given",
+            fix=f"lint them one by one, or with --format {' or '.join(_OF_SEVERAL)}",
+        )
     asked = asked_target(target, old_target, "--for", comma_words(sm))
     chosen = tuple(word.upper() for word in comma_words(select))
     waivers = _waivers(ignore or [])
-    report = ask(load(model), asked, select=chosen, waivers=waivers)
-    if sarif is not None:
-        write_text(sarif, ci.write(ci_report(report, model.as_posix()), "sarif"))
-    if junit is not None:
-        write_text(junit, ci.write(ci_report(report, model.as_posix()), "junit"))
-    if json or form == "json":
+    code = 0
+    for model in models:
+        report = ask(load(model), asked, select=chosen, waivers=waivers)
+        if sarif is not None:
+            write_text(sarif, ci.write(ci_report(report, model.as_posix()), "sarif"))
+        if junit is not None:
+            write_text(junit, ci.write(ci_report(report, model.as_posix()), "junit"))
+        if len(models) > 1 and form == "text":
+            _print(f"{model}:", "bold")
+        _tell(report, model, form)
+        code = max(code, _exit_code(report, fail_on))
+    return code
+
+
+def _tell(report: LintReport, model: Path, form: str) -> None:
+    """Print one report in a form."""
+    from qdqtool.core.kinds import LINT
+    from qdqtool.io import ci
+    from qdqtool.placement.lint_ci import ci_report
+
+    if form == "json":
         sys.stdout.write(LINT.dump(report))
     elif form != "text":
         sys.stdout.write(ci.write(ci_report(report, model.as_posix()), form))
     else:
         _show(report, model)
         _talk(report.notes)
-    return _exit_code(report, fail_on)
 
 
 def _waivers(given: list[str]) -> dict[str, str]:
