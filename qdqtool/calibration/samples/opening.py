@@ -15,7 +15,7 @@ from qdqtool.calibration.samples.labels import Labels, labels_beside, read_label
 from qdqtool.calibration.samples.objects import SampleObjects
 from qdqtool.calibration.samples.polygraphy import PolygraphyInputs
 from qdqtool.calibration.samples.raw import RawSource
-from qdqtool.calibration.samples.spec import NanPolicy, SampleSpec
+from qdqtool.calibration.samples.spec import NanPolicy, SampleSpec, is_there
 from qdqtool.calibration.samples.synthetic import Random
 from qdqtool.core.protocols import Sample
 from qdqtool.core.recipe import Preprocess
@@ -27,8 +27,6 @@ SampleInput = str | SampleObjects
 """Samples as a person names them, or as a program holds them."""
 
 _ARRAY_SUFFIXES = {".npy", ".npz"}
-_LONGEST_NAME = 255
-"""Bytes of a file name on every usual file system; beyond them the system refuses to look."""
 _KINDS = "a folder, an .npz, .npy or .json file, module:function, or random:16"
 
 
@@ -180,7 +178,7 @@ class Samples:
 def _is_random(text: str) -> bool:
     """Whether it asks for random samples: no file or folder is called so, and shapes of many inputs are no path at all."""
     wanted = re.match("random(?=[:,]|$)", text) is not None
-    return wanted and (len(text) > _LONGEST_NAME or not Path(text).exists())
+    return wanted and not is_there(text)
 
 
 def _raw_source(spec: SampleSpec, inputs: tuple[TensorInfo, ...]) -> RawSource:

@@ -12,6 +12,8 @@ from qdqtool.errors import UsageError
 
 NanPolicy = Literal["error", "skip"]
 
+_LONGEST_NAME = 255
+"""Bytes of a file name on every usual file system; beyond them the system refuses to look."""
 _SLICE = re.compile(r"^(?P<place>.+)\[(?P<slice>-?\d*:-?\d*(?::-?\d*)?)\]$", re.DOTALL)
 
 
@@ -53,6 +55,11 @@ class SampleSpec:
 
     def _parts(self) -> tuple[str, str]:
         match = _SLICE.match(self.text)
-        if match is None or Path(self.text).exists():
+        if match is None or is_there(self.text):
             return self.text, ":"
         return match["place"], match["slice"]
+
+
+def is_there(text: str) -> bool:
+    """Whether a file or a folder is called so; shapes of many inputs are longer than any name, and no path at all."""
+    return len(Path(text).name) <= _LONGEST_NAME and Path(text).exists()
