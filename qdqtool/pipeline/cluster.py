@@ -28,7 +28,9 @@ from qdqtool.pipeline.calibration import Calibration, CalibrationRequest, OnProg
 from qdqtool.platform import processors
 
 SHARDS: Final = 64
-"""Into how many parts the samples are divided, if there are so many: small enough that little is lost with a worker."""
+"""Into how many parts the samples are divided at most: small enough that little is lost with a worker."""
+_FEWEST: Final = 8
+"""Samples of a part: to send one there and back takes as long as a small network takes for one sample."""
 LOCAL: Final = frozenset({"", "local", "dask://"})
 """Words for workers on this machine."""
 
@@ -55,14 +57,15 @@ def collect_on_cluster(
         InputFileError: a sample or the model is wrong.
     """
     total = len(job.samples)
-    shards = min(SHARDS, total)
+    shards = max(1, min(SHARDS, total // _FEWEST))
     request = _absolute(job.request)
     with _folder(kept) as folder:
         parts = _finished(folder, job, options, Span(shards=shards, total=total))
         missing = [shard for shard in range(shards) if f"{shard}" not in parts]
 
         def keep(shard: int, part: Histograms) -> None:
-            save_histograms(folder / f"{shard}.npz", part)
+            if kept is not None:
+                save_histograms(folder / f"{shard}.npz", part)
             parts[f"{shard}"] = part
             if on_progress is not None:
                 on_progress(sum(entry.span.done for entry in parts.values()), total)
@@ -179,6 +182,7 @@ def client_of(address: str) -> Iterator[Any]:
         MissingPackage: dask.distributed is not installed, or no scheduler answers.
     """
     try:
+        import dask
         import distributed
     except ImportError as error:
         raise MissingPackage(
@@ -188,6 +192,9 @@ def client_of(address: str) -> Iterator[Any]:
         logging.getLogger(name).setLevel(logging.CRITICAL)  # its notes on every connection are not ours
     if address in LOCAL:
         with (
+            dask.config.set(
+                {"distributed.worker.profile.enabled": False}
+            ),  # a hundred samples a second of each stack
             distributed.LocalCluster(
                 host="127.0.0.1",  # nobody else on the network reaches workers that unpickle what they are sent
                 n_workers=processors(),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,13 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from qdqtool.calibration.histograms import Histograms, load_histograms
 from qdqtool.calibration.pool import CollectOptions
 from qdqtool.calibration.shards import releases
 from qdqtool.calibration.span import Span
 from qdqtool.core.recipe import Recipe
 from qdqtool.errors import InputFileError, MissingPackage
-from qdqtool.pipeline.calibration import CalibrationRequest
-from qdqtool.pipeline.cluster import absolute, collect_shard
+from qdqtool.pipeline import cluster
+from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
+from qdqtool.pipeline.cluster import absolute, collect_on_cluster, collect_shard
 from tests import models
 
 FIRST = Span(shard=0, shards=2)
@@ -32,6 +36,34 @@ def test_a_worker_runs_its_shard(order: CalibrationRequest) -> None:
     found = collect_shard(order, CollectOptions(), FIRST, releases())
     assert (found.samples, found.span) == (2, Span(shard=0, shards=2, total=3, done=2))
     assert found.identity
+
+
+@pytest.mark.parametrize(("count", "parts"), [(3, 1), (24, 3), (25, 3)])
+def test_parts_hold_eight_samples_and_are_written_where_they_are_kept_only(
+    count: int, parts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = np.random.default_rng(0).standard_normal((count, 3, 16, 16)).astype(np.float32)
+    np.savez(tmp_path / "many.npz", x=values)
+    model = models.save(models.residual_cnn(), tmp_path)
+    request = CalibrationRequest(model=model, recipe=Recipe(), samples=str(tmp_path / "many.npz"))
+    seen: list[int] = []
+
+    def computed(
+        _: object, wanted: CalibrationRequest, options: CollectOptions, missing: list[int], shards: int
+    ) -> Iterator[tuple[int, Histograms]]:
+        for shard in missing:
+            seen.append(shard)
+            yield shard, collect_shard(wanted, options, Span(shard=shard, shards=shards), releases())
+
+    monkeypatch.setattr(cluster, "client_of", lambda _: nullcontext())
+    monkeypatch.setattr(cluster, "_computed", computed)
+    kept = tmp_path / "kept.npz"
+    first = collect_on_cluster(Calibration(request), CollectOptions(), "local", kept)
+    assert seen == [*range(parts)]
+    monkeypatch.setattr(cluster, "save_histograms", lambda *_: pytest.fail("written to disk"))
+    second = collect_on_cluster(Calibration(request), CollectOptions(), "local", None)
+    alone = Calibration(request).collect(CollectOptions(), None)
+    assert first.tensors == second.tensors == alone.tensors == load_histograms(kept).tensors
 
 
 def test_a_worker_with_another_release_is_refused(order: CalibrationRequest) -> None:
