@@ -170,6 +170,13 @@ ADDING = frozenset({"ReduceL2", "ReduceSum"})
 """Reductions that only add up."""
 NORMALIZES = SOFTMAXES | {"InstanceNormalization", "LayerNormalization", "ReduceL2"}
 """Operators that compute on with the sums that they made."""
+SHAPE_OF_INPUT = SOFTMAXES | {
+    "BatchNormalization",
+    "GroupNormalization",
+    "InstanceNormalization",
+    "LayerNormalization",
+}
+"""Operators whose first result has the shape of their first input, whatever their attributes."""
 NEVER_NEGATIVE = GATES | {"Abs", "Exp", "ReduceL2", "Relu", "Softmax", "Sqrt"}
 INTEGER_READERS = PRODUCTS | SHAPE_READERS | {"Add", "Concat", QUANTIZE}
 """Operators that read INT8 values as they are, or no values at all."""

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from onnx import helper
 
+import qdqtool
+from qdqtool.core.dtypes import DType
 from qdqtool.graph.onnx_io.load import load
 from tests import models
 from tests.graph.placing import opened
@@ -29,6 +31,35 @@ def test_a_reshape_to_symbol_and_minus_one_is_known(tmp_path: Path) -> None:
     view = opened(s.model(), tmp_path).view
     assert view.info("heads").shape == ("batch", 7, 4, 8)
     assert view.info("y").shape == ("batch", 7, 4, 8)
+
+
+def _group_normalized(s: models.Sketch, *, batch: str = "batch") -> str:
+    parameters = [s.weight("scale", 32), s.weight("shift", 32)]
+    x = s.conv("first", s.input("x", [batch, 16, 8, 8]), (16, 32))
+    y = s.node("GroupNormalization", [x, *parameters], "norm_y", name="norm", num_groups=4)
+    return s.conv("last", s.node("Gelu", [y], "gelu_y", name="gelu"), (32, 16))
+
+
+def test_what_stands_behind_a_group_normalization_is_known(tmp_path: Path) -> None:
+    s = models.Sketch()
+    last = _group_normalized(s)
+    s.output(last)
+    view = opened(s.model(opset=21), tmp_path).view
+    assert view.info("gelu_y").shape == ("batch", 32, 8, 8)
+    assert view.info(last).shape == ("batch", 16, 8, 8)
+    assert view.info(last).dtype is DType.FLOAT32
+
+
+def test_an_engine_in_half_floats_reads_one_type_behind_a_group_normalization(tmp_path: Path) -> None:
+    s = models.Sketch()
+    s.output(_group_normalized(s, batch="1"))
+    plain = models.save(s.model(opset=21), tmp_path)
+    settings = {"insert.types": "fp16", "build.sm": 89, "place.sm": []}
+    made = load(
+        models.save(qdqtool.quantize(plain, "random:2", recipe="conv-fp8", settings=settings).model, tmp_path)
+    )
+    (last,) = (node for node in made.view.nodes if node.name == "last")
+    assert {made.view.info(name).dtype for name in last.inputs[:2]} == {DType.FLOAT16}
 
 
 def test_two_symbols_stay_apart(tmp_path: Path) -> None:

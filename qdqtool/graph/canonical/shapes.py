@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import onnx
@@ -12,6 +13,7 @@ from qdqtool.graph.onnx_io.passes import PassExceeded, PassRefused, run_pass
 from qdqtool.graph.onnx_io.read import default_opset
 from qdqtool.graph.onnx_io.skeleton import skeleton
 from qdqtool.graph.onnx_io.walk import copied
+from qdqtool.trt.ops import SHAPE_OF_INPUT
 
 _log = logging.getLogger(__name__)
 _MOST_DIMENSIONS = 64
@@ -29,10 +31,14 @@ def infer(proto: onnx.ModelProto, path: Path, *, keep: bool = True) -> str | Non
         InputFileError: inference takes more memory or time than a model of this size may take.
     """
     light, _ = skeleton(proto)
+    stored = {value.name: value for value in light.graph.value_info}
     if not keep:
         del light.graph.value_info[:]
     try:
         known, note = _plain(light)
+        if known is not None and (seeds := list(_seeds(light, known, stored))):
+            light.graph.value_info.extend(seeds)
+            known, note = _plain(light)
         if known is None:
             return note
         values = {value.name: value for value in known.graph.value_info if _is_possible(value)}
@@ -91,6 +97,56 @@ def _plain(light: onnx.ModelProto) -> tuple[onnx.ModelProto | None, str | None]:
         return onnx.ModelProto.FromString(run_pass("infer", light)), None
     except PassRefused as error:
         return None, f"shape inference failed: {str(error).splitlines()[0]}"
+
+
+def _seeds(
+    light: onnx.ModelProto, known: onnx.ModelProto, stored: Mapping[str, onnx.ValueInfoProto]
+) -> Iterator[onnx.ValueInfoProto]:
+    """Types of tensors that inference says nothing about, by the type constraints of the operator's schema.
+
+    onnx 1.22 knows no result of GroupNormalization, and of nothing behind one. Shapes do not change with types, and a
+    normalization has the shape of its input.
+    """
+    graph = known.graph
+    values = {
+        value.name: value for value in (*stored.values(), *graph.input, *graph.value_info, *graph.output)
+    }
+    types = {tensor.name: tensor.data_type for tensor in graph.initializer}
+    told = (*graph.input, *graph.value_info, *graph.output)
+    types |= {value.name: kind for value in told if (kind := value.type.tensor_type.elem_type)}
+    versions = {entry.domain: entry.version for entry in known.opset_import}
+    noted = {value.name for value in light.graph.value_info}
+    for node in graph.node:
+        for index, name in enumerate(node.output):
+            if not name or name in types or name in noted:
+                continue
+            kind = _type_by_schema(node, index, types, versions)
+            if not kind:
+                continue
+            types[name] = kind
+            like = values.get(name) or (
+                values.get(node.input[0]) if node.op_type in SHAPE_OF_INPUT and not index else None
+            )
+            seed = onnx.helper.make_tensor_value_info(name, kind, None)
+            if like is not None and _has_shape(like):
+                seed.type.tensor_type.shape.CopyFrom(like.type.tensor_type.shape)
+            values[name] = seed
+            yield seed
+
+
+def _type_by_schema(
+    node: onnx.NodeProto, index: int, types: Mapping[str, int], versions: Mapping[str, int]
+) -> int | None:
+    """The type that an output shares with an input of known type; None where the schema does not tie it to one."""
+    if node.domain not in versions or not onnx.defs.has(node.op_type, node.domain):
+        return None
+    try:
+        schema = onnx.defs.get_schema(node.op_type, versions[node.domain], node.domain)
+    except onnx.defs.SchemaError:
+        return None  # an operator newer than the opset, which is told elsewhere
+    made = schema.outputs[min(index, len(schema.outputs) - 1)].type_str
+    given = zip(schema.inputs, node.input, strict=False)
+    return next((types[name] for formal, name in given if formal.type_str == made and name in types), None)
 
 
 def _resolved(light: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
