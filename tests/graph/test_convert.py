@@ -280,7 +280,7 @@ def _hot() -> tuple[onnx.ModelProto, DynamicRangeReport]:
 
 def test_tensors_that_overflow_are_named(tmp_path: Path) -> None:
     proto, reach = _hot()
-    _, found = convert(opened(proto, tmp_path), InsertOptions(types="fp16"), reach)
+    _, found = convert(opened(proto, tmp_path), InsertOptions(types="fp16", overflow="name"), reach)
     assert found.kept == ()
     assert (
         "2 tensors reach beyond FP16 on the samples and become infinite: 'hot' (9e+04), 'still_hot' (9e+04)"
@@ -288,10 +288,10 @@ def test_tensors_that_overflow_are_named(tmp_path: Path) -> None:
     )
 
 
-def test_what_touches_an_overflow_stays_fp32_on_request(tmp_path: Path) -> None:
+def test_what_touches_an_overflow_stays_fp32(tmp_path: Path) -> None:
     proto, reach = _hot()
     result, found = convert(
-        opened(proto, tmp_path), InsertOptions(types="fp16", overflow="keep", keep_io=False), reach
+        opened(proto, tmp_path), InsertOptions(types="fp16", keep_io=False), reach
     )
     assert [node.node for node in found.kept] == ["gain", "relu", "loss"]
     feeds = {"x": np.array([[3.0, -1, 2, 0]], np.float16)}
