@@ -290,9 +290,7 @@ def test_tensors_that_overflow_are_named(tmp_path: Path) -> None:
 
 def test_what_touches_an_overflow_stays_fp32(tmp_path: Path) -> None:
     proto, reach = _hot()
-    result, found = convert(
-        opened(proto, tmp_path), InsertOptions(types="fp16", keep_io=False), reach
-    )
+    result, found = convert(opened(proto, tmp_path), InsertOptions(types="fp16", keep_io=False), reach)
     assert [node.node for node in found.kept] == ["gain", "relu", "loss"]
     feeds = {"x": np.array([[3.0, -1, 2, 0]], np.float16)}
     assert models.run(result.proto, feeds, optimize=False)["y"].max() == pytest.approx(9.0, rel=1e-3)
