@@ -143,7 +143,10 @@ def open_runner(
         if instead is None:
             raise _trouble("onnxruntime cannot open the model", error, where) from error
         description = f"{description}, {what} emulated"
-        session = _session(instead, options, provider)
+        try:
+            session = _session(instead, options, provider)
+        except _TROUBLE as left:
+            raise _trouble("onnxruntime cannot open the model", left, where) from left
     return OrtRunner(session, description, where, at_once)
 
 

@@ -7,10 +7,12 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+from onnx import helper
 
 from qdqtool.backends.ort import open_runner
 from qdqtool.core.placement import Slot
 from qdqtool.core.quant_format import FP8, INT4, INT8, MXFP8, NVFP4, QuantFormat
+from qdqtool.errors import InputFileError
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import serialize
@@ -121,3 +123,18 @@ def test_emulated_four_bit_floats_break_ties_to_even(value, tmp_path):
     )
     wanted = np.clip(np.float32(value), -6, 6).astype(ml_dtypes.float4_e2m1fn).astype(np.float32)
     assert set(found.reshape(-1).tolist()) == {float(wanted)}
+
+
+def test_an_operator_that_is_not_emulated_is_told(tmp_path: Path) -> None:
+    sketch = models.Sketch()
+    x, step = sketch.input("x", [2, 16]), sketch.constant("step", np.float32(0.1))
+    blocks = {"domain": "trt", "axis": -1, "block_size": 16, "scale_type": 17}
+    sketch.nodes.append(
+        helper.make_node("TRT_FP4DynamicQuantize", [x, step], ["values", "scales"], name="q", **blocks)
+    )
+    sketch.node("DequantizeLinear", ["scales", step], "steps", name="steps_dq")
+    y = sketch.node("DequantizeLinear", ["values", "steps"], "back", name="dq", axis=1, block_size=16)
+    sketch.output(sketch.node("TRT_FP4QDQ", [y], "rounded", domain="trt"))
+    path = models.save(sketch.model(opset=23, domains=["trt"]), tmp_path)
+    with pytest.raises(InputFileError, match="TRT_FP4QDQ"):
+        open_runner(path, description="model")
