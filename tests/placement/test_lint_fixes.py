@@ -229,7 +229,7 @@ def test_what_repair_is_said_to_do_it_does(graph, target, tmp_path):
     if not said:
         return
     try:
-        after = repair(model)[0]
+        after = repair(model, Target.parse(target))[0]
     except InputFileError as refusal:
         assert "scales" in refusal.what  # noqa: PT017 -- a model that contradicts itself
         return

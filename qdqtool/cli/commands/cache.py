@@ -254,7 +254,7 @@ def _show_findings(found: Sequence[Finding], *, as_json: bool) -> None:
         return
     rows = ((f.severity.value, f.code, f.subject, f"{f.reason}; {f.fix}") for f in found)
     _table(("", "code", "subject", "reason; fix"), rows)
-    _say(f"{len(found)} findings" if found else "nothing found")
+    _say(f"{len(found)} finding{'s' if len(found) > 1 else ''}" if found else "nothing found")
 
 
 def _table(columns: Sequence[str], rows: Any) -> None:
