@@ -22,7 +22,7 @@ _CONTROL_PICTURES = 0x2400
 def printable(text: str, *, lines: bool = False) -> str:
     """Text for a terminal: what is not printable becomes a Python escape; line breaks too, unless `lines`.
 
-    A line that begins with two colons, behind blanks or not, is a command to GitHub's runner, whoever prints it: it gets a
+    A line that begins with two colons, behind blanks or not, is a command to GitHub's runner, whatever prints it: it gets a
     backslash in front of them.
     """
     if not text.isprintable():

@@ -106,7 +106,7 @@ def channel_means(model: Model, nodes: Collection[str], *, free: bool) -> Means:
 def corrected(model: Model, nodes: Collection[str], bare: Collection[str] = ()) -> Corrected:
     """The Q/DQ model, for batches of any size, with these nodes corrected.
 
-    The shifts of `bare` ones are computed, and left to be added by whoever can do so without breaking a fusion.
+    The shifts of `bare` ones are computed, and left to be added by a caller that can do so without breaking a fusion.
     """
     edit = Edit(model)
     build = _Builder(edit)
