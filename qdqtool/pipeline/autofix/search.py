@@ -18,7 +18,7 @@ from qdqtool.matching.candidates import Candidate, Goal
 from qdqtool.pipeline.autofix.builder import BuiltModel, CandidateBuilder, score
 from qdqtool.pipeline.autofix.candidates import candidates
 from qdqtool.pipeline.autofix.drafts import merged
-from qdqtool.pipeline.autofix.foresight import Foresight
+from qdqtool.pipeline.autofix.predicted_kernels import PredictedKernels
 from qdqtool.pipeline.autofix.ranges import Ranges
 
 OnBuild = Callable[[int, int], None]
@@ -84,7 +84,7 @@ class Search:
         self._answered: set[tuple[str, str]] = set()
         self._halves: deque[tuple[_Attempt, ...]] = deque()
         self._tried_together: dict[tuple[str, str], str] = {}
-        self._foresight = Foresight(builder.draft, builder.recipe.placing.builder)
+        self._predicted = PredictedKernels(builder.draft, builder.recipe.placing.builder)
         self._on_build: OnBuild = lambda _done, _total: None
         self.trials: list[Trial] = []
         # The first engine is what the search starts from; only what is built beyond it is a trial.
@@ -276,7 +276,7 @@ class Search:
         kernels than predicted and no fewer bytes: a build for each of them would say it again.
         """
         more = {
-            attempt.candidate.key: self._foresight.more(self.best.edits, attempt.edits) for attempt in group
+            attempt.candidate.key: self._predicted.more(self.best.edits, attempt.edits) for attempt in group
         }
         told = [count for count in more.values() if count is not None]
         if made is None or len(told) < len(group) or group[0].candidate.goal is not Goal.CHEAPER:

@@ -15,7 +15,7 @@ _LARGE = 512 << 20
 """Bytes of weights from which on a prediction, which writes the model anew, costs as much as a build."""
 
 
-class Foresight:
+class PredictedKernels:
     """Predicted kernels of edited models, each predicted once.
 
     Args:
