@@ -38,7 +38,7 @@ def _is_written_out(view: GraphView, node: Node) -> bool:
 
 def _named(view: GraphView, node: Node) -> Axes:
     shape = view.info(node.inputs[0]).shape if node.inputs else None
-    if shape is None:
+    if not shape:
         return ()
     rank = len(shape)
     if node.op in SPATIAL_SUMS:

@@ -57,7 +57,7 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
         if node.op == _OP:
             bits = int(node.attribute("bits", 4))
             way = "write it as DequantizeLinear and MatMul"
-            if _order_of(view, node) is None:
+            if not _has_even_blocks(view, node):
                 way = (
                     "quantize without act-order (desc_act=False): its g_idx gives blocks of different lengths, and those of "
                     "DequantizeLinear are equal"
@@ -91,21 +91,21 @@ def _is_plain(view: GraphView, node: Node) -> bool:
         known
         and block > 0
         and rows % block == 0
-        and _order_of(view, node) is not None
+        and _has_even_blocks(view, node)
         and all(map(view.is_constant, given))
     )
 
 
-def _order_of(view: GraphView, node: Node) -> NDArray[Any] | None:
-    """As `_order`, for a node of a view."""
+def _has_even_blocks(view: GraphView, node: Node) -> bool:
+    """Whether every block has as many rows as the others."""
     name = node.inputs[_ORDER] if len(node.inputs) > _ORDER else ""
     rows, block = int(node.attribute("K", 0)), int(node.attribute("block_size", 0))
-    return _order(view.constant(name) if name else np.arange(rows) // max(block, 1), rows, block)
+    return not name or _order(view.constant(name), rows, block) is not None
 
 
 def _order(groups: NDArray[Any] | None, rows: int, block: int) -> NDArray[Any] | None:
     """The order of rows in which each block holds neighbours; None where blocks have different lengths."""
-    if groups is None or block <= 0 or groups.size < rows:
+    if groups is None or block <= 0 or not 0 < rows <= groups.size:
         return None
     groups = groups.reshape(-1)[:rows].astype(np.int64)
     order: NDArray[Any] = np.argsort(groups, kind="stable")
@@ -153,20 +153,22 @@ def _table(
     if data is None or scale is None or (given is None and _input(node, 3)):
         return None
     bits, block = of["bits"], of["block_size"]
+    if block <= 0 or not (data.size and scale.size and 0 < data.ndim == scale.ndim):
+        return None
     if data.dtype == np.uint8:
-        if bits not in _TYPES:
+        if bits not in _TYPES or (given is not None and (given.dtype, given.ndim) != (data.dtype, data.ndim)):
             return None
         kind = _TYPES[bits]
-        data = _bits(data, bits).reshape(*data.shape[:-1], -1).astype(kind)
+        data = _bits(data, bits).astype(kind)
         if given is None:
             given = np.full(scale.shape, 1 << (bits - 1), np.uint8).astype(kind)
         else:
-            given = _bits(given, bits).reshape(*given.shape[:-1], -1)[..., : scale.shape[-1]].astype(kind)
+            given = _bits(given, bits)[..., : scale.shape[-1]].astype(kind)
     elif data.dtype not in (ml_dtypes.int4, ml_dtypes.uint4):
         return None
     axis = of["quantize_axis"] % data.ndim
     blocks = tuple(size // block if at == axis else size for at, size in enumerate(data.shape))
-    fits = block > 0 and data.shape[axis] % block == 0 and scale.shape == blocks
+    fits = data.shape[axis] % block == 0 and scale.shape == blocks
     return (data, scale, given) if fits and (given is None or given.shape == blocks) else None
 
 
@@ -218,20 +220,22 @@ def _unpacked(context: RepairContext, node: onnx.NodeProto) -> _Unpacked | None:
     bits, block, rows, columns = (of.get(name, 0) for name in ("bits", "block_size", "K", "N"))
     packed, scale = edit.value(node.input[1]), edit.value(_input(node, _SCALE))
     kind = _TYPES.get(bits)
-    if packed is None or scale is None or kind is None or block <= 0 or rows % block:
+    if packed is None or scale is None or kind is None or packed.dtype != np.uint8:
+        return None
+    if min(block, rows, columns) <= 0 or rows % block:
+        return None
+    count = rows // block
+    if packed.size != columns * count * block * bits // 8 or scale.size != columns * count:
         return None
     groups = edit.value(_input(node, _ORDER)) if _input(node, _ORDER) else np.arange(rows) // block
     order = _order(groups, rows, block)
     if order is None:
         return None
-    count = rows // block
-    if packed.size != columns * count * block * bits // 8 or scale.size != columns * count:
-        return None
     integers = _bits(packed.reshape(columns, -1), bits).T[order]
     zeros = np.full((count, columns), 1 << (bits - 1), np.uint8)
     if _input(node, _ZERO):
         given = edit.value(_input(node, _ZERO))
-        if given is None or given.dtype != np.uint8:
+        if given is None or given.dtype != np.uint8 or given.size != columns * -(-count * bits // 8):
             return None
         zeros = _bits(given.reshape(columns, -1), bits)[:, :count].T
     return (
@@ -260,11 +264,11 @@ def _signed(
 
 
 def _bits(packed: NDArray[Any], bits: int) -> NDArray[np.uint8]:
-    """The integers of packed rows, low bits first."""
+    """The integers that are packed along the last axis, low bits first."""
     if bits == 8:
         return packed
-    both: NDArray[np.uint8] = np.stack([packed & 15, packed >> 4], axis=-1).reshape(len(packed), -1)
-    return both
+    both: NDArray[np.uint8] = np.stack([packed & 15, packed >> 4], axis=-1)
+    return both.reshape(*packed.shape[:-1], 2 * packed.shape[-1])
 
 
 def _write(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +57,33 @@ def test_a_database_whose_making_is_cut_short_is_made_again(fault: str) -> None:
     pytest.importorskip("optuna", reason="sweeps need the extra sweep")
     words = ("--commands", "sweep", "--only", "main sql CREATE UNIQUE INDEX", "--faults", fault)
     assert tried(*words)["points"] == 1
+
+
+def test_a_database_in_the_middle_of_a_change_is_judged_with_its_journal(tmp_path: Path) -> None:
+    path = tmp_path / "study.db"
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as opened:
+        opened.execute("pragma cache_size = 1")
+        opened.execute("create table t (x)")
+        opened.execute("create index i on t (x)")
+        opened.executemany("insert into t values (?)", [(f"{number:03}" * 1000,) for number in range(50)])
+        opened.execute("begin")
+        opened.execute("update t set x = 'b' || x")
+        content, journal = path.read_bytes(), path.with_name("study.db-journal").read_bytes()
+    code = (
+        "from tests.faults import trials\n"
+        "import sys; content, journal = map(bytes.fromhex, sys.stdin.read().split())\n"
+        "print(trials._rows(content), trials._rows(content, journal), trials._reads('study.db', b'', journal))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        input=f"{content.hex()} {journal.hex()}",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["None", "[]", "False"]
 
 
 def test_a_fault_that_does_lose_something_is_counted(tmp_path: Path) -> None:

@@ -45,7 +45,16 @@ PATIENCE_S = 120.0
 """Processor seconds after which a command hangs: four times what the longest takes."""
 WAITING_S = 900.0
 """Seconds by the clock after which a command hangs that does not work at all."""
-_CHECKPOINTS = ("steps.json", "study.db", "histograms.partial.npz", ".pt", "training.jsonl")
+_JOURNAL = "-journal"
+"""What SQLite writes beside a database before it changes it: with it, the next to open the file takes the change back."""
+_CHECKPOINTS = (
+    "steps.json",
+    "study.db",
+    "study.db" + _JOURNAL,
+    "histograms.partial.npz",
+    ".pt",
+    "training.jsonl",
+)
 """Files that are replaced again and again while a command works."""
 _WORKING = ("s/trials/", "s/float-")
 """Folders of a sweep that are emptied when their work is done; until then they hold whole files of it."""
@@ -303,10 +312,10 @@ def _judge(
     found: Trial, command: Command, reference: Reference, root: Path, ended: Ended, left: Files
 ) -> None:
     """What is visible after a fault, and what the same command makes of it."""
-    for name, content in left.items():
+    for name in left:
         if _is_log_of_failed_build(name, ended):
             continue
-        if not _is_whole(reference, name, content):
+        if not _is_whole(reference, left, name):
             found.lost.append(f"{name} is visible and half-written, or no file of this command")
     found.lost += [f"{name} is gone" for name in reference.before if name not in left]
     if ended.code == reference.ended.code:
@@ -447,19 +456,21 @@ def _is_log_of_failed_build(name: str, ended: Ended) -> bool:
     return name.endswith("build.log") and ended.code is not None and ended.code > 0
 
 
-def _is_whole(reference: Reference, name: str, content: bytes) -> bool:
+def _is_whole(reference: Reference, left: Files, name: str) -> bool:
+    content = left[name]
     if content in {reference.files.get(name), reference.before.get(name)}:
         return True
     if name.endswith(_CHECKPOINTS) or name.startswith(_WORKING):
-        return _reads(name, content)
+        base = name.removesuffix(_JOURNAL)
+        return _reads(base, left.get(base, b""), left.get(base + _JOURNAL))
     return name in reference.timed and _alike(name, reference.files[name], content)
 
 
-def _reads(name: str, content: bytes) -> bool:
+def _reads(name: str, content: bytes, journal: bytes | None = None) -> bool:
     """Whether a file that is there while a command works can be read."""
     try:
         if name.endswith(".db"):
-            return _rows(content) is not None
+            return bool(content) and _rows(content, journal) is not None
         if name.endswith(".npz"):
             with np.load(io.BytesIO(content)) as arrays:
                 return bool([arrays[key] for key in arrays])
@@ -489,11 +500,13 @@ def _without_numbers(content: bytes) -> bytes:
     return re.sub(rb"(?<![\w.])-?\d+(\.\d+)?(e-?\d+)?", b"0", content)
 
 
-def _rows(content: bytes) -> list[str] | None:
+def _rows(content: bytes, journal: bytes | None = None) -> list[str] | None:
     """What a study says of its finished trials; None where the database is damaged."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "study.db"
         path.write_bytes(content)
+        if journal is not None:
+            path.with_name(path.name + _JOURNAL).write_bytes(journal)
         with contextlib.closing(sqlite3.connect(path)) as opened:
             try:
                 if opened.execute("pragma integrity_check").fetchone() != ("ok",):

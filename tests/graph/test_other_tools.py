@@ -338,6 +338,46 @@ def test_act_order_with_blocks_of_different_lengths_is_named_with_its_way_out(tm
     assert [entry.what for entry in remaining(repair(model)[0])] == ["TensorRT does not import MatMulNBits"]
 
 
+def _with(proto: onnx.ModelProto, values: dict[str, Any], **sizes: int) -> onnx.ModelProto:
+    """The model with other constants, and other attributes of its first node."""
+    for entry in proto.graph.initializer:
+        if entry.name in values:
+            entry.CopyFrom(onnx.numpy_helper.from_array(np.asarray(values[entry.name]), entry.name))
+    for attribute in proto.graph.node[0].attribute:
+        attribute.i = sizes.get(attribute.name, attribute.i)
+    return proto
+
+
+UNFIT = {
+    "rows beyond any memory": lambda: _with(matmul_nbits()(), {}, K=2**40, block_size=2**30),
+    "fewer rows than none": lambda: _with(matmul_nbits()(), {}, K=-DEPTH, N=-COLUMNS),
+    "no columns": lambda: _with(matmul_nbits()(), {"w": np.zeros(0, np.uint8), "w_s": SCALES[:0]}, N=0),
+    "blocks of nothing": lambda: _with(matmul_nbits()(), {}, block_size=0),
+    "weights in float": lambda: _with(matmul_nbits()(), {"w": np.zeros((COLUMNS, DEPTH // 2), np.float32)}),
+    "a zero point too few": lambda: _with(
+        matmul_nbits(zeros=0x88)(), {"w_z": np.zeros(COLUMNS - 1, np.uint8)}
+    ),
+    "a table in blocks of nothing": lambda: _with(packed_table(np.uint8)(), {}, block_size=0),
+    "a table that is a number": lambda: _with(
+        packed_table(np.uint8)(), {"t": np.uint8(1), "t_s": np.float32(1)}
+    ),
+    "a table without rows": lambda: _with(packed_table(np.uint8)(), {"t": np.zeros((0, 8), np.uint8)}),
+    "one zero point of a table": lambda: _with(packed_table(np.uint8, zeros=True)(), {"t_z": np.uint8(8)}),
+    "zero points in float": lambda: _with(
+        packed_table(np.uint8, zeros=True)(), {"t_z": np.zeros((40, 2), np.float32)}
+    ),
+}
+
+
+@pytest.mark.parametrize("make", UNFIT.values(), ids=UNFIT)
+def test_packed_weights_whose_sizes_do_not_fit_are_told_and_left(make: Maker, tmp_path: Path) -> None:
+    """A file of a stranger: no size of it is believed before the bytes are there."""
+    model = load(models.save(make(), tmp_path))
+    assert "QDQ190" in {finding.code for finding in lint(model).findings}
+    repaired, _ = repair(model)
+    assert {node.op for node in repaired.view.nodes} & {"MatMulNBits", "GatherBlockQuantized"}
+
+
 TABLES = {
     "INT4": packed_table(ml_dtypes.int4),
     "UINT4": packed_table(ml_dtypes.uint4),
