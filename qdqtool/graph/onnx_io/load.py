@@ -14,6 +14,7 @@ from qdqtool.graph.canonical.functions import inlined
 from qdqtool.graph.canonical.naming import name_nodes
 from qdqtool.graph.canonical.opset import LOWEST, raise_opset
 from qdqtool.graph.canonical.order import sort
+from qdqtool.graph.canonical.settled import settle
 from qdqtool.graph.canonical.shapes import infer_anew
 from qdqtool.graph.canonical.softmax import unflatten
 from qdqtool.graph.model import Model
@@ -36,7 +37,7 @@ def load(path: Path) -> Model:
 
     What it does, each with a note where it changed something: weights in files beside the model are read, local
     functions inlined, sparse weights written out, opsets before 13 raised, Constant nodes made initializers, initializers taken off the input
-    list, nodes named uniquely and sorted, shapes inferred. Operators are not judged, and If, Loop and Scan bodies
+    list, nodes named uniquely and sorted, shapes inferred, free dimensions fixed where the weights leave one length. Operators are not judged, and If, Loop and Scan bodies
     stay as they are.
 
     Raises:
@@ -70,11 +71,24 @@ def _loaded(path: Path) -> Model:
     proto.ir_version = min(max(proto.ir_version, OLDEST_IR), NEWEST_IR)
     notes += check_values(graph, path)
     _check(proto, path)
-    note = infer_anew(proto, path)
-    notes += [note] if note else []
+    notes += _infer(proto, path)
     notes += _bodies(graph)
     model = Model(proto=proto, path=path, notes=tuple(notes))
     return unflatten(model) if raised else model
+
+
+def _infer(proto: onnx.ModelProto, path: Path) -> list[str]:
+    """Shapes of all tensors, with the only length that fits where the weights settle a free dimension."""
+    said = []
+    while True:
+        note = infer_anew(proto, path)
+        settled = settle(proto.graph)
+        if not settled:
+            return [*said, *([note] if note else [])]
+        said += [
+            f"the free dimension {name!r} is {length}: no other length fits the weights"
+            for name, length in settled.items()
+        ]
 
 
 def _inline(proto: onnx.ModelProto, notes: list[str], path: Path) -> onnx.ModelProto:
