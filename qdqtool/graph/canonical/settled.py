@@ -88,4 +88,5 @@ def _named(value: onnx.ValueInfoProto) -> tuple[int | str, ...]:
 
 
 def _dims(value: onnx.ValueInfoProto) -> Sequence[onnx.TensorShapeProto.Dimension]:
-    return value.type.tensor_type.shape.dim
+    dims: Sequence[onnx.TensorShapeProto.Dimension] = value.type.tensor_type.shape.dim
+    return dims

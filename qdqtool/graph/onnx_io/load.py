@@ -79,7 +79,7 @@ def _loaded(path: Path) -> Model:
 
 def _infer(proto: onnx.ModelProto, path: Path) -> list[str]:
     """Shapes of all tensors, with the only length that fits where the weights settle a free dimension."""
-    said = []
+    said: list[str] = []
     while True:
         note = infer_anew(proto, path)
         settled = settle(proto.graph)
