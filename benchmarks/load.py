@@ -113,7 +113,12 @@ def sweep(folder: Path, scale: float) -> Figures:
         )
         for _ in range(4)
     ]
-    codes = [worker.wait() for worker in workers]
+    codes, peaks = [], []
+    for worker in workers:
+        _, status, used = os.wait4(worker.pid, 0)
+        worker.returncode = os.waitstatus_to_exitcode(status)
+        codes.append(worker.returncode)
+        peaks.append(used.ru_maxrss >> 10)
     data = json.loads((folder / "s" / "sweep.json").read_text("utf-8"))["data"]
     complete = [trial for trial in data["trials"] if trial["state"] == "complete"]
     settings = {tuple(trial["outcome"]["settings"]) for trial in complete}
@@ -123,6 +128,8 @@ def sweep(folder: Path, scale: float) -> Figures:
         "complete": len(complete),
         "different": len(settings),
         "wall_s": round(time.monotonic() - begin, 1),
+        "mib": max(peaks),
+        "files": files(folder / "s"),
         "database_mib": round((folder / "s" / "study.db").stat().st_size / 2**20, 2),
     }
 
@@ -156,18 +163,23 @@ def large(folder: Path, scale: float) -> Figures:
 
 
 def runs(folder: Path, scale: float) -> Figures:
-    """200 runs beside each other in one folder, and the last as quick as the first."""
+    """200 runs beside each other in one folder, and the last as quick and as small as the first."""
     model, samples = _material(folder)
     count = max(3, int(200 * scale))
-    times = [
-        command("run", model, "--samples", samples, "--out", str(folder / "runs" / f"{number:03}"))[0]
+    costs = [
+        command("run", model, "--samples", samples, "--out", str(folder / "runs" / f"{number:03}"))
         for number in range(count)
     ]
     part = max(1, count // 10)
+    first, last = costs[:part], costs[-part:]
     return {
         "runs": count,
-        "first_cpu_s": round(sum(times[:part]) / part, 2),
-        "last_cpu_s": round(sum(times[-part:]) / part, 2),
+        "first_cpu_s": round(sum(cpu_s for cpu_s, _ in first) / part, 2),
+        "last_cpu_s": round(sum(cpu_s for cpu_s, _ in last) / part, 2),
+        "first_mib": max(mib for _, mib in first),
+        "last_mib": max(mib for _, mib in last),
+        "files": files(folder / "runs"),
+        "files_of_one": files(folder / "runs" / "000"),
     }
 
 
@@ -206,6 +218,11 @@ def command(*words: str, addresses: int | None = None) -> tuple[float, int]:
     if process.returncode not in {0, 1}:
         sys.exit(f"{words[0]} ended with {process.returncode}: {said.decode()[-500:]}")
     return round(used.ru_utime + used.ru_stime, 2), used.ru_maxrss >> 10
+
+
+def files(folder: Path) -> int:
+    """Files below a folder, hidden ones included."""
+    return sum(path.is_file() for path in folder.rglob("*"))
 
 
 def resident() -> float:

@@ -33,6 +33,15 @@ _FEWEST: Final = 8
 """Samples of a part: to send one there and back takes as long as a small network takes for one sample."""
 LOCAL: Final = frozenset({"", "local", "dask://"})
 """Words for workers on this machine."""
+_ENCRYPTED: Final = ("tls://", "wss://")
+"""Addresses whose both ends show certificates, which Dask reads from its own settings."""
+_LOCAL_SETTINGS: Final = {
+    "distributed.worker.profile.enabled": False,  # a hundred samples a second of each stack
+    "distributed.scheduler.http.routes": [],  # pages that nobody looks at, for everybody on this machine
+    "distributed.worker.http.routes": [],
+    "distributed.nanny.http.routes": [],
+}
+"""How Dask is set for workers on this machine."""
 
 
 def collect_on_cluster(
@@ -47,7 +56,8 @@ def collect_on_cluster(
     Args:
         job: model, placement and samples.
         options: how values are counted; each worker uses one processor per thread of its own.
-        address: a scheduler as "tcp://host:8786" or "dask://host:8786", or "local" for workers on this machine.
+        address: a scheduler as "tcp://host:8786", "dask://host:8786" or "tls://host:8786", or "local" for workers on
+            this machine.
         kept: where finished work is kept; None keeps nothing.
         on_progress: told how many samples are done, and of how many.
 
@@ -179,24 +189,31 @@ def client_of(address: str) -> Iterator[Any]:
     """A client of the scheduler at `address`, or of workers started on this machine for it.
 
     Raises:
-        MissingPackage: dask.distributed is not installed, or no scheduler answers.
+        MissingPackage: dask.distributed or cryptography is not installed, or no scheduler answers.
+        UsageError: the address asks for TLS, and Dask's settings name no certificates.
     """
     try:
         import dask
         import distributed
+
+        own = distributed.Security.temporary() if address in LOCAL else None
     except ImportError as error:
         raise MissingPackage(
-            "dask.distributed is not installed", fix="pip install 'qdqtool[cluster]'", where="--cluster"
+            f"{'dask.distributed' if error.name == 'distributed' else error.name} is not installed",
+            fix="pip install 'qdqtool[cluster]'",
+            where="--cluster",
         ) from error
     for name in [name for name in logging.root.manager.loggerDict if name.startswith("distributed")]:
         logging.getLogger(name).setLevel(logging.CRITICAL)  # its notes on every connection are not ours
     if address in LOCAL:
         with (
-            dask.config.set(
-                {"distributed.worker.profile.enabled": False}
-            ),  # a hundred samples a second of each stack
+            dask.config.set(_LOCAL_SETTINGS),
             distributed.LocalCluster(
-                host="127.0.0.1",  # nobody else on the network reaches workers that unpickle what they are sent
+                # Workers unpickle what they are sent: nobody on the network reaches them, and other users of this
+                # machine lack the key, which is made for this call and is in no file.
+                host="127.0.0.1",
+                protocol="tls://",
+                security=own,
                 n_workers=processors(),
                 threads_per_worker=1,
                 dashboard_address=None,
@@ -206,6 +223,15 @@ def client_of(address: str) -> Iterator[Any]:
         ):
             yield client
         return
+    if (
+        address.startswith(_ENCRYPTED)
+        and not distributed.Security().get_connection_args("client")["ssl_context"]
+    ):
+        raise UsageError(
+            "the scheduler wants certificates, and Dask's settings name none",
+            fix="set DASK_DISTRIBUTED__COMM__TLS__CA_FILE, ...__TLS__CLIENT__CERT and ...__TLS__CLIENT__KEY to files",
+            where=address,
+        )
     try:
         client = distributed.Client(address.replace("dask://", "tcp://", 1), timeout="5s")
     except (OSError, ValueError) as error:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -16,10 +19,10 @@ from qdqtool.calibration.pool import CollectOptions
 from qdqtool.calibration.shards import releases
 from qdqtool.calibration.span import Span
 from qdqtool.core.recipe import Recipe
-from qdqtool.errors import InputFileError, MissingPackage
+from qdqtool.errors import InputFileError, MissingPackage, UsageError
 from qdqtool.pipeline import cluster
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
-from qdqtool.pipeline.cluster import absolute, collect_on_cluster, collect_shard
+from qdqtool.pipeline.cluster import absolute, client_of, collect_on_cluster, collect_shard
 from tests import models
 
 FIRST = Span(shard=0, shards=2)
@@ -132,3 +135,56 @@ def test_workers_that_keep_dying_are_named() -> None:
     worker = SimpleNamespace(address="tcp://host:1")
     with pytest.raises(MissingPackage, match="died again and again"):
         _result(ended("error", distributed.KilledWorker("shard", worker, 3)))
+
+
+STRANGER = """
+from qdqtool.pipeline.cluster import client_of
+import distributed, os
+
+def code():
+    return os.getpid()
+
+def answer(address, security):
+    try:
+        with distributed.Client(address, timeout="5s", security=security) as stranger:
+            return stranger.submit(code).result(timeout=20)
+    except (OSError, TypeError) as error:
+        return f"refused: {type(error).__name__}"
+
+if __name__ == "__main__":
+    with client_of("local") as client:
+        workers = client.scheduler_info()["workers"]
+        addresses = [client.cluster.scheduler_address, *workers]
+        assert client.submit(code).result(timeout=60) != os.getpid()
+        for address in addresses:
+            plain = address.replace("tls://", "tcp://")
+            print(answer(plain, None), answer(address, distributed.Security.temporary()), sep="\\n")
+"""
+
+
+@pytest.mark.slow
+def test_other_users_of_this_machine_run_nothing_on_local_workers(tmp_path: Path) -> None:
+    """Every process of the machine reaches the ports of local workers, which unpickle what they are sent."""
+    pytest.importorskip("distributed", reason="needs the extra cluster")
+    program = tmp_path / "stranger.py"
+    program.write_text(STRANGER)
+    root = str(Path(__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, str(program)],
+        env={**os.environ, "PYTHONPATH": root},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    answers = done.stdout.splitlines()
+    assert len(answers) >= 4
+    assert all(answer.startswith("refused: ") for answer in answers), answers
+
+
+def test_an_encrypted_scheduler_without_certificates_is_a_clear_error() -> None:
+    pytest.importorskip("distributed", reason="needs the extra cluster")
+    with pytest.raises(UsageError, match="wants certificates") as caught, client_of("tls://127.0.0.1:1"):
+        pass
+    assert "DASK_DISTRIBUTED__COMM__TLS__CA_FILE" in caught.value.fix

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -11,9 +12,12 @@ from pydantic import TypeAdapter
 from qdqtool.core.sweep import Outcome, Sweep, Trial
 from qdqtool.errors import UsageError
 from qdqtool.pipeline.sweep.context import METRIC, OUTCOME
+from qdqtool.pipeline.sweep.space import Space
 from qdqtool.pipeline.sweep.speed import Speed
+from qdqtool.pipeline.sweep.study import choice_of
 
 _OUTCOME = TypeAdapter(Outcome)
+_METRIC = TypeAdapter(tuple[str, str, float | None])
 _STATES = {"COMPLETE": "complete", "FAIL": "failed", "RUNNING": "running", "WAITING": "waiting"}
 
 
@@ -28,21 +32,25 @@ def front(trials: Iterable[Trial]) -> tuple[Trial, ...]:
     return tuple(best)
 
 
-def assemble(raw: Sequence[Any], model: str, speed: Speed) -> Sweep:
-    """The sweep's result from the trials of its study; twins of other trials and lost tries are left out."""
+def assemble(raw: Sequence[Any], space: Space, model: str, speed: Speed) -> Sweep:
+    """The sweep's result from the trials of its study; twins of other trials and lost tries are left out.
+
+    Raises:
+        ValueError: a trial is none that this sweep can have left.
+    """
     trials = tuple(
-        _trial(entry)
+        _trial(entry, space)
         for entry in raw
         if entry.state.name in {"COMPLETE", "RUNNING", "WAITING"} or "reason" in entry.user_attrs
     )
-    named: list[Any] = next(
-        (entry.user_attrs[METRIC] for entry in raw if METRIC in entry.user_attrs), ["", "", None]
+    metric, unit, reference = _METRIC.validate_python(
+        next((entry.user_attrs[METRIC] for entry in raw if METRIC in entry.user_attrs), ("", "", None))
     )
     return Sweep(
         model=model,
-        metric=named[0],
-        unit=named[1],
-        reference=named[2],
+        metric=metric,
+        unit=unit,
+        reference=reference,
         device=speed.device,
         spread=speed.spread,
         pareto=front(trials),
@@ -109,14 +117,27 @@ def _least(sweep: Sweep, drop: float) -> float:
     return sweep.reference - drop
 
 
-def _trial(entry: Any) -> Trial:
+def _trial(entry: Any, space: Space) -> Trial:
     known = entry.user_attrs.get(OUTCOME) if entry.state.name == "COMPLETE" else None
     return Trial(
         number=entry.number,
         state=_STATES[entry.state.name],
-        outcome=None if known is None else _OUTCOME.validate_python(known),
+        outcome=None if known is None else _outcome(entry, space, known),
         reason=str(entry.user_attrs.get("reason", "")),
     )
+
+
+def _outcome(entry: Any, space: Space, known: object) -> Outcome:
+    """What a trial found, with the settings of its choice.
+
+    A recipe is run with the trust that its user gave it, and settings may name functions: those that a database holds
+    are not read.
+    """
+    choice = choice_of(entry)
+    if not space.holds(choice):
+        raise ValueError(f"trial {entry.number} is of another sweep")
+    found = _OUTCOME.validate_python(known)
+    return replace(found, settings=space.settings(choice), kept_float=space.kept(choice))
 
 
 def _accuracy(trial: Trial) -> float:

@@ -20,7 +20,7 @@ from qdqtool.pipeline.sweep.elsewhere import export, with_times
 from qdqtool.pipeline.sweep.front import assemble, limit_of
 from qdqtool.pipeline.sweep.front import pick as choose
 from qdqtool.pipeline.sweep.space import Space
-from qdqtool.pipeline.sweep.storage import Storage, StorageLost
+from qdqtool.pipeline.sweep.storage import Storage, StorageLost, undamaged
 from qdqtool.pipeline.sweep.study import Study
 from qdqtool.pipeline.sweep.workers import join_all
 
@@ -53,8 +53,9 @@ def sweep(request: SweepRequest, pick: str = "", on_progress: OnProgress | None 
     if request.cluster:
         join_all(request, join, tell)
     bench = SweepContext(request)
-    trials = _take_part(request, bench, tell)
-    result = assemble(trials, request.base.model.name, bench.speed)
+    trials, space = _take_part(request, bench, tell)
+    with undamaged(_address(request)):
+        result = assemble(trials, space, request.base.model.name, bench.speed)
     tell("float model", 0, None)
     result = replace(result, floats=bench.floats())
     if request.times is not None:
@@ -66,11 +67,12 @@ def sweep(request: SweepRequest, pick: str = "", on_progress: OnProgress | None 
 
 def join(request: SweepRequest) -> int:
     """Do trials until none is left, without keeping run folders; how many there are. What a Dask worker does."""
-    return len(_take_part(request, SweepContext(request), _silent))
+    trials, _ = _take_part(request, SweepContext(request), _silent)
+    return len(trials)
 
 
-def _take_part(request: SweepRequest, bench: SweepContext, tell: OnProgress) -> list[Any]:
-    url = request.storage or _file(request.base.out)
+def _take_part(request: SweepRequest, bench: SweepContext, tell: OnProgress) -> tuple[list[Any], Space]:
+    url = _address(request)
     with closing(_persevering(lambda: Storage(url), pauses=(1,))) as storage:
         name = request.study or f"qdqtool {request.base.model.stem}"
         study = _persevering(lambda: Study(storage, name, bench.identity, _sampler(request)))
@@ -80,9 +82,10 @@ def _take_part(request: SweepRequest, bench: SweepContext, tell: OnProgress) -> 
             )
         )
         known = _persevering(lambda: study.agreed(REFERENCE, lambda: _spelled(bench.time_reference())))
-        bench.reference_ms = float(known[0]) if known else 0.0
+        with undamaged(url):
+            bench.reference_ms = float(known[0]) if known else 0.0
         space = Space(bench.options, tuple(ranking), request.base.recipe, bench.reads)
-        return _search(study, space, bench, tell)
+        return _search(study, space, bench, tell), space
 
 
 def _spelled(ms: float | None) -> list[str]:
@@ -188,8 +191,11 @@ def _counts(trial: Any) -> bool:
     return trial.state.name in {"COMPLETE", "RUNNING"} or "reason" in trial.user_attrs
 
 
-def _file(out: Path) -> str:
-    """Address of a study in the sweep's own folder, which is made."""
+def _address(request: SweepRequest) -> str:
+    """Address of the study; where none was named it lies in the sweep's own folder, which is made."""
+    if request.storage:
+        return request.storage
+    out = request.base.out
     RunFolder(out).make()
     return f"sqlite:///{out / 'study.db'}"
 

@@ -20,12 +20,12 @@ from optuna.trial import TrialState
 
 from qdqtool.core.sweep import Value
 from qdqtool.pipeline.sweep.space import METHOD, Choice, Space
+from qdqtool.pipeline.sweep.study import choice_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from optuna.distributions import BaseDistribution
 
-CHOICE: Final = "choice"
 _MOST: Final = 20_000
 """Choices that are weighed; of more, the first of the grid."""
 _PRIOR: Final = 1.0
@@ -73,7 +73,7 @@ def next_choice(space: Space, trials: Sequence[Any]) -> Choice | None:
 
     `trials` are those of the study.
     """
-    taken = [dict(one.user_attrs.get(CHOICE) or one.params) for one in trials if _counts(one)]
+    taken = [choice_of(one) for one in trials if _counts(one)]
     known = {_key(choice) for choice in taken}
     left = [
         choice for _, choice in zip(range(_MOST), space.grid(), strict=False) if _key(choice) not in known

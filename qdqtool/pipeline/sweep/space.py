@@ -70,12 +70,19 @@ class Space:
             choice = dict(zip(names, values, strict=True))
             yield {name: choice[name] for name in self.values}
 
+    def holds(self, choice: Choice) -> bool:
+        """Whether `choice` is one of these choices."""
+        return choice.keys() == self.values.keys() and all(
+            choice[name] in values for name, values in self.values.items()
+        )
+
     def kept(self, choice: Choice) -> tuple[str, ...]:
         """The nodes that stay float under `choice`."""
         return self._ranking[: int(choice[KEEP])]
 
     def settings(self, choice: Choice) -> tuple[str, ...]:
-        """`choice` as `--set` takes it."""
+        """`choice` as `--set` takes it, whatever the order of its names."""
+        choice = {name: choice[name] for name in self.values if name in choice}
         groups = {
             key.removeprefix(FORMATS_OF): value for key, value in choice.items() if key.startswith(FORMATS_OF)
         }

@@ -58,6 +58,24 @@ def speaking_plainly(url: str) -> Iterator[None]:
         ) from error
 
 
+@contextmanager
+def undamaged(url: str) -> Iterator[None]:
+    """Tell rows that no sweep writes from a mistake of this library; keep what is run for them outside.
+
+    Raises:
+        InputFileError: a row cannot be read, or says what it cannot say.
+    """
+    try:
+        yield
+    except (LookupError, TypeError, ValueError) as error:
+        why = without_password(f"{type(error).__name__}: {error}".splitlines()[0], url)
+        raise InputFileError(
+            f"the study holds what no sweep can have left ({why})",
+            fix="somebody else wrote to it, or it is damaged: begin anew with another --study, or another --out",
+            where=url,
+        ) from error
+
+
 class Storage:
     """Where studies are kept: a file, or a database that many machines share."""
 

@@ -19,11 +19,13 @@ from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from qdqtool.core.sweep import Value
 from qdqtool.errors import BuildError, UsageError
 from qdqtool.io.json_files import canonical
 from qdqtool.pipeline.sweep.space import Choice, Space
-from qdqtool.pipeline.sweep.storage import Storage, StorageLost, speaking_plainly
+from qdqtool.pipeline.sweep.storage import Storage, StorageLost, speaking_plainly, undamaged
 from qdqtool.platform import is_alive, machine
 
 # A worker shows every so many seconds that it lives, and counts as dead after twelve times of silence.
@@ -33,6 +35,8 @@ WORKER = "worker"
 BEAT = "beat"
 REASON = "reason"
 CHOICE = "choice"
+_CHOICE = TypeAdapter(dict[str, Value])
+_TEXTS = TypeAdapter(list[str])
 Objective = Callable[[dict[str, Value], Callable[[str, Any], None]], tuple[float, float]]
 
 
@@ -96,7 +100,7 @@ class Study:
         self.storage = storage
         self.watch = Watch()
         self._mine: int | None = None
-        with speaking_plainly(self.url):
+        with speaking_plainly(self.url), undamaged(self.url):
             self.study = optuna.create_study(
                 storage=storage.opened,
                 study_name=name,
@@ -130,11 +134,14 @@ class Study:
         import optuna
 
         with speaking_plainly(self.url):
-            if not self._minutes(key).trials:
+            with undamaged(self.url):
+                is_made = bool(self._minutes(key).trials)
+            if not is_made:
                 made = optuna.trial.create_trial(value=0.0, user_attrs={key: make()})
                 self._minutes(key).add_trial(made)
-            first = min(self._minutes(key).trials, key=lambda trial: trial.number)
-            return [str(entry) for entry in first.user_attrs[key]]
+            with undamaged(self.url):
+                first = min(self._minutes(key).trials, key=lambda trial: trial.number)
+                return _TEXTS.validate_python(first.user_attrs[key])
 
     def _minutes(self, key: str) -> Any:
         """The study of its own, opened anew: one that has added a trial may miss those that were added just before."""
@@ -151,7 +158,7 @@ class Study:
         import optuna
 
         state = optuna.trial.TrialState
-        with speaking_plainly(self.url):
+        with speaking_plainly(self.url), undamaged(self.url):
             for trial in self.study.get_trials(deepcopy=False, states=(state.RUNNING,)):
                 if trial.number == self._mine or _is_orphan(trial):
                     self._settle(trial.number, state.FAIL)
@@ -161,7 +168,7 @@ class Study:
         import optuna
 
         state = optuna.trial.TrialState
-        with speaking_plainly(self.url):
+        with speaking_plainly(self.url), undamaged(self.url):
             running = self.study.get_trials(deepcopy=False, states=(state.RUNNING,))
             for number in self.watch.silent({trial.number: trial.user_attrs.get(BEAT) for trial in running}):
                 self._settle(number, state.FAIL)
@@ -181,7 +188,7 @@ class Study:
         import optuna
 
         with speaking_plainly(self.url), suppress(optuna.exceptions.UpdateFinishedTrialError):
-            with self.storage.alone(self.study.study_name):
+            with self.storage.alone(self.study.study_name), undamaged(self.url):
                 claimed = self._claim(space, most, drawn=drawn)
             if claimed is None:
                 return False
@@ -196,7 +203,7 @@ class Study:
 
         state = optuna.trial.TrialState
         trials = self.study.get_trials(deepcopy=False)
-        taken = {_key(_choice(trial)) for trial in trials if _is_settled(trial)}
+        taken = {_key(choice_of(trial)) for trial in trials if _is_settled(trial)}
         # Left by a worker that died between the two, or by an older release, which queued all choices at once.
         waiting = any(trial.state is state.WAITING for trial in trials)
         while waiting or len(taken) < most:
@@ -254,13 +261,17 @@ class Study:
 
     def trials(self) -> list[Any]:
         """All trials as optuna knows them."""
-        with speaking_plainly(self.url):
+        with speaking_plainly(self.url), undamaged(self.url):
             return list(self.study.get_trials(deepcopy=False))
 
 
-def _choice(trial: Any) -> dict[str, Value]:
-    """The values of a trial, also of one that waits in the queue, or was lost before it drew them all."""
-    return dict(trial.user_attrs.get(CHOICE) or trial.params)
+def choice_of(trial: Any) -> dict[str, Value]:
+    """The values of a trial, also of one that waits in the queue, or was lost before it drew them all.
+
+    Raises:
+        ValueError: the study says what no sweep writes.
+    """
+    return _CHOICE.validate_python(trial.user_attrs.get(CHOICE) or trial.params)
 
 
 def _key(choice: Choice) -> str:
