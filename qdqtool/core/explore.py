@@ -24,6 +24,8 @@ class CostModel(str, Enum):
 
 _FP8_FROM = 89
 """The first architecture whose tensor cores multiply FP8."""
+_FP4_FROM = 100
+"""The first architecture whose tensor cores multiply FP4."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,7 +88,8 @@ class Device:
     def peak(self, dtype: DType) -> float | None:
         """Operations per second in units of 10^12 for arithmetic in `dtype`; None where no rate is known.
 
-        FP8 products with FP32 accumulation run at twice the FP16 rate from SM89 on (whitepapers of Ada and Hopper).
+        FP8 products with FP32 accumulation run at twice the FP16 rate from SM89 on (whitepapers of Ada and Hopper), FP4 ones
+        at twice the INT8 rate from SM100 on (Blackwell's).
         """
         if dtype is DType.INT8:
             return self.int8_tops
@@ -94,6 +97,8 @@ class Device:
             return self.fp16_tflops
         if dtype in {DType.FLOAT8, DType.FLOAT8_E5M2}:
             return 2 * self.fp16_tflops if self.fp16_tflops and self.generation >= _FP8_FROM else None
+        if dtype is DType.FLOAT4:
+            return 2 * self.int8_tops if self.int8_tops and self.generation >= _FP4_FROM else None
         return self.fp32_tflops if dtype is DType.FLOAT32 else None
 
 

@@ -31,6 +31,7 @@ _RATES = {
     "sm100": (16384, 8192, 256),
     "sm110": (16384, 8192, 256),
     "sm120": (2048, 1024, 256),
+    "sm121": (2048, 1024, 256),
 }
 _GPUS = (
     # name, architecture, multiprocessors, clock in GHz, GB/s, GeForce, source
@@ -60,6 +61,8 @@ _GPUS = (
     ("NVIDIA GeForce RTX 5080", "sm120", 84, 2.617, 960.0, True, "Blackwell RTX whitepaper (2025)"),
     ("NVIDIA GeForce RTX 5070 Ti", "sm120", 70, 2.452, 896.0, True, "Blackwell RTX whitepaper (2025)"),
     ("NVIDIA GeForce RTX 5070", "sm120", 48, 2.512, 672.0, True, "Blackwell RTX whitepaper (2025)"),
+    # the clock follows from the petaflop of sparse FP4 that the datasheet gives, 8192 operations per multiprocessor
+    ("NVIDIA GB10", "sm121", 48, 2.543, 273.0, False, "NVIDIA DGX Spark datasheet (2025)"),
 )
 
 

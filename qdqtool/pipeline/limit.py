@@ -16,6 +16,7 @@ from typing import Final
 from qdqtool.accuracy.limit import FloatSearch, Found, Limit, Units
 from qdqtool.accuracy.run_store import Journal
 from qdqtool.accuracy.trials import TrialRunner
+from qdqtool.calibration.samples import open_samples
 from qdqtool.calibration.samples.part import Part
 from qdqtool.core.kinds import CALIBRATION, LIMIT
 from qdqtool.core.protocols import SampleSource
@@ -30,6 +31,7 @@ from qdqtool.io.files import digest_file
 from qdqtool.io.json_files import canonical
 from qdqtool.pipeline import runner
 from qdqtool.pipeline.context import RunContext
+from qdqtool.pipeline.random_shapes import shaped
 from qdqtool.pipeline.report import read_material
 from qdqtool.pipeline.request import NullProgress, ProgressListener, RunRequest
 from qdqtool.pipeline.runner import LINE, Step
@@ -142,13 +144,27 @@ def _check(request: RunRequest, limit: Limit, course: tuple[Step, ...]) -> None:
         )
     compared = request.recipe.compare.task
     if limit.max_drop is not None and (
-        compared == "none" or (compared == "classify" and request.labels is None)
+        compared == "none" or (compared == "classify" and not _is_labelled(request))
     ):
         raise UsageError(
             "nothing is known of the task, so no drop of it can be limited",
             fix="give --labels, ask for compare.task=agreement, or limit the noise with accuracy.min_sqnr",
             where="accuracy.max_drop",
         )
+
+
+def _is_labelled(request: RunRequest) -> bool:
+    """Whether the evaluation samples have labels: a table of them, one that lies beside the pictures, or an array."""
+    inputs, recipe = load(request.model).view.inputs, request.recipe
+    samples = open_samples(
+        shaped(request.eval_samples or request.samples, inputs, recipe.build.opt_shapes),
+        inputs,
+        recipe.samples.preprocess,
+        labels=request.labels,
+        limit=1,
+    )
+    first = next(iter(samples), None)
+    return first is not None and first.label is not None
 
 
 def _searched(request: RunRequest, limit: Limit, most: int, listener: ProgressListener) -> tuple[Found, int]:

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from qdqtool.core.sweep import FloatPoint, Outcome, Sweep, Trial
+from qdqtool.engine.estimate import RATIO_ERROR
 from qdqtool.io.escaping import xml_line
 from qdqtool.report import palette, svg
 from qdqtool.report.charts.axis import axis_over
@@ -156,7 +157,8 @@ def about_times(sweep: Sweep) -> str:
         low, high = sweep.spread
         return (
             f"Times are estimated for {sweep.device} by a roofline over the layers of engines of TensorRT for RTX; recorded "
-            f"engines took {low:g} to {high:g} times their estimate."
+            f"engines took {low:g} to {high:g} times their estimate, and the ratio of two builds of one network was off by "
+            f"{RATIO_ERROR[0]:.0%} in the median, {RATIO_ERROR[1]:.0%} at most."
         )
     if sweep.speed == "measured":
         return (

@@ -259,12 +259,25 @@ def test_fp8_has_the_rate_of_its_datasheet_and_none_where_there_is_none(name: st
     assert find_device("NVIDIA A40").peak(DType.FLOAT8) is None
 
 
+@pytest.mark.parametrize(
+    ("name", "fp4"), [("NVIDIA B200", 9000), ("NVIDIA GeForce RTX 5090", 1676), ("GB10", 500)]
+)
+def test_dense_fp4_has_the_rate_of_its_datasheet_and_none_before_blackwell(name: str, fp4: float):
+    assert find_device(name).peak(DType.FLOAT4) == pytest.approx(fp4, rel=0.03)
+    assert find_device("NVIDIA H200").peak(DType.FLOAT4) is None
+
+
 def test_the_generation_of_a_device_is_a_number():
     assert replace(find_device("NVIDIA H200"), sm="sm120").generation > find_device("NVIDIA H200").generation
 
 
 def test_every_device_names_its_source():
     assert all(device.source and device.bandwidth_gbs > 60 for device in devices())
+
+
+@pytest.mark.parametrize("sm", ["sm75", "sm80", "sm86", "sm89", "sm120", "sm121"])
+def test_a_device_is_known_for_every_architecture_that_the_builder_targets(sm: str) -> None:
+    assert [device.name for device in devices() if device.sm == sm]
 
 
 @pytest.mark.parametrize(

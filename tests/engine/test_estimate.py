@@ -14,7 +14,7 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Role
 from qdqtool.core.explore import EngineView
 from qdqtool.engine.devices import device_of_metadata, find_device
-from qdqtool.engine.estimate import ROOF, SPREAD, estimate
+from qdqtool.engine.estimate import RATIO_ERROR, ROOF, SPREAD, estimate
 from qdqtool.engine.read import read
 from qdqtool.engine.view import view
 from tests.shared import ROOT, shared
@@ -98,6 +98,9 @@ def test_the_stated_error_is_what_recorded_engines_show() -> None:
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["pairs"] >= 8
     assert found["best_fit"] == str(ROOF)
+    assert found["builds_right"] == found["builds_ranked"] >= 7
+    assert 0 <= RATIO_ERROR[0] - found["ratio_error_median"] < 0.01
+    assert 0 <= RATIO_ERROR[1] - found["ratio_error_largest"] < 0.01
     low, high = found["left_out"]
     assert SPREAD[0] <= low <= SPREAD[0] + 0.05
     assert SPREAD[1] - 0.05 <= high <= SPREAD[1]

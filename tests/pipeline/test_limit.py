@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from qdqtool.cli.app import run as cli
@@ -105,6 +106,16 @@ def test_a_limit_that_holds_anyway_keeps_nothing_float(folder: Path, tmp_path: P
     found = LIMIT.read(tmp_path / "run" / "limit.json")
     assert found.chosen == found.whole
     assert found.before == found.after
+
+
+@pytest.mark.slow
+def test_labels_in_the_file_of_the_samples_are_enough_for_a_drop(tmp_path: Path) -> None:
+    with np.load(DIGITS / "evaluation.npz") as stored:
+        images = stored["image"][:16]
+    np.savez(tmp_path / "labelled.npz", image=images, y=np.zeros(len(images), np.int64))
+    samples = ["--eval-samples", str(tmp_path / "labelled.npz"), "--set", "compare.task=classify"]
+    assert cli(arguments(tmp_path / "run", "--max-drop", "100", *samples)) == 0
+    assert LIMIT.read(tmp_path / "run" / "limit.json").chosen.task.metric == "top1"
 
 
 def test_a_drop_without_labels_is_refused_before_anything_runs(
