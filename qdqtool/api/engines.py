@@ -56,6 +56,7 @@ from qdqtool.pipeline.autofix.run import FixRequest
 from qdqtool.pipeline.autofix.run import fix as search_fixes
 from qdqtool.pipeline.autofix.run import recipe_of as recipe_beside
 from qdqtool.pipeline.autofix.search import Bounds
+from qdqtool.pipeline.random_shapes import shapes_of
 
 if TYPE_CHECKING:
     from qdqtool.api.inputs import LabelsInput, ModelInput
@@ -156,17 +157,19 @@ def _build_recipe(
 
 def _built(path: Path, folder: Path, recipe: Recipe, shapes: _Shapes, shown: Progress) -> BuiltEngine:
     options = recipe.build
-    inputs = load(path).view.inputs
+    model = load(path)
+    inputs = model.view.inputs
     low, opt, high = (
         parse_shapes(text) | given
         for text, given in zip(
             (options.min_shapes, options.opt_shapes, options.max_shapes), shapes.given, strict=True
         )
     )
-    usual = usual_shapes(inputs)
     if shapes.samples:
         first = next(iter(open_samples(shapes.samples, inputs, recipe.samples.preprocess)))
-        usual |= {name: array.shape for name, array in first.feeds.items()}
+        usual = {name: array.shape for name, array in first.feeds.items()}
+    else:
+        usual = dict(usual_shapes(inputs) if low or opt or high else shapes_of(model))
     found, notes = profiles(inputs, low, opt, high, usual)
     plugin: Builder = BUILDERS.load(options.builder)
     request = BuildRequest(

@@ -88,14 +88,14 @@ _HEIGHT_WIDTH, _TOKENS = 224, 128
 _COLOURS = frozenset({1, 3, 4})
 
 
-def usual_shapes(inputs: tuple[TensorInfo, ...]) -> dict[str, Shape]:
+def usual_shapes(inputs: tuple[TensorInfo, ...], given: Mapping[str, int] | None = None) -> dict[str, Shape]:
     """A shape for every dynamic input of known rank, to start with; a symbol has one length everywhere.
 
     The leading dimension is 1. The free height and width of a picture (rank 4 with 1, 3 or 4 channels) are 224, every
     other free dimension is 128. A symbol that is a sum of others, as the mask of a decoder has it that continues a text
-    ("past_sequence_length + sequence_length"), is as long as these together.
+    ("past_sequence_length + sequence_length"), is as long as these together. `given` are lengths of symbols that go before.
     """
-    lengths: dict[str, int] = {}
+    lengths: dict[str, int] = dict(given or {})
     found: dict[str, Shape] = {}
     for info in inputs:
         if info.shape is None or info.is_static:
@@ -104,7 +104,7 @@ def usual_shapes(inputs: tuple[TensorInfo, ...]) -> dict[str, Shape]:
         for place, dim in enumerate(info.shape):
             if isinstance(dim, str):
                 lengths.setdefault(dim, size if place else 1)
-    for symbol in lengths:
+    for symbol in lengths.keys() - (given or {}).keys():
         parts = [part.strip() for part in symbol.split("+")]
         if len(parts) > 1 and all(part in lengths or part.isdigit() for part in parts):
             lengths[symbol] = sum(int(part) if part.isdigit() else lengths[part] for part in parts)
@@ -122,9 +122,15 @@ def _is_picture(shape: Sequence[int | str]) -> bool:
 
 
 def several_profiles(
-    inputs: tuple[TensorInfo, ...], low: Sequence[str], opt: Sequence[str], high: Sequence[str]
+    inputs: tuple[TensorInfo, ...],
+    low: Sequence[str],
+    opt: Sequence[str],
+    high: Sequence[str],
+    usual: Shapes,
 ) -> tuple[tuple[InputProfile, ...], tuple[str, ...]]:
     """One optimization profile per spelling: the first of each list make profile 0, the second profile 1, and so on.
+
+    `usual` are the shapes of inputs that a spelling leaves out.
 
     Raises:
         UsageError: lists of different lengths, or what `profiles` raises.
@@ -138,10 +144,10 @@ def several_profiles(
     made: list[InputProfile] = []
     notes: list[str] = []
     for number in range(count):
-        first, usual, last = (
+        first, middle, last = (
             parse_shapes(spelled[number]) if spelled else {} for spelled in (low, opt, high)
         )
-        found, said = profiles(inputs, first, usual, last, usual_shapes(inputs))
+        found, said = profiles(inputs, first, middle, last, usual)
         made += [replace(profile, number=number) for profile in found]
         notes += said
     return tuple(made), tuple(dict.fromkeys(notes))

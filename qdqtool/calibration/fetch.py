@@ -48,7 +48,7 @@ class Fetcher:
         except failures() as error:
             raise InputFileError(
                 f"the model cannot run on this sample: {first_line(error)}",
-                fix="check the sample's shapes, of free dimensions too (random:16,NAME:1x3x224x224), and its values",
+                fix=f"check its values, and its shapes: random samples of others are written {_spelled(fed)}",
                 where=where,
             ) from error
         return zip(self._tensors, values, strict=True)
@@ -88,6 +88,12 @@ class Fetcher:
                 return None
             buffers.append(np.empty(dims, _TYPES[kind]))
         return buffers
+
+
+def _spelled(fed: Feeds) -> str:
+    """Random samples of these shapes, as they are asked for."""
+    shapes = (f"{name}:{'x'.join(map(str, array.shape))}" for name, array in fed.items() if array.ndim)
+    return ",".join(["random:16", *shapes])
 
 
 _TYPES: dict[str, np.dtype[Any]] = {

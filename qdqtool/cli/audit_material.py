@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 from qdqtool.auditing.context import AuditContext, stage
 from qdqtool.backends import BUILDERS
-from qdqtool.backends.shapes import profiles, usual_shapes
+from qdqtool.backends.shapes import profiles
 from qdqtool.cli.engine_files import engine_of, log_of
 from qdqtool.core.build import BuildRequest
 from qdqtool.core.explore import CostModel
@@ -20,6 +20,7 @@ from qdqtool.engine.read import read
 from qdqtool.engine.view import view
 from qdqtool.errors import UsageError
 from qdqtool.graph.onnx_io.load import load
+from qdqtool.pipeline.random_shapes import shapes_of
 
 _MODEL = ".onnx"
 
@@ -74,8 +75,8 @@ def build(model: Path, folder: Path, sm: str) -> Path:
     """
     from qdqtool.cli.screen import stderr
 
-    inputs = load(model).view.inputs
-    found, notes = profiles(inputs, {}, {}, {}, usual_shapes(inputs))
+    opened = load(model)
+    found, notes = profiles(opened.view.inputs, {}, {}, {}, shapes_of(opened))
     for note in notes:
         stderr().print(f"note: {note}", markup=False, highlight=False)
     request = BuildRequest(

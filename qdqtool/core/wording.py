@@ -1,4 +1,4 @@
-"""How long lists are told in a sentence."""
+"""How lists and counts are told in a sentence."""
 
 from __future__ import annotations
 
@@ -18,3 +18,17 @@ def listed(names: Collection[object], most: int) -> str:
     """
     shown = ", ".join(map(str, islice(names, most)))
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """A count and what is counted, one of it or several.
+
+        >>> counted(1, "finding"), counted(0, "finding"), counted(2, "node was", "nodes were")
+        ('1 finding', '0 findings', '2 nodes were')
+
+    Args:
+        number: how many.
+        one: what follows the number 1.
+        many: what follows other numbers; without it, `one` with an s.
+    """
+    return f"{number} {one if number == 1 else many or one + 's'}"

@@ -102,8 +102,11 @@ class Edit:
         self, op: str, inputs: Sequence[str], outputs: Sequence[str], *, name: str, **attributes: Any
     ) -> onnx.NodeProto:
         """A new node under a fresh name, as near to `name` as possible."""
-        name = self._names.take(name)
-        node = onnx.helper.make_node(op, list(inputs), list(outputs), name=name, **attributes)
+        return self.add(onnx.helper.make_node(op, list(inputs), list(outputs), **attributes), name=name)
+
+    def add(self, node: onnx.NodeProto, *, name: str) -> onnx.NodeProto:
+        """A node that was made elsewhere, from now on part of this graph, under a fresh name as near to `name` as possible."""
+        node.name = self._names.take(name)
         self._nodes.append(node)
         if self._readers is not None:
             _register(self._readers, node)

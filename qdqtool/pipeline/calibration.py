@@ -31,7 +31,7 @@ from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.qdq.changes import with_changes
 from qdqtool.pipeline.channels import lost_channels
 from qdqtool.pipeline.equalization import equalization
-from qdqtool.pipeline.random_shapes import shaped
+from qdqtool.pipeline.random_shapes import opener, shaped
 from qdqtool.pipeline.same_function import check_conversion
 from qdqtool.pipeline.tables import TableRequest, final_tables
 from qdqtool.placement.decide import decide
@@ -102,7 +102,12 @@ class Calibration:
         """The samples, made to fit the model."""
         options = self.request.recipe.samples
         return open_samples(
-            shaped(self.request.samples, self.model.view.inputs, self.request.recipe.build.opt_shapes),
+            shaped(
+                self.request.samples,
+                self.model.view.inputs,
+                self.request.recipe.build.opt_shapes,
+                opener(self.model),
+            ),
             self.model.view.inputs,
             options.preprocess,
             limit=options.limit,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,7 +31,7 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import weight_bytes
 from qdqtool.graph.qdq.stored_caches import with_float_caches
 from qdqtool.pipeline.float_sides import LARGE, both_sides, open_quantized
-from qdqtool.pipeline.random_shapes import shaped
+from qdqtool.pipeline.random_shapes import opener, shaped
 from qdqtool.platform import give_back
 
 _EMULATION = "int:"
@@ -91,7 +91,7 @@ def compare_match(match: Match, on_progress: OnSample | None = None) -> Comparis
             first, second = left(), right()
             samples = _samples(match, first, second)
         else:
-            samples = _opened(match, large.view.inputs)
+            samples = _opened(match, large.view.inputs, opener(large))
             sides = both_sides(left, right, samples, match.recipe.compare.limit, large=True)
             first, second = open_sides.enter_context(sides)
         found = compare(first, second, samples, match.recipe.compare, on_progress=on_progress)
@@ -182,7 +182,7 @@ def _samples(match: Match, first: Runner, second: Runner) -> SampleSource:
     if match.samples is None:
         raise UsageError("samples are missing", fix="name them with --samples: a model must be fed")
     fed = second if isinstance(first, Player) else first
-    samples = _opened(match, fed.inputs)
+    samples = _opened(match, fed.inputs, lambda: fed)
     for side in stored:
         if len(side) != len(samples) and match.recipe.compare.limit is None:
             raise UsageError(
@@ -193,10 +193,10 @@ def _samples(match: Match, first: Runner, second: Runner) -> SampleSource:
     return samples
 
 
-def _opened(match: Match, inputs: tuple[TensorInfo, ...]) -> SampleSource:
+def _opened(match: Match, inputs: tuple[TensorInfo, ...], runner: Callable[[], Runner]) -> SampleSource:
     """The samples as a side with these inputs reads them."""
     assert match.samples is not None
-    given = shaped(match.samples, inputs, match.recipe.build.opt_shapes)
+    given = shaped(match.samples, inputs, match.recipe.build.opt_shapes, runner)
     return open_samples(given, inputs, match.recipe.samples.preprocess, labels=match.labels)
 
 

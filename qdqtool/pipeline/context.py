@@ -9,12 +9,13 @@ from qdqtool.calibration.samples import SampleInput, open_samples
 from qdqtool.calibration.samples.part import Part
 from qdqtool.core.kinds import PREPARATION
 from qdqtool.core.preparation import Preparation
-from qdqtool.core.protocols import SampleSource
+from qdqtool.core.protocols import Runner, SampleSource
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.qdq.stored_caches import with_float_caches
 from qdqtool.pipeline.folder import RunFolder
-from qdqtool.pipeline.random_shapes import shaped
+from qdqtool.pipeline.random_shapes import opener, shaped
 from qdqtool.pipeline.request import ProgressListener, RunRequest
 
 
@@ -77,8 +78,12 @@ class RunContext:
         _ = self.samples, self.evaluation
 
     def shaped(self, samples: SampleInput, inputs: tuple[TensorInfo, ...]) -> SampleInput:
-        """Random samples of a dynamic model in the usual shapes of the engine."""
-        return shaped(samples, inputs, self.recipe.build.opt_shapes)
+        """Random samples of a dynamic model in the usual shapes of the engine, or in those that it runs with."""
+        return shaped(samples, inputs, self.recipe.build.opt_shapes, self._runner)
+
+    def _runner(self) -> Runner:
+        """The model as it was brought, in onnxruntime."""
+        return opener(with_float_caches(load(self.request.model)))()
 
     def path(self, name: str) -> Path:
         """A file of the run folder."""

@@ -12,7 +12,7 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.typed.convert import convert
 from qdqtool.pipeline.dynamic_range import OnProgress, measure_reach
-from qdqtool.pipeline.random_shapes import shaped
+from qdqtool.pipeline.random_shapes import opener, shaped
 
 
 def convert_file(
@@ -30,7 +30,12 @@ def convert_file(
     opened = load(model)
     reach = None
     if samples and options.overflow != "ignore":
-        given = shaped(samples, opened.view.inputs, recipe.build.opt_shapes)
+        given = shaped(
+            samples,
+            opened.view.inputs,
+            recipe.build.opt_shapes,
+            opener(opened),
+        )
         source = open_samples(given, opened.view.inputs, recipe.samples.preprocess)
         reach = measure_reach(
             opened, source, options.types, limit=options.overflow_samples, on_progress=on_progress

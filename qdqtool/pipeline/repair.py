@@ -26,7 +26,7 @@ from qdqtool.graph.qdq.slots import slot_changes
 from qdqtool.graph.qdq.stored_caches import with_float_caches
 from qdqtool.matching.half_quantized import quantize_activations, wanted
 from qdqtool.pipeline.float_sides import open_quantized
-from qdqtool.pipeline.random_shapes import shaped
+from qdqtool.pipeline.random_shapes import opener, shaped
 from qdqtool.placement.repair import remaining
 from qdqtool.placement.repair import repair as repaired
 from qdqtool.trt.ops import PACKED_WEIGHTS
@@ -97,8 +97,9 @@ def _nothing(model: Model, path: Path) -> UsageError:
 def _samples(request: RepairRequest, model: Model) -> Samples | None:
     if not request.samples:
         return None
-    inputs, recipe = with_float_caches(model).view.inputs, request.recipe
-    given = shaped(request.samples, inputs, recipe.build.opt_shapes)
+    fed, recipe = with_float_caches(model), request.recipe
+    inputs = fed.view.inputs
+    given = shaped(request.samples, inputs, recipe.build.opt_shapes, opener(fed))
     return open_samples(given, inputs, recipe.samples.preprocess, labels=request.labels)
 
 

@@ -1,7 +1,7 @@
 """The straight line: prepare, place, collect, calibrate, insert, build, parse, engine, audit, compare, report.
 
 Each step reads and writes files of the run folder. A step is skipped when everything it depends on is unchanged:
-the files it reads, the part of the recipe it obeys, the model, the samples, and the version of qdqtool.
+the files it reads, the part of the recipe it obeys, the model, the samples, and the code of qdqtool.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from qdqtool.pipeline import recipes, steps
 from qdqtool.pipeline.context import RunContext
 from qdqtool.pipeline.dynamic_range import wants_samples
 from qdqtool.pipeline.folder import RunFolder, StepRecord, key_of
+from qdqtool.pipeline.own_code import own_code
 from qdqtool.pipeline.request import NullProgress, ProgressListener, RunRequest
 from qdqtool.pipeline.usage import Meter
 from qdqtool.platform import give_back
@@ -293,7 +294,7 @@ def _key(step: Step, work: RunContext) -> str:
     return key_of(
         {
             "step": step.name,
-            "qdqtool": __version__,
+            "qdqtool": own_code(),
             "reads": {name: digest_file(work.path(name)) for name in step.reads},
             "obeys": {name: getattr(work.recipe, name).model_dump(mode="json") for name in step.obeys},
             "outside": dict(step.outside(work)),

@@ -27,7 +27,7 @@ from qdqtool.graph.qdq.insert import insert
 from qdqtool.io.json_files import canonical
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.pipeline.causes import Origin, explained
-from qdqtool.pipeline.random_shapes import shaped
+from qdqtool.pipeline.random_shapes import opener, shaped
 from qdqtool.pipeline.staged import StagedRunner
 from qdqtool.trt.ops import PRODUCTS
 
@@ -71,7 +71,12 @@ def study(request: SensitivityRequest, on_step: OnStep) -> Sensitivity:
     model, shifts, plain = subject.model, subject.shifts, subject.plain
     staged = StagedModel(model, shifts, plain=plain)
     samples = open_samples(
-        shaped(request.eval_samples or request.samples, staged.inputs, request.recipe.build.opt_shapes),
+        shaped(
+            request.eval_samples or request.samples,
+            staged.inputs,
+            request.recipe.build.opt_shapes,
+            opener(model),
+        ),
         staged.inputs,
         request.recipe.samples.preprocess,
         labels=request.labels,

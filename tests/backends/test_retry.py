@@ -195,6 +195,29 @@ def test_what_only_looks_like_a_missing_kernel_is_not_retried(messages: list[str
     assert words in error.what
 
 
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        pytest.param(
+            "[graphScope.cpp::analyze::471] Error Code 2: Internal Error (Assertion tScope.getType() != "
+            "ScopeType::kUNDEFINED failed.",
+            "an If in a branch of another",
+            id="nested",
+        ),
+        pytest.param(
+            "IBuilder::buildSerializedNetwork: Error Code 4: API Usage Error (IConditionalOutputLayer o: Must have inputs "
+            "with equal ranks when condition is not a build-time constant.",
+            "different ranks",
+            id="ranks",
+        ),
+    ],
+)
+def test_an_if_that_the_builder_cannot_take_is_named_with_what_helps(message: str, words: str) -> None:
+    error = refusal([], [message], where="m.onnx", log="build.log")
+    assert words in error.what
+    assert "make_dynamic_shape_fixed" in error.fix
+
+
 def test_one_node_after_the_other_is_given_up(tmp_path: Path) -> None:
     result, builder = build(two_convs(), tmp_path, ["conv1", "conv2"])
     assert len(builder.models) == 3

@@ -101,7 +101,7 @@ def test_samples_that_do_not_fit_the_model_are_refused() -> None:
 
 
 def test_each_spelling_is_a_profile_of_its_own() -> None:
-    found, _ = several_profiles((DYNAMIC,), ["x:1x3", "x:5x3"], [], ["x:4x3", "x:8x3"])
+    found, _ = several_profiles((DYNAMIC,), ["x:1x3", "x:5x3"], [], ["x:4x3", "x:8x3"], {})
     assert [(profile.number, profile.low, profile.high) for profile in found] == [
         (0, (1, 3), (4, 3)),
         (1, (5, 3), (8, 3)),
@@ -109,12 +109,12 @@ def test_each_spelling_is_a_profile_of_its_own() -> None:
 
 
 def test_no_spelling_is_one_profile_without_inputs() -> None:
-    assert several_profiles((replace(DYNAMIC, shape=(1, 3)),), [], [], []) == ((), ())
+    assert several_profiles((replace(DYNAMIC, shape=(1, 3)),), [], [], [], {}) == ((), ())
 
 
 def test_profiles_that_are_not_spelled_equally_often_are_refused() -> None:
     with pytest.raises(UsageError, match="2 smallest, 0 usual and 1 largest"):
-        several_profiles((DYNAMIC,), ["x:1x3", "x:5x3"], [], ["x:4x3"])
+        several_profiles((DYNAMIC,), ["x:1x3", "x:5x3"], [], ["x:4x3"], {})
 
 
 def test_the_mask_of_a_decoder_is_as_long_as_past_and_new_tokens_together():

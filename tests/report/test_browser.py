@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -305,6 +306,34 @@ def test_a_mark_of_a_chart_says_at_once_what_it_is(browser: Any, tmp_path: Path)
     ActionChains(browser).move_to_element(mark).perform()
     assert page.one(".hint").is_displayed()
     assert len(page.one(".hint").text) > 3
+
+
+@pytest.mark.parametrize(("count", "shown", "rest"), [(1, 1, 0), (3, 3, 0), (8, 6, 2)])
+def test_points_that_lie_on_one_another_are_all_told(
+    browser: Any, tmp_path: Path, count: int, shown: int, rest: int
+) -> None:
+    from selenium.webdriver import ActionChains
+
+    trials = (*(swept(number, 70.0, 2.0) for number in range(count)), swept(20, 60.0, 4.0))
+    sweep = Sweep(
+        model="net.onnx",
+        metric="top1",
+        unit="%",
+        reference=72.0,
+        device="RTX 4090",
+        spread=None,
+        pareto=trials[:1],
+        trials=trials,
+        speed="measured",
+    )
+    (tmp_path / "sweep.html").write_text(sweeps.page(sweep), "utf-8")
+    page = Page(browser, tmp_path / "sweep.html")
+    dots = page.all("svg circle.dot")
+    ActionChains(browser).move_to_element(dots[-1]).perform()
+    told = page.one(".hint").text
+    assert len(set(re.findall(r"calibrate.method=m(\d+)", told))) == shown
+    assert "m20" not in told
+    assert (f"and {rest} more here" in told) == bool(rest)
 
 
 PHONE = {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": True}

@@ -52,6 +52,10 @@ def _known(pattern: str, what: str, fix: str, kind: type[QdqError] = BuildError)
     return Known(pattern=re.compile(pattern), what=what, fix=fix, kind=kind)
 
 
+_DECIDE_IF = (
+    "give the model fixed shapes (python -m onnxruntime.tools.make_dynamic_shape_fixed): `run`, `quantize` and `convert` then "
+    "put the branch that is taken in the place of every If that shapes decide"
+)
 _NO_KERNEL = _known(
     r"[Cc]ould not find any implementation|[Nn]o implementation (?:of|for)|[Nn]o tactics? (?:available|to implement)",
     "there is no kernel for this node in the precision asked for",
@@ -122,6 +126,16 @@ KNOWN = (
         r"no optimization profile has been defined",
         "an input has dynamic dimensions and no shapes were given",
         "give --min-shapes, --opt-shapes and --max-shapes (build.opt_shapes in a recipe), as input:1x3x224x224",
+    ),
+    _known(
+        r"graphScope\.cpp.*kUNDEFINED",
+        "the builder's analysis of an If in a branch of another fails",
+        _DECIDE_IF,
+    ),
+    _known(
+        r"Must have inputs with equal ranks when condition is not a build-time constant",
+        "the branches of an If have different ranks",
+        _DECIDE_IF,
     ),
     _known(
         r"out of memory|bad_alloc|OutOfMemory|insufficient memory",

@@ -48,16 +48,18 @@ def build(
     from qdqtool.backends import BUILDERS
     from qdqtool.backends.building.retry import build_with_retries
     from qdqtool.backends.flags import split_flags
-    from qdqtool.backends.shapes import several_profiles
+    from qdqtool.backends.shapes import several_profiles, usual_shapes
     from qdqtool.cli.screen import progress, stderr, stdout
     from qdqtool.core.build import BuildProgress, BuildRequest
     from qdqtool.core.kinds import BUILD
     from qdqtool.graph.onnx_io.load import load
+    from qdqtool.pipeline.random_shapes import shapes_of
 
     plugin = BUILDERS.load(builder)
-    found, notes = several_profiles(
-        load(model).view.inputs, min_shapes or (), opt_shapes or (), max_shapes or ()
-    )
+    opened = load(model)
+    given = min_shapes or (), opt_shapes or (), max_shapes or ()
+    usual = usual_shapes(opened.view.inputs) if any(given) else shapes_of(opened)
+    found, notes = several_profiles(opened.view.inputs, *given, usual)
     request = BuildRequest(
         model=model,
         folder=out,

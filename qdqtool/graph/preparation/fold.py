@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
 import onnx
 
 from qdqtool.graph.canonical.compute import computable, compute
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.weight import byte_size
-from qdqtool.trt.ops import SHAPE_READERS
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from qdqtool.graph.preparation.branches import decisive, known_shape
 
 _GROWTH = 4 << 20
 """Bytes by which a folded value may exceed what it was computed from."""
@@ -45,11 +39,11 @@ def fold_constants(model: Model) -> Model:
 def _sweep(edit: Edit, model: Model) -> int:
     """One pass in graph order; returns how many nodes became constants."""
     gone = []
-    stay = {value.name for value in edit.outputs} | _decisive(edit)
+    stay = {value.name for value in edit.outputs} | decisive(edit)
     for node in edit.nodes:
         if not computable(node) or any(name in stay for name in node.output):
             continue
-        values = _known_shape(node, model)
+        values = known_shape(node, model.view)
         names = {name for name in node.input if name}
         if values is None and names <= edit.constants.keys() and _affordable(node, edit, model):
             inputs = {name: value for name in sorted(names) if (value := edit.value(name)) is not None}
@@ -60,33 +54,6 @@ def _sweep(edit: Edit, model: Model) -> int:
             gone.append(node)
     edit.remove(gone)
     return len(gone)
-
-
-def _decisive(edit: Edit) -> set[str]:
-    """All tensors that the condition of an If depends on."""
-    makers = edit.producers()
-    waiting = [node.input[0] for node in edit.nodes if node.op_type == "If"]
-    found: set[str] = set()
-    while waiting:
-        name = waiting.pop()
-        if name not in found and name in makers:
-            found.add(name)
-            waiting.extend(makers[name].input)
-    return found
-
-
-def _known_shape(node: onnx.NodeProto, model: Model) -> dict[str, NDArray[Any]] | None:
-    """The value of Shape or Size when every dimension is a number."""
-    if node.op_type not in SHAPE_READERS:
-        return None
-    info = model.view.info(node.input[0])
-    if info.shape is None or not info.is_static:
-        return None
-    if node.op_type == "Size":
-        return {node.output[0]: np.asarray(info.elements, np.int64)}
-    bounds = {attribute.name: attribute.i for attribute in node.attribute}
-    part = info.shape[bounds.get("start", 0) : bounds.get("end", len(info.shape))]
-    return {node.output[0]: np.asarray(part, np.int64)}
 
 
 def _affordable(node: onnx.NodeProto, edit: Edit, model: Model) -> bool:

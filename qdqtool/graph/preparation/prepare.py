@@ -6,6 +6,7 @@ from qdqtool.core.recipe import PrepareOptions
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
 from qdqtool.graph.preparation.batchnorm import fold_batchnorm
+from qdqtool.graph.preparation.branches import take_decided_branches
 from qdqtool.graph.preparation.bypass import bypass
 from qdqtool.graph.preparation.conv_transpose import write_convolutions
 from qdqtool.graph.preparation.einsum import write_products
@@ -18,6 +19,8 @@ def prepare(model: Model, options: PrepareOptions) -> Model:
 
     Numerically the same up to float rounding; inputs and outputs keep their names; each change leaves a note.
     """
+    if options.fold_constants:
+        model = take_decided_branches(model)
     edit = Edit(model)
     idle = bypass(edit, model.view)
     if idle:

@@ -11,7 +11,7 @@ from math import isinf
 from pathlib import Path
 
 from qdqtool.backends.flags import split_flags
-from qdqtool.backends.shapes import parse_shapes, profiles, usual_shapes
+from qdqtool.backends.shapes import parse_shapes, profiles
 from qdqtool.buildlog import read as read_log
 from qdqtool.calibration.samples import SampleInput, open_samples
 from qdqtool.core.build import BuildRequest, InputProfile
@@ -46,7 +46,7 @@ from qdqtool.pipeline.context import RunContext
 from qdqtool.pipeline.dynamic_range import reach_for
 from qdqtool.pipeline.events import write_events
 from qdqtool.pipeline.folder import RunFolder
-from qdqtool.pipeline.random_shapes import shaped
+from qdqtool.pipeline.random_shapes import opener, shaped, shapes_of
 from qdqtool.pipeline.request import NullProgress, RunRequest
 
 _COPIED = ("preparation.json", "histograms.npz", "recipe.yaml")
@@ -157,7 +157,12 @@ def _samples(request: FixRequest, draft: Draft) -> SampleSource | None:
         return None
     options = request.recipe
     return open_samples(
-        shaped(request.samples, draft.reference.view.inputs, options.build.opt_shapes),
+        shaped(
+            request.samples,
+            draft.reference.view.inputs,
+            options.build.opt_shapes,
+            opener(draft.reference),
+        ),
         draft.reference.view.inputs,
         options.samples.preprocess,
         labels=request.labels,
@@ -198,9 +203,7 @@ def _profiles(
         parse_shapes(options.min_shapes),
         parse_shapes(options.opt_shapes),
         parse_shapes(options.max_shapes),
-        {name: array.shape for name, array in first.feeds.items()}
-        if first
-        else usual_shapes(draft.reference.view.inputs),
+        {name: array.shape for name, array in first.feeds.items()} if first else shapes_of(draft.reference),
     )
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qdqtool._version import __version__
 from qdqtool.backends.torch_qat.presence import need_torch
 from qdqtool.core.kinds import CALIBRATION, PLACEMENT, QAT
 from qdqtool.core.qat import QatResult, UntrainedSlot
@@ -18,6 +17,7 @@ from qdqtool.core.report import Report
 from qdqtool.io.files import digest_file, write_bytes
 from qdqtool.pipeline import runner
 from qdqtool.pipeline.folder import RunFolder, StepRecord, key_of
+from qdqtool.pipeline.own_code import own_code
 from qdqtool.pipeline.qat.measured import rows_of_metric
 from qdqtool.pipeline.qat.request import QatRequest
 from qdqtool.pipeline.qat.table import rows
@@ -143,7 +143,7 @@ class _Work:
         placement = self.folder / "placement.json"
         return key_of(
             {
-                "qdqtool": __version__,
+                "qdqtool": own_code(),
                 "network": self.network.digest,
                 "placement": digest_file(placement),
                 "data": self.data.digest,

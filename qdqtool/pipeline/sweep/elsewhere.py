@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from qdqtool.backends.shapes import spelled, usual_shapes
+from qdqtool.backends.shapes import spelled
 from qdqtool.core.sweep import FloatPoint, Sweep, Trial
 from qdqtool.errors import InputFileError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save
 from qdqtool.io.files import write_text
 from qdqtool.io.json_files import canonical, read_json
+from qdqtool.pipeline.random_shapes import shapes_of
 from qdqtool.pipeline.sweep.front import front
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ def _read(path: Path) -> Times:
 def _written(model: Path, name: str, folder: Path, *, quantized: bool) -> Mapping[str, Any]:
     found = load(model)
     save(found, folder / f"{name}.onnx")
-    shapes = usual_shapes(found.view.inputs)
+    shapes = shapes_of(found)
     text = spelled(shapes) if shapes else ""
     return {"name": name, "file": f"{name}.onnx", "shapes": text, "quantized": quantized}
 

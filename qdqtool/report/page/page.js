@@ -90,6 +90,8 @@
     }
   }
 
+  const MOST_HINTS = 6; // more would cover the drawing
+
   // What a browser shows after a second, and not at all on a touch screen or to the keyboard, stands at once.
   function hints() {
     const box = document.createElement("div");
@@ -109,16 +111,25 @@
       for (let node = from; node && node.ownerSVGElement; node = node.parentElement) if (text(node)) return node;
       return null;
     };
-    document.addEventListener("pointerover", (event) => {
-      const node = event.target.ownerSVGElement ? find(event.target) : null;
-      box.hidden = !node;
-      if (node) box.textContent = node.dataset.hint;
-    });
-    document.addEventListener("pointermove", (event) => {
+    // Points may lie on one another: all of them are told, the topmost first, and a drawing behind its own part is not.
+    const under = (event) => {
+      if (!event.target.ownerSVGElement) return [];
+      const hit = document.elementsFromPoint(event.clientX, event.clientY).filter((node) => node.ownerSVGElement);
+      const found = [...new Set([event.target, ...hit].map(find).filter(Boolean))];
+      return found.filter((node) => !found.some((other) => other !== node && node.contains(other)));
+    };
+    const show = (event) => {
+      const words = [...new Set(under(event).map((node) => node.dataset.hint))];
+      box.hidden = !words.length;
       if (box.hidden) return;
+      const rest = words.length - MOST_HINTS;
+      const text = words.slice(0, MOST_HINTS).concat(rest > 0 ? [`and ${rest} more here`] : []).join("\n\n");
+      if (box.textContent !== text) box.textContent = text;
       box.style.left = `${Math.max(4, Math.min(event.clientX + 14, innerWidth - box.offsetWidth - 8))}px`;
       box.style.top = `${Math.max(4, Math.min(event.clientY + 16, innerHeight - box.offsetHeight - 8))}px`;
-    });
+    };
+    document.addEventListener("pointerover", show);
+    document.addEventListener("pointermove", show);
   }
 
   // "/" leads to the search of the run that is shown, wherever one is on the page.

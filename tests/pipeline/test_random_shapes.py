@@ -1,0 +1,109 @@
+"""Random samples have shapes with which the model runs, wherever it leaves dimensions free."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from qdqtool.calibration.samples import open_samples
+from qdqtool.cli.app import run
+from qdqtool.core.dtypes import DType
+from qdqtool.core.tensors import TensorInfo
+from qdqtool.errors import InputFileError
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.pipeline.random_shapes import runnable_shapes, shapes_of
+from tests import models
+from tests.shared import shared
+
+
+def speech(folder: Path, kernel: int) -> Path:
+    """Reads a signal through a kernel of that length, and can read none that is shorter."""
+    sketch = models.Sketch()
+    signal = sketch.input("x", ["N", "T"])
+    x = sketch.node("Unsqueeze", [signal, sketch.constant("one", np.array([1]))], "u")
+    x = sketch.node("Conv", [x, sketch.weight("v", 32, 1, kernel)], "c", name="frames", strides=[kernel // 2])
+    x = sketch.node("Conv", [sketch.relu("r", x), sketch.weight("w", 32, 32, 1)], "d", name="mix")
+    sketch.output(sketch.node("ReduceMean", [x], "y", axes=[2], keepdims=0), ["N", 32])
+    return models.save(sketch.model(), folder)
+
+
+def runs(model: Path, shapes: dict[str, tuple[int, ...]]) -> bool:
+    proto = load(model).proto
+    models.run(proto, {name: np.zeros(shape, np.float32) for name, shape in shapes.items()})
+    return True
+
+
+@pytest.mark.parametrize("kernel", [3, 128, 200, 400, 900, 3000])
+def test_a_signal_is_as_long_as_the_model_needs_it(tmp_path: Path, kernel: int) -> None:
+    path = speech(tmp_path, kernel)
+    found = shapes_of(load(path))
+    assert runs(path, dict(found))
+    if kernel <= 128:
+        assert found == {"x": (1, 128)}, "the usual length is kept where it does"
+
+
+def test_an_encoder_that_ends_at_77_tokens_gets_fewer(tmp_path: Path) -> None:
+    sketch = models.Sketch()
+    x = sketch.input("x", ["N", "T", 16])
+    length = sketch.node("Gather", [sketch.node("Shape", [x], "s"), sketch.constant("i", np.array([1]))], "t")
+    begin, axis = sketch.constant("begin", np.array([0])), sketch.constant("axis", np.array([0]))
+    places = sketch.node("Slice", [sketch.weight("places", 77, 16), begin, length, axis], "p")
+    x = sketch.node(
+        "MatMul", [sketch.node("Add", [x, places], "a"), sketch.weight("w", 16, 16)], "y", name="mm"
+    )
+    sketch.output(x, ["N", "T", 16])
+    path = models.save(sketch.model(), tmp_path)
+    assert shapes_of(load(path)) == {"x": (1, 64, 16)}
+
+
+def test_a_model_whose_batch_alone_is_free_is_not_opened() -> None:
+    inputs = (TensorInfo(name="x", dtype=DType.FLOAT32, shape=("N", 3)),)
+
+    def refuse() -> None:
+        raise AssertionError("opened")
+
+    assert runnable_shapes(inputs, refuse) == {"x": (1, 3)}  # type: ignore[arg-type]
+
+
+def test_where_nothing_runs_the_usual_shapes_are_kept_and_the_error_shows_how_others_are_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sketch = models.Sketch()
+    x = sketch.node(
+        "Reshape", [sketch.input("x", ["N", "K"]), sketch.constant("s", np.array([1, 32, 7, 7]))], "r"
+    )
+    sketch.output(sketch.conv("c", x, (32, 32)), [1, 32, 7, 7])
+    path = models.save(sketch.model(), tmp_path)
+    assert shapes_of(load(path)) == {"x": (1, 128)}
+    code = run(["calibrate", str(path), "--samples", "random:2", "-o", str(tmp_path / "c.json")])
+    said = " ".join(capsys.readouterr().err.split())
+    assert code == InputFileError.exit_code
+    assert "random:16,x:1x128" in said
+
+
+@pytest.mark.parametrize("command", ["calibrate", "quantize", "convert", "compare"])
+def test_every_command_takes_random_samples_of_such_a_model(tmp_path: Path, command: str) -> None:
+    path = speech(tmp_path, 400)
+    arguments = {
+        "calibrate": [str(path), "--samples", "random:2", "-o", str(tmp_path / "c.json")],
+        "quantize": [str(path), "--samples", "random:2", "-o", str(tmp_path / "q.onnx")],
+        "convert": [str(path), "--types", "fp16", "--samples", "random:2", "-o", str(tmp_path / "h.onnx")],
+        "compare": [str(path), str(path), "--samples", "random:2"],
+    }[command]
+    assert run([command, *arguments]) == 0
+
+
+def test_the_samples_that_a_run_takes_can_be_asked_for_again(tmp_path: Path) -> None:
+    model = load(speech(tmp_path, 400))
+    text = ",".join(f"{name}:{'x'.join(map(str, dims))}" for name, dims in shapes_of(model).items())
+    (sample,) = open_samples(f"random:1,{text}", model.view.inputs)
+    assert sample.feeds["x"].shape == shapes_of(model)["x"]
+
+
+@pytest.mark.slow
+def test_a_model_with_ifs_in_ifs_runs_from_its_file_alone(tmp_path: Path) -> None:
+    pytest.importorskip("tensorrt_rtx", reason="building needs the extra rtx")
+    model = shared("models/silero_vad_16k/model.onnx")
+    assert run(["run", str(model), "--out", str(tmp_path / "run")]) == 0
