@@ -31,7 +31,7 @@ from qdqtool.io.files import digest_file
 from qdqtool.io.json_files import canonical
 from qdqtool.pipeline import runner
 from qdqtool.pipeline.context import RunContext
-from qdqtool.pipeline.random_shapes import shaped
+from qdqtool.pipeline.random_shapes import opener, shaped
 from qdqtool.pipeline.report import read_material
 from qdqtool.pipeline.request import NullProgress, ProgressListener, RunRequest
 from qdqtool.pipeline.runner import LINE, Step
@@ -155,9 +155,15 @@ def _check(request: RunRequest, limit: Limit, course: tuple[Step, ...]) -> None:
 
 def _is_labelled(request: RunRequest) -> bool:
     """Whether the evaluation samples have labels: a table of them, one that lies beside the pictures, or an array."""
-    inputs, recipe = load(request.model).view.inputs, request.recipe
+    model, recipe = load(request.model), request.recipe
+    inputs = model.view.inputs
     samples = open_samples(
-        shaped(request.eval_samples or request.samples, inputs, recipe.build.opt_shapes),
+        shaped(
+            request.eval_samples or request.samples,
+            inputs,
+            recipe.build.opt_shapes,
+            opener(model),
+        ),
         inputs,
         recipe.samples.preprocess,
         labels=request.labels,
