@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from qdqtool.cli.screen import stderr, wide
 from qdqtool.core.memory import allowed
 from qdqtool.redact import redacted
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from qdqtool.core.recipe import Recipe
     from qdqtool.graph.model import Model
 
-_wide: ContextVar[bool] = ContextVar("wide", default=False)
 _trust: ContextVar[bool] = ContextVar("trust", default=False)
 
 _VERBOSE = Annotated[bool, typer.Option("--verbose", "-v", help="Say more on standard error.")]
@@ -40,11 +40,6 @@ _MAX_MEMORY = Annotated[
 ]
 _OF_RECIPES = frozenset({"recipe", "changes"})
 """Parameters of the commands that load a recipe."""
-
-
-def is_wide() -> bool:
-    """Whether --wide was given."""
-    return _wide.get()
 
 
 def is_trusted() -> bool:
@@ -80,7 +75,6 @@ def fitting_recipe(
     """
     if recipe is not None:
         return recipe, load_recipe(recipe, changes, labels=labels)
-    from qdqtool.cli.screen import stderr
     from qdqtool.graph.onnx_io.load import load
     from qdqtool.pipeline.suggest import fitting
 
@@ -173,7 +167,7 @@ def with_common(command: Callable[..., Any]) -> Callable[..., Any]:
         common = {name: values.pop(name) for name in extra}
         if common.get("verbose"):
             log_to_stderr(verbose=True)
-        _wide.set(common.get("wide", False))
+        wide.set(common.get("wide", False))
         _trust.set(bool(common.get("trust", values.get("trust", False))))
         with allowed(common.get("max_memory")):
             return command(*args, **values)

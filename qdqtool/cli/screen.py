@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextvars import ContextVar
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
     from rich.table import Table
+
+wide: ContextVar[bool] = ContextVar("wide", default=False)
+"""Whether tables are printed as wide as their content: --wide of this command."""
 
 
 @lru_cache(maxsize=1)
@@ -47,12 +51,11 @@ def show_table(table: Table, *, spare: Sequence[str] = ()) -> None:
     from rich.console import Console
 
     from qdqtool.cli.fitting import fitted
-    from qdqtool.cli.options import is_wide
 
     console = stdout()
     if not table.row_count:
         return
-    if console.is_terminal and not is_wide():
+    if console.is_terminal and not wide.get():
         shown_table, left_out = fitted(table, console.width, spare)
         console.print(shown_table)
         if left_out:
@@ -60,9 +63,9 @@ def show_table(table: Table, *, spare: Sequence[str] = ()) -> None:
                 f"left out: {', '.join(left_out)}; --wide shows all columns", style="dim", highlight=False
             )
         return
-    wide = Console(width=1 << 16, emoji=False, force_terminal=console.is_terminal, highlight=False)
-    with wide.capture() as shown:
-        wide.print(table)
+    unfitted = Console(width=1 << 16, emoji=False, force_terminal=console.is_terminal, highlight=False)
+    with unfitted.capture() as shown:
+        unfitted.print(table)
     for line in shown.get().splitlines():
         sys.stdout.write(line.rstrip() + "\n")
 

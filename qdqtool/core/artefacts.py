@@ -28,6 +28,9 @@ class Artefact(Generic[T]):
     schema: int
     type: type[T]
 
+    def __post_init__(self) -> None:
+        _BY_TYPE.setdefault(self.type, self)
+
     def dump(self, data: T, provenance: dict[str, str] | None = None) -> str:
         """The canonical JSON text of `data` in its envelope."""
         envelope = {
@@ -77,6 +80,21 @@ class Artefact(Generic[T]):
                 where=str(path),
             ) from error
         return data
+
+
+_BY_TYPE: Final[dict[Any, Artefact[Any]]] = {}
+"""Every kind of file that was declared, by the type of its data: results save themselves without importing each other."""
+
+
+def artefact_of(kind: type[T]) -> Artefact[T]:
+    """The kind of file that holds data of this type.
+
+    Raises:
+        TypeError: no file holds it, or `qdqtool.core.kinds` was never imported.
+    """
+    if kind not in _BY_TYPE:
+        raise TypeError(f"{kind.__name__} has no file of its own")
+    return _BY_TYPE[kind]
 
 
 _ADAPTERS: Final[dict[Any, TypeAdapter[Any]]] = {}

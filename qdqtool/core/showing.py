@@ -70,12 +70,9 @@ class Shown:
         Raises:
             InputFileError: it cannot be written.
         """
-        from qdqtool.core import kinds
-        from qdqtool.core.artefacts import Artefact
+        from qdqtool.core.artefacts import artefact_of
 
-        known = [each for each in vars(kinds).values() if isinstance(each, Artefact)]
-        artefact = next(each for each in known if each.type is type(self))
-        artefact.write(Path(path), self)
+        artefact_of(type(self)).write(Path(path), self)
         return Path(path)
 
 
