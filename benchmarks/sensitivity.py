@@ -64,8 +64,9 @@ def _measured(network: str, count: int, repeat: int, folder: Path) -> dict[str, 
     from qdqtool.calibration.samples import open_samples
     from qdqtool.graph.instrumented.stages import StagedModel
     from qdqtool.graph.onnx_io.load import load
+    from qdqtool.graph.onnx_io.save import save
     from qdqtool.pipeline import recipes
-    from qdqtool.pipeline.quantization import quantize_file
+    from qdqtool.pipeline.quantization import Quantization
     from qdqtool.pipeline.staged import StagedRunner
     from qdqtool.trt.ops import PRODUCTS
 
@@ -73,7 +74,8 @@ def _measured(network: str, count: int, repeat: int, folder: Path) -> dict[str, 
     model, data = write(network, folder, count)
     quantized = folder / f"{network}.qdq.onnx"
     recipe = recipes.load("conv-int8", ["calibrate.method=max", "calibrate.bias=keep"])
-    quantize_file(model, str(data), quantized, recipe, lambda *_: None)
+    work = Quantization(model, recipe, str(data))
+    save(work.inserted(work.table(lambda *_: None)), quantized)
     feeds = [
         dict(sample.feeds)
         for sample in open_samples(str(data), load(model).view.inputs, recipe.samples.preprocess)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from qdqtool.api.inputs import (
     AnyPath,
@@ -25,25 +24,18 @@ from qdqtool.api.inputs import (
 )
 from qdqtool.api.progress import ProgressInput, public, showing
 from qdqtool.api.results import Converted, ModelResult, Quantized, Repaired
-from qdqtool.calibration.samples import SampleInput
-from qdqtool.calibration.span import Span
 from qdqtool.core.calibration import CalibrationTable
-from qdqtool.core.conversion import DynamicRangeReport
-from qdqtool.core.kinds import CALIBRATION, PLACEMENT
+from qdqtool.core.kinds import CALIBRATION
 from qdqtool.core.lint import LintReport
 from qdqtool.core.placement import Placement
 from qdqtool.core.prediction import Prediction
-from qdqtool.core.recipe import Recipe
 from qdqtool.errors import UsageError
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.deferred import whole
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.graph.preparation.placed import prepare_as_placed
 from qdqtool.graph.preparation.prepare import prepare
-from qdqtool.graph.qdq.insert import insert_for_engine, refuse_quantized
-from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.pipeline.conversion import convert_file
-from qdqtool.pipeline.dynamic_range import reach_for
+from qdqtool.pipeline.quantization import Quantization
 from qdqtool.pipeline.repair import RepairRequest, repair_file
 from qdqtool.placement.decide import decide
 from qdqtool.placement.lint import lint as lint_model
@@ -103,8 +95,8 @@ def calibrate(
     """
     with model_files(model) as (path,), showing(progress) as shown:
         chosen = fitting_recipe(recipe, settings, path, trust=trust)
-        work = _Quantization(path, samples_of(samples), chosen, placement)
-        return work.table(shown.step("calibrate"))
+        work = Quantization(path, chosen, samples_of(samples), _placement_of(placement))
+        return work.table(shown.show)
 
 
 @public
@@ -136,10 +128,9 @@ def quantize(
     """
     with model_files(model) as (path,), showing(progress) as shown:
         chosen = fitting_recipe(recipe, settings, path, trust=trust)
-        work = _Quantization(path, samples_of(samples), chosen, None)
-        table = work.table(shown.step("calibrate"))
-        reach = reach_for(work.model, chosen.insert, work.calibration.samples, shown.step("FP16 range"))
-        return _inserted(work, table, out, reach)
+        work = Quantization(path, chosen, samples_of(samples))
+        table = work.table(shown.show)
+        return _quantized(work, table, work.inserted(table, shown.show), out, path)
 
 
 @public
@@ -171,53 +162,20 @@ def insert(
     table = calibration if isinstance(calibration, CalibrationTable) else None
     with model_files(model) as (path,):
         chosen = fitting_recipe(recipe, settings, path, trust=trust)
-        work = _Quantization(path, "", chosen, placement)
-        found = table or CALIBRATION.read(path_of(calibration, "calibration"))
-        return _inserted(work, found, out, None)
+        work = Quantization(path, chosen, placement=_placement_of(placement))
+        table = table or CALIBRATION.read(path_of(calibration, "calibration"))
+        return _quantized(work, table, work.inserted(table), out, path)
 
 
-class _Quantization:
-    """The steps that `calibrate`, `quantize` and `insert` share."""
-
-    def __init__(
-        self, path: Path, samples: SampleInput, recipe: Recipe, placement: Placement | AnyPath | None
-    ) -> None:
-        self.recipe = recipe
-        original = load(path)
-        refuse_quantized(original)
-        self.model: Model
-        self.placement: Placement
-        if placement is None:
-            self.model = prepare(original, recipe.preparing)
-            self.placement = decide(self.model.view, recipe.placing)
-        else:
-            if not isinstance(placement, Placement):
-                placement = PLACEMENT.read(path_of(placement, "placement"))
-            self.placement = placement
-            self.model = prepare_as_placed(original, recipe.preparing, self.placement)
-        self.calibration = Calibration(CalibrationRequest(model=path, recipe=recipe, samples=samples))
-        self.calibration.use(self.model, self.placement)
-
-    def table(self, on_progress: Any) -> CalibrationTable:
-        """The ranges, with corrected biases and findings where the recipe and the model give any."""
-        if not self.calibration.request.samples:
-            raise UsageError("there are no samples", fix="pass samples=", where="samples")
-        method = self.recipe.calibrate.method
-        collection = self.calibration.collection(self.calibration.collect_options([method]), resumable=False)
-        histograms = collection.run(Span(total=len(self.calibration.samples)), on_progress=on_progress)
-        table = self.calibration.tables(histograms, [method])[method]
-        return replace(table, findings=self.calibration.findings(table))
+def _placement_of(placement: Placement | AnyPath | None) -> Placement | Path | None:
+    return placement if isinstance(placement, Placement | None) else path_of(placement, "placement")
 
 
-def _inserted(
-    work: _Quantization,
-    table: CalibrationTable,
-    out: AnyPath | None,
-    reach: DynamicRangeReport | None,
+def _quantized(
+    work: Quantization, table: CalibrationTable, made: Model, out: AnyPath | None, original: Path
 ) -> Quantized:
-    made = insert_for_engine(work.model, work.placement, table, work.recipe.insert, reach)
     result = Quantized(model=whole(made.proto), notes=made.notes, placement=work.placement, calibration=table)
-    _save_elsewhere(result, out, work.calibration.request.model)
+    _save_elsewhere(result, out, original)
     return result
 
 

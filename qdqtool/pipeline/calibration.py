@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from glob import glob
 from pathlib import Path
@@ -203,6 +203,21 @@ class Calibration:
             samples=self.samples if self.request.samples else None,
         )
         return final_tables(request, methods)
+
+    def table(self, on_progress: OnProgress | None = None) -> CalibrationTable:
+        """What the recipe's method makes of one pass over the samples, with findings.
+
+        Raises:
+            UsageError: there are no samples.
+            InputFileError: a sample cannot be read, or does not fit.
+        """
+        if not self.request.samples:
+            raise UsageError("there are no samples", fix="pass --samples", where="samples")
+        method = self.request.recipe.calibrate.method
+        collection = self.collection(self.collect_options([method]), resumable=False)
+        histograms = collection.run(Span(total=len(self.samples)), on_progress=on_progress)
+        table = self.tables(histograms, [method])[method]
+        return replace(table, findings=self.findings(table))
 
     def findings(self, table: CalibrationTable) -> tuple[Finding, ...]:
         """What will cost accuracy; runs a few samples again where there are depthwise convolutions."""

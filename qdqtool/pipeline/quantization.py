@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from qdqtool.calibration.span import Span
+from qdqtool.calibration.samples import SampleInput
 from qdqtool.core.calibration import CalibrationTable
+from qdqtool.core.kinds import PLACEMENT
 from qdqtool.core.placement import Placement
 from qdqtool.core.recipe import Recipe
+from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
-from qdqtool.graph.onnx_io.save import save
+from qdqtool.graph.preparation.placed import prepare_as_placed
 from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.qdq.insert import insert_for_engine, refuse_quantized
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
@@ -23,40 +24,52 @@ OnStep = Callable[[str, int, "int | None"], None]
 """Called with what is being done, and how many pieces of how many are done."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Quantization:
-    """What was written.
+    """A float model that is loaded, prepared and placed, and the samples that give it ranges.
 
     Attributes:
-        placement: where Q/DQ went, and why.
-        table: ranges, bias corrections, and findings about both.
-        notes: what a reader of the model must know.
-    """
-
-    placement: Placement
-    table: CalibrationTable
-    notes: tuple[str, ...]
-
-
-def quantize_file(model: Path, samples: str, out: Path, recipe: Recipe, on_step: OnStep) -> Quantization:
-    """Place, calibrate, insert, and write the Q/DQ model at `out`.
+        model: the prepared model.
+        placement: where Q/DQ goes, and why.
 
     Raises:
         UsageError: the model is quantized already.
-        InputFileError: the model or a sample cannot be read, or does not fit.
+        InputFileError: the model or the placement cannot be read.
     """
-    original = load(model)
-    refuse_quantized(original)
-    job = Calibration(CalibrationRequest(model=model, recipe=recipe, samples=samples))
-    ready = prepare(original, recipe.preparing)
-    job.use(ready, decide(ready.view, recipe.placing))
-    method = recipe.calibrate.method
-    collection = job.collection(job.collect_options([method]), resumable=False)
-    histograms = collection.run(Span(total=len(job.samples)), on_progress=partial(on_step, "calibrate"))
-    table = job.tables(histograms, [method])[method]
-    reach = reach_for(ready, recipe.insert, job.samples, partial(on_step, "FP16 range"))
-    made = insert_for_engine(ready, job.placement, table, recipe.insert, reach)
-    save(made, out)
-    return Quantization(
-        placement=job.placement, table=replace(table, findings=job.findings(table)), notes=made.notes
-    )
+
+    def __init__(
+        self, path: Path, recipe: Recipe, samples: SampleInput = "", placement: Placement | Path | None = None
+    ) -> None:
+        original = load(path)
+        refuse_quantized(original)
+        self._recipe = recipe
+        self.model: Model
+        self.placement: Placement
+        if placement is None:
+            self.model = prepare(original, recipe.preparing)
+            self.placement = decide(self.model.view, recipe.placing)
+        else:
+            self.placement = PLACEMENT.read(placement) if isinstance(placement, Path) else placement
+            self.model = prepare_as_placed(original, recipe.preparing, self.placement)
+        self._job = Calibration(CalibrationRequest(model=path, recipe=recipe, samples=samples))
+        self._job.use(self.model, self.placement)
+
+    def table(self, on_step: OnStep) -> CalibrationTable:
+        """The ranges, with corrected biases and findings where the recipe and the model give any.
+
+        Raises:
+            UsageError: there are no samples.
+            InputFileError: a sample cannot be read, or does not fit.
+        """
+        return self._job.table(partial(on_step, "calibrate"))
+
+    def inserted(self, table: CalibrationTable, on_step: OnStep = lambda *_: None) -> Model:
+        """The Q/DQ model; samples tell what overflows in FP16, which stays FP32 then.
+
+        Raises:
+            UsageError: a quantized tensor has no range.
+        """
+        options = self._recipe.insert
+        reach = None
+        if self._job.request.samples:
+            reach = reach_for(self.model, options, self._job.samples, partial(on_step, "FP16 range"))
+        return insert_for_engine(self.model, self.placement, table, options, reach)

@@ -35,27 +35,18 @@ def insert(
     samples: Annotated[str, typer.Option(help="With fp16: samples that show what overflows.")] = "",
 ) -> None:
     """Write the Q/DQ model that a placement and a calibration table describe."""
-    from qdqtool.calibration.samples import open_samples
     from qdqtool.cli.options import load_recipe
     from qdqtool.cli.screen import stderr
-    from qdqtool.core.kinds import CALIBRATION, PLACEMENT
-    from qdqtool.graph.onnx_io.load import load
+    from qdqtool.core.kinds import CALIBRATION
     from qdqtool.graph.onnx_io.save import save
-    from qdqtool.graph.preparation.placed import prepare_as_placed
-    from qdqtool.graph.qdq.insert import insert_for_engine
-    from qdqtool.pipeline.dynamic_range import reach_for
+    from qdqtool.pipeline.quantization import Quantization
 
     typed = {"insert.types": types, "insert.weights": weights}
     chosen = load_recipe(
         recipe, [*(changes or []), *(f"{key}={value}" for key, value in typed.items() if value)]
     )
-    decisions, table = PLACEMENT.read(placement), CALIBRATION.read(calibration)
-    ready = prepare_as_placed(load(model), chosen.preparing, decisions)
-    reach = None
-    if samples:
-        source = open_samples(samples, ready.view.inputs, chosen.samples.preprocess)
-        reach = reach_for(ready, chosen.insert, source)
-    result = insert_for_engine(ready, decisions, table, chosen.insert, reach)
+    work = Quantization(model, chosen, samples, placement)
+    result = work.inserted(CALIBRATION.read(calibration))
     save(result, out)
     for note in result.notes:
         stderr().print(f"note: {note}", markup=False, highlight=False)

@@ -49,7 +49,8 @@ def quantize(
     from qdqtool.cli.options import fitting_recipe, is_trusted
     from qdqtool.cli.screen import escaped, progress, stderr, stdout
     from qdqtool.core.kinds import CALIBRATION
-    from qdqtool.pipeline.quantization import quantize_file
+    from qdqtool.graph.onnx_io.save import save
+    from qdqtool.pipeline.quantization import Quantization
     from qdqtool.pipeline.torch_models import as_onnx
 
     with progress() as bars:
@@ -63,8 +64,10 @@ def quantize(
         with TemporaryDirectory(prefix="qdqtool-model-") as folder:
             source = as_onnx(model, Path(folder), trust=is_trusted())
             _, chosen = fitting_recipe(recipe, source, changes)
-            made = quantize_file(source, samples, out, chosen, on_step)
-    table = made.table
+            work = Quantization(source, chosen, samples)
+            table = work.table(on_step)
+            made = work.inserted(table, on_step)
+            save(made, out)
     for finding in table.findings:
         words = f"{finding.code} {finding.subject}: {finding.reason}; {finding.fix}"
         stderr().print(escaped(words), style="yellow", markup=False, highlight=False)
@@ -73,7 +76,7 @@ def quantize(
     if as_json:
         sys.stdout.write(CALIBRATION.dump(table))
         return
-    nodes = {entry.slot.node for entry in made.placement.quantized}
+    nodes = {entry.slot.node for entry in work.placement.quantized}
     line = f"wrote {out}: {len(nodes)} nodes quantized, {_methods(table)}"
     stdout().print(escaped(f"{line}, {len(table.shifts)} biases corrected"), markup=False, highlight=False)
 

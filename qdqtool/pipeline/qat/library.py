@@ -16,7 +16,6 @@ from qdqtool.backends.torch_qat.model import PreparedModel
 from qdqtool.backends.torch_qat.quantized_model import TRAINED
 from qdqtool.backends.torch_qat.ranks import from_first, gathered
 from qdqtool.calibration.samples import sample_objects
-from qdqtool.calibration.span import Span
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.placement import Placement
 from qdqtool.core.recipe import Recipe, WeightOptions
@@ -91,7 +90,7 @@ def calibrate(model: PreparedModel, loader: Iterable[Any], limit: int) -> Calibr
     with _float(model) as (path, ready):
         if not feeds:
             raise InputFileError("the loader gives no samples", fix="pass at least one batch", where="loader")
-        table = from_first(lambda: _table(_calibration(model, path, ready, feeds, {})))
+        table = from_first(lambda: _calibration(model, path, ready, feeds, {}).table())
         model.set_calibration(table, ready.view)
     return table
 
@@ -130,7 +129,7 @@ def export(model: PreparedModel, path: Path, loader: Iterable[Any] = (), limit: 
 def _refreshed(trained: CalibrationTable, job: Calibration) -> CalibrationTable:
     """The table with ranges of the network as it is now, but where a quantizer was trained."""
     kept = {entry.tensor: entry for entry in trained.ranges if entry.method == TRAINED}
-    fresh = _table(job)
+    fresh = job.table()
     return replace(fresh, ranges=tuple(kept.get(entry.tensor, entry) for entry in fresh.ranges))
 
 
@@ -143,14 +142,6 @@ def _calibration(
     job = Calibration(CalibrationRequest(model=path, recipe=recipe, samples=sample_objects(feeds)))
     job.use(ready, model.placement)
     return job
-
-
-def _table(job: Calibration) -> CalibrationTable:
-    method = job.request.recipe.calibrate.method
-    collection = job.collection(job.collect_options([method]), resumable=False)
-    histograms = collection.run(Span(total=len(job.samples)))
-    table = job.tables(histograms, [method])[method]
-    return replace(table, findings=job.findings(table))
 
 
 @contextmanager
