@@ -20,6 +20,7 @@ from qdqtool.calibration.samples.batches import Batch, batches
 from qdqtool.calibration.samples.conform import fixed_batch
 from qdqtool.calibration.samples.opening import Samples
 from qdqtool.calibration.span import Span
+from qdqtool.calibration.watch import Watch
 from qdqtool.core.placement import Placement, SlotKind
 from qdqtool.core.protocols import Sample, SampleSource
 from qdqtool.errors import InputFileError
@@ -69,7 +70,8 @@ def activations(placement: Placement) -> tuple[str, ...]:
 class Collection:
     """One model and one set of samples; parts of it can be collected anywhere and added up.
 
-    `resumable` says that parts will be kept, which takes digests of the model and of all samples.
+    `resumable` says that parts will be kept, which takes digests of the model and of all samples. A `watch` keeps values
+    of samples that run in one go; the model must return them.
     """
 
     def __init__(
@@ -80,13 +82,16 @@ class Collection:
         *,
         options: CollectOptions = PLAIN,
         resumable: bool = False,
+        watch: Watch | None = None,
     ) -> None:
+        assert watch is None or not resumable
+        self._watch = watch
         self._samples = samples
         self._tensors = activations(placement)
         # Only our own source gives single rows; others feed the model as it wants to be fed.
         self._fixed = fixed_batch(model.view.inputs) if isinstance(samples, Samples) else 1
         self._options = options
-        self._pool = CollectorPool(model, self._tensors, options, identify=resumable)
+        self._pool = CollectorPool(model, self._tensors, options, identify=resumable, watch=watch)
         # One sample at a time unless the model is made for more: kernels round differently for other sizes.
         self._batch = self._fixed or 1
 
@@ -102,7 +107,9 @@ class Collection:
 
     def run(self, span: Span, *, on_progress: OnProgress | None = None) -> Histograms:
         """Collect a part in one go."""
-        return self._extended(self._nothing(span), span.left, on_progress)
+        found = self._extended(self._nothing(span), span.left, on_progress)
+        self._pool.look()
+        return found
 
     def resume(self, span: Span, path: Path, *, on_progress: OnProgress | None = None) -> Histograms:
         """Collect a part, keeping what is done at `path` every few seconds, and going on from what is there.
@@ -143,7 +150,10 @@ class Collection:
         )
 
     def _work(self, positions: range) -> Iterator[Batch]:
-        return batches(self._rows(positions), self._batch, fill=self._fixed is not None)
+        rows = self._rows(positions)
+        if self._watch is not None:
+            rows = self._watch.noted(positions, rows)
+        return batches(rows, self._batch, fill=self._fixed is not None)
 
     def _rows(self, positions: range) -> Iterator[Sample]:
         if isinstance(self._samples, Samples):

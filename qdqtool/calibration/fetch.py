@@ -31,7 +31,7 @@ class Fetcher:
         self._inputs = {entry.name: entry.shape for entry in session.get_inputs()}
         self._outputs = {entry.name: (entry.type, entry.shape) for entry in session.get_outputs()}
         self._shapes: tuple[tuple[int, ...], ...] | None = None
-        self._buffers: list[NDArray[Any]] | None = None
+        self._buffers: list[NDArray[Any] | None] | None = None
 
     def run(self, feeds: Feeds, where: str) -> Iterator[tuple[str, NDArray[Any]]]:
         """The fetched tensors and their values.
@@ -61,15 +61,20 @@ class Fetcher:
         for name, array in fed.items():
             binding.bind_cpu_input(name, array)
         for name, buffer in zip(self._names, self._buffers, strict=True):
-            binding.bind_output(name, "cpu", 0, buffer.dtype.type, buffer.shape, buffer.ctypes.data)
+            if buffer is None:
+                binding.bind_output(name, "cpu")
+            else:
+                binding.bind_output(name, "cpu", 0, buffer.dtype.type, buffer.shape, buffer.ctypes.data)
         try:
             self._session.run_with_iobinding(binding)
         except failures():
             self._buffers = None
-        return self._buffers
+            return None
+        found = zip(binding.get_outputs(), self._buffers, strict=True)
+        return [value.numpy() if buffer is None else buffer for value, buffer in found]
 
-    def _allocated(self, fed: Feeds) -> list[NDArray[Any]] | None:
-        """One array per tensor of the shape that the model declares; None when a shape depends on the data."""
+    def _allocated(self, fed: Feeds) -> list[NDArray[Any] | None] | None:
+        """One array per tensor of the shape that the model declares; None for one whose shape depends on the data."""
         if any(len(self._inputs[name]) != array.ndim for name, array in fed.items()):
             return None  # an input of unknown rank: onnxruntime declares no dimensions then
         known: dict[str, int] = {}
@@ -79,14 +84,13 @@ class Fetcher:
                 for dim, size in zip(self._inputs[name], array.shape, strict=True)
                 if isinstance(dim, str)
             )
-        buffers = []
+        buffers: list[NDArray[Any] | None] = []
         for name in self._names:
             kind, declared = self._outputs[name]
             shape = [known.get(dim) if isinstance(dim, str) else dim for dim in declared]
             dims = [dim for dim in shape if isinstance(dim, int)]
-            if kind not in _TYPES or len(dims) < len(shape):
-                return None
-            buffers.append(np.empty(dims, _TYPES[kind]))
+            is_known = kind in _TYPES and len(dims) == len(shape)
+            buffers.append(np.empty(dims, _TYPES[kind]) if is_known else None)
         return buffers
 
 

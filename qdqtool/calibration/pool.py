@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -19,7 +20,8 @@ from qdqtool.calibration.fetch import Fetcher
 from qdqtool.calibration.histograms import merged
 from qdqtool.calibration.samples.batches import Batch
 from qdqtool.calibration.samples.spec import NanPolicy
-from qdqtool.calibration.session import open_blocked, open_session
+from qdqtool.calibration.session import channels_per_block, failures, first_line, open_blocked, open_session
+from qdqtool.calibration.watch import Watch
 from qdqtool.errors import InputFileError
 from qdqtool.graph.instrumented.blocked import may_be_blocked
 from qdqtool.io.files import digest_file
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from qdqtool.graph.model import Model
     from qdqtool.graph.view import GraphView
 
+_log = logging.getLogger(__name__)
 _ROOMY = 192 << 20
 """Bytes of fetched tensors in all samples that run at once; where more do not fit, processors share a sample."""
 
@@ -60,6 +63,8 @@ class CollectorPool:
     Each processor runs whole samples by itself (onnxruntime with one thread, then counting), which wastes less than
     several threads on one sample and lets inference and counting overlap.
 
+    With a `watch` the model returns what that wants, too.
+
     Attributes:
         workers: how many samples run at once.
         threads: processors that share one sample.
@@ -67,9 +72,17 @@ class CollectorPool:
     """
 
     def __init__(
-        self, model: Model, tensors: tuple[str, ...], options: CollectOptions, *, identify: bool = False
+        self,
+        model: Model,
+        tensors: tuple[str, ...],
+        options: CollectOptions,
+        *,
+        identify: bool = False,
+        watch: Watch | None = None,
     ) -> None:
         self._options = options
+        self._watch = watch
+        watched = () if watch is None else watch.tensors.difference(tensors)
         fed = {info.name for info in model.view.inputs}
         self._fed = tuple(name for name in tensors if name in fed)
         # In graph order, so that the tensor in which NaN begins is the one that is named.
@@ -79,10 +92,12 @@ class CollectorPool:
         self.workers = max(1, min(free, _ROOMY // max(1, bytes_per_sample)))
         self.threads = max(1, free // self.workers)
         self._may_be_blocked = may_be_blocked(model.view, self._fetched)
-        self._probe = _Probe(model, self._fetched) if self._fetched else None
+        self._returned = (*self._fetched, *sorted(watched))
+        self._probe = _Probe(model, self._returned) if self._returned else None
         self.digest = (self._probe.digest() if self._probe else "") if identify else None
         self._session: Any = None
         self._outputs: dict[str, str] = {}
+        self._blocks: dict[str, int] = {}
         self._lock = Lock()
         self._stopped = False
 
@@ -103,16 +118,33 @@ class CollectorPool:
             self._stopped = any(future.done() and future.exception() for future in futures)
         return merged(future.result() for future in futures)
 
+    def look(self) -> None:
+        """Run the batch that the watch asks for; a model that fails on it gives none."""
+        batch = None if self._watch is None else self._watch.batch()
+        if self._watch is None or batch is None:
+            return
+        names = list(self._watch.together)
+        try:
+            values = self._session.run(
+                names, {entry.name: batch[entry.name] for entry in self._session.get_inputs()}
+            )
+        except failures() as error:
+            _log.info("the model takes no batch of two samples: %s", first_line(error))
+            return
+        self._watch.pair = dict(zip(names, values, strict=True))
+
     def _open(self) -> None:
         """Open the session, if there is something to fetch: late, so that nobody holds the model by then."""
         if self._probe is None or self._session is not None:
             return
         renamed: dict[str, str] = {}
         if self._may_be_blocked:
-            self._session, renamed = open_blocked(self._probe.file, self.threads)
+            ordered = () if self._watch is None else self._watch.tensors
+            self._session, renamed = open_blocked(self._probe.file, self.threads, ordered)
         else:
             self._session = open_session(self._probe.file, self.threads)
-        self._outputs = {name: renamed.get(name, name) for name in self._fetched}
+        self._outputs = {name: renamed.get(name, name) for name in self._returned}
+        self._blocks = {name: channels_per_block() for name in renamed if self._watch is not None}
         self._probe.remove()
 
     def _work(self, work: Iterator[Batch], on_done: Callable[[int], None]) -> dict[str, Histogram]:
@@ -126,8 +158,11 @@ class CollectorPool:
                 break
             for name in self._fed:
                 self._count(name, batch.feeds[name], batch, tallies[name], lanes)
-            for name, values in fetcher.run(batch.feeds, ", ".join(batch.names)) if fetcher else ():
-                self._count(name, values, batch, tallies[name], lanes)
+            fetched = dict(fetcher.run(batch.feeds, ", ".join(batch.names))) if fetcher else {}
+            for name in self._fetched:
+                self._count(name, fetched[name], batch, tallies[name], lanes)
+            if self._watch is not None:
+                self._watch.keep(batch.feeds, {**batch.feeds, **fetched}, self._blocks)
             with self._lock:
                 on_done(len(batch.names))
         return {name: tally.histogram() for name, tally in tallies.items()}

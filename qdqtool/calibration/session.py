@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from functools import lru_cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from qdqtool.errors import InputFileError
@@ -19,8 +22,8 @@ def open_session(model: Path, threads: int) -> Any:
     return _opened(model, _options(threads))
 
 
-def open_blocked(model: Path, threads: int) -> tuple[Any, dict[str, str]]:
-    """The same, but tensors of convolutions are returned in blocks of channels, as they were computed.
+def open_blocked(model: Path, threads: int, ordered: Collection[str] = ()) -> tuple[Any, dict[str, str]]:
+    """The same, but tensors of convolutions, less those in `ordered`, are returned in blocks of channels, as computed.
 
     With the session come the names under which such outputs are found. Beside `model` a copy of it is written, as
     onnxruntime optimized it.
@@ -39,13 +42,28 @@ def open_blocked(model: Path, threads: int) -> tuple[Any, dict[str, str]]:
         "session.optimized_model_external_initializers_file_name", "optimized.data"
     )
     session = _opened(model, options)
-    names = return_blocked(saved)
+    names = return_blocked(saved, ordered)
     if not names:
         return session, names
     del session
     options = _options(threads)
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     return _opened(saved, options), names
+
+
+@lru_cache(maxsize=1)
+def channels_per_block() -> int:
+    """How many channels onnxruntime puts into a block on this processor: to so many it fills up those of a convolution."""
+    import onnxruntime
+
+    from qdqtool.graph.instrumented.blocked import example_model, filled_up
+
+    with TemporaryDirectory(prefix="qdqtool-") as folder:
+        saved = Path(folder) / "optimized.onnx"
+        options = _options(1)
+        options.optimized_model_filepath = str(saved)
+        onnxruntime.InferenceSession(example_model(), options, providers=["CPUExecutionProvider"])
+        return filled_up(saved)
 
 
 def _options(threads: int) -> Any:

@@ -37,7 +37,7 @@ from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.bias import shiftable
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.graph.view import Node
-from qdqtool.pipeline.trial import TAKEN, Budget, Reference, Trial, believed
+from qdqtool.pipeline.trial import TAKEN, Budget, FloatPass, Reference, Trial, believed
 from qdqtool.trt.ops import result_axis
 
 Floats = NDArray[np.float32]
@@ -50,6 +50,7 @@ def correct_biases(
     table: CalibrationTable,
     samples: SampleSource,
     on_progress: OnProgress | None = None,
+    seen: FloatPass | None = None,
 ) -> CalibrationTable:
     """The table with what to add to the biases, so that each layer's mean output is that of the float model.
 
@@ -58,7 +59,7 @@ def correct_biases(
     if not shiftable(model.view) or not len(samples):
         return table
     budget = Budget(most=2 * TAKEN, on_progress=on_progress)
-    reference = Reference(model, samples, budget, bias=True)
+    reference = Reference(model, samples, budget, bias=True, seen=seen)
     judged = None
     if reference.together:
         trial = Trial(model, placement, table, reference, budget)

@@ -20,7 +20,7 @@ from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.findings import Finding
 from qdqtool.core.kinds import PLACEMENT
 from qdqtool.core.placement import Placement
-from qdqtool.core.recipe import Recipe
+from qdqtool.core.recipe import AUTO, Recipe
 from qdqtool.core.weights import WeightChanges
 from qdqtool.core.wording import listed
 from qdqtool.errors import InputFileError, UsageError
@@ -31,9 +31,11 @@ from qdqtool.graph.preparation.prepare import prepare
 from qdqtool.graph.qdq.changes import with_changes
 from qdqtool.pipeline.channels import lost_channels
 from qdqtool.pipeline.equalization import equalization
+from qdqtool.pipeline.float_pass import float_pass
 from qdqtool.pipeline.random_shapes import opener, shaped
 from qdqtool.pipeline.same_function import check_conversion
 from qdqtool.pipeline.tables import TableRequest, final_tables
+from qdqtool.pipeline.trial import FloatPass
 from qdqtool.placement.decide import decide
 from qdqtool.platform import give_back
 
@@ -68,6 +70,7 @@ class Calibration:
 
     def __init__(self, request: CalibrationRequest) -> None:
         self.request = request
+        self._seen: FloatPass | None = None
 
     @cached_property
     def model(self) -> Model:
@@ -133,13 +136,11 @@ class Calibration:
             Bug: the model does not compute what its file does since its opset was raised.
         """
         check_conversion(self.model, self.samples)
-        return Collection(
-            with_changes(self.model, self.changes) if self.changes else self.model,
-            self.placement,
-            self.samples,
-            options=options,
-            resumable=resumable,
-        )
+        return Collection(self._changed, self.placement, self.samples, options=options, resumable=resumable)
+
+    @property
+    def _changed(self) -> Model:
+        return with_changes(self.model, self.changes) if self.changes else self.model
 
     def collect(
         self,
@@ -201,11 +202,14 @@ class Calibration:
             recipe=self.request.recipe,
             changes=self.changes,
             samples=self.samples if self.request.samples else None,
+            seen=self._seen,
         )
         return final_tables(request, methods)
 
     def table(self, on_progress: OnProgress | None = None) -> CalibrationTable:
         """What the recipe's method makes of one pass over the samples, with findings.
+
+        The samples that judge are run through the float model in that pass.
 
         Raises:
             UsageError: there are no samples.
@@ -213,10 +217,20 @@ class Calibration:
         """
         if not self.request.samples:
             raise UsageError("there are no samples", fix="pass --samples", where="samples")
-        method = self.request.recipe.calibrate.method
-        collection = self.collection(self.collect_options([method]), resumable=False)
+        check_conversion(self.model, self.samples)
+        how = self.request.recipe.calibrate
+        options = self.collect_options([how.method])
+        model, watch = self._changed, None
+        is_judged = self.samples.meaningful and how.method == AUTO
+        if (is_judged or how.bias == "correct") and self.request.on_nan == "error":
+            found = float_pass(model, self.placement, self.samples, bias=how.bias == "correct")
+            if found is not None:
+                model, self._seen = found
+                watch = self._seen.watch
+        collection = Collection(model, self.placement, self.samples, options=options, watch=watch)
+        del model
         histograms = collection.run(Span(total=len(self.samples)), on_progress=on_progress)
-        table = self.tables(histograms, [method])[method]
+        table = self.tables(histograms, [how.method])[how.method]
         return replace(table, findings=self.findings(table))
 
     def findings(self, table: CalibrationTable) -> tuple[Finding, ...]:

@@ -29,7 +29,7 @@ from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, weight_bytes
 from qdqtool.graph.qdq.changes import with_changes
 from qdqtool.pipeline.auto import Judged, choose
 from qdqtool.pipeline.bias import correct_biases, shifted
-from qdqtool.pipeline.trial import Budget, Reference, Trial, fitting_numbers, others
+from qdqtool.pipeline.trial import Budget, FloatPass, Reference, Trial, fitting_numbers, others
 
 ROUNDING_GAIN_DB: Final = 0.3
 """What rounding must gain at the outputs: it ties the weights to the samples, and less is within their chance."""
@@ -58,6 +58,7 @@ class TableRequest:
         recipe: methods and rounding.
         changes: equalization; None where there was none.
         samples: calibration samples; None where histograms were merged without any.
+        seen: what the collection kept of the samples that judge; None where it kept nothing.
     """
 
     model: Model
@@ -67,6 +68,7 @@ class TableRequest:
     recipe: Recipe
     changes: WeightChanges | None = None
     samples: SampleSource | None = None
+    seen: FloatPass | None = None
 
 
 def final_tables(
@@ -129,9 +131,11 @@ class _Maker:
         tried = rounding == AUTO and judged and len(samples) > _FEWEST
         if not judged or not (tried or groups(placement)):
             table = rounded or self.plain()
-            return correct_biases(model, placement, table, samples, self._on_progress) if corrects else table
+            if not corrects:
+                return table
+            return correct_biases(model, placement, table, samples, self._on_progress, self._request.seen)
         budget = Budget(on_progress=self._on_progress)
-        reference = Reference(model, samples, budget, bias=corrects)
+        reference = Reference(model, samples, budget, bias=corrects, seen=self._request.seen)
         found = self._chosen(reference, rounded, int(tried))
         if tried:
             found = self._rounded_if_better(found, samples)

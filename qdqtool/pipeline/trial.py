@@ -17,6 +17,7 @@ from qdqtool.accuracy.metric import energy
 from qdqtool.accuracy.pairing import feeds_for
 from qdqtool.backends.ort import OrtRunner, open_model, open_rewritten
 from qdqtool.calibration.samples import Samples
+from qdqtool.calibration.watch import Watch
 from qdqtool.core.calibration import CalibrationTable, NodeShift
 from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import Placement
@@ -24,7 +25,7 @@ from qdqtool.core.protocols import Sample, SampleSource
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.errors import InputFileError
 from qdqtool.graph.instrumented.blocked_qdq import put_in, with_stand_ins
-from qdqtool.graph.instrumented.corrected import Corrected, channel_means, corrected
+from qdqtool.graph.instrumented.corrected import Corrected, Means, channel_means, corrected
 from qdqtool.graph.instrumented.layer_errors import layer_errors
 from qdqtool.graph.instrumented.tunable import Tunable, tunable
 from qdqtool.graph.model import Model
@@ -126,6 +127,19 @@ class Budget:
             self.on_progress(min(self.spent, self.most), self.most)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FloatPass:
+    """What the pass that collected histograms kept of the samples that judge.
+
+    Attributes:
+        watch: the samples, with the float network's outputs, and those of the first two as one batch.
+        means: which of the kept values tell the means of layers; of none where the model takes no batches.
+    """
+
+    watch: Watch
+    means: Means
+
+
 class Reference:
     """The samples that choose and those that check, and what the float model gives for them.
 
@@ -145,9 +159,14 @@ class Reference:
         *,
         bias: bool = False,
         count: int | None = None,
+        seen: FloatPass | None = None,
     ) -> None:
         count = count or taken(model.view, len(samples))
-        judges = self.samples = tuple(islice(spread(samples, count), count))
+        if seen is not None:
+            judges = tuple(one.sample for one in seen.watch.seen)
+        else:
+            judges = tuple(islice(spread(samples, count), count))
+        self.samples = judges
         step = max(1, len(samples) // count)
         self._numbers = {id(sample): place * step for place, sample in enumerate(judges)}
         budget.most = PASSES * len(judges)
@@ -158,10 +177,14 @@ class Reference:
         self.layers = tuple(node.name for node in shiftable(model.view)) if bias else ()
         self._model = model
         self._outputs: dict[int, Values] = {}
-        self._means: dict[int, Values] = {}
+        self._places = {id(sample): place for place, sample in enumerate(judges)}
+        self._means: Values = {}
         self.together = False
         alike = len({_shapes(sample) for sample in judges}) == 1
-        if self.layers and len(judges) >= _FEWEST and alike and _may_be_batched(model.view, self.layers):
+        if seen is not None:
+            self.together = self._taken_from(seen) and alike
+            return
+        if self.layers and len(judges) >= _FEWEST and alike and may_be_batched(model.view, self.layers):
             try:
                 self.together = self._measured(free=True)
             except InputFileError:
@@ -189,8 +212,8 @@ class Reference:
 
     def means(self, samples: Sequence[Sample]) -> dict[str, NDArray[np.float32]]:
         """Mean output of each channel of each layer for some of the samples, (samples, channels)."""
-        rows = [self._means[id(sample)] for sample in samples]
-        return {node: np.stack([row[node] for row in rows]) for node in (rows[0] if rows else {})}
+        rows = [self._places[id(sample)] for sample in samples]
+        return {node: means[rows] for node, means in self._means.items()}
 
     def fitting(self, most: int) -> tuple[Sample, ...]:
         """As many samples, from all over them, as fit into one batch, or 8 if fewer do; at most so many."""
@@ -207,6 +230,7 @@ class Reference:
         watched = channel_means(self._model, self.layers if free else (), free=free)
         runner = open_model(watched.model, description="float model", crowded=True)
         kept = [info.name for info in self._model.view.outputs]
+        rows: list[Values] = []
 
         def run(sample: Sample) -> Values:
             return runner.run(feeds_for(runner, sample))
@@ -215,15 +239,25 @@ class Reference:
             for sample, values in zip(self.samples, pool.map(run, self.samples), strict=True):
                 self.budget.spend(1)
                 self._outputs[id(sample)] = {name: values[name] for name in kept if name in values}
-                self._means[id(sample)] = {
-                    node: values[name].ravel() for node, name in watched.outputs.items()
-                }
+                rows.append({name: values[name] for name in watched.outputs.values()})
+        self._means = watched.of(rows)
         if not free:
             return False
-        pair = self.samples[:_FEWEST]
         self.budget.spend(_FEWEST)
-        both = runner.run(_joined(runner, pair))
-        single = [self.outputs(sample) for sample in pair]
+        return self._is_alike(runner.run(_joined(runner, self.samples[:_FEWEST])))
+
+    def _taken_from(self, seen: FloatPass) -> bool:
+        """Take over what was kept; whether the model gives for two samples in a batch what it gives for each."""
+        kept = seen.watch.seen
+        names = [info.name for info in self._model.view.outputs]
+        self._outputs = {id(one.sample): {name: one.values[name] for name in names} for one in kept}
+        self._means = seen.means.of([one.values for one in kept])
+        self.budget.spend(len(kept))
+        return seen.watch.pair is not None and self._is_alike(seen.watch.pair)
+
+    def _is_alike(self, both: Values) -> bool:
+        """Whether the outputs for the first two samples as one batch are those of each."""
+        single = [self.outputs(sample) for sample in self.samples[:_FEWEST]]
         return all(
             all(one[name].ndim for one in single)
             and both[name].shape[:1] == (sum(len(one[name]) for one in single),)
@@ -445,7 +479,7 @@ def believed(differences: NDArray[np.float32]) -> NDArray[np.float32]:
     return believed
 
 
-def _may_be_batched(view: GraphView, layers: Sequence[str]) -> bool:
+def may_be_batched(view: GraphView, layers: Sequence[str]) -> bool:
     """Whether a batch of samples is worth a try: leading dimensions are free or 1, and layers compute in FP32."""
     shapes = [info.shape or () for info in view.inputs]
     of_floats = all(view.info(view.by_name[node].outputs[0]).dtype is DType.FLOAT32 for node in layers)

@@ -272,6 +272,11 @@ BLOCKED = BLOCKED_ELEMENTWISE | {
     "Resize",
 }
 """What onnxruntime runs on channel blocks, or fuses into what does."""
+FUSED_EXACTLY = PRODUCTS | BLOCKED | LAYOUT | PICKING | SOFTMAXES | {"Pad", "ReduceMean"}
+"""What onnxruntime fuses, if at all, to the same bits: they do not depend on which tensors are returned beside.
+
+A written-out or skipped normalization does not belong to them: fused, its last bits are others.
+"""
 
 _SATURATING = {"HardSigmoid": 1.0, "Sigmoid": 1.0, "Softmax": 1.0, "Tanh": 1.0}
 _MOST_PADS = 8

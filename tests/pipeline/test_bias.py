@@ -185,7 +185,7 @@ def test_one_run_gives_the_shifts_of_a_run_per_layer(
     monkeypatch.setattr("qdqtool.pipeline.bias._layer_by_layer", lambda *_: pytest.fail("run layer by layer"))
     _, _, together = calibrated(model, tmp_path)
     monkeypatch.undo()
-    monkeypatch.setattr("qdqtool.pipeline.trial._may_be_batched", lambda *_: False)
+    monkeypatch.setattr("qdqtool.pipeline.trial.may_be_batched", lambda *_: False)
     _, _, apart = calibrated(model, tmp_path)
     assert [entry.node for entry in together.shifts] == [entry.node for entry in apart.shifts]
     for one, other in zip(together.shifts, apart.shifts, strict=True):

@@ -8,11 +8,12 @@ Source: the operators of the domain com.microsoft.nchwc in a model that onnxrunt
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any, Final
 
 import onnx
+from onnx import helper
 
 from qdqtool.graph.view import GraphView
 from qdqtool.io.files import write_bytes
@@ -40,17 +41,17 @@ def may_be_blocked(view: GraphView, tensors: Iterable[str]) -> bool:
     return False
 
 
-def return_blocked(path: Path) -> dict[str, str]:
+def return_blocked(path: Path, ordered: Collection[str] = ()) -> dict[str, str]:
     """Rewrite an optimized model, so that outputs are returned before their reordering; what they are called now.
 
-    An output is left as it is where its blocks are filled up with channels that nobody asked for. The file does not
-    change when the answer is empty.
+    An output is left as it is where it is one of `ordered`, or its blocks are filled up with channels that nobody asked
+    for. The file does not change when the answer is empty.
     """
     model = onnx.load(str(path), load_external_data=False)
     graph = model.graph
     makers = {name: node for node in graph.node for name in node.output}
     channels = {tensor.name: tensor.dims[0] for tensor in graph.initializer if tensor.dims}
-    wanted = {value.name for value in graph.output}
+    wanted = {value.name for value in graph.output}.difference(ordered)
     found = {}
     for node in graph.node:
         is_reordering = node.op_type == "ReorderOutput" and node.domain == DOMAIN
@@ -68,6 +69,24 @@ def return_blocked(path: Path) -> dict[str, str]:
             value.name = found.get(value.name, value.name)
         write_bytes(path, model.SerializeToString(deterministic=True))
     return found
+
+
+def example_model() -> bytes:
+    """A convolution of one channel, for asking onnxruntime to how many it fills it up."""
+    image = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 1, 4, 4])
+    weight = helper.make_tensor("w", onnx.TensorProto.FLOAT, [1, 1, 1, 1], [1.0])
+    result = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1, 1, 4, 4])
+    graph = helper.make_graph(
+        [helper.make_node("Conv", ["x", "w"], ["y"])], "blocks", [image], [result], [weight]
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return bytes(model.SerializeToString())
+
+
+def filled_up(path: Path) -> int:
+    """The channels of the example, which onnxruntime has optimized."""
+    (weight,) = onnx.load(str(path)).graph.initializer
+    return int(weight.dims[0])
 
 
 def _channels(node: Any, makers: dict[str, Any], channels: dict[str, int]) -> int | None:

@@ -8,7 +8,9 @@
 
 The samples are fed as one batch, so that a layer's shift is known before the next layer runs: one run corrects the
 whole network and returns what comes out of it then. The shift is shrunk by its uncertainty over the samples as
-`pipeline.trial.believed` does it. What the float network's layers give in the mean is measured by `channel_means`.
+`pipeline.trial.believed` does it. What the float network's layers give in the mean is measured by `channel_means`, which
+returns the means of a convolution's input and leaves the rest to `Means.of`: for single samples the products of all weights
+with these means would cost half as much as the network (MobileNetV2: 11.3 instead of 6.9 ms a sample).
 
 A convolution is linear, so the mean of its output follows from the mean of each channel of its input, but for the border:
 taps that meet padding count for the share of places where they do not, as if the input were the same everywhere. Both
@@ -19,7 +21,7 @@ to read what a convolution writes, and onnxruntime can fuse what follows into it
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -40,15 +42,51 @@ _IMAGE: Final = 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Means:
-    """A model that also returns the mean output of some of its nodes.
+    """A model that also returns what the mean outputs of some of its nodes follow from.
 
     Attributes:
-        model: returns what it returned before, and one array of shape (channels,) per node.
+        model: returns what it returned before, and one array per node.
         outputs: name of that array by node, in graph order.
+        taps: for each node whose array holds the means of its input, what an input channel adds to an output channel,
+            (outputs, inputs of a group); the other arrays are mean outputs already.
     """
 
     model: Model
     outputs: Mapping[str, str]
+    taps: Mapping[str, NDArray[np.float32]]
+
+    def without(self, model: Model) -> Means:
+        """The same, holding `model` instead of its own, whose weights take memory."""
+        return replace(self, model=model)
+
+    def of(self, values: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, NDArray[np.float32]]:
+        """Mean outputs of each node, biases of convolutions left out, from what the model returned for each sample.
+
+        They are of shape (samples, channels).
+        """
+        found = {}
+        for node, name in self.outputs.items():
+            rows = np.stack([_of_channels(one[name]) for one in values])
+            found[node] = _through(rows, self.taps[node]) if node in self.taps else rows
+        return found
+
+
+def _of_channels(means: NDArray[Any]) -> NDArray[np.float32]:
+    """(channels,) means, also where a sample is several rows of what the layer reads, (rows, channels, 1, 1)."""
+    rows = means.reshape(len(means), -1) if means.ndim > 1 else means[None]
+    found: NDArray[np.float32] = rows.mean(axis=0, dtype=np.float32)
+    return found
+
+
+def _through(means: NDArray[np.float32], taps: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Mean outputs of a convolution, (samples, outputs), from those of its input, (samples, inputs)."""
+    outputs, inside = taps.shape
+    groups = means.shape[1] // inside
+    parts = means.reshape(len(means), groups, inside)
+    found: NDArray[np.float32] = np.einsum(
+        "ngi,goi->ngo", parts, taps.reshape(groups, -1, inside), optimize=True
+    )
+    return found.reshape(len(means), outputs)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,22 +123,36 @@ class Corrected:
         }
 
 
-def channel_means(model: Model, nodes: Collection[str], *, free: bool) -> Means:
-    """The model that returns the mean output of every channel of these nodes too; those of unknown rank are left out.
+def channel_means(
+    model: Model, nodes: Collection[str], *, free: bool, averaged: Collection[str] = ()
+) -> Means:
+    """The model that tells the mean output of every channel of these nodes too; those of unknown rank are left out.
 
-    `free` lets it take batches of any size; what it computes then must be tried.
+    `free` lets it take batches of any size; what it computes then must be tried. The caller knows the means of `averaged`
+    tensors: under their own names `Means.of` is to be given these.
     """
     edit = Edit(model)
     build = _Builder(edit)
     outputs: dict[str, str] = {}
+    taps: dict[str, NDArray[np.float32]] = {}
+    pooled: dict[str, str] = {}
     for node, rank in _ranked(model, edit, nodes):
+        weight = model.view.constant(node.input[1]) if _is_image(node, rank) else None
+        if weight is not None and weight.dtype == np.float32:
+            source = node.input[0]
+            if source not in pooled:
+                pooled[source] = source if source in averaged else build.pool(source)
+            outputs[node.name] = pooled[source]
+            inside = _inside(node, model.view.info(source).shape, weight.shape)
+            spatial = tuple(range(2, rank))
+            taps[node.name] = (weight if inside is None else weight * inside).sum(axis=spatial)
+            continue
         measured, axis = build.measured(node, model.view, rank)
         others = [dim for dim in range(rank) if dim != axis]
         outputs[node.name] = build.reduce("ReduceMean", measured, others)
-    if free:
-        _free_batch(edit)
-    _return(edit, outputs.values())
-    return Means(model=edit.finish(retyped=free, shapes=False), outputs=outputs)
+    freed = free and _free_batch(edit)
+    _return(edit, [name for name in dict.fromkeys(outputs.values()) if name not in averaged])
+    return Means(model=edit.finish(retyped=freed, shapes=False), outputs=outputs, taps=taps)
 
 
 def corrected(model: Model, nodes: Collection[str], bare: Collection[str] = ()) -> Corrected:
@@ -132,12 +184,20 @@ def corrected(model: Model, nodes: Collection[str], bare: Collection[str] = ()) 
     )
 
 
-def _free_batch(edit: Edit) -> None:
-    """Let the leading dimension of inputs and outputs have any size."""
-    for value in (*edit.inputs, *edit.outputs):
-        dims = value.type.tensor_type.shape.dim
-        if dims and dims[0].dim_value == 1:
-            dims[0].dim_param = "batch"
+def _free_batch(edit: Edit) -> bool:
+    """Let the leading dimension of inputs and outputs have any size; whether one had not."""
+    fixed = [
+        dims[0]
+        for value in (*edit.inputs, *edit.outputs)
+        if (dims := value.type.tensor_type.shape.dim) and dims[0].dim_value == 1
+    ]
+    for dim in fixed:
+        dim.dim_param = "batch"
+    return bool(fixed)
+
+
+def _is_image(node: onnx.NodeProto, rank: int) -> bool:
+    return node.op_type == "Conv" and rank >= _IMAGE
 
 
 def _ranked(model: Model, edit: Edit, nodes: Collection[str]) -> list[tuple[onnx.NodeProto, int]]:
@@ -166,10 +226,10 @@ class _Builder:
 
     def measured(self, node: onnx.NodeProto, view: GraphView, rank: int) -> tuple[str, int]:
         """A tensor with the mean outputs of the node in its channels, and the axis of these."""
-        if node.op_type != "Conv" or rank < _IMAGE:
+        if not _is_image(node, rank):
             return node.output[0], result_axis(node.op_type) % rank
         spatial = list(range(2, rank))
-        pooled = self._new("GlobalAveragePool", [node.input[0]])
+        pooled = self.pool(node.input[0])
         weight = node.input[1]
         shape = view.info(weight).shape or ()
         if shape[2:] != (1,) * len(spatial):
@@ -183,6 +243,10 @@ class _Builder:
             )
         groups = next((field.i for field in node.attribute if field.name == "group"), 1)
         return self._new("Conv", [pooled, weight], group=groups), 1
+
+    def pool(self, image: str) -> str:
+        """The mean of every channel of every sample."""
+        return self._new("GlobalAveragePool", [image])
 
     def shift(self, measured: str, place: tuple[int, int], wanted: str, split: str, doubt: str) -> str:
         """What has to be added to the channels, from their means here and those that are wanted."""
