@@ -17,6 +17,7 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import lru_cache
@@ -50,7 +51,7 @@ _ANYWHERE = frozenset(
 )
 """Patterns that begin with a name: whatever stands before them would be taken for a part of it."""
 
-_VAGUE = frozenset({"parser-error"})
+_VAGUE = frozenset({"parser-error", "tensorrt-llm-said"})
 """Patterns that take whatever stands behind a word: another logger's prefix, too."""
 
 _TIMES = (
@@ -64,7 +65,11 @@ _TIMES = (
 )
 _GLOG = r"(?<![\w])[IWEFV]\d{4}(?= \d\d:)|(?<![\w])[IWEFV](?=\d{8} )"
 _LEVELS = f"(?:(?i:{'|'.join(sorted(SEVERITY_WORDS, key=len, reverse=True))})|[VDIWEFX])"
-_SEVERITY = rf"(?<!\w)(?!\w(?!\w))(?=\w){_LEVELS}(?!\w)|(?<=\[)[VDIWEFX](?=[\]:])"
+# One letter is a severity in brackets, or behind a time or a number: "12:00:00.123: I tensorflow", "1234 5678 V TensorRT".
+_SEVERITY = (
+    rf"(?<!\w)(?!\w(?!\w))(?=\w){_LEVELS}(?!\w)|(?<=\[)[VDIWEFX](?=[\]:])|(?<=\d[ :])[VDIWEFX](?= )"
+    r"|(?<=\d: )[VDIWEFX](?= )"
+)
 _TOKEN = re.compile(
     f"(?P<time>{'|'.join(_TIMES)})|(?P<glog>{_GLOG})|(?P<severity>{_SEVERITY})|(?P<number>0x[0-9a-fA-F]+|\\d+)"
     r"|(?P<space>\s+)|(?P<word>[^\W\d_][\w./\\@-]*|_[\w./\\@-]*)|(?P<mark>.)",
@@ -76,7 +81,8 @@ _CLASSES = {
     "severity": _LEVELS,
     "number": "(?:0x[0-9a-fA-F]+|\\d+)",
     "space": "\\s+",
-    "word": "[^\\s\\[\\](){}<>\"'|,;=]+",
+    # Without colons: they end a logger's name, and messages have some of their own ("Format: ONNX").
+    "word": "[^\\s\\[\\](){}<>\"'|,;=:]+",
 }
 _SHOWN = {
     "time": "<time>",
@@ -98,6 +104,8 @@ _RANKS = tuple(
         r"\((?P<rank>\w{1,60} pid=\d{1,9}(?:, ip=[\d.]{7,15})?)\) ",
         # kubectl logs --prefix
         r"\[(?P<rank>pod/[^\]\s]{1,200})\] ",
+        # ros2 launch
+        r"\[(?P<rank>\w[\w./-]{0,200}-\d{1,4})\] ",
         # docker compose
         r"(?P<rank>[\w.-]{1,60}) {1,20}\| ",
         # srun --label
@@ -107,6 +115,9 @@ _RANKS = tuple(
     )
 )
 """Launchers that print which process a line came from; processes that speak at once are read apart."""
+_RANK = re.compile(r"\d{1,5}: ")
+"""What srun prints before a line and the builder before an error; no error begins with another prefix."""
+_CODE = re.compile(r"(?<=\S )\d{1,5}: $")
 _JSON_TIMES = ("time", "timestamp", "ts", "@timestamp", "asctime", "Timestamp", "observedTimestamp")
 _JSON_LEVELS = ("level", "severity", "levelname", "lvl", "SEVERITY", "severity_text", "severityText")
 
@@ -286,6 +297,9 @@ def _texts(data: bytes) -> list[str]:
 def _prefix_of(text: str) -> str | None:
     """What stands before a builder's pattern: "" for a line that the reader understands, None where there is none."""
     head = text[:_LONGEST]
+    rank = _RANK.match(text)
+    if rank is not None and native(text, rank.end()):
+        return rank[0]
     prefix, body = peel(head)
     body = body.rstrip()
     if _reads(body):
@@ -309,7 +323,10 @@ def _understood(texts: Iterable[str]) -> int:
 @lru_cache(maxsize=4096)
 def _reads(message: str) -> bool:
     """Whether a message is one that only builders print."""
-    for text in (message, without_position(message)):
+    bare = without_position(message)
+    if bare is not None and ".py:" in message[: -len(bare)]:
+        bare = None  # no part of the builder is Python: the place belongs to the logger's prefix
+    for text in (message, bare):
         found = grammar().read(text) if text else None
         if found is not None and found[0] not in _ANYWHERE | _VAGUE:
             return True
@@ -333,7 +350,7 @@ def _prefix_layer(lines: list[_Line]) -> tuple[Callable[[_Line], bool], str] | N
     plain = sum(1 for prefix in prefixes if prefix == "")
     if not carried or 40 * len(carried) < plain:
         return None
-    forms = _forms(carried, len(lines))
+    forms = _forms(carried, len(lines), frozenset(_before_own(lines, prefixes)))
     if not forms:
         return None
 
@@ -370,25 +387,39 @@ def _told(kinds: tuple[str, ...], values: tuple[str, ...]) -> tuple[str, str]:
     return stamp, severity
 
 
-def _forms(prefixes: list[str], lines: int) -> list[_Form]:
-    """The forms of these prefixes of so many lines, the most frequent first."""
+def _before_own(lines: list[_Line], prefixes: Sequence[str | None]) -> Iterator[str]:
+    """The prefixes behind which the builder's own prefix stands."""
+    for line, prefix in zip(lines, prefixes, strict=True):
+        if prefix and (native(line.text, len(prefix)) or native(prefix, len(_outer(prefix)))):
+            yield prefix
+
+
+def _forms(prefixes: list[str], lines: int, own: AbstractSet[str]) -> list[_Form]:
+    """The forms of these prefixes of so many lines, the most frequent first.
+
+    What says no time and no severity must stand before most lines, or always before the builder's own prefix (`own`):
+    where a message has many lines, launchers print it once.
+    """
     groups: dict[tuple[str, ...], list[list[re.Match[str]]]] = defaultdict(list)
+    owned: Counter[tuple[str, ...]] = Counter()
     for prefix in prefixes:
         tokens = list(_TOKEN.finditer(_outer(prefix)))
         key = tuple(token[0] if token.lastgroup == "mark" else token.lastgroup or "" for token in tokens)
         groups[key].append(tokens)
+        owned[key] += prefix in own
     ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
     forms = []
     for key, members in ordered[:_MOST]:
         telling = any(part in ("time", "severity", "glog") for part in key)
-        steady = 2 * len(members) > max(lines, 2 * _ENOUGH) and _same_words(key, members)
-        if telling or steady:
+        usual = 2 * len(members) > max(lines, 2 * _ENOUGH) or owned[key] == len(members) >= _ENOUGH
+        if telling or (usual and _same_words(key, members)):
             forms.append(_form(key, members))
     return forms
 
 
 def _outer(prefix: str) -> str:
-    """A prefix without the builder's own at its end, which the reader takes off."""
+    """A prefix without the builder's own at its end, which the reader takes off, and without the code of an error."""
+    prefix = _CODE.sub("", prefix)
     for at in range(len(prefix)):
         own = native(prefix, at)
         if own and own.end() > at and own.end() >= len(prefix.rstrip(_QUOTES)):

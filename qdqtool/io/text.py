@@ -38,7 +38,7 @@ LARGEST = 1 << 28
 # Longer than any sequence for a terminal: what is, is text.
 _LONGEST_ESCAPE = 256
 
-_ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[ -/]*[0-~]|)")
+_ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[ -/]*[0-~]|)")
 _PACKED = (
     (b"\xfd7zXZ\x00", "xz"),
     (b"\x1f\x8b", "gzip"),

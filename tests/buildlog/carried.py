@@ -88,12 +88,10 @@ CONTAINERS: dict[str, Callable[[str], str]] = {
 
 def logged(text: str, write: Callable[[_Message], str]) -> str:
     """The same log from another logger; lines that no logger wrote stay as they are."""
-    lines = []
+    lines, dated = [], (LOGGERS | MORE_LOGGERS).values()
     for line in text.split("\n"):
         found = _NATIVE.fullmatch(line.rstrip("\r"))
-        lines.append(
-            write(_Message(found)) if found and (found["clock"] or write not in LOGGERS.values()) else line
-        )
+        lines.append(write(_Message(found)) if found and (found["clock"] or write not in dated) else line)
     return "\n".join(lines)
 
 
@@ -105,15 +103,42 @@ COPIED: dict[str, Callable[[str], str]] = {
 }
 """What people paste: known only where most lines are a builder's, because their marks say nothing."""
 
+MORE_LOGGERS: dict[str, Callable[[_Message], str]] = {
+    "TensorFlow": lambda m: (
+        f"{m.time}.123456: {'I' if m.severity == 'V' else m.severity} "
+        f"tensorflow/compiler/tf2tensorrt/utils/trt_logger.cc:42] DefaultLogger {m.body}"
+    ),
+}
+MORE_TIMELESS: dict[str, Callable[[_Message], str]] = {
+    "torch_tensorrt's converter": lambda m: (
+        f"{m.level}:torch_tensorrt.dynamo.conversion._TRTInterpreter:{m.body}"
+    ),
+    "pytest": lambda m: f"{m.level:<8} trt:build.py:{len(m.body)} {m.body}",
+    "logcat": lambda m: f"05-01 10:00:00.123  1234  5678 {m.severity} TensorRT: {m.body}",
+    "gst-nvinfer": lambda m: (
+        f"0:00:03.139530214  1234 0xaaaae5c0 {m.level:<7} nvinfer gstnvinfer.cpp:680:gst_nvinfer_logger:<primary_gie> "
+        f"NvDsInferContext[UID 1]: {m.body}"
+    ),
+}
+MORE_CONTAINERS: dict[str, Callable[[str], str]] = {
+    "ros2 launch": lambda line: f"[lidar_centerpoint_node-1] {line}",
+    "srun of the twelfth": lambda line: f"12: {line}",
+    "Buildkite": lambda line: f"\x1b_bk;t=1714557600123\x07{line}",
+}
+"""Carriers that the reader met after it had learned the others, and some of which it did not know."""
+
 NAMES = (*LOGGERS, *TIMELESS, *CONTAINERS)
-"""All carriers."""
+"""All carriers but the last."""
+MORE = (*MORE_LOGGERS, *MORE_TIMELESS, *MORE_CONTAINERS)
 
 
 def rewritten(text: str, name: str) -> str:
     """The same log as this carrier brings it."""
     if name in CONTAINERS:
         return contained(text, CONTAINERS[name])
-    return logged(text, (LOGGERS | TIMELESS)[name])
+    if name in MORE_CONTAINERS:
+        return contained(text, MORE_CONTAINERS[name])
+    return logged(text, (LOGGERS | TIMELESS | MORE_LOGGERS | MORE_TIMELESS)[name])
 
 
 def contained(text: str, wrap: Callable[[str], str]) -> str:

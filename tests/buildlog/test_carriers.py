@@ -23,14 +23,19 @@ _AMBIGUOUS: dict[str, frozenset[str]] = {
     "GIGABYTE__bert_server": frozenset({"glog"}),
     "ZhejiangLab__output": frozenset({"glog"}),
     # A program prefixes its own lines with a time in brackets: behind Jenkins' time, four of them join its carrier.
-    "trt_bench_image": frozenset({"Jenkins"}),
+    # Behind a rank above 0 they look like errors with their code.
+    "trt_bench_image": frozenset({"Jenkins", "srun of the twelfth"}),
     # Help texts with sixteen builder lines among hundreds: too few messages to learn these two carriers from.
     "jetson_env_raw": frozenset({"torch_tensorrt in C++", "JSON lines of a logger"}),
     # Progress bars are redrawn with carriage returns in one line (581); behind another logger's prefix, the counts of
     # foreign lines and of warnings differ, in all twelve of them.
-    "NsightSystems__result-01.log.v3": frozenset({*carried.LOGGERS, *carried.TIMELESS}),
+    "NsightSystems__result-01.log.v3": frozenset(
+        {*carried.LOGGERS, *carried.TIMELESS, *carried.MORE_LOGGERS, *carried.MORE_TIMELESS}
+    ),
+    # A rank above 0 looks like the code of an error where no prefix of a builder stands behind it.
+    ".layers.txt": frozenset({"srun of the twelfth"}),
     # A page about TensorRT without one line of a builder.
-    "004_34a42bb07d25caad": frozenset(carried.NAMES),
+    "004_34a42bb07d25caad": frozenset({*carried.NAMES, *carried.MORE}),
 }
 """Logs that cannot say the same in some carriers, and in which."""
 
@@ -57,7 +62,7 @@ def said_alike(text: str, name: str, file: str) -> bool:
     """Whether a log says the same in a carrier; true for ambiguous logs."""
     if is_ambiguous(file, name):
         return True
-    stated = name not in carried.LOGGERS
+    stated = name not in carried.LOGGERS | carried.MORE_LOGGERS
     return _said(carried.rewritten(text, name), stated=stated) == _said(text, stated=stated)
 
 
@@ -79,14 +84,14 @@ def _texts() -> list[str]:
     return [small.trtexec(), small.trtexec(101401, end="FAILED") + small.trtexec(), verbose]
 
 
-@pytest.mark.parametrize("name", carried.NAMES)
+@pytest.mark.parametrize("name", [*carried.NAMES, *carried.MORE])
 def test_a_log_says_the_same_in_every_carrier(name):
     for text in _texts():
-        stated = name not in carried.LOGGERS
+        stated = name not in carried.LOGGERS | carried.MORE_LOGGERS
         assert _said(carried.rewritten(text, name), stated=stated) == _said(text, stated=stated)
 
 
-@pytest.mark.parametrize("name", carried.NAMES)
+@pytest.mark.parametrize("name", [*carried.NAMES, *carried.MORE])
 def test_codes_of_errors_are_no_ranks_of_a_launcher(name):
     """`srun --label` prints `4: `, and so does the builder in front of an error: one log became two processes."""
     prefix = f"{small.STAMP} [TRT] [E] "
@@ -116,6 +121,29 @@ def test_a_real_log_says_the_same_in_every_carrier(file):
     start = sum(map(ord, file))
     for name in (carried.NAMES[(start + step) % len(carried.NAMES)] for step in (0, 9, 17)):
         assert said_alike(text, name, file), name
+    name = carried.MORE[start % len(carried.MORE)]
+    assert said_alike(text, name, file), name
+
+
+def test_nodes_of_one_launch_are_read_apart():
+    first, second = small.trtexec(8600).splitlines(), small.trtexec(101401).splitlines()
+    pairs = zip(first, second, strict=True)
+    lines = [line for one, two in pairs for line in (f"[lidar_node-1] {one}", f"[camera_node-2] {two}")]
+    runs = {run.process: run for run in _runs("\n".join(lines) + "\n")}
+    assert {name: run.version for name, run in runs.items()} == {
+        "lidar_node-1": (8, 6, 0),
+        "camera_node-2": (10, 14, 1),
+    }
+
+
+def test_own_lines_of_tensorrt_llm_are_its_and_name_it():
+    lines = [
+        "[05/03/2025-10:30:02] [TRT-LLM] [I] Set dtype to float16.",
+        "[05/03/2025-10:30:02] [TRT-LLM] [W] Overriding paged_state to False",
+        "[05/03/2025-10:30:05] [TRT] [I] Detected 17 inputs and 1 output network tensors.",
+    ]
+    run = _run("\n".join(lines) + "\n")
+    assert (run.front_end, run.unread, run.carrier) == ("tensorrt-llm", 0, "")
 
 
 def _runs(text: str) -> list[RunDigest]:

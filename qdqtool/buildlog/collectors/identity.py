@@ -57,6 +57,7 @@ class IdentityCollector:
             "library-trying": self._library,
             "library-loaded": self._library,
             "section-options": lambda _line, *_: self._sign("trtexec"),
+            "tensorrt-llm-said": lambda _line, *_: self._sign("tensorrt-llm"),
             "convergence-mode": lambda _line, *_: self._sign("rtx"),
             "engine-generated": self._generates,
             "engine-added": self._generates,
@@ -76,7 +77,7 @@ class IdentityCollector:
     @property
     def front_end(self) -> str:
         """The front end that the signs speak for, strong signs before prefixes."""
-        for name in ("rtx", "mlperf", "trtexec", "polygraphy"):
+        for name in ("rtx", "mlperf", "trtexec", "polygraphy", "tensorrt-llm"):
             if self._signs[f"!{name}"]:
                 return name
         if self.carried_by:

@@ -32,6 +32,11 @@ PLUGIN = PatternSet(
             "FAILED | Runtime: 4.873s | Command: /usr/bin/polygraphy run model.onnx --trt",
         ),
         message(
+            "tensorrt-llm-said",
+            "[TRT-LLM] [{severity:word}] {text}",
+            "[TRT-LLM] [I] Set paged_kv_cache to True.",
+        ),
+        message(
             "version",
             "TensorRT version: {version}",
             "TensorRT version: 8.6.1",

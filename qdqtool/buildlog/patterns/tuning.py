@@ -13,6 +13,9 @@ PLUGIN = PatternSet(
             light="all",
         ),
         message(
+            "tactic", "Tactic: {tactic:hex} time {ms:num}", "Tactic: -32 time 0.078624"
+        ),  # TensorRT 5 to 7
+        message(
             "tactic-named",
             "Tactic Name: {kernel} Tactic: {tactic:hex} Time: {ms:num}",
             "Tactic Name: sm80_xmma_fprop_implicit_gemm Tactic: 0x00000000000204bb Time: 0.0866743",
