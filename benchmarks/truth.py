@@ -12,6 +12,8 @@ of them is drawn from the libraries' own lists by `--seed`, so that "unseen" can
   with what the audit and the prediction say;
 - every reason why a node is not INT8 is put to an experiment: the rule that refuses is skipped, or the named setting
   is applied, the engine is built again, and kernels, bytes and the node's precision are compared with the sentence;
+- the sets of nodes of all kernels are compared with those predicted; a set that is another counts as doubted where
+  the prediction names one of its nodes in a doubt, with the reason;
 - every printed fix is followed as it is written, and works if the node then runs INT8 or the finding is gone.
 
 `recipe new` writes INT8 recipes; with `--recipe` another format and with `--sm` another GPU is put to the same test.
@@ -139,6 +141,7 @@ class Figures:
     fixes_work: int = 0
     kernel_sets: int = 0
     kernel_sets_exact: int = 0
+    kernel_sets_doubted: int = 0
     misses: list[str] = field(default_factory=list)
 
     def add(self, other: Figures) -> None:
@@ -194,7 +197,8 @@ def line(figures: Figures) -> str:
         ("predicted", figures.predicted_right, figures.predicted), ("reasons", figures.reasons_true, figures.reasons),
         ("fixes", figures.fixes_work, figures.fixes), ("kernels", figures.kernel_sets_exact, figures.kernel_sets),
     )  # fmt: skip
-    return ", ".join(f"{word} {part}/{whole}" for word, part, whole in pairs) + ", CRASH" * figures.crashes
+    counts = ", ".join(f"{word} {part}/{whole}" for word, part, whole in pairs)
+    return f"{counts} ({figures.kernel_sets_doubted} doubted)" + ", CRASH" * figures.crashes
 
 
 def torch_python(folder: Path) -> Path:
@@ -568,6 +572,8 @@ class Trial:
         wanted, given = kernel_sets(made, dump)
         result.kernel_sets += len(wanted)
         result.kernel_sets_exact += len(wanted & given)
+        doubted = {node for doubt in made["doubts"] for node in doubt["nodes"]}
+        result.kernel_sets_doubted += sum(bool(doubted & set(map(plain, nodes))) for nodes in wanted - given)
 
     def judge_reasons(
         self,
@@ -620,6 +626,11 @@ class Trial:
         return found
 
 
+def plain(node: str) -> str:
+    """A node's name without those of the bodies that it stands in."""
+    return node.partition(" | ")[0]
+
+
 def word(precision: str) -> str:
     """What a verdict says in this file's words; "" for unknown."""
     if precision in {"fp32", "fp16", "bf16", "tf32", "float"}:
@@ -632,8 +643,11 @@ def is_low(made: Mapping[str, str], node: str) -> bool:
 
 
 def refusals(out: Path) -> dict[str, tuple[str, ...]]:
-    """Node -> the rules that refuse one of its inputs."""
-    decisions = json.loads((out / "placement.json").read_text())["data"]["decisions"]
+    """Node -> the rules that refuse one of its inputs; nothing where nothing was placed."""
+    placed = out / "placement.json"
+    if not placed.exists():  # the model came with Q/DQ
+        return {}
+    decisions = json.loads(placed.read_text())["data"]["decisions"]
     found: dict[str, set[str]] = defaultdict(set)
     for decision in decisions:
         for opinion in decision["opinions"]:

@@ -41,6 +41,19 @@ class PredictedLayer:
     nodes: tuple[str, ...]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PredictionDoubt:
+    """Something that the rules do not foresee.
+
+    Attributes:
+        reason: what, and why, in a sentence.
+        nodes: the nodes whose kernels may be others than predicted, those in bodies of control flow included.
+    """
+
+    reason: str
+    nodes: tuple[str, ...]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Prediction(Shown):
     """A prediction for one profile: estimated from rules, never measured.
@@ -50,7 +63,8 @@ class Prediction(Shown):
         nodes: every node but constants, Q and DQ, in graph order.
         layers: in graph order.
         ledger: the fate of every Q and DQ, as a build log tells it; steps have line 0.
-        notes: what the reader of the model noticed.
+        notes: what the reader of the model noticed, and the reasons of all doubts.
+        doubts: where the prediction may not hold.
     """
 
     profile: str
@@ -58,3 +72,4 @@ class Prediction(Shown):
     layers: tuple[PredictedLayer, ...]
     ledger: tuple[LedgerRow, ...]
     notes: tuple[str, ...] = ()
+    doubts: tuple[PredictionDoubt, ...] = ()

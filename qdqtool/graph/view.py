@@ -90,7 +90,11 @@ class GraphView:
 
     def body_ops(self, node: Node) -> tuple[str, ...]:
         """Operator types inside the bodies of an If, Loop or Scan, at any depth; empty for other nodes."""
-        return tuple(_body_ops(self._graph.node[node.position]))
+        return tuple(inner.op_type for inner in _body_nodes(self._graph.node[node.position]))
+
+    def body_names(self, node: Node) -> tuple[str, ...]:
+        """Names of the nodes inside the bodies of an If, Loop or Scan, at any depth; empty for other nodes."""
+        return tuple(inner.name for inner in _body_nodes(self._graph.node[node.position]))
 
     def is_output(self, tensor: str) -> bool:
         """Whether the model returns `tensor`."""
@@ -180,11 +184,11 @@ def _value(attribute: onnx.AttributeProto) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _body_ops(proto: onnx.NodeProto) -> Iterator[str]:
+def _body_nodes(proto: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
     for body in bodies(proto):
         for inner in body.node:
-            yield inner.op_type
-            yield from _body_ops(inner)
+            yield inner
+            yield from _body_nodes(inner)
 
 
 def _info(value: onnx.ValueInfoProto) -> TensorInfo:

@@ -3,6 +3,10 @@
     Add ─ LayerNormalization ─ Q                         one kernel
     Add ─ LayerNormalization │ ─ Transpose ─ Q           two: the sums, then the normalized values and the Transpose
 
+A kernel that normalizes height and width ends with the sums too where an INT8 convolution reads the result, unless the
+channels are summed with them and are a power of two from 16 on: its values lie plane by plane then, and those of the
+convolution channel by channel. It ends so, too, in front of a float product of one row with several columns.
+
 A kernel that sums along rows computes on with the same rows only. Where something behind the sum puts values elsewhere
 (Transpose, Slice, Concat, Expand) or there are more of them (broadcasting), it ends with the sum, and what is left of a
 normalization is done by the next one, so that both hold it. Rows of 16384 and more are summed in several kernels, and so
@@ -14,7 +18,8 @@ goes into a Concat. TopK and ArgMax are the last of their kernel.
 Evidence: RTX 1.7.1, some 220 stretches between two products: LayerNormalization, Softmax, ReduceL2, ReduceMean,
 ReduceSum and InstanceNormalization before and behind ten kinds of nodes; the first two bounds by bisection (16320 values
 in a row are summed in one kernel, a Transpose of 73712 is done with the sum); 4 of 64 and 16 of 256 rows are sliced
-apart, 8 of 64 and 64 of 256 are not; 768 lengths of 8x8 have a kernel apart, 768 of 7x7 and 64 of 14x14 have none.
+apart, 8 of 64 and 64 of 256 are not; 8 pictures of 10, 20, 24, 40 and 48
+channels are normalized in two kernels, of 16, 32, 64 and 128 in one; 768 lengths of 8x8 have a kernel apart, 768 of 7x7 and 64 of 14x14 have none.
 """
 
 from __future__ import annotations
@@ -25,8 +30,9 @@ from math import prod
 
 from qdqtool.graph.products import has_weights
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.prediction.sums import axes
+from qdqtool.prediction.sums import axes, is_row
 from qdqtool.trt.ops import (
+    CONVOLUTIONS,
     ELEMENTWISE_SUMS,
     LAST_IN_KERNEL,
     LAYOUT,
@@ -34,7 +40,9 @@ from qdqtool.trt.ops import (
     NORMALIZES,
     PICKING,
     QDQ,
+    QUANTIZE,
     REARRANGING,
+    REDUCTIONS,
     RESAMPLING,
     SHAPE_READERS,
     keeps_order,
@@ -45,6 +53,8 @@ _LONG_ROW = 16384
 _LARGE_TRANSPOSE = 73728
 _LENGTH, _MANY_LENGTHS = 64, 49152
 _SMALL_PART = 16
+_PLANE, _VECTOR = 2, 16
+"""Axes of a plane, and the fewest channels that a convolution reads as they are."""
 _FARTHEST = 64
 """Nodes behind a sum that are looked at."""
 
@@ -128,9 +138,36 @@ def _leaves_rows(view: GraphView, total: Node, level: Levels) -> bool:
     def leaves(node: Node) -> bool:
         if node.op in REARRANGING:
             return not _is_folded(view, node)
+        if (node.op == QUANTIZE and _is_turned(view, total, node)) or _is_multiplied(view, node):
+            return True
         return bool(node.outputs) and _size(view, node.outputs[0]) > most
 
     return any(leaves(node) for node in _behind(view, total, level, lambda node: bool(axes(view, node))))
+
+
+def _is_multiplied(view: GraphView, node: Node) -> bool:
+    """Whether a product of one row of floats reads the result, for each of its columns once."""
+    uses = [use for tensor in node.outputs for use in view.uses(tensor)]
+    return any(
+        use.node.op in MATRIX_PRODUCTS
+        and use.index == 0
+        and view.is_constant(use.node.inputs[1])
+        and is_row(view, use.node)
+        and not axes(view, use.node)
+        for use in uses
+    )
+
+
+def _is_turned(view: GraphView, total: Node, quantize: Node) -> bool:
+    """Whether the sums of a picture are taken of planes, and what is rounded behind them goes channel by channel."""
+    own = axes(view, total)
+    shape = view.info(total.inputs[0]).shape or ()
+    if total.op not in REDUCTIONS or len(own) < _PLANE or own[-1] < len(shape) - 1 or len(shape) <= _PLANE:
+        return False
+    read = [use.node for each in view.uses(quantize.outputs[0]) for use in view.uses(each.node.outputs[0])]
+    channels = shape[1]
+    even = 1 in own and isinstance(channels, int) and channels >= _VECTOR and channels.bit_count() == 1
+    return not even and any(node.op in CONVOLUTIONS for node in read)
 
 
 def spreads(view: GraphView, total: Node, level: Levels) -> bool:

@@ -2,77 +2,121 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import isfinite
 
 from qdqtool.core.dtypes import DType
+from qdqtool.core.prediction import PredictionDoubt
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.target import Target
 from qdqtool.graph.model import Model
+from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.flow import Flow
-from qdqtool.matching.silent_float import rows_of
-from qdqtool.trt.ops import QDQ, RECURRENT, WRITTEN_AS
+from qdqtool.prediction.sums import is_row, is_scalar_product
+from qdqtool.trt.ops import OWN_KERNELS, PRODUCTS, QDQ, RECURRENT, WRITTEN_AS
+
+_AROUND = 12
+"""Nodes on each side of a kernel that is not foreseen whose own kernels may be others: no stretch that was seen has more."""
 
 
-def doubts(model: Model, flow: Flow, target: Target) -> Iterator[str]:
-    """Sentences about pairs that the parser will refuse, pairs in bodies of control flow, and kernels not foreseen."""
+def doubts(model: Model, flow: Flow, target: Target) -> Iterator[PredictionDoubt]:
+    """Pairs that the parser will refuse, bodies of control flow, and kernels that are not foreseen."""
     for what, named in (
         ("scales that are not positive numbers", [pair for pair in flow.pairs if _is_sick(pair)]),
         ("zero points other than 0", [pair for pair in flow.pairs if _is_shifted(pair)]),
         ("numbers of scales that do not fit", [pair for pair in flow.pairs if _is_odd(flow, pair)]),
     ):
         if named:
-            yield (
+            reason = (
                 f"{len(named)} pairs have {what}, the first {_name(named[0])!r}: the parser refuses them, and what is "
                 "said here holds once they are fixed; `qdqtool lint` tells each"
             )
-    for node in model.view.nodes:
-        if QDQ & set(model.view.body_ops(node)):
-            yield f"{node.op} {node.name!r} has Q/DQ inside its body, which is not looked into"
-    yield from _unforeseen(model, target)
+            yield PredictionDoubt(reason=reason, nodes=tuple(map(_name, named)))
+    yield from _bodies(model)
     if target.is_rtx:
+        yield from _unforeseen(model)
         yield from _written_out(flow)
 
 
-def _unforeseen(model: Model, target: Target) -> Iterator[str]:
+def _bodies(model: Model) -> Iterator[PredictionDoubt]:
+    """Control flow: what is inside is no part of the graph that is looked at."""
+    named = [node for node in model.view.nodes if model.view.body_ops(node)]
+    for node in named:
+        if QDQ & set(model.view.body_ops(node)):
+            reason = f"{node.op} {node.name!r} has Q/DQ inside its body, which is not looked into"
+            yield PredictionDoubt(reason=reason, nodes=(node.name, *model.view.body_names(node)))
+    if named:
+        count = sum(len(model.view.body_names(node)) for node in named)
+        inside = [name for node in named for name in model.view.body_names(node)]
+        reason = (
+            f"{len(named)} nodes of control flow, the first {named[0].op} {named[0].name!r}, are shown as one kernel each: "
+            f"the {count} nodes of their bodies run in kernels of their own, with what computes the condition"
+        )
+        yield PredictionDoubt(reason=reason, nodes=(*_around(model.view, named), *inside))
+
+
+def _unforeseen(model: Model) -> Iterator[PredictionDoubt]:
     """Nodes that TensorRT for RTX makes into kernels of which the graph does not tell how many."""
-    nodes = model.view.nodes if target.is_rtx else ()
-    recurrent = [node.name for node in nodes if node.op in RECURRENT]
+    nodes = model.view.nodes
+    recurrent = [node for node in nodes if node.op in RECURRENT]
     if recurrent:
-        yield (
-            f"{len(recurrent)} recurrences, the first {recurrent[0]!r}, are shown as one kernel each: the compiler "
+        reason = (
+            f"{len(recurrent)} recurrences, the first {recurrent[0].name!r}, are shown as one kernel each: the compiler "
             "unrolls their steps into several, or runs some of them in a loop"
         )
+        yield PredictionDoubt(reason=reason, nodes=_around(model.view, recurrent))
     grouped = [
-        node.name
+        node
         for node in nodes
         if node.op == "InstanceNormalization" and (model.view.info(node.inputs[0]).shape or (0, 1))[1] != 1
     ]
     if grouped:
-        yield (
-            f"{len(grouped)} normalizations of several groups, the first {grouped[0]!r}, are kernels of their own; which of "
+        reason = (
+            f"{len(grouped)} normalizations of several groups, the first {grouped[0].name!r}, are kernels of their own; which of "
             "the kernels around them does the Reshape, Mul and Add that belong to them is not foreseen everywhere"
         )
+        yield PredictionDoubt(reason=reason, nodes=_around(model.view, grouped))
 
 
-def _written_out(flow: Flow) -> Iterator[str]:
+def _written_out(flow: Flow) -> Iterator[PredictionDoubt]:
     """Operators that the compiler writes as several others, which find their kernels by themselves."""
     for op, words in WRITTEN_AS.items():
-        named = [node.name for node in flow.view.nodes if node.op == op]
+        named = [node for node in flow.view.nodes if node.op == op]
         if named:
-            yield f"{len(named)} {op} nodes, the first {named[0]!r}, are shown as part of one kernel each: {words}"
+            reason = f"{len(named)} {op} nodes, the first {named[0].name!r}, are shown as part of one kernel each: {words}"
+            yield PredictionDoubt(reason=reason, nodes=_around(flow.view, named))
     rows = [
-        node.name
+        node
         for node in flow.products()
-        if rows_of(flow.view, node) == 1
+        if is_row(flow.view, node)
         and flow.source(node, 0) is None
         and flow.view.is_constant(node.inputs[1])
+        and not is_scalar_product(flow.view, node)
     ]
     if rows:
-        yield (
-            f"{len(rows)} float products of one row, the first {rows[0]!r}, are shown as kernels of their own: the compiler "
+        reason = (
+            f"{len(rows)} float products of one row, the first {rows[0].name!r}, are shown as kernels of their own: the compiler "
             "writes them as multiply and sum, often in one kernel with each other or with what stands around them"
         )
+        yield PredictionDoubt(reason=reason, nodes=_around(flow.view, rows))
+
+
+def _around(view: GraphView, named: Sequence[Node]) -> tuple[str, ...]:
+    """The nodes and what stands before and behind each as far as the next product: it may be in their kernels."""
+    found = dict.fromkeys(node.name for node in named)
+    for node in named:
+        waiting = [node]
+        seen = {node.name}
+        while waiting and len(seen) <= 2 * _AROUND:
+            here = waiting.pop(0)
+            makers = [maker for tensor in here.inputs if (maker := view.producer(tensor)) is not None]
+            users = [use.node for tensor in here.outputs for use in view.uses(tensor)]
+            for other in (*makers, *users):
+                if other.name not in seen and other.op not in PRODUCTS | OWN_KERNELS:
+                    seen.add(other.name)
+                    waiting.append(other)
+        found.update(dict.fromkeys(sorted(seen)))
+    return tuple(found)
 
 
 def _name(pair: QdqPair) -> str:

@@ -71,10 +71,10 @@ class Epilogues:
     def _activation(self, node: Node) -> tuple[Node, ...]:
         """The activation that a convolution does itself, and the bias and residual Add in front of it.
 
-        One scale per output channel leaves them to the kernel that multiplies by those scales, and groups of several
-        channels to the next one.
+        One scale per output channel leaves them to the kernel that multiplies by those scales, even where there is one
+        channel, and groups of several channels to the next one.
         """
-        if self._is_scaled_apart(node) or self._is_grouped(node):
+        if self._is_scaled_apart(node) or self._is_grouped(node) or self._makes_one_channel(node):
             return ()
         readers = self._flow.readers(node.outputs[0])
         taken: tuple[Node, ...] = ()
@@ -113,6 +113,11 @@ class Epilogues:
         groups = node.attribute("group", 1)
         shape = self._flow.view.info(node.inputs[1]).shape or ()
         return bool(groups > 1 and len(shape) > 1 and shape[1] != 1)
+
+    def _makes_one_channel(self, node: Node) -> bool:
+        """Whether a convolution of few bits has a single output channel."""
+        shape = self._flow.view.info(node.inputs[1]).shape or ()
+        return node.op == "Conv" and self._precision[node.name].is_quantized and shape[:1] == (1,)
 
     def _is_touched(self, tensor: str) -> bool:
         """Whether something behind a tensor makes a kernel that can do its activation too."""

@@ -30,10 +30,11 @@ from qdqtool.prediction.naming import layer_name
 from qdqtool.prediction.normalizations import normalizations
 from qdqtool.prediction.qkv import split_products
 from qdqtool.prediction.shuffles import shuffles
-from qdqtool.prediction.sums import Axes, axes, shrinks
+from qdqtool.prediction.sums import Axes, axes, is_row, is_scalar_product, shrinks
 from qdqtool.trt.ops import (
     CONVOLUTIONS,
     LAYOUT,
+    MATRIX_PRODUCTS,
     OWN_KERNELS,
     PICKING,
     POINTWISE,
@@ -99,16 +100,30 @@ class RtxPlan:
         epilogues = Epilogues(self._flow, self._precision)
         merged: dict[tuple[str, str, tuple[float, ...]], list[str]] = defaultdict(list)
         for node in self._flow.products():
-            if node.name not in self._home:
+            if node.name not in self._home and not is_scalar_product(self._flow.view, node):
                 own = tuple(taken.name for taken in epilogues.of(node) if self._is_run_time(taken))
                 turned = [before.name for before in epilogues.turned(node)]
                 self._turned.update(turned)
                 merged[self._merge_key(node, own)].extend((node.name, *own, *turned))
         for names in merged.values():
-            self._put(names)
+            self._put([*names, *self._relaid(names)])
         for branches in split_products(self._flow):
             for branch in branches:
                 self._put([node.name for node in branch.nodes if self._is_run_time(node)])
+
+    def _relaid(self, products: Collection[str]) -> Iterator[str]:
+        """What gives the values of an INT8 pool another order for a product, behind whose Q nothing is left to move."""
+        view = self._flow.view
+        for name in products:
+            pair = self._flow.origin(view.by_name[name], 0)
+            maker = view.producer(pair.tensor) if pair is not None and pair.quantize is not None else None
+            moved = []
+            while maker is not None and maker.op in LAYOUT and self._demands.passes(maker):
+                moved.append(maker.name)
+                maker = view.producer(maker.inputs[0])
+            if maker is not None and maker.op == "MaxPool" and self._demands.passes(maker):
+                self._turned.update(moved)
+                yield from moved
 
     def _merge_key(self, node: Node, own: tuple[str, ...]) -> tuple[str, str, tuple[float, ...]]:
         """Matrix products of one input and one scale are merged; what takes more along is alone."""
@@ -131,6 +146,9 @@ class RtxPlan:
         links: list[tuple[_Copy, ...]] = []
         for node in self._flow.view.nodes:
             if node.name not in level or node.op in OWN_KERNELS or node.name in kept:
+                continue
+            if node.op == QUANTIZE and self._is_behind_row(node):
+                links.append(((node.name, ""),))
                 continue
             if not self._begins_as_parts(node, level):
                 links.append(((node.name, ""),))
@@ -193,6 +211,18 @@ class RtxPlan:
                 return False
             maker = self._flow.view.producer(maker.inputs[0])
         return False
+
+    def _is_behind_row(self, node: Node) -> bool:
+        """Whether a float product of one row makes what a Q rounds: its kernel adds up products, and rounds nothing."""
+        view = self._flow.view
+        maker = view.producer(node.inputs[0])
+        for _ in range(_CHAIN):
+            if maker is None or maker.op not in POINTWISE:
+                break
+            maker = view.producer(maker.inputs[0])
+        if maker is None or maker.op not in MATRIX_PRODUCTS or maker.name in self._stored:
+            return False
+        return not self._is_low(maker.name) and view.is_constant(maker.inputs[1]) and is_row(view, maker)
 
     def _begins_as_parts(self, node: Node, level: dict[str, int]) -> bool:
         """Whether a kernel ended in front of a Split for the sake of a sum: each reader of a part then picks it by itself."""

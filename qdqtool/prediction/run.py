@@ -55,12 +55,14 @@ def predict(model: Model, target: Target | None = None) -> Prediction:
         for node in flow.view.nodes
         if node.op not in _SILENT
     )
+    found = tuple(doubts(model, flow, target))
     return Prediction(
         profile="rtx" if target.is_rtx else "classic",
         nodes=nodes,
         layers=plan.layers,
         ledger=(*plan.ledger, *_scale_rows(flow)),
-        notes=(*model.notes, *doubts(model, flow, target)),
+        notes=(*model.notes, *(doubt.reason for doubt in found)),
+        doubts=found,
     )
 
 

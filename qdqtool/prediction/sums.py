@@ -5,12 +5,17 @@ Along one short axis nothing is summed: the compiler writes slices and adds them
 Evidence: RTX 1.7.1, Relu ─ reduction along one axis ─ ReduceMean along two others: one kernel for 2 to 6 values of
 ReduceSum and ReduceL2 and for 2 to 4 of ReduceMean, ReduceMax, ReduceMin and Softmax, the first or the last axis; two
 kernels for more, and along two axes of 1 and 2 values.
+
+A float product of one row with a single column, as networks end in that give one number, is such a sum as well: it is in one
+kernel with the bias and the activation in front of it. Products with more columns are kernels that nothing in front of them
+shares (chains of two and three Gemm with 8 to 1024 rows and 1 to 512 columns).
 """
 
 from __future__ import annotations
 
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.trt.ops import ADDING, REDUCTIONS, SPATIAL_SUMS
+from qdqtool.matching.silent_float import columns_of, rows_of
+from qdqtool.trt.ops import ADDING, MATRIX_PRODUCTS, QDQ, REDUCTIONS, SPATIAL_SUMS
 
 Axes = tuple[int, ...]
 _WRITTEN_OUT, _ADDED_OUT = 4, 6
@@ -20,6 +25,24 @@ _WRITTEN_OUT, _ADDED_OUT = 4, 6
 def shrinks(view: GraphView, node: Node) -> bool:
     """Whether a node sums, and makes fewer values than it reads."""
     return (node.op in REDUCTIONS or node.op == "GlobalAveragePool") and not _is_written_out(view, node)
+
+
+def is_scalar_product(view: GraphView, node: Node) -> bool:
+    """Whether a node multiplies one row of floats with a single constant column; a free batch counts as 1."""
+    if node.op not in MATRIX_PRODUCTS or not view.is_constant(node.inputs[1]) or not is_row(view, node):
+        return False
+    maker = view.producer(node.inputs[0])
+    quantized = maker is not None and maker.op in QDQ
+    return not quantized and columns_of(node, view.info(node.inputs[1]).shape or ()) == 1
+
+
+def is_row(view: GraphView, product: Node) -> bool:
+    """Whether the first factor of a matrix product is one row; a free batch counts as 1, for which engines are built."""
+    shape = view.info(product.inputs[0]).shape or ()
+    free = len(shape) > 1 and isinstance(shape[0], str)
+    return rows_of(view, product) == 1 or (
+        free and set(shape[1:-1]) <= {1} and not product.attribute("transA", 0)
+    )
 
 
 def axes(view: GraphView, node: Node) -> Axes:
@@ -41,6 +64,8 @@ def _named(view: GraphView, node: Node) -> Axes:
     if not shape:
         return ()
     rank = len(shape)
+    if is_scalar_product(view, node):
+        return (rank - 1,)
     if node.op in SPATIAL_SUMS:
         return tuple(range(2, rank))
     if node.op == "Softmax":

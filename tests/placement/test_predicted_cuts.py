@@ -9,16 +9,11 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from qdqtool.backends.builders.rtx import PLUGIN as RTX
-from qdqtool.core.build import BuildRequest
-from qdqtool.core.engine import Role
-from qdqtool.engine.read import read
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.prediction.run import predict
-from qdqtool.trt.ops import PRODUCTS
 from tests.audit.graphs import Quantized
 from tests.models import Sketch, save
-from tests.placement.building import build
+from tests.placement.building import between_products, build
 
 pytestmark = pytest.mark.slow  # an engine for every case
 
@@ -405,20 +400,7 @@ NEWER = {"8 groups, one operator"}
 
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_kernels_between_products_are_predicted_as_the_compiler_makes_them(tmp_path, name: str):
-    path = save(CASES[name].model(opset=21 if name in NEWER else 17), tmp_path)
-    RTX.build(BuildRequest(model=path, folder=tmp_path, targets=("sm86",)))
-    model = load(path)
-    products = {node.name for node in model.view.nodes if node.op in PRODUCTS}
-    silent = products | {node.name for node in model.view.nodes if node.op == "DequantizeLinear"}
-    weights = {node.name for node in model.view.nodes if model.view.is_constant(node.inputs[0])}
-    built = {
-        frozenset(layer.onnx_nodes) - silent - weights
-        for layer in read(tmp_path / "layers.txt").layers
-        if layer.role is not Role.COMPUTE
-    }
-    built.discard(frozenset())
-    named = frozenset().union(*built)
-    predicted = {frozenset(layer.nodes) & named for layer in predict(model).layers}
+    built, predicted = between_products(CASES[name].model(opset=21 if name in NEWER else 17), tmp_path)
     assert built <= predicted
 
 

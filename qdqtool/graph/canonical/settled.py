@@ -13,13 +13,14 @@ from fractions import Fraction
 
 import onnx
 
+from qdqtool.trt.ops import RECURRENT
+
 Dim = int | str | None
 
 _EXPRESSION = re.compile(
     r"(?:(?P<factor>\d+)\*)?(?P<symbol>[^\s+*/-][^+*/]*?)(?:/(?P<divisor>\d+))?(?P<offset>[+-]\d+)?"
 )
 """A symbol times a fraction plus a number, as `symbols` writes it and onnx's inference does: "4*N/2+1", "N + 160"."""
-_RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
 
 
 def settle(graph: onnx.GraphProto) -> dict[str, int]:
@@ -67,7 +68,7 @@ def _equal(graph: onnx.GraphProto) -> Iterator[tuple[Dim, Dim]]:
             yield first[-1], second[max(len(second) - 2, 0)]
         elif node.op_type == "Gemm" and len(first) == len(second) == 2:
             yield first[0 if flags.get("transA") else 1], second[1 if flags.get("transB") else 0]
-        elif node.op_type in _RECURRENT and len(first) == len(second) == 3:
+        elif node.op_type in RECURRENT and len(first) == len(second) == 3:
             yield first[2], second[2]
         elif node.op_type == "Conv" and len(first) == len(second) > 2:
             channels = second[1]
