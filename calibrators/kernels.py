@@ -2,7 +2,12 @@
 
 A float32 is read a second time as an integer. Without its sign bit that integer orders magnitudes, and values from
 `INFINITY` on are Inf and NaN; with negative numbers mirrored it orders signed values. Integer minima and maxima
-compile to vector instructions, which floating-point ones do not, because of NaN.
+compile to vector instructions, which floating-point ones do not, because of NaN. Numba widens what it computes from two
+int32 to int64, of which half as many fit: each result is made an int32 again.
+
+Which bin a value lies in is computed in the same pass, as if the range did not have to grow; the bins are counted from a
+buffer then. Counting is what takes time: one addition in memory per value, 0.4 of 0.6 ns (the pass that computed and
+counted at once, behind one for the extremes, took 0.9 ns).
 """
 
 from __future__ import annotations
@@ -68,9 +73,23 @@ def shrink(counts: NDArray[np.int64], halvings: Any) -> None:
 def _extremes(bits: NDArray[np.int32]) -> Any:
     low, high = _HIGHEST, _LOWEST
     for i in range(bits.size):
-        key = bits[i] ^ ((bits[i] >> np.int32(31)) & _MAGNITUDE)
-        low = min(low, key)
-        high = max(high, key)
+        key = np.int32(bits[i] ^ np.int32(np.int32(bits[i] >> np.int32(31)) & _MAGNITUDE))
+        low = np.int32(min(low, key))
+        high = np.int32(max(high, key))
+    return low, high
+
+
+@compiled
+def _extremes_and_bins(
+    values: NDArray[np.float32], bits: NDArray[np.int32], bins: NDArray[np.int32], reciprocal: Any
+) -> Any:
+    """The extremes, and the bin of every value where all lie within the range; `reciprocal` is a power of two."""
+    low, high = _HIGHEST, _LOWEST
+    for i in range(bits.size):
+        key = np.int32(bits[i] ^ np.int32(np.int32(bits[i] >> np.int32(31)) & _MAGNITUDE))
+        low = np.int32(min(low, key))
+        high = np.int32(max(high, key))
+        bins[i] = np.int32(abs(values[i]) * reciprocal)
     return low, high
 
 
@@ -91,9 +110,8 @@ def _finite_extremes(bits: NDArray[np.int32], state: NDArray[np.int64]) -> Any:
 
 
 @compiled
-def _note_extremes(bits: NDArray[np.int32], state: NDArray[np.int64]) -> Any:
+def _note(low: Any, high: Any, bits: NDArray[np.int32], state: NDArray[np.int64]) -> Any:
     """Update minimum, maximum and the counts of NaN and Inf; whether all elements are finite, and the exponent."""
-    low, high = _extremes(bits)
     finite = low > -_INFINITY - np.int32(1) and high < _INFINITY
     if not finite:
         low, high = _finite_extremes(bits, state)
@@ -111,23 +129,22 @@ def _note_extremes(bits: NDArray[np.int32], state: NDArray[np.int64]) -> Any:
 
 
 @compiled
-def _count(values: NDArray[np.float32], lanes: NDArray[np.uint32], reciprocal: Any) -> None:
-    """Count finite magnitudes below the range; `reciprocal` is a power of two, so the product is exact."""
+def _count(bins: NDArray[np.int32], lanes: NDArray[np.uint32]) -> None:
     one = np.uint32(1)
-    whole = values.size // 4 * 4
+    whole = bins.size // 4 * 4
     for i in range(0, whole, 4):
-        lanes[0, np.uint32(abs(values[i]) * reciprocal)] += one
-        lanes[1, np.uint32(abs(values[i + 1]) * reciprocal)] += one
-        lanes[2, np.uint32(abs(values[i + 2]) * reciprocal)] += one
-        lanes[3, np.uint32(abs(values[i + 3]) * reciprocal)] += one
-    for i in range(whole, values.size):
-        lanes[0, np.uint32(abs(values[i]) * reciprocal)] += one
+        lanes[0, np.uint32(bins[i])] += one
+        lanes[1, np.uint32(bins[i + 1])] += one
+        lanes[2, np.uint32(bins[i + 2])] += one
+        lanes[3, np.uint32(bins[i + 3])] += one
+    for i in range(whole, bins.size):
+        lanes[0, np.uint32(bins[i])] += one
 
 
 @compiled
-def _count_few(values: NDArray[np.float32], counts: NDArray[np.int64], reciprocal: Any) -> None:
-    for i in range(values.size):
-        counts[np.uint32(abs(values[i]) * reciprocal)] += 1
+def _count_few(bins: NDArray[np.int32], counts: NDArray[np.int64]) -> None:
+    for i in range(bins.size):
+        counts[np.uint32(bins[i])] += 1
 
 
 @compiled
@@ -183,9 +200,16 @@ def means_of_blocks(values: NDArray[np.float32]) -> NDArray[np.float32]:
 def extremes_only(bits: NDArray[np.int32], state: NDArray[np.int64]) -> None:
     """Minimum, maximum, element count and non-finite counts; no bins."""
     nan, inf = state[NAN], state[INF]
-    _, exponent = _note_extremes(bits, state)
+    low, high = _extremes(bits)
+    _, exponent = _note(low, high, bits, state)
     state[EXPONENT] = max(state[EXPONENT], exponent)
     state[SEEN] += bits.size - (state[NAN] - nan) - (state[INF] - inf)
+
+
+@compiled
+def _reciprocal(exponent: Any) -> Any:
+    """One over the width of a bin."""
+    return np.float32(math.ldexp(1.0, BIN_BITS - max(exponent, LOWEST_EXPONENT)))
 
 
 @compiled
@@ -206,23 +230,29 @@ def accumulate(
         state: see the named positions above.
     """
     pending = 0
+    buffer = np.empty(min(values.size, PIECE), np.int32)
     for start in range(0, values.size, PIECE):
         part, part_bits = values[start : start + PIECE], bits[start : start + PIECE]
-        finite, exponent = _note_extremes(part_bits, state)
+        bins = buffer[: part.size]
+        reciprocal = _reciprocal(state[EXPONENT])
+        low, high = _extremes_and_bins(part, part_bits, bins, reciprocal)
+        finite, exponent = _note(low, high, part_bits, state)
         if exponent > state[EXPONENT]:
             if pending:
                 _flush(lanes, counts)
                 pending = 0
             shrink(counts, exponent - state[EXPONENT])
             state[EXPONENT] = exponent
-        reciprocal = np.float32(math.ldexp(1.0, BIN_BITS - max(state[EXPONENT], LOWEST_EXPONENT)))
+            reciprocal = _reciprocal(exponent)
+            if finite:
+                _extremes_and_bins(part, part_bits, bins, reciprocal)
         if not finite:
             state[SEEN] += _count_finite(part, counts, reciprocal)
         elif values.size < FEW:
-            _count_few(part, counts, reciprocal)
+            _count_few(bins, counts)
             state[SEEN] += part.size
         else:
-            _count(part, lanes, reciprocal)
+            _count(bins, lanes)
             state[SEEN] += part.size
             pending += part.size
         if pending > 1 << 31:
