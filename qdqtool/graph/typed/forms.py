@@ -67,7 +67,7 @@ class Forms:
     def read(self, node: onnx.NodeProto, index: int) -> Form:
         """The form that this input wants."""
         if node.op_type == DEQUANTIZE and index == 1:
-            return min(self.made(node.output[0]))
+            return min(self.made(node.output[0]), default=WIDE)  # the result is of a type of its own
         if node.op_type == QUANTIZE and index < 2:
             return self._quantized(node)
         if node.name in self._kept:
