@@ -15,8 +15,8 @@ them all: ranges and biases are inputs of the Q/DQ model (`graph.tunable`), weig
 
 Where biases are going to be corrected the candidates are judged with corrected biases, since correction takes back
 much of what clipping does to the means (on mobilenet_v1_025 max 11.90 dB and mse 11.95 plain, 18.36 and 18.19 corrected).
-A model that takes batches corrects itself while it runs; elsewhere the shifts are those of each layer's own error
-(`graph.layer_errors`), which order the calibrators as the full correction does.
+A model that takes batches corrects itself while it runs; elsewhere every candidate is corrected layer by layer, on eight of
+the samples (`pipeline.layer_walk`).
 """
 
 from __future__ import annotations

@@ -19,26 +19,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from qdqtool.backends.ort import open_runner
 from qdqtool.core.calibration import CalibrationTable, NodeShift
 from qdqtool.core.placement import Placement
 from qdqtool.core.protocols import Feeds, SampleSource
 from qdqtool.core.recipe import InsertOptions
-from qdqtool.errors import UsageError
-from qdqtool.graph.instrumented.probe import probe
-from qdqtool.graph.instrumented.segment import boundary, segment
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.bias import shiftable
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.graph.view import Node
+from qdqtool.pipeline.layer_walk import LayerWalk, float_means
 from qdqtool.pipeline.trial import TAKEN, Budget, FloatPass, Reference, Trial, believed
-from qdqtool.trt.ops import result_axis
 
 Floats = NDArray[np.float32]
 OnProgress = Callable[[int, "int | None"], None]
@@ -104,88 +98,14 @@ def _layer_by_layer(
     on_progress: OnProgress | None,
 ) -> dict[str, Floats]:
     """The same with a run per layer, for models of a fixed batch: samples cannot wait for each other in one graph."""
-    wanted = _float_means(model, layers, feeds)
-    walk = _Walk(quantized, layers, feeds)
+    wanted = float_means(model, layers, feeds)
     shifts: dict[str, Floats] = {}
-    for done, node in enumerate(layers, start=1):
-        shift = believed(wanted[node.outputs[0]] - walk.means(node))
-        walk.correct(node, shift)
-        shifts[node.name] = shift
+
+    def corrected(node: Node, means: Floats) -> Floats:
+        shifts[node.name] = believed(wanted[node.name] - means)
         if on_progress is not None:
-            on_progress(done, len(layers))
+            on_progress(len(shifts), len(layers))
+        return np.broadcast_to(shifts[node.name], means.shape)
+
+    LayerWalk(quantized, layers).run(feeds, corrected)
     return shifts
-
-
-class _Walk:
-    """Goes through the quantized model layer by layer and holds what later layers start from."""
-
-    def __init__(self, model: Model, layers: Sequence[Node], feeds: Sequence[Feeds]) -> None:
-        self._model = model
-        self._known = [info.name for info in model.view.inputs]
-        self._values: dict[str, list[NDArray[Any]]] = {
-            name: [feed[name] for feed in feeds] for name in self._known
-        }
-        self._last_use = self._plan(layers)
-
-    def means(self, node: Node) -> Floats:
-        """Mean output of each channel for each sample, (samples, channels), with all layers before corrected."""
-        output = node.outputs[0]
-        piece = segment(self._model, self._known, output)
-        runner = open_runner(_in_memory(piece.source), description=node.name)
-        inputs = [self._values[info.name] for info in piece.inputs]
-        names = [info.name for info in piece.inputs]
-        self._values[output] = [
-            runner.run(dict(zip(names, row, strict=True)))[output] for row in zip(*inputs, strict=True)
-        ]
-        return np.stack([_channel_means(node, value) for value in self._values[output]])
-
-    def correct(self, node: Node, shift: Floats) -> None:
-        """Let the layers behind `node` see its output as if its bias were larger by `shift`."""
-        output = node.outputs[0]
-        values = self._values[output]
-        rank = values[0].ndim
-        axis = result_axis(node.op) % rank
-        spread = shift.reshape([-1 if dim == axis else 1 for dim in range(rank)])
-        self._values[output] = [(value + spread).astype(value.dtype) for value in values]
-        self._known.append(output)
-        for name in [name for name, last in self._last_use.items() if last == node.name]:
-            self._values.pop(name, None)
-
-    def _plan(self, layers: Sequence[Node]) -> dict[str, str]:
-        """The last layer that starts from each tensor; a tensor that none starts from is dropped at once."""
-        known = set(self._known)
-        last = dict.fromkeys(known, layers[-1].name)
-        for node in layers:
-            last.update(dict.fromkeys(boundary(self._model, known, node.outputs[0]), node.name))
-            last[node.outputs[0]] = node.name
-            known.add(node.outputs[0])
-        return last
-
-
-def _float_means(model: Model, layers: Sequence[Node], feeds: Sequence[Feeds]) -> dict[str, Floats]:
-    """Mean output of each channel for each sample, (samples, channels), by output tensor."""
-    watched = probe(model, [node.outputs[0] for node in layers])
-    runner = open_runner(_in_memory(watched.source), description="float model")
-    rows: dict[str, list[Floats]] = {node.outputs[0]: [] for node in layers}
-    for feed in feeds:
-        values = runner.run(feed)
-        for node in layers:
-            rows[node.outputs[0]].append(_channel_means(node, values[node.outputs[0]]))
-    return {name: np.stack(means) for name, means in rows.items()}
-
-
-def _in_memory(source: bytes | Path) -> bytes:
-    if isinstance(source, bytes):
-        return source
-    raise UsageError(
-        "bias correction needs a model below 2 GiB",
-        fix="leave it out: --set calibrate.bias=keep",
-        where=str(source),
-    )
-
-
-def _channel_means(node: Node, value: NDArray[Any]) -> Floats:
-    axis = result_axis(node.op) % value.ndim
-    others = tuple(dim for dim in range(value.ndim) if dim != axis)
-    means: Floats = value.astype(np.float64).mean(axis=others).astype(np.float32)
-    return means

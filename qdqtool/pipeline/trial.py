@@ -26,13 +26,13 @@ from qdqtool.core.recipe import InsertOptions
 from qdqtool.errors import InputFileError
 from qdqtool.graph.instrumented.blocked_qdq import put_in, with_stand_ins
 from qdqtool.graph.instrumented.corrected import Corrected, Means, channel_means, corrected
-from qdqtool.graph.instrumented.layer_errors import layer_errors
 from qdqtool.graph.instrumented.tunable import Tunable, tunable
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import serialize
 from qdqtool.graph.qdq.bias import shiftable
 from qdqtool.graph.qdq.insert import insert
-from qdqtool.graph.view import GraphView
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.pipeline.layer_walk import LayerWalk, float_means
 from qdqtool.platform import give_back
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ _SMALL: Final = 1 << 20
 """Elements of all tensors of one sample, in a model that is small."""
 PASSES: Final = 6
 """What choosing a calibrator may cost: so many inferences for each sample that is taken."""
-_SHIFTING: Final = 4
+_SHIFTING: Final = CHOOSING
 """Samples that give a candidate its bias shifts where samples run one by one."""
 _DOUBT: Final = 4.0
 """Squared standard errors that a squared shift must exceed before any of it is believed."""
@@ -179,6 +179,7 @@ class Reference:
         self._outputs: dict[int, Values] = {}
         self._places = {id(sample): place for place, sample in enumerate(judges)}
         self._means: Values = {}
+        self._layer_means: Mapping[str, NDArray[np.float32]] | None = None
         self.together = False
         alike = len({_shapes(sample) for sample in judges}) == 1
         if seen is not None:
@@ -214,6 +215,16 @@ class Reference:
         """Mean output of each channel of each layer for some of the samples, (samples, channels)."""
         rows = [self._places[id(sample)] for sample in samples]
         return {node: means[rows] for node, means in self._means.items()}
+
+    def layer_means(
+        self, samples: Sequence[Sample], layers: Sequence[str]
+    ) -> Mapping[str, NDArray[np.float32]]:
+        """The same for samples that run one by one, measured where layers write, and once."""
+        if self._layer_means is None:
+            self.budget.spend(len(samples))
+            nodes = [self._model.view.by_name[name] for name in layers]
+            self._layer_means = float_means(self._model, nodes, [sample.feeds for sample in samples])
+        return self._layer_means
 
     def fitting(self, most: int) -> tuple[Sample, ...]:
         """As many samples, from all over them, as fit into one batch, or 8 if fewer do; at most so many."""
@@ -287,7 +298,9 @@ class Trial:
     """One session for all tables whose weights are those of `table`.
 
     Where biases are corrected and the model takes batches, each judgement is one run of a batch that corrects the biases
-    on its way. Otherwise samples run one by one, with the shifts that each layer's own error asks for.
+    on its way. Otherwise samples run one by one, with the shifts that a walk over the layers with a few of them asks for:
+    shifts of each layer's own error alone put the calibrators in another order (YOLOX: entropy 1.1 dB before mse, which is
+    1.0 dB behind it once all is corrected).
     """
 
     def __init__(
@@ -301,7 +314,7 @@ class Trial:
         self.reference, self.budget = reference, budget
         made = insert(model, placement, table, InsertOptions())
         self._corrected: Corrected | None = None
-        self._errors: tuple[OrtRunner, Mapping[str, str]] | None = None
+        self._walk: LayerWalk | None = None
         self.tunable = tunable(made, () if reference.together else reference.layers)
         if reference.together:
             del made
@@ -314,10 +327,8 @@ class Trial:
             return
         self._runner = open_model(self.tunable.model, description="candidate tables", crowded=True)
         if self.tunable.shifts:
-            apart, outputs = layer_errors(self.tunable.model, frozenset(self.tunable.shifts), model)
-            if outputs:
-                runner = open_model(apart, description="errors of single layers", crowded=True)
-                self._errors = (runner, outputs)
+            view = self.tunable.model.view
+            self._walk = LayerWalk(self.tunable.model, [view.by_name[name] for name in self.tunable.shifts])
 
     def candidate(
         self,
@@ -366,8 +377,8 @@ class Trial:
         most = (self.budget.most - self.budget.spent) // max(1, judgements)
         if self._corrected is not None:
             return self.reference.fitting(most)
-        # the errors of each layer, which give every candidate its shifts, are run before
-        most -= 0 if self._errors is None else 2 * _SHIFTING
+        # the walk over the layers, which gives every candidate its shifts, is run before
+        most -= 0 if self._walk is None else _SHIFTING
         return _spread_over(self.reference.samples, most)
 
     def _together(
@@ -389,26 +400,25 @@ class Trial:
         return values, shifts
 
     def _shifted(self, table: CalibrationTable) -> CalibrationTable:
-        if self._errors is None or len(self.reference.choosing) < _FEWEST:
+        samples = self.reference.choosing[:_SHIFTING]
+        if self._walk is None or len(samples) < _FEWEST:
             return table
-        runner, outputs = self._errors
-        rows = self._each(runner, self.reference.choosing[:_SHIFTING], self.tunable.feeds(table), price=2)
-        shifts = (
-            (node, believed(np.stack([row[name].astype(np.float32) for row in rows])))
-            for node, name in outputs.items()
-        )
-        return replace(
-            table,
-            shifts=tuple(
-                NodeShift(node=node, shift=tuple(float(value) for value in shift)) for node, shift in shifts
-            ),
-        )
+        wanted = self.reference.layer_means(samples, tuple(self.tunable.shifts))
+        self.budget.spend(len(samples))
+        ranges = self.tunable.feeds(replace(table, shifts=()))
+        found: list[NodeShift] = []
 
-    def _each(
-        self, runner: OrtRunner, samples: Sequence[Sample], more: Values, price: int = 1
-    ) -> list[Values]:
+        def corrected(node: Node, means: NDArray[np.float32]) -> NDArray[np.float32]:
+            shift = believed(wanted[node.name] - means)
+            found.append(NodeShift(node=node.name, shift=tuple(float(value) for value in shift)))
+            return np.broadcast_to(shift, means.shape)
+
+        self._walk.run([{**sample.feeds, **ranges} for sample in samples], corrected)
+        return replace(table, shifts=tuple(found))
+
+    def _each(self, runner: OrtRunner, samples: Sequence[Sample], more: Values) -> list[Values]:
         """Outputs of each sample by itself; several are run at a time."""
-        self.budget.spend(price * len(samples))
+        self.budget.spend(len(samples))
 
         def run(sample: Sample) -> Values:
             fed = Sample(name=sample.name, feeds={**sample.feeds, **more}, label=sample.label)

@@ -24,7 +24,6 @@ from qdqtool.core.kinds import CALIBRATION
 from qdqtool.core.placement import Placement
 from qdqtool.core.protocols import Sample
 from qdqtool.core.recipe import CalibrationOptions, InsertOptions, PlacementOptions
-from qdqtool.graph.instrumented.layer_errors import layer_errors
 from qdqtool.graph.instrumented.tunable import tunable
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
@@ -309,40 +308,6 @@ def test_a_tunable_model_computes_what_the_model_with_these_ranges_computes(
         got = runner.run({**sample.feeds, **tuned.feeds(second)})
         for output, value in wanted.run(sample.feeds).items():
             np.testing.assert_allclose(got[output], value, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("opset", [17, 18])
-def test_the_error_of_a_layer_is_that_of_its_own_quantization(opset: int, tmp_path: Path) -> None:
-    model, placement, samples, histograms = case(tmp_path, models.conv_chain(opset), count=1)
-    table = make_table(histograms, placement, model.view, CalibrationOptions(method="max"))
-    apart, names = layer_errors(insert(model, placement, table, InsertOptions()), {"conv1"}, model)
-    assert list(names) == ["conv1"]
-    (sample,) = samples
-    got = open_runner(serialize(apart), description="test").run(sample.feeds)[names["conv1"]]
-    x, w, b = (
-        sample.feeds["x"],
-        *(model.view.constant(name) for name in model.view.by_name["conv1"].inputs[1:3]),
-    )
-    assert w is not None
-    ranges = table.by_tensor()
-    step = ranges["x"].scales[0]
-    steps = np.array(ranges[model.view.by_name["conv1"].inputs[1]].scales, np.float32).reshape(-1, 1, 1, 1)
-    rounded = np.clip(np.rint(x / np.float32(step)), -128, 127) * np.float32(step)
-    weights = np.clip(np.rint(w / steps), -128, 127) * steps
-    wanted = _conv_means(x, w, b) - _conv_means(rounded, weights, b)
-    np.testing.assert_allclose(got, wanted, rtol=1e-3, atol=1e-6)
-
-
-def _conv_means(x: np.ndarray, w: np.ndarray, b: np.ndarray | None) -> np.ndarray:
-    """Channel means of a 3x3 convolution with a border of 1, by definition."""
-    padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))).astype(np.float64)
-    rows, columns = x.shape[2:]
-    total = np.zeros(w.shape[0])
-    for i in range(w.shape[2]):
-        for j in range(w.shape[3]):
-            seen = padded[:, :, i : i + rows, j : j + columns].sum(axis=(0, 2, 3))
-            total += w[:, :, i, j].astype(np.float64) @ seen
-    return total / (x.shape[0] * rows * columns) + (0 if b is None else b)
 
 
 def test_calibrators_that_compete_are_those_that_say_so() -> None:

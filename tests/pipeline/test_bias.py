@@ -25,7 +25,7 @@ from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.bias import shift_biases, shiftable
 from qdqtool.graph.qdq.insert import insert
 from qdqtool.pipeline.bias import correct_biases
-from qdqtool.pipeline.trial import believed
+from qdqtool.pipeline.trial import Budget, Reference, Trial, believed
 from qdqtool.placement.decide import decide
 from tests.models import Sketch
 
@@ -221,3 +221,22 @@ def test_channels_that_were_nan_in_a_sample_keep_their_bias() -> None:
         shift = believed(rows)
     assert shift[0] == pytest.approx(1.0, abs=0.1)
     assert shift[1:].tolist() == [0.0, 0.0]
+
+
+def test_tables_for_a_model_that_takes_no_batches_are_judged_with_the_biases_they_will_have(
+    tmp_path: Path,
+) -> None:
+    model = mixing(skewed(tmp_path, kernel=1))
+    placement, table, _ = calibrated(model, tmp_path)
+    # all samples alike: as many as judge give the shifts that all of them give
+    values = np.random.default_rng(2).uniform(0.5, 3.0, (1, 8, 6, 6)).astype(np.float32)
+    np.savez(tmp_path / "alike.npz", x=np.repeat(values, 32, axis=0))
+    samples = open_samples(str(tmp_path / "alike.npz"), model.view.inputs, Preprocess())
+    reference = Reference(model, samples, Budget(), bias=True)
+    assert not reference.together
+    judged = Trial(model, placement, table, reference, reference.budget).started("max", table).table
+    final = {entry.node: entry.shift for entry in correct_biases(model, placement, table, samples).shifts}
+    assert {entry.node for entry in judged.shifts} <= {*final}
+    for entry in judged.shifts:
+        np.testing.assert_allclose(entry.shift, final[entry.node], rtol=1e-3, atol=1e-5)
+    assert any(any(entry.shift) for entry in judged.shifts)

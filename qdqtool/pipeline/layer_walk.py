@@ -1,0 +1,131 @@
+"""Goes through a model layer by layer, for samples that cannot run as one batch.
+
+Bias correction needs it where a model takes no batches: a layer's shift follows from the mean of its outputs over the samples,
+computed from the corrected outputs of all layers before it. So every layer is run once for all samples, and what no later
+layer reads is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from qdqtool.backends.ort import OrtRunner, open_runner
+from qdqtool.errors import UsageError
+from qdqtool.graph.instrumented.probe import probe
+from qdqtool.graph.instrumented.segment import boundary, segment
+from qdqtool.graph.model import Model
+from qdqtool.graph.view import Node
+from qdqtool.trt.ops import result_axis
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float32]
+    Feeds = Mapping[str, NDArray[Any]]
+
+Correct = Callable[[Node, "Floats"], "Floats"]
+"""From the mean outputs of a layer, (samples, channels), to what is added to its outputs, as many rows."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Piece:
+    """One layer and what lies between it and the layers before it."""
+
+    runner: OrtRunner
+    inputs: tuple[str, ...]
+
+
+class LayerWalk:
+    """The layers of one model, in graph order.
+
+    Sessions are kept from walk to walk, since opening them costs as much as running a dozen samples.
+    """
+
+    def __init__(self, model: Model, layers: Sequence[Node]) -> None:
+        self._model = model
+        self._layers = tuple(layers)
+        self._pieces: dict[str, _Piece] = {}
+        self._last_use: dict[str, str] = {}
+
+    def run(self, feeds: Sequence[Feeds], correct: Correct) -> None:
+        """Walk with these samples, and let `correct` say after each layer by what its outputs are moved.
+
+        Raises:
+            UsageError: the model is too large to be run from memory.
+        """
+        known = [info.name for info in self._model.view.inputs]
+        if not self._last_use:
+            self._last_use = self._plan(known)
+        values = {name: [feed[name] for feed in feeds] for name in known}
+        for node in self._layers:
+            output = node.outputs[0]
+            piece = self._piece(node, known)
+            columns = [values[name] for name in piece.inputs]
+            rows = [
+                piece.runner.run(dict(zip(piece.inputs, row, strict=True)))[output]
+                for row in zip(*columns, strict=True)
+            ]
+            shift = correct(node, np.stack([channel_means(node, value) for value in rows]))
+            values[output] = [_moved(node, value, one) for value, one in zip(rows, shift, strict=True)]
+            known.append(output)
+            for name in [name for name, last in self._last_use.items() if last == node.name]:
+                values.pop(name, None)
+
+    def _piece(self, node: Node, known: Sequence[str]) -> _Piece:
+        if node.name not in self._pieces:
+            found = segment(self._model, known, node.outputs[0])
+            runner = open_runner(_in_memory(found.source), description=node.name)
+            self._pieces[node.name] = _Piece(runner=runner, inputs=tuple(info.name for info in found.inputs))
+        return self._pieces[node.name]
+
+    def _plan(self, inputs: Sequence[str]) -> dict[str, str]:
+        """The last layer that starts from each tensor; a tensor that none starts from is dropped at once."""
+        known = set(inputs)
+        last = dict.fromkeys(known, self._layers[-1].name)
+        for node in self._layers:
+            last.update(dict.fromkeys(boundary(self._model, known, node.outputs[0]), node.name))
+            last[node.outputs[0]] = node.name
+            known.add(node.outputs[0])
+        return last
+
+
+def float_means(model: Model, layers: Sequence[Node], feeds: Sequence[Feeds]) -> dict[str, Floats]:
+    """Mean output of each channel for each sample, (samples, channels), by node name."""
+    watched = probe(model, [node.outputs[0] for node in layers])
+    runner = open_runner(_in_memory(watched.source), description="float model")
+    rows: dict[str, list[Floats]] = {node.name: [] for node in layers}
+    for feed in feeds:
+        values = runner.run(feed)
+        for node in layers:
+            rows[node.name].append(channel_means(node, values[node.outputs[0]]))
+    return {name: np.stack(means) for name, means in rows.items()}
+
+
+def channel_means(node: Node, value: NDArray[Any]) -> Floats:
+    """Mean of every channel of one output of a node, (channels,)."""
+    axis = result_axis(node.op) % value.ndim
+    others = tuple(dim for dim in range(value.ndim) if dim != axis)
+    means: Floats = value.astype(np.float64).mean(axis=others).astype(np.float32)
+    return means
+
+
+def _moved(node: Node, value: NDArray[Any], shift: Floats) -> NDArray[Any]:
+    axis = result_axis(node.op) % value.ndim
+    spread = shift.reshape([-1 if dim == axis else 1 for dim in range(value.ndim)])
+    moved: NDArray[Any] = (value + spread).astype(value.dtype)
+    return moved
+
+
+def _in_memory(source: bytes | Path) -> bytes:
+    if isinstance(source, bytes):
+        return source
+    raise UsageError(
+        "bias correction needs a model below 2 GiB",
+        fix="leave it out: --set calibrate.bias=keep",
+        where=str(source),
+    )
