@@ -13,16 +13,22 @@ Evidence: RTX 1.7.1 builds such weights without a word.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
-from qdqtool.core.placement import Slot, SlotKind
+from qdqtool.core.placement import SlotKind
+from qdqtool.core.qdq import QdqPair
+from qdqtool.core.quant_format import QuantFormat, of_dtype
 from qdqtool.core.target import Target
-from qdqtool.graph.qdq.quantized import Quantization
+from qdqtool.graph.qdq.lift import Kind
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.rule import Rule, Violation
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _CLIPPED = 4
 """How many times the range the largest weight is; calibrators that clip stay far below."""
@@ -43,24 +49,37 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
                 fix="quantize the float weight again with a scale of its largest magnitude / 448",
             )
     for slot, entry in flow.lifted.assignment.items():
-        yield from _clipped(flow, slot, entry)
+        pair = flow.by_slot.get(slot)
+        if pair is not None and entry.scale is not None and entry.block is None:
+            yield from _clipped(flow, pair, entry.scale, entry.axis, entry.format)
+    # a pair without saturation is none that the lift takes, and its weights are clipped all the same
+    for pair in flow.pairs:
+        format_ = of_dtype(pair.dtype)
+        if (
+            format_ is not None
+            and pair.scale
+            and Kind.SATURATION in flow.irregular.get(pair.dequantize or "", ())
+        ):
+            axis = pair.axis if pair.scale_shape else None
+            yield from _clipped(flow, pair, np.array(pair.scale, np.float32), axis, format_)
 
 
-def _clipped(flow: Flow, slot: Slot, entry: Quantization) -> Iterator[Violation]:
+def _clipped(
+    flow: Flow, pair: QdqPair, scale: NDArray[Any], axis: int | None, format_: QuantFormat
+) -> Iterator[Violation]:
     """A float weight behind Q that its scale cannot hold by far."""
-    pair = flow.by_slot.get(slot)
-    value = None if pair is None or pair.quantize is None else flow.view.constant(pair.tensor)
-    if pair is None or value is None or entry.scale is None or entry.block is not None or value.size == 0:
+    value = None if pair.quantize is None else flow.view.constant(pair.tensor)
+    if value is None or value.size == 0:
         return
-    others = tuple(dim for dim in range(value.ndim) if dim != entry.axis) if entry.axis is not None else None
+    others = tuple(dim for dim in range(value.ndim) if dim != axis) if axis is not None else None
     largest = np.abs(value).max(axis=others)
-    times = float((largest / (np.abs(entry.scale) * entry.format.qmax)).max())
+    times = float((largest / (np.abs(scale) * format_.qmax)).max())
     if np.isfinite(times) and times > _CLIPPED:
         yield Violation(
             node=pair.quantize or "",
             reason=f"the largest value of {pair.tensor} is {times:.3g} times what its scale can hold",
-            effect=f"it is clipped to {entry.format.qmax:g} steps, and the products it takes part in are wrong",
-            fix=f"quantize the float weight again with a scale of its largest magnitude / {entry.format.qmax:g}",
+            effect=f"it is clipped to {format_.qmax:g} steps, and the products it takes part in are wrong",
+            fix=f"quantize the float weight again with a scale of its largest magnitude / {format_.qmax:g}",
             severity=Severity.WARNING,
         )
 

@@ -83,6 +83,7 @@ PLACEMENT_CASES = (
     _says("T22", "saturate=0 is not read", "187", "fp8_unsaturated", sm="89"),
     _says("T22", "NaN in stored FP8 weights is not noticed", "188", "fp8_weights_not_numbers", sm="89"),
     _says("T22", "FP8 weights far beyond 448 steps are clipped without a word", "188", "fp8_weights_beyond", sm="89"),
+    _says("T22", "without saturation they are clipped just so", "187 188", "fp8_unsaturated_beyond", sm="89"),
     _says("T22", "a zero point of FP8 is refused like any other", "101", "fp8_zero_point", sm="89"),
     _says("T22", "FP8 in an opset before 19 is out of the standard", "113", "fp8_old_opset", sm="89"),
     _says("T22", "FP8 and INT8 are not multiplied with each other", "182", "fp8_times_int8", sm="89"),

@@ -421,6 +421,14 @@ def fp8_seven_taps():
 
 
 @graph
+def fp8_unsaturated_beyond():
+    s = Quantized()
+    beyond = s.constant("weight", np.full((32, 48), 100.0, np.float32))
+    inputs = [_fp8(s, s.matrix(), "x"), _fp8(s, beyond, "w", saturate=0)]
+    return s.done(s.node("MatMul", inputs, "y", name="mm"), opset=19)
+
+
+@graph
 def fp8_unsaturated():
     s = Quantized()
     inputs = [_fp8(s, s.matrix(), "x", saturate=0), _fp8(s, s.weight("weight", 32, 48), "w")]

@@ -133,6 +133,7 @@ CASES: dict[str, tuple[set[str], tuple[Claim, ...]]] = {
     "fp8_weights": ({"eight_bit_float"}, (refused("fp8_e4m3"),)),
     "fp8_seven_taps": ({"eight_bit_float", "kernel_taps"}, (refused("fp8_e4m3"),)),
     "fp8_unsaturated": ({"eight_bit_float", "saturation"}, (refused("fp8_e4m3"),)),
+    "fp8_unsaturated_beyond": ({"eight_bit_float", "saturation", "weight_value"}, (refused("fp8_e4m3"),)),
     "fp8_weights_not_numbers": ({"eight_bit_float", "weight_value"}, (refused("fp8_e4m3"),)),
     "fp8_weights_beyond": ({"eight_bit_float", "weight_value"}, (refused("fp8_e4m3"),)),
     "fp8_zero_point": ({"eight_bit_float", "zero_point"}, (refused("fp8_e4m3"),)),
