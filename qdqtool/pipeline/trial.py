@@ -216,13 +216,11 @@ class Reference:
         rows = [self._places[id(sample)] for sample in samples]
         return {node: means[rows] for node, means in self._means.items()}
 
-    def layer_means(
-        self, samples: Sequence[Sample], layers: Sequence[str]
-    ) -> Mapping[str, NDArray[np.float32]]:
+    def layer_means(self, samples: Sequence[Sample]) -> Mapping[str, NDArray[np.float32]]:
         """The same for samples that run one by one, measured where layers write, and once."""
         if self._layer_means is None:
             self.budget.spend(len(samples))
-            nodes = [self._model.view.by_name[name] for name in layers]
+            nodes = [self._model.view.by_name[name] for name in self.layers]
             self._layer_means = float_means(self._model, nodes, [sample.feeds for sample in samples])
         return self._layer_means
 
@@ -403,7 +401,7 @@ class Trial:
         samples = self.reference.choosing[:_SHIFTING]
         if self._walk is None or len(samples) < _FEWEST:
             return table
-        wanted = self.reference.layer_means(samples, tuple(self.tunable.shifts))
+        wanted = self.reference.layer_means(samples)
         self.budget.spend(len(samples))
         ranges = self.tunable.feeds(replace(table, shifts=()))
         found: list[NodeShift] = []
