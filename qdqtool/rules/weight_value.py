@@ -49,9 +49,9 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
                 fix="quantize the float weight again with a scale of its largest magnitude / 448",
             )
     for slot, entry in flow.lifted.assignment.items():
-        pair = flow.by_slot.get(slot)
-        if pair is not None and entry.scale is not None and entry.block is None:
-            yield from _clipped(flow, pair, entry.scale, entry.axis, entry.format)
+        assigned = flow.by_slot.get(slot)
+        if assigned is not None and entry.scale is not None and entry.block is None:
+            yield from _clipped(flow, assigned, entry.scale, entry.axis, entry.format)
     # a pair without saturation is none that the lift takes, and its weights are clipped all the same
     for pair in flow.pairs:
         format_ = of_dtype(pair.dtype)
