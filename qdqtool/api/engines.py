@@ -25,7 +25,7 @@ from qdqtool.api.inputs import (
 )
 from qdqtool.api.progress import Progress, ProgressInput, public, showing
 from qdqtool.api.results import BuiltEngine, Fixed
-from qdqtool.auditing.context import stage
+from qdqtool.auditing.context import AuditContext, stage
 from qdqtool.auditing.run import examine
 from qdqtool.backends import BUILDERS
 from qdqtool.backends.building.retry import build_with_retries
@@ -56,6 +56,7 @@ from qdqtool.pipeline.autofix.run import FixRequest
 from qdqtool.pipeline.autofix.run import fix as search_fixes
 from qdqtool.pipeline.autofix.run import recipe_of as recipe_beside
 from qdqtool.pipeline.autofix.search import Bounds
+from qdqtool.pipeline.engine_files import engine_of, log_of
 from qdqtool.pipeline.random_shapes import shapes_of
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ ShapesInput = Mapping[str, "Shape | tuple[Shape, Shape, Shape]"]
 """Shapes of dynamic inputs: {"image": (1, 3, 224, 224)}, or smallest, usual and largest:
 {"image": ((1, 3, 224, 224), (4, 3, 224, 224), (8, 3, 224, 224))}."""
 LayersInput = AnyPath | Engine | BuiltEngine
+_ENGINE_FILES = frozenset({".log", ".txt", ".json"})
+"""Endings of files that tell of an engine, and are no models."""
 
 
 @public
@@ -214,9 +217,10 @@ def audit(
     """What became of every compute node of a Q/DQ model in its engine, why, and what to do about it.
 
     Args:
-        model: the Q/DQ model as for `build`, or a finished run folder.
-        layers: the engine: what `build` returned, or its layer information (a file or an `Engine`). None builds one
-            with TensorRT for RTX, looks at it and throws it away.
+        model: the Q/DQ model as for `build`, a finished run folder, or, without any model, a build log or layer information
+            (.log, .txt, .json, or one of them compressed), whose verdicts then follow from what it prints.
+        layers: the engine: what `build` returned, or its layer information (a file, also a build log, or an `Engine`). None
+            builds one with TensorRT for RTX, looks at it and throws it away.
         placement: what was asked for: a `Placement` or a placement.json; None takes the Q/DQ in the model.
         log: the verbose log of the build: then findings point to its lines.
         shapes: shapes of dynamic inputs for the build, as for `build`.
@@ -229,26 +233,38 @@ def audit(
         BuildError: the builder refuses the model.
         MissingPackage: the builder is not installed.
     """
+    ignored = words_of(ignore, "ignore")
     if isinstance(model, (str, PathLike)) and Path(model).is_dir():
-        return _audited_folder(Path(model), words_of(ignore, "ignore"))
+        return _audited_folder(Path(model), ignored)
     if isinstance(placement, (str, PathLike)):
         placement = PLACEMENT.read(Path(placement))
     chosen = _build_recipe(recipe_of(None), sm, None, "")
+    targets: tuple[str, ...] = tuple(f"sm{word}" for word in chosen.build.sm) if sm is not None else ()
+    if layers is None and isinstance(model, (str, PathLike)) and _ENGINE_FILES & set(Path(model).suffixes):
+        scene = stage(engine_of(Path(model)), None, placement, targets=targets)
+        return examine(_with_files(scene, Path(model), log), ignore=ignored)
     with model_files(model) as (path,), _folder() as folder, showing(progress) as shown:
-        targets: tuple[str, ...] = tuple(f"sm{word}" for word in chosen.build.sm) if sm is not None else ()
         if layers is None:
             layers = _built(path, folder, chosen, _Shapes(shapes, None), shown)
         if isinstance(layers, BuiltEngine):
             targets = targets or layers.targets
             log = log if log is not None else _log_of(layers)
         scene = stage(_engine(layers), load(path).view, placement, targets=targets)
-        if isinstance(layers, (str, PathLike)):
-            scene = replace(scene, layers_file=Path(layers).name)
-        if log is not None:
-            runs = log.runs if isinstance(log, BuildLog) else _log(path_of(log, "log"), str(log)).runs
-            name = "build.log" if isinstance(log, BuildLog) else path_of(log, "log").name
-            scene = replace(scene, log=runs[-1] if runs else None, log_file=name)
-        return examine(scene, ignore=words_of(ignore, "ignore"))
+        return examine(_with_files(scene, layers, log), ignore=ignored)
+
+
+def _with_files(context: AuditContext, layers: LayersInput, log: AnyPath | BuildLog | None) -> AuditContext:
+    """The audit's evidence with the names of its files, and with the last run of the log."""
+    if isinstance(layers, (str, PathLike)):
+        context = replace(context, layers_file=Path(layers).name)
+        if log is None:
+            run = log_of(None, Path(layers), context.engine.form)
+            return replace(context, log=run, log_file=Path(layers).name)
+    if log is None:
+        return context
+    runs = log.runs if isinstance(log, BuildLog) else _log(path_of(log, "log"), str(log)).runs
+    name = "build.log" if isinstance(log, BuildLog) else path_of(log, "log").name
+    return replace(context, log=runs[-1] if runs else None, log_file=name)
 
 
 def _audited_folder(folder: Path, ignore: tuple[str, ...]) -> Audit:

@@ -13,8 +13,9 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty, Engine, EngineLayer
 from qdqtool.core.events import ComputeNode
 from qdqtool.core.findings import NodeVerdict, Verdict
+from qdqtool.core.quant_format import FLOAT, INT8, NAMES
 
-_INT8 = frozenset({"int8", "int8-in"})
+_WEIGHTS = "-weights"
 _VERDICTS = {
     DType.INT8: Verdict.INT8,
     DType.FLOAT8: Verdict.FP8,
@@ -37,17 +38,20 @@ def verdicts_of_log(run: LogRun, engine: Engine) -> tuple[NodeVerdict, ...]:
 def _verdict(node: ComputeNode, layers: Mapping[str, EngineLayer], *, has_qdq: bool) -> NodeVerdict:
     layer = layers.get(node.layer)
     known = layer is not None and layer.precision is not DType.UNKNOWN
-    precision = layer.precision if layer is not None and known else _told(node)
+    precision = layer.precision if layer is not None and known else node.reads
     verdict = _VERDICTS.get(precision, Verdict.UNKNOWN)
+    asked = (node.asked or INT8.name) if has_qdq else FLOAT
     realised = "unknown" if verdict is Verdict.UNKNOWN else _format(precision)
-    asked = _asked(node, realised) if has_qdq else "float"
-    is_done = realised not in {"float", "unknown"}
+    held = {NAMES.get(tensor.dtype) for tensor in layer.constants} if layer is not None else set()
+    if realised == FLOAT and asked.removesuffix(_WEIGHTS) in held:
+        realised = asked
+    is_done = realised not in {FLOAT, "unknown"}
     return NodeVerdict(
         node=node.node,
         op=node.op,
         verdict=verdict,
         precision=precision,
-        requested=asked != "float",
+        requested=asked != FLOAT,
         layers=(node.layer,) if layer is not None else (),
         reason="" if is_done else node.reason,
         fix="" if is_done else _fix(asked),
@@ -57,22 +61,11 @@ def _verdict(node: ComputeNode, layers: Mapping[str, EngineLayer], *, has_qdq: b
     )
 
 
-def _told(node: ComputeNode) -> DType:
-    return DType.INT8 if node.precision in _INT8 else DType.UNKNOWN
-
-
 def _format(precision: DType) -> str:
-    return precision.value if precision in {DType.INT8, DType.FLOAT8, DType.FLOAT4} else "float"
-
-
-def _asked(node: ComputeNode, realised: str) -> str:
-    """The format of the Q/DQ pairs in front of the node; "float" where the log shows that there are none."""
-    if node.precision == "float":
-        return "float"
-    return realised if realised not in {"float", "unknown"} else "int8"
+    return NAMES[precision] if precision.is_quantized else FLOAT
 
 
 def _fix(asked: str) -> str:
-    if asked == "float":
+    if asked == FLOAT:
         return "quantize it: `qdqtool run MODEL` puts Q/DQ where they fuse"
     return "`qdqtool audit MODEL --layers LOG` looks at the model too, and names the cause"

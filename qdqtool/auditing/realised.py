@@ -16,7 +16,8 @@ from math import prod
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Engine, EngineLayer, EngineTensor, Role
-from qdqtool.matching.asked import FLOAT, FORMATS, asked_of
+from qdqtool.core.quant_format import FLOAT, NAMES
+from qdqtool.matching.asked import asked_of
 from qdqtool.matching.evidence import NodeEvidence
 from qdqtool.matching.silent_float import BEFORE
 
@@ -45,8 +46,8 @@ class Realised:
 def realised(node_evidence: NodeEvidence, precision: DType) -> Realised:
     """What became of what was asked of one node; `precision` is the type of its arithmetic."""
     asked = asked_of(node_evidence)
-    if precision in FORMATS:
-        return Realised(asked=asked, realised=FORMATS[precision])
+    if precision in NAMES:
+        return Realised(asked=asked, realised=NAMES[precision])
     layers = node_evidence.holders.compute or tuple(
         layer for layer in node_evidence.holders.other if _VECTOR_PRODUCT in layer.name
     )
@@ -72,7 +73,7 @@ def _held_as(weight: EngineTensor, asked: str) -> str:
     """The format that a stored weight has; a dump shows E4M3 values for MXFP8 too, and nothing of its scales."""
     if weight.dtype is DType.FLOAT8 and asked.startswith("mxfp8"):
         return "mxfp8"
-    return FORMATS[weight.dtype]
+    return NAMES[weight.dtype]
 
 
 def makers(engine: Engine) -> Mapping[str, EngineLayer]:
@@ -91,7 +92,7 @@ def stored_weight(layers: Iterable[EngineLayer]) -> EngineTensor | None:
         constant
         for layer in layers
         for constant in layer.constants
-        if constant.dtype in FORMATS and sum(size != 1 for size in constant.shape or ()) > 1
+        if constant.dtype in NAMES and sum(size != 1 for size in constant.shape or ()) > 1
     ]
     # Block scales of a small FP4 weight are padded, and may then be larger than the weight.
     found = [constant for constant in found if constant.dtype is DType.FLOAT4] or found

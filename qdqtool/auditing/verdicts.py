@@ -17,9 +17,9 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Certainty, Engine, EngineLayer
 from qdqtool.core.findings import NodeVerdict, Verdict
 from qdqtool.core.placement import Decision, Placement
+from qdqtool.core.quant_format import FLOAT, NAMES
 from qdqtool.engine.roles import is_attention
 from qdqtool.graph.view import GraphView
-from qdqtool.matching.asked import FLOAT, FORMATS
 from qdqtool.matching.evidence import NodeEvidence, Operands
 from qdqtool.matching.registry import Rulebook, rulebook
 from qdqtool.trt.join import LayerMatch, join
@@ -152,7 +152,7 @@ def _in_few_bits(node_evidence: NodeEvidence) -> bool:
     """Whether kernels of its own compute it in INT8, FP8 or FP4."""
     layers = node_evidence.holders.compute
     return (
-        bool(layers) and not all(map(_multiplies_rounded, layers)) and _precision(node_evidence)[0] in FORMATS
+        bool(layers) and not all(map(_multiplies_rounded, layers)) and _precision(node_evidence)[0] in NAMES
     )
 
 

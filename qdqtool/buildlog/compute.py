@@ -1,4 +1,4 @@
-"""From the ledger to the compute nodes: which convolutions and matrix products run in INT8, and why the others do not."""
+"""From the ledger to the compute nodes: what convolutions and matrix products run in, and why some do not as asked."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from qdqtool.buildlog.names import Names
 from qdqtool.buildlog.records import Layer, types
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Role
-from qdqtool.core.events import ComputeNode, End
+from qdqtool.core.events import FLOAT_OUT, ComputeNode, End
+from qdqtool.core.quant_format import FLOAT, INT8, NAMES, asked_as
 from qdqtool.engine.precision import judged
-from qdqtool.trt.ops import PRODUCTS
+from qdqtool.trt.ops import DEQUANTIZE, PRODUCTS
 
 
 class Precisions:
@@ -42,7 +43,8 @@ class Precisions:
         ends = {row.end for row in rows}
         layer = self._layers.get(node.name)
         if ends & {End.INPUT, End.WEIGHT} and any(row.kind == "DQ" for row in rows):
-            precision = "int8" if End.OUTPUT in ends else "int8-in"
+            word = self._fused_type(node).value
+            precision = word if End.OUTPUT in ends else f"{word}{FLOAT_OUT}"
             reason = self._fused_reason(node, rows)
         else:
             precision, reason = self._unfused(node, layer)
@@ -50,6 +52,7 @@ class Precisions:
             node=node.name,
             op=node.op,
             precision=precision,
+            asked=self._asked(node),
             reason=reason,
             lines=tuple(
                 sorted({line for row in rows for line in row.lines} | ({layer.line} if layer else set()))
@@ -57,6 +60,25 @@ class Precisions:
             layer=layer.name if layer else "",
             contradiction=_contradiction(precision, layer) if rows else "",
         )
+
+    def _dequantizers(self, node: Node) -> list[Node | None]:
+        """For each factor the DQ that makes it, or None."""
+        makers = [self._graph.maker(tensor) for tensor in node.inputs[:2]]
+        return [maker if maker is not None and maker.op == DEQUANTIZE else None for maker in makers]
+
+    def _fused_type(self, node: Node) -> DType:
+        """What the pairs in front of a node hold. Logs before FP8 print no types, and hold INT8."""
+        held = [self._graph.types.get(maker.inputs[0]) for maker in self._dequantizers(node) if maker]
+        return next((dtype for dtype in held if dtype is not None and dtype.is_quantized), DType.INT8)
+
+    def _asked(self, node: Node) -> str:
+        """The format that the pairs in front of a node ask for; "" where the log does not show its inputs."""
+        asked: dict[bool, set[str]] = {True: set(), False: set()}
+        for maker in self._dequantizers(node):
+            is_weight = maker is not None and bool(self._graph.is_weight(maker.name))
+            dtype = self._graph.types.get(maker.inputs[0], DType.INT8) if maker else None
+            asked[is_weight].add(FLOAT if dtype is None else NAMES.get(dtype, INT8.name))
+        return asked_as(asked[True], asked[False]) if node.inputs else ""
 
     def _fused_reason(self, node: Node, rows: list[Row]) -> str:
         output = next((row.node for row in rows if row.end is End.OUTPUT), "")
@@ -67,27 +89,28 @@ class Precisions:
         return f"its DQ inputs were fused into it, but no Q was fused as its output: {behind}"
 
     def _unfused(self, node: Node, layer: Layer | None) -> tuple[str, str]:
-        makers = [self._graph.maker(tensor) for tensor in node.inputs[:2]]
-        feeding = [maker for maker in makers if maker is not None and maker.op == "DequantizeLinear"]
+        makers = self._dequantizers(node)
+        feeding = [maker for maker in makers if maker is not None]
         if not node.inputs:
             return "unknown", "the log does not show its inputs"
         if not feeding:
             return "float", "none of its inputs comes from a DequantizeLinear"
         if len(feeding) < 2:
             pairs = zip(node.inputs, makers, strict=False)
-            bare = [tensor for tensor, maker in pairs if maker not in feeding]
+            bare = [tensor for tensor, maker in pairs if maker is None]
             if not bare:
                 return "unknown", "the log shows only one of its inputs"
-            return "float", f"its input {bare[0]} does not come from a DequantizeLinear"
+            held = self._asked(node).removesuffix("-weights")
+            inside = f"; its {held.upper()} weights are dequantized" if self._asked(node) != held else ""
+            return "float", f"its input {bare[0]} does not come from a DequantizeLinear{inside}"
         dispositions = [self._rows[maker.name].end for maker in feeding if maker.name in self._rows]
         if all(disposition is End.KERNEL for disposition in dispositions) and layer is not None:
-            return _by_tensors(layer)
+            return _by_layer(layer)
         words = ", ".join(sorted({disposition.value for disposition in dispositions}))
         return "unknown", f"the log does not say that its DQ inputs were fused into it (they are {words})"
 
 
 _CORES = frozenset({"correlation", "gemm", "deconv", "CaskConvolution", "CaskGemmConvolution"})
-_FLOATS = frozenset({DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16})
 
 
 def layer_verdicts(
@@ -117,6 +140,7 @@ def layer_verdicts(
                 node=layer.name,
                 op=layer.kind,
                 precision=precision,
+                asked=FLOAT,
                 reason=reason,
                 lines=tuple(sorted(lines)),
                 layer=layer.name,
@@ -125,27 +149,22 @@ def layer_verdicts(
     return tuple(found)
 
 
+def _by_layer(layer: Layer) -> tuple[str, str]:
+    """The verdict that a kernel's own tensors give on the node it computes."""
+    precision, reason = _by_type(layer, judged(layer.value).precision)
+    return precision, reason.replace("its kernel", f"its kernel {layer.name}", 1)
+
+
 def _by_type(layer: Layer, precision: DType) -> tuple[str, str]:
+    word = precision.value.upper()
     if precision is DType.UNKNOWN:
-        return "unknown", "the log does not print its types"
-    if precision is not DType.INT8:
-        return "float", f"its kernel computes in {precision.value}"
-    if any(tensor.dtype is DType.INT8 for tensor in layer.outputs):
-        return "int8", "its kernel reads and writes INT8"
-    return "int8-in", f"its kernel reads INT8 and writes {_listed(types(layer.outputs)) or 'another type'}"
-
-
-def _by_tensors(layer: Layer) -> tuple[str, str]:
-    """The verdict that a kernel's own tensors give: INT8 needs two INT8 operands of rank 2 or more."""
-    operands = [tensor for tensor in (*layer.inputs, *layer.constants) if len(tensor.shape or ()) >= 2]
-    quantized = [tensor for tensor in operands if tensor.dtype is DType.INT8]
-    if not operands:
-        return "unknown", f"its kernel {layer.name} lists no tensors"
-    if len(quantized) < 2:
-        return "float", f"its kernel {layer.name} reads {len(quantized)} INT8 tensor(s) of {len(operands)}"
-    if any(tensor.dtype is DType.INT8 for tensor in layer.outputs):
-        return "int8", f"its kernel {layer.name} reads and writes INT8"
-    return "int8-in", f"its kernel {layer.name} reads INT8 and writes {_listed(types(layer.outputs))}"
+        return "unknown", "its kernel lists no tensors of known types"
+    if not precision.is_quantized:
+        return "float", f"its kernel computes in {word}"
+    if any(tensor.dtype is precision for tensor in layer.outputs):
+        return precision.value, f"its kernel reads and writes {word}"
+    writes = _listed(types(layer.outputs)) or "another type"
+    return f"{precision.value}{FLOAT_OUT}", f"its kernel reads {word} and writes {writes}"
 
 
 def _contradiction(precision: str, layer: Layer | None) -> str:
@@ -155,14 +174,18 @@ def _contradiction(precision: str, layer: Layer | None) -> str:
     reads, writes = types(layer.inputs), types(layer.outputs)
     if not reads or not writes or DType.UNKNOWN in reads or DType.UNKNOWN in writes:
         return ""
-    if precision in ("int8", "int8-in") and DType.INT8 not in reads + types(layer.constants):
-        return f"the ledger says INT8 in, its layer reads {_listed(reads)}"
-    if precision == "int8" and DType.INT8 not in writes:
-        return f"the ledger says INT8 out, its layer writes {_listed(writes)}"
-    if precision == "int8-in" and not _FLOATS & set(writes):
+    word = precision.removesuffix(FLOAT_OUT)
+    dtype = DType.parse(word)
+    if not dtype.is_quantized:
+        return ""
+    if dtype not in reads + types(layer.constants):
+        return f"the ledger says {word.upper()} in, its layer reads {_listed(reads)}"
+    if precision == word and dtype not in writes:
+        return f"the ledger says {word.upper()} out, its layer writes {_listed(writes)}"
+    if precision != word and not any(kind.is_float and not kind.is_quantized for kind in writes):
         return f"the ledger says float out, its layer writes {_listed(writes)}"
     return ""
 
 
 def _listed(types: list[DType]) -> str:
-    return ", ".join(sorted({str(dtype) for dtype in types})) or "nothing"
+    return ", ".join(sorted({str(dtype).upper() for dtype in types})) or "nothing"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 
+from qdqtool.core.dtypes import DType
 from qdqtool.trt.ops import CASTS, MAY_MOVE, MOVING, QDQ, QUANTIZE
 
 
@@ -62,6 +63,16 @@ class Graph:
             for tensor in node.inputs:
                 readers.setdefault(tensor, []).append(node)
         return readers
+
+    @cached_property
+    def types(self) -> dict[str, DType]:
+        """The types that are printed of what Q nodes read and write, and DQ nodes too."""
+        found: dict[str, DType] = {}
+        for _, op, takes, gives in self._blocks:
+            for piece in (*pieces_of(takes), *pieces_of(gives)) if op in QDQ else ():
+                tensor, _, shown = piece.rpartition(" -> ")
+                found[tensor] = DType.parse(shown.rpartition("[")[2].rstrip("]"))
+        return found
 
     def node(self, name: str) -> Node | None:
         """The node of that name."""

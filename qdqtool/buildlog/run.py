@@ -29,7 +29,6 @@ from qdqtool.buildlog.names import Names
 from qdqtool.buildlog.place import Place
 from qdqtool.buildlog.records import Layer
 from qdqtool.core.buildlog import LogRun, RunDigest, Unread
-from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Role
 from qdqtool.core.events import ComputeNode, End, PassCount
 from qdqtool.engine.precision import judged
@@ -191,7 +190,7 @@ class Run:
             ledger_summary=self._ledger.summary(),
             kernels_left=tuple(row.node for row in self._ledger.rows.values() if row.end is End.COPY)[:shown],
             precisions=dict(sorted(Counter(node.precision for node in verdicts).items())),
-            not_int8=tuple(node for node in verdicts if node.precision != "int8")[:shown],
+            not_quantized=tuple(node for node in verdicts if not node.is_quantized)[:shown],
             contradictions=tuple(node for node in verdicts if node.contradiction)[:shown],
             tuned_layers=len(tuning.layers),
             candidates=sum(row.candidates for row in tuning.layers)
@@ -204,9 +203,7 @@ class Run:
             performance=performance,
             profile=tuple(sorted(self.measured.profile(), key=lambda row: -row.total_ms))[:shown],
             layer_precisions=dict(sorted(Counter(str(layer.precision) for layer in computing).items())),
-            float_layers=tuple(
-                layer.name for layer in computing if layer.precision not in (DType.INT8, DType.UNKNOWN)
-            ),
+            float_layers=tuple(layer.name for layer in computing if layer.precision.is_float),
             without_scale={tensor: self._graph.around(tensor) for tensor in self.troubles.without_scale},
             int8_refused=dict(self.troubles.int8_refused),
             dla_refused=self.constraints.dla_refused,

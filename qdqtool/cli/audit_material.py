@@ -9,7 +9,6 @@ from tempfile import TemporaryDirectory
 from qdqtool.auditing.context import AuditContext, stage
 from qdqtool.backends import BUILDERS
 from qdqtool.backends.shapes import profiles
-from qdqtool.cli.engine_files import engine_of, log_of
 from qdqtool.core.build import BuildRequest
 from qdqtool.core.explore import CostModel
 from qdqtool.core.kinds import BUILD, PLACEMENT
@@ -20,6 +19,7 @@ from qdqtool.engine.read import read
 from qdqtool.engine.view import view
 from qdqtool.errors import UsageError
 from qdqtool.graph.onnx_io.load import load
+from qdqtool.pipeline.engine_files import engine_of, log_of
 from qdqtool.pipeline.random_shapes import shapes_of
 
 _MODEL = ".onnx"

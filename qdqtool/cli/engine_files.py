@@ -5,81 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 
 from qdqtool.auditing.noop import ExtraEvidence
-from qdqtool.buildlog import open_runs
-from qdqtool.buildlog import read as read_log
-from qdqtool.buildlog.unsaid import unsaid
-from qdqtool.core.buildlog import LogRun
-from qdqtool.core.engine import Engine
 from qdqtool.core.noop import NoOpReport, NoOpVerdict
 from qdqtool.engine.diff import Explored
 from qdqtool.engine.dot import dot
 from qdqtool.engine.nodes import node_facts
 from qdqtool.engine.outputs import same_outputs
 from qdqtool.engine.profiles import read_profile
-from qdqtool.engine.read import read
-from qdqtool.errors import InputFileError, UsageError
+from qdqtool.errors import UsageError
 from qdqtool.graph.annotate import annotate
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.picture import picture
 from qdqtool.io.files import unreadable, write_text
-from qdqtool.io.text import TextSource
 from qdqtool.report import palette
 from qdqtool.report.graph import LARGEST, draw, network
 from qdqtool.report.layers import layer_rows
 from qdqtool.report.picture import write_picture
-
-_TEXTS = frozenset({"layer-lines", "layers-dump"})
-"""Forms of layer information that stand in logs."""
-_ALONE = "build-log"
-"""Form of an engine of which there is the log of its build and no layers."""
-_BINARY = frozenset({".plan", ".engine", ".trt", ".onnx"})
-_DUMP = "Layers:\n"
-# Bytes up to which a file is read twice to find out what it is.
-_MODERATE = 1 << 26
-
-
-def log_of(log: Path | None, file: Path, form: str) -> LogRun | None:
-    """The last run of `log`, or of `file` itself where it is a log of moderate size; None where there is nothing.
-
-    Raises:
-        InputFileError: `log` cannot be read, or holds no run.
-    """
-    if log is None and (form not in {*_TEXTS, _ALONE} or file.stat().st_size > _MODERATE or _is_bare(file)):
-        return None
-    runs = read_log(log or file).runs
-    if not runs and log is not None:
-        raise InputFileError("holds no build log", fix="pass the verbose log of the build", where=str(log))
-    told = runs[-1] if runs else None
-    if log is None and told and not (told.ledger or told.events or told.network.nodes or told.warnings):
-        return None
-    return told
-
-
-def engine_of(file: Path) -> Engine:
-    """The layers in a file; none, but what is known without them, where it is a log that prints no layers.
-
-    Raises:
-        InputFileError: it holds no layers, and is no log.
-    """
-    try:
-        return read(file)
-    except InputFileError as error:
-        try:
-            run = list(open_runs(TextSource(file)))[-1]
-        except InputFileError:
-            raise error from None
-        if run.value().compute:
-            note = "the log prints no layers: verdicts follow from what it says of Q and DQ nodes"
-            return Engine(layers=(), form=_ALONE, notes=(note,))
-        if file.suffix in _BINARY or run.identity.front_end == "unknown" or run.recognised <= run.unread:
-            raise
-        return Engine(layers=(), form=_ALONE, notes=unsaid(run.digest()))
-
-
-def _is_bare(file: Path) -> bool:
-    """Whether a file is a layer dump and nothing else: as large as a log, and without anything to read in it."""
-    return next(TextSource(file).pieces(), "").startswith(_DUMP)
 
 
 def drawn(explored: Explored, out: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 from qdqtool.buildlog import Progress
 from qdqtool.buildlog.unsaid import unsaid
 from qdqtool.core.buildlog import LayerTuning, Memory, Performance, RunDigest, Unread
+from qdqtool.core.dtypes import DType
 from qdqtool.core.events import LogRecord
 from qdqtool.core.logdiff import LogDiff, TimeChange
 from qdqtool.io.escaping import printable
@@ -172,11 +173,13 @@ def _quantization(run: RunDigest, shown: int) -> Iterator[str]:
         yield _row(
             "compute", ", ".join(f"{count} {precision}" for precision, count in run.precisions.items())
         )
-    for node in run.not_int8[:shown]:
+    for node in run.not_quantized[:shown]:
         yield _row("", f"{node.node} ({node.op}): {node.precision}: {node.reason}")
-    # The digest holds the first of them only; their number is that of all nodes that are not INT8.
-    left = sum(count for precision, count in run.precisions.items() if precision != "int8")
-    yield from _more(left, len(run.not_int8[:shown]))
+    # The digest holds the first of them only.
+    left = sum(
+        count for precision, count in run.precisions.items() if not DType.parse(precision).is_quantized
+    )
+    yield from _more(left, len(run.not_quantized[:shown]))
     for node in run.contradictions[:shown]:
         yield _row("contradicts", f"{node.node}: {node.contradiction}")
 

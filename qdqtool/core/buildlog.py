@@ -356,14 +356,14 @@ class RunDigest(RunHeader):
         nodes: nodes of the model that the log shows.
         kernels_left: Q and DQ nodes that stayed as kernels of their own.
         precisions: precision of compute nodes -> how many.
-        not_int8: compute nodes that are not INT8 in and out.
+        not_quantized: compute nodes that do not read and write INT8, FP8 or FP4.
         contradictions: compute nodes whose engine layer disagrees with the ledger.
         tuned_layers, candidates: layers tuned and kernels timed.
         slowest: layers that took the builder longest.
         placement: "GPU" and "DLA" -> number of layers.
         layer_kinds: kind of engine layer -> how many.
         layer_precisions: precision of the engine's compute layers -> how many, where the model has no Q/DQ.
-        float_layers: names of those that do not compute in INT8.
+        float_layers: names of those that compute in 16 bits or more.
         without_scale: tensors that the builder found no scale for -> the nodes that make or read them.
         int8_refused: layers whose INT8 kernels were refused -> the tensor whose scale was missing.
         dla_refused: layers that DLA refused -> why.
@@ -383,7 +383,7 @@ class RunDigest(RunHeader):
     ledger_summary: LedgerSummary | None = None
     kernels_left: tuple[str, ...] = ()
     precisions: dict[str, int] = field(default_factory=dict)
-    not_int8: tuple[ComputeNode, ...] = ()
+    not_quantized: tuple[ComputeNode, ...] = ()
     contradictions: tuple[ComputeNode, ...] = ()
     tuned_layers: int = 0
     candidates: int = 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from qdqtool.core.dtypes import DType
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogRecord:
@@ -150,6 +152,10 @@ class LedgerSummary:
     accounted: int
 
 
+FLOAT_OUT = "-in"
+"""Behind the type that a kernel reads where it writes floats: int8-in."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ComputeNode:
     """What a convolution or matrix product of the model runs in, as far as the log tells.
@@ -157,7 +163,9 @@ class ComputeNode:
     Attributes:
         node: its name in the model.
         op: its ONNX operator.
-        precision: "int8" (INT8 in and out), "int8-in" (INT8 in, float out), "float", or "unknown".
+        precision: "int8" (INT8 in and out), "int8-in" (INT8 in, float out), the same with "fp8" and "fp4", "float",
+            or "unknown".
+        asked: the format that Q/DQ in front of it asks for, as in `NodeVerdict`; "" where the log does not show it.
         reason: why, in words.
         lines: log lines that show it.
         layer: the engine layer that runs it, "" where the log names none.
@@ -168,6 +176,18 @@ class ComputeNode:
     op: str
     precision: str
     reason: str
+    asked: str = ""
     lines: tuple[int, ...] = ()
     layer: str = ""
     contradiction: str = ""
+
+    @property
+    def reads(self) -> DType:
+        """The type that is multiplied; UNKNOWN for floats, whose width the log need not tell."""
+        dtype = DType.parse(self.precision.removesuffix(FLOAT_OUT))
+        return dtype if dtype.is_quantized else DType.UNKNOWN
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether few bits are read and written."""
+        return DType.parse(self.precision).is_quantized

@@ -8,6 +8,8 @@ TensorRT for RTX accepts were measured with builds of release 1.7.1.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
@@ -140,6 +142,26 @@ MXFP8: Final = QuantFormat(
 )
 FORMATS: Final = MappingProxyType({entry.name: entry for entry in (INT8, FP8, FP8_E5M2, INT4, NVFP4, MXFP8)})
 """All formats by name."""
+NAMES: Final[Mapping[DType, str]] = MappingProxyType(
+    {entry.dtype: entry.name for entry in reversed(tuple(FORMATS.values()))}
+)
+"""The format that pairs of a type ask for where nothing says more: FP8 scales are E8M0 only in MXFP8."""
+FLOAT: Final = "float"
+"""What is asked for by no Q/DQ."""
+
+
+def asked_as(weights: AbstractSet[str], activations: AbstractSet[str]) -> str:
+    """One word for the formats of a node's constant factors and of those that are computed at run time."""
+    asked = weights | activations
+    if asked <= {FLOAT}:
+        return FLOAT
+    if len(asked) == 1:
+        return next(iter(asked))
+    if activations <= {FLOAT}:
+        return f"{'+'.join(sorted(weights - {FLOAT}))}-weights"
+    if weights <= {FLOAT}:
+        return f"{'+'.join(sorted(activations - {FLOAT}))}-activations"
+    return "+".join(sorted(asked - {FLOAT}))
 
 
 def by_name(name: str) -> QuantFormat:

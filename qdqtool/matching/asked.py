@@ -2,40 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Set as AbstractSet
-
 from qdqtool.core.dtypes import DType
 from qdqtool.core.qdq import QdqPair
-from qdqtool.core.quant_format import FORMATS as BY_NAME
-from qdqtool.core.quant_format import INT4
+from qdqtool.core.quant_format import FLOAT, FORMATS, INT4, NAMES, asked_as
 from qdqtool.graph.qdq.lower import MX_DEQUANTIZE
 from qdqtool.graph.qdq.quantized import Quantization
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.evidence import NodeEvidence, Operand
 from qdqtool.trt.ops import FP4_DYNAMIC
-
-FLOAT = "float"
-FORMATS = {
-    DType.INT8: "int8",
-    DType.INT4: "int4",
-    DType.FLOAT8: "fp8",
-    DType.FLOAT8_E5M2: "fp8_e5m2",
-    DType.FLOAT4: "nvfp4",
-}
-
-
-def asked_as(weights: AbstractSet[str], activations: AbstractSet[str]) -> str:
-    """One word for the formats of a node's constant factors and of those that are computed at run time."""
-    asked = weights | activations
-    if asked <= {FLOAT}:
-        return FLOAT
-    if len(asked) == 1:
-        return next(iter(asked))
-    if activations <= {FLOAT}:
-        return f"{'+'.join(sorted(weights - {FLOAT}))}-weights"
-    if weights <= {FLOAT}:
-        return f"{'+'.join(sorted(activations - {FLOAT}))}-activations"
-    return "+".join(sorted(asked - {FLOAT}))
 
 
 def format_of(pair: QdqPair | None, quantization: Quantization | None) -> str:
@@ -45,7 +19,7 @@ def format_of(pair: QdqPair | None, quantization: Quantization | None) -> str:
     if pair is None:
         return FLOAT
     # UINT8 is read as INT8 where its zero point is 0, and refused otherwise.
-    return FORMATS.get(DType.INT8 if pair.dtype is DType.UINT8 else pair.dtype, str(pair.dtype))
+    return NAMES.get(DType.INT8 if pair.dtype is DType.UINT8 else pair.dtype, str(pair.dtype))
 
 
 def asked_of(evidence: NodeEvidence) -> str:
@@ -64,7 +38,7 @@ def arithmetic_word(asked: str) -> str:
     """What a sentence calls the arithmetic in a format that is asked for."""
     name = asked.split("+", maxsplit=1)[0].split("-", maxsplit=1)[0]
     # INT4 is a format of weights alone; UINT8 and wider integers are read as INT8 where they are read at all.
-    return name.upper() if name in BY_NAME and name != INT4.name else "INT8"
+    return name.upper() if name in FORMATS and name != INT4.name else "INT8"
 
 
 def _format(view: GraphView, operand: Operand) -> str:
@@ -82,4 +56,4 @@ def _stored_format(view: GraphView, dequantize: Node) -> str:
     dtype = view.info(dequantize.inputs[0]).dtype
     if len(dequantize.inputs) > 2 and dequantize.inputs[2]:
         dtype = view.info(dequantize.inputs[2]).dtype
-    return FORMATS.get(dtype, str(dtype))
+    return NAMES.get(dtype, str(dtype))

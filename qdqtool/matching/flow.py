@@ -13,6 +13,7 @@ from functools import cached_property
 from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import Slot
 from qdqtool.core.qdq import QdqPair
+from qdqtool.core.quant_format import NAMES
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.find import find
 from qdqtool.graph.qdq.lift import Irregularity, Kind, lift
@@ -21,7 +22,6 @@ from qdqtool.graph.qdq.standard import is_spelled_apart, standard
 from qdqtool.graph.qdq.stored_caches import detached
 from qdqtool.graph.qdq.unquantize import unquantize
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.matching.asked import FORMATS
 from qdqtool.trt.ops import (
     KEEPS_AXES,
     PRODUCTS,
@@ -138,7 +138,7 @@ class Flow:
         found = [
             pair.quantize or pair.dequantize or ""
             for pair in self.pairs
-            if FORMATS.get(pair.dtype, "") in formats
+            if NAMES.get(pair.dtype, "") in formats
         ]
         slots = (slot for slot, entry in self.lifted.assignment.items() if entry.format.name in formats)
         others = (

@@ -9,11 +9,11 @@ from enum import Enum
 from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
-from qdqtool.core.quant_format import FP8, INT8
+from qdqtool.core.quant_format import FLOAT, FP8, INT8, asked_as
 from qdqtool.core.target import Target
 from qdqtool.graph.qdq.quantized import Quantization
 from qdqtool.graph.view import Node
-from qdqtool.matching.asked import FLOAT, asked_as, format_of
+from qdqtool.matching.asked import format_of
 from qdqtool.matching.flow import Flow
 from qdqtool.trt.ops import weight_axis
 

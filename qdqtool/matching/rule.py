@@ -13,12 +13,12 @@ from enum import IntEnum
 from qdqtool.core.findings import Severity
 from qdqtool.core.fixes import SlotEdit
 from qdqtool.core.placement import Bond, Opinion, Slot, Tie
+from qdqtool.core.quant_format import FLOAT
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.repair import Change
 from qdqtool.core.target import FAMILIES, Target
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.view import GraphView, Node
-from qdqtool.matching.asked import FLOAT
 from qdqtool.matching.candidates import BuiltGraph, Candidate
 from qdqtool.matching.evidence import Explanation, NodeEvidence
 from qdqtool.matching.flow import Flow

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from qdqtool.core.dtypes import DType
-from qdqtool.core.quant_format import FORMATS, INT4, INT8
+from qdqtool.core.quant_format import FLOAT, FORMATS, INT4, INT8
 from qdqtool.core.target import Target
 from qdqtool.graph.view import Node
-from qdqtool.matching.asked import FLOAT
 from qdqtool.matching.flow import Flow, is_int8
 from qdqtool.matching.losses import losses
 from qdqtool.matching.operands import Product, products

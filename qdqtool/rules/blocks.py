@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.qdq import QdqPair
+from qdqtool.core.quant_format import FLOAT
 from qdqtool.core.target import Target
-from qdqtool.matching.asked import FLOAT
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.operands import Product, State, products
 from qdqtool.matching.rule import Rule, Violation

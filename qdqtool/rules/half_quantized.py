@@ -24,11 +24,11 @@ import numpy as np
 from qdqtool.core.findings import NodeVerdict, Severity, Verdict
 from qdqtool.core.fixes import SlotEdit
 from qdqtool.core.placement import Slot, Stance
-from qdqtool.core.quant_format import FORMATS, INT8
+from qdqtool.core.quant_format import FLOAT, FORMATS, INT8
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
 from qdqtool.graph.qdq.repairing import RepairContext
-from qdqtool.matching.asked import FLOAT, words_of
+from qdqtool.matching.asked import words_of
 from qdqtool.matching.candidates import BuiltGraph, Candidate, Goal, scale_of
 from qdqtool.matching.evidence import Claim, Explanation, NodeEvidence, Operand
 from qdqtool.matching.flow import Flow

@@ -20,9 +20,8 @@ from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
-from qdqtool.core.quant_format import INT4, INT8, NVFP4
+from qdqtool.core.quant_format import INT4, INT8, NAMES, NVFP4
 from qdqtool.core.target import Target
-from qdqtool.matching.asked import FORMATS
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.operands import Product, State, products
 from qdqtool.matching.rule import Rule, Violation
@@ -36,7 +35,7 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
     """Products with factors in two formats that TensorRT knows."""
     for product in products(flow, target):
         formats = [factor.format for factor in product.factors]
-        known = set(formats) <= {*FORMATS.values(), "mxfp8"}
+        known = set(formats) <= {*NAMES.values(), "mxfp8"}
         if not product.mixed or not known or _is_int4_activation(product):
             continue
         effect, severity, realised = _outcome(product, target)

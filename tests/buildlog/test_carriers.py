@@ -187,7 +187,7 @@ def test_processes_that_speak_at_once_are_read_apart():
     assert runs["rank0"].ledger_summary == alone.ledger_summary
     assert runs["rank0"].lines == alone.lines
     # Line numbers are those of the file.
-    assert runs["rank1"].not_int8[0].lines[0] == 2 * alone.not_int8[0].lines[0]
+    assert runs["rank1"].not_quantized[0].lines[0] == 2 * alone.not_quantized[0].lines[0]
 
 
 def test_lines_that_nobody_knows_have_a_share():

@@ -133,8 +133,8 @@ INTO_CONV = (
 )
 LAYERS = {
     "agrees": ("x[Int8(1,8)] -> y[Int8(1,8)]", ""),
-    "reads float": ("x[Float(1,8)] -> y[Int8(1,8)]", "the ledger says INT8 in, its layer reads fp32"),
-    "writes float": ("x[Int8(1,8)] -> y[Half(1,8)]", "the ledger says INT8 out, its layer writes fp16"),
+    "reads float": ("x[Float(1,8)] -> y[Int8(1,8)]", "the ledger says INT8 in, its layer reads FP32"),
+    "writes float": ("x[Int8(1,8)] -> y[Half(1,8)]", "the ledger says INT8 out, its layer writes FP16"),
 }
 
 

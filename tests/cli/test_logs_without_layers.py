@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from qdqtool.cli.app import run
-from qdqtool.cli.engine_files import engine_of
 from qdqtool.errors import InputFileError
+from qdqtool.pipeline.engine_files import engine_of
 from tests.shared import SHARED
 
 BANNER = "&&&& RUNNING TensorRT.trtexec [TensorRT v8601] # trtexec --onnx=a.onnx --int8\n"

@@ -34,7 +34,9 @@ def test_every_end_of_a_q_or_dq_has_a_page(end: str):
     assert explanation(end)
 
 
-@pytest.mark.parametrize("precision", ["int8", "int8-in", "float", "unknown"])
+@pytest.mark.parametrize(
+    "precision", ["int8", "int8-in", "fp8", "fp8-in", "fp4", "fp4-in", "float", "unknown"]
+)
 def test_every_verdict_on_a_node_of_a_log_has_a_page(precision: str, capfd):
     assert run(["explain", precision]) == 0
     assert capfd.readouterr().out.startswith(precision)

@@ -282,7 +282,6 @@ def is_int8(
 def _explore(
     file: Path, profile: Path | None, cost_model: str, device: str, log: Path | None = None
 ) -> Explored:
-    from qdqtool.cli.engine_files import log_of
     from qdqtool.core.explore import CostModel
     from qdqtool.engine.devices import find_device
     from qdqtool.engine.diff import Explored
@@ -290,6 +289,7 @@ def _explore(
     from qdqtool.engine.read import read
     from qdqtool.engine.view import view
     from qdqtool.errors import UsageError
+    from qdqtool.pipeline.engine_files import log_of
 
     if cost_model not in {model.value for model in CostModel}:
         raise UsageError(

@@ -147,10 +147,10 @@ def _alone(file: Path, times: Profile | None, log: Path | None) -> Opened:
     """An engine of which there is nothing but layer information: audited, with its log where there is one."""
     from qdqtool.auditing.context import stage
     from qdqtool.auditing.run import examine
-    from qdqtool.cli.engine_files import engine_of, log_of
     from qdqtool.core.buildlog import BuildLog
     from qdqtool.engine.diff import Explored
     from qdqtool.engine.view import view
+    from qdqtool.pipeline.engine_files import engine_of, log_of
     from qdqtool.report.assemble import Material, assemble
     from qdqtool.report.logged import log_rows
 
