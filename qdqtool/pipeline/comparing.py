@@ -82,7 +82,8 @@ def compare_match(match: Match, on_progress: OnSample | None = None) -> Comparis
     if match.explain:
         graph = load(Path(match.reference.removeprefix(_EMULATION)))
         lawful = emulations(graph, _run_model, _regions(match.layers))
-    models = (_model(match.reference), _model(match.candidate)) if match.inside else None
+    if match.inside:
+        _refuse_others(match)
     with ExitStack() as open_sides:
         left = partial(_side, match.reference, match, open_sides)
         right = partial(_side, match.candidate, match, open_sides)
@@ -96,7 +97,10 @@ def compare_match(match: Match, on_progress: OnSample | None = None) -> Comparis
             first, second = open_sides.enter_context(sides)
         found = compare(first, second, samples, match.recipe.compare, on_progress=on_progress)
         del first, second
-    if models is not None:
+    if match.inside:
+        # Not before: beside both sessions the weights of both models would be most of the memory.
+        give_back()
+        models = (_model(match.reference), _model(match.candidate))
         found = replace(found, tensors=_tensors(models, samples, match.recipe.compare))
     if lawful is None:
         return found
@@ -156,10 +160,15 @@ def _large(match: Match) -> Model | None:
     return with_float_caches(model) if weight_bytes(model) >= LARGE else None
 
 
+def _refuse_others(match: Match) -> None:
+    """Only ONNX models let themselves be looked into."""
+    for text in (match.reference, match.candidate):
+        if Path(text.removeprefix(_EMULATION)).suffix != ".onnx":
+            raise UsageError("is not an ONNX model", fix="this needs .onnx files", where=text)
+
+
 def _model(text: str) -> Model:
     path = Path(text.removeprefix(_EMULATION))
-    if path.suffix != ".onnx":
-        raise UsageError("is not an ONNX model", fix="this needs .onnx files", where=text)
     model = with_float_caches(load(path))
     return integer_form(model).model if text.startswith(_EMULATION) else model
 

@@ -95,6 +95,28 @@ def test_the_tensors_inside_are_measured_in_graph_order(
         assert level == pytest.approx(-10 * np.log10(noise), abs=0.5)  # a rounding may flip
 
 
+def test_models_that_are_looked_into_are_read_when_the_outputs_are_compared(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    done: list[str] = []
+    inner, read = comparing.compare, comparing.load
+
+    def compared_sides(*words: Any, **how: Any) -> Any:
+        done.append("compared")
+        return inner(*words, **how)
+
+    def noted(path: Path) -> Any:
+        done.append(f"read {path.name}")
+        return read(path)
+
+    monkeypatch.setattr(comparing, "compare", compared_sides)
+    monkeypatch.setattr(comparing, "load", noted)
+    sides = [str(folder / "model.onnx"), str(folder / "qdq.onnx")]
+    compared(capfd, *sides, "--samples", str(folder / "samples.npz"), "--inside")
+    # the first read tells how large the model is, and keeps nothing
+    assert done[:4] == ["read model.onnx", "compared", "read model.onnx", "read qdq.onnx"]
+
+
 def test_the_tensors_inside_are_the_same_however_few_fit_into_memory_at_a_time(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
