@@ -150,14 +150,14 @@ def every_carrier() -> dict[str, int]:
 
     counts = {
         "logs": len(real_logs()),
-        "carriers": len(carried.NAMES),
+        "carriers": len(carried.NAMES) + len(carried.MORE),
         "pairs": 0,
         "ambiguous": 0,
         "equal": 0,
     }
     for file, content in real_logs():
         text = content.decode("utf-8", "surrogateescape")
-        for name in carried.NAMES:
+        for name in (*carried.NAMES, *carried.MORE):
             ambiguous = is_ambiguous(file, name)
             counts["pairs"] += 1
             counts["ambiguous"] += ambiguous

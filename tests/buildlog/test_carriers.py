@@ -34,6 +34,9 @@ _AMBIGUOUS: dict[str, frozenset[str]] = {
     ),
     # A rank above 0 looks like the code of an error where no prefix of a builder stands behind it.
     ".layers.txt": frozenset({"srun of the twelfth"}),
+    "UseINT8-PTQ__log-main.py.log.v3": frozenset(
+        {"srun of the twelfth"}
+    ),  # four builder lines among 950 of a plug-in
     # A page about TensorRT without one line of a builder.
     "004_34a42bb07d25caad": frozenset({*carried.NAMES, *carried.MORE}),
 }
