@@ -29,6 +29,8 @@ class Watch:
     Args:
         tensors: outputs of the model that is run.
         averaged: images of which the mean of every channel is kept: of those that are counted.
+        peaked: images of which the largest magnitude of every channel is kept, over the first `first` samples.
+        first: how many these are.
         together: those that a batch of two samples is asked for; none to run no such batch.
         numbers: positions of the samples.
     """
@@ -39,11 +41,17 @@ class Watch:
         averaged: Iterable[str],
         together: Sequence[str],
         numbers: Container[int],
+        *,
+        peaked: Iterable[str] = (),
+        first: int = 0,
     ) -> None:
         self.tensors = frozenset(tensors)
         self.averaged = frozenset(averaged)
         self.together = tuple(together)
         self._numbers = numbers
+        self._peaked = frozenset(peaked)
+        self._first = first
+        self._peaks: dict[int, dict[str, NDArray[np.float32]]] = {}
         self._coming: dict[int, tuple[int, Sample]] = {}
         self._seen: dict[int, Seen] = {}
         self.pair: dict[str, NDArray[Any]] | None = None
@@ -53,10 +61,18 @@ class Watch:
         """The samples that were run, in order."""
         return tuple(self._seen[number] for number in sorted(self._seen))
 
+    @property
+    def peaks(self) -> dict[str, NDArray[np.float32]]:
+        """The largest magnitudes, (channels,), by tensor; none where no sample was run."""
+        return {
+            name: np.maximum.reduce([one[name] for one in self._peaks.values()])
+            for name in (self._peaked if self._peaks else ())
+        }
+
     def noted(self, positions: range, samples: Iterable[Sample]) -> Iterator[Sample]:
         """The samples, one per position, while their feeds are looked out for."""
         for number, sample in zip(positions, samples, strict=True):
-            if number in self._numbers:
+            if number in self._numbers or number < self._first:
                 self._coming[id(sample.feeds)] = (number, sample)
             yield sample
 
@@ -66,7 +82,11 @@ class Watch:
         `blocks` says of tensors that lie in blocks of channels how large these are.
         """
         number, sample = self._coming.pop(id(feeds), (0, None))
-        if sample is not None:
+        if sample is not None and number < self._first:
+            self._peaks[number] = {
+                name: peaks_of_channels(values[name], blocks.get(name, 1)) for name in self._peaked
+            }
+        if sample is not None and number in self._numbers:
             kept = {name: values[name].copy() for name in self.tensors}
             kept |= {name: means_of_channels(values[name], blocks.get(name, 1)) for name in self.averaged}
             self._seen[number] = Seen(sample, kept)
@@ -90,3 +110,12 @@ def means_of_channels(values: NDArray[Any], block: int) -> NDArray[np.float32]:
         return found
     parts = np.require(values, np.float32, ("C", "W")).reshape(rows * channels // block, -1, block)
     return means_of_blocks(parts).reshape(rows, channels)
+
+
+def peaks_of_channels(values: NDArray[Any], block: int) -> NDArray[np.float32]:
+    """(channels,) largest magnitudes of images, (rows, channels, ...), whose channels lie in blocks of that size."""
+    rows, channels = values.shape[:2]
+    parts = values.reshape(rows, channels // block, -1, block)
+    high, low = parts.max(axis=(0, 2)), parts.min(axis=(0, 2))
+    found: NDArray[np.float32] = np.maximum(high, -low).reshape(channels).astype(np.float32, copy=False)
+    return found

@@ -237,7 +237,9 @@ class Calibration:
         """What will cost accuracy; runs a few samples again where there are depthwise convolutions."""
         if not self.request.samples:
             return ()
-        return lost_channels(self.model, self.placement, table, self.samples)
+        # Of the model that was run: equalized channels are others.
+        seen = None if self._seen is None or self.changes else self._seen.watch.peaks
+        return lost_channels(self.model, self.placement, table, self.samples, seen)
 
 
 def merge(places: Sequence[str]) -> Histograms:

@@ -14,7 +14,7 @@ with the scale of the tensor.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -43,18 +43,36 @@ Floats = NDArray[np.float32]
 
 
 def lost_channels(
-    model: Model, placement: Placement, table: CalibrationTable, samples: Iterable[Sample]
+    model: Model,
+    placement: Placement,
+    table: CalibrationTable,
+    samples: Iterable[Sample],
+    largest: Mapping[str, Floats] | None = None,
 ) -> tuple[Finding, ...]:
-    """A finding for each quantized depthwise Conv where one scale costs a tenth of the channels or more."""
-    nodes = {node.name for node in model.view.nodes if _is_depthwise(node, model)}
-    slots = [entry for entry in placement.quantized if entry.slot.node in nodes and entry.slot.index == 0]
+    """A finding for each quantized depthwise Conv where one scale costs a tenth of the channels or more.
+
+    `largest` has the largest magnitudes of the channels of what these read over the first samples; without it they run.
+    """
+    slots = _slots(model, placement)
     if not slots:
         return ()
     scales = {entry.tensor: entry.scales[0] for entry in table.ranges}
-    largest = _channel_maxima(model, sorted({entry.tensor for entry in slots}), samples)
+    tensors = depthwise_inputs(model, placement)
+    if largest is None or not largest.keys() >= set(tensors):
+        largest = _channel_maxima(model, list(tensors), samples)
     known = [entry for entry in slots if entry.tensor in largest]
     found = (_judged(entry, largest[entry.tensor], scales[entry.tensor]) for entry in known)
     return tuple(finding for finding in found if finding is not None)
+
+
+def depthwise_inputs(model: Model, placement: Placement) -> tuple[str, ...]:
+    """What quantized depthwise convolutions read, in alphabetical order."""
+    return tuple(sorted({entry.tensor for entry in _slots(model, placement)}))
+
+
+def _slots(model: Model, placement: Placement) -> list[Decision]:
+    nodes = {node.name for node in model.view.nodes if _is_depthwise(node, model)}
+    return [entry for entry in placement.quantized if entry.slot.node in nodes and entry.slot.index == 0]
 
 
 def _is_depthwise(node: Node, model: Model) -> bool:

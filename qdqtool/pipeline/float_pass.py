@@ -19,6 +19,7 @@ from qdqtool.graph.instrumented.corrected import channel_means
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, weight_bytes
 from qdqtool.graph.qdq.bias import shiftable
+from qdqtool.pipeline.channels import SAMPLES, depthwise_inputs
 from qdqtool.pipeline.trial import FloatPass, may_be_batched, taken
 from qdqtool.trt.ops import FUSED_EXACTLY
 
@@ -55,5 +56,6 @@ def float_pass(
     averaged = counted.intersection(means.outputs.values())
     returned = {*outputs, *means.outputs.values()} - averaged
     numbers = range(0, whole, max(1, whole // count))[:count]
-    watch = Watch(returned, averaged, outputs if free else (), numbers)
+    peaked = counted.intersection(depthwise_inputs(model, placement))
+    watch = Watch(returned, averaged, outputs if free else (), numbers, peaked=peaked, first=SAMPLES)
     return means.model, FloatPass(watch=watch, means=means.without(model))

@@ -13,11 +13,11 @@ from qdqtool.calibration.collect import Collection, collect
 from qdqtool.calibration.samples import open_samples
 from qdqtool.calibration.session import channels_per_block
 from qdqtool.calibration.span import Span
-from qdqtool.calibration.watch import means_of_channels
+from qdqtool.calibration.watch import means_of_channels, peaks_of_channels
 from qdqtool.core.recipe import PlacementOptions, PrepareOptions
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.preparation.prepare import prepare
-from qdqtool.pipeline import trial
+from qdqtool.pipeline import calibration, channels, trial
 from qdqtool.pipeline.float_pass import float_pass
 from qdqtool.pipeline.trial import Budget, Reference
 from qdqtool.placement.decide import decide
@@ -93,11 +93,34 @@ def test_where_few_samples_judge_the_others_pay_nothing_for_them(tmp_path: Path)
     assert float_pass(model, placement, samples, bias=True) is not None
 
 
+def test_channels_that_are_lost_are_told_from_the_same_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = models.save(models.depthwise_cnn(), tmp_path)
+    shape = [dim if isinstance(dim, int) else 1 for dim in load(path).view.inputs[0].shape or ()]
+    values = np.random.default_rng(0).standard_normal((20, *shape[1:])).astype(np.float32)
+    told: list[object] = []
+    inner = calibration.lost_channels
+
+    def noted(model: object, placement: object, table: object, samples: object, largest: object) -> object:
+        told.append(largest)
+        found = channels._channel_maxima(model, list(largest), samples)  # type: ignore[call-overload, arg-type]
+        assert largest
+        for tensor, peaks in found.items():
+            np.testing.assert_array_equal(peaks, largest[tensor])  # type: ignore[index]
+        return inner(model, placement, table, samples, largest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(calibration, "lost_channels", noted)
+    qdqtool.quantize(str(path), values)
+    assert told
+
+
 @pytest.mark.parametrize("block", [1, 8, 16])
-def test_means_of_blocks_are_those_of_channels(block: int) -> None:
+def test_means_and_peaks_of_blocks_are_those_of_channels(block: int) -> None:
     values = np.random.default_rng(block).standard_normal((2, 32, 9, 13)).astype(np.float32) + 3
     blocked = values.reshape(2, 32 // block, block, 117).swapaxes(2, 3).reshape(values.shape).copy()
     np.testing.assert_allclose(means_of_channels(blocked, block), values.mean(axis=(2, 3)), rtol=1e-5)
+    np.testing.assert_array_equal(peaks_of_channels(blocked, block), np.abs(values).max(axis=(0, 2, 3)))
 
 
 def test_the_size_of_a_block_is_that_of_the_processor() -> None:
