@@ -11,11 +11,11 @@ _OPTION = "--set "
 _LIST_SETTING = re.compile(r"--set '(?P<key>[a-z_]+\.[a-z_]+)=\[(?P<values>[^\]]*)\]'(?P<rest>.*)", re.DOTALL)
 
 _TYPED = re.compile(
-    r"`qdqtool |--\w|\b(?:place|insert|prepare|build|calibrate|compare|samples|audit)\.\w|^an edit of the model: "
+    r"`qdqtool |--\w|\b(?:place|insert|prepare|build|calibrate|compare|samples|audit)\.\w|^an edit of the model"
     r"|^(?:nothing to do|leave (?:it|this)|nothing in the model|look |check |compare |pass )|\bbuild (?:for|with|the|it)\b"
 )
 """What is in a fix that can be followed as it is printed: a command, an option, a setting, another build, or nothing at all."""
-_EDIT = "an edit of the model: "
+_EDIT = "an edit of the model"
 
 
 def setting(key: str, value: str | Mapping[str, str] | Iterable[str]) -> str:
@@ -51,15 +51,21 @@ def _first_word(text: str) -> str:
     return (words.get_token() or "").rstrip(",;")
 
 
-def told_as_edit(fix: str) -> str:
+def told_as_edit(fix: str, at: str = "") -> str:
     """The fix, with a word in front where nothing in it can be typed: it is an edit of the model, which its maker does.
+
+    `at` is the node that it is an edit of, where the text does not name it.
 
     >>> told_as_edit("store the scale as a scalar, shape []")
     'an edit of the model: store the scale as a scalar, shape []'
+    >>> told_as_edit("store the scale as a scalar, shape []", "conv1/Q")
+    "an edit of the model, at 'conv1/Q': store the scale as a scalar, shape []"
     >>> told_as_edit("take the pair off; `qdqtool repair` does")
     'take the pair off; `qdqtool repair` does'
     """
-    return fix if not fix or _TYPED.search(fix) else f"{_EDIT}{fix}"
+    if not fix or _TYPED.search(fix):
+        return fix
+    return f"{_EDIT}, at {at!r}: {fix}" if at and at not in fix else f"{_EDIT}: {fix}"
 
 
 def joined(fixes: Iterable[str]) -> str:

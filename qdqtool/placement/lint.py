@@ -74,7 +74,7 @@ def _findings(book: Rulebook, name: str, flow: Flow, asked: Target) -> Iterator[
             node=wrong.node,
             reason=wrong.reason,
             effect=wrong.effect,
-            fix=told_as_edit(wrong.fix),
+            fix=told_as_edit(wrong.fix, wrong.node),
         )
 
 
