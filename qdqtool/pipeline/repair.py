@@ -23,6 +23,7 @@ from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.origin import origin
 from qdqtool.graph.qdq.find import quantized_ops
 from qdqtool.graph.qdq.slots import slot_changes
+from qdqtool.graph.qdq.stored import stored_casts
 from qdqtool.graph.qdq.stored_caches import with_float_caches
 from qdqtool.matching.half_quantized import quantize_activations, wanted
 from qdqtool.pipeline.float_sides import open_quantized
@@ -64,7 +65,7 @@ def repair_file(request: RepairRequest, on_progress: OnProgress | None = None) -
     """
     model = load(request.model)
     packed = any(node.op in PACKED_WEIGHTS for node in model.view.nodes)
-    if not quantized_ops(model) and not packed:
+    if not quantized_ops(model) and not packed and not stored_casts(model.view):
         raise _nothing(model, request.model)
     made, changes = repaired(model, request.recipe.place.builder)
     if packed and not changes:

@@ -12,30 +12,23 @@ Evidence: RTX 1.7.1: `Quantized constant (w) is only allowed before DQ or PLUGIN
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
-from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.target import Target
+from qdqtool.graph.qdq.stored import stored_casts
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.rule import Rule, Violation
-from qdqtool.trt.ops import CASTS
-
-_STORED: Final = frozenset({DType.INT8, DType.INT4, DType.FLOAT8})
 
 
 def check(flow: Flow, _target: Target) -> Iterator[Violation]:
     """Casts of constants of these types to floats."""
-    for node in flow.view.nodes:
-        if node.op in CASTS and flow.view.is_constant(node.inputs[0]):
-            dtype = flow.view.info(node.inputs[0]).dtype
-            if dtype in _STORED and flow.view.info(node.outputs[0]).dtype.is_float:
-                yield Violation(
-                    node=node.name,
-                    reason=f"it casts the stored {dtype.value.upper()} values of {node.inputs[0]}",
-                    effect="the builder refuses it: Quantized constant is only allowed before DQ",
-                    fix="write DequantizeLinear with the scale that follows; `qdqtool repair` takes the weight as float",
-                )
+    for node in stored_casts(flow.view):
+        yield Violation(
+            node=node.name,
+            reason=f"it casts the stored {flow.view.info(node.inputs[0]).dtype.value.upper()} values of {node.inputs[0]}",
+            effect="the builder refuses it: Quantized constant is only allowed before DQ",
+            fix="write DequantizeLinear with the scale that follows; `qdqtool repair` takes the weight as float",
+        )
 
 
 PLUGIN = Rule(code="QDQ191", severity=Severity.ERROR, check=check)

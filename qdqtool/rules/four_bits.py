@@ -10,7 +10,9 @@ of another format are QDQ182.)
 
 The fix stores INT4 beside INT8 activations as INT8: every 4-bit integer minus its zero point fits, so one scale per tensor
 or channel stays and nothing is lost; scales of blocks are replaced by one per output channel. Weights that stay INT4
-become signed with zero point 0, exactly where the shifted integers fit, else with a wider step for the block.
+become signed with zero point 0, exactly where the integers then fit, else with the step and the clipping that cost least in
+each block. But for TensorRT for RTX, which does not mind, scales become positive: onnxruntime's symmetric blocks have negative
+ones, so that their farthest value is -8.
 
 Evidence: RTX 1.7.1 fuses INT4 block weights into a float product (int4_block128); an INT4 activation becomes an INT8 one of
 16 values (int4_activation); SM75 is refused. INT4 arrived with TensorRT 10.0.
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
 
 _FOUR_BITS = frozenset({np.dtype(ml_dtypes.int4), np.dtype(ml_dtypes.uint4)})
 _FACTORS = 2
+_SHARES = tuple(float(share) for share in np.linspace(0.0, 1.0, 9))
+"""How much of the way between clipping most and clipping nothing a block's step is tried at."""
 
 
 def check(flow: Flow, target: Target) -> Iterator[Violation]:
@@ -120,29 +124,60 @@ def _multiplies_floats(view: GraphView, use: Use) -> bool:
 
 
 def _signed(context: RepairContext, node: onnx.NodeProto) -> Iterator[Change]:
-    """INT4 with zero point 0 for a node that has others."""
+    """INT4 with zero point 0 and positive scales for a node that has others."""
     found = _given(context, node)
     signed = context.stored_type(node.input[0]) == stored_as(DType.INT4)
-    if found is None or (signed and not found[2].any()):
+    if found is None or not np.isfinite(found[1]).all():
         return
     integers, scale, zero = found
-    steps = integers - _spread(zero, node, integers.shape)
-    below, above = (_extreme(np.minimum(steps, 0), scale, node), _extreme(np.maximum(steps, 0), scale, node))
-    stretch = np.maximum(1.0, np.maximum(-below / 8.0, above / 7.0))
+    # TensorRT for RTX multiplies by negative scales as they are (QDQ103)
+    negative = np.zeros_like(scale, bool) if _is_for_rtx(context) else scale < 0
+    if signed and not zero.any() and not negative.any():
+        return
+    sign = np.where(_spread(negative, node, integers.shape), -1, 1)
+    steps, scale = (integers - _spread(zero, node, integers.shape)) * sign, np.where(negative, -scale, scale)
+    stretch = _stretch(steps, scale, node)
     wide = _spread(stretch, node, integers.shape)
-    shrunk = np.rint(steps / wide)
+    shrunk = _to_four_bits(steps, wide)
     error = float(np.abs(shrunk * wide - steps).max(initial=0) / max(np.abs(steps).max(initial=0), 1))
     stem = node.input[0]
     edit = context.edit
     packed = edit.constant(f"{stem}_int4", shrunk.astype(stored_as(DType.INT4)))
     _connect(context, node, [packed, edit.constant(f"{stem}_scale", (scale * stretch).astype(scale.dtype))])
     del node.input[2:]
+    wider = ", with wider steps" if (stretch > 1).any() else ""
     yield Change(
         subject=stem,
-        what="4-bit weights made signed with zero point 0" + (", with wider steps" if error else ""),
-        reason="TensorRT reads INT4 with zero point 0 only",
+        what=f"4-bit weights made signed with zero point 0{' and positive scales' if negative.any() else ''}{wider}",
+        reason=f"TensorRT reads INT4 with zero point 0{' and positive scales' if negative.any() else ''} only",
         error=error,
     )
+
+
+def _is_for_rtx(context: RepairContext) -> bool:
+    return context.target is not None and context.target.is_rtx
+
+
+def _stretch(steps: NDArray[Any], scale: NDArray[Any], node: onnx.NodeProto) -> NDArray[np.float64]:
+    """By how much wider each step must be for the least squared error: 1 clips most, the largest clips nothing.
+
+    Of onnxruntime's symmetric blocks, whose farthest value is 8 steps on either side, clipping that one alone loses least.
+    """
+    below, above = (_extreme(np.minimum(steps, 0), scale, node), _extreme(np.maximum(steps, 0), scale, node))
+    most = np.maximum(1.0, np.maximum(-below / 8.0, above / 7.0))
+    best, least = np.ones_like(most), np.full(most.shape, np.inf)
+    for share in _SHARES:
+        tried = 1.0 + share * (most - 1.0)
+        wide = _spread(tried, node, steps.shape)
+        noise = _summed((_to_four_bits(steps, wide) * wide - steps) ** 2, scale, node)
+        best = np.where(noise < least, tried, best)
+        least = np.minimum(noise, least)
+    return best
+
+
+def _to_four_bits(steps: NDArray[Any], wide: NDArray[Any]) -> NDArray[Any]:
+    clipped: NDArray[Any] = np.clip(np.rint(steps / wide), -8, 7)
+    return clipped
 
 
 def _widened(context: RepairContext, node: onnx.NodeProto, axis: int | None) -> float | None:
@@ -212,18 +247,30 @@ def _extreme(steps: NDArray[Any], scale: NDArray[Any], node: onnx.NodeProto) -> 
     """The step farthest from 0 for each scale, as float; `steps` has one sign."""
     if scale.size == 1:
         return np.full(scale.shape, steps.flat[np.abs(steps).argmax()], np.float64)
-    sizes = steps.shape
+    for place, firsts in _firsts(steps.shape, scale, node):
+        low, high = np.minimum.reduceat(steps, firsts, place), np.maximum.reduceat(steps, firsts, place)
+        steps = np.where(-low > high, low, high)
+    return steps.reshape(scale.shape).astype(np.float64)
+
+
+def _summed(values: NDArray[Any], scale: NDArray[Any], node: onnx.NodeProto) -> NDArray[Any]:
+    """The sum of the values of each scale."""
+    if scale.size == 1:
+        return np.full(scale.shape, values.sum(), np.float64)
+    for place, firsts in _firsts(values.shape, scale, node):
+        values = np.add.reduceat(values, firsts, place)
+    return values.reshape(scale.shape)
+
+
+def _firsts(sizes: tuple[int, ...], scale: NDArray[Any], node: onnx.NodeProto) -> Iterator[tuple[int, range]]:
+    """For each axis where the values of the scales begin."""
     if scale.ndim == 1:
         axis = _axis(node, len(sizes))
         counts = [size if place == axis else 1 for place, size in enumerate(sizes)]
     else:
         counts = list(scale.shape)
     for place, count in enumerate(counts):
-        width = -(-steps.shape[place] // count)
-        firsts = range(0, steps.shape[place], width)
-        low, high = np.minimum.reduceat(steps, firsts, place), np.maximum.reduceat(steps, firsts, place)
-        steps = np.where(-low > high, low, high)
-    return steps.reshape(scale.shape).astype(np.float64)
+        yield place, range(0, sizes[place], -(-sizes[place] // count))
 
 
 PLUGIN = Rule(

@@ -6,7 +6,8 @@ A scale of zero often stands for a channel or a tensor that never fired, or for 
 
 Evidence: RTX 1.7.1 says `Scale coefficients must all be positive` (scale_zero, scale_negative, scale_nan; a tiny scale
 turned FP16), also of an integer or
-FP8 scale, whatever its value (scale_integer).
+FP8 scale, whatever its value (scale_integer). Of INT4, per channel and in blocks, it builds negative scales, 0, NaN and
+infinity alike, into the same kernels as for others.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from qdqtool.matching.rule import Rule, Stage, Violation
 from qdqtool.matching.weights import StoredWeight, stored_again
 
 
-def check(flow: Flow, _target: Target) -> Iterator[Violation]:
+def check(flow: Flow, target: Target) -> Iterator[Violation]:
     """Pairs with a scale that no quantization can use."""
     for pair in flow.pairs:
         node = pair.quantize or pair.dequantize or ""
@@ -39,6 +40,16 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
                 effect="the parser refuses it",
                 fix="store the scale as FP32, or in the type of the data",
             )
+        if target.is_rtx and pair.dtype is DType.INT4:
+            odd = [value for value in pair.scale if not isfinite(value)]
+            if odd:
+                yield Violation(
+                    node=node,
+                    reason=f"{len(odd)} of {len(pair.scale)} scales are not numbers, the first is {odd[0]:g}",
+                    effect="the builder takes them without a word, and what they multiply is NaN",
+                    fix="quantize the float weight again",
+                )
+            continue
         bad = [value for value in pair.scale if not (isfinite(value) and value > 0)]
         if bad:
             yield Violation(

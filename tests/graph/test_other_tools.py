@@ -164,16 +164,19 @@ def packed_table(kind: Any, bits: int = 4, *, zeros: bool = False) -> Maker:
     return make
 
 
-def four_bits(kind: Any, zero: int | None) -> Maker:
+def four_bits(kind: Any, zero: int | None, first_scale: float = 1.0) -> Maker:
+    """Blocks of four bits; `first_scale` multiplies the scales of the first block of every column."""
+
     def make() -> onnx.ModelProto:
         s = Sketch()
+        scales = SCALES * np.where(np.arange(len(SCALES)) == 0, first_scale, 1.0).astype(np.float32)[:, None]
         low, high = (0, 16) if kind == ml_dtypes.uint4 else (-8, 8)
         inputs = [
             s.constant("w", RANDOM.integers(low, high, (DEPTH, COLUMNS)).astype(kind)),
-            s.constant("w_s", SCALES),
+            s.constant("w_s", scales),
         ]
         if zero is not None:
-            inputs.append(s.constant("w_z", np.full(SCALES.shape, zero).astype(kind)))
+            inputs.append(s.constant("w_z", np.full(scales.shape, zero).astype(kind)))
         weight = s.node("DequantizeLinear", inputs, "w_d", name="w/DQ", axis=0, block_size=BLOCK)
         return _done(s, s.input("x", [4, DEPTH]), weight)
 
@@ -258,6 +261,48 @@ def test_what_another_tool_wrote_is_explained_and_repaired_and_computes_the_same
     }:  # onnxruntime runs no TRT_FP4QDQ, and ignores g_idx
         before, after = _computed(path), _computed(ready)
         assert np.abs(before - after).max() <= COARSER.get(form, 2e-3) * np.abs(before).max()
+
+
+def test_negative_scales_of_onnxruntimes_blocks_become_positive_where_the_parser_asks_for_it(
+    tmp_path: Path,
+) -> None:
+    path = models.save(four_bits(ml_dtypes.int4, None, -1.0)(), tmp_path)
+    model, classic = load(path), Target.parse("10.13")
+    assert "QDQ103" in {finding.code for finding in lint(model, classic).findings}
+    ready, changes = repair(model, classic)
+    assert [change.error > 0 for change in changes] == [True]
+    assert lint(ready, classic).findings == ()
+    before, after = _computed(path), _computed(ready)
+    assert np.square(before - after).sum() < 0.01 * np.square(before).sum()
+    assert lint(model, NVFP4).findings == ()
+    assert repair(model, NVFP4) == (model, ())
+
+
+@pytest.mark.slow
+@pytest.mark.rtx
+@pytest.mark.parametrize("scale", [-1.0, 0.0, float("nan")], ids=["negative", "zero", "not a number"])
+def test_the_builder_takes_any_scale_of_int4_into_the_same_kernel(scale: float) -> None:
+    pytest.importorskip("tensorrt_rtx", reason="building needs the extra rtx")
+    odd, plain = (build(four_bits(ml_dtypes.int4, None, one)()) for one in (scale, 1.0))
+    assert odd.error == plain.error == ""
+    assert [kernel.name for kernel in odd.kernels] == [kernel.name for kernel in plain.kernels]
+
+
+def test_weights_that_torchao_casts_are_taken_as_floats_by_the_command(tmp_path: Path) -> None:
+    path = models.save(torchao(), tmp_path)
+    assert run(["repair", str(path), "--out", str(tmp_path / "ready.onnx")]) == 0
+    ready = load(tmp_path / "ready.onnx")
+    assert lint(ready, NVFP4).findings == ()
+    np.testing.assert_allclose(_computed(path), _computed(ready), rtol=1e-4, atol=1e-4)
+
+
+def test_scales_of_int4_that_are_not_numbers_are_an_error_although_the_builder_takes_them(
+    tmp_path: Path,
+) -> None:
+    model = load(models.save(four_bits(ml_dtypes.int4, None, float("nan"))(), tmp_path))
+    (finding,) = lint(model, NVFP4).findings
+    assert (finding.code, finding.severity) == ("QDQ103", Severity.ERROR)
+    assert "NaN" in finding.effect
 
 
 @pytest.mark.parametrize("product", ["MatMul", "Gemm"])

@@ -6,15 +6,31 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qdqtool.core.dtypes import DType
 from qdqtool.core.qdq import QdqPair
 from qdqtool.errors import InputFileError
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.repairing import RepairContext
+from qdqtool.graph.view import GraphView, Node
+from qdqtool.trt.ops import CASTS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _AGAIN = "export the model again"
+_NARROW = frozenset({DType.INT8, DType.INT4, DType.FLOAT8})
+
+
+def stored_casts(view: GraphView) -> tuple[Node, ...]:
+    """Casts that make floats of constants of INT8, INT4 or FP8, without a DequantizeLinear."""
+    return tuple(
+        node
+        for node in view.nodes
+        if node.op in CASTS
+        and view.is_constant(node.inputs[0])
+        and view.info(node.inputs[0]).dtype in _NARROW
+        and view.info(node.outputs[0]).dtype.is_float
+    )
 
 
 def steps_and_scale(context: RepairContext, pair: QdqPair) -> tuple[NDArray[Any], NDArray[Any]] | None:
