@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from calibrators.kernels import means_of_blocks
+from calibrators.kernels import means_of_blocks, peaks_of_blocks
 from qdqtool.core.protocols import Feeds, Sample
 
 if TYPE_CHECKING:
@@ -115,7 +115,11 @@ def means_of_channels(values: NDArray[Any], block: int) -> NDArray[np.float32]:
 def peaks_of_channels(values: NDArray[Any], block: int) -> NDArray[np.float32]:
     """(channels,) largest magnitudes of images, (rows, channels, ...), whose channels lie in blocks of that size."""
     rows, channels = values.shape[:2]
-    parts = values.reshape(rows, channels // block, -1, block)
-    high, low = parts.max(axis=(0, 2)), parts.min(axis=(0, 2))
-    found: NDArray[np.float32] = np.maximum(high, -low).reshape(channels).astype(np.float32, copy=False)
+    if block == 1:
+        parts = values.reshape(rows, channels, -1)
+        peaks = np.maximum(parts.max(axis=2), -parts.min(axis=2)).astype(np.float32, copy=False)
+    else:
+        blocks = np.require(values, np.float32, ("C", "W")).reshape(rows * channels // block, -1, block)
+        peaks = peaks_of_blocks(blocks).reshape(rows, channels)
+    found: NDArray[np.float32] = peaks.max(axis=0)
     return found
