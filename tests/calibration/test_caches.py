@@ -33,8 +33,11 @@ from qdqtool.calibration.caches.reading import parse_text
 from qdqtool.calibration.caches.renaming import renamed, running_order
 from qdqtool.calibration.caches.retargeting import for_onnxruntime, for_tensorrt
 from qdqtool.calibration.caches.writing import render
+from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
+from qdqtool.core.kinds import CALIBRATION
+from qdqtool.core.quant_format import FORMATS
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.find import find
@@ -298,7 +301,6 @@ def test_older_json_tables_are_read(content: str, tmp_path: Path) -> None:
 
 
 def test_a_table_of_qdqtool_is_read_without_its_weights(tmp_path: Path) -> None:
-    from qdqtool.core.calibration import CalibrationTable, TensorRange
     from qdqtool.core.kinds import CALIBRATION
 
     ranges = (
@@ -309,6 +311,19 @@ def test_a_table_of_qdqtool_is_read_without_its_weights(tmp_path: Path) -> None:
     CALIBRATION.write(tmp_path / "c.json", CalibrationTable(ranges=ranges))
     cache = read_cache(tmp_path / "c.json")
     assert (cache.format, [(entry.tensor, entry.scale) for entry in cache.entries]) == (TABLE, [("x", 1.0)])
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_table_made_for_any_format_keeps_its_magnitudes_as_a_cache(name: str, tmp_path: Path) -> None:
+    table = CalibrationTable(
+        ranges=(TensorRange(tensor="x", amax=(3.5,), method="max", format=FORMATS[name]),)
+    )
+    CALIBRATION.write(tmp_path / "table.json", table)
+
+    (entry,) = for_tensorrt(read_cache(tmp_path / "table.json"), "10.3", "EntropyCalibration2").entries
+
+    assert entry.amax == pytest.approx(3.5)
+    assert entry.scale == pytest.approx(3.5 / 127)
 
 
 @pytest.mark.parametrize("kind", ["json", "flatbuffers", "text"])

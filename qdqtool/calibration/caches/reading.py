@@ -23,6 +23,7 @@ from qdqtool.calibration.caches.flatbuffer import read_pairs
 from qdqtool.calibration.caches.header import parse_header
 from qdqtool.core.calibration import INT8_LEVELS
 from qdqtool.core.kinds import CALIBRATION
+from qdqtool.core.quant_format import INT8
 from qdqtool.errors import InputFileError
 
 # A cache has some 40 bytes a tensor, so that this is millions of tensors.
@@ -133,7 +134,8 @@ def _json(path: Path, content: bytes) -> Cache:
         raise _foreign(path, f"is no JSON that can be read: {error}") from error
     if value.get("kind") == CALIBRATION.kind:
         table = CALIBRATION.read(path)
-        entries = [Entry(tensor=e.tensor, scale=e.scales[0]) for e in table.ranges if e.axis is None]
+        # A cache holds the steps of INT8, whatever format the table was made for.
+        entries = [Entry(tensor=e.tensor, scale=e.scales_in(INT8)[0]) for e in table.ranges if e.axis is None]
         return Cache(format=TABLE, entries=tuple(entries))
     if isinstance(value.get("kind"), str) and "schema" in value:
         raise _foreign(path, f"is the {value['kind']} of a run, and no calibration")
