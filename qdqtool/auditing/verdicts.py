@@ -213,7 +213,7 @@ def _why(node_evidence: NodeEvidence, kind: Verdict, precision: DType) -> tuple[
             "the layer information does not show the type of its arithmetic",
             "look at the layer itself with `qdqtool engine show`",
         )
-    where = "dequantizes its INT8 input in its prologue" if kind is Verdict.PROLOGUE else "is float"
+    where = "dequantizes its input in its prologue" if kind is Verdict.PROLOGUE else "is float"
     return (
         f"its inputs are quantized as they should be, yet the kernel the builder chose {where}; no cause is visible",
         "leave this node float to save the Q/DQ kernels, or try another builder version or target",

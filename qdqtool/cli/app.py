@@ -109,7 +109,7 @@ def _assembled(plugins: tuple[tuple[str, Any], ...]) -> typer.main.Typer | Any:
     """The command of these plugins; a process that runs many commands puts them together once (0.1 s)."""
     app = typer.Typer(
         name="qdqtool",
-        help="INT8 for NVIDIA TensorRT by explicit Q/DQ: place, calibrate, insert, build, audit, compare, report.",
+        help="INT8, FP8, INT4 and NVFP4 for NVIDIA TensorRT by explicit Q/DQ: place, calibrate, insert, build, audit, compare, report.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
@@ -160,7 +160,7 @@ def _options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """INT8 for NVIDIA TensorRT by explicit Q/DQ: place, calibrate, insert, build, audit, compare, report."""
+    """INT8, FP8, INT4 and NVFP4 for NVIDIA TensorRT by explicit Q/DQ: place, calibrate, insert, build, audit, compare, report."""
     log_to_stderr(verbose=verbose)
 
 

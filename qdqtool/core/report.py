@@ -58,6 +58,7 @@ class Summary:
         kernels: kernels in the engine.
         compute_kernels: those that hold a compute node.
         int8_kernels: compute kernels whose arithmetic is INT8.
+        kernel_types: how many compute kernels compute in which type ("int8", "fp8", "fp16").
         qdq_kernels: those that only quantize, dequantize, cast or reformat.
         activation_bytes_dumped: bytes written and read between kernels, as dumped.
         activation_bytes_fused: the same with conv and gemm epilogues fused (estimated).
@@ -84,6 +85,7 @@ class Summary:
     accuracy: AccuracySummary | None
     requested: dict[str, int] = field(default_factory=dict)
     realised: dict[str, int] = field(default_factory=dict)
+    kernel_types: dict[str, int] = field(default_factory=dict)
     verdict: str = ""
     reasons: tuple[str, ...] = ()
 

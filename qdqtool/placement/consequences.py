@@ -87,6 +87,6 @@ def unshared(view: GraphView, ties: list[Tie], opinions: Opinions) -> Iterator[O
                 slot=slot,
                 rule=min(opinion.rule for opinion in opinions[slot]),
                 stance=Stance.VETO,
-                reason="no other layer reads these values in INT8, so nothing would be saved",
+                reason="no other layer reads these values quantized, so nothing would be saved",
                 fix="quantize another consumer of the tensor",
             )

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from qdqtool.core.comparison import Comparison
+from qdqtool.core.dtypes import DType
 from qdqtool.core.events import End
 from qdqtool.core.findings import Finding, Severity
 from qdqtool.core.report import Report, Summary
@@ -56,12 +57,16 @@ def _precision(report: Report) -> Area:
 
 
 def _kernels(summary: Summary) -> Area:
-    """Without the model nobody knows what was asked for: only an engine that is INT8 throughout is good."""
-    int8, compute = summary.int8_kernels, summary.compute_kernels
-    if int8 is None or not compute:
+    """Without the model nobody knows what was asked for: only an engine that is quantized throughout is good."""
+    compute = summary.compute_kernels
+    if summary.int8_kernels is None or not compute:
         return Area(name="Precision", level="unknown", text="not recorded", anchor="layers")
-    text = f"{int8} of {compute} kernels INT8"
-    return Area(name="Precision", level="good" if int8 == compute else "unknown", text=text, anchor="layers")
+    low = {word: count for word, count in summary.kernel_types.items() if DType.parse(word).is_quantized}
+    text = f"{words.formats(low).upper() if low else 'none'} of {compute} kernels"
+    if set(low) <= {DType.INT8.value}:
+        text = f"{summary.int8_kernels} of {compute} kernels INT8"
+    level = "good" if sum(low.values()) == compute else "unknown"
+    return Area(name="Precision", level=level, text=text, anchor="layers")
 
 
 def _accuracy(comparison: Comparison | None) -> Area:

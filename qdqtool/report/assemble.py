@@ -118,6 +118,7 @@ def _summary(material: Material) -> Summary:
         counts = None  # a log that prints no layers
     has_tensors = material.engine is None or any(la.inputs or la.outputs for la in material.engine.layers)
     findings = _findings(material)
+    types = _kernel_types(material.engine) if material.engine else {}
     found = Counter(finding.severity for finding in findings)
     judged = judge(findings, verdicts or ()) if material.data else ("", ())
     return Summary(
@@ -130,7 +131,8 @@ def _summary(material: Material) -> Summary:
         realised=_numbered(verdict.realised for verdict in verdicts or ()),
         kernels=counts.kernels if counts else None,
         compute_kernels=counts.compute if counts else None,
-        int8_kernels=_int8_kernels(material.engine) if material.engine else None,
+        int8_kernels=types.get(DType.INT8.value, 0) if material.engine else None,
+        kernel_types=types,
         qdq_kernels=counts.qdq if counts else None,
         activation_bytes_dumped=counts.activation_bytes_dumped if counts and has_tensors else None,
         activation_bytes_fused=counts.activation_bytes_fused if counts and has_tensors else None,
@@ -158,8 +160,8 @@ def _counted(engine: Engine) -> KernelCounts:
     )
 
 
-def _int8_kernels(engine: Engine) -> int:
-    return sum(layer.role is Role.COMPUTE and layer.precision is DType.INT8 for layer in engine.kernels)
+def _kernel_types(engine: Engine) -> dict[str, int]:
+    return _numbered(layer.precision.value for layer in engine.kernels if layer.role is Role.COMPUTE)
 
 
 def _builder(build: BuildResult) -> str:

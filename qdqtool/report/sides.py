@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from qdqtool.core.engine import Role
 from qdqtool.core.findings import NodeVerdict
+from qdqtool.core.quant_format import FORMATS
 from qdqtool.core.report import LayerRow, Report, Summary
 from qdqtool.report import words
 from qdqtool.report.areas import Area, areas
@@ -83,11 +84,18 @@ def compare_sides(first: Report, second: Report) -> Sides:
     )
 
 
+def _quantized(summary: Summary) -> int | None:
+    """Compute nodes that run in few bits, or whose kernel dequantizes their weights."""
+    if summary.nodes_total is None:
+        return None
+    return sum(count for word, count in summary.realised.items() if word.removesuffix("-weights") in FORMATS)
+
+
 def _figures(first: Report, second: Report) -> tuple[FigurePair, ...]:
     left, right = first.summary, second.summary
     counted = (
         ("Compute nodes", left.nodes_total, right.nodes_total),
-        ("of them INT8 (recorded)", left.nodes_int8, right.nodes_int8),
+        ("of them quantized (recorded)", _quantized(left), _quantized(right)),
         ("Kernels (recorded)", left.kernels, right.kernels),
         ("only quantize, cast or reformat (recorded)", left.qdq_kernels, right.qdq_kernels),
     )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from qdqtool.core.comparison import Cause, Comparison, Explanation, Measure, OutputComparison, TaskAccuracy
+from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.report import Summary
 from qdqtool.core.sensitivity import FloatSet
@@ -58,6 +59,10 @@ def verdict(summary: Summary) -> str:
     return f"INT8: {summary.nodes_int8} of {summary.nodes_total} compute nodes ({share})"
 
 
+_OTHER = {dtype.value for dtype in DType if dtype.is_quantized and dtype is not DType.INT8}
+"""Types of kernels that are quantized, and not INT8."""
+
+
 def formats(counts: Mapping[str, int]) -> str:
     """`fp8 17, float 1`, most nodes first."""
     return ", ".join(f"{word} {count}" for word, count in sorted(counts.items(), key=lambda item: -item[1]))
@@ -69,6 +74,8 @@ def _kernel_verdict(summary: Summary) -> str:
         return "INT8: not known, because the layer information shows no compute kernel"
     if summary.int8_kernels is None or not summary.compute_kernels:
         return "INT8: not known, because no engine was audited"
+    if _OTHER & set(summary.kernel_types):
+        return f"Formats: {formats(summary.kernel_types)} of {summary.compute_kernels} compute kernels"
     share = percent(summary.int8_kernels, summary.compute_kernels)
     return f"INT8: {summary.int8_kernels} of {summary.compute_kernels} compute kernels ({share})"
 
@@ -163,11 +170,11 @@ def measure(entry: Measure) -> str:
 
 
 def float_set(entry: FloatSet) -> str:
-    """`SQNR 41.8 dB, 10 of 12 compute nodes INT8 (83 %), top-1 98.4 -> 98.1 %`."""
+    """`SQNR 41.8 dB, 10 of 12 compute nodes quantized (83 %), top-1 98.4 -> 98.1 %`."""
     level = "no noise" if entry.sqnr_db is None else f"SQNR {entry.sqnr_db:.1f} dB"
     share = percent(entry.int8_nodes, entry.total_nodes)
     accuracy = "" if entry.task is None else f", {shift(entry.task)}"
-    return f"{level}, {entry.int8_nodes} of {entry.total_nodes} compute nodes INT8 ({share}){accuracy}"
+    return f"{level}, {entry.int8_nodes} of {entry.total_nodes} compute nodes quantized ({share}){accuracy}"
 
 
 def cause(entry: Explanation) -> str:

@@ -32,7 +32,7 @@ def find(context: AuditContext) -> Iterator[Draft]:
         several = f"{len(found)} Adds read" if len(found) > 1 else "reads"
         yield Draft(
             subject=found[0].slot.node,
-            reason=f"{several} in float what other nodes read as INT8: {reason}",
+            reason=f"{several} in float what other nodes read quantized: {reason}",
             fix=fix,
             bytes=sum(known) if len(known) == len(sizes) else None,
             evidence=tuple(context.at_node(decision.slot.node) for decision in found),

@@ -68,7 +68,7 @@ def _again(layer: EngineLayer) -> bool:
 
 
 def _readers(context: AuditContext, layer: EngineLayer) -> list[NodeVerdict]:
-    """The nodes that read the weight and do not run INT8."""
+    """The nodes that read the weight and compute in float."""
     held = set(layer.onnx_nodes)
     return [
         told
@@ -86,7 +86,7 @@ def _pair(view: GraphView, dequantize: Node) -> set[str]:
 
 
 def _because(readers: list[NodeVerdict]) -> str:
-    return f": {readers[0].node} does not run INT8" if readers else ""
+    return f": {readers[0].node} computes in float" if readers else ""
 
 
 def _fix(layer: EngineLayer, readers: list[NodeVerdict]) -> str:

@@ -62,9 +62,10 @@ def _beside(context: AuditContext, layer: EngineLayer) -> str:
     if not readers:
         return ""
     node = readers[0].node
+    word = next((t.dtype.value.upper() for t in layer.outputs if t.dtype.is_quantized), "few bits")
     return (
-        f"the kernel before it cannot hand on INT8: keep it where {node} gains more by INT8, else take the Q/DQ off the "
-        f"inputs of {node}"
+        f"the kernel before it cannot hand on {word}: keep it where {node} gains more by {word}, else take the Q/DQ off "
+        f"the inputs of {node}"
     )
 
 

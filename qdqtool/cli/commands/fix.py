@@ -157,7 +157,7 @@ def _measured(standing: Metrics, metric: str) -> str:
     size = "unknown" if standing.activation_bytes is None else f"{standing.activation_bytes:,}"
     accuracy = "" if standing.accuracy is None else f", {metric} {standing.accuracy:.4g}"
     return (
-        f"{standing.int8} of {standing.compute} compute nodes INT8, {standing.kernels} kernels, "
+        f"{standing.int8} of {standing.compute} compute nodes quantized, {standing.kernels} kernels, "
         f"{standing.conversions} of them conversions, {size} activation bytes{accuracy}"
     )
 

@@ -66,7 +66,7 @@ class BuiltModel:
         return {verdict.node: verdict.realised for verdict in self.audit.verdicts if verdict.is_quantized}
 
     @property
-    def int8(self) -> frozenset[str]:
+    def quantized(self) -> frozenset[str]:
         """Compute nodes that run INT8, or in another format that they are asked for."""
         return frozenset(self.formats)
 
@@ -102,7 +102,7 @@ class BuiltModel:
         """The engine in figures."""
         counts = self.audit.counts
         return Metrics(
-            int8=len(self.int8),
+            int8=len(self.quantized),
             compute=len(self.audit.verdicts),
             kernels=counts.kernels,
             conversions=counts.qdq,

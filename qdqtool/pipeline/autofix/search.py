@@ -195,7 +195,7 @@ class Search:
         elif missed:
             self._split(group, self._shortfall(missed[0].candidate, made), made)
         elif lost:
-            self._split(group, f"{', '.join(lost[:3])} ran INT8 before and does not any more", made)
+            self._split(group, f"{', '.join(lost[:3])} ran quantized before and does not any more", made)
         elif any(attempt.guessed for attempt in group):
             self._ask_for_samples(group, made)
         else:
@@ -234,7 +234,7 @@ class Search:
 
     def _reached(self, attempt: _Attempt, made: BuiltModel) -> bool:
         if attempt.candidate.goal is Goal.INT8:
-            return attempt.candidate.subject in made.int8
+            return attempt.candidate.subject in made.quantized
         if attempt.candidate.goal is Goal.CLOSER:
             return made.costs_no_more_than(self.best)
         return made.costs_less_than(self.best)
@@ -242,7 +242,9 @@ class Search:
     def _shortfall(self, candidate: Candidate, made: BuiltModel) -> str:
         if candidate.goal is Goal.INT8:
             verdict = next((one for one in made.audit.verdicts if one.node == candidate.subject), None)
-            return "not INT8 either" if verdict is None else f"still {verdict.precision}: {verdict.reason}"
+            return (
+                "not quantized either" if verdict is None else f"still {verdict.precision}: {verdict.reason}"
+            )
         gain = "it costs more" if candidate.goal is Goal.CLOSER else "nothing is saved"
         return f"{made.cost} instead of {self.best.cost}: {gain}"
 
@@ -323,7 +325,7 @@ class Search:
     def _success(self, candidate: Candidate, before: BuiltModel, made: BuiltModel) -> str:
         accuracy = "accuracy not measured" if not self.metric else f"{self.metric} {self.accuracy:.4g}"
         if candidate.goal is Goal.INT8:
-            return f"runs INT8 in the new engine; {made.cost} instead of {before.cost}; {accuracy}"
+            return f"runs {made.formats[candidate.subject].upper()} in the new engine; {made.cost} instead of {before.cost}; {accuracy}"
         return f"{made.cost} instead of {before.cost}; {accuracy}"
 
     def _close(
@@ -361,7 +363,7 @@ class Search:
                     subject=node,
                     edit="take Q/DQ off its inputs",
                     outcome=Outcome.KEPT,
-                    why="the builder could not find any implementation in INT8; without them it builds",
+                    why="the builder could not find any implementation with them; without them it builds",
                     edits=tuple(edits),
                 )
             )
