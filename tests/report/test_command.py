@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from qdqtool.cli.app import run
 from qdqtool.core import kinds
+from qdqtool.core.dtypes import DType
+from qdqtool.core.engine import Role
 from qdqtool.report.assemble import assemble
 from tests.report.material import ENGINE, FULL, chain_material
 
@@ -52,6 +55,23 @@ def test_an_engine_alone_has_a_report_with_its_times(folder: Path, capfd: pytest
     assert run(command) == 0
     layers = json.loads(capfd.readouterr().out)["data"]["layers"]
     assert [layer["ms"] for layer in layers] == [0.5, None]
+
+
+def test_an_engine_of_another_format_alone_is_not_called_int8(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    layers = tuple(
+        replace(layer, precision=DType.FLOAT8) if layer.role is Role.COMPUTE else layer
+        for layer in ENGINE.layers
+    )
+    kinds.ENGINE.write(folder / "fp8.json", replace(ENGINE, layers=layers))
+
+    assert run(["report", str(folder / "fp8.json")]) == 0
+
+    count = sum(layer.role is Role.COMPUTE for layer in ENGINE.kernels)
+    said = capfd.readouterr().out
+    assert f"Formats: fp8 {count} of {count} compute kernels" in said
+    assert "INT8" not in said
 
 
 def test_an_engine_alone_is_audited_and_told_with_its_log(
