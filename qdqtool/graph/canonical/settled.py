@@ -26,7 +26,8 @@ _EXPRESSION = re.compile(
 def settle(graph: onnx.GraphProto) -> dict[str, int]:
     """Write the only length that fits in place of a free dimension of the inputs; symbol -> its length.
 
-    Takes a graph whose shapes are inferred; expressions of the symbol stay until shapes are inferred anew. A symbol of which two nodes demand two lengths keeps its name: that model does not run, and a runtime says so best.
+    Takes a graph whose shapes are inferred; expressions of the symbol stay until shapes are inferred anew. A symbol of
+    which two nodes demand two lengths keeps its name: that model does not run, and a runtime says so best.
     """
     free = {name for value in graph.input for name in _named(value) if isinstance(name, str)}
     demanded: dict[str, set[int]] = defaultdict(set)
