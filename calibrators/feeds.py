@@ -62,12 +62,14 @@ def _fitted(where: str, name: str, given: Any, shapes: dict[str, tuple[int, ...]
         raise CalibrationDataError(f"{where}: has no values, its shape is {array.shape}")
     bad = array.size - int(np.count_nonzero(np.isfinite(array)))
     if bad:
-        raise CalibrationDataError(f"{where}: {bad} values are NaN or Inf")
+        raise CalibrationDataError(f"{where}: {bad} of {array.size} values NaN or Inf")
     wanted = shapes.setdefault(name, array.shape)
     if array.shape == wanted:
         return array
     is_short = array.ndim > 0 and 0 < array.shape[0] < wanted[0] and array.shape[1:] == wanted[1:]
     if not is_short:
         raise CalibrationDataError(f"{where}: shape {array.shape}, but the first sample has {wanted}")
-    LOG.warning("%s: %d rows instead of %d, filled up with its own rows", where, array.shape[0], wanted[0])
+    LOG.warning(
+        "%s: batch of %d instead of %d, filled up with its own rows", where, array.shape[0], wanted[0]
+    )
     return np.resize(array, wanted)

@@ -52,7 +52,7 @@ def _rows(weights: NDArray[Any], axis: int | None) -> NDArray[np.float32]:
         raise CalibrationDataError("holds no elements")
     bad = values.size - int(np.count_nonzero(np.isfinite(values)))
     if bad:
-        raise CalibrationDataError(f"{bad} of {values.size} elements are NaN or Inf")
+        raise CalibrationDataError(f"{bad} of {values.size} elements NaN or Inf")
     rows = (
         values.reshape(1, -1)
         if axis is None

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from qdqtool.accuracy.metric import Floats
 from qdqtool.core.protocols import Feeds, Runner, Sample
 from qdqtool.core.tensors import TensorInfo
+from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError, UsageError
 
 
@@ -138,7 +139,7 @@ def _refuse_nan(side: str, values: Floats, place: str) -> None:
     count = int(np.isnan(values).sum())
     if count:
         raise InputFileError(
-            f"{count} of {values.size} values of the {side} are NaN",
+            f"{count} of {counted(values.size, 'value')} of the {side} are NaN",
             fix="run the model on this sample alone and look for the first NaN: weights, a division by zero, a scale",
             where=place,
         )

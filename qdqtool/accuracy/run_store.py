@@ -13,6 +13,7 @@ from typing import Protocol
 from pydantic import TypeAdapter, ValidationError
 
 from qdqtool.errors import InputFileError
+from qdqtool.io.files import make_folder
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,7 +98,7 @@ class Journal:
         self._memory.write(entry.sample, entry.runs)
 
     def _replace(self, line: object) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self._path.parent)
         self._path.unlink(missing_ok=True)
         self._append(line)
 

@@ -20,6 +20,7 @@ from qdqtool.accuracy.limit import FloatSearch, Limit, Units
 from qdqtool.accuracy.trials import OnRun, Outcome, TrialRunner
 from qdqtool.core.protocols import SampleSource
 from qdqtool.core.sensitivity import Cure, FloatSet, NodeSensitivity, Sensitivity
+from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError, UsageError
 
 _WHOLE = "whole"
@@ -267,7 +268,7 @@ def _notes(
         errors = _off(estimate, exact)
         if errors:
             notes.append(
-                f"estimates are off by up to {max(errors):.1f} dB where both were measured ({len(errors)} sets)"
+                f"estimates are off by up to {max(errors):.1f} dB where both were measured ({counted(len(errors), 'set')})"
             )
     if whole and not _ADDS_UP[0] <= total / whole <= _ADDS_UP[1]:
         notes.append(

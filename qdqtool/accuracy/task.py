@@ -13,6 +13,7 @@ from qdqtool.accuracy.metric import METRICS, Floats, Hit
 from qdqtool.accuracy.scores import class_scores
 from qdqtool.core.comparison import TaskAccuracy
 from qdqtool.core.protocols import Sample
+from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError
 
 _ASK = {"classify": ("top1", "top5"), "agreement": ("agreement",), "none": ()}
@@ -157,7 +158,7 @@ def check_label(sample: Sample, classes: int) -> None:
     """
     if sample.label is not None and not 0 <= sample.label < classes:
         raise InputFileError(
-            f"the label is {sample.label}, but the model has {classes} classes, 0 to {classes - 1}",
+            f"the label is {sample.label}, but the model has {counted(classes, 'class', 'classes')}, 0 to {classes - 1}",
             fix="give labels that match the model's classes; where it has a background class, shift them by one",
             where=sample.name,
         )

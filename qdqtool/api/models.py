@@ -6,7 +6,7 @@ import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from qdqtool.api.inputs import (
     AnyPath,
@@ -179,11 +179,14 @@ def _quantized(
     return result
 
 
+_FloatType = Literal["fp16", "bf16"]
+
+
 @public
 def convert(
     model: ModelInput,
     out: AnyPath | None = None,
-    types: Literal["fp16", "bf16"] = "fp16",
+    types: _FloatType = "fp16",
     *,
     keep: Sequence[str] = (),
     samples: SamplesInput | None = None,
@@ -205,6 +208,10 @@ def convert(
         InputFileError: the model or the samples cannot be read.
         UsageError: mistakes in the arguments.
     """
+    if str(out) in get_args(_FloatType):
+        raise UsageError(
+            f"a file called {out!r} would be written", fix=f"name the type: types={out!r}", where="out"
+        )
     kept = [f"insert.keep_nodes={json.dumps(words_of(keep, 'keep'))}"] if keep else []
     typed = recipe_of(recipe_of(None, settings), [f"insert.types={types}", *kept])
     with (

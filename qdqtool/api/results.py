@@ -16,7 +16,7 @@ from qdqtool.core.placement import Placement
 from qdqtool.core.repair import RepairReport
 from qdqtool.core.showing import Shown
 from qdqtool.errors import UsageError
-from qdqtool.io.files import write_bytes
+from qdqtool.io.files import make_folder, write_bytes
 
 if TYPE_CHECKING:
     import onnx
@@ -165,7 +165,7 @@ class BuiltEngine(Shown):
         folder = Path(path)
         if folder.is_file():
             raise UsageError("is a file", fix="pass a folder", where=str(folder))
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         for name, content in self.files.items():
             write_bytes(folder / name, content)
         BUILD.write(folder / "build.json", self.result)

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from qdqtool.core.audit import Audit
 from qdqtool.core.findings import Finding
+from qdqtool.core.wording import counted
 from qdqtool.trt.names import stem, without_mark
 
 
@@ -36,5 +37,5 @@ def without_known(audit: Audit, baseline: Audit) -> Audit:
             left.append(finding)
     old = len(audit.findings) - len(left)
     gone = sum(known.values())
-    note = f"{old} findings are in the baseline and not shown; {gone} of the baseline are gone"
+    note = f"{counted(old, 'finding is', 'findings are')} in the baseline and not shown; {gone} of the baseline are gone"
     return replace(audit, findings=tuple(left), notes=(*audit.notes, note))

@@ -8,19 +8,20 @@ from qdqtool.auditing.baseline import fingerprint
 from qdqtool.auditing.run import CHECKS
 from qdqtool.core.audit import Audit
 from qdqtool.core.findings import Finding
+from qdqtool.core.wording import counted
 from qdqtool.io.ci import CiReport, CiResult, CiRule
 
 
 def ci_report(audit: Audit, source: str) -> CiReport:
     """Every check and what it found; `source` is the audited file."""
     formats = Counter(verdict.realised for verdict in audit.verdicts)
-    counted = ", ".join(f"{count} in {name}" for name, count in sorted(formats.items()))
-    nodes = f"{len(audit.verdicts)} compute nodes: {counted}. " if audit.verdicts else ""
+    by_format = ", ".join(f"{count} in {name}" for name, count in sorted(formats.items()))
+    nodes = f"{counted(len(audit.verdicts), 'compute node')}: {by_format}. " if audit.verdicts else ""
     counts = audit.counts
     return CiReport(
         tool="audit",
         source=source,
-        headline=f"{nodes}{counts.kernels} kernels: {counts.compute} compute, {counts.qdq} only convert.",
+        headline=f"{nodes}{counted(counts.kernels, 'kernel')}: {counts.compute} compute, {counts.qdq} only convert.",
         rules=tuple(_rule(name) for name in CHECKS.usable()),
         results=tuple(_result(finding) for finding in audit.findings),
         notes=audit.notes,

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Engine, EngineLayer, Role, multiplied_in
 from qdqtool.core.noop import Evidence, NoOpReport, NoOpVerdict, Vote
+from qdqtool.core.wording import counted
 
 _SAME = 0.02
 """Two sizes or byte counts closer than this share are called the same."""
@@ -78,7 +79,10 @@ def _own(
     points = Vote.INT8 if int8 else Vote.NOTHING if unknown or others else Vote.NO_OP
     rest = "".join(f", {count} in {name}" for name, count in others.items())
     rest += f", {unknown} of unknown type" if unknown else ""
-    yield Evidence(text=f"{int8} of {len(computing)} compute kernels multiply in INT8{rest}", points=points)
+    yield Evidence(
+        text=f"{int8} of {counted(len(computing), 'compute kernel multiplies', 'compute kernels multiply')} in INT8{rest}",
+        points=points,
+    )
 
 
 def _against(engine: Engine, reference: Engine) -> Iterator[Evidence]:
@@ -102,7 +106,7 @@ def _unlike(engine: Engine, reference: Engine) -> str:
     """Why the other engine is no yardstick; "" where it is one."""
     there = [layer for layer in reference.kernels if layer.role is Role.COMPUTE]
     for name, count in multiplied_in(there).items():
-        return f"{count} of {len(there)} compute kernels of the float engine multiply in {name.upper()}: it is none"
+        return f"{count} of {counted(len(there), 'compute kernel of the float engine multiplies', 'compute kernels of the float engine multiply')} in {name.upper()}: it is none"
     half = [_halves(one) for one in (engine, reference)]
     return (
         "only one of the two engines uses FP16 or BF16, which halves bytes by itself"

@@ -14,6 +14,7 @@ from qdqtool.core.audit import Audit
 from qdqtool.core.engine import Engine
 from qdqtool.core.findings import Finding, Verdict
 from qdqtool.core.placement import Placement
+from qdqtool.core.wording import counted
 from qdqtool.engine.optimum import about, at_optimum
 from qdqtool.graph.view import GraphView
 from qdqtool.plugins import Registry
@@ -102,8 +103,11 @@ def _notes(context: AuditContext, float_view: GraphView | None) -> tuple[str, ..
     lost = sum(verdict.verdict is Verdict.NOT_FOUND for verdict in told)
     unknown = sum(number for _, number in engine.unknown_formats)
     notes = (
-        (engine.unread, f"{engine.unread} records of the layer information were not understood"),
-        (unknown, f"{unknown} tensors have a type in words nobody recognises"),
+        (
+            engine.unread,
+            f"{counted(engine.unread, 'record of the layer information was', 'records of the layer information were')} not understood",
+        ),
+        (unknown, f"{counted(unknown, 'tensor has', 'tensors have')} a type in words nobody recognises"),
         (
             told and lost == len(told),
             "no layer names any node of this model: the layer information belongs to another one",
@@ -124,7 +128,9 @@ def _gone(view: GraphView | None, float_view: GraphView | None) -> tuple[str, ..
         return ()
     gone = sorted({node.name for node in float_view.nodes} - {node.name for node in view.nodes})
     return (
-        (f"{len(gone)} nodes of the float model are not in the Q/DQ model, first {gone[0]!r}",)
+        (
+            f"{counted(len(gone), 'node of the float model is', 'nodes of the float model are')} not in the Q/DQ model, first {gone[0]!r}",
+        )
         if gone
         else ()
     )

@@ -14,6 +14,7 @@ from difflib import get_close_matches
 
 from qdqtool.core.build import InputProfile, Shape
 from qdqtool.core.tensors import TensorInfo
+from qdqtool.core.wording import counted
 from qdqtool.errors import UsageError
 
 Shapes = Mapping[str, Shape]
@@ -138,7 +139,7 @@ def several_profiles(
     count = max(len(low), len(opt), len(high), 1)
     if {len(low), len(opt), len(high)} - {0, count}:
         raise UsageError(
-            f"{len(low)} smallest, {len(opt)} usual and {len(high)} largest shapes do not make {count} profiles",
+            f"{len(low)} smallest, {len(opt)} usual and {counted(len(high), 'largest shape does', 'largest shapes do')} not make {counted(count, 'profile')}",
             fix="repeat --min-shapes, --opt-shapes and --max-shapes equally often, once per profile",
         )
     made: list[InputProfile] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from qdqtool.core.buildlog import RunDigest
-from qdqtool.core.wording import listed
+from qdqtool.core.wording import counted, listed
 from qdqtool.io.escaping import printable
 
 _NAMED = 3
@@ -59,4 +59,4 @@ def _sentences(run: RunDigest) -> Iterator[str]:
 
 
 def _some(names: Collection[str], what: str) -> str:
-    return f"{len(names)} {what}{'s' if len(names) != 1 else ''} ({listed(names, _NAMED)})"
+    return f"{counted(len(names), what)} ({listed(names, _NAMED)})"

@@ -19,6 +19,7 @@ from calibrators.histogram import Histogram, merge
 from calibrators.kernels import BINS
 from qdqtool.calibration.samples.arrays import members
 from qdqtool.calibration.span import NOTHING, Span
+from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError
 from qdqtool.io.files import write_bytes
 from qdqtool.io.json_files import canonical
@@ -95,7 +96,9 @@ def load_histograms(path: Path) -> Histograms:
     counts = found["counts"]
     entries = about["tensors"]
     if counts.shape != (len(entries), BINS) or counts.dtype.kind not in "iu":
-        raise _misfit(path, f"holds counts of {counts.dtype} {counts.shape} for {len(entries)} tensors")
+        raise _misfit(
+            path, f"holds counts of {counts.dtype} {counts.shape} for {counted(len(entries), 'tensor')}"
+        )
     rows = counts.rows(range(len(entries)))
     tensors = dict(_histogram(path, entry, row) for entry, row in zip(entries, rows, strict=True))
     return Histograms(

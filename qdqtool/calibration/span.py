@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from qdqtool.core.wording import counted
 from qdqtool.errors import UsageError
 
 
@@ -42,7 +43,7 @@ class Span:
 
     def __str__(self) -> str:
         part = f"shard {self.shard + 1}/{self.shards}, " if self.shards > 1 else ""
-        return f"{part}{self.done} of {len(self.positions)} samples"
+        return f"{part}{self.done} of {counted(len(self.positions), 'sample')}"
 
 
 NOTHING: Final = Span()

@@ -9,6 +9,7 @@ from calibrators.weights import channel_max, channel_mse
 from qdqtool.core.calibration import TensorRange
 from qdqtool.core.grids import grid_for
 from qdqtool.core.placement import Decision, QuantSpec
+from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError
 
 if TYPE_CHECKING:
@@ -52,5 +53,5 @@ def weight_range(decision: Decision, view: GraphView, method: str) -> TensorRang
         low=float(values.min()),
         high=float(values.max()),
         method=method,
-        note=f"{dead} of {amax.size} channels hold zeros only" if dead else "",
+        note=f"{dead} of {counted(amax.size, 'channel')} hold zeros only" if dead else "",
     )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from qdqtool.auditing.noop import ExtraEvidence
 from qdqtool.core.noop import NoOpReport, NoOpVerdict
+from qdqtool.core.wording import counted
 from qdqtool.engine.diff import Explored
 from qdqtool.engine.dot import dot
 from qdqtool.engine.nodes import node_facts
@@ -37,7 +38,7 @@ def drawn(explored: Explored, out: Path) -> None:
         case ".svg" | ".png":
             if len(explored.engine.layers) > LARGEST:
                 raise UsageError(
-                    f"a picture of {len(explored.engine.layers)} layers cannot be read",
+                    f"a picture of {counted(len(explored.engine.layers), 'layer cannot', 'layers cannot')} be read",
                     fix="write .dot or .onnx",
                 )
             drawing = draw(network(layer_rows(explored.engine, explored.view)))
@@ -93,7 +94,7 @@ def missed(found: NoOpReport, least: float) -> list[str]:
         return ["this engine is not INT8"]
     if found.verdict is NoOpVerdict.OTHER:
         kinds = " and ".join(f"{count} in {name}" for name, count in found.others.items())
-        return [f"this engine is not INT8: of {found.compute} compute kernels {kinds} multiply"]
+        return [f"this engine is not INT8: of {counted(found.compute, 'compute kernel')} {kinds} multiply"]
     if found.verdict is NoOpVerdict.UNKNOWN:
         return ["nothing shows that this engine is INT8"]
     share = found.int8 / found.compute

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from qdqtool.core.difference import EngineDiff
 from qdqtool.core.explore import EngineView
+from qdqtool.core.wording import counted
 
 
 def cell(value: object) -> str:
@@ -20,7 +21,7 @@ def cell(value: object) -> str:
 def summary(view: EngineView, shown: int) -> list[str]:
     """What was read, and how well the profile and the log fit."""
     lines = [
-        f"{shown} of {len(view.layers)} layers, form {view.form}",
+        f"{shown} of {counted(len(view.layers), 'layer')}, form {view.form}",
         f"bytes and MACs follow from the recorded shapes and types (cost model {view.cost_model.value})",
     ]
     if view.total_ms is not None:
@@ -31,8 +32,8 @@ def summary(view: EngineView, shown: int) -> list[str]:
     if view.ledger:
         placed = len(view.ledger) - len(view.unplaced)
         lines.append(f"the log: {placed} of {len(view.ledger)} Q and DQ nodes ended in a layer")
-    lines += [f"{view.unread} records were not understood"] if view.unread else []
-    lines += [f"unknown type {words!r}: {count} tensors" for words, count in view.unknown_formats]
+    lines += [f"{counted(view.unread, 'record was', 'records were')} not understood"] if view.unread else []
+    lines += [f"unknown type {words!r}: {counted(count, 'tensor')}" for words, count in view.unknown_formats]
     return lines
 
 
@@ -62,7 +63,9 @@ def _outcome(found: EngineDiff) -> str:
     """The comparison in a sentence: which engine is faster, and how many layers got slower."""
     before, after = found.left.ms, found.right.ms
     slower = [pair for pair in found.pairs if (pair.ms or 0.0) > 0]
-    aligned = f"{len(found.pairs)} groups of compute layers are aligned"
+    aligned = (
+        f"{counted(len(found.pairs), 'group of compute layers is', 'groups of compute layers are')} aligned"
+    )
     if not before or after is None:
         return f"{aligned}; pass --profile for times"
     change = 100 * (after - before) / before

@@ -10,6 +10,7 @@ from qdqtool.core.buildlog import LayerTuning, Memory, Performance, RunDigest, U
 from qdqtool.core.dtypes import DType
 from qdqtool.core.events import LogRecord
 from qdqtool.core.logdiff import LogDiff, TimeChange
+from qdqtool.core.wording import counted
 from qdqtool.io.escaping import printable
 
 # The longest heading of the digest.
@@ -80,7 +81,7 @@ def progress_words(seen: Progress) -> str:
 
     layer = f": {clean(seen.layer, 80)}" if seen.layer and seen.phase == "autotuning" else ""
     best = f", best {seen.best_ms:.4g} ms" if layer and seen.best_ms is not None else ""
-    return escape(f"{seen.phase or 'reading'}{layer}{best} ({seen.lines:,} lines)")
+    return escape(f"{seen.phase or 'reading'}{layer}{best} ({counted(seen.lines, 'line', grouped=True)})")
 
 
 def clean(text: str, longest: int = _LONGEST) -> str:
@@ -92,7 +93,7 @@ def clean(text: str, longest: int = _LONGEST) -> str:
 def _title(run: RunDigest) -> str:
     version = f", TensorRT {'.'.join(map(str, run.version))}" if run.version else ""
     return (
-        f"run {run.number}: {run.front_end}{version}, {run.status}; line {run.first_line:,} and {run.lines:,} lines "
+        f"run {run.number}: {run.front_end}{version}, {run.status}; line {run.first_line:,} and {counted(run.lines, 'line', grouped=True)} "
         f"({run.blank:,} blank, {run.foreign:,} of other programs, {run.unread:,} unread)"
     )
 
@@ -122,10 +123,11 @@ def _identity(run: RunDigest) -> Iterator[str]:
             f"{run.onnx.file or '?'}, opset {run.onnx.opset or '?'}, {producer or 'unknown producer'}",
         )
     if run.nodes:
-        yield _row("", f"{run.nodes:,} nodes in the log")
+        yield _row("", f"{counted(run.nodes, 'node', grouped=True)} in the log")
     if run.clipped:
         yield _row(
-            "", f"{run.clipped:,} records were counted but not kept: the run is larger than its memory limit"
+            "",
+            f"{counted(run.clipped, 'record was', 'records were', grouped=True)} counted but not kept: the run is larger than its memory limit",
         )
 
 
@@ -164,7 +166,7 @@ def _quantization(run: RunDigest, shown: int) -> Iterator[str]:
     whole = summary.q + summary.dq
     yield _row(
         "Q/DQ",
-        f"{summary.q} Q, {summary.dq} DQ, {summary.clones} clones; {summary.accounted} of {whole} accounted for",
+        f"{summary.q} Q, {summary.dq} DQ, {counted(summary.clones, 'clone')}; {summary.accounted} of {whole} accounted for",
     )
     yield _row("", ", ".join(f"{end} {count}" for end, count in summary.ends.items()))
     if run.kernels_left:
@@ -216,14 +218,14 @@ def _without_scale(run: RunDigest, shown: int, cache: Collection[str] | None) ->
     if held:
         yield _row(
             "cache",
-            f"{held} of {len(tensors)} tensors without a scale are in the calibration cache: this build did not use it "
+            f"{held} of {counted(len(tensors), 'tensor without a scale is', 'tensors without a scale are')} in the calibration cache: this build did not use it "
             "(trtexec --calib=FILE)",
         )
     if missing:
         neither = "" if cache is None else " in the build or the cache"
         yield _row(
             "fix",
-            f"{len(missing)} tensors have no scale{neither}: calibrate with data that reaches them, pass a calibration "
+            f"{counted(len(missing), 'tensor has', 'tensors have')} no scale{neither}: calibrate with data that reaches them, pass a calibration "
             "cache that holds them, or insert Q/DQ (qdqtool run)",
         )
 
@@ -260,7 +262,10 @@ def _more(count: int, shown: int) -> Iterator[str]:
 def _tuning(run: RunDigest, shown: int) -> Iterator[str]:
     if not run.tuned_layers and not run.myelin:
         return
-    yield _row("tuning", f"{run.tuned_layers} layers, {run.candidates:,} kernels timed")
+    yield _row(
+        "tuning",
+        f"{counted(run.tuned_layers, 'layer')}, {counted(run.candidates, 'kernel', grouped=True)} timed",
+    )
     for row in run.slowest[:shown]:
         yield _row("", _tuned(row))
     for op in run.myelin[:shown]:
@@ -287,7 +292,7 @@ def _engine(run: RunDigest, shown: int) -> Iterator[str]:
     if run.placement:
         yield _row("placement", ", ".join(f"{count} on {device}" for device, count in run.placement.items()))
     for at, (region, nodes) in enumerate(list(run.foreign_nodes.items())[:shown]):
-        yield _row("" if at else "Myelin", f"{region}: {len(nodes)} nodes: {', '.join(nodes)}")
+        yield _row("" if at else "Myelin", f"{region}: {counted(len(nodes), 'node')}: {', '.join(nodes)}")
     yield from _more(len(run.foreign_nodes), shown)
     memory = _memory(run.memory)
     if memory:
@@ -333,14 +338,16 @@ def _profile(run: RunDigest, shown: int) -> Iterator[str]:
 
 def _records(title: str, records: tuple[LogRecord, ...], shown: int) -> Iterator[str]:
     for at, record in enumerate(records[:shown]):
-        times = f" ({record.count} times)" if record.count > 1 else ""
+        times = f" ({counted(record.count, 'time')})" if record.count > 1 else ""
         yield _row("" if at else title + "s", f"line {record.line:,}{times}: {record.text}")
     yield from _more(len(records), shown)
 
 
 def _unread(lines: tuple[Unread, ...]) -> Iterator[str]:
     for at, one in enumerate(lines):
-        yield _row("" if at else "unread", f"{one.count} times, first line {one.line:,}: {one.text}")
+        yield _row(
+            "" if at else "unread", f"{counted(one.count, 'time')}, first line {one.line:,}: {one.text}"
+        )
 
 
 def _release(version: str) -> str:

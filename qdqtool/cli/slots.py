@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from qdqtool.core.wording import counted
+
 if TYPE_CHECKING:
     from qdqtool.core.fixes import SlotChange
 
@@ -16,7 +18,7 @@ def slot_lines(changes: Sequence[SlotChange]) -> Iterator[str]:
     """How many inputs are quantized otherwise than before, and the first of them."""
     if not changes:
         return
-    yield f"{len(changes)} inputs are quantized otherwise than before:"
+    yield f"{counted(len(changes), 'input is', 'inputs are')} quantized otherwise than before:"
     for change in changes[:_SHOWN]:
         yield f"    {change.slot}: {change.before} -> {change.after}"
     if len(changes) > _SHOWN:

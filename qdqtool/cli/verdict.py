@@ -7,6 +7,7 @@ from qdqtool.core.comparison import Comparison
 from qdqtool.core.findings import Finding, NodeVerdict, Severity
 from qdqtool.core.recipe import Recipe
 from qdqtool.core.report import Report
+from qdqtool.core.wording import counted
 from qdqtool.errors import ThresholdExceeded, UsageError
 
 
@@ -34,7 +35,7 @@ def unrealised(verdicts: tuple[NodeVerdict, ...]) -> list[str]:
         return []
     first = missed[0]
     return [
-        f"{len(missed)} nodes do not run as asked, first {first.node}: {first.asked} asked, {first.realised} realised"
+        f"{counted(len(missed), 'node does', 'nodes do')} not run as asked, first {first.node}: {first.asked} asked, {first.realised} realised"
     ]
 
 
@@ -77,4 +78,4 @@ def findings_missed(findings: tuple[Finding, ...], limit: str) -> list[str]:
     if limit == "never":
         return []
     count = sum(finding.severity.rank >= Severity(limit).rank for finding in findings)
-    return [f"{count} findings at or above {limit!r}"] if count else []
+    return [f"{counted(count, 'finding')} at or above {limit!r}"] if count else []

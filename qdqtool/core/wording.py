@@ -20,7 +20,7 @@ def listed(names: Collection[object], most: int) -> str:
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 
 
-def counted(number: int, one: str, many: str = "") -> str:
+def counted(number: int, one: str, many: str = "", *, grouped: bool = False) -> str:
     """A count and what is counted, one of it or several.
 
         >>> counted(1, "finding"), counted(0, "finding"), counted(2, "node was", "nodes were")
@@ -30,5 +30,6 @@ def counted(number: int, one: str, many: str = "") -> str:
         number: how many.
         one: what follows the number 1.
         many: what follows other numbers; without it, `one` with an s.
+        grouped: whether thousands are set apart by commas.
     """
-    return f"{number} {one if number == 1 else many or one + 's'}"
+    return f"{number:{',' if grouped else ''}} {one if number == 1 else many or one + 's'}"

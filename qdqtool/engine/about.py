@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from qdqtool.core.wording import counted
 from qdqtool.engine.outputs import outputs_of
 from qdqtool.engine.times import spans_of
 from qdqtool.errors import InputFileError
@@ -62,14 +63,14 @@ def about(path: Path) -> About:
 def _times(value: Any) -> Iterator[Fact]:
     for span in spans_of(value):
         text = f"mean {span.mean:.6g}, median {span.median:.6g}, p99 {span.p99:.6g}, {span.low:.6g} to {span.high:.6g} ms"
-        yield Fact(heading="times", name=span.name, value=f"{text} over {span.count} inferences")
+        yield Fact(heading="times", name=span.name, value=f"{text} over {counted(span.count, 'inference')}")
 
 
 def _outputs(value: Any) -> Iterator[Fact]:
     for name, values in outputs_of(value).items():
         numbers = [number for number in values if isinstance(number, (int, float))]
         spread = f", {min(numbers):.6g} to {max(numbers):.6g}" if numbers else ""
-        yield Fact(heading="outputs", name=name, value=f"{len(values)} values{spread}")
+        yield Fact(heading="outputs", name=name, value=f"{counted(len(values), 'value')}{spread}")
 
 
 def _options(value: Any) -> Iterator[Fact]:

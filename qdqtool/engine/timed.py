@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from qdqtool.core.engine import Engine
 from qdqtool.core.timing import Profile, ProfileRow
+from qdqtool.core.wording import counted
 from qdqtool.trt.names import normalized
 
 _FOREIGN = 0.5
@@ -56,7 +57,9 @@ def _notes(matched: float, unmatched: tuple[ProfileRow, ...]) -> list[str]:
             f"the profile belongs to another engine: only {matched:.0%} of its rows name a layer of this one"
         ]
     return (
-        [f"{len(unmatched)} rows of the profile name no layer, first {unmatched[0].name!r}"]
+        [
+            f"{counted(len(unmatched), 'row of the profile names', 'rows of the profile name')} no layer, first {unmatched[0].name!r}"
+        ]
         if unmatched
         else []
     )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qdqtool.core.wording import counted
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.find import DEQUANTIZE, QUANTIZE
@@ -35,7 +36,9 @@ def sparsify(model: Model) -> tuple[Model, tuple[str, ...]]:
         value = edit.value(name)
         assert value is not None
         edit.put(name, _pruned(value, axis))
-    edit.notes.append(f"{len(axes)} weights were overwritten with the 2:4 pattern: results are meaningless")
+    edit.notes.append(
+        f"{counted(len(axes), 'weight was', 'weights were')} overwritten with the 2:4 pattern: results are meaningless"
+    )
     return edit.finish(), tuple(sorted(axes))
 
 

@@ -39,7 +39,7 @@ def replacing(path: Path) -> Iterator[Path]:
         # Who may, as root in a container, would replace /dev/stdout for everybody by a file.
         raise unwritable(path, "it is a device or a pipe, and would be replaced by a file")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         sweep(path.parent, prefix)
         handle, draft = _locked_draft(prefix, path.parent)
     except OSError as error:
@@ -159,6 +159,24 @@ def unreadable(path: Path, error: OSError) -> InputFileError:
 
 def _reader(read: Callable[[int], bytes]) -> Callable[[], bytes]:
     return lambda: read(1 << 20)
+
+
+def make_folder(folder: Path) -> None:
+    """The folder with all above it, but nothing right below the root of a file system: that is a slip, and root may.
+
+    Raises:
+        SystemFault: the topmost folder of the path is not there.
+        OSError: the folder cannot be made.
+    """
+    whole = folder.absolute()
+    above = [whole, *whole.parents]
+    if len(above) > 1 and not above[-2].exists():
+        raise SystemFault(
+            f"there is no folder {above[-2]}",
+            fix=f"check the path, or make it first: mkdir {above[-2]}",
+            where=str(folder),
+        )
+    folder.mkdir(parents=True, exist_ok=True)
 
 
 def unwritable(path: Path, error: OSError | str) -> SystemFault:

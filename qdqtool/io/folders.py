@@ -12,7 +12,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from qdqtool.io.files import FORGOTTEN_S, unwritable
+from qdqtool.io.files import FORGOTTEN_S, make_folder, unwritable
 from qdqtool.io.locks import acquire, release
 
 _PREFIX, _LOCK = ".build-", ".lock"
@@ -30,7 +30,7 @@ def drafting(folder: Path) -> Iterator[Path]:
         InputFileError: the folder cannot be written.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         _sweep(folder)
         place, lock = _locked(folder)
     except OSError as error:

@@ -22,7 +22,7 @@ from qdqtool.core.kinds import PLACEMENT
 from qdqtool.core.placement import Placement
 from qdqtool.core.recipe import AUTO, Recipe
 from qdqtool.core.weights import WeightChanges
-from qdqtool.core.wording import listed
+from qdqtool.core.wording import counted, listed
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
@@ -269,9 +269,14 @@ def doubts(histograms: Histograms) -> tuple[str, ...]:
     odd = {name: found.nan + found.inf for name, found in seen.items() if found.nan + found.inf}
     sentences = (
         ("held nothing but NaN or Inf", empty),
-        ("never fired: they are zero in every sample, and their range is a guess", silent),
-        ("held NaN or Inf, which were left out", [f"{name} ({count} values)" for name, count in odd.items()]),
+        ("never fired: zero in every sample, the range a guess", silent),
+        (
+            "held NaN or Inf, which were left out",
+            [f"{name} ({counted(count, 'value')})" for name, count in odd.items()],
+        ),
     )
     return tuple(
-        f"{len(names)} tensors {what}: {listed(names, _SHOWN)}" for what, names in sentences if names
+        f"{counted(len(names), 'tensor')} {what}: {listed(names, _SHOWN)}"
+        for what, names in sentences
+        if names
     )

@@ -28,6 +28,7 @@ from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.findings import Evidence, Finding, Severity
 from qdqtool.core.placement import Decision, Placement
 from qdqtool.core.protocols import Sample
+from qdqtool.core.wording import counted
 from qdqtool.graph.instrumented.probe import probe
 from qdqtool.graph.model import Model
 from qdqtool.graph.view import Node
@@ -110,7 +111,7 @@ def _judged(entry: Decision, largest: Floats, scale: float) -> Finding | None:
         check="lost_channels",
         severity=Severity.WARNING,
         subject=entry.slot.node,
-        reason=f"depthwise, and {lost} of the {live.size} channels of {entry.tensor!r} stay below {FEW_STEPS:g} steps of the "
+        reason=f"depthwise, and {lost} of the {counted(live.size, 'channel')} of {entry.tensor!r} stay below {FEW_STEPS:g} steps of the "
         f"one scale they share: the largest channel reaches {live.max():.3g}, the smallest {live.min():.3g}, a step "
         f"is {scale:.3g}",
         fix=f"leave it in float: --set 'place.exclude=[{entry.slot.node}]'",

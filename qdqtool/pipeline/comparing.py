@@ -22,6 +22,7 @@ from qdqtool.core.comparison import Comparison, OutputComparison
 from qdqtool.core.protocols import Runner, SampleSource
 from qdqtool.core.recipe import CompareOptions, Recipe
 from qdqtool.core.tensors import TensorInfo
+from qdqtool.core.wording import counted
 from qdqtool.engine.read import read as read_layers
 from qdqtool.errors import UsageError
 from qdqtool.graph.emulation.integer_form import integer_form
@@ -195,7 +196,7 @@ def _samples(match: Match, first: Runner, second: Runner) -> SampleSource:
     for side in stored:
         if len(side) != len(samples) and match.recipe.compare.limit is None:
             raise UsageError(
-                f"{len(side)} stored outputs for {len(samples)} samples",
+                f"{counted(len(side), 'stored output')} for {counted(len(samples), 'sample')}",
                 fix="name the samples that the outputs were computed from, in their order",
                 where=side.description,
             )
@@ -213,7 +214,7 @@ def _unfed(count: int, labels: str | None) -> Unfed:
     found = [] if labels is None else read_labels(Path(labels))
     if isinstance(found, Mapping) or (found and len(found) != count):
         raise UsageError(
-            f"{len(found)} labels for {count} stored outputs",
+            f"{counted(len(found), 'label')} for {counted(count, 'stored output')}",
             fix="give a list of one label each",
             where=labels,
         )

@@ -17,6 +17,7 @@ from qdqtool.core.audit import Audit
 from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.placement import Decision, Placement, SlotKind
 from qdqtool.core.recipe import Recipe
+from qdqtool.core.wording import counted
 from qdqtool.errors import QdqError
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.save import weight_bytes
@@ -75,13 +76,13 @@ def _compared(
         return f"what it costs is not known: {error.what}"
     if after == before:
         return "predicted: it changes nothing by itself"
-    nodes = f"{after.asked} of {after.products} nodes quantized instead of {before.asked}"
+    nodes = f"{after.asked} of {counted(after.products, 'node')} quantized instead of {before.asked}"
     if after.asked == before.asked:
-        nodes = f"{after.inputs} inputs quantized instead of {before.inputs}"
+        nodes = f"{counted(after.inputs, 'input')} quantized instead of {before.inputs}"
     more = after.kernels - before.kernels
     if not more:
         return f"predicted: {nodes}, in as many kernels"
-    return f"predicted: {nodes}, {abs(more)} kernel{'s' if abs(more) > 1 else ''} {'more' if more > 0 else 'fewer'}"
+    return f"predicted: {nodes}, {counted(abs(more), 'kernel')} {'more' if more > 0 else 'fewer'}"
 
 
 def _foreseen(model: Model, recipe: Recipe, table: CalibrationTable) -> _Foreseen:

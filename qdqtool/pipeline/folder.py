@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 
 from qdqtool.core.artefacts import Artefact
 from qdqtool.errors import InputFileError, UsageError
-from qdqtool.io.files import digest_file, sweep, unwritable
+from qdqtool.io.files import digest_file, make_folder, sweep, unwritable
 from qdqtool.io.json_files import canonical
 from qdqtool.io.locks import acquire, release
 
@@ -61,7 +61,7 @@ class RunFolder:
             InputFileError: it cannot be made.
         """
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path)
         except OSError as error:
             raise InputFileError(
                 f"cannot be made: {error.strerror}", fix="choose another --out", where=str(self.path)

@@ -16,6 +16,7 @@ from qdqtool.core.qdq import QdqPair
 from qdqtool.core.quant_format import FORMATS
 from qdqtool.core.readback import ReadBack, ReadScale
 from qdqtool.core.recipe import PrepareOptions
+from qdqtool.core.wording import counted
 from qdqtool.errors import UsageError
 from qdqtool.graph.model import Model
 from qdqtool.graph.modules import Modules
@@ -154,7 +155,7 @@ def _range(tensor: str, entries: list[_Found], notes: list[str]) -> TensorRange:
         amax = (max(max(entry.amax) for entry in entries),)
     if len({entry.amax for entry in entries}) > 1:
         notes.append(
-            f"{tensor}: quantized in {len({entry.amax for entry in entries})} ways, the widest is kept"
+            f"{tensor}: quantized in {counted(len({entry.amax for entry in entries}), 'way')}, the widest is kept"
         )
     shifted = any(any(entry.scale.zero_point) for entry in entries)
     return TensorRange(

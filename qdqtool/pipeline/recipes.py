@@ -15,6 +15,7 @@ from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEv
 from ruamel.yaml.nodes import Node
 
 from qdqtool.core.recipe import Recipe
+from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.pipeline.recipe_mistakes import checked
 from qdqtool.pipeline.recipe_places import Places, yaml_trouble
@@ -89,7 +90,7 @@ def load(recipe: str | None, changes: Iterable[str] = (), *, trust: bool = False
         places.add_change(_apply(document, change), f"--set {change}")
     found, wrong = checked(document, places)
     if found is None or wrong:
-        count = f"{len(wrong)} mistake{'s' if len(wrong) > 1 else ''}"
+        count = counted(len(wrong), "mistake")
         more = [f"and {len(wrong) - _MOST_SHOWN} more"] if len(wrong) > _MOST_SHOWN else []
         raise UsageError(
             f"the recipe has {count}:\n  " + "\n  ".join([*wrong[:_MOST_SHOWN], *more]),

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from qdqtool.core.wording import counted
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.find import quantized_ops
@@ -86,7 +87,7 @@ def suggest(path: Path) -> str:
     title = title_of(path)
     lines = [
         f"# yaml-language-server: $schema={SCHEMA_URL}",
-        f"# {_line(path.name)}: {len(view.nodes)} nodes, of them {weighted or 'none with weights'}; opset {view.opset}.",
+        f"# {_line(path.name)}: {counted(len(view.nodes), 'node')}, of them {weighted or 'none with weights'}; opset {view.opset}.",
         *(f"# As it was read: {_line(note)}." for note in model.notes),
         f"# Extends {name}, because {reason}.",
         f"# `qdqtool recipe show {name}` prints what that sets; every value can be set here.",
@@ -149,7 +150,7 @@ def _place(look: _Look) -> list[str]:
         return []
     return [
         "# place:",
-        f"#   min_channels: 16              # would keep the {narrow} Conv nodes with fewer than 16 channels float",
+        f"#   min_channels: 16              # would keep the {counted(narrow, 'Conv node')} with fewer than 16 channels float",
     ]
 
 
@@ -176,7 +177,11 @@ def _sound(look: _Look) -> str:
     if found:
         return f"it has {', '.join(found)}"
     flat = [node for node in look.view.nodes if node.op == "Conv" and _weight_rank(node, look.view) == 3]
-    return f"its {len(flat)} Conv nodes run along one dimension" if flat and look.products == 0 else ""
+    return (
+        f"its {counted(len(flat), 'Conv node runs', 'Conv nodes run')} along one dimension"
+        if flat and look.products == 0
+        else ""
+    )
 
 
 def _attention(look: _Look) -> str:
@@ -192,7 +197,7 @@ def _boxes(look: _Look) -> str:
         return f"it has {', '.join(found)}"
     several = len(look.view.outputs) > 1 and look.counts["Conv"] > 5
     if several:
-        return f"it has {len(look.view.outputs)} outputs"
+        return f"it has {counted(len(look.view.outputs), 'output')}"
     rows = look.rank() == 3 and look.counts["Conv"] > 5 and look.counts["Concat"]
     return "its output is a list of rows, as of boxes" if rows else ""
 

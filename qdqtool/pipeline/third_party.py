@@ -25,6 +25,7 @@ from qdqtool.core.kinds import (
     REPORT,
 )
 from qdqtool.core.preparation import Preparation
+from qdqtool.core.wording import counted
 from qdqtool.errors import UsageError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save
@@ -128,7 +129,7 @@ def report(work: RunContext) -> Measured:
     """Put everything together for a person and for scripts."""
     repaired = REPAIR.read(work.path("repair.json"))
     made = f"; made by {repaired.origin}" if repaired.origin else ""
-    came = f"the model came with Q/DQ{made}: repair made {len(repaired.changes)} changes (repair.json)"
+    came = f"the model came with Q/DQ{made}: repair made {counted(len(repaired.changes), 'change')} (repair.json)"
     material = read_material(work.folder.path)
     result = assemble(replace(material, notes=(came, *material.notes)))
     REPORT.write(work.path("report.json"), result)

@@ -11,6 +11,7 @@ from typing import Any
 
 from qdqtool.backends.torch_qat.presence import need_torch
 from qdqtool.errors import UsageError
+from qdqtool.io.files import make_folder
 from qdqtool.pipeline.suggest import title_of
 
 _FUNCTION = re.compile(r"[\w./\\~+-]+:[A-Za-z_]\w*")
@@ -80,7 +81,7 @@ def write(model: Any, folder: Path, stem: str) -> Path:
             fix="return (torch.nn.Module, example inputs), or what torch.export.export gives",
             where=stem,
         )
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     path = folder / f"{stem}.onnx"
     if isinstance(model, tuple):
         module, example = model

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 
 from qdqtool.core.lint import LintFinding, LintReport
+from qdqtool.core.wording import counted
 from qdqtool.io.ci import CiReport, CiResult, CiRule
 from qdqtool.matching.registry import RULES, rulebook
 from qdqtool.placement.lint import codes
@@ -15,7 +16,7 @@ def ci_report(report: LintReport, model: str) -> CiReport:
     return CiReport(
         tool="lint",
         source=model,
-        headline=f"{report.pairs} Q/DQ pairs looked at for {report.target}.",
+        headline=f"{counted(report.pairs, 'Q/DQ pair')} looked at for {report.target}.",
         rules=tuple(
             CiRule(code=code, name=name, level=rulebook().rules[name].severity.value, page=RULES.manual(name))
             for code, name in codes().items()

@@ -9,6 +9,7 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.prediction import PredictionDoubt
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.target import Target
+from qdqtool.core.wording import counted
 from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.flow import Flow
@@ -28,7 +29,7 @@ def doubts(model: Model, flow: Flow, target: Target) -> Iterator[PredictionDoubt
     ):
         if named:
             reason = (
-                f"{len(named)} pairs have {what}, the first {_name(named[0])!r}: the parser refuses them, and what is "
+                f"{counted(len(named), 'pair has', 'pairs have')} {what}, the first {_name(named[0])!r}: the parser refuses them, and what is "
                 "said here holds once they are fixed; `qdqtool lint` tells each"
             )
             yield PredictionDoubt(reason=reason, nodes=tuple(map(_name, named)))
@@ -49,8 +50,8 @@ def _bodies(model: Model) -> Iterator[PredictionDoubt]:
         count = sum(len(model.view.body_names(node)) for node in named)
         inside = [name for node in named for name in model.view.body_names(node)]
         reason = (
-            f"{len(named)} nodes of control flow, the first {named[0].op} {named[0].name!r}, are shown as one kernel each: "
-            f"the {count} nodes of their bodies run in kernels of their own, with what computes the condition"
+            f"{counted(len(named), 'node')} of control flow, the first {named[0].op} {named[0].name!r}, are shown as one kernel each: "
+            f"the {counted(count, 'node of their bodies runs', 'nodes of their bodies run')} in kernels of their own, with what computes the condition"
         )
         yield PredictionDoubt(reason=reason, nodes=(*_around(model.view, named), *inside))
 
@@ -61,7 +62,7 @@ def _unforeseen(model: Model) -> Iterator[PredictionDoubt]:
     recurrent = [node for node in nodes if node.op in RECURRENT]
     if recurrent:
         reason = (
-            f"{len(recurrent)} recurrences, the first {recurrent[0].name!r}, are shown as one kernel each: the compiler "
+            f"{counted(len(recurrent), 'recurrence')}, the first {recurrent[0].name!r}, are shown as one kernel each: the compiler "
             "unrolls their steps into several, or runs some of them in a loop"
         )
         yield PredictionDoubt(reason=reason, nodes=_around(model.view, recurrent))
@@ -72,7 +73,7 @@ def _unforeseen(model: Model) -> Iterator[PredictionDoubt]:
     ]
     if grouped:
         reason = (
-            f"{len(grouped)} normalizations of several groups, the first {grouped[0].name!r}, are kernels of their own; which of "
+            f"{counted(len(grouped), 'normalization')} of several groups, the first {grouped[0].name!r}, are kernels of their own; which of "
             "the kernels around them does the Reshape, Mul and Add that belong to them is not foreseen everywhere"
         )
         yield PredictionDoubt(reason=reason, nodes=_around(model.view, grouped))
@@ -83,7 +84,7 @@ def _written_out(flow: Flow) -> Iterator[PredictionDoubt]:
     for op, words in WRITTEN_AS.items():
         named = [node for node in flow.view.nodes if node.op == op]
         if named:
-            reason = f"{len(named)} {op} nodes, the first {named[0].name!r}, are shown as part of one kernel each: {words}"
+            reason = f"{counted(len(named), f'{op} node')}, the first {named[0].name!r}, are shown as part of one kernel each: {words}"
             yield PredictionDoubt(reason=reason, nodes=_around(flow.view, named))
     rows = [
         node
@@ -95,7 +96,7 @@ def _written_out(flow: Flow) -> Iterator[PredictionDoubt]:
     ]
     if rows:
         reason = (
-            f"{len(rows)} float products of one row, the first {rows[0].name!r}, are shown as kernels of their own: the compiler "
+            f"{counted(len(rows), 'float product')} of one row, the first {rows[0].name!r}, are shown as kernels of their own: the compiler "
             "writes them as multiply and sum, often in one kernel with each other or with what stands around them"
         )
         yield PredictionDoubt(reason=reason, nodes=_around(flow.view, rows))

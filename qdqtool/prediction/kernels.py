@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from qdqtool.core.wording import counted
 from qdqtool.matching.flow import Flow
 from qdqtool.prediction.demand import Demands
 from qdqtool.prediction.sums import shrinks
@@ -20,7 +21,7 @@ def why_quantized_apart(flow: Flow, demands: Demands, tensor: str) -> str:
     if wanted.float and others:
         return f"{others[0]} reads {tensor} as float"
     if len(wanted.scales) > 1:
-        return f"{tensor} is wanted with {len(wanted.scales)} scales"
+        return f"{tensor} is wanted with {counted(len(wanted.scales), 'scale')}"
     return f"{maker.op} {maker.name} in front of it computes in float"
 
 

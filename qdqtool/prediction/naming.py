@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from qdqtool.core.wording import counted
+
 _SPELT_OUT = 32
 """Nodes that a name lists; a name grows with its layer, and every node of the layer repeats it."""
 
@@ -13,4 +15,4 @@ def layer_name(nodes: Sequence[str]) -> str:
     if len(nodes) <= _SPELT_OUT:
         return " + ".join(nodes)
     shown = " + ".join(nodes[: _SPELT_OUT - 1])
-    return f"{shown} + ... + {nodes[-1]} ({len(nodes)} nodes)"
+    return f"{shown} + ... + {nodes[-1]} ({counted(len(nodes), 'node')})"

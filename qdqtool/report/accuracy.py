@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.core.comparison import Comparison
+from qdqtool.core.wording import counted
 from qdqtool.report import words
 
 _SHOWN = 8
@@ -21,4 +22,4 @@ def accuracy_rows(comparison: Comparison) -> Iterator[tuple[str, str]]:
     for output in comparison.outputs[:_SHOWN]:
         yield "Output", f"{output.output}: {', '.join(map(words.measure, output.measures))}{source}"
     if len(comparison.outputs) > _SHOWN:
-        yield "Output", f"and {len(comparison.outputs) - _SHOWN} more outputs"
+        yield "Output", f"and {counted(len(comparison.outputs) - _SHOWN, 'more output')}"

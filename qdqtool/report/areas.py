@@ -10,6 +10,7 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.events import End
 from qdqtool.core.findings import Finding, Severity
 from qdqtool.core.report import Report, Summary
+from qdqtool.core.wording import counted
 from qdqtool.report import words
 
 _DATA = ("DAT", "CAL")
@@ -46,9 +47,9 @@ def _precision(report: Report) -> Area:
     lost = sum(entry.requested for entry in report.fallbacks)
     plain = set(summary.requested) <= {"int8", "float"}
     text = (
-        f"{quantized} of {total} nodes INT8"
+        f"{quantized} of {counted(total, 'node')} INT8"
         if plain
-        else f"{words.formats(summary.realised)} of {total} nodes"
+        else f"{words.formats(summary.realised)} of {counted(total, 'node')}"
     )
     text += f", {lost} requested in vain" if lost else ""
     # A build whose log or layers ask for nothing below float may have been meant so, or not.
@@ -62,9 +63,9 @@ def _kernels(summary: Summary) -> Area:
     if summary.int8_kernels is None or not compute:
         return Area(name="Precision", level="unknown", text="not recorded", anchor="layers")
     low = {word: count for word, count in summary.kernel_types.items() if DType.parse(word).is_quantized}
-    text = f"{words.formats(low).upper() if low else 'none'} of {compute} kernels"
+    text = f"{words.formats(low).upper() if low else 'none'} of {counted(compute, 'kernel')}"
     if set(low) <= {DType.INT8.value}:
-        text = f"{summary.int8_kernels} of {compute} kernels INT8"
+        text = f"{summary.int8_kernels} of {counted(compute, 'kernel')} INT8"
     level = "good" if sum(low.values()) == compute else "unknown"
     return Area(name="Precision", level=level, text=text, anchor="layers")
 

@@ -21,6 +21,7 @@ from qdqtool.core.findings import Finding, NodeVerdict, Severity, Verdict
 from qdqtool.core.placement import Placement
 from qdqtool.core.report import AccuracySummary, Fallback, Report, Summary
 from qdqtool.core.sensitivity import Sensitivity
+from qdqtool.core.wording import counted
 from qdqtool.report.judgement import judge
 from qdqtool.report.layers import layer_rows
 from qdqtool.report.ranges import range_rows
@@ -244,6 +245,6 @@ def _notes(material: Material) -> tuple[str, ...]:
 
 def _unread(engine: Engine) -> tuple[str, ...]:
     words = ", ".join(f"{word!r} ({count})" for word, count in engine.unknown_formats)
-    records = f"{engine.unread} records of the layer information were not understood and are not counted."
+    records = f"{counted(engine.unread, 'record of the layer information was', 'records of the layer information were')} not understood and are not counted."
     formats = f"Types or formats that nobody here recognises: {words}."
     return (*((records,) if engine.unread else ()), *((formats,) if words else ()))

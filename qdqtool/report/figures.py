@@ -11,6 +11,7 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Role
 from qdqtool.core.report import LayerRow, RangeRow, Report
 from qdqtool.core.sensitivity import Sensitivity
+from qdqtool.core.wording import counted
 from qdqtool.report import words
 from qdqtool.report.charts.axis import Axis, axis_over
 from qdqtool.report.charts.bars import Bar, Stack, bars, stacked
@@ -147,7 +148,7 @@ def _by_kind(layers: Sequence[LayerRow]) -> Figure | None:
             label=kind or "unnamed",
             value=value,
             text=f"{value:.4g} ms" if timed else words.size(round(value)),
-            more=f"{counts[kind]} layers",
+            more=f"{counted(counts[kind], 'layer')}",
         )
         for kind, value in sorted(sums.items(), key=lambda pair: (-pair[1], pair[0]))[:_SHOWN]
         if value
@@ -235,7 +236,7 @@ def _ranges(ranges: Sequence[RangeRow]) -> Figure | None:
         name="ranges",
         title="Calibration ranges",
         caption=f"Magnitudes seen in calibration (counts on a logarithmic scale) and the largest one kept; "
-        f"thin lines: what other calibrators would choose. {len(worst)} of {len(known)} tensors, most clipped first.",
+        f"thin lines: what other calibrators would choose. {len(worst)} of {counted(len(known), 'tensor')}, most clipped first.",
         source="measured",
         drawings=tuple(_histogram(row) for row in worst),
     )

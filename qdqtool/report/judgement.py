@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from qdqtool.core.findings import Finding, NodeVerdict, Severity
+from qdqtool.core.wording import counted
 
 GOOD, DOUBTFUL, BAD = "good", "doubtful", "bad"
 _DATA = "DAT"
@@ -28,7 +29,7 @@ def judge(findings: Iterable[Finding], nodes: Iterable[NodeVerdict]) -> tuple[st
     reasons = [f"{finding.code} {finding.reason}" for finding in (*errors, *doubts)]
     reasons += (
         [
-            f"{lost} of {sum(node.requested for node in nodes)} requested nodes do not run in the format asked for"
+            f"{lost} of {counted(sum(node.requested for node in nodes), 'requested node does', 'requested nodes do')} not run in the format asked for"
         ]
         if lost
         else []

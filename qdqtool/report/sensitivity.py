@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from qdqtool.core.sensitivity import CauseKind, Cure, NodeSensitivity, NoiseCause, Sensitivity
+from qdqtool.core.wording import counted
 from qdqtool.report import words
 from qdqtool.report.charts.axis import Axis, axis_over
 from qdqtool.report.charts.bars import Bar, bars
@@ -17,7 +18,7 @@ _SHOWN = 25
 
 def lines(found: Sensitivity) -> Iterator[str]:
     """The study on a terminal, most sensitive node first."""
-    yield f"{found.model}, {found.samples} samples, with every node quantized: {words.float_set(found.whole)}  [measured]"
+    yield f"{found.model}, {counted(found.samples, 'sample')}, with every node quantized: {words.float_set(found.whole)}  [measured]"
     yield ""
     yield f"{'keep float':<44} {'noise share':>11} {'alone dB':>9} {'gain dB':>8}  accuracy without it"
     for row in found.nodes[:_SHOWN]:
@@ -43,7 +44,7 @@ def advice(found: Sensitivity) -> str:
     if not found.advice.kept:
         return "the limit is met with every node quantized"
     names = ", ".join(f'"{name}"' for name in found.advice.kept)
-    return f"keep {len(found.advice.kept)} nodes float ({words.float_set(found.advice)}): --set 'place.exclude=[{names}]'"
+    return f"keep {counted(len(found.advice.kept), 'node')} float ({words.float_set(found.advice)}): --set 'place.exclude=[{names}]'"
 
 
 def cause(found: NoiseCause) -> str:
@@ -149,7 +150,7 @@ def _more(row: NodeSensitivity) -> str:
 
 def _estimate(row: NodeSensitivity) -> str:
     ends = "" if row.alone_low is None else f", alone {row.alone_low:.1f} to {row.alone_high:.1f} dB (95 %)"
-    return f"estimate on {row.samples} samples{ends}"
+    return f"estimate on {counted(row.samples, 'sample')}{ends}"
 
 
 def _level(level: float | None) -> str:

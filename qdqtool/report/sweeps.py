@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from qdqtool.core.sweep import FloatPoint, Outcome, Sweep, Trial
+from qdqtool.core.wording import counted
 from qdqtool.engine.estimate import RATIO_ERROR
 from qdqtool.io.escaping import xml_line
 from qdqtool.report import palette, svg
@@ -103,7 +104,11 @@ def notes(sweep: Sweep) -> list[str]:
     float_model = (
         "" if sweep.reference is None else f"; the float model has {sweep.reference:.2f} {sweep.unit}"
     )
-    said = (f"{counts} trials{float_model}", about_accuracy(sweep), about_times(sweep))
+    said = (
+        f"{counted(len(states), 'trial')}: {counts}{float_model}",
+        about_accuracy(sweep),
+        about_times(sweep),
+    )
     return [sentence for sentence in said if sentence]
 
 
@@ -146,7 +151,7 @@ def about_accuracy(sweep: Sweep) -> str:
         else ""
     )
     return (
-        f"Intervals hold for all {len(done)} trials at once (95 %, Bonferroni); {alike} others cannot be told from the "
+        f"Intervals hold for all {counted(len(done), 'trial')} at once (95 %, Bonferroni); {alike} others cannot be told from the "
         f"most accurate one on these samples.{told}"
     )
 
@@ -287,7 +292,7 @@ def _hint(sweep: Sweep, trial: Trial, outcome: Outcome) -> list[str]:
     lines = [f"trial {trial.number}", f"{metric(sweep)} {accuracy(sweep, outcome)} (measured)"]
     if sweep.speed != "not timed":
         lines.append(f"{time(outcome, sweep.spread)} ms ({sweep.speed})")
-    lines.append(f"{nodes(outcome)} compute nodes quantized")
+    lines.append(f"compute nodes quantized: {nodes(outcome)}")
     return [*lines, *words(outcome)]
 
 

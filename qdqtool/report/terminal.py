@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from qdqtool.core.comparison import Comparison
 from qdqtool.core.report import Report
 from qdqtool.core.sensitivity import Sensitivity
+from qdqtool.core.wording import counted
 from qdqtool.io.escaping import printable
 from qdqtool.report import sensitivity, words
 from qdqtool.report.accuracy import accuracy_rows
@@ -50,7 +51,7 @@ def render_comparison(comparison: Comparison, console: Console) -> None:
     """Print how far two models are apart, and which samples suffer most."""
     _say(
         console,
-        f"{comparison.reference} -> {comparison.candidate}, {comparison.samples} samples",
+        f"{comparison.reference} -> {comparison.candidate}, {counted(comparison.samples, 'sample')}",
         style="bold",
     )
     for name, text in accuracy_rows(comparison):

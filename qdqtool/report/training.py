@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from qdqtool.core.qat import QatResult, QatRow
+from qdqtool.core.wording import counted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -30,7 +31,7 @@ def notes(result: QatResult) -> list[str]:
     trained = f"{result.quantizers} tensors with a quantizer of {result.engine}, on {result.device}"
     best = f"epoch {result.best_epoch} of {len(result.epochs) - 1} was kept, by its validation scores"
     return [
-        f"{result.samples} test samples; {best}; {trained}",
+        f"{counted(result.samples, 'test sample')}; {best}; {trained}",
         *(f"not trained: {entry.slot}: {entry.reason}" for entry in result.untrained[:_SHOWN]),
         *([f"... and {len(result.untrained) - _SHOWN} more"] if len(result.untrained) > _SHOWN else []),
         *result.notes,

@@ -10,7 +10,7 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.report import Summary
 from qdqtool.core.sensitivity import FloatSet
-from qdqtool.core.wording import listed
+from qdqtool.core.wording import counted, listed
 
 UNKNOWN = "unknown"
 _PREFIXES = ("", "k", "M", "G", "T")
@@ -40,7 +40,7 @@ def judgement(summary: Summary) -> tuple[str, ...]:
     return (
         f"Verdict: {summary.verdict}",
         *(f"  {reason}" for reason in summary.reasons[:_REASONS]),
-        *((f"  and {more} more reasons",) if more > 0 else ()),
+        *((f"  and {counted(more, 'more reason')}",) if more > 0 else ()),
     )
 
 
@@ -52,11 +52,11 @@ def verdict(summary: Summary) -> str:
         return "INT8: the model has no compute nodes"
     if not set(summary.requested) <= {"int8", "float"}:
         asked, runs = formats(summary.requested), formats(summary.realised)
-        return f"Formats: {runs} of {summary.nodes_total} compute nodes" + (
+        return f"Formats: {runs} of {counted(summary.nodes_total, 'compute node')}" + (
             ", as asked" if asked == runs else f"; asked: {asked}"
         )
     share = percent(summary.nodes_int8, summary.nodes_total)
-    return f"INT8: {summary.nodes_int8} of {summary.nodes_total} compute nodes ({share})"
+    return f"INT8: {summary.nodes_int8} of {counted(summary.nodes_total, 'compute node')} ({share})"
 
 
 _OTHER = {dtype.value for dtype in DType if dtype.is_quantized and dtype is not DType.INT8}
@@ -75,9 +75,9 @@ def _kernel_verdict(summary: Summary) -> str:
     if summary.int8_kernels is None or not summary.compute_kernels:
         return "INT8: not known, because no engine was audited"
     if _OTHER & set(summary.kernel_types):
-        return f"Formats: {formats(summary.kernel_types)} of {summary.compute_kernels} compute kernels"
+        return f"Formats: {formats(summary.kernel_types)} of {counted(summary.compute_kernels, 'compute kernel')}"
     share = percent(summary.int8_kernels, summary.compute_kernels)
-    return f"INT8: {summary.int8_kernels} of {summary.compute_kernels} compute kernels ({share})"
+    return f"INT8: {summary.int8_kernels} of {counted(summary.compute_kernels, 'compute kernel')} ({share})"
 
 
 def percent(part: int, whole: int) -> str:
@@ -128,7 +128,7 @@ def task(entry: TaskAccuracy) -> str:
     unit = f" {entry.unit}" if entry.unit else ""
     return (
         f"{metric(entry.metric)} {entry.reference:.1f}{unit} -> {entry.candidate:.1f}{unit} "
-        f"({_signed(step)} points{span}), {entry.samples} samples"
+        f"({_signed(step)} points{span}), {counted(entry.samples, 'sample')}"
     )
 
 
@@ -147,7 +147,7 @@ def spread(entry: TaskAccuracy, *, meaningful: bool = True) -> str:
     )
     told = noise(entry) if meaningful else ""
     step = _signed(entry.candidate - entry.reference)
-    return f"{step} points{span}, {entry.samples} samples{f': {told}' if told else ''}"
+    return f"{step} points{span}, {counted(entry.samples, 'sample')}{f': {told}' if told else ''}"
 
 
 def noise(entry: TaskAccuracy) -> str:
@@ -174,7 +174,7 @@ def float_set(entry: FloatSet) -> str:
     level = "no noise" if entry.sqnr_db is None else f"SQNR {entry.sqnr_db:.1f} dB"
     share = percent(entry.int8_nodes, entry.total_nodes)
     accuracy = "" if entry.task is None else f", {shift(entry.task)}"
-    return f"{level}, {entry.int8_nodes} of {entry.total_nodes} compute nodes quantized ({share}){accuracy}"
+    return f"{level}, {entry.int8_nodes} of {counted(entry.total_nodes, 'compute node')} quantized ({share}){accuracy}"
 
 
 def cause(entry: Explanation) -> str:
@@ -251,7 +251,7 @@ def limit_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "Limit", f"{wanted}: met with every node quantized ({_level(whole)}), {samples}"
         return
     names = listed(chosen["kept"], _KEPT)
-    yield "Limit", f"{wanted}: met with {len(chosen['kept'])} nodes float: {names}"
+    yield "Limit", f"{wanted}: met with {counted(len(chosen['kept']), 'node')} float: {names}"
     yield "", f"{_level(whole)} -> {_level(chosen)}, {samples}"
     before, after = found["before"], found["after"]
     if before and after:

@@ -20,6 +20,7 @@ from qdqtool.core.placement import SlotKind
 from qdqtool.core.quant_format import INT8
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
+from qdqtool.core.wording import counted
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.matching.asked import words_of
 from qdqtool.matching.evidence import Claim, Explanation, NodeEvidence
@@ -33,7 +34,7 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
         if pair.kind is SlotKind.ACTIVATION and len(pair.scale) > 1 and len(pair.scale_shape or ()) < 2:
             yield Violation(
                 node=pair.quantize or pair.dequantize or "",
-                reason=f"the activation {pair.tensor} has {len(pair.scale)} scales",
+                reason=f"the activation {pair.tensor} has {counted(len(pair.scale), 'scale')}",
                 effect="the layer behind it runs in float" if target.is_rtx else "the builder refuses it",
                 fix="use one scale for the whole tensor; `qdqtool repair` does",
                 products=flow.products_of(pair),
@@ -61,7 +62,7 @@ def fix(context: RepairContext) -> Iterator[Change]:
             context.restate(pair, np.asarray(scale))
             yield Change(
                 subject=pair.quantize or "",
-                what=f"{len(pair.scale)} scales became one, the largest ({scale:.4g})",
+                what=f"{counted(len(pair.scale), 'scale became', 'scales became')} one, the largest ({scale:.4g})",
                 reason="a scale per channel on an activation keeps its consumer silently in float",
             )
 

@@ -20,6 +20,7 @@ from qdqtool.core.findings import Severity
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.quant_format import FLOAT
 from qdqtool.core.target import Target
+from qdqtool.core.wording import counted
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.operands import Product, State, products
 from qdqtool.matching.rule import Rule, Violation
@@ -58,7 +59,7 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
 def _misshapen(pair: QdqPair, node: str) -> Violation:
     return Violation(
         node=node,
-        reason=f"its one scale has {len(pair.scale_shape or ())} dimensions",
+        reason=f"its one scale has {counted(len(pair.scale_shape or ()), 'dimension')}",
         effect="the build fails, or the weights are multiplied in float",
         fix="store the scale as a scalar, shape []",
     )

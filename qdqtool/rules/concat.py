@@ -29,7 +29,7 @@ from qdqtool.core.qdq import QdqPair
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
-from qdqtool.core.wording import listed
+from qdqtool.core.wording import counted, listed
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.qdq.scales import a_step_above
 from qdqtool.graph.view import GraphView, Node
@@ -67,7 +67,7 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
         layers = [reader.name for reader in flow.readers(node.outputs[0]) if reader.op in PRODUCTS]
         yield Violation(
             node=node.name,
-            reason=f"its {len(pairs)} branches have {len(scales)} different scales",
+            reason=f"its {counted(len(pairs), 'branch has', 'branches have')} {counted(len(scales), 'different scale')}",
             effect=f"{', '.join(layers)} runs in float" if layers else "branches are quantized twice",
             fix="give all branches one scale; `qdqtool repair` takes the largest",
             severity=None if layers else Severity.INFO,

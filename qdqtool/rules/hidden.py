@@ -17,6 +17,7 @@ from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
 from qdqtool.core.target import Target
+from qdqtool.core.wording import counted
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.rule import Rule, Violation
 from qdqtool.trt.ops import QDQ
@@ -29,7 +30,7 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
         if count:
             yield Violation(
                 node=node.name,
-                reason=f"{count} Q/DQ nodes are inside its bodies",
+                reason=f"{counted(count, 'Q/DQ node is', 'Q/DQ nodes are')} inside its bodies",
                 effect="nothing fuses across the border of a body, and what is inside is not checked here",
                 fix="export without control flow, or leave these layers float",
                 severity=Severity.INFO if target.is_rtx else None,

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from qdqtool.core.findings import Severity
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.target import Target
+from qdqtool.core.wording import counted
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.rule import Rule, Violation
 
@@ -33,7 +34,9 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
 
 def _misfit(flow: Flow, pair: QdqPair) -> str:
     if pair.zero_point and pair.scale and len(pair.zero_point) != len(pair.scale):
-        return f"there are {len(pair.zero_point)} zero points for {len(pair.scale)} scales"
+        return (
+            f"there are {counted(len(pair.zero_point), 'zero point')} for {counted(len(pair.scale), 'scale')}"
+        )
     shape = flow.view.info(pair.tensor).shape
     if pair.scale_shape is None or len(pair.scale_shape) != 1 or pair.axis is None or shape is None:
         return ""
@@ -42,10 +45,12 @@ def _misfit(flow: Flow, pair: QdqPair) -> str:
     for name in filter(None, (pair.quantize, pair.dequantize)):
         axis = int(flow.view.by_name[name].attribute("axis", 1))
         if not -len(shape) <= axis < len(shape):
-            return f"the channel axis of {name} is {axis}, the tensor has {len(shape)} dimensions"
+            return f"the channel axis of {name} is {axis}, the tensor has {counted(len(shape), 'dimension')}"
     channels = shape[pair.axis]
     if isinstance(channels, int) and len(pair.scale) != channels:
-        return f"there are {len(pair.scale)} scales for the {channels} channels of axis {pair.axis}"
+        return (
+            f"there are {counted(len(pair.scale), 'scale')} for the {channels} channels of axis {pair.axis}"
+        )
     return ""
 
 

@@ -22,6 +22,7 @@ from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
+from qdqtool.core.wording import counted
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.rule import Rule, Stage, Violation
@@ -54,7 +55,7 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
         if bad:
             yield Violation(
                 node=node,
-                reason=f"{len(bad)} of {len(pair.scale)} scales are not positive numbers, the first is {bad[0]:g}",
+                reason=f"{len(bad)} of {counted(len(pair.scale), 'scale is', 'scales are')} not positive numbers, the first is {bad[0]:g}",
                 effect="the parser refuses it: Scale coefficients must all be positive",
                 fix="calibrate again, or give dead channels a small positive scale such as 1e-5; `qdqtool repair --samples DATA` does",
             )

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from qdqtool.core.findings import Severity
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
+from qdqtool.core.wording import counted
 from qdqtool.graph.qdq.repairing import RepairContext, is_pair_op
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.rule import Rule, Stage, Violation
@@ -36,7 +37,7 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
         if len(readers) > 1:
             yield Violation(
                 node=pair.dequantize or "",
-                reason=f"{len(readers)} layers share it",
+                reason=f"{counted(len(readers), 'layer shares', 'layers share')} it",
                 effect="TensorRT 8 copies it, and may not fuse every copy",
                 fix="give each layer a pair of its own with the same scale; `qdqtool repair` does",
             )
@@ -55,7 +56,7 @@ def fix(context: RepairContext) -> Iterator[Change]:
             if spare:
                 yield Change(
                     subject=node.name,
-                    what=f"{op} that {len(readers)} inputs read was copied for each of them",
+                    what=f"{op} that {counted(len(readers), 'input reads', 'inputs read')} was copied for each of them",
                     reason="a shared node is fused into one consumer and may stay a kernel for the others",
                     error=0.0,
                 )

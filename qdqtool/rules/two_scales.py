@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
 from qdqtool.core.target import Target
+from qdqtool.core.wording import counted
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.rule import Rule, Violation
 
@@ -26,8 +27,8 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
         if len(scales) > 1 and not flow.view.is_constant(tensor):
             yield Violation(
                 node=pairs[0].quantize or "",
-                reason=f"{tensor} is quantized with {len(scales)} different scales",
-                effect=f"its producer writes it {len(scales)} times",
+                reason=f"{tensor} is quantized with {counted(len(scales), 'different scale')}",
+                effect=f"its producer writes it {counted(len(scales), 'time')}",
                 fix="use one scale for all readers of the tensor",
             )
 

@@ -15,6 +15,7 @@ from qdqtool.core.buildlog import LayerTuning, LogRun, MyelinTuning
 from qdqtool.core.engine import Engine, EngineLayer
 from qdqtool.core.events import End, EventKind, LedgerRow, OptimizerEvent
 from qdqtool.core.history import Histories, LayerHistory
+from qdqtool.core.wording import counted
 from qdqtool.trt.names import normalized, parts, stem
 
 _NO_EFFECT = frozenset({EventKind.ATTEMPT, EventKind.BANNER, EventKind.LAYERS})
@@ -70,13 +71,13 @@ def tuning_words(tuning: LayerTuning) -> str:
     spent = "" if tuning.seconds is None else f" in {tuning.seconds:.3g} s"
     best = "" if tuning.fastest_ms is None else f", fastest {tuning.fastest_ms:.4g} ms ({tuning.runner})"
     chosen = "" if tuning.chosen_ms is None else f", chosen {tuning.chosen} {tuning.chosen_ms:.4g} ms"
-    return f"line {tuning.line}: {tuning.candidates} kernels tried{spent}{best}{chosen}"
+    return f"line {tuning.line}: {counted(tuning.candidates, 'kernel')} tried{spent}{best}{chosen}"
 
 
 def myelin_words(search: MyelinTuning) -> str:
     """How a kernel inside a Myelin region was found."""
     best = "" if search.fastest_ms is None else f" {search.fastest_ms:.4g} ms"
-    return f"line {search.line}: {search.candidates} kernels tried for {search.op}, fastest{best} {search.kernel}"
+    return f"line {search.line}: {counted(search.candidates, 'kernel')} tried for {search.op}, fastest{best} {search.kernel}"
 
 
 class _Places:
@@ -166,6 +167,6 @@ def _notes(engine: Engine, run: LogRun, places: _Places) -> tuple[str, ...]:
     if not told:
         return ("the log names no layers of its engine, so that it cannot be checked against this one",)
     if engine.layers and 2 * known < len(told):
-        share = f"{known} of the {len(told)} layers it names are among the {len(engine.layers)} of this one"
+        share = f"{known} of the {counted(len(told), 'layer')} it names are among the {len(engine.layers)} of this one"
         return (f"the log belongs to another engine: {share}",)
     return ()

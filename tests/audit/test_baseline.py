@@ -29,7 +29,7 @@ def audit(*findings: Finding) -> Audit:
 def test_known_findings_are_left_out_and_counted():
     left = without_known(audit(ONE, replace(ONE, code="QDQ210")), audit(ONE))
     assert [finding.code for finding in left.findings] == ["QDQ210"]
-    assert "1 findings are in the baseline and not shown; 0 of the baseline are gone" in left.notes
+    assert "1 finding is in the baseline and not shown; 0 of the baseline are gone" in left.notes
 
 
 def test_the_number_of_a_kernel_does_not_make_a_finding_new():

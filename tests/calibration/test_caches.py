@@ -376,7 +376,7 @@ def test_differences_are_sorted_by_distance() -> None:
 
 def test_merging_asks_who_wins() -> None:
     parts = [cache(a=1.0, b=1.0), cache(b=2.0, c=3.0), cache(b=0.5)]
-    with pytest.raises(UsageError, match="1 tensors have different scales, first 'b'"):
+    with pytest.raises(UsageError, match="1 tensor has different scales, first 'b'"):
         merge_caches(parts)
     wins = {who: merge_caches(parts, who).by_tensor()["b"].scale for who in ("first", "last", "max")}  # type: ignore[arg-type]
     assert wins == {"first": 1.0, "last": 0.5, "max": 2.0}
@@ -681,7 +681,7 @@ def hot(tmp_path: Path) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize("samples", ["", "random:2"], ids=["by the cache", "on samples"])
-@pytest.mark.parametrize(("overflow", "fate"), [("name", "become infinite"), ("keep", "stay FP32")])
+@pytest.mark.parametrize(("overflow", "fate"), [("name", "becomes infinite"), ("keep", "stays FP32")])
 def test_what_fp16_cannot_hold_is_seen_on_the_way_to_qdq(
     samples: str, overflow: str, fate: str, hot: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -692,7 +692,7 @@ def test_what_fp16_cannot_hold_is_seen_on_the_way_to_qdq(
     assert run(["cache", "to-qdq", *map(str, hot), "-o", str(out), *words]) == 0
     said = " ".join(capsys.readouterr().err.split())
     source = "on the samples" if samples else "by their ranges"
-    assert f"reach beyond FP16 {source} and {fate}: 'large' (" in said
+    assert f"reaches beyond FP16 {source} and {fate}: 'large' (" in said
     assert ("may be clipped; --samples shows all of them" in said) is not bool(samples)
     kept = DType.FLOAT32 if overflow == "keep" else DType.FLOAT16
     view = load(out).view
@@ -744,7 +744,7 @@ def test_the_command_line_shows_names_as_they_are_and_tells_of_other_lines(
     said = capsys.readouterr()
     assert "\na:b: c  " in said.out
     assert "[red]x[/red]" in said.out
-    assert "1 lines are no entries" in said.err
+    assert "1 line is no entry" in said.err
     assert run(["cache", "merge", str(path), "-o", str(merged)]) == 0
     assert "line 4 is no entry and was left out" in capsys.readouterr().err
     assert [entry.tensor for entry in read_cache(merged).entries].count("x") == 1

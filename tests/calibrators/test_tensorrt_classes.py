@@ -171,7 +171,7 @@ WRONG = [
     pytest.param(
         [SAMPLES[0], {"x": np.array([[np.nan, 1.0]])}],
         CalibrationDataError,
-        "sample 2, input 'x': 1 values are NaN",
+        "sample 2, input 'x': 1 of 2 values NaN",
         id="NaN",
     ),
     pytest.param(
@@ -312,7 +312,7 @@ def test_a_last_batch_with_fewer_rows_is_filled_up_with_its_own(
     with calibrators.tensorrt.EntropyCalibrator2(samples) as calibrator:
         assert calibrator.get_batch_size() == 4
         assert build(calibrator, cuda, count=8)[1] == [[8, 9, 8, 9, 8, 9, 8, 9]]
-    assert "sample 2, input 'x': 1 rows instead of 4" in caplog.text
+    assert "sample 2, input 'x': batch of 1 instead of 4" in caplog.text
 
 
 def test_arrays_that_are_no_inputs_may_have_any_shape(cuda: Cuda) -> None:

@@ -55,7 +55,7 @@ def test_a_channel_of_zeros_has_range_zero() -> None:
 @pytest.mark.parametrize(
     ("weights", "axis", "words"),
     [
-        (np.array([[1.0, np.nan], [np.inf, 2.0]]), 0, "2 of 4 elements are NaN or Inf"),
+        (np.array([[1.0, np.nan], [np.inf, 2.0]]), 0, "2 of 4 elements NaN or Inf"),
         (np.zeros((0, 3)), 0, "no elements"),
         (np.ones(3), 1, "no axis 1"),
     ],

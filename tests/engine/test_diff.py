@@ -193,4 +193,4 @@ def test_layers_of_several_types_are_told_with_all_of_them():
     left = explored("a", conv("c1", "x", "t", FP16), conv("c2", "x", "u", INT8, FP16))
     right = explored("b", conv("c1 || c2", "x", "tu", FP16, channels=16))
     texts = [cause.text for cause in compare(left, right).causes]
-    assert any(text.startswith("1 compute layers went from fp16 and int8 to fp16") for text in texts), texts
+    assert any(text.startswith("1 compute layer went from fp16 and int8 to fp16") for text in texts), texts

@@ -43,7 +43,7 @@ def test_stride_1_is_a_convolution_that_computes_the_same(attributes: dict[str, 
     proto = _model(**attributes)
     ready = prepare(opened(proto, tmp_path), PrepareOptions())
     assert [node.op for node in ready.view.nodes] == ["Conv"]
-    assert "1 ConvTranspose nodes written" in " ".join(ready.notes)
+    assert "1 ConvTranspose node written" in " ".join(ready.notes)
     feeds = models.feeds(proto)
     np.testing.assert_allclose(
         models.run(ready.proto, feeds)["y"], models.run(proto, feeds)["y"], rtol=1e-5, atol=1e-5

@@ -218,7 +218,7 @@ def test_stored_integers_keep_their_meaning_where_their_scale_is_tiny(tmp_path: 
     theirs = models.run(proto, feeds)["y"]
     np.testing.assert_allclose(mine, theirs, rtol=2e-3, atol=1e-3 * float(np.abs(theirs).max()))
     assert np.abs(mine[:, 2]).max() < 1e-5, "a dead channel stays dead"
-    assert any("1 integer constants were rescaled" in note for note in found.notes)
+    assert any("1 integer constant was rescaled" in note for note in found.notes)
 
 
 def test_an_int32_bias_follows_its_coarser_scale_exactly(tmp_path: Path) -> None:
@@ -339,7 +339,7 @@ def test_constants_that_lose_their_digits_are_named(tmp_path: Path) -> None:
     s.output(s.node("Mul", [s.input("x", [1]), s.constant("tiny", np.array([1e-6], np.float32))], "y"), [1])
     _, found = _converted(s.model(), tmp_path)
     assert found.faint == ("tiny",)
-    assert "1 constants are so small that FP16 loses digits: 'tiny'" in found.notes
+    assert "1 constant is so small that FP16 loses digits: 'tiny'" in found.notes
 
 
 def test_foreign_pairs_are_sent_to_repair(tmp_path: Path) -> None:

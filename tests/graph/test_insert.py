@@ -223,7 +223,7 @@ def test_constants_beyond_fp16_are_clipped_with_a_note(tmp_path: Path) -> None:
     s.output(s.node("Div", [x, s.constant("epsilon", np.array([1e-12, -np.inf], np.float32))], "y"))
     model = opened(s.model(), tmp_path)
     quantized = insert(model, EMPTY, CalibrationTable(ranges=()), InsertOptions(types="fp16"))
-    assert "1 constants reach beyond FP16 and were clipped to 65504: 'mask'" in quantized.notes
+    assert "1 constant reaches beyond FP16 and was clipped to 65504: 'mask'" in quantized.notes
     np.testing.assert_array_equal(quantized.view.constant("mask"), np.array([-65504, 3], np.float16))
     epsilon = quantized.view.constant("epsilon")
     assert epsilon is not None

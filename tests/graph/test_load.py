@@ -178,12 +178,12 @@ def test_local_functions_are_inlined(tmp_path: Path) -> None:
     proto = helper.make_model(graph, opset_imports=imports, functions=[body], ir_version=8)
     model = opened(proto, tmp_path)
     assert [node.op for node in model.view.nodes] == ["Add"]
-    assert "1 local functions inlined" in model.notes
+    assert "1 local function inlined" in model.notes
 
 
 def test_bodies_of_control_flow_are_left_alone_with_a_note(tmp_path: Path) -> None:
     model = opened(models.branching(), tmp_path)
-    assert model.notes == ("1 If nodes: their bodies are left alone",)
+    assert model.notes == ("1 If node: its bodies are left alone",)
     assert [use.node.name for use in model.view.uses("conv_y")] == ["choose", "choose"]
 
 

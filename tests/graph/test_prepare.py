@@ -63,7 +63,7 @@ def test_batchnorm_folds_into_the_layer_before_it(
 ) -> None:
     model = prepare(opened(proto, tmp_path), EVERYTHING)
     assert "BatchNormalization" not in _ops(model)
-    assert f"{folded} BatchNormalization nodes folded" in " ".join(model.notes)
+    assert f"{folded} BatchNormalization node" in " ".join(model.notes)
     _same(proto, model)
 
 
@@ -204,7 +204,7 @@ def test_nodes_that_no_output_needs_are_removed(tmp_path: Path) -> None:
     proto.graph.node.append(helper.make_node("Relu", ["x"], ["unused"], name="unused"))
     model = prepare(opened(proto, tmp_path), EVERYTHING)
     assert "unused" not in {node.name for node in model.view.nodes}
-    assert "1 nodes that no output needs were removed" in model.notes
+    assert "1 node that no output needs was removed" in model.notes
 
 
 @pytest.mark.shared

@@ -61,8 +61,8 @@ def test_the_summary_names_the_habit_and_the_count(
 ) -> None:
     assert run(["repair", str(unsigned), "-o", str(tmp_path / "out.onnx"), "--samples", "none"]) == 0
     shown = capsys.readouterr().out
-    assert "zero_point, 1 times: TensorRT takes symmetric INT8 only" in shown
-    assert "1 changes" in shown
+    assert "zero_point, 1 time: TensorRT takes symmetric INT8 only" in shown
+    assert "1 change" in shown
 
 
 def test_real_samples_give_dynamic_layers_their_ranges(

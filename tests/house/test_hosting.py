@@ -116,3 +116,92 @@ def test_a_lock_names_every_dependency_with_hashes_and_no_host(name: str) -> Non
     assert needed is not None
     direct = {word.lower() for word in re.findall(r'^  "([\w.-]+?)>=', needed[1], re.MULTILINE)}
     assert {name.replace(".", "-") for name in direct} <= {entry.partition("==")[0] for entry in entries}
+
+
+def hosted(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """`benchmarks/hosted.py`, with a `qdqtool` and a `python` on PATH that are these here."""
+    programs = cwd / "programs"
+    programs.mkdir(exist_ok=True)
+    for name, words in (("qdqtool", "-m qdqtool"), ("python", "")):
+        (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
+        (programs / name).chmod(0o755)
+    path = os.pathsep.join([str(programs), os.environ["PATH"]])
+    return subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / "hosted.py"), *arguments],
+        cwd=cwd,
+        env={**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+needs_bash = pytest.mark.skipif(
+    sys.platform == "win32" or shutil.which("bash") is None, reason="steps of workflows run in bash"
+)
+
+
+@needs_bash
+def test_the_whole_action_runs_and_fails_on_findings_that_a_baseline_does_not_hold(tmp_path: Path) -> None:
+    layers = str(next((ROOT / "tests" / "data" / "layers").glob("rtx-*int8conv*")))
+    common = [str(ROOT / "action.yml"), "--without", "pip install", "--without", "setup-python"]
+    given = ["--input", f"subject={layers}", "--input", "fail-on=info"]
+    first = hosted(*common, *given, cwd=tmp_path)
+    results = json.loads((tmp_path / "qdqtool.sarif").read_text("utf-8"))["runs"][0]["results"]
+    assert first.returncode == (1 if results else 0), first.stderr
+    assert "left out: github/codeql-action/upload-sarif@v3" in first.stdout or first.returncode == 1
+    accepted = subprocess.run(
+        [sys.executable, "-m", "qdqtool", "audit", layers, "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    (tmp_path / "accepted.json").write_text(accepted.stdout, "utf-8")
+    second = hosted(*common, *given, "--input", "baseline=accepted.json", cwd=tmp_path)
+    assert second.returncode == 0, second.stderr
+
+
+TOY = """
+on: push
+jobs:
+  build:
+    steps:
+      - {if: "runner.os == 'macOS'", run: exit 7}
+      - {if: "runner.os != 'macOS'", env: {NAME: "${{ matrix.name }}"}, run: echo "$NAME of $GITHUB_REF_NAME"}
+      - {run: never-there}
+      - run: |
+          false | true
+      - {run: echo too far}
+"""
+
+
+@needs_bash
+def test_steps_are_run_as_the_service_runs_them(tmp_path: Path) -> None:
+    words = ["toy.yml", "build", "--matrix", "name=result", "--ref", "v1", "--without", "never-there"]
+    (tmp_path / "toy.yml").write_text(
+        TOY.replace("    steps:", "    steps:\n      - {uses: actions/checkout@v4}")
+    )
+    if not (ROOT / ".git").exists():
+        pytest.skip("only a checkout can be cloned")
+    done = hosted(*words, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "result of v1" in done.stdout
+    assert "too far" not in done.stdout
+    assert "left out: never-there" in done.stdout
+
+
+@needs_bash
+@pytest.mark.parametrize("ref", ["right", "wrong"])
+def test_a_release_is_refused_where_the_tag_is_not_the_version(ref: str, tmp_path: Path) -> None:
+    steps = read(ROOT / ".github" / "workflows" / "release.yml")["jobs"]["build"]["steps"]
+    (check,) = (step for step in steps if step.get("name") == "The tag is the version")
+    from qdqtool._version import __version__
+
+    tag = f"v{__version__}" if ref == "right" else "v999"
+    done = subprocess.run(
+        ["bash", "-e", "-c", check["run"].replace("python ", f"{sys.executable} ")],
+        cwd=ROOT,
+        env={**os.environ, "GITHUB_REF_NAME": tag},
+        check=False,
+    )
+    assert (done.returncode == 0) == (ref == "right")

@@ -89,7 +89,7 @@ def test_the_command_names_or_keeps_what_overflows(
     assert run([*arguments, "--set", "insert.overflow=name"]) == 0
     said = capsys.readouterr().out.replace("\n", " ")
     assert "2 tensors reach beyond FP16 on the samples and become infinite: 'hot' (1.2e+05)" in said
-    assert "1 tensors are so small on the samples that FP16 loses digits: 'z'" in said
+    assert "1 tensor is so small on the samples that FP16 loses digits: 'z'" in said
     assert run([*arguments, "--json"]) == 0
     text = capsys.readouterr().out
     (tmp_path / "conversion.json").write_text(text, "utf-8")

@@ -77,7 +77,7 @@ def test_operators_that_are_several_kernels_are_told(op: str, tmp_path: Path) ->
     y = s.node(op, [x], "y", name="op", **({"size": 5} if op == "LRN" else {"axes": [0, 2, 3]}))
     s.output(s.conv("c1", s.relu("after", y), (8, 8)))
     proto = s.model()
-    assert f"1 {op} nodes, the first 'op'" in notes(proto, tmp_path)
+    assert f"1 {op} node, the first 'op'" in notes(proto, tmp_path)
     assert sum("op" in layer.onnx_nodes for layer in build(proto).kernels) >= 3
 
 
@@ -88,7 +88,7 @@ def test_float_products_of_one_row_are_told(tmp_path: Path) -> None:
     )
     s.output(s.node("Sigmoid", [y], "z"))
     proto = s.model()
-    assert "1 float products of one row, the first 'mm'" in notes(proto, tmp_path)
+    assert "1 float product of one row, the first 'mm'" in notes(proto, tmp_path)
     assert any("MulSum" in layer.name for layer in build(proto).kernels)
 
 

@@ -14,6 +14,7 @@ from qdqtool.accuracy.stored.json_files import from_json
 from qdqtool.accuracy.stored.raw_files import from_raw
 from qdqtool.core.protocols import Feeds, Sample
 from qdqtool.core.tensors import TensorInfo
+from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError
 
 Outputs = Mapping[str, NDArray[Any]]
@@ -46,7 +47,7 @@ class Player:
         """
         if self._next == len(self._stored):
             raise InputFileError(
-                f"holds outputs of {len(self._stored)} samples only",
+                f"holds outputs of {counted(len(self._stored), 'sample')} only",
                 fix="give as many samples as there are stored outputs: --samples x.npz[0:10], or compare.limit",
                 where=self.description,
             )
@@ -63,7 +64,7 @@ class Unfed:
     def __init__(self, count: int, labels: Sequence[int] = ()) -> None:
         self._count = count
         self._labels = labels
-        self.description = f"{count} stored outputs"
+        self.description = f"{counted(count, 'stored output')}"
 
     def __len__(self) -> int:
         return self._count

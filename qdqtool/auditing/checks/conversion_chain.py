@@ -15,6 +15,7 @@ from qdqtool.auditing.context import AuditContext
 from qdqtool.auditing.kernels import origin
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import Severity
+from qdqtool.core.wording import counted
 
 
 def find(context: AuditContext) -> Iterator[Draft]:
@@ -31,7 +32,7 @@ def find(context: AuditContext) -> Iterator[Draft]:
         known = [size for size in sizes if size is not None]
         yield Draft(
             subject=layer.name,
-            reason=f"{len(chain)} kernels in a row only move data: "
+            reason=f"{counted(len(chain), 'kernel in a row only moves', 'kernels in a row only move')} data: "
             + " -> ".join(f"{link.name} ({origin(link)})" for link in chain),
             fix="give the kernels at both ends one type and layout; move Q/DQ across slices and concatenations",
             bytes=sum(known) if len(known) == len(sizes) else None,

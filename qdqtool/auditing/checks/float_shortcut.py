@@ -14,6 +14,7 @@ from qdqtool.auditing.context import AuditContext
 from qdqtool.core.advice import joined
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import Decision, Placement, Stance
+from qdqtool.core.wording import counted
 from qdqtool.graph.view import GraphView
 
 
@@ -29,7 +30,7 @@ def find(context: AuditContext) -> Iterator[Draft]:
     for (reason, fix), found in groups.items():
         sizes = [_saved(context.view, decision.tensor) for decision in found]
         known = [size for size in sizes if size is not None]
-        several = f"{len(found)} Adds read" if len(found) > 1 else "reads"
+        several = f"{counted(len(found), 'Add reads', 'Adds read')}" if len(found) > 1 else "reads"
         yield Draft(
             subject=found[0].slot.node,
             reason=f"{several} in float what other nodes read quantized: {reason}",

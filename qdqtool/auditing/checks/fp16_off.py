@@ -13,6 +13,7 @@ from qdqtool.auditing.context import AuditContext
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import Role
 from qdqtool.core.findings import Severity
+from qdqtool.core.wording import counted
 
 
 def find(context: AuditContext) -> Iterator[Draft]:
@@ -27,7 +28,7 @@ def find(context: AuditContext) -> Iterator[Draft]:
     known = [size for size in sizes if size is not None]
     yield Draft(
         subject=left[0].name,
-        reason=f"{len(left)} of {len(computing)} compute kernels run FP32 and none FP16: FP16 was not enabled",
+        reason=f"{len(left)} of {counted(len(computing), 'compute kernel runs', 'compute kernels run')} FP32 and none FP16: FP16 was not enabled",
         fix="give the float part FP16 (`qdqtool convert --types fp16`, in a recipe insert.types: fp16); "
         "for TensorRT up to 10 without strong typing pass --fp16 as well",
         bytes=sum(known) // 2 if len(known) == len(sizes) else None,

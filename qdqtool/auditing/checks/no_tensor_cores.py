@@ -14,6 +14,7 @@ from qdqtool.auditing.context import AuditContext
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import Severity
+from qdqtool.core.wording import counted
 
 
 def find(context: AuditContext) -> Iterator[Draft]:
@@ -37,9 +38,9 @@ def _likely(layer: EngineLayer) -> str:
     if "Depthwise" in layer.kind or groups not in {"", "1"}:
         return ": a depthwise or grouped convolution"
     if channels is not None and 0 < channels < 16:
-        return f": only {channels} input channels"
+        return f": only {counted(channels, 'input channel')}"
     if channels is not None and channels % 16:
-        return f": {channels} input channels are no multiple of 16"
+        return f": {counted(channels, 'input channel is', 'input channels are')} no multiple of 16"
     return ""
 
 

@@ -12,6 +12,7 @@ from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext
 from qdqtool.auditing.regions import is_opaque
 from qdqtool.core.findings import Severity
+from qdqtool.core.wording import counted
 
 
 def find(context: AuditContext) -> Iterator[Draft]:
@@ -20,7 +21,9 @@ def find(context: AuditContext) -> Iterator[Draft]:
         if is_opaque(layer):
             nodes = layer.onnx_nodes
             held = (
-                f"{len(nodes)} ONNX nodes, {', '.join(nodes[:5])}" if nodes else "nodes that are not listed"
+                f"{counted(len(nodes), 'ONNX node')}, {', '.join(nodes[:5])}"
+                if nodes
+                else "nodes that are not listed"
             )
             yield Draft(
                 subject=layer.name,

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext
 from qdqtool.core.findings import Severity
+from qdqtool.core.wording import counted
 from qdqtool.trt.tensor_formats import channel_multiple, padded_bytes
 
 _LEAST = 0.25
@@ -27,7 +28,7 @@ def find(context: AuditContext) -> Iterator[Draft]:
             multiple = channel_multiple(tensor.format)
             yield Draft(
                 subject=layer.name,
-                reason=f"writes {tensor.shape[1]} channels in groups of {multiple}: {padded} bytes instead of {plain}",
+                reason=f"writes {tensor.shape[1]} channels in groups of {multiple}: {counted(padded, 'byte')} instead of {plain}",
                 fix=f"use a multiple of {multiple} channels, or leave the layers around this tensor float",
                 bytes=padded - plain,
                 evidence=(context.at_layer(layer.name),),

@@ -14,6 +14,7 @@ from qdqtool.auditing.check import Check, Draft
 from qdqtool.auditing.context import AuditContext
 from qdqtool.core.engine import EngineLayer, Role
 from qdqtool.core.findings import Severity
+from qdqtool.core.wording import counted
 
 _Alike = tuple[str, str, tuple[int, ...], tuple[int, ...]]
 
@@ -30,7 +31,7 @@ def find(context: AuditContext) -> Iterator[Draft]:
             size = layers[0].inputs[0].bytes
             yield Draft(
                 subject=layers[0].name,
-                reason=f"{len(layers)} convolutions of the same size read one tensor and were not merged: "
+                reason=f"{counted(len(layers), 'convolution of the same size reads', 'convolutions of the same size read')} one tensor and were not merged: "
                 + ", ".join(layer.name for layer in layers),
                 fix="give their shared input one Q/DQ scale; then the builder can merge them side by side",
                 bytes=None if size is None else size * (len(layers) - 1),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from qdqtool.backends.child import Ended
 from qdqtool.core.build import BuildRequest
+from qdqtool.core.wording import counted
 from qdqtool.errors import BuildError, InputFileError
 from qdqtool.platform import signal_number
 from qdqtool.trt.ops import INTEGER_DIVISIONS, QDQ
@@ -125,7 +126,7 @@ def _long_chain(view: GraphView, request: BuildRequest) -> Suspect | None:
     if longest < _LONG_CHAIN:
         return None
     return (
-        f"a chain of {longest} pointwise nodes, ending at {end!r}, used up the stack of {request.stack_mib} MiB",
+        f"a chain of {counted(longest, 'pointwise node')}, ending at {end!r}, used up the stack of {request.stack_mib} MiB",
         f"give it a larger stack (--stack-mib {4 * request.stack_mib}), or shorten the chain",
     )
 

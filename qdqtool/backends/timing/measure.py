@@ -22,7 +22,7 @@ from qdqtool.core.artefacts import Artefact
 from qdqtool.core.build import Shape
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import InputFileError, MissingPackage, UsageError
-from qdqtool.io.files import write_text
+from qdqtool.io.files import make_folder, write_text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -104,7 +104,7 @@ def measure(request: TimeRequest, on_turn: OnTurn | None = None) -> Timing:
             "models and engines were mixed: their times are not of one kind", fix="time one kind at a time"
         )
     if request.save:
-        request.save.mkdir(parents=True, exist_ok=True)
+        make_folder(request.save)
     series, profiles = _time_models(request, on_turn) if models else _time_engines(request, on_turn)
     if request.save:
         for each in series:

@@ -21,7 +21,7 @@ from qdqtool.backends.torch_qat.presence import need
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import SINGLE_FILE_LIMIT, save
-from qdqtool.io.files import replacing
+from qdqtool.io.files import make_folder, replacing
 
 Inputs = tuple[torch.Tensor, ...]
 
@@ -46,7 +46,7 @@ def export(flat: fx.GraphModule, inputs: Inputs, path: Path, *, exporter: str, o
         with replacing(path) as draft:
             write(draft)
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     with TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
         draft = Path(folder) / path.name
         write(draft)

@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional
 
 from qdqtool.backends.torch_qat.flat import tensors
+from qdqtool.core.wording import counted
 from qdqtool.errors import UsageError
 
 Loss = Callable[[Any, Any], torch.Tensor]
@@ -35,7 +36,7 @@ def only(outputs: Any, where: str) -> torch.Tensor:
     found = tensors(outputs)
     if len(found) != 1:
         raise UsageError(
-            f"the network returns {len(found)} tensors, and this takes one",
+            f"the network returns {counted(len(found), 'tensor')}, and this takes one",
             fix="name a function of your own, module:function: it is given what the network returns, and the targets",
             where=where,
         )

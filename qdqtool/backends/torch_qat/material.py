@@ -13,6 +13,7 @@ from torch import fx, nn
 from qdqtool.backends.torch_qat.flat import flatten, placeholders
 from qdqtool.backends.torch_qat.quantized_model import fold_norms
 from qdqtool.core.recipe import QatOptions
+from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError, UsageError
 
 
@@ -77,7 +78,7 @@ def trace(
     names = placeholders(flat)
     if len(names) != len(example):
         raise UsageError(
-            f"there are {len(example)} inputs, and forward() takes {len(names)}: {', '.join(names)}",
+            f"there are {counted(len(example), 'input')}, and forward() takes {len(names)}: {', '.join(names)}",
             fix="give one for every input of forward()",
             where=where,
         )
@@ -96,7 +97,7 @@ def feeds_of(loader: Iterable[Any], names: Sequence[str], limit: int) -> list[di
         values = _inputs(batch, names)
         if values is None:
             raise InputFileError(
-                f"has no {len(names)} input tensors ({', '.join(names)})",
+                f"has no {counted(len(names), 'input tensor')} ({', '.join(names)})",
                 fix="give a tensor, (inputs, targets), or a dict by the names of forward()",
                 where=f"loader, batch {number}",
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from qdqtool.buildlog.grammar import Handler
 from qdqtool.core.buildlog import AccuracyLoss
+from qdqtool.core.wording import counted
 
 _MOST = 4000
 """Layers and tensors kept of each kind."""
@@ -25,7 +26,7 @@ class ConstraintsCollector:
             "dla-unsupported": lambda _line, layer, kind: self._refuse(layer, f"DLA runs no {kind}"),
             "dla-invalid": lambda _line, layer: self._refuse(layer, "its validation for DLA failed"),
             "dla-subgraphs": lambda _line, limit, layer: self._refuse(
-                layer, f"a DLA core takes at most {limit} subgraphs"
+                layer, f"a DLA core takes at most {counted(limit, 'subgraph')}"
             ),
             "dla-precision": lambda _line, layer: self._refuse(layer, "DLA computes in FP16 and INT8 only"),
             "dla-reason": lambda _line, layer, reason: self._explain(layer, f"DLA {reason}"),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from qdqtool.calibration.caches.cache import Cache, Entry
+from qdqtool.core.wording import counted
 from qdqtool.errors import UsageError
 
 Winner = Literal["error", "first", "last", "max"]
@@ -76,7 +77,7 @@ def merge_caches(caches: Sequence[Cache], winner: Winner = "error") -> Cache:
                 merged[tensor] = _chosen(known, entry, winner)
     if disagreeing and winner == "error":
         raise UsageError(
-            f"{len(set(disagreeing))} tensors have different scales, first {disagreeing[0]!r}",
+            f"{counted(len(set(disagreeing)), 'tensor has', 'tensors have')} different scales, first {disagreeing[0]!r}",
             fix="choose with --take first, last or max; `qdqtool cache diff` shows them",
         )
     first = caches[0]

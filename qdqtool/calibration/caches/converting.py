@@ -17,6 +17,7 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.placement import Decision, Placement, SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.recipe import CalibrationOptions
+from qdqtool.core.wording import counted
 from qdqtool.errors import UsageError
 from qdqtool.graph.qdq.scales import a_step_above
 from qdqtool.trt.ops import carried_inputs, carried_outputs, gives_all
@@ -109,7 +110,9 @@ def _doubts(cache: Cache) -> list[str]:
     notes = [f"line {unread.line} of the cache is no entry: {unread.text!r}" for unread in cache.unread]
     for tensor, entries in cache.repeated().items():
         if len({entry.scale for entry in entries}) > 1:
-            notes.append(f"{tensor}: stands {len(entries)} times in the cache; the last scale is taken")
+            notes.append(
+                f"{tensor}: stands {counted(len(entries), 'time')} in the cache; the last scale is taken"
+            )
     for tensor, entry in cache.by_tensor().items():
         if not entry.is_usable:
             notes.append(f"{tensor}: scale {entry.scale:g} is no positive number; taken as missing")

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError
 
 _SHARED: Final = 4
@@ -32,7 +33,9 @@ def read_pairs(path: Path, content: bytes) -> Iterator[tuple[str, str]]:
         raise _damaged(path, str(error)) from error
     except (struct.error, TypeError, IndexError) as error:
         # What the library says of its buffers tells nobody anything about the file.
-        raise _damaged(path, f"its {len(content)} bytes point to places outside of it") from error
+        raise _damaged(
+            path, f"its {counted(len(content), 'byte points', 'bytes point')} to places outside of it"
+        ) from error
 
 
 def _damaged(path: Path, why: str) -> InputFileError:
@@ -75,7 +78,7 @@ def _pairs(content: bytes) -> Iterator[tuple[str, str]]:
         return
     count, vector = root.VectorLen(field), root.Vector(field)
     if count * 4 > len(content):
-        raise ValueError(f"it claims {count} entries")
+        raise ValueError(f"it claims {counted(count, 'entry', 'entries')}")
     left = _SHARED * len(content)
     for index in range(count):
         entry: Any = Table(content, root.Indirect(vector + 4 * index))

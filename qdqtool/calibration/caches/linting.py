@@ -12,6 +12,7 @@ from qdqtool.calibration.caches.cache import TENSORRT, Cache
 from qdqtool.calibration.caches.header import ALGORITHMS, LAST_WITH_CALIBRATORS, MARK
 from qdqtool.calibration.caches.renaming import is_shifted, named_entries
 from qdqtool.core.findings import Finding, Severity
+from qdqtool.core.wording import counted
 from qdqtool.trt.ops import PRODUCTS
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def _lines(cache: Cache) -> Iterator[Finding]:
             "CAL110",
             Severity.WARNING,
             f"line {cache.unread[SHOWN].line} and later",
-            f"{len(cache.unread) - SHOWN} more lines are no entries",
+            f"{counted(len(cache.unread) - SHOWN, 'more line is no entry', 'more lines are no entries')}",
             "take a copy of the cache that is whole, or delete them",
         )
     for unread in cache.unread[:SHOWN]:
@@ -126,7 +127,7 @@ def _lines(cache: Cache) -> Iterator[Finding]:
             "CAL111",
             Severity.WARNING if len(scales) > 1 else Severity.INFO,
             tensor,
-            f"stands {len(entries)} times (lines {lines}) with {'different' if len(scales) > 1 else 'the same'} scales; "
+            f"stands {counted(len(entries), 'time')} (lines {lines}) with {'different' if len(scales) > 1 else 'the same'} scales; "
             "the last one counts",
             "keep one: qdqtool cache merge FILE -o NEW",
         )
@@ -189,7 +190,7 @@ def _among_each_other(cache: Cache) -> Iterator[Finding]:
         yield _finding(
             "CAL125",
             Severity.WARNING,
-            f"{count} of {len(usable)} tensors",
+            f"{count} of {counted(len(usable), 'tensor')}",
             f"have the same scale {scale:.4g}, which no calibration gives: the cache was written by hand or by a stand-in",
             "calibrate with samples",
         )
@@ -281,7 +282,7 @@ def _foreign(cache: Cache, view: GraphView) -> Iterator[Finding]:
         "CAL141",
         Severity.ERROR if is_other else Severity.INFO,
         foreign[0],
-        f"{len(foreign)} of {len(named)} entries name tensors that the model does not have"
+        f"{len(foreign)} of {counted(len(named), 'entry names a tensor that the model does not have', 'entries name tensors that the model does not have')}"
         + (": the cache belongs to another model or export" if is_other else ""),
         "use the ONNX file that was calibrated" if is_other else "nothing: TensorRT ignores them",
     )

@@ -24,6 +24,7 @@ from qdqtool.calibration.caches.header import parse_header
 from qdqtool.core.calibration import INT8_LEVELS
 from qdqtool.core.kinds import CALIBRATION
 from qdqtool.core.quant_format import INT8
+from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError
 
 # A cache has some 40 bytes a tensor, so that this is millions of tensors.
@@ -65,7 +66,8 @@ def read_cache(path: Path) -> Cache:
         # Any text with colons has a line that could be an entry, such as `limit: 500` of a recipe.
         unread, lines = len(cache.unread), len(cache.unread) + len(cache.entries)
         raise _foreign(
-            path, f"is no calibration cache: {unread} of {lines} lines are no entries, and it has no header"
+            path,
+            f"is no calibration cache: {unread} of {counted(lines, 'line is', 'lines are')} no entries, and it has no header",
         )
     return cache
 

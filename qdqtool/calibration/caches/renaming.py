@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from qdqtool.calibration.caches.cache import Cache
+from qdqtool.core.wording import counted
 from qdqtool.errors import UsageError
 from qdqtool.trt.ops import SHAPE_MAKERS
 
@@ -49,7 +50,7 @@ def renamed(cache: Cache, view: GraphView) -> Cache:
     ours, theirs = running_order(view), named_entries(cache)
     if len(ours) != len(theirs):
         raise UsageError(
-            f"the model has {len(ours)} float tensors, the cache {len(theirs)}: they cannot be paired by order",
+            f"the model has {counted(len(ours), 'float tensor')}, the cache {len(theirs)}: they cannot be paired by order",
             fix="use the ONNX file that was calibrated, or calibrate again",
         )
     names = dict(zip(theirs, ours, strict=True))

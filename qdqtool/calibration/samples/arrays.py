@@ -16,6 +16,7 @@ from typing import IO, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError
 from qdqtool.io.npy import ArrayHeader, read_elements, read_exactly, read_header
 
@@ -129,7 +130,7 @@ def members(path: Path) -> tuple[Member, ...]:
         with zipfile.ZipFile(path) as archive:
             entries = [entry for entry in archive.infolist() if entry.filename.endswith(".npy")]
             if len(entries) > _MOST_MEMBERS:
-                raise ValueError(f"it holds {len(entries)} arrays; {_MOST_MEMBERS} is the limit")
+                raise ValueError(f"it holds {counted(len(entries), 'array')}; {_MOST_MEMBERS} is the limit")
             for entry in sorted(entries, key=lambda entry: entry.filename):
                 key = entry.filename.removesuffix(".npy")
                 with archive.open(entry) as stream:

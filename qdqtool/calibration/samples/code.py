@@ -19,6 +19,7 @@ import numpy as np
 
 from qdqtool.calibration.samples.raw import RawSample
 from qdqtool.core.tensors import TensorInfo
+from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.io.files import digest_file
 
@@ -59,7 +60,7 @@ class Code:
             count += 1
         if count < len(numbers):
             raise InputFileError(
-                f"gave {count} of {len(numbers)} samples",
+                f"gave {count} of {counted(len(numbers), 'sample')}",
                 fix="the function must return the same samples every time it is called",
                 where=self._text,
             )

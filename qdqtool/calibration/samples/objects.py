@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from qdqtool.calibration.samples.raw import RawSample
 from qdqtool.core.tensors import TensorInfo
+from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError, UsageError
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -197,7 +198,7 @@ class ObjectSource:
         elif len(names) == 1:
             return {names[0]: as_array(item)}, None
         raise UsageError(
-            f"sample {number} is {_spelled(item)}, and the model has {len(names)} inputs",
+            f"sample {number} is {_spelled(item)}, and the model has {counted(len(names), 'input')}",
             fix=f"give a dict of arrays with the keys {', '.join(names)}",
             where="samples",
         )

@@ -20,6 +20,7 @@ from qdqtool.calibration.samples.synthetic import Random
 from qdqtool.core.protocols import Sample
 from qdqtool.core.recipe import Preprocess
 from qdqtool.core.tensors import TensorInfo
+from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.io.json_files import canonical
 
@@ -87,7 +88,7 @@ class Samples:
             )
         if isinstance(labels, list) and len(labels) not in {len(raw), len(self._numbers)}:
             raise UsageError(
-                f"{len(labels)} labels for {len(raw)} samples",
+                f"{counted(len(labels), 'label')} for {counted(len(raw), 'sample')}",
                 fix="give one label per sample, in the order of the samples",
                 where=spec.text,
             )
@@ -136,7 +137,7 @@ class Samples:
             labelled = labelled or sample.label is not None
             if number == len(self) and not labelled and self._file and isinstance(self._labels, dict):
                 raise InputFileError(
-                    f"none of {len(self._labels)} labels is of a sample: they name {next(iter(self._labels))!r}, and "
+                    f"none of {counted(len(self._labels), 'label')} is of a sample: they name {next(iter(self._labels))!r}, and "
                     f"the last sample is {Path(sample.name).name!r}",
                     fix="name the samples as their files are called, or give one label per sample in their order",
                     where=self._file,
@@ -216,12 +217,12 @@ def _folder(path: Path, spec: SampleSpec, inputs: tuple[TensorInfo, ...]) -> Raw
         )
     if arrays:
         files = tuple(open_file(entry, inputs, spec.preprocess) for entry in arrays)
-        return ArrayFiles(f"{len(files)} array files in {path.name}", files)
+        return ArrayFiles(f"{counted(len(files), 'array file')} in {path.name}", files)
     if not has_images:
         raise InputFileError("holds neither images nor arrays", fix=f"name {_KINDS}", where=str(path))
     if len(inputs) != 1:
         raise UsageError(
-            f"images cannot feed a model of {len(inputs)} inputs",
+            f"images cannot feed a model of {counted(len(inputs), 'input')}",
             fix="save one .npz per sample with an array for each input",
             where=str(path),
         )

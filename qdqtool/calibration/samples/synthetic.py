@@ -17,6 +17,7 @@ from qdqtool.calibration.samples.conform import fixed_batch
 from qdqtool.calibration.samples.raw import RawSample
 from qdqtool.core.dtypes import DType
 from qdqtool.core.tensors import TensorInfo
+from qdqtool.core.wording import counted
 from qdqtool.errors import UsageError
 
 # Enough for ranges that do not move; random values tell nothing about accuracy anyway.
@@ -49,7 +50,7 @@ class Random:
         self._count = int(words[0]) if words else _COUNT
         if self._count > _MOST:
             raise UsageError(
-                f"{self._count} random samples are too many",
+                f"{counted(self._count, 'random sample')} are too many",
                 fix=f"take at most {_MOST}; 16 do for trying out",
             )
         self._seed = int(words[1]) if len(words) > 1 else 0
@@ -62,7 +63,7 @@ class Random:
                     where=text,
                 )
         self._is_batched = fixed_batch(inputs) is not None
-        self.description = f"{self._count} random samples: accuracy is meaningless"
+        self.description = f"{counted(self._count, 'random sample')}: accuracy is meaningless"
 
     def digest(self) -> str:
         shapes = [list(shape) for _, shape in self._inputs]

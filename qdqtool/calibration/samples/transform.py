@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qdqtool.core.recipe import Preprocess
+from qdqtool.core.wording import counted
 from qdqtool.errors import UsageError
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def scale_values(values: NDArray[Any], preprocess: Preprocess) -> NDArray[np.flo
     for numbers in (preprocess.mean, preprocess.std):
         if len(numbers) not in {1, values.shape[-1] if values.ndim else 1}:
             raise UsageError(
-                f"mean or std has {len(numbers)} values, the data {values.shape} other channels",
+                f"mean or std has {counted(len(numbers), 'value')}, the data {values.shape} other channels",
                 fix="the channels come first: store height x width x channels, or leave samples.preprocess.arrays "
                 "false if the arrays are what the model wants"
                 if values.ndim == 3 and values.shape[0] == len(numbers)

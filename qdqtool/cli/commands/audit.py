@@ -24,6 +24,7 @@ import typer
 
 from qdqtool.cli.forms import FORMS, check_form
 from qdqtool.core.dtypes import DType
+from qdqtool.core.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -133,7 +134,7 @@ def _lines(found: Audit) -> Iterator[str]:
 
 
 def _counted(counts: KernelCounts) -> Iterator[str]:
-    yield f"{counts.kernels} kernels: {counts.compute} compute, {counts.qdq} only quantize, dequantize, cast or reformat"
+    yield f"{counted(counts.kernels, 'kernel')}: {counts.compute} compute, {counts.qdq} only quantize, dequantize, cast or reformat"
     fused = f"{_bytes(counts.activation_bytes_fused)} with epilogues fused (estimated)"
     yield f"activation bytes: {_bytes(counts.activation_bytes_dumped)} as dumped, {fused}"
 
@@ -156,16 +157,16 @@ def _headline(found: Audit) -> str:
                 [verdict.realised for verdict in found.verdicts],
             )
         )
-        return f"{total} compute nodes; asked: {asked}; realised: {runs}"
+        return f"{counted(total, 'compute node')}; asked: {asked}; realised: {runs}"
     if _is_float_model(found):
         kinds = Counter(verdict.verdict.value for verdict in found.verdicts).most_common()
         runs = ", ".join(f"{count} {kind}" for kind, count in kinds)
-        return f"{total} compute nodes: {runs}; the model asks for no INT8 (`qdqtool run` quantizes it)"
+        return f"{counted(total, 'compute node')}: {runs}; the model asks for no INT8 (`qdqtool run` quantizes it)"
     int8 = [verdict for verdict in found.verdicts if verdict.precision is DType.INT8]
     implicit = (
         "" if any(verdict.requested for verdict in found.verdicts) else " without any Q/DQ (implicit INT8)"
     )
-    return f"{len(int8)} of {total} compute nodes run INT8{implicit}"
+    return f"{len(int8)} of {counted(total, 'compute node runs', 'compute nodes run')} INT8{implicit}"
 
 
 def _fallbacks(found: Audit) -> Iterator[str]:

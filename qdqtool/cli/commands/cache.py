@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from qdqtool.core.wording import counted
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -77,10 +79,12 @@ def show(
         return
     _table(("tensor", "scale", "amax"), ((e.tensor, f"{e.scale:.6g}", f"{e.amax:.6g}") for e in entries))
     _say(
-        f"{cache.header.text if cache.header else cache.format}: {len(entries)} of {len(cache.entries)} entries"
+        f"{cache.header.text if cache.header else cache.format}: {len(entries)} of {counted(len(cache.entries), 'entry', 'entries')}"
     )
     if cache.unread:
-        _say(f"{len(cache.unread)} lines are no entries: qdqtool cache lint {file}")
+        _say(
+            f"{counted(len(cache.unread), 'line is no entry', 'lines are no entries')}: qdqtool cache lint {file}"
+        )
 
 
 @PLUGIN.command()
@@ -111,7 +115,10 @@ def diff(
     shown = found[:limit] if limit else found
     rows = ((d.tensor, _text(d.first), _text(d.second), _text(d.ratio)) for d in shown)
     _table(("tensor", "first", "second", "second / first"), rows)
-    _say(f"{len(found)} tensors differ" + (f", {len(shown)} shown" if len(shown) < len(found) else ""))
+    _say(
+        f"{counted(len(found), 'tensor differs', 'tensors differ')}"
+        + (f", {len(shown)} shown" if len(shown) < len(found) else "")
+    )
 
 
 @PLUGIN.command()
@@ -134,7 +141,7 @@ def merge(
         _notes(
             [f"{file}, line {line.line} is no entry and was left out: {line.text!r}" for line in cache.unread]
         )
-    _say(f"{len(merged.entries)} entries: wrote {out}")
+    _say(f"{counted(len(merged.entries), 'entry', 'entries')}: wrote {out}")
 
 
 @PLUGIN.command()
@@ -244,7 +251,7 @@ def from_qdq(
         save(plain, float_model)
     write_cache(out, cache)
     _notes(notes)
-    _say(f"{len(cache.entries)} entries: wrote {out}")
+    _say(f"{counted(len(cache.entries), 'entry', 'entries')}: wrote {out}")
 
 
 def _show_findings(found: Sequence[Finding], *, as_json: bool) -> None:
@@ -254,7 +261,7 @@ def _show_findings(found: Sequence[Finding], *, as_json: bool) -> None:
         return
     rows = ((f.severity.value, f.code, f.subject, f"{f.reason}; {f.fix}") for f in found)
     _table(("", "code", "subject", "reason; fix"), rows)
-    _say(f"{len(found)} finding{'s' if len(found) > 1 else ''}" if found else "nothing found")
+    _say(counted(len(found), "finding") if found else "nothing found")
 
 
 def _table(columns: Sequence[str], rows: Any) -> None:

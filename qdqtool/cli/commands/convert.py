@@ -29,6 +29,8 @@ from typing import Annotated
 
 import typer
 
+from qdqtool.core.wording import counted
+
 # Half a terminal; --json names them all.
 _SHOWN = 12
 
@@ -86,7 +88,7 @@ def convert(
         console.print(line, markup=False, highlight=False)
 
     say(
-        f"wrote {out}: {found.narrowed} nodes in {found.dtype}, {len(found.kept)} in fp32, {found.casts} casts"
+        f"wrote {out}: {counted(found.narrowed, 'node')} in {found.dtype}, {len(found.kept)} in fp32, {counted(found.casts, 'cast')}"
     )
     for node in found.kept[:_SHOWN]:
         say(f"  fp32: {node.node} ({node.op}): {node.reason}")

@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qdqtool.core.wording import counted
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -165,7 +167,7 @@ def diff(
     files = [first, *others]
     if profiles and len(profiles) != len(files):
         raise UsageError(
-            f"{len(files)} engines need {len(files)} profiles",
+            f"{counted(len(files), 'engine needs', 'engines need')} {counted(len(files), 'profile')}",
             fix="pass --profile once per engine, in order, or not at all",
         )
     times: list[Path | None] = [*profiles] if profiles else [None] * len(files)

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qdqtool.core.wording import counted
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -128,7 +130,7 @@ def _counted(report: FixReport) -> str:
     kept, undone, left = (report.count(outcome) for outcome in Outcome)
     return (
         f"{kept + undone} tried: {kept} kept, {undone} undone; {left} not tried; "
-        f"{report.builds} of {report.budget} builds used"
+        f"{report.builds} of {counted(report.budget, 'build')} used"
     )
 
 
@@ -157,7 +159,7 @@ def _measured(standing: Metrics, metric: str) -> str:
     size = "unknown" if standing.activation_bytes is None else f"{standing.activation_bytes:,}"
     accuracy = "" if standing.accuracy is None else f", {metric} {standing.accuracy:.4g}"
     return (
-        f"{standing.int8} of {standing.compute} compute nodes quantized, {standing.kernels} kernels, "
+        f"{standing.int8} of {counted(standing.compute, 'compute node')} quantized, {counted(standing.kernels, 'kernel')}, "
         f"{standing.conversions} of them conversions, {size} activation bytes{accuracy}"
     )
 

@@ -19,6 +19,7 @@ import typer
 
 from qdqtool.cli.forms import FORMS, check_form
 from qdqtool.cli.targets import TARGET_HELP, asked_target, comma_words
+from qdqtool.core.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -140,7 +141,7 @@ def _show(report: LintReport, model: Path) -> None:
     if report.findings:
         _print_findings(report)
     counts = [
-        f"{number} {_plural(word, number)}"
+        counted(number, word, word if word == "info" else "")
         for word in ("error", "warning", "info")
         if (number := sum(finding.severity.value == word for finding in report.findings))
     ]
@@ -149,7 +150,7 @@ def _show(report: LintReport, model: Path) -> None:
     else:
         said = "a float model; `qdqtool run` quantizes it"
     waived = f", {len(report.waived)} waived" if report.waived else ""
-    _print(f"{report.pairs} Q/DQ pairs looked at for {report.target}: {said}{waived}")
+    _print(f"{counted(report.pairs, 'Q/DQ pair')} looked at for {report.target}: {said}{waived}")
     repairable = [finding.fix for finding in report.findings if "`qdqtool repair" in finding.fix]
     if repairable:
         samples = " --samples DATA" if any("--samples" in fix for fix in repairable) else ""
@@ -166,10 +167,6 @@ def _talk(notes: tuple[str, ...]) -> None:
         stderr().print(readable(f"note: {note}"), markup=False, highlight=False)
 
 
-def _plural(word: str, number: int) -> str:
-    return word if number == 1 or word == "info" else f"{word}s"
-
-
 def _quoted(path: Path) -> str:
     import shlex
 
@@ -180,7 +177,7 @@ def _print_findings(report: LintReport) -> None:
     """One block per kind of finding; the same finding on many nodes is told once."""
     styles = {"error": "bold red", "warning": "yellow", "info": "cyan"}
     for (_, severity, code, effect), found in _grouped(report.findings):
-        times = f", {len(found)} times" if len(found) > 1 else ""
+        times = f", {counted(len(found), 'time')}" if len(found) > 1 else ""
         _print(
             f"{code} {severity}{times}: {found[0].reason}{_others(f.reason for f in found)}", styles[severity]
         )

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qdqtool.cli.targets import TARGET_HELP
+from qdqtool.core.wording import counted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -117,8 +118,8 @@ def _summary(placement: Placement) -> str:
     chosen = {decision.slot.node for decision in placement.quantized}
     weights = sum(decision.kind is SlotKind.WEIGHT for decision in placement.quantized)
     return (
-        f"{len(chosen)} of {len(nodes)} nodes get Q/DQ: {len(placement.quantized) - weights} pairs on activations, "
-        f"{weights} on weights, {len(placement.ties)} groups of tensors with one scale"
+        f"{len(chosen)} of {counted(len(nodes), 'node gets', 'nodes get')} Q/DQ: {len(placement.quantized) - weights} pairs on activations, "
+        f"{weights} on weights, {counted(len(placement.ties), 'group of tensors', 'groups of tensors')} with one scale"
     )
 
 

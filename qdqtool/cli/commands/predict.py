@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qdqtool.cli.targets import TARGET_HELP, asked_target, comma_words
+from qdqtool.core.wording import counted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -122,7 +123,7 @@ def _summary(prediction: Prediction) -> list[str]:
     fates = ", ".join(f"{count} {end}" for end, count in sorted(ends.items()))
     return [
         *(f"note: {note}" for note in prediction.notes),
-        f"compute nodes: {chosen}; {len(prediction.layers)} layers (estimated for {prediction.profile})",
+        f"compute nodes: {chosen}; {counted(len(prediction.layers), 'layer')} (estimated for {prediction.profile})",
         f"{len(prediction.ledger)} Q and DQ: {fates}" if fates else "no Q/DQ",
     ]
 

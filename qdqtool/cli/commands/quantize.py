@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qdqtool.core.wording import counted
+
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
@@ -77,8 +79,12 @@ def quantize(
         sys.stdout.write(CALIBRATION.dump(table))
         return
     nodes = {entry.slot.node for entry in work.placement.quantized}
-    line = f"wrote {out}: {len(nodes)} nodes quantized, {_methods(table)}"
-    stdout().print(escaped(f"{line}, {len(table.shifts)} biases corrected"), markup=False, highlight=False)
+    line = f"wrote {out}: {counted(len(nodes), 'node')} quantized, {_methods(table)}"
+    stdout().print(
+        escaped(f"{line}, {counted(len(table.shifts), 'bias', 'biases')} corrected"),
+        markup=False,
+        highlight=False,
+    )
 
 
 def _methods(table: CalibrationTable) -> str:
@@ -91,7 +97,8 @@ def _methods(table: CalibrationTable) -> str:
             gains[entry.method] = max(gains.get(entry.method, 0.0), entry.gain_db)
     chosen = sorted(counts, key=lambda method: (-counts[method], method))
     words = (
-        f"{method} for {counts[method]} ranges (+{gains[method]:.1f} dB at the output)" for method in chosen
+        f"{method} for {counted(counts[method], 'range')} (+{gains[method]:.1f} dB at the output)"
+        for method in chosen
     )
     return "; ".join(words) or "ranges as the recipe says"
 

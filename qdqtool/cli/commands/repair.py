@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qdqtool.cli.targets import TARGET_HELP
+from qdqtool.core.wording import counted
 
 if TYPE_CHECKING:
     from qdqtool.core.repair import Change, RepairReport
@@ -83,7 +84,7 @@ def _show(found: RepairReport) -> None:
 
     for name, group in groupby(found.changes, key=lambda change: change.rule):
         changes = tuple(group)
-        say(f"{name}, {len(changes)} times: {changes[0].reason}", style="bold")
+        say(f"{name}, {counted(len(changes), 'time')}: {changes[0].reason}", style="bold")
         for change in changes[:_SHOWN]:
             say(f"    {change.subject}: {change.what}{_error(change)}")
         if len(changes) > _SHOWN:
@@ -98,7 +99,10 @@ def _show(found: RepairReport) -> None:
     if found.comparison is not None:
         terminal.render_comparison(found.comparison, stdout())
     by = f", in a model of {found.origin}" if found.origin else ""
-    say(f"{len(found.changes)} changes{by}" if found.changes else f"nothing to repair{by}", style="bold")
+    say(
+        f"{counted(len(found.changes), 'change')}{by}" if found.changes else f"nothing to repair{by}",
+        style="bold",
+    )
 
 
 def _error(change: Change) -> str:

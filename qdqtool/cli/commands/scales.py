@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qdqtool.core.wording import counted
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -47,7 +49,7 @@ def scales(
         sys.stdout.write(READBACK.dump(found))
         return
     show_table(_table(found, match), spare=("module", "zero point", "tensor"))
-    said = f"{len(found.scales)} quantized inputs, {len(found.table.ranges)} tensors"
+    said = f"{counted(len(found.scales), 'quantized input')}, {counted(len(found.table.ranges), 'tensor')}"
     lines = (
         f"{said}; quantized by {found.origin or 'an unknown tool'}",
         *(f"note: {note}" for note in found.notes),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
+from qdqtool.core.wording import counted
 from qdqtool.datachecks.evidence import DataCheck, DataEvidence, Doubt
 
 _FEWEST = 10
@@ -26,7 +27,7 @@ def find(evidence: DataEvidence) -> Iterator[Doubt]:
         return
     yield Doubt(
         subject="labels",
-        reason=f"the float model is right on {seen.hits} of {count} samples, which guessing among {seen.classes} classes "
+        reason=f"the float model is right on {seen.hits} of {counted(count, 'sample')}, which guessing among {seen.classes} classes "
         "would reach",
         fix="check that labels and samples are in the same order, and that samples are prepared as in training",
     )

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
+from qdqtool.core.wording import counted
 from qdqtool.datachecks.evidence import DataCheck, DataEvidence, Doubt, SampleSet
 
 _SHARE = 0.05
@@ -34,7 +35,7 @@ def _of(name: str, samples: SampleSet) -> Iterator[Doubt]:
         most = Counter(samples.digests).most_common(1)[0][1]
         yield Doubt(
             subject=name,
-            reason=f"{again} of {seen} {name} samples repeat another one; one is there {most} times",
+            reason=f"{again} of {seen} {name} samples repeat another one; one is there {counted(most, 'time')}",
             fix="leave repeated samples out",
         )
     if len(samples.constant) > _SHARE * seen:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
+from qdqtool.core.wording import counted
 from qdqtool.datachecks.evidence import CONVERGED, DataCheck, DataEvidence, Doubt
 
 _FIX = "calibrate on more samples, drawn like those that the engine will see"
@@ -26,7 +27,7 @@ def find(evidence: DataEvidence) -> Iterator[Doubt]:
     elif spread is not None and spread.typical > CONVERGED:
         yield Doubt(
             subject="calibration",
-            reason=f"the ranges have not converged: two halves of {spread.samples} calibration samples differ by "
+            reason=f"the ranges have not converged: two halves of {counted(spread.samples, 'calibration sample differs', 'calibration samples differ')} by "
             f"{spread.typical:.0%} for the median tensor, by {spread.worst:.0%} for {spread.tensor!r}",
             fix=_FIX,
         )

@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
+from qdqtool.core.wording import counted
 from qdqtool.datachecks.evidence import DataCheck, DataEvidence, Doubt, Predictions
 
 # Labelled samples below which a shift of classes may be chance.
@@ -29,7 +30,7 @@ def find(evidence: DataEvidence) -> Iterator[Doubt]:
         if hits > _BETTER * seen.hits and 4 * hits > count:
             yield Doubt(
                 subject="labels",
-                reason=f"the labels seem to be {words}: {hits} of {count} samples fit then, {seen.hits} as they are",
+                reason=f"the labels seem to be {words}: {hits} of {counted(count, 'sample fits', 'samples fit')} then, {seen.hits} as they are",
                 fix="shift the labels by one: only one side counts a background class",
             )
             return
@@ -40,7 +41,7 @@ def find(evidence: DataEvidence) -> Iterator[Doubt]:
     if right > _BETTER * max(direct, usual) and 4 * right > half:
         yield Doubt(
             subject="labels",
-            reason=f"the classes seem to be numbered differently: with other numbers {right} of {half} samples fit, "
+            reason=f"the classes seem to be numbered differently: with other numbers {right} of {counted(half, 'sample fits', 'samples fit')}, "
             f"{direct} as they are",
             fix="number the classes as the model does",
         )

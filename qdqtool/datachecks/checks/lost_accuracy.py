@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
+from qdqtool.core.wording import counted
 from qdqtool.datachecks.evidence import Cure, DataCheck, DataEvidence, Doubt
 from qdqtool.datachecks.loss import loss
 
@@ -44,7 +45,9 @@ def _fix(cure: Cure | None, *, calibrated: bool) -> str:
     excluded = f"--set 'place.exclude=[{','.join(cure.nodes)}]'"
     if cure.after_db is None or cure.before_db is None:
         return f"keep them float: {excluded}"
-    measured = f"{cure.before_db:.1f} -> {cure.after_db:.1f} dB on {cure.samples} samples (measured)"
+    measured = (
+        f"{cure.before_db:.1f} -> {cure.after_db:.1f} dB on {counted(cure.samples, 'sample')} (measured)"
+    )
     if cure.after_db < cure.before_db + 1:
         return f"keeping them float brings little, {measured}: `qdqtool sensitivity` looks at all nodes, {others}"
     return f"keep them float: {excluded}, {measured}"

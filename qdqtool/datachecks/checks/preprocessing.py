@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
+from qdqtool.core.wording import counted
 from qdqtool.datachecks.evidence import DataCheck, DataEvidence, Doubt, Predictions, Variant
 
 _SIGMAS = 2.6
@@ -27,7 +28,7 @@ def find(evidence: DataEvidence) -> Iterator[Doubt]:
     best = max(better, key=lambda each: each.predictions.hits)
     yield Doubt(
         subject="preprocessing",
-        reason=f"the float model is right on {_share(best.asis)} of {len(best.asis.truth)} samples as they are, and on "
+        reason=f"the float model is right on {_share(best.asis)} of {counted(len(best.asis.truth), 'sample')} as they are, and on "
         f"{_share(best.predictions)} with {best.name}",
         fix=f"prepare all samples like that in samples.preprocess: {best.name}",
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
+from qdqtool.core.wording import counted
 from qdqtool.datachecks.evidence import DataCheck, DataEvidence, Doubt
 
 _FIX = "keep the two apart: eval_samples of their own, or slices such as x.npz[:200] and x.npz[200:]"
@@ -34,7 +35,7 @@ def find(evidence: DataEvidence) -> Iterator[Doubt]:
     if shared:
         yield Doubt(
             subject="evaluation",
-            reason=f"{len(shared)} of {len(evidence.evaluation.names)} evaluation samples are calibration samples too, "
+            reason=f"{len(shared)} of {counted(len(evidence.evaluation.names), 'evaluation sample is', 'evaluation samples are')} calibration samples too, "
             f"first {shared[0]!r}",
             fix=_FIX,
         )

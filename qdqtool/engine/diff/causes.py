@@ -9,7 +9,7 @@ from math import fsum
 from qdqtool.core.difference import Cause, EngineTotals, LayerPair
 from qdqtool.core.engine import Engine, EngineLayer
 from qdqtool.core.wiring import Wiring
-from qdqtool.core.wording import listed
+from qdqtool.core.wording import counted, listed
 from qdqtool.engine.diff.explored import Explored
 
 _NAMED = 8
@@ -44,7 +44,7 @@ def _precisions(pairs: tuple[LayerPair, ...]) -> Iterator[Cause]:
         change = f"went from {source} to {target}" if source != target else f"stayed {source}"
         if source != target or ms or size:
             yield Cause(
-                text=f"{len(members)} compute layers {change}{_effect(ms, size)}",
+                text=f"{counted(len(members), 'compute layer')} {change}{_effect(ms, size)}",
                 ms=ms,
                 bytes=size,
                 layers=tuple(name for pair in members for name in pair.right.layers),
@@ -124,7 +124,11 @@ def _slower(pairs: tuple[LayerPair, ...], whole: float | None) -> Iterator[Cause
 def _effect(ms: float | None, size: int | None) -> str:
     if ms is not None:
         return f": {abs(ms):.4f} ms {'lost' if ms > 0 else 'won'}"
-    return "" if size is None else f": {abs(size):,} bytes {'more' if size > 0 else 'less'}"
+    return (
+        ""
+        if size is None
+        else f": {counted(abs(size), 'byte', grouped=True)} {'more' if size > 0 else 'less'}"
+    )
 
 
 def _sum_ms(pairs: list[LayerPair]) -> float | None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from qdqtool.core.timing import Profile, ProfileRow
+from qdqtool.core.wording import counted
 from qdqtool.engine.profiles.numbers import number
 
 FORM = "exportProfile"
@@ -32,7 +33,7 @@ def read(text: str) -> Profile:
     values = list(_objects(text, starts[-1] + 1))
     rows = [row for row in map(_row, values[1:]) if row is not None]
     iterations = values[0].get("count") if values else None
-    several = f"the file holds {len(starts)} profiles; the last one is used"
+    several = f"the file holds {counted(len(starts), 'profile')}; the last one is used"
     return Profile(
         rows=tuple(rows),
         iterations=iterations if type(iterations) is int else None,

@@ -28,6 +28,7 @@ from onnx import numpy_helper
 from qdqtool.core.calibration import NodeShift
 from qdqtool.core.dtypes import DType
 from qdqtool.core.tensors import TensorInfo
+from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.deferred import array, whole
@@ -237,7 +238,7 @@ class StagedModel:
         corrected = None if stored is None else array(stored)
         if corrected is None or corrected.size != len(entry.shift):
             raise InputFileError(
-                f"the bias of {entry.node!r} does not have {len(entry.shift)} corrected values",
+                f"the bias of {entry.node!r} does not have {counted(len(entry.shift), 'corrected value')}",
                 fix="keep the calibration table beside the model that was made with it",
             )
         plain = (corrected.astype(np.float32) - np.asarray(entry.shift, np.float32)).astype(corrected.dtype)

@@ -7,6 +7,7 @@ from pathlib import Path
 import onnx
 
 from qdqtool.core.memory import VARIABLE, budget
+from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError
 from qdqtool.graph.onnx_io import deferred
 from qdqtool.graph.onnx_io.walk import tensors
@@ -46,7 +47,7 @@ def _attached(tensor: onnx.TensorProto, path: Path, total: int, refer: bool) -> 
         raise _bad(path, tensor, "is external and has a type without a size", "export the model again")
     total += size
     if total > budget():
-        what = f"brings the weights to {total:,} bytes, more than the {budget():,} allowed"
+        what = f"brings the weights to {counted(total, 'byte', grouped=True)}, more than the {budget():,} allowed"
         raise _bad(path, tensor, what, f"allow more with --max-memory or {VARIABLE}, or use a smaller model")
     _take(tensor, size, path, refer)
     return total
@@ -94,7 +95,7 @@ def _inside(tensor: onnx.TensorProto, location: str, path: Path) -> Path:
     if not location or "\0" in location:
         raise _bad(path, tensor, "is external but names no file", "export the model again")
     if len(location.encode("utf-8", "replace")) > _LONGEST_NAME:
-        what = f"is external with a location of {len(location)} characters: {location[:60]!r}..."
+        what = f"is external with a location of {counted(len(location), 'character')}: {location[:60]!r}..."
         raise _bad(path, tensor, what, "export the model again")
     file = folder / location
     if Path(location).is_absolute() or not _resolved(file).is_relative_to(folder):

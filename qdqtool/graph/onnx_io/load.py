@@ -8,6 +8,7 @@ from pathlib import Path
 
 import onnx
 
+from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError
 from qdqtool.graph.canonical.constants import densify, drop_default_inputs, drop_repeats, lift_constants
 from qdqtool.graph.canonical.functions import inlined
@@ -54,14 +55,39 @@ def load(path: Path) -> Model:
 def _loaded(path: Path) -> Model:
     proto = read(path)
     notes: list[str] = []
-    _count(notes, name_negative(proto), "negative dimensions are symbols, or unknown")
+    _count(
+        notes,
+        name_negative(proto),
+        "negative dimension is a symbol, or unknown",
+        "negative dimensions are symbols, or unknown",
+    )
     proto = _inline(proto, notes, path)
     graph = proto.graph
-    _count(notes, densify(graph, path), "sparse initializers written out: TensorRT reads plain ones only")
-    _count(notes, drop_repeats(graph), "repeated initializers dropped, the last of each kept")
-    _count(notes, drop_default_inputs(graph), "initializers were also inputs; they are constants now")
+    _count(
+        notes,
+        densify(graph, path),
+        "sparse initializer written out: TensorRT reads plain ones only",
+        "sparse initializers written out: TensorRT reads plain ones only",
+    )
+    _count(
+        notes,
+        drop_repeats(graph),
+        "repeated initializer dropped, the last of each kept",
+        "repeated initializers dropped, the last of each kept",
+    )
+    _count(
+        notes,
+        drop_default_inputs(graph),
+        "initializer was also an input; it is a constant now",
+        "initializers were also inputs; they are constants now",
+    )
     lift_constants(graph)
-    _count(notes, name_nodes(graph.node), "nodes without a name of their own were named after their outputs")
+    _count(
+        notes,
+        name_nodes(graph.node),
+        "node without a name of its own was named after its output",
+        "nodes without a name of their own were named after their outputs",
+    )
     _sort(proto, notes, path)
     proto, raised = raise_opset(proto, LOWEST, path)
     graph = proto.graph
@@ -95,7 +121,7 @@ def _inline(proto: onnx.ModelProto, notes: list[str], path: Path) -> onnx.ModelP
     """Local functions written out, so that every node is an operator."""
     if not proto.functions:
         return proto
-    _count(notes, len(proto.functions), "local functions inlined")
+    _count(notes, len(proto.functions), "local function inlined", "local functions inlined")
     return inlined(proto, path)
 
 
@@ -177,9 +203,12 @@ def _hide_unknown(light: onnx.ModelProto) -> None:
 
 def _bodies(graph: onnx.GraphProto) -> list[str]:
     counts = Counter(node.op_type for node in graph.node if any(True for _ in bodies(node)))
-    return [f"{count} {op} nodes: their bodies are left alone" for op, count in sorted(counts.items())]
+    return [
+        counted(count, f"{op} node: its bodies are left alone", f"{op} nodes: their bodies are left alone")
+        for op, count in sorted(counts.items())
+    ]
 
 
-def _count(notes: list[str], count: int, sentence: str) -> None:
+def _count(notes: list[str], count: int, one: str, many: str) -> None:
     if count:
-        notes.append(f"{count} {sentence}")
+        notes.append(counted(count, one, many))

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
+from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError
 from qdqtool.graph.onnx_io.deferred import array
 from qdqtool.trt.ops import QDQ, WEIGHTED
@@ -41,9 +42,11 @@ def check_values(graph: onnx.GraphProto, path: Path) -> tuple[str, ...]:
         if nans or reader:
             used = f", read by {reader}" if reader else ""
             raise InputFileError(
-                f"tensor {tensor.name!r} holds {nans} NaN and {count - nans} infinite of {values.size} values{used}",
+                f"tensor {tensor.name!r} holds {nans} NaN and {count - nans} infinite of {counted(values.size, 'value')}{used}",
                 fix="train or export the model again; such weights make every output NaN",
                 where=str(path),
             )
-        notes.append(f"constant {tensor.name!r} holds {count} infinite values and was left as it is")
+        notes.append(
+            f"constant {tensor.name!r} holds {counted(count, 'infinite value')} and was left as it is"
+        )
     return tuple(notes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx
 
+from qdqtool.core.wording import counted
 from qdqtool.graph.canonical.compute import computable, compute
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
@@ -32,7 +33,11 @@ def fold_constants(model: Model) -> Model:
         model = edit.finish()
     if not total:
         return model
-    note = f"{total} nodes that depend on constants only were computed"
+    note = counted(
+        total,
+        "node that depends on constants only was computed",
+        "nodes that depend on constants only were computed",
+    )
     return Model(proto=model.proto, path=model.path, notes=(*model.notes, note))
 
 

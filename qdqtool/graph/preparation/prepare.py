@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from qdqtool.core.recipe import PrepareOptions
+from qdqtool.core.wording import counted
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
 from qdqtool.graph.preparation.batchnorm import fold_batchnorm
@@ -32,29 +33,41 @@ def prepare(model: Model, options: PrepareOptions) -> Model:
     edit = Edit(model)
     written = write_products(edit) if options.einsum else 0
     if written:
-        edit.notes.append(f"{written} Einsum nodes that are matrix products written as MatMul")
+        edit.notes.append(
+            counted(
+                written,
+                "Einsum node that is a matrix product written as MatMul",
+                "Einsum nodes that are matrix products written as MatMul",
+            )
+        )
         edit.prune()
         model = edit.finish()
         edit = Edit(model)
     flat = flatten(edit, model.view) if options.flatten else 0
     if flat:
         edit.notes.append(
-            f"{flat} products behind an attention read two dimensions, so that their kernels dequantize weights"
+            f"{counted(flat, 'product behind an attention reads', 'products behind an attention read')} two dimensions, so that kernels dequantize weights"
         )
         model = edit.finish()
         edit = Edit(model)
     folded = fold_batchnorm(edit) if options.fold_batchnorm else 0
     if folded:
-        edit.notes.append(f"{folded} BatchNormalization nodes folded into the layer before them")
+        edit.notes.append(f"{counted(folded, 'BatchNormalization node')} folded into the layer in front")
     turned = 0
     if options.conv_transpose:
         turned = write_convolutions(edit, model.view, strided=bool(options.strided_conv_transpose))
     if turned:
-        edit.notes.append(f"{turned} ConvTranspose nodes written as the Conv that computes the same")
+        edit.notes.append(
+            f"{counted(turned, 'ConvTranspose node')} written as the Conv that computes the same"
+        )
     constants = len(edit.constants)
     unused = edit.prune()
     if unused:
-        edit.notes.append(f"{unused} nodes that no output needs were removed")
+        edit.notes.append(
+            counted(
+                unused, "node that no output needs was removed", "nodes that no output needs were removed"
+            )
+        )
     if not turned and not folded and not unused and len(edit.constants) == constants:
         return model  # nothing to finish, and no second copy of the weights
     return edit.finish()

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 
 from qdqtool.core.calibration import NodeShift
+from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
@@ -55,7 +56,7 @@ def _shift(edit: Edit, node: onnx.NodeProto, shift: np.ndarray[Any, np.dtype[np.
     old = edit.value(node.input[BIAS]) if has_bias else np.zeros_like(shift)
     if old is None or old.size not in {1, shift.size}:
         raise InputFileError(
-            f"the bias of {node.name!r} does not have {shift.size} values",
+            f"the bias of {node.name!r} does not have {counted(shift.size, 'value')}",
             fix="measure the shifts on this model again",
         )
     new = (old.astype(np.float32).reshape(-1) + shift).astype(old.dtype)

@@ -17,6 +17,7 @@ from qdqtool.core.placement import Decision, Placement, QuantSpec, Slot, SlotKin
 from qdqtool.core.quant_format import INT8
 from qdqtool.core.recipe import InsertOptions
 from qdqtool.core.weights import RoundedWeight, WeightChanges
+from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.canonical.opset import raise_opset
 from qdqtool.graph.edit import Edit
@@ -307,10 +308,14 @@ def _misfit(found: TensorRange, axis: int | None, shape: tuple[int, ...] | None)
     if axis is None:
         if shape == ():
             return "belongs to a scalar constant, which TensorRT cannot quantize"
-        return None if len(found.amax) == 1 else f"has {len(found.amax)} values where one is needed"
+        return (
+            None if len(found.amax) == 1 else f"has {counted(len(found.amax), 'value')} where one is needed"
+        )
     if shape is None:
         return "is per channel, which TensorRT allows for constants only"
     fits = 0 <= axis < len(shape) and shape[axis] == len(found.amax)
     return (
-        None if fits else f"has {len(found.amax)} values, which do not fit axis {axis} of shape {list(shape)}"
+        None
+        if fits
+        else f"has {counted(len(found.amax), 'value')}, which do not fit axis {axis} of shape {list(shape)}"
     )

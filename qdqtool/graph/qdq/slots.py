@@ -11,6 +11,7 @@ from qdqtool.core.dtypes import DType
 from qdqtool.core.fixes import SlotChange, SlotEdit
 from qdqtool.core.placement import Slot
 from qdqtool.core.qdq import QdqPair
+from qdqtool.core.wording import counted
 from qdqtool.errors import UsageError
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
@@ -72,7 +73,7 @@ def _words(pair: QdqPair) -> str:
     if not pair.scale:
         return f"{pair.dtype} with a computed scale"
     several = len(pair.scale) > 1
-    scale = f"{len(pair.scale)} scales, axis {pair.axis}" if several else f"{pair.scale[0]:.4g}"
+    scale = f"{counted(len(pair.scale), 'scale')}, axis {pair.axis}" if several else f"{pair.scale[0]:.4g}"
     shape = " of shape [1]" if pair.scale_shape == (1,) else ""
     zeros = sorted(set(pair.zero_point))
     zero = f" zero point {zeros[-1]}" if any(zeros) else ""

@@ -8,6 +8,7 @@ import numpy as np
 
 from qdqtool.core.dtypes import DType
 from qdqtool.core.qdq import QdqPair
+from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.repairing import RepairContext
@@ -83,12 +84,12 @@ def check_counts(model: Model, pair: QdqPair) -> None:
         return
     what = None
     if pair.zero_point and len(pair.zero_point) != count:
-        what = f"{count} scales and {len(pair.zero_point)} zero points"
+        what = f"{counted(count, 'scale')} and {counted(len(pair.zero_point), 'zero point')}"
     shape = model.view.info(pair.tensor).shape
     if count > 1 and shape is not None:
         dim = shape[pair.axis] if pair.axis is not None and pair.axis < len(shape) else None
         if dim is None or (isinstance(dim, int) and dim != count):
-            what = f"{count} scales, which do not fit axis {pair.axis} of shape {list(shape)}"
+            what = f"{counted(count, 'scale')}, which do not fit axis {pair.axis} of shape {list(shape)}"
     if what is not None:
         node = pair.dequantize or pair.quantize
         raise InputFileError(

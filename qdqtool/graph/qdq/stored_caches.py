@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import onnx
 
 from qdqtool.core.placement import Placement
+from qdqtool.core.wording import counted
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.kv_caches import KvCache, kv_caches, stored_caches
 from qdqtool.graph.model import Model
@@ -63,7 +64,7 @@ def with_stored_caches(model: Model, floats: GraphView, placement: Placement) ->
     edit.prune()
     inputs, outputs = sum(len(cache.inputs) for cache in caches), sum(len(cache.outputs) for cache in caches)
     edit.notes.append(
-        f"{inputs} inputs and {outputs} outputs hold keys and values in few bits now, as place.kv_cache asks "
+        f"{counted(inputs, 'input')} and {counted(outputs, 'output')} hold keys and values in few bits now, as place.kv_cache asks "
         f"({caches[0].inputs[0]} ...): the first step gets zeros of that type, later ones what the step before returned"
     )
     return edit.finish(retyped=True)

@@ -10,7 +10,7 @@ import onnx
 from qdqtool.core.conversion import Conversion, DynamicRangeReport, KeptNode
 from qdqtool.core.dtypes import DType
 from qdqtool.core.recipe import InsertOptions
-from qdqtool.core.wording import listed
+from qdqtool.core.wording import counted, listed
 from qdqtool.errors import UsageError
 from qdqtool.graph.canonical.opset import raise_opset
 from qdqtool.graph.edit import Edit
@@ -141,12 +141,14 @@ def _sentences(found: Conversion, narrow: Narrow, *, protected: bool) -> list[st
     notes = []
     if found.clipped:
         notes.append(
-            f"{len(found.clipped)} constants reach beyond {word} and were clipped to "
+            f"{counted(len(found.clipped), 'constant reaches', 'constants reach')} beyond {word} and {'was' if len(found.clipped) == 1 else 'were'} clipped to "
             f"{narrow.largest:g}: {listed([*map(repr, found.clipped)], _NAMED)}"
         )
     if found.faint:
         few = listed([*map(repr, found.faint)], _NAMED)
-        notes.append(f"{len(found.faint)} constants are so small that {word} loses digits: {few}")
+        notes.append(
+            f"{counted(len(found.faint), 'constant is', 'constants are')} so small that {word} loses digits: {few}"
+        )
     if found.reach is None and protected and found.dtype is DType.FLOAT16:
         notes.append(
             f"no samples were given, so nobody knows what reaches beyond {word}; that becomes infinite"
@@ -156,10 +158,13 @@ def _sentences(found: Conversion, narrow: Narrow, *, protected: bool) -> list[st
     over = [f"{tensor.tensor!r} ({tensor.largest:.4g})" for tensor in strayed if tensor.kind == "overflow"]
     under = [f"{tensor.tensor!r} ({tensor.largest:.2g})" for tensor in strayed if tensor.kind == "subnormal"]
     if over:
-        fate = "stay FP32" if protected else "become infinite"
-        notes.append(f"{len(over)} tensors reach beyond {word} {source} and {fate}: {listed(over, _NAMED)}")
+        one, many = ("stays FP32", "stay FP32") if protected else ("becomes infinite", "become infinite")
+        notes.append(
+            f"{counted(len(over), 'tensor reaches', 'tensors reach')} beyond {word} {source} and {one if len(over) == 1 else many}: "
+            f"{listed(over, _NAMED)}"
+        )
     if under:
         notes.append(
-            f"{len(under)} tensors are so small {source} that {word} loses digits: {listed(under, _NAMED)}"
+            f"{counted(len(under), 'tensor is', 'tensors are')} so small {source} that {word} loses digits: {listed(under, _NAMED)}"
         )
     return notes

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qdqtool.core.wording import counted
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
 from qdqtool.graph.qdq.find import DEQUANTIZE
@@ -36,7 +37,9 @@ def rescale_integers(model: Model, narrow: Narrow) -> Model:
     if not changed:
         return model
     edit.prune()
-    edit.notes.append(f"{changed} integer constants were rescaled to scales that {narrow.dtype} holds")
+    edit.notes.append(
+        f"{counted(changed, 'integer constant was', 'integer constants were')} rescaled to scales that {narrow.dtype} holds"
+    )
     return edit.finish()
 
 

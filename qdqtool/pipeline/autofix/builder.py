@@ -19,12 +19,14 @@ from qdqtool.core.comparison import Comparison
 from qdqtool.core.fixes import Metrics, SlotEdit
 from qdqtool.core.protocols import Builder, Runner, SampleSource
 from qdqtool.core.recipe import Recipe
+from qdqtool.core.wording import counted
 from qdqtool.engine.read import read
 from qdqtool.errors import BuildError
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.qdq.find import find
+from qdqtool.io.files import make_folder
 from qdqtool.pipeline.autofix.drafts import Draft, Edits, merged
 from qdqtool.pipeline.float_sides import open_quantized
 
@@ -74,7 +76,7 @@ class BuiltModel:
     def cost(self) -> str:
         """Kernels and bytes, in words."""
         size = self.audit.counts.activation_bytes_dumped
-        return f"{self.audit.counts.kernels} kernels, {'unknown' if size is None else f'{size:,}'} activation bytes"
+        return f"{counted(self.audit.counts.kernels, 'kernel')}, {'unknown' if size is None else f'{size:,}'} activation bytes"
 
     def costs_no_more_than(self, other: BuiltModel) -> bool:
         """Whether it has no more kernels, and moves no more bytes as far as both are known."""
@@ -144,7 +146,7 @@ class CandidateBuilder:
         Raises:
             BuildError: the builder refuses it, or tells nothing of its layers.
         """
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         model = self.draft.apply(edits)
         save(model, folder / MODEL)
         request = replace(self._request, model=folder / MODEL, folder=folder)

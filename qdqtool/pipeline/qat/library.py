@@ -26,6 +26,7 @@ from qdqtool.graph.onnx_io.save import save
 from qdqtool.graph.preparation.placed import prepare_as_placed
 from qdqtool.graph.preparation.prepare import prepare as prepare_graph
 from qdqtool.graph.qdq.insert import insert_for_engine
+from qdqtool.io.files import make_folder
 from qdqtool.pipeline.calibration import Calibration, CalibrationRequest
 from qdqtool.pipeline.dynamic_range import reach_for, wants_samples
 from qdqtool.placement.decide import decide
@@ -121,7 +122,7 @@ def export(model: PreparedModel, path: Path, loader: Iterable[Any] = (), limit: 
             job = _calibration(model, source, ready, feeds, {"bias": "keep"})
             table = _refreshed(table, job) if model.sites.lost else table
             reach = reach_for(ready, options, job.samples)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         save(insert_for_engine(ready, model.placement, table, options, reach), path)
     return path
 

@@ -22,7 +22,7 @@ from qdqtool.core.recipe import CompareOptions
 from qdqtool.core.report import AccuracySummary
 from qdqtool.core.sweep import Checked, FloatPoint, Outcome, Value
 from qdqtool.errors import BuildError, UsageError
-from qdqtool.io.files import digest_file, unwritable, write_text
+from qdqtool.io.files import digest_file, make_folder, unwritable, write_text
 from qdqtool.io.json_files import canonical
 from qdqtool.io.locks import acquire, release
 from qdqtool.pipeline import recipes, runner
@@ -296,7 +296,7 @@ def _alone_in(folder: Path) -> Iterator[None]:
     """Workers of one sweep share its folder: the second waits until the first has cleared what both make."""
     lock = FileLock(folder.with_name(f".{folder.name}.lock"))
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(folder.parent)
         acquire(lock)
     except OSError as error:
         raise unwritable(folder, error) from error

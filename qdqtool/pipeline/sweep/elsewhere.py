@@ -21,7 +21,7 @@ from qdqtool.core.sweep import FloatPoint, Sweep, Trial
 from qdqtool.errors import InputFileError
 from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.onnx_io.save import save
-from qdqtool.io.files import write_text
+from qdqtool.io.files import make_folder, write_text
 from qdqtool.io.json_files import canonical, read_json
 from qdqtool.pipeline.random_shapes import shapes_of
 from qdqtool.pipeline.sweep.front import front
@@ -70,7 +70,7 @@ def export(
     Raises:
         InputFileError: a file cannot be written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     done = [trial for trial in sweep.trials if trial.outcome is not None]
     entries = [_written(plain, FLOAT, folder, quantized=False)]
     for number, trial in enumerate(done):
