@@ -46,7 +46,7 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
             if odd:
                 yield Violation(
                     node=node,
-                    reason=f"{len(odd)} of {len(pair.scale)} scales are not numbers, the first is {odd[0]:g}",
+                    reason=f"{len(odd)} of {counted(len(pair.scale), 'scale')} are not numbers, the first is {odd[0]:g}",
                     effect="the builder takes them without a word, and what they multiply is NaN",
                     fix="quantize the float weight again",
                 )
