@@ -68,15 +68,19 @@ class Precisions:
 
     def _fused_type(self, node: Node) -> DType:
         """What the pairs in front of a node hold. Logs before FP8 print no types, and hold INT8."""
-        held = [self._graph.types.get(maker.inputs[0]) for maker in self._dequantizers(node) if maker]
-        return next((dtype for dtype in held if dtype is not None and dtype.is_quantized), DType.INT8)
+        held = [self._held(maker) for maker in self._dequantizers(node) if maker is not None]
+        return next((dtype for dtype in held if dtype.is_quantized), DType.INT8)
+
+    def _held(self, dequantizer: Node) -> DType:
+        """The type that a DQ reads: INT8 where the log shows neither it nor the DQ's inputs."""
+        return self._graph.types.get(next(iter(dequantizer.inputs), ""), DType.INT8)
 
     def _asked(self, node: Node) -> str:
         """The format that the pairs in front of a node ask for; "" where the log does not show its inputs."""
         asked: dict[bool, set[str]] = {True: set(), False: set()}
         for maker in self._dequantizers(node):
             is_weight = maker is not None and bool(self._graph.is_weight(maker.name))
-            dtype = self._graph.types.get(maker.inputs[0], DType.INT8) if maker else None
+            dtype = self._held(maker) if maker is not None else None
             asked[is_weight].add(FLOAT if dtype is None else NAMES.get(dtype, INT8.name))
         return asked_as(asked[True], asked[False]) if node.inputs else ""
 

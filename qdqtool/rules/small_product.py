@@ -16,13 +16,11 @@ from collections.abc import Iterator
 
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
-from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
-from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.flow import Flow, is_int8
 from qdqtool.matching.patterns import is_pooled
-from qdqtool.matching.rule import Rule, Violation, taken_off
+from qdqtool.matching.rule import Rule, Violation
 from qdqtool.matching.small import TILE, is_narrow, is_one_vector, static_shape
 from qdqtool.trt.ops import MATRIX_PRODUCTS
 
@@ -39,7 +37,7 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
                 node=node.name,
                 reason=small,
                 effect="INT8 saves no time, and its Q is a kernel more",
-                fix="take Q/DQ off both of its inputs; `qdqtool repair` does",
+                fix="take Q/DQ off both of its inputs",
             )
 
 
@@ -54,13 +52,4 @@ def _smallness(view: GraphView, node: Node) -> str:
     return f"it multiplies small weights, {shown}, by one vector" if is_one_vector(view, node) else ""
 
 
-def fix(context: RepairContext) -> Iterator[Change]:
-    """Leave such a product float; seen with TensorRT for RTX, so only where that is meant."""
-    if context.target is None or not context.target.is_rtx:
-        return
-    flow = Flow(context.model)
-    for found in check(flow, context.target):
-        yield from taken_off(flow.view, flow.view.by_name[found.node], (0, 1), found)
-
-
-PLUGIN = Rule(code="QDQ147", severity=Severity.INFO, check=check, fix=fix)
+PLUGIN = Rule(code="QDQ147", severity=Severity.INFO, check=check)

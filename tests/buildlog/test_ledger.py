@@ -160,3 +160,9 @@ def test_a_q_whose_end_is_open_is_looked_for_in_the_engine():
     row = next(row for row in run.ledger if row.node == "q_x")
     assert (row.end, row.into) == (End.COPY, "q_x")
     assert row.lines == (run.lines,)
+
+
+def test_a_dequantizer_whose_inputs_the_log_has_lost_is_no_error():
+    cut = node("dq_x", DQ, "", "xd") + node("dq_w", DQ, "wq s z", "wd") + node("conv", "Conv", "xd wd", "y")
+    (conv,) = run_of(small.library(cut)).compute
+    assert (conv.precision, conv.asked) == ("unknown", "int8")

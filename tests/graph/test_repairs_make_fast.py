@@ -7,14 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qdqtool.core.target import Target
-from qdqtool.graph.onnx_io.load import load
 from qdqtool.graph.qdq.find import find
-from qdqtool.placement.lint import lint
-from qdqtool.placement.repair import repair
-from tests import models
 from tests.graph.repairing import Sketch, apart, kinds, repaired
-from tests.placement.qdq import GRAPHS
 
 
 def test_shared_pairs_become_dedicated_ones(tmp_path: Path) -> None:
@@ -134,14 +128,3 @@ def test_of_three_pairs_in_a_row_the_narrowest_stays(steps: tuple[float, ...], t
     assert kinds(changes) == {"requantized": 2}
     first = find(fixed)[0]
     assert (first.tensor, first.scale) == ("x", (float(np.float32(min(steps))),))
-
-
-@pytest.mark.parametrize("graph", ["one_row", "narrow_head"])
-def test_products_too_small_for_int8_become_float_for_rtx(graph: str, tmp_path: Path) -> None:
-    path = models.save(GRAPHS[graph](), tmp_path)
-    assert "small_product" in {finding.rule for finding in lint(load(path)).findings}
-    made, changes = repair(load(path), Target())
-    assert "small_product" not in {finding.rule for finding in lint(made).findings}
-    assert any("Q/DQ taken off" in change.what for change in changes)
-    for target in (None, Target.parse("10")):
-        assert not any("Q/DQ taken off" in change.what for change in repair(load(path), target)[1])
