@@ -18,7 +18,7 @@ EXAMPLES = ROOT / "recipes" / "examples"
 RESUMED = {
     "accelerate": "goes on after epoch 2",
     "trainer": "went on from checkpoint-32",
-    "lightning": "after 4 epochs",
+    "lightning": "after 8 epochs",
 }
 NEEDS = {"accelerate": "accelerate", "trainer": "transformers", "lightning": "lightning"}
 CALIBRATED = 86.5
@@ -65,9 +65,10 @@ def test_a_training_goes_on_from_its_checkpoint(example: str, tmp_path: Path) ->
     assert trained(first) > CALIBRATED + 2
     model = tmp_path / "run" / "model.qdq.onnx"
     before = model.read_bytes()
-    second = run_alone(example, 4, tmp_path / "run")
+    # At 4 epochs the seed alone moves Lightning's averaged weights between 71 and 95 %, at 8 between 94 and 96 %.
+    second = run_alone(example, 8, tmp_path / "run")
     assert RESUMED[example] in second
-    assert trained(second) > CALIBRATED + 4
+    assert trained(second) > CALIBRATED + 5
     assert model.read_bytes() != before
     assert_sound(model)
 
