@@ -3,8 +3,8 @@
     python benchmarks/consistency.py [--quick] [--shared ../shared]
 
 Every float model is quantized for every builder and number format; lint must have nothing to say about the result and
-repair must change nothing. Every finding about a Q/DQ graph whose fix `qdqtool repair` applies must be gone after it,
-and the model must still compute the same within one quantization step. --quick takes the small models of the tests;
+repair must change nothing. Every command that a finding about a Q/DQ graph prints must silence it, and where it is repair
+without --float and --int8, the model must still compute the same within one quantization step. --quick takes the small models of the tests;
 without it the networks of the shared folder are quantized, too. What breaks a law is named on stderr; the last line is
 one JSON object.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
+import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -25,12 +25,18 @@ import onnx
 from checkout import ROOT
 from onnx import TensorProto, helper, numpy_helper
 
+from qdqtool.cli.app import application
+from qdqtool.core.advice import repair_commands
+from qdqtool.core.lint import LintFinding
 from qdqtool.core.quant_format import NVFP4, SCHEMES
 from qdqtool.core.target import FAMILIES, Target
 from qdqtool.errors import InputFileError, UsageError
 from qdqtool.graph.model import Model
 from qdqtool.graph.onnx_io.load import load
+from qdqtool.matching.half_quantized import quantize_activations
+from qdqtool.matching.half_quantized import wanted as unmeasured
 from qdqtool.placement.lint import lint
+from qdqtool.placement.on_request import on_request
 from qdqtool.placement.repair import repair
 from tests import models
 from tests.placement.building import quantized
@@ -41,8 +47,6 @@ FORMATS = ("int8", "fp8", "int8-weights", "int4-weights", "nvfp4")
 _INT8, _FP4_OF_RTX = 80, 120
 """SM80 has every INT8 kernel; TensorRT for RTX offers FP4 from SM120 on."""
 Outputs = dict[str, np.ndarray]
-_REMOVED = re.compile("`qdqtool repair` (does|takes|converts the model)")
-"""How the fix of a finding promises that repair removes it."""
 _ASKED_FOR = "nothing to do where place.format"
 """How a finding says that a recipe may ask for just that."""
 
@@ -113,26 +117,45 @@ def _first_gpu(scheme: str) -> int:
 
 
 def _fixes(name: str, make: Callable[[], onnx.ModelProto]) -> Iterator[bool]:
-    """For each finding that repair removes: whether it is gone, and the model computes the same."""
+    """For each command that a finding prints: whether the finding is gone, and the model computes the same."""
     with tempfile.TemporaryDirectory() as folder:
         model = load(models.save(make(), Path(folder)))
     for family in FAMILIES:
         target = Target.parse(family)
-        said = {each.code for each in lint(model, target).findings if _REMOVED.search(each.fix)}
-        if not said:
-            continue
-        try:
-            after = repair(model, target)[0]
-        except InputFileError:
-            continue  # the model contradicts itself, and repair says where
-        left = {each.code for each in lint(after, target).findings}
-        same = _computes_the_same(model.proto, after.proto)
-        for code in sorted(said):
-            if code in left:
-                _say(name, target, f"{code} is still found after its fix")
-            if not same:
-                _say(name, target, f"{code}: the fixed model computes something else")
-            yield code not in left and same
+        said: dict[str, list[LintFinding]] = {}
+        for finding in lint(model, target).findings:
+            for command in repair_commands(finding.fix):
+                said.setdefault(command, []).append(finding)
+        for command, findings in said.items():
+            after = _followed(command, model, target)
+            if after is None:
+                continue
+            left = {(each.code, each.node) for each in lint(after, target).findings}
+            same = "--" in command or _computes_the_same(model.proto, after.proto)
+            for each in findings:
+                if (each.code, each.node) in left:
+                    _say(name, target, f"{each.code} is still found after {command}")
+                if not same:
+                    _say(name, target, f"{each.code}: the model computes something else after {command}")
+                yield (each.code, each.node) not in left and same
+
+
+def _followed(command: str, model: Model, target: Target) -> Model | None:
+    """What a command makes of a model; None where the model contradicts itself, and repair says where."""
+    word, *arguments = shlex.split(command)[1:]
+    read = (
+        application()
+        .commands[word]
+        .make_context(word, [*arguments, str(model.path), "--out", "out.onnx"])
+        .params
+    )
+    try:
+        asked, _ = on_request(model, to_float=read["to_float"] or (), to_int8=read["to_int8"] or ())
+        made = repair(asked, target)[0]
+    except InputFileError:
+        return None
+    measured = read["samples"] == "DATA"
+    return quantize_activations(made, dict.fromkeys(unmeasured(made), 1.0))[0] if measured else made
 
 
 def _computes_the_same(before: onnx.ModelProto, after: onnx.ModelProto) -> bool:

@@ -233,6 +233,8 @@ def repair(
     *,
     samples: SamplesInput | None = None,
     labels: LabelsInput = None,
+    to_float: Sequence[str] | str = (),
+    to_int8: Sequence[str] | str = (),
     recipe: RecipeInput = "conv-int8",
     settings: SettingsInput = (),
     trust: bool = False,
@@ -245,13 +247,15 @@ def repair(
         out: ONNX file to write; None writes nothing.
         samples: with them, what the change does to the outputs is measured, and missing ranges are calibrated.
         labels: class indices of the samples: an array, a dict by file name, or a file.
+        to_float: nodes whose inputs lose their Q/DQ, as --float of the command.
+        to_int8: nodes whose weights are quantized afresh, as --int8 of the command.
         recipe: preprocessing and metrics, as for `place`.
         settings: as for `place`.
         trust: whether a recipe file may name Python functions, which are imported and run.
         progress: as for `calibrate`.
 
     Raises:
-        UsageError: the model has no Q/DQ at all.
+        UsageError: the model has no Q/DQ at all, or not the nodes that are named.
         InputFileError: the model or the samples cannot be read.
     """
     chosen = recipe_of(recipe, settings, trust=trust, labels=labels)
@@ -263,7 +267,13 @@ def repair(
     ):
         target = Path(folder) / "model.onnx"
         request = RepairRequest(
-            model=path, out=target, samples=samples_of(samples), labels=label_file, recipe=chosen
+            model=path,
+            out=target,
+            samples=samples_of(samples),
+            labels=label_file,
+            recipe=chosen,
+            to_float=words_of(to_float, "to_float"),
+            to_int8=words_of(to_int8, "to_int8"),
         )
         report = repair_file(request, shown.step("compare"))
         result = Repaired(model=whole(load(target).proto), notes=report.notes, report=report)

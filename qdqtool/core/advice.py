@@ -12,10 +12,15 @@ _LIST_SETTING = re.compile(r"--set '(?P<key>[a-z_]+\.[a-z_]+)=\[(?P<values>[^\]]
 
 _TYPED = re.compile(
     r"`qdqtool |--\w|\b(?:place|insert|prepare|build|calibrate|compare|samples|audit)\.\w|^an edit of the model"
-    r"|^(?:nothing to do|leave (?:it|this)|nothing in the model|look |check |compare |pass )|\bbuild (?:for|with|the|it)\b"
+    r"|^(?:in the exporting code|nothing to do|leave (?:it|this)|nothing in the model|look |check |compare |pass )|\bbuild (?:for|with|the|it)\b"
 )
 """What is in a fix that can be followed as it is printed: a command, an option, a setting, another build, or nothing at all."""
 _EDIT = "an edit of the model"
+_REPAIR = "`qdqtool repair"
+_FLOATS, _INTEGERS = "--float", "--int8"
+_NODES = re.compile(rf" (?:{_FLOATS}|{_INTEGERS}) (?:'[^']*'|[^\s`'])+")
+"""One option with its node, quoted as a shell needs it."""
+_END = re.compile(rf"({_REPAIR}[^`]*)`")
 
 
 def setting(key: str, value: str | Mapping[str, str] | Iterable[str]) -> str:
@@ -33,6 +38,69 @@ def setting(key: str, value: str | Mapping[str, str] | Iterable[str]) -> str:
     elif not isinstance(value, str):
         value = f"[{', '.join(dict.fromkeys(value))}]"
     return f"--set {shlex.quote(f'{key}={value}')}"
+
+
+def repairing(*, to_float: Iterable[str] = (), to_int8: Iterable[str] = (), samples: bool = False) -> str:
+    """The command that makes nodes float or INT8 in a model that has Q/DQ; `with_files` names the files in it.
+
+    >>> repairing(to_float=["/head/Gemm", "a b"])
+    "`qdqtool repair --float /head/Gemm --float 'a b'`"
+    >>> repairing(to_int8=["conv1"], samples=True)
+    '`qdqtool repair --int8 conv1 --samples DATA`'
+    """
+    words = [f"{_FLOATS} {shlex.quote(name)}" for name in dict.fromkeys(to_float)]
+    words += [f"{_INTEGERS} {shlex.quote(name)}" for name in dict.fromkeys(to_int8)]
+    return f"`qdqtool repair {' '.join((*words, *['--samples DATA'] * samples))}`"
+
+
+def with_files(fix: str, model: str, out: str = "repaired.onnx") -> str:
+    """The fix with the files that `qdqtool repair` reads and writes, so that the command runs as it is printed.
+
+    >>> with_files("take the pair off; `qdqtool repair` does", "my model.onnx")
+    "take the pair off; `qdqtool repair 'my model.onnx' --out repaired.onnx` does"
+    """
+    return fix.replace(_REPAIR, f"{_REPAIR} {shlex.quote(model)} --out {shlex.quote(out)}")
+
+
+def repair_commands(fix: str) -> tuple[str, ...]:
+    """The commands of `qdqtool repair` in the text of a fix.
+
+    >>> repair_commands("leave it float; `qdqtool repair --float mm` does")
+    ('qdqtool repair --float mm',)
+    """
+    return tuple(re.findall(f"`({_REPAIR.strip('`')}[^`]*)`", fix))
+
+
+def node_options(fixes: Iterable[str]) -> tuple[str, ...]:
+    """The options that make nodes float or INT8 in the commands of these fixes, each once; float where both are named.
+
+    >>> node_options(["`qdqtool repair --int8 a --float b` does", "`qdqtool repair --float a` does"])
+    (' --float b', ' --float a')
+    """
+    found = tuple(dict.fromkeys(option for fix in fixes for option in _NODES.findall(fix)))
+    return tuple(
+        option
+        for option in found
+        if option.startswith(f" {_FLOATS} ") or option.replace(_INTEGERS, _FLOATS, 1) not in found
+    )
+
+
+def of_all(fixes: Iterable[str]) -> tuple[str, ...]:
+    """The fixes, each once; those that differ only in the nodes of --float and --int8 become one that names all.
+
+    >>> of_all(["`qdqtool repair --float a` does", "`qdqtool repair --float b` does", "calibrate again"])
+    ('`qdqtool repair --float a --float b` does', 'calibrate again')
+    """
+    nodes: dict[str, list[str]] = {}
+    for fix in dict.fromkeys(fixes):
+        found = nodes.setdefault(_NODES.sub("", fix), [])
+        found += _NODES.findall(fix)
+    return tuple(
+        _END.sub(lambda end, found=found: f"{end[1]}{''.join(dict.fromkeys(found))}`", text, count=1)  # type: ignore[misc]
+        if found
+        else text
+        for text, found in nodes.items()
+    )
 
 
 def settings_in(fix: str) -> tuple[str, ...]:

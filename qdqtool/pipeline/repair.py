@@ -28,6 +28,7 @@ from qdqtool.graph.qdq.stored_caches import with_float_caches
 from qdqtool.matching.half_quantized import quantize_activations, wanted
 from qdqtool.pipeline.float_sides import open_quantized
 from qdqtool.pipeline.random_shapes import opener, shaped
+from qdqtool.placement.on_request import on_request
 from qdqtool.placement.repair import remaining
 from qdqtool.placement.repair import repair as repaired
 from qdqtool.trt.ops import PACKED_WEIGHTS
@@ -47,6 +48,8 @@ class RepairRequest:
         samples: where samples come from, as for `qdqtool run`; "" measures nothing.
         labels: class indices of the samples.
         recipe: preprocessing, metrics, and the builder whose abilities count.
+        to_float: nodes whose Q/DQ is taken off before anything else.
+        to_int8: products whose weights are quantized to INT8 before anything else.
     """
 
     model: Path
@@ -54,20 +57,24 @@ class RepairRequest:
     samples: SampleInput
     labels: str | None
     recipe: Recipe
+    to_float: tuple[str, ...] = ()
+    to_int8: tuple[str, ...] = ()
 
 
 def repair_file(request: RepairRequest, on_progress: OnProgress | None = None) -> RepairReport:
     """Write the repaired model and return what was changed, what was not, and how far outputs moved.
 
     Raises:
-        UsageError: the model has no Q/DQ at all.
+        UsageError: the model has no Q/DQ at all, or not the nodes that are named.
         InputFileError: the model or the samples cannot be read.
     """
     model = load(request.model)
     packed = any(node.op in PACKED_WEIGHTS for node in model.view.nodes)
     if not quantized_ops(model) and not packed and not stored_casts(model.view):
         raise _nothing(model, request.model)
-    made, changes = repaired(model, request.recipe.place.builder)
+    asked, named = on_request(model, to_float=request.to_float, to_int8=request.to_int8)
+    made, changes = repaired(asked, request.recipe.place.builder)
+    changes = (*named, *changes)
     if packed and not changes:
         raise _nothing(model, request.model)
     samples = _samples(request, model)

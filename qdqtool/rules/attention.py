@@ -35,6 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from qdqtool.core.advice import repairing
 from qdqtool.core.dtypes import DType
 from qdqtool.core.engine import EngineLayer
 from qdqtool.core.findings import Severity
@@ -106,7 +107,7 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
                 node=scores.name,
                 reason=f"its attention has Q/DQ, but {int8_obstacle(view, scores, values, target)}",
                 effect="its inputs are rounded for nothing",
-                fix="take Q/DQ off all four inputs",
+                fix=_off(flow, scores, values),
                 products=(scores.name, values.name) if in_fp8 or _is_single(view, scores) else (),
             )
         elif 0 < len(bare) < len(inputs):
@@ -114,7 +115,7 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
                 node=scores.name,
                 reason=f"of the four inputs of its attention {', '.join(bare)} has no Q/DQ",
                 effect="the attention is not fused into one kernel",
-                fix=f"put Q/DQ on {', '.join(bare)}, or take it off all four",
+                fix=f"put Q/DQ on {', '.join(bare)}; or {_off(flow, scores, values)}",
             )
         elif not bare and not _is_read_quantized(flow, values):
             if _products_behind(view, values) or float_is_one:
@@ -122,15 +123,20 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
                     node=values.name,
                     reason="the four inputs of its attention are INT8, its result is read as float",
                     effect="the attention is not fused into one kernel",
-                    fix="quantize the layer behind it, or take Q/DQ off all four",
+                    fix=f"quantize the layer behind it; or {_off(flow, scores, values)}",
                 )
         elif not bare and float_is_one and (obstacle := int8_obstacle(view, scores, values, target)):
             yield Violation(
                 node=scores.name,
                 reason=f"its attention is INT8, but {obstacle}",
                 effect="the attention is not fused into one kernel, as a float one is",
-                fix="take Q/DQ off all four inputs",
+                fix=_off(flow, scores, values),
             )
+
+
+def _off(flow: Flow, *products: Node) -> str:
+    read = [node.name for node in products if any(flow.source(node, index) for index in (0, 1))]
+    return f"{repairing(to_float=read)} takes Q/DQ off its inputs"
 
 
 def _is_read_quantized(flow: Flow, values: Node) -> bool:
@@ -163,7 +169,8 @@ def _operators(flow: Flow) -> Iterator[Violation]:
                 node=node.name,
                 reason=f"the operator {node.op} has Q/DQ on its inputs, and none can stand on its probabilities",
                 effect="it runs in float, behind kernels that round its inputs",
-                fix="export it as MatMul, Softmax and MatMul with Q/DQ on all four inputs, or take the Q/DQ off",
+                fix="export it as MatMul, Softmax and MatMul (PyTorch: attn_implementation='eager', or opset 22 and older) and quantize "
+                f"that; {repairing(to_float=[node.name])} takes the Q/DQ off",
                 products=(node.name,),
             )
 

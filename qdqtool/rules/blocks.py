@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from qdqtool.core.advice import repairing
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.qdq import QdqPair
@@ -39,7 +40,11 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
         node = pair.dequantize or pair.quantize or ""
         if pair.scale_shape is None and _is_across(flow, pair):
             yield Violation(
-                node=node, reason=_ACROSS, effect=_REFUSED, fix=_PER_CHANNEL, severity=Severity.ERROR
+                node=node,
+                reason=_ACROSS,
+                effect=_REFUSED,
+                fix=f"{_PER_CHANNEL}; {_float(flow, pair)}",
+                severity=Severity.ERROR,
             )
         if pair.scale_shape is None or len(pair.scale_shape) < _LAST:
             continue
@@ -47,31 +52,38 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
         if illegal is not None:
             reason, effect, fix = illegal
             severity = Severity.ERROR if effect == _REFUSED else None
+            fix = f"{fix}; {_float(flow, pair)}"
             yield Violation(node=node, reason=reason, effect=effect, fix=fix, severity=severity)
         elif pair.dtype in {DType.INT8, DType.FLOAT8}:
             readers = [by_name[name] for name in flow.products_of(pair) if name in by_name]
             if len(pair.scale) == 1:
-                yield _misshapen(pair, node)
+                yield _misshapen(flow, pair, node)
             else:
-                yield from _unused(pair, node, readers)
+                yield from _unused(flow, pair, node, readers)
 
 
-def _misshapen(pair: QdqPair, node: str) -> Violation:
+def _float(flow: Flow, pair: QdqPair) -> str:
+    nodes = flow.products_of(pair) or (pair.dequantize or pair.quantize or "",)
+    return f"{repairing(to_float=nodes)} takes the Q/DQ off"
+
+
+def _misshapen(flow: Flow, pair: QdqPair, node: str) -> Violation:
     return Violation(
         node=node,
         reason=f"its one scale has {counted(len(pair.scale_shape or ()), 'dimension')}",
         effect="the build fails, or the weights are multiplied in float",
-        fix="store the scale as a scalar, shape []",
+        fix=f"store the scale as a scalar, shape []; {_float(flow, pair)}",
     )
 
 
-def _unused(pair: QdqPair, node: str, readers: list[Product]) -> Iterator[Violation]:
+def _unused(flow: Flow, pair: QdqPair, node: str, readers: list[Product]) -> Iterator[Violation]:
     """What becomes of blocks of a type that is multiplied with one scale per output channel.
 
     Beside a float factor the rule weights_apart tells it, beside another format the rule mixed_formats.
     """
     met = [reader for reader in readers if reader.arithmetic]
     float_too = any(_states(reader) - {State.READY, State.BLOCKS} for reader in met)
+    names = tuple(reader.node.name for reader in met)
     if met:
         yield Violation(
             node=node,
@@ -79,9 +91,11 @@ def _unused(pair: QdqPair, node: str, readers: list[Product]) -> Iterator[Violat
             effect="the product runs in float"
             if float_too
             else "the build fails, or the result is multiplied by scales of other columns",
-            fix="use one scale per output channel",
+            fix=f"{repairing(to_int8=names)} gives the weights one scale per output channel"
+            if pair.dtype is DType.INT8
+            else f"use one scale per output channel; {_float(flow, pair)}",
             severity=None if float_too else Severity.ERROR,
-            products=tuple(reader.node.name for reader in met),
+            products=names,
             realised=FLOAT if float_too else met[0].arithmetic,
         )
 

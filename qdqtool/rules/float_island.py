@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from qdqtool.core.advice import repairing
 from qdqtool.core.findings import Severity
 from qdqtool.core.target import Target
 from qdqtool.graph.view import Node
@@ -36,7 +37,7 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
                 node=node.name,
                 reason=f"{node.op} has no Q/DQ, the layers before and behind it have",
                 effect="float tensors are written and read on both sides of it",
-                fix="put Q/DQ on both of its inputs",
+                fix=f"{repairing(to_int8=[node.name], samples=True)} puts Q/DQ on both of its inputs",
             )
 
 

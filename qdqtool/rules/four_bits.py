@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 
+from qdqtool.core.advice import repairing
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.grids import stored_as
@@ -73,7 +74,7 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
                 effect="it is rounded to 16 steps, and the arithmetic is INT8 all the same"
                 if target.is_rtx
                 else "the builder refuses it: INT4 is for weights only",
-                fix="use INT8 for activations",
+                fix=f"use INT8 for activations; {repairing(to_float=flow.products_of(pair) or [node])} leaves the layer float",
                 severity=Severity.WARNING if target.is_rtx else None,
             )
         elif old:

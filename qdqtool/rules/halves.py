@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from qdqtool.core.advice import repairing
 from qdqtool.core.findings import Severity
 from qdqtool.core.target import Target
 from qdqtool.matching.flow import Flow
@@ -37,7 +38,7 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
                 node=pair.dequantize,
                 reason=f"its scale differs from that of {pair.quantize}",
                 effect="every value is multiplied by the ratio of the two",
-                fix="give both halves the same scale",
+                fix=f"give both halves the same scale; {repairing(to_float=[pair.quantize])} takes the pair off",
             )
 
 

@@ -22,6 +22,11 @@ from qdqtool.matching.flow import Flow
 from qdqtool.matching.rule import Rule, Violation
 from qdqtool.trt.ops import QDQ
 
+_WAY_OUT = (
+    "in the exporting code, write the control flow out: in PyTorch decide a condition in Python before torch.onnx.export, or "
+    "compute both branches and choose with torch.where; a loop of a known number of rounds is unrolled by torch.jit.trace"
+)
+
 
 def check(flow: Flow, target: Target) -> Iterator[Violation]:
     """Control-flow nodes that hold Q/DQ."""
@@ -32,7 +37,7 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
                 node=node.name,
                 reason=f"{counted(count, 'Q/DQ node is', 'Q/DQ nodes are')} inside its bodies",
                 effect="nothing fuses across the border of a body, and what is inside is not checked here",
-                fix="export without control flow, or leave these layers float",
+                fix=_WAY_OUT,
                 severity=Severity.INFO if target.is_rtx else None,
             )
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from qdqtool.core.advice import repairing
 from qdqtool.core.findings import Severity
 from qdqtool.core.quant_format import FP8
 from qdqtool.core.target import Target
@@ -35,7 +36,7 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
                 node=node.name,
                 reason=objection[0],
                 effect="Conv runs in float, its input is rounded and its weights are dequantized in every inference",
-                fix=objection[1],
+                fix=f"{objection[1]}; {repairing(to_float=[node.name])} does the second",
                 products=(node.name,),
             )
 

@@ -40,7 +40,7 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
                 node=product.node.name,
                 reason=MXFP8_IS_FLOAT[0],
                 effect=f"{product.node.op} runs in float",
-                fix=MXFP8_IS_FLOAT[1],
+                fix=f"{MXFP8_IS_FLOAT[1]}: `qdqtool run FLOAT_MODEL --recipe transformer-fp8 --sm 89`",
                 products=(product.node.name,),
             )
 

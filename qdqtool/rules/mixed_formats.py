@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from qdqtool.core.advice import repairing
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.quant_format import INT4, INT8, NAMES, NVFP4
@@ -76,7 +77,8 @@ def _fix(product: Product) -> str:
     activation = next((factor.format for factor in product.factors if not factor.fixed), "float")
     if any(factor.format == INT4.name and factor.fixed for factor in product.factors):
         return "leave the activation float, or make the weights INT8; `qdqtool repair` does the second"
-    return f"quantize the weights to {activation} too, or leave the activation float"
+    command = repairing(to_float=[product.node.name])
+    return f"quantize the weights to {activation} too, or leave both float; {command} does the second"
 
 
 def _is_int4_activation(product: Product) -> bool:

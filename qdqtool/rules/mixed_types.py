@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from qdqtool.core.advice import repairing
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.target import Target
@@ -32,7 +33,8 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
                 node=node.name,
                 reason=f"one factor is {types[0]}, the other {types[1]}",
                 effect="the parser refuses it: both must be of the same type",
-                fix="give the scales of both pairs the type of the float part",
+                fix="give the scales of both pairs the type of the float part; "
+                f"{repairing(to_float=[node.name])} takes the Q/DQ off",
             )
     if target.family == "8":
         for pair in flow.pairs:

@@ -22,6 +22,7 @@ from qdqtool.core.findings import Severity
 from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
 from qdqtool.graph.qdq.repairing import RepairContext
+from qdqtool.graph.view import Node
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.rule import Rule, Stage, Violation
 from qdqtool.trt.ops import computes_integers, weight_axis
@@ -83,8 +84,14 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
                 node=node.name,
                 reason=f"{node.op} computes with integers itself",
                 effect="the parser knows no such operator",
-                fix="export in Q/DQ format (onnxruntime: QuantFormat.QDQ); `qdqtool repair` converts most of them",
+                fix="export in Q/DQ format (onnxruntime: QuantFormat.QDQ)"
+                + ("; `qdqtool repair` converts most of them" if _has_scales(flow, node) else ""),
             )
+
+
+def _has_scales(flow: Flow, node: Node) -> bool:
+    """Whether the model says what the integers stand for; a sum of integers that come from outside has no scale."""
+    return "Integer" not in node.op or flow.view.producer(node.inputs[0]) is not None
 
 
 def fix(context: RepairContext) -> Iterator[Change]:

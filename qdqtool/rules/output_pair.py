@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from qdqtool.core.advice import repairing
 from qdqtool.core.findings import Severity
 from qdqtool.core.target import Target
 from qdqtool.matching.flow import Flow
@@ -26,7 +27,7 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
                 node=pair.quantize,
                 reason="the pair stands right before a model output",
                 effect="the output is rounded to INT8 and returned as float",
-                fix="take the pair off, or return the INT8 values themselves",
+                fix=f"{repairing(to_float=[pair.quantize])} takes the pair off; or return the INT8 values themselves",
             )
 
 

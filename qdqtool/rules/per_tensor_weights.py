@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from qdqtool.core.advice import repairing
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.quant_format import INT8
@@ -48,7 +49,7 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
                     node=node.name,
                     reason="its weights have one scale for all channels",
                     effect="INT8, with more rounding error than per-channel scales would give",
-                    fix="use one scale per output channel",
+                    fix=f"{repairing(to_int8=[node.name])} gives its weights one scale per output channel",
                 )
 
 

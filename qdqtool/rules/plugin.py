@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from qdqtool.core.advice import repairing
 from qdqtool.core.findings import Severity
 from qdqtool.core.target import Target
 from qdqtool.graph.view import Node
@@ -32,8 +33,16 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
                 node=node.name,
                 reason=f"{node.op} of the domain {node.domain} has Q/DQ {'before' if reads else 'behind'} it",
                 effect="plugins are not fused: it computes in float, and the Q and DQ beside it are kernels",
-                fix="let the plugin take and give INT8 itself, or take this Q/DQ off",
+                fix=f"let the plugin take and give INT8 itself; {repairing(to_float=_beside(flow, node))} takes the Q/DQ off",
             )
+
+
+def _beside(flow: Flow, node: Node) -> Iterator[str]:
+    """The node, where Q/DQ stands before it, and the pairs behind it."""
+    if any(tensor in flow.by_dequantized for tensor in node.inputs):
+        yield node.name
+    for tensor in node.outputs:
+        yield from (pair.quantize or "" for pair in flow.by_tensor.get(tensor, ()))
 
 
 def is_foreign(node: Node) -> bool:

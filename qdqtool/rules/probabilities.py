@@ -14,9 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from qdqtool.core.findings import Severity
 from qdqtool.core.quant_format import FP8, INT8
+from qdqtool.core.repair import Change
 from qdqtool.core.target import Target
+from qdqtool.graph.qdq.find import find
+from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.matching.flow import Flow
 from qdqtool.matching.rule import Rule, Violation
 
@@ -37,8 +42,27 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
                 node=pair.quantize or pair.dequantize or "",
                 reason=f"probabilities reach 1, its scale {pair.scale[0]:.3g} is for {pair.scale[0] * largest:.3g}",
                 effect="most steps stand for values that never come",
-                fix=f"store the scale 1/{largest} = {1 / largest:.6f}",
+                fix=f"store the scale 1/{largest} = {1 / largest:.6f}; `qdqtool repair` does",
             )
 
 
-PLUGIN = Rule(code="QDQ151", severity=Severity.INFO, check=check)
+def fix(context: RepairContext) -> Iterator[Change]:
+    """Scale 1 / the format's largest number, in pairs without a zero point."""
+    for pair in find(context.model):
+        maker, largest = context.maker(pair.tensor), _LARGEST.get(pair.dtype)
+        if maker != "Softmax" or largest is None or len(pair.scale) != 1 or any(pair.zero_point):
+            continue
+        if pair.scale[0] * largest > _TOLERANCE and pair.quantize and pair.dequantize:
+            for name in (pair.quantize, pair.dequantize):
+                node = context.nodes[name]
+                kind = context.scale_type(node)
+                stored = np.full(pair.scale_shape or (), 1 / largest).astype(kind)
+                node.input[1] = context.edit.constant(f"{pair.tensor}_probability_scale", stored)
+            yield Change(
+                subject=pair.quantize,
+                what=f"scale {pair.scale[0]:.4g} became 1/{largest}",
+                reason="probabilities reach 1, and all steps above it stand for values that never come",
+            )
+
+
+PLUGIN = Rule(code="QDQ151", severity=Severity.INFO, after=("scale_rank",), check=check, fix=fix)

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from qdqtool.core.advice import repairing
 from qdqtool.core.findings import Severity
+from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
 from qdqtool.core.target import Target
 from qdqtool.core.wording import counted
@@ -28,8 +30,17 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
                 node=pair.quantize or pair.dequantize or "",
                 reason=reason,
                 effect="the parser refuses it",
-                fix="store one scale and one zero point per channel of the axis, or a single scalar of each",
+                fix="store one scale and one zero point per channel of the axis, or a single scalar of each"
+                + _command(flow, pair),
             )
+
+
+def _command(flow: Flow, pair: QdqPair) -> str:
+    """What quantizes the float weights behind a Q again; stored integers have lost their values with their scales."""
+    readers = flow.products_of(pair)
+    if pair.quantize is None or pair.kind is not SlotKind.WEIGHT or not readers:
+        return ", in the tool that wrote the integers: without their scales nobody knows what they stand for"
+    return f"; {repairing(to_int8=readers)} quantizes the weights again"
 
 
 def _misfit(flow: Flow, pair: QdqPair) -> str:

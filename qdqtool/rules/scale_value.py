@@ -17,6 +17,7 @@ from math import isfinite
 
 import numpy as np
 
+from qdqtool.core.advice import repairing
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
@@ -39,7 +40,7 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
                 node=node,
                 reason=f"its scale is stored as {'another type' if dtype is DType.UNKNOWN else dtype}",
                 effect="the parser refuses it",
-                fix="store the scale as FP32, or in the type of the data",
+                fix=f"store the scale as FP32, or in the type of the data; {repairing(to_float=flow.products_of(pair) or [node])} takes the Q/DQ off",
             )
         if target.is_rtx and pair.dtype is DType.INT4:
             odd = [value for value in pair.scale if not isfinite(value)]

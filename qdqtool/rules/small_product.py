@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from qdqtool.core.advice import repairing
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.target import Target
@@ -37,7 +38,7 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
                 node=node.name,
                 reason=small,
                 effect="INT8 saves no time, and its Q is a kernel more",
-                fix="take Q/DQ off both of its inputs",
+                fix=f"{repairing(to_float=[node.name])} takes Q/DQ off both of its inputs",
             )
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
+from qdqtool.core.advice import repairing
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.quant_format import NVFP4
@@ -43,12 +44,16 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
                 node=node.name,
                 reason=reason,
                 effect="the parser refuses it",
-                fix="use blocks of 16 on tensors of 2 or 3 dimensions (Reshape around the product)",
+                fix=f"use blocks of 16 on tensors of 2 or 3 dimensions (Reshape around the product); {_leave_float(node)}",
                 severity=Severity.ERROR,
             )
     for product in products(flow, target):
         if product.arithmetic == NVFP4.name:
             yield from _flaws(flow, product, target)
+
+
+def _leave_float(node: Node) -> str:
+    return f"{repairing(to_float=[node.name])} takes the Q/DQ off"
 
 
 def _refusal(flow: Flow, node: Node) -> str:
@@ -70,7 +75,7 @@ def _flaws(flow: Flow, product: Product, target: Target) -> Iterator[Violation]:
             node=node.name,
             reason=f"its input {single[0].index} is a single block of {_BLOCK} values, with one scale",
             effect="the parser refuses it",
-            fix=_TWO_BLOCKS,
+            fix=f"{_TWO_BLOCKS}; {_leave_float(node)}",
             severity=Severity.ERROR,
         )
         return
@@ -85,7 +90,7 @@ def _flaws(flow: Flow, product: Product, target: Target) -> Iterator[Violation]:
                 node=node.name,
                 reason=flaw[0],
                 effect=f"{node.op} runs in float",
-                fix=flaw[1],
+                fix=f"{flaw[1]}; {_leave_float(node)}",
                 products=(node.name,),
             )
             return
@@ -104,7 +109,7 @@ def _misread(flow: Flow, product: Product) -> Iterator[Violation]:
                 node=node.name,
                 reason=f"the scales of its input {factor.index} are those of {whose}",
                 effect=f"the engine is built as if blocks were of {_BLOCK} along the sum, and values meet scales of others",
-                fix=_FORM,
+                fix=f"{_FORM}; {_leave_float(node)}",
                 severity=Severity.ERROR,
             )
 

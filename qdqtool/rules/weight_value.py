@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qdqtool.core.advice import repairing
 from qdqtool.core.dtypes import DType
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import SlotKind
 from qdqtool.core.qdq import QdqPair
-from qdqtool.core.quant_format import QuantFormat, of_dtype
+from qdqtool.core.quant_format import INT8, QuantFormat, of_dtype
 from qdqtool.core.target import Target
 from qdqtool.graph.qdq.lift import Kind
 from qdqtool.matching.flow import Flow
@@ -46,7 +47,7 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
                 node=pair.dequantize or "",
                 reason=f"{count} of the {value.size if value is not None else 0} stored values of {pair.tensor} are NaN",
                 effect="every output that they meet is NaN",
-                fix="quantize the float weight again with a scale of its largest magnitude / 448",
+                fix="quantize the float model again, `qdqtool run FLOAT_MODEL --recipe transformer-fp8 --sm 89`: the values are lost",
             )
     for slot, entry in flow.lifted.assignment.items():
         assigned = flow.by_slot.get(slot)
@@ -64,6 +65,13 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
             yield from _clipped(flow, pair, np.array(pair.scale, np.float32), axis, format_)
 
 
+def _command(flow: Flow, pair: QdqPair, format_: QuantFormat) -> str:
+    readers = flow.products_of(pair) or (pair.quantize or "",)
+    if format_ is INT8 and flow.products_of(pair):
+        return f"{repairing(to_int8=readers)} quantizes the weight again"
+    return f"{repairing(to_float=readers)} takes the Q/DQ off"
+
+
 def _clipped(
     flow: Flow, pair: QdqPair, scale: NDArray[Any], axis: int | None, format_: QuantFormat
 ) -> Iterator[Violation]:
@@ -79,7 +87,7 @@ def _clipped(
             node=pair.quantize or "",
             reason=f"the largest value of {pair.tensor} is {times:.3g} times what its scale can hold",
             effect=f"it is clipped to {format_.qmax:g} steps, and the products it takes part in are wrong",
-            fix=f"quantize the float weight again with a scale of its largest magnitude / {format_.qmax:g}",
+            fix=f"store the scale of its largest magnitude / {format_.qmax:g}; {_command(flow, pair, format_)}",
             severity=Severity.WARNING,
         )
 

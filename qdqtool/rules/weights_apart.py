@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
+from qdqtool.core.advice import repairing
 from qdqtool.core.findings import Severity
 from qdqtool.core.placement import Slot
 from qdqtool.core.quant_format import INT8
@@ -42,7 +43,7 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
                 node=node.name,
                 reason=f"its {stored.format} weights are dequantized before the kernel: {found[0]}",
                 effect="they are written as floats and read again in every inference",
-                fix=found[1],
+                fix=f"{found[1]}; {repairing(to_float=[node.name])} leaves it float",
                 products=(node.name,),
                 realised=f"{product.asked}{BEFORE}",
             )

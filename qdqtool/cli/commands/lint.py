@@ -76,7 +76,7 @@ def lint(
     waivers = _waivers(ignore or [])
     code = 0
     for model in models:
-        report = ask(load(model), asked, select=chosen, waivers=waivers)
+        report = _with_files(ask(load(model), asked, select=chosen, waivers=waivers), model)
         if sarif is not None:
             write_text(sarif, ci.write(ci_report(report, model.as_posix()), "sarif"))
         if junit is not None:
@@ -86,6 +86,16 @@ def lint(
         _tell(report, model, form)
         code = max(code, _exit_code(report, fail_on))
     return code
+
+
+def _with_files(report: LintReport, model: Path) -> LintReport:
+    """The report whose commands name the model, so that they run as they are printed."""
+    from dataclasses import replace
+
+    from qdqtool.core.advice import with_files
+
+    named = tuple(replace(finding, fix=with_files(finding.fix, str(model))) for finding in report.findings)
+    return replace(report, findings=named)
 
 
 def _tell(report: LintReport, model: Path, form: str) -> None:
@@ -138,6 +148,8 @@ def _exit_code(report: LintReport, limit: str) -> int:
 
 
 def _show(report: LintReport, model: Path) -> None:
+    from qdqtool.core.advice import node_options
+
     if report.findings:
         _print_findings(report)
     counts = [
@@ -154,8 +166,9 @@ def _show(report: LintReport, model: Path) -> None:
     repairable = [finding.fix for finding in report.findings if "`qdqtool repair" in finding.fix]
     if repairable:
         samples = " --samples DATA" if any("--samples" in fix for fix in repairable) else ""
+        named = "".join(node_options(repairable))
         _print(
-            f"`repair` takes on {len(repairable)} of them: qdqtool repair {_quoted(model)} --out repaired.onnx{samples}"
+            f"`repair` takes on {len(repairable)} of them: qdqtool repair {_quoted(model)} --out repaired.onnx{named}{samples}"
         )
 
 
@@ -175,6 +188,8 @@ def _quoted(path: Path) -> str:
 
 def _print_findings(report: LintReport) -> None:
     """One block per kind of finding; the same finding on many nodes is told once."""
+    from qdqtool.core.advice import of_all
+
     styles = {"error": "bold red", "warning": "yellow", "info": "cyan"}
     for (_, severity, code, effect), found in _grouped(report.findings):
         times = f", {counted(len(found), 'time')}" if len(found) > 1 else ""
@@ -183,7 +198,8 @@ def _print_findings(report: LintReport) -> None:
         )
         more = f" and {len(found) - 3} more; --json lists them all" if len(found) > 4 else ""
         nodes = ", ".join(finding.node for finding in (found[:3] if more else found))
-        fix = f"{found[0].fix}{_others(f.fix for f in found)}"
+        fixes = of_all(f.fix for f in found)
+        fix = f"{fixes[0]}{_others(fixes)}"
         for word, text in (("effect", effect), ("fix", fix), ("at", nodes + more)):
             _print(f"  {word:<8}{text}")
 

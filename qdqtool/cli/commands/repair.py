@@ -7,7 +7,11 @@ Transpose or with scales along the wrong axis, Concat with different scales, Cas
 inputs and outputs with a zero point. Every change is listed with its reason, and the outputs before and after are
 compared on onnxruntime. The original stays as it is.
 
+What `lint` finds but no repair may decide alone, --float and --int8 decide, node by node: a layer that is better left
+float, weights that are to be quantized again.
+
     qdqtool repair theirs.onnx --out repaired.onnx --samples inputs.npz
+    qdqtool repair theirs.onnx --out repaired.onnx --float /head/Gemm --int8 /conv1/Conv
 """
 
 from __future__ import annotations
@@ -47,6 +51,19 @@ def repair(
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="Change one value of the recipe.")
     ] = None,
+    to_float: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--float", help="Take the Q/DQ off this node's inputs, or this Q/DQ off all that read it."
+        ),
+    ] = None,
+    to_int8: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--int8",
+            help="Quantize this node's weights afresh, per channel; its activation with --samples DATA.",
+        ),
+    ] = None,
     target: Annotated[str | None, typer.Option(help=f"{TARGET_HELP} The recipe's without.")] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the repair as JSON instead of a summary.")
@@ -62,7 +79,15 @@ def repair(
     typed = [f"place.target='{target}'"] if target else []
     chosen = load_recipe(recipe, [*(changes or ()), *typed], labels=labels)
     source = "" if samples == "none" else samples
-    request = RepairRequest(model=model, out=out, samples=source, labels=labels, recipe=chosen)
+    request = RepairRequest(
+        model=model,
+        out=out,
+        samples=source,
+        labels=labels,
+        recipe=chosen,
+        to_float=tuple(to_float or ()),
+        to_int8=tuple(to_int8 or ()),
+    )
     with progress() as bars:
         bar = bars.add_task("compare")
         found = repair_file(request, lambda done, total: bars.update(bar, completed=done, total=total))

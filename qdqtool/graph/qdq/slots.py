@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -20,6 +21,9 @@ from qdqtool.graph.qdq.lower import lower
 from qdqtool.graph.qdq.quantized import Quantization, QuantizedGraph
 from qdqtool.graph.qdq.scales import storable_as
 from qdqtool.graph.qdq.unquantize import float_source
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _FLOAT = "float"
 
@@ -78,6 +82,12 @@ def _words(pair: QdqPair) -> str:
     zeros = sorted(set(pair.zero_point))
     zero = f" zero point {zeros[-1]}" if any(zeros) else ""
     return f"{pair.dtype} {scale}{shape}{zero}"
+
+
+def float_value(edit: Edit, model: Model, tensor: str) -> NDArray[Any] | None:
+    """The values of a constant as the model reads them in float, before all Q/DQ; None for what is computed."""
+    source = _source(edit, model, edit.producers(), tensor)
+    return None if source is None else edit.value(source)
 
 
 def _source(edit: Edit, model: Model, makers: dict[str, onnx.NodeProto], tensor: str) -> str | None:

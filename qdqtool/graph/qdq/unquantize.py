@@ -31,23 +31,25 @@ def float_graph(model: Model) -> Model:
 def unquantize(model: Model, names: Iterable[str]) -> Model:
     """The model with float inputs at the nodes called so; Q/DQ that nobody reads any more goes.
 
-    Where a DequantizeLinear is called so and the model returns its result, it returns the float tensor. Float tensors
-    behind Q and DQ are read directly; stored constants behind DQ, whatever their format, become float constants of the
-    same value. Other readers of a pair keep it.
+    A Q or DQ called so goes for all of its readers, and where the model returns its result, it returns the float tensor.
+    Float tensors behind Q and DQ are read directly; stored constants behind DQ, whatever their format, become float
+    constants of the same value. Other readers of a pair keep it.
     """
     edit = Edit(model)
     makers = edit.producers()
     wanted = set(names)
     for node in edit.nodes:
-        if node.name not in wanted:
-            continue
         for index, tensor in enumerate(node.input):
             dequantize = makers.get(tensor)
-            if dequantize is not None and dequantize.op_type == DEQUANTIZE:
+            if dequantize is None or dequantize.op_type != DEQUANTIZE:
+                continue
+            if wanted & {node.name, *_names(dequantize, makers)}:
                 node.input[index] = float_source(edit, dequantize, makers) or tensor
     for value in edit.outputs:
         dequantize = makers.get(value.name)
-        if dequantize is None or dequantize.op_type != DEQUANTIZE or dequantize.name not in wanted:
+        if dequantize is None or dequantize.op_type != DEQUANTIZE:
+            continue
+        if wanted.isdisjoint(_names(dequantize, makers)):
             continue
         source = float_source(edit, dequantize, makers)
         if source is not None:
@@ -55,6 +57,12 @@ def unquantize(model: Model, names: Iterable[str]) -> Model:
             edit.node("Identity", [source], [value.name], name=f"{dequantize.name}_Identity")
     edit.prune()
     return edit.finish()
+
+
+def _names(dequantize: onnx.NodeProto, makers: dict[str, onnx.NodeProto]) -> tuple[str, ...]:
+    """Names of a DequantizeLinear and of what makes its integers."""
+    quantize = makers.get(dequantize.input[0])
+    return (dequantize.name,) if quantize is None else (dequantize.name, quantize.name)
 
 
 def float_source(edit: Edit, dequantize: onnx.NodeProto, makers: dict[str, onnx.NodeProto]) -> str | None:

@@ -1,0 +1,121 @@
+"""`repair` makes nodes float or INT8 that the caller names, and leaves the others as they are."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import numpy as np
+import pytest
+
+import qdqtool
+from qdqtool.cli.app import run as main
+from qdqtool.core.advice import repair_commands
+from qdqtool.errors import UsageError
+from qdqtool.graph.model import Model
+from qdqtool.graph.onnx_io.load import load
+from qdqtool.graph.qdq.find import find
+from qdqtool.matching.flow import Flow
+from qdqtool.placement.on_request import on_request
+from tests import models
+from tests.placement.qdq import GRAPHS
+
+FACTORS = (0, 1)
+
+
+def quantized_factors(model: Model) -> dict[str, tuple[bool, ...]]:
+    """Which factors of each product hold quantized values."""
+    flow = Flow(model)
+    return {node.name: tuple(flow.source(node, i) is not None for i in FACTORS) for node in flow.products()}
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_a_product_named_float_reads_floats_and_the_others_read_what_they_read(graph, tmp_path):
+    model = load(models.save(GRAPHS[graph](), tmp_path))
+    before = quantized_factors(model)
+    for name, held in tuple(before.items())[:2]:
+        try:
+            after = quantized_factors(on_request(model, to_float=[name])[0])
+        except UsageError as refusal:
+            # what is not a whole number of constant scales has no float form
+            assert "could be taken off" in refusal.what or "no node" in refusal.what  # noqa: PT017
+            continue
+        assert any(held)
+        lost = {other for other, factors in before.items() if after.get(other, factors) != factors}
+        moved = {node for node in lost if node != name and shares(model, name, node)}
+        assert lost <= {name} | moved
+        assert sum(after[name]) < sum(held)
+
+
+def shares(model: Model, one: str, other: str) -> bool:
+    """Whether two products read the values of one pair."""
+    flow = Flow(model)
+    pairs = [{id(flow.origin(model.view.by_name[node], i)) for i in FACTORS} for node in (one, other)]
+    return bool(pairs[0] & pairs[1] - {id(None)})
+
+
+def test_a_pair_named_float_goes_for_all_of_its_readers(tmp_path):
+    model = load(models.save(GRAPHS["chain_ok"](), tmp_path))
+    pair = next(pair for pair in find(model) if pair.quantize)
+    after, changes = on_request(model, to_float=[pair.quantize])
+    assert pair.quantize not in after.view.by_name
+    assert [change.subject for change in changes] == [pair.quantize]
+
+
+def test_weights_named_int8_get_a_scale_per_channel_out_of_their_values(tmp_path):
+    path = models.save(GRAPHS["weights_per_tensor"](), tmp_path)
+    report = qdqtool.repair(path, tmp_path / "out.onnx", to_int8="c1").report
+    weight = next(
+        pair for pair in find(load(tmp_path / "out.onnx")) if pair.slots[0].node == "c1" and pair.axis == 0
+    )
+    assert len(weight.scale) == 16
+    assert report.changes[0].subject == "c1"
+
+
+@pytest.mark.parametrize("option", ["--float", "--int8"])
+def test_a_node_that_is_not_there_is_answered_with_the_one_that_is_meant(option, tmp_path, capsys):
+    path = models.save(GRAPHS["chain_ok"](), tmp_path)
+    assert main(["repair", str(path), "--out", str(tmp_path / "out.onnx"), option, "c11"]) == 2
+    assert "did you mean 'c1'?" in capsys.readouterr().err
+    assert not (tmp_path / "out.onnx").exists()
+
+
+@pytest.mark.parametrize(("option", "said"), [("to_float", "no input of"), ("to_int8", "no constant weight")])
+def test_a_node_without_anything_to_change_is_an_error(option, said, tmp_path):
+    model = load(models.save(GRAPHS["chain_ok"](), tmp_path))
+    relu = next(node.name for node in model.view.nodes if node.op == "Relu")
+    with pytest.raises(UsageError, match=said):
+        on_request(model, **{option: [relu]})
+
+
+def test_the_command_that_lint_prints_runs_as_it_is_printed(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a b").mkdir()
+    path = models.save(GRAPHS["halves_apart"](), tmp_path / "a b")
+    main(["lint", str(path), "--json", "--fail-on", "never"])
+    finding = next(
+        f for f in json.loads(capsys.readouterr().out)["data"]["findings"] if f["rule"] == "halves"
+    )
+    (command,) = repair_commands(finding["fix"])
+    assert main(shlex.split(command)[1:]) == 0
+    capsys.readouterr()
+    assert main(["lint", "repaired.onnx", "--select", finding["code"], "--fail-on", "info"]) == 0
+
+
+def test_findings_of_one_kind_print_one_command_with_all_their_nodes(tmp_path, capsys):
+    path = models.save(GRAPHS["one_row"](), tmp_path)
+    main(["lint", str(path), "--fail-on", "never"])
+    assert f"qdqtool repair {path} --out repaired.onnx --float mm" in " ".join(
+        capsys.readouterr().out.split()
+    )
+
+
+def test_stored_weights_keep_their_values_when_they_become_float(tmp_path):
+    path = models.save(GRAPHS["matmul_weight"](), tmp_path)
+    model = load(path)
+    (name,) = [node.name for node in model.view.nodes if node.op == "MatMul"]
+    after = on_request(model, to_float=[name])[0]
+    fed = models.feeds(model.proto)
+    was, now = (models.run(proto, fed, optimize=False) for proto in (model.proto, after.proto))
+    for key, value in was.items():
+        assert np.abs(now[key] - value).max() <= 0.05 * np.abs(value).max()
