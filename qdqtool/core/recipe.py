@@ -215,6 +215,8 @@ class InsertOptions(Section):
     """With fp16 and bf16: model inputs and outputs stay FP32."""
     keep_nodes: Words = ()
     """With fp16 and bf16: nodes that stay FP32, as globs on their names."""
+    narrow_nodes: Words = ()
+    """With fp16 and bf16: the only nodes that compute in that type, as globs on their names; without any, all that can."""
     keep_ops: Words = (
         "CumSum",
         "Exp",
@@ -295,6 +297,10 @@ class AccuracyOptions(Section):
     samples: Annotated[int, Field(gt=0)] = 32
     """Calibration samples on which single nodes and sets of them are measured; the limit itself is checked on all
     evaluation samples."""
+    alternatives: Annotated[tuple[Literal["fp8", "fp16"], ...], BeforeValidator(_words)] = ("fp8", "fp16")
+    """What nodes that leave INT8 may compute in where the limit still holds, and what the target runs: FP8 from SM89 on,
+    FP16 where the float part is FP32. Of what keeps the limit the fastest engine (estimated) is taken; [] leaves them in the type
+    of the float part."""
 
 
 FORMATS_OF: Final = "place.formats."
@@ -325,8 +331,9 @@ class SweepOptions(Section):
     speed: Literal["estimated", "engine", "measured", "none"] = "estimated"
     """Time of the engine estimated for `device`, or measured on the GPU that is here; latency measured on onnxruntime's
     CPU; or accuracy alone."""
-    device: str = "NVIDIA A10"
-    """GPU for which the time of an engine is estimated."""
+    device: str = ""
+    """GPU for which the time of an engine is estimated; without one the first known of the architectures of build.sm,
+    and NVIDIA A10 where these are not named."""
     seed: int = 0
     """Seed of the samplers that draw."""
 
@@ -415,6 +422,11 @@ class Recipe(Section):
         return "mse" if self.weights.rounding == "mse" else self.calibrate.weights
 
     @property
+    def float_type(self) -> Literal["fp32", "fp16", "bf16"]:
+        """What the float part computes in, single nodes aside."""
+        return "fp32" if self.insert.narrow_nodes else self.insert.types
+
+    @property
     def preparing(self) -> PrepareOptions:
         """What preparation obeys: its own section, completed from that of placement."""
         alone = any(word.endswith("-weights") for word in (self.place.format, *self.place.formats.values()))
@@ -422,7 +434,7 @@ class Recipe(Section):
         if self.prepare.flatten is None:
             known["flatten"] = alone or self.place.activations == "float"
         if self.prepare.strided_conv_transpose is None:
-            wide = self.insert.types == "fp32" and self.place.activations != "float" and not alone
+            wide = self.float_type == "fp32" and self.place.activations != "float" and not alone
             known["strided_conv_transpose"] = self.place.builder.is_rtx and wide
         return self.prepare.model_copy(update=known)
 
@@ -430,6 +442,6 @@ class Recipe(Section):
     def placing(self) -> PlacementOptions:
         """What placement obeys: its own section, completed from those of the build and of insertion."""
         known: dict[str, object] = {} if self.place.sm else {"sm": self.build.sm}
-        if self.insert.types != "fp32":
-            known["float_type"] = self.insert.types
+        if self.float_type != "fp32":
+            known["float_type"] = self.float_type
         return self.place.model_copy(update=known)

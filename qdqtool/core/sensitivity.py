@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
 
@@ -186,6 +186,34 @@ class EngineCost:
     engine_bytes: int | None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Alternative:
+    """What the nodes that leave INT8 may compute in, and what that gave.
+
+    Attributes:
+        formats: by node "fp8" or "fp16", or "float" for the type of the float part.
+        sqnr_db: SQNR of the outputs of the model as it was written; None where there is no noise left.
+        task: accuracy against the float model; None without labels.
+        keeps: whether the limit holds.
+        cost: its engine; None where none was built.
+        ms: milliseconds of one inference with that engine (estimated).
+        folder: its run folder inside that of the run; "" without an engine.
+    """
+
+    formats: dict[str, str]
+    sqnr_db: float | None
+    task: TaskAccuracy | None
+    keeps: bool
+    cost: EngineCost | None = None
+    ms: float | None = None
+    folder: str = ""
+
+    @property
+    def is_float(self) -> bool:
+        """Whether all nodes compute in the type of the float part."""
+        return set(self.formats.values()) <= {"float"}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class FloatLimit(Shown):
     """A limit of accuracy, the smallest set of float nodes found that keeps it, and what that costs.
@@ -199,7 +227,10 @@ class FloatLimit(Shown):
         chosen: the set that is kept float; None where not even the whole model in float meets the limit.
         evaluations: runs of a subset over the choosing samples that the search took.
         before: the engine with every node quantized; None where none was built.
-        after: the engine with the chosen set float.
+        after: the engine that was taken.
+        alternatives: what the chosen nodes were tried in, in the order of trial; () where there was no choice.
+        formats: what they compute in, in the engine that was taken; {} where there was no choice.
+        device: the GPU for which the times of alternatives are estimated; "" where there was no choice.
     """
 
     max_drop: float | None
@@ -211,3 +242,6 @@ class FloatLimit(Shown):
     evaluations: int
     before: EngineCost | None = None
     after: EngineCost | None = None
+    alternatives: tuple[Alternative, ...] = ()
+    formats: dict[str, str] = field(default_factory=dict)
+    device: str = ""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -72,6 +72,13 @@ def devices() -> tuple[Device, ...]:
         _device(name, sm, sms, clock, bandwidth, geforce=geforce, source=source)
         for name, sm, sms, clock, bandwidth, geforce, source in _GPUS
     )
+
+
+def usual_device(sm: Sequence[str]) -> str:
+    """The name of the first known GPU of the first architecture that is known, as "86"; without any, of SM86."""
+    known = {device.sm: device.name for device in reversed(devices())}
+    wanted = (f"sm{word.removeprefix('sm')}" for word in (*sm, "86"))
+    return next(known[word] for word in wanted if word in known)
 
 
 def find_device(words: str) -> Device:

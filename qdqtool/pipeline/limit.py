@@ -4,6 +4,9 @@ The folder `quantized` of the run folder holds the run with every node quantized
 smallest set of float nodes that does is looked for (`accuracy.limit`). The run folder itself is a run of the same
 recipe with these nodes in `place.exclude`, on the same ranges, so that its engine, its audit and its accuracy prove what
 the search said. Its recipe.yaml gives the same model again without a search.
+
+Where these nodes may compute in FP8 or FP16 (`accuracy.alternatives`), the run with all of them float lies in the folder
+`float`, and the run folder itself holds the fastest of the engines that keep the limit (`pipeline.alternatives`).
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from qdqtool.calibration.samples.part import Part
 from qdqtool.core.kinds import CALIBRATION, LIMIT
 from qdqtool.core.protocols import SampleSource
 from qdqtool.core.recipe import AccuracyOptions, Recipe
-from qdqtool.core.report import Report, Summary
+from qdqtool.core.report import Report
 from qdqtool.core.sensitivity import EngineCost, FloatLimit
 from qdqtool.errors import UsageError
 from qdqtool.graph.instrumented.stages import StagedModel
@@ -30,6 +33,7 @@ from qdqtool.graph.qdq.changes import unrounded
 from qdqtool.io.files import digest_file
 from qdqtool.io.json_files import canonical
 from qdqtool.pipeline import runner
+from qdqtool.pipeline.alternatives import FLOAT, Ladder, Question, cost_of, device_of, fastest, steps_of
 from qdqtool.pipeline.context import RunContext
 from qdqtool.pipeline.random_shapes import opener, shaped
 from qdqtool.pipeline.report import read_material
@@ -70,26 +74,48 @@ def run(
         recipe=request.recipe.model_copy(update={"accuracy": AccuracyOptions()}),
         cache=request.cache or request.out / "builds",
     )
-    before = _cost(runner.run(first, listener).summary)
-    report, lacking = _attempt(request, first, limit, before, listener)
-    for _ in range(_ATTEMPTS - 1):
-        if lacking is None:
+    before = cost_of(runner.run(first, listener).summary)
+    asked = Limit(max_drop=options.max_drop, min_sqnr=options.min_sqnr)
+    attempts = 0
+    while True:
+        attempts += 1
+        result = _searched(request, first, limit, before, listener)
+        nodes = (result.chosen or result.path[-1]).kept
+        final = replace(
+            first,
+            out=request.out,
+            recipe=_with_float(request.recipe, nodes),
+            histograms=first.out / "histograms.npz",
+            table=first.out / "calibration.json",
+        )
+        has_choice = result.chosen is not None and bool(nodes) and len(steps_of(request.recipe)) > 1
+        plain = replace(final, out=request.out / FLOAT) if has_choice else final
+        report = runner.run(plain, listener, course=LINE if has_choice else _course(result))
+        lacking = _lacking(report, asked)
+        if result.chosen is None or lacking == Limit(max_drop=0.0, min_sqnr=0.0) or attempts == _ATTEMPTS:
             break
         limit = _tightened(limit, lacking)
-        report, lacking = _attempt(request, first, limit, before, listener)
-    return report
+    if not has_choice:
+        return report
+    question = Question(request=request, first=first, kept=nodes, limit=asked, listener=listener)
+    ladder = Ladder(question)
+    tried = ladder.run(report)
+    best = fastest(tried)
+    taken = final if best.is_float else replace(ladder.request_of(best.formats), out=request.out)
+    result = replace(result, alternatives=tried, formats=best.formats, device=device_of(request.recipe))
+    return runner.run(taken, listener, course=_course(result))
 
 
-def _attempt(
+def _searched(
     request: RunRequest, first: RunRequest, limit: Limit, before: EngineCost, listener: ProgressListener
-) -> tuple[Report, Limit | None]:
-    """Search, and run with what was found; what the model that was built lacks, if another search may give it."""
+) -> FloatLimit:
+    """What the search over the finished run `first` came to."""
     options = request.recipe.accuracy
     listener.started(SEARCH)
     with Meter() as meter:
-        found, samples = _searched(first, limit, options.samples, listener)
+        found, samples = _search(first, limit, options.samples, listener)
     listener.finished(SEARCH, meter.measured, skipped=False)
-    result = FloatLimit(
+    return FloatLimit(
         max_drop=options.max_drop,
         min_sqnr=options.min_sqnr,
         samples=samples,
@@ -99,17 +125,6 @@ def _attempt(
         evaluations=found.evaluations,
         before=before,
     )
-    final = replace(
-        first,
-        out=request.out,
-        recipe=_with_float(request.recipe, (found.chosen or found.path[-1]).kept),
-        histograms=first.out / "histograms.npz",
-        table=first.out / "calibration.json",
-    )
-    report = runner.run(final, listener, course=_course(result))
-    lacking = _lacking(report, Limit(max_drop=options.max_drop, min_sqnr=options.min_sqnr))
-    is_enough = found.chosen is None or lacking == Limit(max_drop=0.0, min_sqnr=0.0)
-    return report, None if is_enough else lacking
 
 
 def _lacking(report: Report, limit: Limit) -> Limit:
@@ -173,7 +188,7 @@ def _is_labelled(request: RunRequest) -> bool:
     return first is not None and first.label is not None
 
 
-def _searched(request: RunRequest, limit: Limit, most: int, listener: ProgressListener) -> tuple[Found, int]:
+def _search(request: RunRequest, limit: Limit, most: int, listener: ProgressListener) -> tuple[Found, int]:
     """What the search over the finished run came to, and how many samples checked it; goes on where it was stopped."""
     work = runner.start(request, "insert")
     model = load(work.path("model.qdq.onnx"))
@@ -214,20 +229,11 @@ def _with_float(recipe: Recipe, nodes: tuple[str, ...]) -> Recipe:
     return recipe.model_copy(update={"place": recipe.place.model_copy(update={"exclude": exclude})})
 
 
-def _cost(summary: Summary) -> EngineCost:
-    return EngineCost(
-        nodes_int8=summary.nodes_int8,
-        kernels=summary.kernels,
-        activation_bytes=summary.activation_bytes_fused,
-        engine_bytes=summary.engine_bytes,
-    )
-
-
 def _course(result: FloatLimit) -> tuple[Step, ...]:
     """The pipeline, and before its report a step that says what the limit cost."""
 
     def act(work: RunContext) -> Measured:
-        after = _cost(assemble(read_material(work.folder.path)).summary)
+        after = cost_of(assemble(read_material(work.folder.path)).summary)
         LIMIT.write(work.path("limit.json"), replace(result, after=after))
         return {}
 

@@ -19,7 +19,7 @@ from qdqtool.buildlog import read as read_log
 from qdqtool.calibration.collect import Collection, activations
 from qdqtool.calibration.histograms import Histograms, load_histograms, save_histograms
 from qdqtool.calibration.span import Span
-from qdqtool.calibration.table import constants
+from qdqtool.calibration.table import constants, formats_of, make_table
 from qdqtool.core.build import BuildProgress, BuildRequest, InputProfile
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.kinds import (
@@ -35,9 +35,10 @@ from qdqtool.core.kinds import (
     PREPARATION,
     REPORT,
 )
-from qdqtool.core.placement import Placement
+from qdqtool.core.placement import Placement, SlotKind
 from qdqtool.core.preparation import Insertion, Preparation
 from qdqtool.core.protocols import Builder
+from qdqtool.core.quant_format import INT8
 from qdqtool.core.weights import WeightChanges
 from qdqtool.core.weights_file import load_weights, save_weights
 from qdqtool.engine.read import read as read_layers
@@ -148,18 +149,40 @@ def calibrate(work: RunContext) -> Measured:
 
 
 def _given_table(work: RunContext, placement: Placement) -> CalibrationTable | None:
-    """What another run of the same model and samples has chosen; None where it lacks a range."""
+    """What another run of the same model and samples has chosen; None where it lacks a range of the same format.
+
+    Nodes that it has in another format get ranges of their own, each tensor by itself, and no shift of their bias.
+    """
     if work.request.table is None:
         return None
     known = CALIBRATION.read(work.request.table)
-    tensors = {decision.tensor for decision in placement.quantized} | set(activations(placement))
-    if not tensors <= known.by_tensor().keys():
+    weights = (entry for entry in placement.quantized if entry.kind is SlotKind.WEIGHT)
+    formats = {
+        **{entry.tensor: entry.spec.format for entry in weights if entry.spec is not None},
+        **dict.fromkeys(activations(placement), INT8),
+        **formats_of(placement),
+    }
+    taken = {name: entry for name, entry in known.by_tensor().items() if entry.format == formats.get(name)}
+    lacking = formats.keys() - taken.keys()
+    if any(formats[name] == INT8 for name in lacking):
         return None
-    nodes = {decision.slot.node for decision in placement.quantized}
+    if lacking:
+        view = work.model("model.prepared.onnx").view
+        fresh = make_table(
+            load_histograms(work.path("histograms.npz")), placement, view, work.recipe.calibrate
+        )
+        taken |= {name: entry for name, entry in fresh.by_tensor().items() if name in lacking}
+    others = {decision.slot.node for decision in placement.quantized if decision.tensor in lacking}
+    nodes = {decision.slot.node for decision in placement.quantized} - others
+    changes = known.weights
+    if changes is not None:
+        rounded = {name: entry for name, entry in changes.rounded.items() if name not in lacking}
+        changes = replace(changes, rounded=rounded)
     return replace(
         known,
-        ranges=tuple(entry for entry in known.ranges if entry.tensor in tensors),
+        ranges=tuple(taken[name] for name in sorted(taken)),
         shifts=tuple(entry for entry in known.shifts if entry.node in nodes),
+        weights=changes,
     )
 
 

@@ -250,17 +250,36 @@ def limit_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if not chosen["kept"]:
         yield "Limit", f"{wanted}: met with every node quantized ({_level(whole)}), {samples}"
         return
-    names = listed(chosen["kept"], _KEPT)
-    yield "Limit", f"{wanted}: met with {counted(len(chosen['kept']), 'node')} float: {names}"
-    yield "", f"{_level(whole)} -> {_level(chosen)}, {samples}"
+    formats = found["formats"]
+    names = [
+        node if formats.get(node, "float") == "float" else f"{node} ({formats[node]})"
+        for node in chosen["kept"]
+    ]
+    how = "outside INT8" if set(formats.values()) - {"float"} else "float"
+    yield "Limit", f"{wanted}: met with {counted(len(names), 'node')} {how}: {listed(names, _KEPT)}"
+    taken = next((one for one in found["alternatives"] if one["formats"] == formats), chosen)
+    yield "", f"{_level(whole)} -> {_level(taken)}, {samples}"
     before, after = found["before"], found["after"]
     if before and after:
-        paid = [
-            _paid("kernels", before["kernels"], after["kernels"], str),
-            _paid("activations", before["activation_bytes"], after["activation_bytes"], size),
-            _paid("engine", before["engine_bytes"], after["engine_bytes"], size),
-        ]
-        yield "Paid for it", f"{', '.join(filter(None, paid))}  [two builds]"
+        yield "Paid for it", f"{_costs(before, after)}{_ms(taken)}  [two builds]"
+    for one in found["alternatives"]:
+        if one["formats"] != formats and one["cost"] and before:
+            words = ", ".join(sorted(set(one["formats"].values())))
+            yield f"In {words}", f"{_level(one)}; {_costs(before, one['cost'])}{_ms(one)}  [two builds]"
+
+
+def _ms(one: Mapping[str, Any]) -> str:
+    return f"; {one['ms']:.4f} ms (estimated)" if one.get("ms") else ""
+
+
+def _costs(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    """What one engine has more than another, as two figures each."""
+    paid = (
+        _paid("kernels", before["kernels"], after["kernels"], str),
+        _paid("activations", before["activation_bytes"], after["activation_bytes"], size),
+        _paid("engine", before["engine_bytes"], after["engine_bytes"], size),
+    )
+    return ", ".join(filter(None, paid))
 
 
 def _level(entry: Mapping[str, Any]) -> str:

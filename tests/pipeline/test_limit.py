@@ -44,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert cli(arguments(out / "plain")) == 0
     level = json.loads((out / "plain" / "report.json").read_text("utf-8"))["data"]["comparison"]["sqnr"]
     (out / "level").write_text(str(level["sqnr_db"] + 3))
-    assert cli(arguments(out / "limited", "--min-sqnr", str(level["sqnr_db"] + 3))) == 0
+    assert cli(arguments(out / "limited", "--min-sqnr", str(level["sqnr_db"] + 3), "--sm", "89")) == 0
     return out
 
 
@@ -93,11 +93,47 @@ def test_the_recipe_in_the_folder_gives_the_nodes_without_a_search(folder: Path)
 def test_the_same_command_again_does_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     level = (folder / "level").read_text()
     before = BUILD.read(folder / "limited" / "build.json")
-    assert cli(arguments(folder / "limited", "--min-sqnr", level)) == 0
+    assert cli(arguments(folder / "limited", "--min-sqnr", level, "--sm", "89")) == 0
     said = capsys.readouterr()
     assert said.err.count("up to date") >= 24
     assert "Paid for it" in said.out
     assert BUILD.read(folder / "limited" / "build.json") == before
+
+
+def test_nodes_outside_int8_are_tried_in_fp8_and_fp16_and_the_fastest_engine_that_keeps_the_limit_is_taken(
+    folder: Path,
+) -> None:
+    level = float((folder / "level").read_text())
+    found = LIMIT.read(folder / "limited" / "limit.json")
+    tried = {word for one in found.alternatives for word in one.formats.values()}
+    assert tried == {"fp8", "fp16", "float"}
+    for one in found.alternatives:
+        assert set(one.formats) == set(found.chosen.kept)
+        assert one.keeps == (one.sqnr_db >= level)
+    built = [one for one in found.alternatives if one.cost is not None]
+    assert len(built) > 1
+    for one in built:
+        plan = folder / "limited" / one.folder / "engine.plan"
+        assert one.cost.engine_bytes == plan.stat().st_size
+    best = min((one for one in built if one.keeps), key=lambda one: one.ms)
+    assert found.formats == best.formats
+    assert found.after == best.cost
+    page = (folder / "limited" / "report.html").read_text("utf-8")
+    assert "What these nodes were tried in" in page
+    assert found.device == "NVIDIA L4"
+
+
+@pytest.mark.slow
+def test_without_alternatives_nodes_outside_int8_are_of_the_float_parts_type(
+    folder: Path, tmp_path: Path
+) -> None:
+    level = (folder / "level").read_text()
+    more = ["--min-sqnr", level, "--set", "accuracy.alternatives=[]"]
+    assert cli(arguments(tmp_path / "run", *more)) == 0
+    found = LIMIT.read(tmp_path / "run" / "limit.json")
+    assert found.chosen.kept
+    assert found.alternatives == ()
+    assert not (tmp_path / "run" / "float").exists()
 
 
 @pytest.mark.slow

@@ -6,8 +6,9 @@ Q/DQ already is linted, repaired, predicted, built, audited and compared with it
 `--calibration-cache` becomes such a model first. Without `--samples` random ones are taken: placement, engine and audit
 are as they would be, ranges and accuracy mean nothing.
 
-With `--max-drop` or `--min-sqnr` the smallest set of nodes is kept float that meets the limit, and the report says what
-it costs in kernels and bytes; the folder `quantized` in the run folder holds the run without float nodes.
+With `--max-drop` or `--min-sqnr` the smallest set of nodes leaves INT8 that meets the limit, for FP8 (where every target
+runs it), FP16 or the type of the float part, whatever makes the fastest engine (estimated); the report says what it costs in
+kernels and bytes. The folder `quantized` in the run folder holds the run with every node quantized.
 
 A model may come from PyTorch, where torch is installed: a .pt2 file of torch.export (with `--trust`, since such files may
 run code), or a function that returns a module and its example inputs. It is exported into the run folder.

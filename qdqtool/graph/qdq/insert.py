@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from math import isfinite
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ import onnx
 from qdqtool.core.calibration import CalibrationTable, TensorRange
 from qdqtool.core.conversion import DynamicRangeReport
 from qdqtool.core.dtypes import DType
+from qdqtool.core.equivalence import classes
 from qdqtool.core.placement import Decision, Placement, QuantSpec, Slot, SlotKind
 from qdqtool.core.quant_format import INT8
 from qdqtool.core.recipe import InsertOptions
@@ -174,6 +176,7 @@ def assignment_of(
     view = model.view
     ranges, rounded = table.by_tensor(), table.weights.rounded if table.weights else {}
     apart = {name for tie in placement.ties for name in tie.apart if name in tie.tensors}
+    narrow = _narrow_tensors(placement, options)
     known: dict[tuple[str, QuantSpec], Quantization] = {}
     found: dict[Slot, Quantization] = {}
     for decision in placement.quantized:
@@ -190,10 +193,23 @@ def assignment_of(
             if chosen is not None and spec.block is not None and _fits(chosen, spec):
                 known[key] = _rounded_blocks(chosen)
             else:
-                made = _quantization(view, decision, spec, ranges, options, apart=decision.tensor in apart)
+                own = options if decision.tensor in narrow else options.model_copy(update={"types": "fp32"})
+                made = _quantization(view, decision, spec, ranges, own, apart=decision.tensor in apart)
                 known[key] = _as_rounded(made, chosen)
         found[slot] = known[key]
     return found
+
+
+def _narrow_tensors(placement: Placement, options: InsertOptions) -> frozenset[str]:
+    """Tensors whose scales must be exact in `options.types`: those that narrow nodes read, and what is tied to them."""
+    read = {
+        entry.tensor
+        for entry in placement.quantized
+        if not options.narrow_nodes
+        or any(fnmatchcase(entry.slot.node, glob) for glob in options.narrow_nodes)
+    }
+    groups = classes([*((name,) for name in read), *(tie.tensors for tie in placement.ties)])
+    return frozenset(name for group in groups if group & read for name in group)
 
 
 def _as_rounded(wanted: Quantization, rounded: RoundedWeight | None) -> Quantization:

@@ -34,7 +34,7 @@ def convert(
 ) -> tuple[Model, Conversion]:
     """The same model computing in `options.types`, and what was done in words.
 
-    No Cast lands behind a DQ: pairs take the type of what reads them, and their scales with them. FP32 stay:
+    With `options.narrow_nodes` these alone change their type. No Cast lands behind a DQ: pairs take the type of what reads them, and their scales with them. FP32 stay:
     nodes that `options` names, and what follows them until their large values are brought back; with
     `options.overflow == "keep"` whatever touches a tensor that `reach` found beyond the type; inputs that ONNX allows
     in FP32 only (Resize scales, NonMaxSuppression, Range), foreign operators and control flow; inputs and outputs,
@@ -53,7 +53,9 @@ def convert(
     model = with_opset(_checked(model), options.types, quantized=_has_pairs(model))
     model = rescale_integers(model, narrow)
     tensors = reach.overflowing if reach is not None and options.overflow == "keep" else frozenset()
-    request = FloatRequest(nodes=options.keep_nodes, ops=options.keep_ops, tensors=tensors)
+    request = FloatRequest(
+        nodes=options.keep_nodes, others=options.narrow_nodes, ops=options.keep_ops, tensors=tensors
+    )
     reasons = kept(model.view, request, narrow)
     edit = Edit(model)
     forms = Forms(edit, model.view, narrow, reasons, keep_io=options.keep_io)
@@ -72,7 +74,9 @@ def convert(
         reach=reach,
     )
     edit.notes += _sentences(found, narrow, protected=options.overflow == "keep")
-    edit.notes += [f"no node is called {pattern!r}" for pattern in unused(model.view, request.nodes)]
+    edit.notes += [
+        f"no node is called {pattern!r}" for pattern in unused(model.view, (*request.nodes, *request.others))
+    ]
     result = edit.finish(retyped=True)
     return result, replace(found, notes=result.notes)
 

@@ -19,11 +19,13 @@ class FloatRequest:
 
     Attributes:
         nodes: globs on node names.
+        others: globs on the names of nodes that need not; all others must stay. Without any, no node must for its name.
         ops: operator types.
         tensors: tensors whose values the narrow type cannot hold.
     """
 
     nodes: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
     ops: tuple[str, ...] = ()
     tensors: frozenset[str] = frozenset()
 
@@ -61,6 +63,8 @@ def _reason(
     pattern = next((glob for glob in request.nodes if fnmatchcase(node.name, glob)), None)
     if pattern is not None:
         return f"matches {pattern!r}"
+    if request.others and not any(fnmatchcase(node.name, glob) for glob in request.others):
+        return "only other nodes were asked for"
     beyond = next((name for name in (*node.inputs, *node.outputs) if name in large), None)
     if beyond is not None:
         return f"the values of {beyond!r} reach beyond {narrow.dtype}"

@@ -21,6 +21,7 @@ from qdqtool.core.protocols import Feeds
 from qdqtool.core.recipe import CompareOptions
 from qdqtool.core.report import AccuracySummary
 from qdqtool.core.sweep import Checked, FloatPoint, Outcome, Value
+from qdqtool.engine.devices import usual_device
 from qdqtool.errors import BuildError, UsageError
 from qdqtool.io.files import digest_file, make_folder, unwritable, write_text
 from qdqtool.io.json_files import canonical
@@ -78,7 +79,8 @@ class SweepContext:
         self.request = request
         self.base = request.base
         self.options = request.base.recipe.sweep
-        self.speed = SPEEDS[self.options.speed](self.options.device)
+        device = self.options.device or usual_device(self.base.recipe.build.sm)
+        self.speed = SPEEDS[self.options.speed](device)
         self.reference_ms = 0.0
         until = "build" if isinstance(self.speed, OnGpu) else "insert"
         self._base_run = runner.start(replace(self.base, out=self.base.out / "base"), until)

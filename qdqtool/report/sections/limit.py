@@ -26,6 +26,15 @@ _PAGE = r"""
 <tr>{{ m.number_cell(entry.kept | length) }}<td>{{ m.goto(run, entry.kept[-1]) if entry.kept else "" }}</td>{{ m.number_cell(entry.sqnr_db, " dB") }}<td>{{ "%.2f -> %.2f %s" | format(entry.task.reference, entry.task.candidate, entry.task.unit) if entry.task else "" }}</td></tr>
 {% endfor %}</tbody></table></div>
 {% endif %}
+{% if limit.alternatives %}
+<h3>What these nodes were tried in</h3>
+<p>Times are estimated for {{ limit.device | clean }}.</p>
+<div class="wide-table" tabindex="0"><table class="sortable">
+{{ m.head(["FP8", "FP16", "Float", "SQNR", "Limit", "Kernels", "Activations", "Engine", "ms (estimated)"], ["FP8", "FP16", "Float", "SQNR", "Kernels", "Activations", "Engine", "ms (estimated)"]) }}
+<tbody>{% for one in limit.alternatives %}
+<tr>{% for word in ["fp8", "fp16", "float"] %}{{ m.number_cell(one.formats.values() | select("equalto", word) | list | length) }}{% endfor %}{{ m.number_cell(one.sqnr_db, " dB") }}<td>{{ "kept, taken" if one.keeps and one.formats == limit.formats else "kept" if one.keeps else "missed" }}</td>{% if one.cost %}{{ m.number_cell(one.cost.kernels) }}{{ m.number_cell(one.cost.activation_bytes) }}{{ m.number_cell(one.cost.engine_bytes) }}<td class="number" data-value="{{ one.ms }}">{{ "%.4f" | format(one.ms) }}</td>{% else %}<td colspan="4">not built</td>{% endif %}</tr>
+{% endfor %}</tbody></table></div>
+{% endif %}
 """
 
 

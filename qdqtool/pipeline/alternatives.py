@@ -1,0 +1,257 @@
+"""What nodes that leave INT8 for the sake of accuracy compute in: of what keeps the limit, the fastest engine.
+
+The search of `pipeline.limit` finds the nodes with their float values exact. They need not be: FP8 has INT8's width and
+17 powers of two more reach, FP16 half the width of FP32. Each node climbs only as far as the limit takes:
+
+    FP8 (where every target runs it, and placement lets the node)  ->  FP16  ->  the type of the float part
+
+1. All nodes start on the lowest step; the whole model is written and run on all evaluation samples. While the limit does
+   not hold, the node that the search found to matter most climbs one step. Then every node that climbed is tried one step
+   lower once, the least useful first.
+2. The same from FP16 on, since a network in three formats may cost more casts than narrow values save.
+3. What keeps the limit is built, and so is the model with all nodes in the float part's type. The engine with the shortest
+   time by the roofline wins: it counts bytes, weights, arithmetic and the start of every kernel. (Bytes of the plan tell
+   little: of a small network most are code.)
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from glob import escape
+from typing import Final
+
+from qdqtool.accuracy.compare import compare
+from qdqtool.accuracy.limit import Limit
+from qdqtool.backends.ort import open_runner
+from qdqtool.core.comparison import Comparison
+from qdqtool.core.kinds import ENGINE, PLACEMENT
+from qdqtool.core.placement import Placement, SlotKind
+from qdqtool.core.quant_format import FP8
+from qdqtool.core.recipe import Recipe
+from qdqtool.core.report import Report, Summary
+from qdqtool.core.sensitivity import Alternative, EngineCost, FloatSet
+from qdqtool.engine.devices import find_device, usual_device
+from qdqtool.engine.estimate import estimate
+from qdqtool.engine.view import view
+from qdqtool.graph.view import GraphView
+from qdqtool.io.json_files import canonical
+from qdqtool.pipeline import runner
+from qdqtool.pipeline.context import RunContext
+from qdqtool.pipeline.float_sides import open_quantized
+from qdqtool.pipeline.request import ProgressListener, RunRequest
+from qdqtool.trt.ops import ELEMENTWISE_SUMS, FUSES_BEHIND_PRODUCT
+
+FOLDER: Final = "alternatives"
+"""Where the runs with other formats lie, in the run folder."""
+FLOAT: Final = "float"
+_FP8, _FP16 = "fp8", "fp16"
+Formats = Mapping[str, str]
+"""By node: "fp8", "fp16" or "float"."""
+
+
+def steps_of(recipe: Recipe) -> tuple[str, ...]:
+    """What nodes that leave INT8 may compute in for this recipe and its targets, the narrowest first."""
+    builder, wanted = recipe.placing.builder, recipe.accuracy.alternatives
+    runs_fp8 = bool(recipe.placing.sm) and all(
+        word.isdigit() and int(word) >= FP8.sm for word in recipe.placing.sm
+    )
+    found = [_FP8] if _FP8 in wanted and runs_fp8 and not builder.is_before(*FP8.release) else []
+    # TensorRT 8 takes FP32 scales only
+    found += [_FP16] if _FP16 in wanted and recipe.float_type == "fp32" and builder.family != "8" else []
+    return (*found, FLOAT)
+
+
+def with_formats(recipe: Recipe, formats: Formats, graph: GraphView) -> Recipe:
+    """The recipe with these nodes in these formats, and what TensorRT fuses behind FP16 nodes in FP16 as well."""
+    small = {escape(node): _FP8 for node, word in formats.items() if word == _FP8}
+    narrow = [node for node, word in formats.items() if word == _FP16]
+    left = [escape(node) for node, word in formats.items() if word != _FP8]
+    place = recipe.place.model_copy(
+        update={"exclude": (*recipe.place.exclude, *left), "formats": {**small, **recipe.place.formats}}
+    )
+    changes: dict[str, object] = {"place": place}
+    if narrow:
+        names = tuple(escape(name) for name in _with_epilogues(graph, narrow))
+        changes["insert"] = recipe.insert.model_copy(update={"types": "fp16", "narrow_nodes": names})
+    return recipe.model_copy(update=changes)
+
+
+def _with_epilogues(graph: GraphView, nodes: Sequence[str]) -> list[str]:
+    """The nodes with the activations behind them, and one Add or Mul with something else: a Cast would part the kernel."""
+    found = dict.fromkeys(nodes)
+    waiting = [(name, True) for name in nodes]
+    while waiting:
+        name, may_sum = waiting.pop()
+        for tensor in graph.by_name[name].outputs:
+            for use in graph.uses(tensor):
+                reader = use.node
+                is_sum = reader.op in ELEMENTWISE_SUMS
+                if reader.name in found or not (reader.op in FUSES_BEHIND_PRODUCT or (is_sum and may_sum)):
+                    continue
+                found[reader.name] = None
+                waiting.append((reader.name, may_sum and not is_sum))
+    return list(found)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Question:
+    """Which nodes leave INT8, and what must be kept.
+
+    Attributes:
+        request: the run that was asked for.
+        first: the run with every node quantized.
+        kept: the nodes, the most useful first.
+        limit: what the model that is written must keep.
+        listener: is told how far the steps of each try are.
+    """
+
+    request: RunRequest
+    first: RunRequest
+    kept: tuple[str, ...]
+    limit: Limit
+    listener: ProgressListener
+
+
+class Ladder:
+    """The tries of one question, each made once."""
+
+    def __init__(self, question: Question) -> None:
+        self._question = question
+        self._steps = steps_of(question.request.recipe)
+        self._graph = runner.start(question.first, "prepare").model("model.prepared.onnx").view
+        self._device = find_device(device_of(question.request.recipe))
+        self._tried: dict[str, Alternative] = {}
+
+    def run(self, plain: Report) -> tuple[Alternative, ...]:
+        """All tries; `plain` is the report of the run with all nodes in the type of the float part."""
+        whole = dict.fromkeys(self._question.kept, FLOAT)
+        self._tried[_key(whole)] = self._alternative(whole, plain.comparison, plain.summary, FLOAT)
+        for lowest in range(len(self._steps) - 1):
+            found = self._climbed(lowest)
+            if found is not None and found.cost is None:
+                self._tried[_key(found.formats)] = self._built(found)
+        return tuple(self._tried.values())
+
+    def request_of(self, formats: Formats) -> RunRequest:
+        """The run with the nodes in these formats, in a folder of its own."""
+        question = self._question
+        return replace(
+            question.first,
+            out=question.request.out / FOLDER / _key(formats)[:12],
+            recipe=with_formats(question.first.recipe, formats, self._graph),
+            histograms=question.first.out / "histograms.npz",
+            table=question.first.out / "calibration.json",
+        )
+
+    def _climbed(self, lowest: int) -> Alternative | None:
+        """The narrowest formats found from this step on that keep the limit; None where none but the float part's does."""
+        kept = self._question.kept
+        lower = {node: self._lowest(node, lowest) for node in kept}
+        formats = dict(lower)
+        found = self._measured(formats)
+        for node in kept:
+            while not found.keeps and formats[node] != FLOAT:
+                formats[node] = self._step_above(formats[node])
+                found = self._measured(formats)
+        if not found.keeps:
+            return None
+        for node in reversed(kept):
+            if formats[node] != lower[node]:
+                fewer = {**formats, node: self._step_below(formats[node], lower[node])}
+                tried = self._measured(fewer)
+                if tried.keeps:
+                    formats, found = fewer, tried
+        return None if found.is_float else found
+
+    def _lowest(self, node: str, lowest: int) -> str:
+        word = self._steps[lowest]
+        if word == _FP8 and not self._takes_fp8(node):
+            return self._steps[lowest + 1]
+        return word
+
+    def _takes_fp8(self, node: str) -> bool:
+        """Whether placement, asked for FP8, quantizes both factors."""
+        work = runner.start(self.request_of({node: _FP8}), "place")
+        return _is_fp8(PLACEMENT.read(work.path("placement.json")), node)
+
+    def _step_above(self, word: str) -> str:
+        return self._steps[self._steps.index(word) + 1]
+
+    def _step_below(self, word: str, lowest: str) -> str:
+        return self._steps[max(self._steps.index(word) - 1, self._steps.index(lowest))]
+
+    def _measured(self, formats: Formats) -> Alternative:
+        """The written model on the evaluation samples."""
+        known = self._tried.get(_key(formats))
+        if known is None:
+            work = runner.start(self.request_of(formats), "insert", self._question.listener)
+            known = self._alternative(formats, _compared(work), None, "")
+            self._tried[_key(formats)] = known
+        return known
+
+    def _built(self, found: Alternative) -> Alternative:
+        request = self.request_of(found.formats)
+        report = runner.run(request, self._question.listener)
+        folder = f"{FOLDER}/{request.out.name}"
+        return self._alternative(found.formats, report.comparison, report.summary, folder)
+
+    def _alternative(
+        self, formats: Formats, found: Comparison | None, summary: Summary | None, folder: str
+    ) -> Alternative:
+        layers = self._question.request.out / folder / "layers.json"
+        task = found.task[0] if found is not None and found.task else None
+        level = found.sqnr.sqnr_db if found is not None and found.sqnr is not None else None
+        shown = FloatSet(kept=(), sqnr_db=level, task=task, int8_nodes=0, total_nodes=0)
+        return Alternative(
+            formats=dict(formats),
+            sqnr_db=level,
+            task=task,
+            keeps=self._question.limit.is_met(shown),
+            cost=None if summary is None else cost_of(summary),
+            ms=None if summary is None else estimate(view(ENGINE.read(layers)), self._device).ms,
+            folder=folder,
+        )
+
+
+def fastest(tried: Sequence[Alternative]) -> Alternative:
+    """Of the engines that keep the limit the fastest; the first, where none keeps it."""
+    keeping = [one for one in tried if one.keeps and one.ms is not None]
+    return min(keeping, key=lambda one: one.ms or 0.0, default=tried[0])
+
+
+def device_of(recipe: Recipe) -> str:
+    """The GPU for which times are estimated."""
+    return recipe.sweep.device or usual_device(recipe.build.sm)
+
+
+def cost_of(summary: Summary) -> EngineCost:
+    """What the engine of a run is made of."""
+    return EngineCost(
+        nodes_int8=summary.nodes_int8,
+        kernels=summary.kernels,
+        activation_bytes=summary.activation_bytes_fused,
+        engine_bytes=summary.engine_bytes,
+    )
+
+
+def _compared(work: RunContext) -> Comparison:
+    plain = open_runner(
+        work.path("model.prepared.onnx"), description="float model on onnxruntime", crowded=True
+    )
+    quantized = open_quantized(work.path("model.qdq.onnx"), "Q/DQ model on onnxruntime")
+    return compare(plain, quantized, work.evaluation, work.recipe.compare)
+
+
+def _is_fp8(placement: Placement, node: str) -> bool:
+    formats = {
+        decision.kind: decision.spec.format
+        for decision in placement.quantized
+        if decision.slot.node == node and decision.spec is not None
+    }
+    return SlotKind.ACTIVATION in formats and set(formats.values()) == {FP8}
+
+
+def _key(formats: Formats) -> str:
+    return hashlib.sha256(canonical(dict(formats)).encode()).hexdigest()
