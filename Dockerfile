@@ -3,8 +3,9 @@
 #   docker build -t qdqtool .
 #   docker run --rm --user "$(id -u)" -v "$PWD:/data" qdqtool run model.onnx --samples calibration/ --out runs/first
 #
-# Built and run by buildah on a Debian base with Python 3.12, not yet by Docker on the base that is named here. A variant for timing on a GPU (not built either) starts from an image with CUDA, as
-# nvidia/cuda:12.8.1-base-ubuntu24.04 with python3-venv, installs '.[rtx,trt]' and 'cuda-python', and runs with --gpus all.
+# Built and run by buildah on a Debian base with Python 3.12, not yet by Docker on the base that is named here.
+# A variant for timing on a GPU, never built, starts from an image with CUDA, as nvidia/cuda:12.8.1-base-ubuntu24.04 with
+# python3-venv, installs '.[rtx,trt]' and 'cuda-python', and runs with --gpus all.
 FROM python:3.12-slim AS wheel
 WORKDIR /source
 COPY . .

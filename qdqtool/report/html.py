@@ -31,6 +31,8 @@ _MACROS = '{% import "macros.html" as m with context %}'
 _CODE = re.compile(r"`([^`]+)`")
 _HEAD, _TAIL = 12, 48
 """Letters at both ends of a file name that are shown; the whole name is its hint."""
+_LARGE = 500
+"""Layers from which on parts of the page are laid out only when they are scrolled to: 5,000 took seconds otherwise."""
 
 
 def render(
@@ -50,6 +52,7 @@ def render(
     runs = [_Run("a", report, first)] + ([_Run("b", against, second)] if against is not None else [])
     return environment.get_template("page.html").render(
         runs=[(run, _parts(environment, run)) for run in runs],
+        large=any(len(run.report.layers) > _LARGE for run in runs),
         sides=_sides(report, against),
         diff=diff,
         style=Markup(palette.CLASSES + _asset("page.css")),  # noqa: S704 -- our own file

@@ -360,10 +360,28 @@ def test_nothing_covers_the_title_and_nothing_sticks_out(browser: Any, tmp_path:
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_page_passes_the_checks_of_axe(browser: Any, tmp_path: Path, theme: str) -> None:
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_page_passes_the_checks_of_axe(browser: Any, tmp_path: Path, theme: str, width: int) -> None:
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {**PHONE, "width": width})
+    try:
+        page = full(browser, tmp_path)
+        page.script("document.documentElement.dataset.theme = arguments[0]", theme)
+        assert violations(page) == []
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_a_link_leads_to_the_place_that_it_names(browser: Any, tmp_path: Path) -> None:
+    """Parts above it that are laid out late would move it away again."""
     page = full(browser, tmp_path)
-    page.script("document.documentElement.dataset.theme = arguments[0]", theme)
-    assert violations(page) == []
+    page.script("document.querySelector('nav a[href=\"#nodes-a\"]').click()")
+    top = "return document.querySelector('#nodes-a').getBoundingClientRect().top"
+    before = page.script(top)
+    page.browser.execute_async_script(
+        "const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(done))"
+    )
+    assert page.script(top) == before
+    assert page.script("return document.querySelector('.large') === null")
 
 
 def violations(page: Page) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ _PAGE = r"""
 <h2 id="charts-{{ run.key }}">Charts</h2>
 <div class="figures">
 {% for figure, drawings in run.figures %}
-<figure id="chart-{{ figure.name }}-{{ run.key }}"{% if drawings | length > 1 %} class="wide"{% endif %}>
+<figure tabindex="0" id="chart-{{ figure.name }}-{{ run.key }}"{% if drawings | length > 1 %} class="wide"{% endif %}>
 <h3>{{ figure.title }} <span class="source">{{ figure.source }}</span></h3>
 {% if drawings | length > 1 %}<div class="smalls">{% for drawing in drawings %}{{ drawing }}{% endfor %}</div>{% else %}{{ drawings[0] }}{% endif %}
 <figcaption>{{ figure.caption }}</figcaption>
