@@ -13,7 +13,7 @@ from enum import IntEnum
 from qdqtool.core.findings import Severity
 from qdqtool.core.fixes import SlotEdit
 from qdqtool.core.placement import Bond, Opinion, Slot, Tie
-from qdqtool.core.quant_format import FLOAT
+from qdqtool.core.quant_format import FLOAT, FORMATS
 from qdqtool.core.recipe import PlacementOptions
 from qdqtool.core.repair import Change
 from qdqtool.core.target import FAMILIES, Target
@@ -26,6 +26,7 @@ from qdqtool.trt.ops import DEQUANTIZE
 
 CLASSIC = frozenset({"8", "10", "11"})
 EVERYWHERE = frozenset(FAMILIES)
+ALL_FORMATS = frozenset(FORMATS)
 Statement = Opinion | Tie | Bond
 Place = Callable[[GraphView, PlacementOptions], Iterator[Statement]]
 
@@ -76,6 +77,7 @@ class Rule:
         severity: how much findings matter unless one says otherwise.
         targets: builders for which `check` is asked, and `fix` where its stage is FAST; fixes of the stages before
             make the form that others rely on, for every builder.
+        formats: number formats that it speaks about; on a model whose pairs all ask for others its `check` is silent.
         stage: when `fix` is applied.
         after: rules of the same stage or an earlier one whose fixes are applied first.
         place: what it requests for a float graph. Requests are data; no rule sees those of another, so their order
@@ -89,6 +91,7 @@ class Rule:
     code: str
     severity: Severity = Severity.INFO
     targets: frozenset[str] = EVERYWHERE
+    formats: frozenset[str] = ALL_FORMATS
     stage: Stage = Stage.FAST
     after: tuple[str, ...] = ()
     place: Place | None = None

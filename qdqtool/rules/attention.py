@@ -243,6 +243,7 @@ def _results(built: BuiltGraph, softmax: EngineLayer) -> Iterator[SlotEdit]:
 
 PLUGIN = Rule(
     code="QDQ132",
+    formats=frozenset({"int8", "fp8"}),
     severity=Severity.WARNING,
     place=place,
     check=check,

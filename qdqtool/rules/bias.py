@@ -75,5 +75,11 @@ def _is_bias(context: RepairContext, pair: QdqPair) -> bool:
 
 
 PLUGIN = Rule(
-    code="QDQ148", severity=Severity.WARNING, stage=Stage.LEGAL, after=("shared_pair",), check=check, fix=fix
+    code="QDQ148",
+    formats=frozenset({"int8"}),
+    severity=Severity.WARNING,
+    stage=Stage.LEGAL,
+    after=("shared_pair",),
+    check=check,
+    fix=fix,
 )

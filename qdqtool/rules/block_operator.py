@@ -315,6 +315,7 @@ def _dequantized(
 
 PLUGIN = Rule(
     code="QDQ190",
+    formats=frozenset({"int4", "int8"}),
     severity=Severity.ERROR,
     stage=Stage.WRITE_OUT,
     after=("own_spelling",),

@@ -152,4 +152,4 @@ def _leave(context: RepairContext, pair: QdqPair) -> None:
     edit.node("Cast", [tensor], [node.output[0]], name=f"{node.name}_Cast", to=target)
 
 
-PLUGIN = Rule(code="QDQ154", stage=Stage.LEGAL, after=("zero_point",), fix=fix)
+PLUGIN = Rule(code="QDQ154", formats=frozenset({"int8"}), stage=Stage.LEGAL, after=("zero_point",), fix=fix)

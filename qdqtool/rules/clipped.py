@@ -85,4 +85,4 @@ def _limits(context: RepairContext, pair: QdqPair, clip: Node) -> tuple[int, int
     )
 
 
-PLUGIN = Rule(code="QDQ119", stage=Stage.WRITE_OUT, after=("domain",), fix=fix)
+PLUGIN = Rule(code="QDQ119", formats=frozenset({"int8"}), stage=Stage.WRITE_OUT, after=("domain",), fix=fix)

@@ -59,4 +59,11 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
             )
 
 
-PLUGIN = Rule(code="QDQ150", severity=Severity.WARNING, targets=frozenset({"8"}), place=place, check=check)
+PLUGIN = Rule(
+    code="QDQ150",
+    formats=frozenset({"int8"}),
+    severity=Severity.WARNING,
+    targets=frozenset({"8"}),
+    place=place,
+    check=check,
+)

@@ -195,4 +195,4 @@ def _rewrite(context: RepairContext, found: _Pattern) -> None:
     edit.remove([old])
 
 
-PLUGIN = Rule(code="QDQ118", stage=Stage.LEGAL, fix=fix)
+PLUGIN = Rule(code="QDQ118", formats=frozenset({"int8"}), stage=Stage.LEGAL, fix=fix)

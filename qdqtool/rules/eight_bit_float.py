@@ -33,4 +33,4 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
         )
 
 
-PLUGIN = Rule(code="QDQ111", severity=Severity.WARNING, check=check)
+PLUGIN = Rule(code="QDQ111", formats=frozenset({"fp8"}), severity=Severity.WARNING, check=check)

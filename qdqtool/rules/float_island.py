@@ -74,4 +74,4 @@ def _int8_behind(flow: Flow, node: Node) -> bool:
     return False
 
 
-PLUGIN = Rule(code="QDQ134", severity=Severity.INFO, check=check)
+PLUGIN = Rule(code="QDQ134", formats=frozenset({"int8"}), severity=Severity.INFO, check=check)

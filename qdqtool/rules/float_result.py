@@ -98,4 +98,11 @@ def candidates(built: BuiltGraph) -> Iterator[Candidate]:
             )
 
 
-PLUGIN = Rule(code="QDQ146", severity=Severity.INFO, check=check, fix=fix, candidates=candidates)
+PLUGIN = Rule(
+    code="QDQ146",
+    formats=frozenset({"int8"}),
+    severity=Severity.INFO,
+    check=check,
+    fix=fix,
+    candidates=candidates,
+)

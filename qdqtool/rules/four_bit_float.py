@@ -40,4 +40,4 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
         )
 
 
-PLUGIN = Rule(code="QDQ117", severity=Severity.WARNING, check=check)
+PLUGIN = Rule(code="QDQ117", formats=frozenset({"nvfp4"}), severity=Severity.WARNING, check=check)

@@ -275,5 +275,11 @@ def _firsts(sizes: tuple[int, ...], scale: NDArray[Any], node: onnx.NodeProto) -
 
 
 PLUGIN = Rule(
-    code="QDQ109", severity=Severity.ERROR, stage=Stage.LEGAL, after=("dynamic",), check=check, fix=fix
+    code="QDQ109",
+    formats=frozenset({"int4"}),
+    severity=Severity.ERROR,
+    stage=Stage.LEGAL,
+    after=("dynamic",),
+    check=check,
+    fix=fix,
 )

@@ -41,4 +41,10 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
             )
 
 
-PLUGIN = Rule(code="QDQ183", severity=Severity.WARNING, targets=frozenset({"rtx"}), check=check)
+PLUGIN = Rule(
+    code="QDQ183",
+    formats=frozenset({"fp8"}),
+    severity=Severity.WARNING,
+    targets=frozenset({"rtx"}),
+    check=check,
+)

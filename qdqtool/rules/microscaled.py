@@ -45,4 +45,10 @@ def check(flow: Flow, target: Target) -> Iterator[Violation]:
             )
 
 
-PLUGIN = Rule(code="QDQ186", severity=Severity.WARNING, targets=frozenset({"rtx"}), check=check)
+PLUGIN = Rule(
+    code="QDQ186",
+    formats=frozenset({"mxfp8"}),
+    severity=Severity.WARNING,
+    targets=frozenset({"rtx"}),
+    check=check,
+)

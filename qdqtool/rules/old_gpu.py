@@ -82,4 +82,11 @@ def explain(evidence: NodeEvidence) -> Iterator[Explanation]:
         )
 
 
-PLUGIN = Rule(code="QDQ135", severity=Severity.WARNING, place=place, check=check, explain=explain)
+PLUGIN = Rule(
+    code="QDQ135",
+    formats=frozenset({"int8"}),
+    severity=Severity.WARNING,
+    place=place,
+    check=check,
+    explain=explain,
+)

@@ -192,4 +192,11 @@ def _bias(context: RepairContext, node: onnx.NodeProto, form: _Form) -> str:
     return edit.constant(f"{name}_float", (value * product.reshape(-1)).astype(np.float32))
 
 
-PLUGIN = Rule(code="QDQ107", severity=Severity.ERROR, stage=Stage.WRITE_OUT, check=check, fix=fix)
+PLUGIN = Rule(
+    code="QDQ107",
+    formats=frozenset({"int8"}),
+    severity=Severity.ERROR,
+    stage=Stage.WRITE_OUT,
+    check=check,
+    fix=fix,
+)

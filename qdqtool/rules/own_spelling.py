@@ -108,4 +108,11 @@ def _store(context: RepairContext, node: onnx.NodeProto) -> bool:
     return True
 
 
-PLUGIN = Rule(code="QDQ189", severity=Severity.INFO, stage=Stage.WRITE_OUT, check=check, fix=fix)
+PLUGIN = Rule(
+    code="QDQ189",
+    formats=frozenset({"fp8", "int4", "nvfp4", "mxfp8"}),
+    severity=Severity.INFO,
+    stage=Stage.WRITE_OUT,
+    check=check,
+    fix=fix,
+)

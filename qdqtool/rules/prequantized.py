@@ -32,4 +32,10 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
             )
 
 
-PLUGIN = Rule(code="QDQ145", severity=Severity.WARNING, check=check, targets=frozenset({"8"}))
+PLUGIN = Rule(
+    code="QDQ145",
+    formats=frozenset({"int8"}),
+    severity=Severity.WARNING,
+    check=check,
+    targets=frozenset({"8"}),
+)

@@ -50,5 +50,11 @@ def fix(context: RepairContext) -> Iterator[Change]:
 
 
 PLUGIN = Rule(
-    code="QDQ187", severity=Severity.WARNING, stage=Stage.WRITE_OUT, after=("domain",), check=check, fix=fix
+    code="QDQ187",
+    formats=frozenset({"fp8"}),
+    severity=Severity.WARNING,
+    stage=Stage.WRITE_OUT,
+    after=("domain",),
+    check=check,
+    fix=fix,
 )

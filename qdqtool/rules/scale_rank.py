@@ -93,6 +93,7 @@ def _make_scalar(context: RepairContext, pair: QdqPair) -> None:
 
 PLUGIN = Rule(
     code="QDQ121",
+    formats=frozenset({"int8", "fp8"}),
     severity=Severity.WARNING,
     targets=frozenset({"rtx"}),
     stage=Stage.LEGAL,

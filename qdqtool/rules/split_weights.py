@@ -64,5 +64,10 @@ def explain(evidence: NodeEvidence) -> Iterator[Explanation]:
 
 
 PLUGIN = Rule(
-    code="QDQ192", severity=Severity.WARNING, targets=frozenset({"rtx"}), check=check, explain=explain
+    code="QDQ192",
+    formats=frozenset({"int8", "fp8"}),
+    severity=Severity.WARNING,
+    targets=frozenset({"rtx"}),
+    check=check,
+    explain=explain,
 )

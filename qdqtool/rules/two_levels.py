@@ -159,4 +159,4 @@ def _scales(flow: Flow, node: Node, factor: Factor) -> int | None:
     return prod(sizes) // _BLOCK
 
 
-PLUGIN = Rule(code="QDQ185", severity=Severity.WARNING, check=check)
+PLUGIN = Rule(code="QDQ185", formats=frozenset({"nvfp4"}), severity=Severity.WARNING, check=check)

@@ -41,4 +41,4 @@ def check(flow: Flow, _target: Target) -> Iterator[Violation]:
             )
 
 
-PLUGIN = Rule(code="QDQ102", severity=Severity.WARNING, check=check)
+PLUGIN = Rule(code="QDQ102", formats=frozenset({"int8"}), severity=Severity.WARNING, check=check)

@@ -56,6 +56,7 @@ def _one_element(_context: RepairContext, weight: StoredWeight) -> str:
 
 PLUGIN = Rule(
     code="QDQ115",
+    formats=frozenset({"int8", "fp8"}),
     severity=Severity.ERROR,
     targets=frozenset({"rtx"}),
     stage=Stage.LEGAL,

@@ -92,4 +92,4 @@ def _clipped(
         )
 
 
-PLUGIN = Rule(code="QDQ188", severity=Severity.ERROR, check=check)
+PLUGIN = Rule(code="QDQ188", formats=frozenset({"fp8"}), severity=Severity.ERROR, check=check)
