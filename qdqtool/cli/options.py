@@ -85,6 +85,21 @@ def fitting_recipe(
     return name, load_recipe(name, changes, labels=labels)
 
 
+def building(
+    *,
+    target: str | None,
+    sm: str | None,
+    builder: str | None,
+    shapes: tuple[str, str, str],
+) -> list[str]:
+    """What the options about the engine change in a recipe; `shapes` are the smallest, the usual and the largest."""
+    names = ("min_shapes", "opt_shapes", "max_shapes")
+    typed = [f"build.{name}='{value}'" for name, value in zip(names, shapes, strict=True) if value]
+    typed += [f"build.sm=[{sm}]"] if sm else []
+    typed += [f"build.builder={builder}"] if builder else []
+    return typed + ([f"place.target='{target}'"] if target else [])
+
+
 def configuration() -> Path:
     """The user's own configuration; it need not exist."""
     return Path(typer.get_app_dir("qdqtool")) / "config.yaml"

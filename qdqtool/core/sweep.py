@@ -94,7 +94,8 @@ class Trial:
         number: as the study counts.
         state: "complete", "failed" or "running".
         outcome: None unless complete.
-        reason: why it failed.
+        reason: why it failed; "" for others.
+        settings: what it tried, as `--set` takes it; () where the study does not say.
         checked: its accuracy on samples that chose nothing; None where none were held back, or others beat it.
     """
 
@@ -102,6 +103,7 @@ class Trial:
     state: str
     outcome: Outcome | None = None
     reason: str = ""
+    settings: tuple[str, ...] = ()
     checked: Checked | None = None
 
 

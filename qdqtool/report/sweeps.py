@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Iterator
 from importlib.resources import files
 from statistics import NormalDist
 
@@ -13,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from qdqtool.core.sweep import FloatPoint, Outcome, Sweep, Trial
-from qdqtool.core.wording import counted
+from qdqtool.core.wording import counted, listed
 from qdqtool.engine.estimate import RATIO_ERROR
 from qdqtool.io.escaping import xml_line
 from qdqtool.report import palette, svg
@@ -21,6 +22,8 @@ from qdqtool.report.charts.axis import axis_over
 from qdqtool.report.charts.scatter import Level, Point, scatter
 from qdqtool.report.words import metric as metric_name
 
+_NAMED = 8
+"""Trials that are named where one reason holds for many."""
 _SETTING = 22
 """Letters of a usual setting, which is hard to read in pieces."""
 
@@ -106,10 +109,24 @@ def notes(sweep: Sweep) -> list[str]:
     )
     said = (
         f"{counted(len(states), 'trial')}: {counts}{float_model}",
+        *_failures(sweep),
         about_accuracy(sweep),
         about_times(sweep),
     )
     return [sentence for sentence in said if sentence]
+
+
+def _failures(sweep: Sweep) -> Iterator[str]:
+    """Why trials failed, each reason once."""
+    reasons: dict[str, list[Trial]] = {}
+    for trial in sweep.trials:
+        if trial.state == "failed":
+            reasons.setdefault(trial.reason, []).append(trial)
+    for reason, trials in reasons.items():
+        numbers = listed([trial.number for trial in trials], _NAMED)
+        tried = "; ".join(text.replace('"', "") for text in trials[0].settings)
+        example = f"; tried with {tried}" if tried else ""
+        yield f"{counted(len(trials), 'trial')} failed (number {numbers}{example}): {reason}"
 
 
 def accuracy(sweep: Sweep, outcome: Outcome) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from io import StringIO
 
 import pytest
@@ -65,3 +66,21 @@ def test_an_interval_of_percents_ends_at_a_hundred() -> None:
     low, high = sweeps.accuracy_interval(sweep, sweep.trials[0].outcome)
     assert high == 100.0
     assert low < 98.9
+
+
+def test_every_reason_of_failed_trials_is_told_once_with_what_was_tried() -> None:
+    whole = sweep_of((78.0, 79.0, 80.0))
+    refused = [
+        Trial(
+            number=number, state="failed", reason="no <kernel> takes it", settings=(f"place.block={number}",)
+        )
+        for number in (3, 4)
+    ]
+    lost = Trial(number=5, state="failed", reason="nothing is quantized")
+    sweep = replace(whole, trials=(*whole.trials, *refused, lost))
+    said = sweeps.notes(sweep)
+    assert "2 trials failed (number 3, 4; tried with place.block=3): no <kernel> takes it" in said
+    assert "1 trial failed (number 5): nothing is quantized" in said
+    page = sweeps.page(sweep)
+    assert "failed: no &lt;kernel&gt; takes it" in page
+    assert "<code>place.block=4</code>" in page

@@ -34,7 +34,7 @@ def test_the_grid_holds_every_choice_once() -> None:
         options(
             space={"calibrate.method": ["max", "mse"], "insert.types": ["fp32", "fp16"]}, keep_float=[0, 1]
         ),
-        ("a",),
+        ("a", "b"),
     )
     choices = list(space.grid())
     assert len(choices) == len({tuple(choice.items()) for choice in choices}) == 8
@@ -49,9 +49,14 @@ def test_the_first_choices_differ_in_the_calibrator() -> None:
     assert len({choice["calibrate.weights"] for choice in list(space.grid())[:3]}) == 1
 
 
-def test_more_nodes_than_there_are_cannot_stay_float() -> None:
-    space = Space(options(space={"calibrate.method": ["max", "mse"]}, keep_float=[0, 5, 9]), ("a", "b"))
-    assert space.values["keep_float"] == (0, 2)
+def test_a_trial_keeps_at_least_one_node_quantized() -> None:
+    space = Space(options(space={"calibrate.method": ["max", "mse"]}, keep_float=[0, 1, 2, 9]), ("a", "b"))
+    assert space.values["keep_float"] == (0, 1)
+
+
+def test_a_search_in_which_every_trial_is_the_float_model_is_refused() -> None:
+    with pytest.raises(UsageError, match="all 2 quantized nodes float"):
+        Space(options(space={"calibrate.method": ["max", "mse"]}, keep_float=[2]), ("a", "b"))
 
 
 def test_the_most_sensitive_nodes_stay_float_and_so_do_the_users() -> None:

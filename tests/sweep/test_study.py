@@ -47,7 +47,7 @@ def shared(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Study]:
 
 @pytest.fixture
 def space() -> Space:
-    return Space(OPTIONS, ("conv",))
+    return Space(OPTIONS, ("conv", "gemm"))
 
 
 @pytest.fixture

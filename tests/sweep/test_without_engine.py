@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -96,6 +97,36 @@ def test_types_scales_and_biases_can_be_searched(tmp_path: Path) -> None:
     assert len(accuracy) == 8
     assert len(set(accuracy.values())) == 8
     assert "place.per_channel=true" in data["pareto"][0]["outcome"]["settings"]
+
+
+def test_what_a_target_does_not_run_is_a_failed_trial_that_says_so_everywhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    space = 'sweep.space={"place.formats.*classify*": [int8, fp8, nvfp4]}'
+    more = ("--sm", "89", "--set", "sweep.keep_float=[0]")
+    assert cli(words(tmp_path / "out", *more, space=space)) == 0
+    trials = result(tmp_path / "out")["trials"]
+    assert Counter(trial["state"] for trial in trials) == {"complete": 2, "failed": 1}
+    (failed,) = (trial for trial in trials if trial["state"] == "failed")
+    assert "nvfp4" in failed["settings"][0]
+    for told in (
+        failed["reason"],
+        " ".join(capsys.readouterr().out.split()),
+        (tmp_path / "out" / "sweep.html").read_text("utf-8"),
+    ):
+        assert "SM89 cannot run" in told
+        assert "build for SM120 or newer" in told
+    fp8 = next(t["outcome"] for t in trials if t["outcome"] and "fp8" in str(t["outcome"]["settings"]))
+    assert fp8["formats"]["fp8"] == 1
+
+
+def test_settings_that_leave_nothing_quantized_fail_with_that_reason(tmp_path: Path) -> None:
+    space = 'sweep.space={"place.format": [int8, float]}'
+    assert cli(words(tmp_path / "out", "--set", "sweep.keep_float=[0]", space=space)) == 0
+    (failed,) = (t for t in result(tmp_path / "out")["trials"] if t["state"] == "failed")
+    assert "nothing is quantized with these settings" in failed["reason"]
+    assert failed["settings"] == ['place.format="float"']
+    assert [point["name"] for point in result(tmp_path / "out")["floats"]] == ["FP32", "FP16"]
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")

@@ -106,7 +106,7 @@ def run(
 ) -> int:
     """Do the whole pipeline: an ONNX model in, an audited INT8 engine and a report out."""
     from qdqtool.cli.next_commands import next_commands
-    from qdqtool.cli.options import fitting_recipe, is_trusted, load_recipe
+    from qdqtool.cli.options import building, fitting_recipe, is_trusted, load_recipe
     from qdqtool.cli.progress import RichProgress
     from qdqtool.cli.screen import stderr, stdout
     from qdqtool.cli.verdict import check_severity, exit_code
@@ -118,11 +118,9 @@ def run(
 
     if fail_on is not None:
         check_severity(fail_on)
-    shapes = {"min_shapes": min_shapes, "opt_shapes": opt_shapes, "max_shapes": max_shapes}
-    typed = [f"build.{name}='{value}'" for name, value in shapes.items() if value]
-    typed += [f"build.sm=[{sm}]"] if sm else []
-    typed += [f"build.builder={builder}"] if builder else []
-    typed += [f"place.target='{target}'"] if target else []
+    shapes = (min_shapes, opt_shapes, max_shapes)
+    engine = building(target=target, sm=sm, builder=builder, shapes=shapes)
+    typed = [*engine]
     typed += [f"accuracy.max_drop={max_drop}"] if max_drop is not None else []
     typed += [f"accuracy.min_sqnr={min_sqnr}"] if min_sqnr is not None else []
     typed += [f"audit.fail_on={fail_on}"] if fail_on else []
@@ -157,7 +155,10 @@ def run(
         terminal.render(report, stdout())
         stdout().print(f"page: {request.out / 'report.html'}", markup=False, highlight=False)
         stdout().print("next:", highlight=False)
-        given = [*(["--recipe", recipe] if recipe else []), *(f"--set={change}" for change in changes or ())]
+        given = [
+            *(["--recipe", recipe] if recipe else []),
+            *(f"--set={change}" for change in (*(changes or ()), *engine)),
+        ]
         for line in next_commands(
             request, report, given, has_samples=samples is not None, is_quantized=is_quantized
         ):

@@ -1,4 +1,4 @@
-"""Search over configurations for the best accuracy at the best speed; resumable, and shared by many workers.
+r"""Search over configurations for the best accuracy at the best speed; resumable, and shared by many workers.
 
 What is searched stands in the recipe's section `sweep`: values for any key of the recipe, and how many of the most
 sensitive nodes stay float. Each trial is a whole run of the line; histograms and finished builds are shared. Accuracy
@@ -20,6 +20,13 @@ may stand in ~/.pgpass or PGPASSWORD instead of the address; it is hidden in mes
                         "place.per_channel": [true, false], "insert.types": [fp32, fp16]}'
 
     qdqtool sweep model.onnx --samples calibration/ --eval-samples evaluation/ --labels labels.tsv --out runs/sweep
+
+Formats can be searched for each group of layers, for the architectures that `--sm` names: a choice that one of them does
+not run is a failed trial, which says so. The fastest that keeps a limit of accuracy becomes the run folder OUT/pick:
+
+    qdqtool sweep model.onnx --samples calibration/ --eval-samples evaluation/ --labels labels.tsv --out runs/formats \
+        --sm 89 --set 'sweep.space={"place.formats.*mlp*": [int8, fp8, float], "place.formats.*attn*": [int8, fp8]}' \
+        --pick 'max-drop 0.5'
 """
 
 from __future__ import annotations
@@ -29,6 +36,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from qdqtool.cli.targets import TARGET_HELP
 
 
 def sweep(
@@ -46,6 +55,16 @@ def sweep(
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="Change one value of the recipe.")
     ] = None,
+    builder: Annotated[str | None, typer.Option(help="Which builder: a backend's name.")] = None,
+    target: Annotated[str | None, typer.Option(help=TARGET_HELP)] = None,
+    sm: Annotated[
+        str | None,
+        typer.Option(help="GPU architectures to build for: 86,89; times are estimated for the first."),
+    ] = None,
+    min_shapes: Annotated[str, typer.Option(help="Smallest shapes: input:1x3x224x224,other:1x8.")] = "",
+    opt_shapes: Annotated[str, typer.Option(help="Usual shapes.")] = "",
+    max_shapes: Annotated[str, typer.Option(help="Largest shapes.")] = "",
+    build_cache: Annotated[Path | None, typer.Option(help="Folder of finished builds to share.")] = None,
     trials: Annotated[int | None, typer.Option(min=1, help="Trials; default: the whole grid, or 50.")] = None,
     storage: Annotated[str, typer.Option(help="sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DB.")] = "",
     study: Annotated[str, typer.Option(help="Name of the study in the storage.")] = "",
@@ -70,7 +89,7 @@ def sweep(
     as_json: Annotated[bool, typer.Option("--json", help="Print sweep.json instead of the table.")] = False,
 ) -> None:
     """Search over configurations for the best accuracy at the best speed."""
-    from qdqtool.cli.options import fitting_recipe
+    from qdqtool.cli.options import building, fitting_recipe
     from qdqtool.cli.progress import Bars
     from qdqtool.cli.screen import show_table, stdout
     from qdqtool.io.files import write_text
@@ -83,7 +102,9 @@ def sweep(
 
     if chart is not None:
         check_picture(chart)
-    name, chosen = fitting_recipe(recipe, model, changes, labels=labels)
+    shapes = (min_shapes, opt_shapes, max_shapes)
+    settings = [*(changes or ()), *building(target=target, sm=sm, builder=builder, shapes=shapes)]
+    name, chosen = fitting_recipe(recipe, model, settings, labels=labels)
     base = RunRequest(
         model=model,
         recipe=chosen,
@@ -91,11 +112,12 @@ def sweep(
         eval_samples=eval_samples,
         labels=labels,
         out=out,
+        cache=build_cache,
     )
     request = SweepRequest(
         base=base,
         recipe=name,
-        settings=scored(changes or (), labels),
+        settings=scored(settings, labels),
         trials=trials,
         storage=storage,
         study=study,

@@ -155,15 +155,21 @@ class SweepContext:
         """Run the line with this choice; its accuracy and its milliseconds.
 
         Raises:
-            BuildError: the builder refuses this configuration, or its accuracy is undefined.
+            BuildError: the target or the builder refuses this configuration, or its accuracy is undefined.
         """
         settings = space.settings(choice)
         folder = self.base.out / "trials" / _digest(settings)[:12]
         with _alone_in(folder):
-            accuracy, tried = self._tried(self._trial_request(settings, folder), self._parts[0])
+            request = self._trial_request(settings, folder)
+            _check_placement(request)
+            accuracy, tried = self._tried(request, self._parts[0])
             _thin_out(folder)
         if accuracy is None or accuracy.int8 is None:
-            raise BuildError("its accuracy is undefined", fix="look at the outputs with `qdqtool compare`")
+            name = "accuracy" if accuracy is None else accuracy.metric
+            raise BuildError(
+                f"its {name} has no value: the outputs are equal to the float model's, all zero, NaN or infinite",
+                fix="look at them with `qdqtool compare --inside`",
+            )
         low, high = _interval(accuracy)
         outcome = Outcome(
             settings=settings,
@@ -279,6 +285,23 @@ class SweepContext:
             out=out,
             cache=self.base.cache or self.base.out / "builds",
             histograms=self._base_run.path("histograms.npz"),
+        )
+
+
+def _check_placement(request: RunRequest) -> None:
+    """Make sure that something is quantized, and that the target runs it: what cannot be is a result like others.
+
+    Raises:
+        BuildError: it is not.
+    """
+    try:
+        work = runner.start(request, "place")
+    except UsageError as error:
+        raise BuildError(error.what, fix=error.fix, where=error.where) from error
+    if not PLACEMENT.read(work.path("placement.json")).quantized:
+        raise BuildError(
+            "nothing is quantized with these settings, so this is the float model, which has a point of its own",
+            fix="leave some node to quantize: smaller sweep.keep_float, or another format than float",
         )
 
 

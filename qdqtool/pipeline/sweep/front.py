@@ -124,7 +124,14 @@ def _trial(entry: Any, space: Space) -> Trial:
         state=_STATES[entry.state.name],
         outcome=None if known is None else _outcome(entry, space, known),
         reason=str(entry.user_attrs.get("reason", "")),
+        settings=_settings(entry, space),
     )
+
+
+def _settings(entry: Any, space: Space) -> tuple[str, ...]:
+    """The settings of a trial's choice; () for one that has not drawn all of it."""
+    choice = choice_of(entry)
+    return space.settings(choice) if space.holds(choice) else ()
 
 
 def _outcome(entry: Any, space: Space, known: object) -> Outcome:

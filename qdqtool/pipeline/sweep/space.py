@@ -11,6 +11,7 @@ from math import prod
 from qdqtool.core.calibration import CALIBRATORS
 from qdqtool.core.recipe import FORMATS_OF, Recipe, SweepOptions
 from qdqtool.core.sweep import Value
+from qdqtool.core.wording import counted
 from qdqtool.errors import UsageError
 from qdqtool.pipeline import recipes
 
@@ -41,7 +42,7 @@ class Space:
         self._ranking = ranking
         self._base = base or Recipe()
         self._reads = reads or {}
-        counts = sorted({min(count, len(ranking)) for count in options.keep_float})
+        counts = _counts(options.keep_float, len(ranking))
         self.values: dict[str, tuple[Value, ...]] = {
             **{key: _values(key, values) for key, values in sorted(options.space.items())},
             KEEP: tuple(counts) or (0,),
@@ -113,6 +114,24 @@ class Space:
             for key, value in choice.items()
             if key.startswith(SHRINK) and value != 1
         }
+
+
+def _counts(wanted: tuple[int, ...], nodes: int) -> list[int]:
+    """How many nodes may stay float: with all of them float nothing is quantized, which is no trial but the float model.
+
+    Raises:
+        UsageError: that is all that was asked for.
+    """
+    if not nodes:
+        return []
+    found = sorted({count for count in wanted if count < nodes})
+    if not found:
+        raise UsageError(
+            f"keeps all {counted(nodes, 'quantized node')} float, so that nothing is left to quantize",
+            fix="name fewer: --set sweep.keep_float=[0,1]",
+            where="sweep.keep_float",
+        )
+    return found
 
 
 def _values(key: str, values: tuple[Value, ...]) -> tuple[Value, ...]:
