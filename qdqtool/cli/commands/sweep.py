@@ -1,4 +1,4 @@
-r"""Search over configurations for the best accuracy at the best speed; resumable, and shared by many workers.
+"""Search over configurations for the best accuracy at the best speed; resumable, and shared by many workers.
 
 What is searched stands in the recipe's section `sweep`: values for any key of the recipe, and how many of the most
 sensitive nodes stay float. Each trial is a whole run of the line; histograms and finished builds are shared. Accuracy
@@ -22,11 +22,10 @@ may stand in ~/.pgpass or PGPASSWORD instead of the address; it is hidden in mes
     qdqtool sweep model.onnx --samples calibration/ --eval-samples evaluation/ --labels labels.tsv --out runs/sweep
 
 Formats can be searched for each group of layers, for the architectures that `--sm` names: a choice that one of them does
-not run is a failed trial, which says so. The fastest that keeps a limit of accuracy becomes the run folder OUT/pick:
+not run is a failed trial, which says so. The fastest that keeps a limit of accuracy becomes the run folder OUT/pick
+with `--pick 'max-drop 0.5'`:
 
-    qdqtool sweep model.onnx --samples calibration/ --eval-samples evaluation/ --labels labels.tsv --out runs/formats \
-        --sm 89 --set 'sweep.space={"place.formats.*mlp*": [int8, fp8, float], "place.formats.*attn*": [int8, fp8]}' \
-        --pick 'max-drop 0.5'
+    qdqtool sweep model.onnx --samples data/ --sm 89 --set 'sweep.space={"place.formats.*fc*": [int8, fp8]}' --out runs/fp8
 """
 
 from __future__ import annotations
