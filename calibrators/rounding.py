@@ -5,7 +5,9 @@ A layer computes `x @ w.T`. With the second moments H = mean(x.T @ x) of its inp
 by H lets the errors of different weights cancel.
 
 Sources: Frantar et al., "GPTQ" (ICLR 2023), with the columns ordered by their energy, which costs nothing where all
-scales are fixed before; Nagel et al., "Up or Down?" (ICML 2020) for why the nearest is not the best.
+scales are fixed before; Nagel et al., "Up or Down?" (ICML 2020), called AdaRound, for why the nearest is not the best: they
+let each weight go up or down by gradient descent on a soft choice. The error is quadratic in the choices, so the descent can
+as well take one weight of every row at a time, which needs no more than H (`up_or_down`).
 """
 
 from __future__ import annotations
@@ -23,6 +25,14 @@ if TYPE_CHECKING:
 
 DAMPING: Final = 0.01
 """Share of the mean energy that is added to every input's: samples never show all directions."""
+_MOVES: Final = 1024
+"""Weights of a row that go to their other neighbour, at most; about 6 % do, up to 55 of a row on three networks."""
+_LEAST: Final = 1e-6
+"""What a move must lower the error by, as a share of it: less is within the rounding of float32."""
+_ELEMENTS: Final = 4 << 20
+"""Weights that are looked at together: a bound on memory."""
+_FAR: Final = 1e4
+"""Steps that are beyond the last number of every format."""
 _TOGETHER: Final = 128
 """Columns whose later neighbours are updated at once, so that the bulk of the work is a product of matrices."""
 
@@ -54,6 +64,65 @@ def rounded(weights: Floats, moments: Floats, nearest: Nearest) -> NDArray[np.fl
         left[:, :, end:] -= missed @ roots[:, start:end, end:]
     back = np.argsort(order, axis=1)
     return np.take_along_axis(result, back[:, None, :], axis=2)
+
+
+def up_or_down(weights: Floats, moments: Floats, nearest: Nearest, steps: Floats) -> NDArray[np.float32]:
+    """Weights of a grid with even steps, each one of its two neighbours, so that the errors of a row cancel at the output.
+
+    From the nearest on, every row moves the weight that lowers its error most to its other neighbour, until none does.
+
+    Args:
+        weights: as `rounded` has them.
+        moments: the same.
+        nearest: the same.
+        steps: distance of neighbours, (groups, rows, columns), or (groups, rows, 1).
+    """
+    weights = weights.astype(np.float32)
+    result = nearest(weights, slice(None)).astype(np.float32)
+    damped = _damped(moments)
+    if damped is None:
+        return result
+    steps = np.broadcast_to(steps, weights.shape)
+    ends = [nearest(steps * np.float32(sign * _FAR), slice(None)) for sign in (-1, 1)]
+    rows = max(1, _ELEMENTS // (weights.shape[0] * weights.shape[2]))
+    for start in range(0, weights.shape[1], rows):
+        part = np.s_[:, start : start + rows]
+        _descend(result[part], weights[part], damped, steps[part], (ends[0][part], ends[1][part]))
+    return result
+
+
+def _descend(
+    result: Floats, weights: Floats, moments: Floats, steps: Floats, ends: tuple[Floats, Floats]
+) -> None:
+    """Move the weights of `result`, one of each row at a time."""
+    energies = np.diagonal(moments, axis1=1, axis2=2)[:, None, :]
+    errors = result - weights
+    slopes = errors @ moments
+    groups, rows = np.arange(errors.shape[0])[:, None], np.arange(errors.shape[1])[None, :]
+    for _ in range(_MOVES):
+        moves = np.where(errors > 0, -steps, steps)
+        change = moves * (2 * slopes + moves * energies)
+        # Beyond the last number of the format there is no neighbour.
+        half = steps / 2
+        outside = (result + moves < ends[0] - half) | (result + moves > ends[1] + half)
+        change[outside] = np.inf
+        best = change.argmin(axis=2)
+        pays = change[groups, rows, best] < -_LEAST * np.abs((errors * slopes).sum(axis=2))
+        if not pays.any():
+            return
+        moved = np.where(pays, moves[groups, rows, best], np.float32(0))
+        result[groups, rows, best] += moved
+        errors[groups, rows, best] += moved
+        slopes += moved[:, :, None] * moments[groups, best]
+
+
+def _damped(moments: Floats) -> NDArray[np.float32] | None:
+    """The moments with a little more energy for every input; None where they are no numbers."""
+    found = moments.astype(np.float32)
+    diagonal = np.arange(found.shape[1])
+    mean = found[:, diagonal, diagonal].mean(axis=1, keepdims=True)
+    found[:, diagonal, diagonal] += DAMPING * mean
+    return found if np.isfinite(found).all() else None
 
 
 def output_errors(missed: Floats, moments: Floats) -> NDArray[np.float64]:

@@ -1,8 +1,16 @@
 """Rounds the weights of a model by what that does to the outputs of their layers.
 
 `seqmse` chooses the scale of every channel or block so that the noise of the layer's output is smallest, and rounds to
-the nearest. `gptq` keeps the scales and chooses for every weight one of its two neighbours (`calibrators.rounding`).
-Both see the inputs of the layers by their second moments only (`qdqtool.calibration.moments`).
+the nearest. `gptq` and `adaround` keep the scales and choose for every weight one of a few neighbours
+(`calibrators.rounding`): gptq column by column, each making up for the errors before it, adaround from the nearest on by
+descent. All see the inputs of the layers by their second moments only (`qdqtool.calibration.moments`).
+
+SQNR of the outputs on 200 samples that neither calibrated nor chose, calibrator mse, one scale per channel / per weight:
+
+                nearest         seqmse          adaround        gptq
+    ViT         32.8 / 31.5     32.7 / 31.5     33.1 / 32.3     33.3 / 32.3 dB
+    MobileNet   18.3 /  2.4     18.2 /  2.4     18.7 /  7.5     18.8 /  7.8 dB
+    ResNet-20   28.5 / 27.4     28.4 / 27.4     28.5 / 28.1     28.2 / 28.2 dB
 """
 
 from __future__ import annotations
@@ -13,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from calibrators.rounding import output_errors, rounded
+from calibrators.rounding import output_errors, rounded, up_or_down
 from calibrators.weights import channel_max, channel_mse
 from qdqtool.calibration.moments import Moments, moments, parts
 from qdqtool.core.calibration import CalibrationTable, TensorRange
@@ -33,7 +41,7 @@ if TYPE_CHECKING:
 
     from qdqtool.graph.model import Model
 
-GPTQ, SEQMSE = "gptq", "seqmse"
+GPTQ, SEQMSE, ADAROUND = "gptq", "seqmse", "adaround"
 _FRACTIONS: Final = tuple(float(share) for share in np.linspace(1.0, 0.5, 26))
 """Shares of a channel's largest magnitude that `seqmse` tries."""
 
@@ -80,7 +88,7 @@ def round_weights(
         model: the float model, already with the changes of the table.
         placement: what is quantized.
         table: ranges; those of the weights give the scales that `gptq` keeps.
-        method: "gptq" or "seqmse".
+        method: "gptq", "seqmse" or "adaround", which is gptq for formats with uneven steps.
         options: how weights will be written: their type decides how exact a scale can be stored.
         samples: as many as `moments` needs are used.
         on_progress: told how many layers are done, and of how many.
@@ -137,6 +145,7 @@ def output_noise(
 def _range(entry: TensorRange, made: RoundedWeight | None, method: str) -> TensorRange:
     if made is None:
         return entry
+    method = GPTQ if method == ADAROUND and not made.format.is_integer else method
     if made.block is not None:
         return replace(entry, method=method)
     amax = tuple(float(step) * made.format.qmax for step in np.atleast_1d(made.scale))
@@ -158,7 +167,9 @@ def _rounded(layer: Layer, value: NDArray[Any], seen: Moments, method: str) -> R
         quantization = _with_best_scales(layer, value, weights, seen)
     scale = _scale_matrix(product, quantization)
     nearest = _nearest(scale, quantization.format)
-    if method == GPTQ:
+    if method == ADAROUND and quantization.format.is_integer:
+        wanted = product.constant(up_or_down(weights, seen.trusted, nearest, scale))
+    elif method in {GPTQ, ADAROUND}:
         wanted = product.constant(rounded(weights, seen.trusted, nearest))
     else:
         wanted = product.constant(nearest(weights, slice(None)))

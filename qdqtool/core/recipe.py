@@ -190,13 +190,18 @@ class CalibrationOptions(Section):
 class WeightOptions(Section):
     """How weights are prepared for few bits, from the activations that the samples cause."""
 
-    rounding: Literal["auto", "nearest", "mse", "seqmse", "gptq"] = AUTO
+    rounding: Literal["auto", "nearest", "mse", "seqmse", "adaround", "gptq"] = AUTO
     """nearest; mse: the nearest, with scales of the smallest squared error (as calibrate.weights=mse); seqmse: the same for
-    the noise of the layer's output; gptq: errors of a layer's weights cancel in its output; auto: gptq where
+    the noise of the layer's output; adaround: each weight of an integer format up or down, gptq for others; gptq: errors of a layer's weights cancel in its output; auto: gptq where
     calibrate.method is auto and the network's outputs gain more than 0.3 dB, else nearest."""
     equalize: Literal["none", "cross-layer", "smooth", "awq", "auto"] = "none"
     """Channels scaled so that weights or activations lose less, with the network computing the same: cross-layer (weights of
     layers in a row), smooth (SmoothQuant), awq (weight-only formats); auto: what gains more than 0.3 dB at the outputs."""
+
+    @property
+    def rounds_by_outputs(self) -> bool:
+        """Whether weights are rounded by what that does to the outputs of their layers, which takes samples."""
+        return self.rounding in {"seqmse", "adaround", "gptq"}
 
 
 class InsertOptions(Section):

@@ -17,7 +17,7 @@ from typing import Final
 from qdqtool.calibration.histograms import Histograms
 from qdqtool.calibration.moments import SAMPLES
 from qdqtool.calibration.noise_shares import weight_share
-from qdqtool.calibration.rounding import GPTQ, SEQMSE, layers_of, round_weights
+from qdqtool.calibration.rounding import GPTQ, layers_of, round_weights
 from qdqtool.calibration.table import Constants, groups, make_tables
 from qdqtool.core.calibration import CalibrationTable
 from qdqtool.core.placement import Placement
@@ -123,7 +123,7 @@ class _Maker:
             self._request.recipe.weights.rounding,
         )
         corrects = self._options.bias == "correct"
-        rounded = self._rounded(rounding, samples) if rounding in {GPTQ, SEQMSE} else None
+        rounded = self._rounded(rounding, samples) if self._request.recipe.weights.rounds_by_outputs else None
         # what random samples make of the outputs says nothing about which calibrator is better
         judged = (
             self._options.method == AUTO and samples.meaningful and weight_bytes(model) < SINGLE_FILE_LIMIT

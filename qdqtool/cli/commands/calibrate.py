@@ -112,7 +112,7 @@ def calibrate(
         if AUTO in methods and not samples:
             said = "each tensor takes its own best calibrator: to choose it by the network's outputs takes --samples too"
             stderr().print(said, highlight=False)
-        if chosen.weights.rounding in {"gptq", "seqmse"} and not samples:
+        if chosen.weights.rounds_by_outputs and not samples:
             stderr().print(
                 "weights are rounded to the nearest: the rest takes --samples too", highlight=False
             )

@@ -69,7 +69,7 @@ def _for_training(recipe: Recipe) -> Recipe:
     A table with rounded weights or scaled channels would put those of before the training into the exported model.
     """
     plain = WeightOptions(rounding="mse" if recipe.weights.rounding == "mse" else "nearest")
-    if recipe.weights.rounding in {"gptq", "seqmse"} or recipe.weights.equalize != "none":
+    if recipe.weights.rounds_by_outputs or recipe.weights.equalize != "none":
         _LOGGER.warning(
             "weights.rounding=%s and weights.equalize=%s are for calibration alone: training goes without",
             recipe.weights.rounding,
