@@ -1,6 +1,7 @@
 """Products that TensorRT for RTX writes into generated kernels as a multiplication and a sum, or unrolls step by step.
 
     x [1, 64] ─ Gemm [64, 10]     ->  __myl_ReshMulSumAdd (kgen), constants [64, 10] Float, Metadata: [ONNX Layer: Gemm]
+    x [8, 2] ─ Gemm [2, 128]      ->  __myl_MoveSlicSlicMulMulAddAdd (kgen), two constants [1, 128] Float, one per row
     x ─ LSTM, 12 steps            ->  gemm [32, 192] Float, eleven __myl_...MulSum with [1, 48, 192] Float, no metadata
 
 Such a kernel is no matrix kernel, and yet its type is known: a weight that is stored as Float is multiplied as Float.
@@ -8,7 +9,7 @@ Where it names its node and touches one float type only, nothing in it can be an
 
 Recurrences are recognised by the sizes of their weights, in layers that name no other node.
 
-Evidence: layer dumps of RTX 1.7.1 of products with one row and of GRU, LSTM and RNN of 12 to 200 steps, fixed and free.
+Evidence: layer dumps of RTX 1.7.1 of products with one row, of matrices of 1 to 5 rows by up to 32 others, and of GRU, LSTM and RNN of 12 to 200 steps, fixed and free.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ from qdqtool.engine.roles import words
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.evidence import Operand
 from qdqtool.trt.join import LayerMatch
-from qdqtool.trt.ops import RECURRENT, STEP_GATES
+from qdqtool.trt.ops import MATRIX_PRODUCTS, RECURRENT, STEP_GATES
 
 Sizes = tuple[int, ...]
 _MAY_MULTIPLY = frozenset({"Sum", "Etc"})
 """Words of a generated kernel that adds up products; of a long name only the beginning is there, and Etc."""
+_ONE_BY_ONE = frozenset({"Mul", "Add"})
+"""Words of one that adds up the products with each row of a matrix, which has two to four of them."""
 
 
 def written_out(
@@ -47,11 +50,18 @@ def written_out(
         if held is not None:
             return replace(holders, compute=(_typed(layer, held.dtype),), certainty=Certainty.STATED)
     types = _float_types(generated)
-    sums = [layer for layer in generated if _MAY_MULTIPLY & set(words(layer))]
+    sums = [layer for layer in generated if _adds_products(node, layer)]
     if len(types) == 1 and sums:
         typed = tuple(_typed(layer, *types) for layer in sums)
         return replace(holders, compute=typed, certainty=Certainty.STATED)
     return holders
+
+
+def _adds_products(node: Node, layer: EngineLayer) -> bool:
+    """Whether a generated kernel adds up products: in a sum, or for matrices of a few rows one by one."""
+    said = set(words(layer))
+    one_by_one = node.op in MATRIX_PRODUCTS and said >= _ONE_BY_ONE
+    return one_by_one or bool(_MAY_MULTIPLY & said)
 
 
 def sizes_of(shape: Sequence[Any] | None) -> Sizes:

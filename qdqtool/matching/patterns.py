@@ -136,8 +136,8 @@ def int8_obstacle(view: GraphView, scores: Node, values: Node, target: Target) -
     """Why a builder has no fused INT8 kernel for an attention; "" where it has one or shapes are not known.
 
     Found by building with RTX 1.7.1: heads of 16, 32 and 64 with up to 512 tokens are fused, no others from 8 to 288,
-    and none between channels instead of tokens, whose result is turned back; for classic releases only the limit of
-    tokens is known.
+    and none between channels instead of tokens, whose result is turned back, unless several heads become a picture for
+    convolutions (heads of 16, 32 and 64, 16 to 256 pixels); for classic releases only the limit of tokens is known.
     """
     size, tokens = _head_size(view, scores), _tokens(view, scores)
     if target.is_rtx and has_one_query(view, scores):
@@ -199,9 +199,20 @@ def _is_turned(view: GraphView, values: Node) -> bool:
         node = uses[0].node
         if node.op == "Transpose":
             order = node.attribute("perm", ())
-            return bool(order) and order[-1] != len(order) - 1
+            return bool(order) and order[-1] != len(order) - 1 and not _is_picture(view, node)
         uses = view.uses(node.outputs[0])
     return False
+
+
+def _is_picture(view: GraphView, turn: Node) -> bool:
+    """Whether heads that a Transpose gives go as a picture to convolutions, which in INT8 read it pixel by pixel again."""
+    heads = (view.info(turn.inputs[0]).shape or ())[:-2]
+    if set(heads) <= {1}:
+        return False
+    uses = view.uses(turn.outputs[0])
+    while len(uses) == 1 and uses[0].node.op in LAYOUT | QDQ:
+        uses = view.uses(uses[0].node.outputs[0])
+    return bool(uses) and all(use.node.op in CONVOLUTIONS for use in uses)
 
 
 def _head_size(view: GraphView, scores: Node) -> int | None:

@@ -12,10 +12,12 @@ A kernel that sums along rows computes on with the same rows only. Where somethi
 normalization is done by the next one, so that both hold it. Rows of 16384 and more are summed in several kernels, and so
 are lengths along height and width of 64 and more if there are 49152 values. In front of a sum a kernel ends behind a
 Transpose of 73728 values and more, unless it is one from pixels to tokens (which leaves values in their place) to which
-others are added and which no Concat takes; behind a Split into parts of unequal size, a Slice of a 16th or less, and a Resize whose result
-goes into a Concat. TopK and ArgMax are the last of their kernel.
+others are added and which no Concat takes; behind a Split into parts of unequal size (but not in front of an InstanceNormalization)
+and a Slice of a 16th or less; behind a Resize, or where a Reshape stands between it and the sum, behind what is computed
+element by element on its result. Behind an InstanceNormalization it ends with the sums
+where the INT8 convolution that reads the result has groups, or a number of channels that four do not divide. TopK and ArgMax are the last of their kernel.
 
-Evidence: RTX 1.7.1, some 220 stretches between two products: LayerNormalization, Softmax, ReduceL2, ReduceMean,
+Evidence: RTX 1.7.1, some 300 stretches between two products: LayerNormalization, Softmax, ReduceL2, ReduceMean,
 ReduceSum and InstanceNormalization before and behind ten kinds of nodes; the first two bounds by bisection (16320 values
 in a row are summed in one kernel, a Transpose of 73712 is done with the sum); 4 of 64 and 16 of 256 rows are sliced
 apart, 8 of 64 and 64 of 256 are not; 8 pictures of 10, 20, 24, 40 and 48
@@ -44,6 +46,7 @@ from qdqtool.trt.ops import (
     REARRANGING,
     REDUCTIONS,
     RESAMPLING,
+    RESHAPING,
     SHAPE_READERS,
     keeps_order,
 )
@@ -53,8 +56,8 @@ _LONG_ROW = 16384
 _LARGE_TRANSPOSE = 73728
 _LENGTH, _MANY_LENGTHS = 64, 49152
 _SMALL_PART = 16
-_PLANE, _VECTOR = 2, 16
-"""Axes of a plane, and the fewest channels that a convolution reads as they are."""
+_PLANE, _VECTOR, _TOGETHER = 2, 16, 4
+"""Axes of a plane, the fewest channels that a convolution reads as they are, and how many INT8 values are read together."""
 _FARTHEST = 64
 """Nodes behind a sum that are looked at."""
 
@@ -138,7 +141,9 @@ def _leaves_rows(view: GraphView, total: Node, level: Levels) -> bool:
     def leaves(node: Node) -> bool:
         if node.op in REARRANGING:
             return not _is_folded(view, node)
-        if (node.op == QUANTIZE and _is_turned(view, total, node)) or _is_multiplied(view, node):
+        if node.op == QUANTIZE and (_is_turned(view, total, node) or _is_padded(view, total, node)):
+            return True
+        if _is_multiplied(view, node):
             return True
         return bool(node.outputs) and _size(view, node.outputs[0]) > most
 
@@ -168,6 +173,19 @@ def _is_turned(view: GraphView, total: Node, quantize: Node) -> bool:
     channels = shape[1]
     even = 1 in own and isinstance(channels, int) and channels >= _VECTOR and channels.bit_count() == 1
     return not even and any(node.op in CONVOLUTIONS for node in read)
+
+
+def _is_padded(view: GraphView, total: Node, quantize: Node) -> bool:
+    """Whether what is normalized goes to an INT8 convolution that reads more channels than there are, or one by one."""
+    if total.op != "InstanceNormalization":
+        return False
+    shape = view.info(quantize.inputs[0]).shape or ()
+    channels = shape[1] if len(shape) > _PLANE else 0
+    read = [use.node for each in view.uses(quantize.outputs[0]) for use in view.uses(each.node.outputs[0])]
+    convolutions = [node for node in read if node.op == "Conv"]
+    if not isinstance(channels, int) or not convolutions:
+        return False
+    return channels % _TOGETHER != 0 or any(int(node.attribute("group", 1)) > 1 for node in convolutions)
 
 
 def spreads(view: GraphView, total: Node, level: Levels) -> bool:
@@ -203,14 +221,54 @@ def _is_apart(view: GraphView, node: Node, level: Levels) -> bool:
     if not any(axes(view, found) for found in behind):
         return False
     joins = any(found.op == "Concat" for found in behind)
+    if node.op in PICKING and all(found.op == "InstanceNormalization" for found in _sums(view, behind)):
+        return False
     if node.op in PICKING:
         sizes = {_size(view, part) for part in node.outputs}
         return len(sizes) > 1 or max(sizes) * _SMALL_PART <= _size(view, node.inputs[0])
     if node.op in RESAMPLING:
-        return joins
+        return joins or not _is_reshaped(view, node, level)
+    if _ends_resampling(view, node, level):
+        return True
     if node.op != "Transpose" or _size(view, node.outputs[0]) < _LARGE_TRANSPOSE:
         return False
     return joins or not (keeps_order(view, node) and _is_added(view, node))
+
+
+def _sums(view: GraphView, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    return tuple(node for node in nodes if axes(view, node))
+
+
+def _is_reshaped(view: GraphView, node: Node, level: Levels) -> bool:
+    """Whether a Reshape stands between a node and the sums behind it."""
+    way = _behind(view, node, level, lambda found: bool(axes(view, found)) or found.op in RESHAPING)
+    return any(found.op in RESHAPING for found in way)
+
+
+def _ends_resampling(view: GraphView, node: Node, level: Levels) -> bool:
+    """Whether a node is the last that works on the picture of a Resize, in front of the Reshape for a sum."""
+    before = view.producer(node.inputs[0]) if node.inputs else None
+    if node.op in RESHAPING:
+        return before is not None and before.op in RESAMPLING and level.get(before.name) == level[node.name]
+    readers = [use.node for tensor in node.outputs for use in view.uses(tensor)]
+    if not any(reader.op in RESHAPING and level.get(reader.name) == level[node.name] for reader in readers):
+        return False
+    return _has_resized(view, node, level)
+
+
+def _has_resized(view: GraphView, node: Node, level: Levels) -> bool:
+    """Whether a Resize of the same kernel makes what a node computes, element by element."""
+    waiting, seen = [node], {node.name}
+    while waiting and len(seen) < _FARTHEST:
+        for maker in map(view.producer, waiting.pop().inputs):
+            if maker is None or maker.name in seen or level.get(maker.name) != level[node.name]:
+                continue
+            if maker.op in RESAMPLING:
+                return True
+            if maker.op not in LAYOUT | REARRANGING and not axes(view, maker):
+                seen.add(maker.name)
+                waiting.append(maker)
+    return False
 
 
 def _is_added(view: GraphView, node: Node) -> bool:

@@ -13,7 +13,7 @@ from qdqtool.core.wording import counted
 from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView, Node
 from qdqtool.matching.flow import Flow
-from qdqtool.prediction.sums import is_row, is_scalar_product
+from qdqtool.prediction.sums import is_row, is_scalar_product, is_written_out
 from qdqtool.trt.ops import OWN_KERNELS, PRODUCTS, QDQ, RECURRENT, WRITTEN_AS
 
 _AROUND = 12
@@ -93,6 +93,7 @@ def _written_out(flow: Flow) -> Iterator[PredictionDoubt]:
         and flow.source(node, 0) is None
         and flow.view.is_constant(node.inputs[1])
         and not is_scalar_product(flow.view, node)
+        and not is_written_out(flow.view, node)
     ]
     if rows:
         reason = (

@@ -30,7 +30,7 @@ from qdqtool.prediction.naming import layer_name
 from qdqtool.prediction.normalizations import normalizations
 from qdqtool.prediction.qkv import split_products
 from qdqtool.prediction.shuffles import shuffles
-from qdqtool.prediction.sums import Axes, axes, is_row, is_scalar_product, shrinks
+from qdqtool.prediction.sums import Axes, axes, is_row, is_scalar_product, is_written_out, shrinks
 from qdqtool.trt.ops import (
     CONVOLUTIONS,
     LAYOUT,
@@ -100,7 +100,10 @@ class RtxPlan:
         epilogues = Epilogues(self._flow, self._precision)
         merged: dict[tuple[str, str, tuple[float, ...]], list[str]] = defaultdict(list)
         for node in self._flow.products():
-            if node.name not in self._home and not is_scalar_product(self._flow.view, node):
+            view = self._flow.view
+            if node.name not in self._home and not (
+                is_scalar_product(view, node) or is_written_out(view, node)
+            ):
                 own = tuple(taken.name for taken in epilogues.of(node) if self._is_run_time(taken))
                 turned = [before.name for before in epilogues.turned(node)]
                 self._turned.update(turned)
@@ -221,6 +224,8 @@ class RtxPlan:
                 break
             maker = view.producer(maker.inputs[0])
         if maker is None or maker.op not in MATRIX_PRODUCTS or maker.name in self._stored:
+            return False
+        if is_written_out(view, maker):
             return False
         return not self._is_low(maker.name) and view.is_constant(maker.inputs[1]) and is_row(view, maker)
 

@@ -8,7 +8,9 @@ kernels for more, and along two axes of 1 and 2 values.
 
 A float product of one row with a single column, as networks end in that give one number, is such a sum as well: it is in one
 kernel with the bias and the activation in front of it. Products with more columns are kernels that nothing in front of them
-shares (chains of two and three Gemm with 8 to 1024 rows and 1 to 512 columns).
+shares (chains of two and three Gemm with 8 to 1024 rows and 1 to 512 columns). But with a constant matrix of up to 4 rows, for one
+row of floats of 2 to 6, a product is slices that are multiplied and added, in the kernel of what is around them (Gemm and MatMul of 1 to 8 rows
+with 2 to 128 summed values between Relu and Q).
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from qdqtool.trt.ops import ADDING, MATRIX_PRODUCTS, QDQ, REDUCTIONS, SPATIAL_SU
 Axes = tuple[int, ...]
 _WRITTEN_OUT, _ADDED_OUT = 4, 6
 """Most values along one axis for which slices are written; of operators that only add."""
+_MATRIX = 2
 
 
 def shrinks(view: GraphView, node: Node) -> bool:
@@ -34,6 +37,22 @@ def is_scalar_product(view: GraphView, node: Node) -> bool:
     maker = view.producer(node.inputs[0])
     quantized = maker is not None and maker.op in QDQ
     return not quantized and columns_of(node, view.info(node.inputs[1]).shape or ()) == 1
+
+
+def is_written_out(view: GraphView, node: Node) -> bool:
+    """Whether a product of floats with a constant matrix of a few rows is slices that are multiplied and added."""
+    if node.op not in MATRIX_PRODUCTS or not view.is_constant(node.inputs[1]):
+        return False
+    maker = view.producer(node.inputs[0])
+    shape = view.info(node.inputs[1]).shape or ()
+    if (maker is not None and maker.op in QDQ) or len(shape) != _MATRIX:
+        return False
+    turned = node.op == "Gemm" and node.attribute("transB", 0)
+    summed, columns = shape[::-1] if turned else shape
+    if not isinstance(summed, int):
+        return False
+    row = is_row(view, node)
+    return (1 if row or columns == 1 else 0) < summed <= (_ADDED_OUT if row else _WRITTEN_OUT)
 
 
 def is_row(view: GraphView, product: Node) -> bool:

@@ -26,6 +26,8 @@ One query, 64 tokens, heads of 64: 8 kernels and 678 KB with Q/DQ, of which `_ge
 358 KB with Q/DQ, 7 and 420 KB without; FP8 for SM89 and SM120, heads of 64 and 128, FP16 and FP32. The operator
 `Attention` of opset 23 is a Half `_gemm_mha` behind fake-quantize kernels in INT8 and FP8. Attention between channels, 16 to
 64 tokens, heads of 16 to 32: three kernels in INT8, in FP16 one and the Transpose, with a factor per head and without.
+Between pixels, convolutions before and behind, 2 heads of 32 in FP16: 7 kernels either way, 213 KB in INT8 against 238 KB with 64
+pixels, 852 against 950 with 256; one head is not fused.
 FP8 for SM89 and SM120, 40 attentions: one kernel with heads of 8 to 256 and 32 to 1024 keys, with a mask or bias, for any reader
 of the result; several with 31 keys and fewer, with values of another size than queries, and between channels.
 NVIDIA/TensorRT issue 3243 says of 8.x that all four inputs are needed, and 3724 that more than 512 tokens are not fused.

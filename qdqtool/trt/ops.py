@@ -65,6 +65,8 @@ LAYOUT = frozenset(
     }
 )
 """Operators that give every value of their input exactly once."""
+RESHAPING = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
+"""Operators that give another shape to values that stay where they are."""
 PICKING = frozenset({"Gather", "Slice", "Split"})
 """Operators that give some values of their input: parts may well have scales of their own."""
 REPEATING = frozenset({"Expand", "Tile"})

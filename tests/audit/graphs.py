@@ -233,6 +233,23 @@ def squeezed() -> onnx.ModelProto:
     return s.model()
 
 
+def few_rows() -> onnx.ModelProto:
+    """Products with matrices of two to four rows, which the builder writes as slices, multiplications and sums."""
+    s = Quantized()
+    for rows in (2, 3, 4):
+        x = s.input(f"x{rows}", [8, rows])
+        s.output(
+            s.node(
+                "Gemm",
+                [x, s.weight(f"w{rows}", rows, 64), s.weight(f"b{rows}", 64)],
+                f"y{rows}",
+                name=f"fc{rows}",
+            ),
+            [8, 64],
+        )
+    return s.model()
+
+
 def vector_float_weight() -> onnx.ModelProto:
     """A product of one vector, whose weight has no Q/DQ: the builder writes it as multiply and sum."""
     s = Quantized()
@@ -375,6 +392,7 @@ GRAPHS: dict[str, Callable[[], onnx.ModelProto]] = {
         twice_rounded_weight,
         float_transposed_conv,
         squeezed,
+        few_rows,
         vector_float_weight,
         einsum,
         einsum_float_weight,

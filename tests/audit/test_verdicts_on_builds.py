@@ -48,6 +48,7 @@ EXPECTED: dict[str, dict[str, tuple[str, str]]] = {
     "twice_rounded_weight": {"c1": ("int8", "")},
     "float_transposed_conv": {"c1": ("int8", ""), "up": ("fp32", "no ConvTranspose in INT8")},
     "squeezed": {"fc1": ("int8", ""), "fc2": ("unknown", "so small that __myl_")},
+    "few_rows": {f"fc{rows}": ("fp32", "no Q/DQ") for rows in (2, 3, 4)},
     "vector_float_weight": {"c1": ("int8", ""), "fc": ("fp32", "no Q/DQ on its weight")},
     "einsum": {"e": ("int8", "")},
     "unrolled": {"front": ("int8", ""), "lstm": ("fp32", "no INT8 kernel for LSTM"), "head": ("int8", "")},

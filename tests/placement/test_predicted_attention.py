@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 from qdqtool.core.target import Target
 from qdqtool.graph.onnx_io.load import load
@@ -14,7 +15,7 @@ from qdqtool.matching.patterns import attentions, int8_obstacle
 from qdqtool.prediction.run import predict
 from tests.audit.graphs import Quantized
 from tests.models import save
-from tests.placement.building import build
+from tests.placement.building import build, quantized
 
 HEADS, SIZE, WIDTH = 4, 16, 64
 
@@ -98,3 +99,43 @@ def test_an_attention_between_channels_has_no_fused_int8_kernel(tmp_path: Path) 
         scores, values = next(iter(attentions(view)))
         obstacle = int8_obstacle(view, scores, values, Target())
         assert ("transposed along the last axis" in obstacle) is between_channels
+
+
+def between_pixels(heads: int, size: int = 32, side: int = 8) -> onnx.ModelProto:
+    """Attention between the pixels of a picture, with a convolution before and behind."""
+    s, width = Quantized(), heads * size
+    y = s.node(
+        "Conv", [s.input("x", [1, 64, side, side]), s.weight("w", 3 * width, 64, 1, 1)], "qkv", name="first"
+    )
+    y = s.node(
+        "Reshape",
+        [y, s.constant("heads", np.array([1, heads, 3 * size, side**2]))],
+        "heads_y",
+        name="to_heads",
+    )
+    y = s.node("Transpose", [y], "pixels", name="turn", perm=[0, 1, 3, 2])
+    sizes = s.constant("sizes", np.array([size] * 3))
+    s.nodes.append(helper.make_node("Split", [y, sizes], ["q", "k", "v"], name="split", axis=3))
+    k = s.node("Transpose", ["k"], "k_turned", name="k_turn", perm=[0, 1, 3, 2])
+    y = s.node(
+        "Softmax", [s.node("MatMul", ["q", k], "scores_y", name="scores")], "p", name="softmax", axis=-1
+    )
+    y = s.node("MatMul", [y, "v"], "values_y", name="values")
+    y = s.node("Transpose", [y], "back_y", name="back", perm=[0, 1, 3, 2])
+    y = s.node(
+        "Reshape",
+        [y, s.constant("picture", np.array([1, width, side, side]))],
+        "picture_y",
+        name="to_picture",
+    )
+    s.output(s.node("Conv", [y, s.weight("v_w", 64, width, 1, 1)], "z", name="last"), [1, 64, side, side])
+    return s.model()
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+def test_an_attention_between_pixels_is_one_int8_kernel_with_several_heads(heads: int) -> None:
+    model, _ = quantized(between_pixels(heads))
+    built = build(model.proto)
+    assert any("_mha" in kernel.name for kernel in built.kernels) is (heads > 1)
+    told = [set(layer.nodes) for layer in predict(model).layers]
+    assert any({"scores", "values"} <= nodes for nodes in told) is (heads > 1)

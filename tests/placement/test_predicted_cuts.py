@@ -294,6 +294,60 @@ def grouped() -> Quantized:
     return s
 
 
+def of_one_group(s: Quantized, x: str, channels: int, size: int) -> str:
+    """All values of a picture normalized together, with factors per channel."""
+    one, zero = s.constant("one", np.ones(1, np.float32)), s.constant("zero", np.zeros(1, np.float32))
+    y = s.node("Reshape", [x, integers(s, "flat", 1, 1, -1)], "flat_y", name="flatten")
+    y = s.node("InstanceNormalization", [y, one, zero], "norm_y", name="norm")
+    y = s.node("Reshape", [y, integers(s, "back", 1, channels, size, size)], "back_y", name="unflatten")
+    y = s.node("Mul", [y, s.weight("gain", channels, 1, 1)], "gain_y", name="mul")
+    return s.node("Add", [y, s.weight("shift", channels, 1, 1)], "shift_y", name="add")
+
+
+def one_group(channels: int, group: int = 1) -> Quantized:
+    s, y = convolved(channels=channels)
+    y = of_one_group(s, y, channels, 8)
+    s.output(s.qconv("last", y, channels=(channels, channels), group=group), [1, channels, 8, 8])
+    return s
+
+
+def part_normalized(part: int, channels: int = 128) -> Quantized:
+    """The first channels are normalized, and both parts are convolved."""
+    s, y = convolved(channels=channels)
+    parts = ["first_part", "rest"]
+    s.nodes.append(
+        helper.make_node(
+            "Split", [y, integers(s, "sizes", part, channels - part)], parts, name="split", axis=1
+        )
+    )
+    y = of_one_group(s, "first_part", part, 8)
+    s.output(s.qconv("last", y, channels=(part, 16), kernel=1), [1, 16, 8, 8])
+    s.output(s.qconv("other", "rest", channels=(channels - part, 16), kernel=1), [1, 16, 8, 8])
+    return s
+
+
+def resized(middle: str, total: str) -> Quantized:
+    """A picture is made larger, perhaps added to another one, and summed up."""
+    s, y = convolved(size=4)
+    scales = s.constant("scales", np.array([1, 1, 2, 2], np.float32))
+    y = s.node("Resize", [y, "", scales], "large", name="resize", mode="nearest")
+    if middle:
+        others = [s.input("other", [1, 32, 8, 8])] if middle == "Add" else []
+        y = s.node(middle, [y, *others], "middle_y", name="middle")
+    if total == "group":
+        y = of_one_group(s, y, 32, 8)
+    elif total == "Softmax":
+        y = s.node("Softmax", [y], "probs", name="softmax", axis=1)
+    else:
+        y = s.node("Reshape", [y, integers(s, "pixels", 1, 32, 64)], "pixels_y", name="to_pixels")
+        y = s.node("Transpose", [y], "turned_y", name="turn", perm=[0, 2, 1])
+        y = normalized(s, y, 32)
+        y = s.node("Transpose", [y], "returned_y", name="return", perm=[0, 2, 1])
+        y = s.node("Reshape", [y, integers(s, "picture", 1, 32, 8, 8)], "picture_y", name="to_picture")
+    s.output(s.qconv("last", y, channels=(32, 32), kernel=1), [1, 32, 8, 8])
+    return s
+
+
 def groups(count: int) -> Quantized:
     """GroupNormalization as exporters write it; 0 for an InstanceNormalization of all channels."""
     s, y = convolved()
@@ -379,6 +433,14 @@ CASES = {
     "8 groups, one operator": grouped(),
     "one group": groups(1),
     "4 groups": groups(4),
+    **{f"one group of {count} channels": one_group(count) for count in (20, 66, 96)},
+    "one group for a depthwise convolution": one_group(64, group=64),
+    **{f"one group of the first {part} of 128": part_normalized(part) for part in (32, 64, 66)},
+    **{
+        f"resized, {middle or 'then'} {total}": resized(middle, total)
+        for middle in ("", "Relu", "Add")
+        for total in ("group", "Softmax", "LayerNormalization")
+    },
     **{
         f"{total.__name__} {tail.__name__}": stretch(total, tail)
         for total in (normalized, softmax, length, mean_square)

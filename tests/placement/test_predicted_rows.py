@@ -88,10 +88,26 @@ def rounded_row() -> onnx.ModelProto:
     return s.model()
 
 
+def few_summed(rows: int, summed: int, *, before: bool = False) -> onnx.ModelProto:
+    """A float product that sums few values, an activation, and a quantized product."""
+    s = Quantized()
+    x = s.input("x", [rows, summed])
+    x = s.node("Sigmoid", [x], "squashed", name="sigmoid") if before else x
+    y = s.node("Gemm", [x, s.weight("w", 64, summed), s.weight("b", 64)], "small", name="first", transB=1)
+    s.output(s.qmatmul("last", s.node("Relu", [y], "relu_y", name="relu"), shape=(64, 64)), [rows, 64])
+    return s.model()
+
+
 CASES: dict[str, Callable[[], onnx.ModelProto]] = {
     "two products, one number": lambda: dense(64, 64, 1),
     "three products, one number": lambda: dense(32, 64, 16, 1, tail="Tanh"),
     "two products of a free batch": lambda: dense(64, 64, 32),
+    **{
+        f"{rows} by {summed}": lambda rows=rows, summed=summed: few_summed(rows, summed)
+        for rows, summed in ((1, 1), (1, 2), (1, 6), (1, 7), (8, 1), (8, 2), (8, 4), (8, 5))
+    },
+    "8 by 3, Sigmoid in front": lambda: few_summed(8, 3, before=True),
+    "1 by 4, Sigmoid in front": lambda: few_summed(1, 4, before=True),
     "normalized row, one number": lambda: normalized_row(1),
     "normalized row, many numbers": lambda: normalized_row(32),
     "10 channels normalized": lambda: normalized_picture(10, [1, 2, 3]),
