@@ -29,8 +29,6 @@ from qdqtool.trt.ops import MATRIX_PRODUCTS, RECURRENT, STEP_GATES
 Sizes = tuple[int, ...]
 _MAY_MULTIPLY = frozenset({"Sum", "Etc"})
 """Words of a generated kernel that adds up products; of a long name only the beginning is there, and Etc."""
-_ONE_BY_ONE = frozenset({"Mul", "Add"})
-"""Words of one that adds up the products with each row of a matrix, which has two to four of them."""
 
 
 def written_out(
@@ -58,9 +56,9 @@ def written_out(
 
 
 def _adds_products(node: Node, layer: EngineLayer) -> bool:
-    """Whether a generated kernel adds up products: in a sum, or for matrices of a few rows one by one."""
+    """Whether a generated kernel adds up products: in a sum, or one by one for a matrix of two to four rows."""
     said = set(words(layer))
-    one_by_one = node.op in MATRIX_PRODUCTS and said >= _ONE_BY_ONE
+    one_by_one = node.op in MATRIX_PRODUCTS and "Mul" in said and "Add" in said
     return one_by_one or bool(_MAY_MULTIPLY & said)
 
 
