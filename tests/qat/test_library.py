@@ -204,6 +204,20 @@ def test_fp8_is_trained_as_fp8(tmp_path: Path) -> None:
     assert_same(model, qat.export(model, tmp_path / "model.onnx"))
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(
+    __import__("importlib.util").util.find_spec("tensorrt_rtx") is None, reason="needs qdqtool[rtx]"
+)
+def test_a_model_trained_in_fp8_passes_lint_and_computes_in_fp8_on_sm89(tmp_path: Path) -> None:
+    model = ready(networks.residual(), recipe="conv-fp8", settings={"build.sm": 89})
+    train(model)
+    path = qat.export(model, tmp_path / "model.onnx")
+    assert not [entry for entry in qdqtool.lint(path).findings if entry.severity is Severity.ERROR]
+    audit = qdqtool.audit(path, qdqtool.build(path, sm=89))
+    assert {entry.precision for entry in audit.verdicts} == {"fp8"}
+    assert all(entry.is_quantized for entry in audit.verdicts)
+
+
 def test_a_network_that_depends_on_shapes_goes_through_torch_export(tmp_path: Path) -> None:
     model = ready(seeded(ByShape))
     assert qat.untrained(model) == ()
