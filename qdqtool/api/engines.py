@@ -131,7 +131,9 @@ def _spelled(shapes: object, end: int) -> dict[str, tuple[int, ...]]:
         return {}
     if not isinstance(shapes, Mapping):
         raise UsageError(
-            f"shapes are a {type(shapes).__name__}", fix='pass {"image": (1, 3, 224, 224)}', where="shapes"
+            f"shapes cannot be of type {type(shapes).__name__}",
+            fix='pass {"image": (1, 3, 224, 224)}',
+            where="shapes",
         )
     found = {}
     for name, shape in shapes.items():
@@ -397,7 +399,7 @@ def _engine(layers: object) -> Engine:
         with _folder() as folder:
             (folder / "layers.txt").write_text(text, "utf-8")
             return read_layers(folder / "layers.txt")
-    return read_layers(path_of(text, "layers"))
+    return read_layers(path_of(text, "layers", "what `build` or `read_engine` returned"))
 
 
 @public

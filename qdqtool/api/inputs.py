@@ -49,15 +49,16 @@ _LOGGER = logging.getLogger(__name__)
 _PLAIN = re.compile(r"[^\w.-]+")
 
 
-def path_of(value: object, name: str) -> Path:
-    """The argument `name` as a path.
+def path_of(value: object, name: str, otherwise: str = "") -> Path:
+    """The argument `name` as a path; `otherwise` says what else it may be.
 
     Raises:
         UsageError: it is none.
     """
     if isinstance(value, (str, os.PathLike)):
         return Path(os.fspath(value))
-    raise UsageError(f"{name} is a {type(value).__name__}", fix="pass a path", where=name)
+    fix = f"pass {otherwise}, or a path" if otherwise else "pass a path"
+    raise UsageError(f"{name} cannot be of type {type(value).__name__}", fix=fix, where=name)
 
 
 @contextmanager
@@ -154,7 +155,9 @@ def words_of(value: object, name: str) -> tuple[str, ...]:
         found = tuple(value)
         if all(isinstance(word, (str, int)) for word in found):
             return tuple(map(str, found))
-    raise UsageError(f"{name} is a {type(value).__name__}", fix="pass a list of words", where=name)
+    raise UsageError(
+        f"{name} cannot be of type {type(value).__name__}", fix="pass a list of words", where=name
+    )
 
 
 def count_of(value: object, name: str, least: int = 1) -> int:
@@ -178,7 +181,7 @@ def target_of(target: object, sm: Sequence[str] | str | float) -> Target:
         target = str(target)
     if not isinstance(target, str):
         raise UsageError(
-            f"target is a {type(target).__name__}",
+            f"target cannot be of type {type(target).__name__}",
             fix='pass "rtx", "8", "10", "11" or "10.13"',
             where="target",
         )
@@ -286,7 +289,7 @@ def _changes(settings: object) -> tuple[str, ...]:
     if isinstance(settings, Sequence) and not isinstance(settings, str):
         return tuple(map(str, settings))
     raise UsageError(
-        f"settings are a {type(settings).__name__}",
+        f"settings cannot be of type {type(settings).__name__}",
         fix='pass a dict such as {"place.first_layer": "float"}',
         where="settings",
     )

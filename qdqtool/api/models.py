@@ -163,12 +163,16 @@ def insert(
     with model_files(model) as (path,):
         chosen = fitting_recipe(recipe, settings, path, trust=trust)
         work = Quantization(path, chosen, placement=_placement_of(placement))
-        table = table or CALIBRATION.read(path_of(calibration, "calibration"))
+        table = table or CALIBRATION.read(path_of(calibration, "calibration", "what `calibrate` returned"))
         return _quantized(work, table, work.inserted(table), out, path)
 
 
 def _placement_of(placement: Placement | AnyPath | None) -> Placement | Path | None:
-    return placement if isinstance(placement, Placement | None) else path_of(placement, "placement")
+    return (
+        placement
+        if isinstance(placement, Placement | None)
+        else path_of(placement, "placement", "what `place` returned")
+    )
 
 
 def _quantized(

@@ -72,7 +72,7 @@ def showing(progress: ProgressInput) -> Iterator[Progress]:
         return
     if progress is not None and not isinstance(progress, bool):
         raise UsageError(
-            f"progress is a {type(progress).__name__}",
+            f"progress cannot be of type {type(progress).__name__}",
             fix="pass a function of step, pieces done and pieces in all, or True for bars",
             where="progress",
         )

@@ -202,6 +202,7 @@ MISTAKES: dict[str, Callable[[], object]] = {
     "an unknown builder": lambda: qdqtool.build(MODEL, builder="none"),
     "an out of a wrong kind": lambda: qdqtool.quantize(MODEL, IMAGES, 7),  # type: ignore[arg-type]
     "a missing range": lambda: qdqtool.insert(MODEL, "nowhere.json"),
+    "arguments in the wrong order": lambda: qdqtool.insert(MODEL, qdqtool.place(MODEL)),  # type: ignore[arg-type]
     "an unknown target": lambda: qdqtool.lint(MODEL, target="7"),
     "a target that is no word": lambda: qdqtool.lint(MODEL, target=[86]),  # type: ignore[arg-type]
     "an architecture that is no word": lambda: qdqtool.build(MODEL, sm=object()),  # type: ignore[arg-type]

@@ -353,6 +353,13 @@ def test_retargeting_changes_the_first_line_only() -> None:
     assert changed == ["TRT-100300-EntropyCalibration2", *TEXT.splitlines()[1:]]
 
 
+@pytest.mark.parametrize("text", ["a: 1\n", "samples:\n  limit: 500\n", "limit: 500\nclasses: 10\n"])
+def test_a_short_recipe_is_no_cache(text: str, tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text(text)
+    with pytest.raises(InputFileError, match="holds no line like"):
+        read_cache(tmp_path / "x.yaml")
+
+
 def test_a_headerless_cache_needs_an_algorithm() -> None:
     with pytest.raises(UsageError, match="does not say"):
         for_tensorrt(parse_text("x: 3c010a14\n"), "8.6.1")

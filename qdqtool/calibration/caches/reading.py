@@ -31,6 +31,8 @@ from qdqtool.errors import InputFileError
 _LARGEST = 256 << 20
 _MOST_LINES = 1 << 20
 _HEX = re.compile(r"[ \t]*(?P<hex>[0-9a-fA-F]{1,8})[ \t\r]*")
+_SCALE_DIGITS = 7
+"""Hexadecimal digits of every scale above 1e-32."""
 _NUMBER = re.compile(r"[-+]?(?:\d{1,40}\.?\d{0,40}(?:[eE][-+]?\d{1,9})?|nan|inf)\r?")
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
@@ -60,7 +62,7 @@ def read_cache(path: Path) -> Cache:
     if b"\0" in content:
         return _flatbuffers(path, content)
     cache = parse_text(content.decode("utf-8", "surrogateescape"))
-    if not cache.entries and cache.header is None:
+    if cache.header is None and not any(map(_could_be_scale, cache.entries)):
         raise _foreign(path, "holds no line like `tensor: 3c010a14`")
     if cache.header is None and len(cache.unread) > len(cache.entries):
         # Any text with colons has a line that could be an entry, such as `limit: 500` of a recipe.
@@ -111,6 +113,11 @@ def _entry(line: str, number: int) -> Entry | None:
     if match is None or not tensor:
         return None
     return Entry(tensor=tensor, scale=from_hex(match["hex"]), line=number, text=colon + rest)
+
+
+def _could_be_scale(entry: Entry) -> bool:
+    """Whether an entry of a file without a header is one: `limit: 500` of a recipe would be the float 1.8e-42."""
+    return entry.text.startswith(" ") or len(entry.text.removeprefix(":").strip()) >= _SCALE_DIGITS
 
 
 def _ort_entry(line: str, number: int) -> Entry | None:

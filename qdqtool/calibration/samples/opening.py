@@ -59,7 +59,14 @@ def open_samples(
     spec = SampleSpec(text=text, preprocess=preprocess, limit=limit, on_nan=on_nan)
     found = read_labels(Path(labels)) if labels else None
     if not isinstance(given, str):
-        return Samples(spec, given.source(inputs), inputs, found, labels or "")
+        raw = given.source(inputs)
+        if not len(raw):
+            raise UsageError(
+                f"{text} holds no samples",
+                fix="pass at least one; an iterator that was read before has none left",
+                where="samples",
+            )
+        return Samples(spec, raw, inputs, found, labels or "")
     beside = labels_beside(Path(spec.place)) if found is None and not _is_random(spec.place) else found
     return Samples(spec, _raw_source(spec, inputs), inputs, beside, labels or "")
 
