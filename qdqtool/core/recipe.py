@@ -215,7 +215,8 @@ class InsertOptions(Section):
     "stored"."""
     blocks: Literal["computed", "constant"] = "computed"
     """NVFP4 activations: a scale per block of 16 computed in every inference, or the same constant scale for all blocks:
-    fewer kernels and no other operators than those of ONNX, but the accuracy of four bits per tensor."""
+    fewer kernels (one instead of three in front of a product) and no other operators than those of ONNX, but the accuracy of
+    four bits per tensor; TensorRT for RTX 1.7.1 fails to build it behind LayerNormalization, Softmax and ReduceMean."""
     keep_io: bool = True
     """With fp16 and bf16: model inputs and outputs stay FP32."""
     keep_nodes: Words = ()

@@ -6,7 +6,8 @@
 Softmax, LayerNormalization, activations and other pointwise operators have no INT8 form of their own: the pair rounds
 the values and gives them back as float.
 
-Evidence: RTX 1.7.1: `...RounCastCastMul...` inside a float kernel (softmax_q, layernorm_q, relu_behind_pair). A layer
+Evidence: RTX 1.7.1: `...RounCastCastMul...` inside a float kernel (softmax_q, layernorm_q, relu_behind_pair), and
+`...MulCastCastMul...` with FP8 in front of LayerNormalization (SM89, SM120: as many kernels as without the pair). A layer
 behind such an operator is float as well unless Q/DQ follows it.
 """
 
