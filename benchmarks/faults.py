@@ -5,6 +5,7 @@
     python benchmarks/faults.py --quick               of each process and kind one point and one fault, in turn: minutes
     python benchmarks/faults.py --quick --turn 1      the same with other points
     python benchmarks/faults.py --commands run,sweep --faults kill --jobs 2
+    python benchmarks/faults.py --kept done.jsonl     goes on where an earlier run that kept its results was stopped
 
 A first run of each command counts its points; then each is hit, in a folder of its own, by ENOSPC, EROFS, EMFILE, EIO,
 EINTR, ... and by SIGKILL before and after it. Without `--all`, the same few calls that do a thing are hit once by each error,
@@ -18,6 +19,7 @@ faults that ended in an internal error, a traceback, a hang or a success that wa
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import multiprocessing
 import os
@@ -60,6 +62,9 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="print the points and end")
     parser.add_argument("--every", type=int, default=1, help="of the faults only each Nth")
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument(
+        "--kept", type=Path, help="write each result there; faults whose result is there are done"
+    )
     asked = parser.parse_args()
     hits: list[Hit] = []
     for name in asked.commands.split(","):
@@ -82,7 +87,7 @@ def main() -> int:
     total: Counter[str] = Counter()
     hit_points = set()
     faults = 0
-    for name, found in results(hits, asked.jobs):
+    for name, found in kept(hits, asked.jobs, asked.kept):
         faults += 1
         hit_points.add((name, found.point))
         for kind in ("lost", "differs", "wrong", "hidden"):
@@ -166,21 +171,41 @@ def _telling(point: str, total: Counter[str]) -> bool:
     return last < MANY or place < 3 or place > last - 3 or place & (place - 1) == 0
 
 
-def results(hits: list[Hit], jobs: int) -> Iterator[tuple[str, trials.Trial]]:
-    """The trials, in processes that share what is imported."""
-    if jobs == 1:
+def kept(hits: list[Hit], jobs: int, path: Path | None) -> Iterator[tuple[str, trials.Trial]]:
+    """The trials that a file keeps, and the others, which it keeps from now on."""
+    if path is None:
+        yield from results(hits, jobs)
+        return
+    known: dict[Hit, list[trials.Trial]] = {}
+    for line in path.read_text().splitlines() if path.exists() else ():
+        name, point, fault, several = json.loads(line)
+        known[name, point, fault] = [trials.Trial(**one) for one in several]
+    with path.open("a") as out:
         for hit in hits:
-            for found in each(hit):
-                yield hit[0], found
+            yield from ((hit[0], found) for found in known.get(hit, ()))
+        for hit, several in one_by_one([hit for hit in hits if hit not in known], jobs):
+            out.write(json.dumps([*hit, [dataclasses.asdict(found) for found in several]]) + "\n")
+            out.flush()
+            yield from ((hit[0], found) for found in several)
+
+
+def results(hits: list[Hit], jobs: int) -> Iterator[tuple[str, trials.Trial]]:
+    """The trials, each with its command."""
+    for hit, several in one_by_one(hits, jobs):
+        yield from ((hit[0], found) for found in several)
+
+
+def one_by_one(hits: list[Hit], jobs: int) -> Iterator[tuple[Hit, list[trials.Trial]]]:
+    """What each hit gives, in processes that share what is imported."""
+    if jobs == 1:
+        yield from map(one, hits)
         return
     with multiprocessing.get_context("fork").Pool(jobs) as pool:
-        for name, several in pool.imap_unordered(one, hits):
-            for found in several:
-                yield name, found
+        yield from pool.imap_unordered(one, hits)
 
 
-def one(hit: Hit) -> tuple[str, list[trials.Trial]]:
-    return hit[0], list(each(hit))
+def one(hit: Hit) -> tuple[Hit, list[trials.Trial]]:
+    return hit, list(each(hit))
 
 
 def each(hit: Hit) -> Iterator[trials.Trial]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from qdqtool.io.text import TextSource
@@ -21,14 +21,18 @@ class Block:
     numbers: Sequence[int]
 
 
-def blocks_of(source: TextSource, first_line: int = 1) -> Iterator[Block]:
-    """The blocks of a source, whose first line has this number.
+def blocks_of(
+    source: TextSource,
+    first_line: int = 1,
+    through: Callable[[Iterator[bytes]], Iterator[bytes]] | None = None,
+) -> Iterator[Block]:
+    """The blocks of a source, whose first line has this number; `through` makes its lines.
 
     A line in which carriage returns overwrite each other (progress bars) becomes one line per text that the terminal
     showed, all with its number.
     """
     line = first_line
-    for data in source.blocks():
+    for data in source.blocks(through):
         first, line = line, line + data.count(b"\n")
         yield Block(data, range(first, line)) if b"\r" not in data else _in_pieces(data, first)
 

@@ -3,6 +3,7 @@ r"""Carriers: what other programs' loggers, containers and launchers put around 
     2024-01-10 21:52:52.123 [V:onnxruntime:TensorrtLogger, provider.h:87 log] [2024-01-10 21:52:52 VERBOSE] Running: ...
     DEBUG: [Torch-TensorRT TensorRT Conversion Context] - Running: ...
     {"log": "[01/10/2024-21:52:52] [V] [TRT] Running: ...\n", "stream": "stderr", "time": "..."}
+    "Nov 22, 2026 @ 10:00:00.123",host,"[01/10/2024-21:52:52] [V] [TRT] Running: ..."
     [1,0]<stdout>:[01/10/2024-21:52:52] [V] [TRT] Running: ...
 
 They are learned from the log itself. Patterns of the builder are looked for inside the lines. What stands before them is taken apart into time
@@ -13,7 +14,6 @@ logger). A decoded line has a prefix that the reader knows, with the innermost t
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,7 +25,10 @@ from itertools import islice
 
 from qdqtool.buildlog.blocks import Block
 from qdqtool.buildlog.grammar import grammar
+from qdqtool.buildlog.members import Document, json_of, message_member, records_of
+from qdqtool.buildlog.order import Order
 from qdqtool.buildlog.prefix import SEVERITY_WORDS, native, peel, without_position
+from qdqtool.buildlog.sheets import Sheet, is_header, sheet_of
 
 SAMPLE = 800
 """Lines of a block that are looked at to learn its carrier."""
@@ -39,9 +42,15 @@ _LONGEST = 400
 """Characters of a line's beginning in which a carrier is looked for."""
 _ENOUGH = 3
 """Lines that make a form believable; one is enough where it shows a time stamp or a severity."""
+_GOES_ON = 10_000
+"""Lines of one cell of a table."""
+_TURNED = "the newest line first (lines are numbered from the oldest)"
+_ALL = 0.95
+"""Share of the lines that have a rank, where one is printed at all, and lines are not printed in pieces."""
 _MOST = 24
 """Forms kept of one layer: loggers print a few, one per place in their source."""
 
+_LINE_END = re.compile(r"[\r\n]+")
 _BORDER = re.compile(r"(?:[\]:>|)}\t\"'] ?|- )\"?(?=[^\s\]])|  +(?=\S)| (?=[A-Z\[(=*>-])")
 """Where a message may begin inside a line."""
 # Places of a line at which a prefix may end that are tried; more are no prefix but a table.
@@ -50,6 +59,9 @@ _ANYWHERE = frozenset(
     {"node-inputs", "node-outputs", "timed", "kernel-set", "library-version", "tactics-pruned"}
 )
 """Patterns that begin with a name: whatever stands before them would be taken for a part of it."""
+
+_ERRORS = frozenset({"internal-error", "numbered-error"})
+"""Patterns behind which, or in which, an error's code stands."""
 
 _VAGUE = frozenset({"parser-error", "tensorrt-llm-said"})
 """Patterns that take whatever stands behind a word: another logger's prefix, too."""
@@ -118,7 +130,7 @@ _RANKS = tuple(
 _RANK = re.compile(r"\d{1,5}: ")
 """What srun prints before a line and the builder before an error; no error begins with another prefix."""
 _CODE = re.compile(r"(?<=\S )\d{1,5}: $")
-_JSON_TIMES = ("time", "timestamp", "ts", "@timestamp", "asctime", "Timestamp", "observedTimestamp")
+_JSON_TIMES = ("time", "timestamp", "ts", "@timestamp", "asctime", "Timestamp", "observedTimestamp", "0")
 _JSON_LEVELS = ("level", "severity", "levelname", "lvl", "SEVERITY", "severity_text", "severityText")
 
 _FRONT_ENDS = (
@@ -164,16 +176,23 @@ class Carrier:
         self._ranked = False
         self._blocks = 0
         self._rank = ""
+        self._document = Document(_bears)
+        self._order = Order()
 
     @property
     def shown(self) -> str:
-        return " in ".join(reversed(self._words))
+        words = " in ".join(reversed(self._words))
+        return ", ".join(filter(None, (words, _TURNED if self._order.newest_first else "")))
 
     @property
     def front_end(self) -> str:
         """The program whose logger it is, where its words tell; else ""."""
         words = self.shown.lower()
         return next((name for sign, name in _FRONT_ENDS if sign in words), "")
+
+    def unfolded(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        """The text of a log, the oldest line first; of a JSON document, its records as lines."""
+        return self._order.oldest_first(self._document.lines(pieces))
 
     def decode(self, block: Block) -> Iterator[tuple[str, Block]]:
         """The block without its carrier, lines of several processes apart: what each is called, and its lines."""
@@ -202,7 +221,7 @@ class Carrier:
         first = self._blocks == 1
         texts = [text for text in _texts(block.data if first else block.data[:_BEGINNING]) if text]
         few = texts[:: len(texts) // (_FIRST if first else _FEW) + 1]
-        if any(_json_of(text) for text in few[:_ALIKE]):
+        if any(json_of(text) for text in few[:_ALIKE]) or (first and _table_layer(texts[:_ALIKE])):
             return True
         plain = hidden = own = 0
         for line in _decoded(self._layers, [_Line(text, 0) for text in few]):
@@ -217,10 +236,16 @@ class Carrier:
     def _learn_from(self, block: Block) -> bool:
         """Find the layers of this block; whether it has any."""
         texts = [text for text in _texts(block.data) if text.strip()]
+        beginning = texts[:SAMPLE]
         texts = texts[:: len(texts) // SAMPLE + 1]
         lines = _decoded(self._layers, [_Line(text, 0) for text in texts])
         for _ in range(DEPTH - len(self._layers)):
-            layer = _json_layer(lines) or self._rank_layer(lines) or _prefix_layer(lines)
+            layer = (
+                _json_layer(lines)
+                or (None if self._layers else _table_layer(beginning))
+                or self._rank_layer(lines)
+                or _prefix_layer(lines)
+            )
             if layer is None:
                 break
             take, words = layer
@@ -238,8 +263,12 @@ class Carrier:
             if sum(match is not None for match in found) < 0.8 * len(lines):
                 continue
             inner = [line.text[match.end() :] for line, match in zip(lines, found, strict=True) if match]
-            # "4: count of 32 weights in bias" is an error with its code, and understood no better without it.
-            if _understood(inner) < max(1, _understood(line.text for line in lines)):
+            # "4: count of 32 weights in bias" is an error with its code, and understood no better without it; but what
+            # stands before nearly every line, also before those that are no errors, is none.
+            before_all = len(inner) > _ALL * len(lines) and any(
+                native(text) or _is_no_error(text.rstrip()) for text in inner
+            )
+            if not before_all and _understood(inner) < max(1, _understood(line.text for line in lines)):
                 continue
             self._ranked = True
 
@@ -262,8 +291,8 @@ def _decoded(layers: Sequence[Callable[[_Line], bool]], lines: list[_Line]) -> l
         out: list[_Line] = []
         for line in lines:
             take(line)
-            if "\n" in line.text:
-                pieces = line.text.rstrip("\n").split("\n")
+            if "\n" in line.text or "\r" in line.text:
+                pieces = [piece for piece in _LINE_END.split(line.text) if piece.strip()] or [""]
                 out += [_Line(piece, line.number, line.rank, line.stamp, line.severity) for piece in pieces]
             else:
                 out.append(line)
@@ -298,7 +327,7 @@ def _prefix_of(text: str) -> str | None:
     """What stands before a builder's pattern: "" for a line that the reader understands, None where there is none."""
     head = text[:_LONGEST]
     rank = _RANK.match(text)
-    if rank is not None and native(text, rank.end()):
+    if rank is not None and (native(text, rank.end()) or _is_no_error(text[rank.end() :].rstrip())):
         return rank[0]
     prefix, body = peel(head)
     body = body.rstrip()
@@ -331,6 +360,12 @@ def _reads(message: str) -> bool:
         if found is not None and found[0] not in _ANYWHERE | _VAGUE:
             return True
     return False
+
+
+def _is_no_error(message: str) -> bool:
+    """Whether a message is known, and none of those that builders print behind a code."""
+    found = grammar().read(message)
+    return found is not None and found[0] not in _ERRORS | _VAGUE
 
 
 def _unquoted(message: str, prefix: str) -> str:
@@ -465,42 +500,94 @@ def _form(key: tuple[str, ...], members: list[list[re.Match[str]]]) -> _Form:
     )
 
 
-# JSON lines
+# JSON and CSV
+
+
+def _bears(text: str) -> bool:
+    """Whether a text is a line of a builder, behind whatever prefix."""
+    return _prefix_of(text) is not None
 
 
 def _json_layer(lines: list[_Line]) -> tuple[Callable[[_Line], bool], str] | None:
-    """The field of JSON lines that holds what builders print; it has another name in every collector of logs."""
-    found: Counter[str] = Counter()
-    for line in lines:
-        for name, value in (_json_of(line.text) or {}).items():
-            if isinstance(value, str) and _prefix_of(value.partition("\n")[0]) is not None:
-                found[name] += 1
-    if not found:
+    """The member of JSON lines that holds what builders print; it has another name in every collector of logs."""
+    member = message_member((json_of(line.text) for line in lines), _bears)
+    if not member:
         return None
-    (field, _), *_ = found.most_common(1)
 
     def take(line: _Line) -> bool:
-        record = _json_of(line.text)
-        if record is None or not isinstance(record.get(field), str):
+        value = json_of(line.text)
+        records = [record for record in records_of(value) if member in record]
+        if not records:
             return False
-        line.text = str(record[field])
-        stamp = next((record[name] for name in _JSON_TIMES if name in record), "")
-        level = next((record[name] for name in _JSON_LEVELS if name in record), "")
-        line.stamp = stamp_of(str(stamp)) or line.stamp
-        line.severity = SEVERITY_WORDS.get(str(level).lower(), line.severity)
+        line.text = "\n".join(record[member] for record in records)
+        # Beside the message, or else around it.
+        for record in [*records_of(value), records[0]]:
+            stamp = next((record[name] for name in _JSON_TIMES if name in record), "")
+            level = next((record[name] for name in _JSON_LEVELS if name in record), "")
+            line.stamp = stamp_of(stamp) or line.stamp
+            line.severity = SEVERITY_WORDS.get(level.lower(), line.severity)
         return True
 
-    return take, f'{{"{field}": "<message>", ...}}'
+    shown = '[..., "<message>"]' if member.isdigit() else f'{{"{member}": "<message>", ...}}'
+    return take, shown
 
 
-def _json_of(text: str) -> dict[str, object] | None:
-    if not text.startswith("{"):
+_USUAL = 0.8
+"""Share of the rows of a table that have a time."""
+_QUOTED_CELL = re.compile(r"(?:^|[,;\t])\".*\"(?:[,;\t]|$)")
+
+
+def _table_layer(texts: list[str]) -> tuple[Callable[[_Line], bool], str] | None:
+    """The column of a table that holds what builders print."""
+    found = sheet_of(texts, _bears)
+    if found is None:
         return None
-    try:
-        record = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return record if isinstance(record, dict) else None
+    sheet, rows = found
+    timed = (
+        max(
+            sum(stamp_of(cells[at]) != "" for cells in rows)
+            for at in range(sheet.columns)
+            if at != sheet.column
+        )
+        if sheet.columns > 1
+        else 0
+    )
+    if timed < _USUAL * len(rows):
+        # Messages have commas of their own, so that some are quoted; of a builder's own line, no prefix is a cell.
+        quoted = sum(_QUOTED_CELL.search(text) is not None for text in texts)
+        carried = sum(_bears(cells[sheet.column]) for cells in rows)
+        plain = sum(_prefix_of(text) == "" for text in texts)
+        # A cell of several lines is quoted, and its lines but the first look like the builder's own.
+        most = quoted >= _USUAL * len(texts) or len(rows) < _USUAL * len(texts)
+        if not quoted or (not most and 40 * plain > carried):
+            return None
+    return _TableLayer(sheet), sheet.shown()
+
+
+class _TableLayer:
+    """Takes the cells around a message off; remembers a cell that goes on in the next line."""
+
+    def __init__(self, sheet: Sheet) -> None:
+        self._sheet = sheet
+        self._begun = 0
+
+    def __call__(self, line: _Line) -> bool:
+        if self._begun:
+            last = self._sheet.ended(line.text)
+            self._begun = 0 if last is not None else (self._begun + 1) % _GOES_ON
+            line.text = self._sheet.bare(line.text) if last is None else last
+            return True
+        cells = self._sheet.cells(line.text)
+        if cells is None:
+            cells = self._sheet.begun(line.text)
+            self._begun = int(cells is not None)
+        if cells is None:
+            return False
+        line.text = "" if line.number == 1 and is_header(cells) else cells[self._sheet.column]
+        for cell in cells:
+            line.stamp = stamp_of(cell) or line.stamp
+            line.severity = SEVERITY_WORDS.get(cell.lower(), line.severity)
+        return True
 
 
 # Time stamps
@@ -512,7 +599,10 @@ _DATED = tuple(
         r"(\d\d)/(\d\d)/(\d{4})-(\d\d:\d\d:\d\d)",
     )
 )
-_SINCE_1970 = re.compile(r"\d{9,10}\.\d{1,9}|1\d{12}")
+_SINCE_1970 = re.compile(r"\d{9,10}\.\d{1,9}|1\d{12}|1\d{18}")
+_MONTH = re.compile(r"([A-Z][a-z]{2}) (\d{1,2}), (\d{4}) @ (\d\d:\d\d:\d\d)")
+"""How Kibana writes times."""
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
 def stamp_of(text: str) -> str:
@@ -527,6 +617,10 @@ def stamp_of(text: str) -> str:
                 else f"{first}/{second}/{third}-{clock}"
             )
     if _SINCE_1970.fullmatch(text):
-        moment = datetime.fromtimestamp(float(text) if "." in text else int(text) / 1000, timezone.utc)
-        return moment.strftime("%m/%d/%Y-%H:%M:%S")
+        # In seconds, milliseconds or nanoseconds.
+        seconds = float(text) if "." in text else int(text[:10])
+        return datetime.fromtimestamp(seconds, timezone.utc).strftime("%m/%d/%Y-%H:%M:%S")
+    named = _MONTH.match(text)
+    if named and named[1] in _MONTHS:
+        return f"{_MONTHS.index(named[1]) + 1:02d}/{int(named[2]):02d}/{named[3]}-{named[4]}"
     return ""

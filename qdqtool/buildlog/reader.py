@@ -117,7 +117,7 @@ class Reader:
 
     def runs(self) -> Iterator[Run]:
         """The runs of the log, each as soon as it has ended; ask each for its value before the next."""
-        for block in blocks_of(self._source, self._first):
+        for block in blocks_of(self._source, self._first, self._carrier.unfolded):
             for name, lines in self._carrier.decode(block):
                 process = self._process(name, lines.numbers[0])
                 process.read(lines)

@@ -98,15 +98,19 @@ class TextSource:
         self._begin = begin
         self._end = end
 
-    def blocks(self) -> Iterator[bytes]:
+    def blocks(self, through: Callable[[Iterator[bytes]], Iterator[bytes]] | None = None) -> Iterator[bytes]:
         """Clean UTF-8 blocks that end with a newline, never much longer than `LINE_LIMIT`.
+
+        Args:
+            through: makes other lines of the UTF-8 text, before it is cut into lines.
 
         Raises:
             InputFileError: the source cannot be opened or read.
             MissingPackage: it is packed with zstd, and no decompressor is installed.
         """
         with self._named():
-            yield from self._lines(self._utf8(self._unpacked()))
+            text = self._utf8(self._unpacked())
+            yield from self._lines(through(text) if through else text)
 
     def pieces(self) -> Iterator[str]:
         """Clean text in pieces that may end anywhere; lines of any length stay whole. Errors as of `blocks`."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
 from collections.abc import Callable
+from typing import Any
 
 _NATIVE = re.compile(
     r"\s*\[(?P<month>\d\d)/(?P<day>\d\d)/(?P<year>\d{4})-(?P<clock>\d\d:\d\d:\d\d)\] ?(?:\[TRT\] ?)?"
@@ -86,6 +89,12 @@ CONTAINERS: dict[str, Callable[[str], str]] = {
 """What wraps each line, whatever it says."""
 
 
+def _row(cells: list[str], **form: Any) -> str:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="", **form).writerow([cell.rstrip("\r") for cell in cells])
+    return out.getvalue()
+
+
 def logged(text: str, write: Callable[[_Message], str]) -> str:
     """The same log from another logger; lines that no logger wrote stay as they are."""
     lines, dated = [], (LOGGERS | MORE_LOGGERS).values()
@@ -124,8 +133,62 @@ MORE_CONTAINERS: dict[str, Callable[[str], str]] = {
     "ros2 launch": lambda line: f"[lidar_centerpoint_node-1] {line}",
     "srun of the twelfth": lambda line: f"12: {line}",
     "Buildkite": lambda line: f"\x1b_bk;t=1714557600123\x07{line}",
+    "logcli around docker's JSON": lambda line: json.dumps(
+        {
+            "labels": {"app": "trt"},
+            "line": json.dumps({"log": line + "\n"}),
+            "timestamp": "2024-05-01T10:00:00Z",
+        }
+    ),
+    "Elasticsearch": lambda line: json.dumps(
+        {"_index": "logs", "_source": {"@timestamp": "2024-05-01T10:00:00Z", "message": line}}
+    ),
+    "streams of Loki": lambda line: json.dumps(
+        {"stream": {"app": "trt"}, "values": [["1704923572123000000", line]]}
+    ),
+    "Kibana's CSV": lambda line: _row(["Nov 22, 2026 @ 10:00:00.123", "host-1", line], quoting=csv.QUOTE_ALL),
+    "CSV with few quotes": lambda line: _row(["2024-05-01T10:00:00.123Z", "a b", line, "stderr"]),
+    "CSV with semicolons": lambda line: _row([line, "2024-05-01T10:00:00.123Z"], delimiter=";"),
 }
 """Carriers that the reader met after it had learned the others, and some of which it did not know."""
+
+
+def _indented(text: str) -> tuple[str, str]:
+    lines = text.split("\n")[:-1]
+    records = [
+        f'  {{\n    "line": {json.dumps(line)},\n    "timestamp": "1704923572123000000"\n  }}'
+        for line in lines
+    ]
+    return "[\n" + ",\n".join(records) + "\n]\n", "\n\n" + "\n\n\n\n".join(lines) + "\n"
+
+
+def _in_one_line(text: str) -> tuple[str, str]:
+    pairs = [["1704923572123000000", line] for line in text.split("\n")[:-1]]
+    answer = {"status": "success", "data": {"result": [{"stream": {"app": "trt"}, "values": pairs}]}}
+    return json.dumps(answer), text
+
+
+def _with_names(text: str) -> tuple[str, str]:
+    rows = [_row(["a", line], quoting=csv.QUOTE_ALL) for line in text.split("\n")[:-1]]
+    return "\n".join(["host.name,message", *rows]) + "\n", "\n" + text
+
+
+def _newest_first(text: str) -> tuple[str, str]:
+    lines = [
+        f"2024-05-01T10:{at // 60 % 60:02d}:{at % 60:02d}.{at:09d}Z {_OWN_TIME.sub('', line)}"
+        for at, line in enumerate(text.split("\n")[:-1])
+    ]
+    return "\n".join(reversed(lines)) + "\n", "\n".join(lines) + "\n"
+
+
+_OWN_TIME = re.compile(r"^\[\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d\] ?")
+EXPORTS: dict[str, Callable[[str], tuple[str, str]]] = {
+    "Grafana's download": _indented,
+    "an answer of Loki": _in_one_line,
+    "CSV with names of columns": _with_names,
+    "the newest first": _newest_first,
+}
+"""Whole files of collectors: what they make of a log, and the same lines where they stand then."""
 
 NAMES = (*LOGGERS, *TIMELESS, *CONTAINERS)
 """All carriers but the last."""

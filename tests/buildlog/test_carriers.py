@@ -13,6 +13,7 @@ from qdqtool import buildlog
 from qdqtool.core.buildlog import RunDigest
 from tests.buildlog import carried, small
 from tests.buildlog.test_one_reader import log_files
+from tests.io.test_text import Dribble
 from tests.shared import shared
 
 _OWN = frozenset({"carrier", "front_end", "process"})
@@ -26,19 +27,22 @@ _AMBIGUOUS: dict[str, frozenset[str]] = {
     # Behind a rank above 0 they look like errors with their code.
     "trt_bench_image": frozenset({"Jenkins", "srun of the twelfth"}),
     # Help texts with sixteen builder lines among hundreds: too few messages to learn these two carriers from.
-    "jetson_env_raw": frozenset({"torch_tensorrt in C++", "JSON lines of a logger"}),
+    "jetson_env_raw": frozenset(
+        {"torch_tensorrt in C++", "JSON lines of a logger", "CSV with few quotes", "CSV with semicolons"}
+    ),
+    # The same, and the output of make, whose lines have semicolons; progress bars in one line of a table.
+    "HaX-CoNN__output_orin": frozenset({"CSV with semicolons"}),
+    "NsightSystems__result-02.log.v2": frozenset({"CSV with semicolons"}),
     # Progress bars are redrawn with carriage returns in one line (581); behind another logger's prefix, the counts of
     # foreign lines and of warnings differ, in all twelve of them.
     "NsightSystems__result-01.log.v3": frozenset(
         {*carried.LOGGERS, *carried.TIMELESS, *carried.MORE_LOGGERS, *carried.MORE_TIMELESS}
     ),
-    # A rank above 0 looks like the code of an error where no prefix of a builder stands behind it.
-    ".layers.txt": frozenset({"srun of the twelfth"}),
     "UseINT8-PTQ__log-main.py.log.v3": frozenset(
         {"srun of the twelfth"}
     ),  # four builder lines among 950 of a plug-in
     # A page about TensorRT without one line of a builder.
-    "004_34a42bb07d25caad": frozenset({*carried.NAMES, *carried.MORE}),
+    "004_34a42bb07d25caad": frozenset({*carried.NAMES, *carried.MORE, *carried.EXPORTS}),
 }
 """Logs that cannot say the same in some carriers, and in which."""
 
@@ -69,6 +73,14 @@ def said_alike(text: str, name: str, file: str) -> bool:
     return _said(carried.rewritten(text, name), stated=stated) == _said(text, stated=stated)
 
 
+def exported_alike(text: str, name: str, file: str) -> bool:
+    """Whether a log says the same out of a collector; true for ambiguous logs."""
+    if is_ambiguous(file, name):
+        return True
+    exported, plain = carried.EXPORTS[name](text)
+    return _said(exported, stated=True) == _said(plain, stated=True)
+
+
 def test_the_field_of_json_lines_is_found_by_what_it_holds():
     wrapped = carried.contained(
         small.trtexec(), lambda line: json.dumps({"host": "a", "event.original": line})
@@ -92,6 +104,34 @@ def test_a_log_says_the_same_in_every_carrier(name):
     for text in _texts():
         stated = name not in carried.LOGGERS | carried.MORE_LOGGERS
         assert _said(carried.rewritten(text, name), stated=stated) == _said(text, stated=stated)
+
+
+@pytest.mark.parametrize("name", carried.EXPORTS)
+def test_a_log_that_a_collector_exported_says_the_same(name):
+    for text in _texts():
+        exported, plain = carried.EXPORTS[name](text)
+        assert _said(exported, stated=True) == _said(plain, stated=True)
+
+
+def test_a_cell_of_several_lines_is_read_line_by_line():
+    lines = small.trtexec().split("\n")[:-1]
+    pairs = ["\n".join(lines[at : at + 2]) for at in range(0, len(lines), 2)]
+    table = "".join(f'"a","{pair.replace(chr(34), 2 * chr(34))}","b"\n' for pair in pairs)
+    assert _said(table, stated=True) == _said(small.trtexec(), stated=True)
+
+
+def test_a_pipe_that_hands_out_a_little_at_once_is_understood_alike():
+    for write in carried.EXPORTS.values():
+        exported, plain = write(small.trtexec())
+        source = buildlog.TextSource(Dribble(exported.encode(), 700))
+        assert [_fields(run, stated=True) for run in buildlog.digests(source)] == _said(plain, stated=True)
+
+
+def test_what_an_export_adds_is_stated():
+    shown = {name: _run(write(small.trtexec())[0]).carrier for name, write in carried.EXPORTS.items()}
+    assert shown["an answer of Loki"] == '[..., "<message>"]'
+    assert shown["CSV with names of columns"] == '...,"<message>"'
+    assert shown["the newest first"].endswith(", the newest line first (lines are numbered from the oldest)")
 
 
 @pytest.mark.parametrize("name", [*carried.NAMES, *carried.MORE])
@@ -126,6 +166,8 @@ def test_a_real_log_says_the_same_in_every_carrier(file):
         assert said_alike(text, name, file), name
     name = carried.MORE[start % len(carried.MORE)]
     assert said_alike(text, name, file), name
+    name = sorted(carried.EXPORTS)[start % len(carried.EXPORTS)]
+    assert exported_alike(text, name, file), name
 
 
 def test_nodes_of_one_launch_are_read_apart():
