@@ -534,6 +534,7 @@ def _json_layer(lines: list[_Line]) -> tuple[Callable[[_Line], bool], str] | Non
 
 _USUAL = 0.8
 """Share of the rows of a table that have a time."""
+_TIME_CELL = re.compile("|".join(_TIMES))
 _QUOTED_CELL = re.compile(r"(?:^|[,;\t])\".*\"(?:[,;\t]|$)")
 
 
@@ -543,19 +544,14 @@ def _table_layer(texts: list[str]) -> tuple[Callable[[_Line], bool], str] | None
     if found is None:
         return None
     sheet, rows = found
-    timed = (
-        max(
-            sum(stamp_of(cells[at]) != "" for cells in rows)
-            for at in range(sheet.columns)
-            if at != sheet.column
-        )
-        if sheet.columns > 1
-        else 0
-    )
-    if timed < _USUAL * len(rows):
+    messages = [cells[sheet.column] for cells in rows]
+    times = Counter(at for cells in rows for at, cell in enumerate(cells) if _TIME_CELL.fullmatch(cell))
+    # Behind a logger's comma stands the rest of its prefix: "21:52:52,123 - TRT - DEBUG - ...".
+    own = sum(_prefix_of(message) == "" for message in messages)
+    carried = sum(map(_bears, messages))
+    if max(times.values(), default=0) < _USUAL * len(rows) or own < _USUAL * carried:
         # Messages have commas of their own, so that some are quoted; of a builder's own line, no prefix is a cell.
         quoted = sum(_QUOTED_CELL.search(text) is not None for text in texts)
-        carried = sum(_bears(cells[sheet.column]) for cells in rows)
         plain = sum(_prefix_of(text) == "" for text in texts)
         # A cell of several lines is quoted, and its lines but the first look like the builder's own.
         most = quoted >= _USUAL * len(texts) or len(rows) < _USUAL * len(texts)

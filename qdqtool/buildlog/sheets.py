@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-_ALIKE = 0.9
+_ALIKE = 0.97
 """Share of the rows that have as many cells as most."""
 _NAME = re.compile(r"[@_A-Za-z][\w@. ()/-]{0,60}")
 _WIDEST = 1 << 16

@@ -231,13 +231,14 @@ def undisturbed(command: Command) -> Reference:
         ended = perform(command, root, {"folder": str(notes), "root": str(root)})
         files = command.essence(visible(root))
         assert (notes / "points").exists(), f"the command changes nothing: {ended}"
+        _import_what_it_needs(notes)
+    # Only now: what a program makes while it is imported for the first time is made by no trial.
+    with _folder(command) as (root, notes):
+        again = perform(command, root, {"folder": str(notes), "root": str(root)})
+        second = command.essence(visible(root))
         lines = [line.split("\t") for line in (notes / "points").read_text().splitlines()]
         sites = {point: tuple(site.split()) for point, site, _ in reversed(lines)}
         alone = frozenset(point for point, _, how in lines if how and point.startswith("main "))
-        _import_what_it_needs(notes)
-    with _folder(command) as (root, _):
-        again = perform(command, root, None)
-        second = command.essence(visible(root))
     assert (ended.code, set(files)) == (again.code, set(second)), f"{ended}\n{again}"
     timed = frozenset(name for name in files if files[name] != second[name])
     strange = [name for name in timed if not _alike(name, files[name], second[name])]
