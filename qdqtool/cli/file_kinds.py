@@ -12,6 +12,7 @@ from qdqtool.errors import InputFileError, QdqError, UsageError
 # Bytes at either end by which kinds of files are told apart.
 _HEAD = 1 << 16
 _LOG = re.compile(rb"\[(?:TRT|TensorRT|V|I|W|E)\]|&&&& RUNNING TensorRT|TensorRT-RTX")
+_TIMES = re.compile(rb"\s*\[\s*\{\s*\"(?:start(?:In|Enq|H2d|Compute)Ms|(?:in|h2d|compute|latency)Ms)\"")
 _CACHE = re.compile(rb"TRT-\d{3,6}-\w+\s*\n|[^\n]+: [0-9a-f]{8}\r?\n")
 _LAYERS = re.compile(rb'"Layers"\s*:|"LayerType"\s*:|"averageMs"')
 _ARTEFACT = re.compile(rb'\n "kind": "([a-z-]+)",\n "provenance"')
@@ -66,7 +67,12 @@ def advised(error: QdqError, arguments: list[str]) -> QdqError:
     """The same error with the commands that read the file that was given, where it is of another kind than was wanted."""
     if not isinstance(error, (InputFileError, UsageError)) or not error.where:
         return error
-    names = [word for word in arguments if error.where in {word, Path(word).name}]
+    # A place inside a file of JSON is its name and an index: "times.json[0], input 'x'".
+    names = [
+        word
+        for word in arguments
+        if any(error.where == name or error.where.startswith(f"{name}[") for name in (word, Path(word).name))
+    ]
     path = next((Path(word) for word in names if Path(word).is_file()), None)
     kind = None if path is None else kind_of(path)
     if path is None or kind is None or any(word in error.what for word in kind.words):
@@ -140,6 +146,11 @@ CACHE = Kind(
     words=("calibration cache",),
     commands="`qdqtool cache show FILE` reads it, and `qdqtool cache to-qdq MODEL FILE` makes a Q/DQ model of it",
 )
+TIMES = Kind(
+    name="a file of times of inferences (--exportTimes)",
+    words=("--exportTimes",),
+    commands="`qdqtool engine about FILE` reads it",
+)
 ENGINE = Kind(
     name="an engine",
     words=("engine",),
@@ -174,6 +185,7 @@ _BY_CONTENT = (
     (lambda head: head.startswith((b"\x89PNG\r\n", b"\xff\xd8\xff", b"BM")), IMAGE),
     (lambda head: head.startswith((b"ftrt", b"ptrt", b"vtrt")), ENGINE),
     (lambda head: b"\0" not in head and _LAYERS.search(head) is not None, LAYERS),
+    (lambda head: _TIMES.match(head) is not None, TIMES),
     (lambda head: b"\0" not in head and _CACHE.match(head) is not None, CACHE),
     (lambda head: b"\0" not in head and _LOG.search(head) is not None, LOG),
     (lambda head: _ONNX.match(head) is not None, MODEL),

@@ -67,6 +67,7 @@ READS = {
     "calibration.cache": "cache migrate to-qdq lint",
     "engine.plan": "migrate engine time",
     "weights.pt": "",
+    "times.json": "",
 }
 """Which commands read a file: they are left out, whatever they say of it."""
 
@@ -84,6 +85,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "[11/22/2026-06:05:35] [I] [TRT] Detected 1 inputs and 1 output network tensors.\n" * 3
     )
     (made / "layers.json").write_text('{"Layers": [], "Bindings": ["x"]}')
+    (made / "times.json").write_text('[{"startInMs": 1.0, "inMs": 0.1, "computeMs": 1.0, "latencyMs": 1.2}]')
     (made / "calibration.cache").write_text("TRT-8601-EntropyCalibration2\nimage: 3c010a14\n")
     (made / "engine.plan").write_bytes(b"ftrt" + bytes(60))
     with zipfile.ZipFile(made / "weights.pt", "w") as archive:
