@@ -136,6 +136,30 @@ def open_runner(
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     if faithful and provider == CPU and not rounds():
         model = rounding(model) or model
+    return _runner(model, options, provider, description, at_once)
+
+
+def open_piece(model: bytes, *, description: str) -> OrtRunner:
+    """A runner for one of many pieces of a network that are all kept open: what a run needs goes back behind it.
+
+    With an arena each would stay as large as its largest run (a layout detector of 100 layers: 4.0 instead of 1.5 GiB).
+
+    Raises:
+        InputFileError: it holds what onnxruntime cannot run.
+    """
+    options = session_options()
+    options.enable_cpu_mem_arena = False
+    return _runner(model if rounds() else rounding(model) or model, options, CPU, description)
+
+
+def _runner(
+    model: Path | bytes,
+    options: onnxruntime.SessionOptions,
+    provider: Provider,
+    description: str,
+    at_once: int = 1,
+) -> OrtRunner:
+    where = str(model) if isinstance(model, Path) else None
     try:
         session = _session(model, options, provider)
     except _TROUBLE as error:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qdqtool.backends.ort import OrtRunner, open_runner
+from qdqtool.backends.ort import OrtRunner, open_piece, open_runner
 from qdqtool.errors import UsageError
 from qdqtool.graph.instrumented.probe import probe
 from qdqtool.graph.instrumented.segment import boundary, segment
@@ -79,7 +79,7 @@ class LayerWalk:
     def _piece(self, node: Node, known: Sequence[str]) -> _Piece:
         if node.name not in self._pieces:
             found = segment(self._model, known, node.outputs[0])
-            runner = open_runner(_in_memory(found.source), description=node.name)
+            runner = open_piece(_in_memory(found.source), description=node.name)
             self._pieces[node.name] = _Piece(runner=runner, inputs=tuple(info.name for info in found.inputs))
         return self._pieces[node.name]
 

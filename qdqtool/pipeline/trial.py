@@ -455,7 +455,7 @@ def _opened(tuned: Tunable, layers: Sequence[str]) -> tuple[OrtRunner, Corrected
     given = with_stand_ins(
         found.model,
         frozenset(tuned.scales.values()),
-        {name: found.shifts[name] for name in convolutions},
+        {name: shift for name, shift in found.shifts.items() if name in set(convolutions)},
         plain.view,
     )
     if given is not None:

@@ -240,3 +240,27 @@ def test_tables_for_a_model_that_takes_no_batches_are_judged_with_the_biases_the
     for entry in judged.shifts:
         np.testing.assert_allclose(entry.shift, final[entry.node], rtol=1e-3, atol=1e-5)
     assert any(any(entry.shift) for entry in judged.shifts)
+
+
+def test_a_convolution_behind_a_shape_of_unknown_length_is_corrected(tmp_path: Path) -> None:
+    """Nothing behind such a Reshape has a known rank (text recognizers of PaddleOCR); the weights of a layer tell it."""
+    sketch = Sketch(seed=3)
+    x = sketch.input("x", ["batch", 8, 6, 6])
+    first = sketch.conv("first", x, (8, 16))
+    none = sketch.node(
+        "Mul",
+        [sketch.node("ReduceMax", [x], "most", keepdims=0), sketch.constant("no", np.zeros(1, np.float32))],
+        "none",
+    )
+    four = sketch.node("Add", [none, sketch.constant("rank", np.full(1, 4, np.float32))], "bound")
+    end = sketch.node("Cast", [four], "until", to=onnx.TensorProto.INT64)
+    begin = sketch.constant("begin", np.zeros(1, np.int64))
+    shape = sketch.node("Slice", [sketch.node("Shape", [first], "whole"), begin, end], "shape")
+    last = sketch.conv("last", sketch.node("Reshape", [first, shape], "again"), (16, 8), kernel=1)
+    sketch.output(sketch.relu("end", last), ["batch", 8, 6, 6])
+    path = tmp_path / "ranks.onnx"
+    onnx.save(sketch.model(), path)
+    model = load(path)
+    assert model.view.info(last).shape is None
+    _, _, corrected = calibrated(model, tmp_path)
+    assert {"first", "last"} <= {entry.node for entry in corrected.shifts}

@@ -32,7 +32,7 @@ from onnx import helper
 from qdqtool.graph.edit import Edit
 from qdqtool.graph.model import Model
 from qdqtool.graph.view import GraphView
-from qdqtool.trt.ops import result_axis
+from qdqtool.trt.ops import CONVOLUTIONS, result_axis
 
 _AXES_ARE_INPUTS: Final = 18
 """First opset in which ReduceMean reads its axes from an input."""
@@ -201,10 +201,18 @@ def _is_image(node: onnx.NodeProto, rank: int) -> bool:
 
 
 def _ranked(model: Model, edit: Edit, nodes: Collection[str]) -> list[tuple[onnx.NodeProto, int]]:
-    ranks = {node.name: len(model.view.info(node.outputs[0]).shape or ()) for node in model.view.nodes}
-    return [
-        (node, ranks[node.name]) for node in list(edit.nodes) if node.name in nodes and ranks.get(node.name)
-    ]
+    found = ((node, _rank(model.view, node)) for node in list(edit.nodes) if node.name in nodes)
+    return [(node, rank) for node, rank in found if rank]
+
+
+def _rank(view: GraphView, node: onnx.NodeProto) -> int:
+    """Dimensions of what a layer writes; 0 where they are unknown.
+
+    Shapes may be lost behind a Reshape to a computed shape (exports of PaddlePaddle); a convolution writes as many
+    dimensions as its weights have.
+    """
+    known = node.input[1] if node.op_type in CONVOLUTIONS else node.output[0]
+    return len(view.info(known).shape or view.info(node.output[0]).shape or ())
 
 
 def _take(edit: Edit, name: str, kind: int, shape: Sequence[int | str]) -> None:
