@@ -26,6 +26,11 @@ def shared_tensors(first: Model, second: Model) -> tuple[str, ...]:
     )
 
 
+def turns(models: tuple[Model, Model], room: int) -> int:
+    """How many runs `watch_inside` takes for each sample."""
+    return sum(1 for _ in within(models[0], shared_tensors(*models), room))
+
+
 def watch_inside(
     models: tuple[Model, Model], folder: Path, *, room: int
 ) -> Iterator[tuple[Probe, Probe, frozenset[str]]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from qdqtool.accuracy.compare import OnSample, compare
 from qdqtool.accuracy.emulation import emulations
 from qdqtool.accuracy.explain import explain
-from qdqtool.accuracy.inside import shared_tensors, watch_inside
+from qdqtool.accuracy.inside import turns, watch_inside
 from qdqtool.accuracy.stored import Player, Unfed, open_stored
 from qdqtool.backends.ort import open_model, open_runner
 from qdqtool.backends.running.runner import SUFFIXES, open_engine
@@ -37,7 +37,10 @@ from qdqtool.platform import give_back
 
 _EMULATION = "int:"
 _FEW = 8
-"""Samples that show where inside a model the noise arises."""
+"""Samples that show where inside a model the noise arises, at most."""
+_RUNS = 32
+"""Runs of each side that this may take. Where tensors are so large that few fit into one run, few samples have values enough
+(a detector on 800 x 608 pixels, 517 tensors in 18 turns: 144 runs of each side were two minutes)."""
 _ROOM = 32 << 20
 """Bytes of inner tensors that each side returns in one run; more take another run. The process grows by some four times
 as much: both sides, in onnxruntime's memory and in NumPy's."""
@@ -115,9 +118,11 @@ def noise_inside(
     models: tuple[Model, Model], samples: SampleSource, options: CompareOptions
 ) -> tuple[OutputComparison, ...]:
     """How far the common inner tensors of a float and a Q/DQ model are apart, over a few samples; () without any."""
-    if not shared_tensors(*models):
+    taken = turns(models, _ROOM)
+    if not taken:
         return ()
-    return _tensors(models, samples, options.model_copy(update={"limit": min(_FEW, options.limit or _FEW)}))
+    few = min(_FEW, options.limit or _FEW, max(1, _RUNS // taken))
+    return _tensors(models, samples, options.model_copy(update={"limit": few}))
 
 
 def _tensors(

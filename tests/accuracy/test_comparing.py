@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -133,8 +134,32 @@ def test_the_tensors_inside_are_the_same_however_few_fit_into_memory_at_a_time(
     together = comparing.noise_inside(loaded, samples, CompareOptions())
     assert len(opened_sides) == 2
     monkeypatch.setattr(comparing, "_ROOM", 1)
+    monkeypatch.setattr(comparing, "_RUNS", 8 * len(together))
     assert comparing.noise_inside(loaded, samples, CompareOptions()) == together
     assert len(opened_sides) == 2 + 2 * len(together)
+
+
+@pytest.mark.parametrize("runs", [1, 6, 12, 1000])
+def test_looking_inside_takes_fewer_samples_where_each_takes_many_runs(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, runs: int
+) -> None:
+    loaded = load(folder / "model.onnx"), load(folder / "qdq.onnx")
+    samples = open_samples(str(folder / "samples.npz"), loaded[0].view.inputs, Preprocess())
+    done = []
+    whole = OrtRunner.run
+
+    def counted(runner: OrtRunner, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        done.append(runner)
+        return whole(runner, feeds)
+
+    monkeypatch.setattr(OrtRunner, "run", counted)
+    monkeypatch.setattr(comparing, "_ROOM", 1)
+    monkeypatch.setattr(comparing, "_RUNS", runs)
+    tensors = len(comparing.noise_inside(loaded, samples, CompareOptions()))
+    assert tensors
+    assert len(done) <= 2 * max(runs, tensors), (
+        "one sample at least, and no more runs of each side than are allowed"
+    )
 
 
 def models_run(path: Path, tensors: list[str]) -> dict[str, np.ndarray]:
