@@ -6,21 +6,38 @@
 onnxruntime's dynamic quantization writes DynamicQuantizeLinear, then ConvInteger or MatMulInteger, Cast, and Mul with
 both scales (older releases add the rounded bias in front of the Cast), or one operator of com.microsoft for all of it. TensorRT imports none of them and needs ranges when it
 builds. The fix keeps the INT8 weights behind a DequantizeLinear; the activations are float until they are calibrated
-(`qdqtool repair --samples DATA`). `qdqtool lint` reports the operators as QDQ107.
+(`qdqtool repair --samples DATA`). `qdqtool lint` reports the operators as QDQ107. A DynamicQuantizeLSTM becomes an LSTM
+with the float weights that its integers stand for: no builder has an INT8 kernel for it (QDQ177).
 
-Evidence: RTX 1.7.1 and all releases answer UNSUPPORTED_NODE (dynamicquantizelinear).
+Evidence: RTX 1.7.1 and all releases answer UNSUPPORTED_NODE (dynamicquantizelinear, DynamicQuantizeLSTM: a public text
+recognizer).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from qdqtool.core.repair import Change
 from qdqtool.graph.qdq.repairing import RepairContext
 from qdqtool.graph.view import Node
 from qdqtool.matching.rule import Rule, Stage
 from qdqtool.trt.ops import FLOAT_FORM, ROUNDED_BIAS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+_LSTM = (
+    *("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P"),
+    *("W_scale", "W_zero_point", "R_scale", "R_zero_point"),
+)
+"""Inputs of DynamicQuantizeLSTM; those of an LSTM come first."""
+_ENDS = ("", "_scale", "_zero_point")
+_RANK = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,6 +69,7 @@ def fix(context: RepairContext) -> Iterator[Change]:
     """Write each dynamically quantized layer as Conv or MatMul with an INT8 weight."""
     for node in context.view.nodes:
         yield from _round_trip(context, node)
+        yield from _recurrent(context, node)
         found = _pattern(context, node)
         if found is None:
             continue
@@ -78,6 +96,39 @@ def _round_trip(context: RepairContext, node: Node) -> Iterator[Change]:
         what="taken out with the DequantizeLinear behind it: the activation is float",
         reason="TensorRT needs ranges when it builds, and does not import operators that measure them at run time",
     )
+
+
+def _recurrent(context: RepairContext, node: Node) -> Iterator[Change]:
+    """com.microsoft.DynamicQuantizeLSTM: an LSTM whose W and R are integers, (directions, inputs, 4 * hidden)."""
+    if node.domain != "com.microsoft" or node.op != "DynamicQuantizeLSTM" or len(node.inputs) < len(_LSTM):
+        return
+    first, second = (
+        _weight(context, *(node.inputs[_LSTM.index(part + end)] for end in _ENDS)) for part in "WR"
+    )
+    if first is None or second is None:
+        return
+    old = context.nodes[node.name]
+    old.input[1] = context.edit.constant(f"{node.name}_W", first)
+    old.input[2] = context.edit.constant(f"{node.name}_R", second)
+    del old.input[_LSTM.index("W_scale") :]
+    old.op_type, old.domain = "LSTM", ""
+    yield Change(
+        subject=node.name,
+        what="DynamicQuantizeLSTM became LSTM with float weights",
+        reason="TensorRT has no INT8 kernel for recurrent layers, and does not import this operator",
+    )
+
+
+def _weight(context: RepairContext, integers: str, scale: str, zero: str) -> NDArray[np.float32] | None:
+    """The weights as an LSTM takes them, (directions, 4 * hidden, inputs); None where they are computed at run time."""
+    values = [context.edit.value(name) for name in (integers, scale, zero)]
+    stored, steps, zeros = values
+    if stored is None or steps is None or zeros is None or stored.ndim != _RANK:
+        return None
+    # One scale for each direction, or one for each of its columns.
+    steps, zeros = (part.reshape(len(stored), 1, -1) for part in (steps, zeros))
+    real = (stored.astype(np.float32) - zeros.astype(np.float32)) * steps.astype(np.float32)
+    return np.ascontiguousarray(real.transpose(0, 2, 1))
 
 
 def _pattern(context: RepairContext, node: Node) -> _Pattern | None:

@@ -227,6 +227,7 @@ TYPE_ATTRIBUTES = {"Cast": "to", "EyeLike": "dtype", "RandomNormal": "dtype", "R
 NOT_FOLDED = RANDOM | QDQ | {"Dropout", "DynamicQuantizeLinear"}
 """Operators whose result on constants must not be computed ahead."""
 INTEGER_OPERATORS = frozenset(FLOAT_FORM) | {
+    "DynamicQuantizeLSTM",
     "DynamicQuantizeLinear",
     "DynamicQuantizeMatMul",
     "MatMulIntegerToFloat",

@@ -255,3 +255,27 @@ def integers_of(s: Sketch, zero: int = 0) -> tuple[str, str, str]:
     """The INT8 form of an image, its scale and zero point."""
     scale, zeros = s.constant("s", np.float32(0.02)), s.constant("z", np.int8(zero))
     return s.node("QuantizeLinear", [s.image(), scale, zeros], "q", name="q"), scale, zeros
+
+
+@pytest.mark.parametrize("columns", [False, True], ids=["a scale per direction", "a scale per column"])
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+def test_a_dynamically_quantized_lstm_becomes_an_lstm(direction: str, columns: bool, tmp_path: Path) -> None:
+    s = Integers()
+    ways, hidden = (2, 6) if direction == "bidirectional" else (1, 6)
+    steps = np.linspace(0.004, 0.006, ways * 4 * hidden if columns else ways).astype(np.float32)
+    shape = (ways, 4 * hidden) if columns else (ways,)
+    weights, scales = [], []
+    for part, inputs in (("w", 8), ("r", hidden)):
+        weights.append(s.integers(part, ways, inputs, 4 * hidden))
+        zeros = np.zeros(shape, np.int8) if columns else s.random.integers(-3, 4, shape).astype(np.int8)
+        scales += [s.constant(f"{part}_s", steps.reshape(shape)), s.constant(f"{part}_z", zeros)]
+    bias = s.constant("b", s.random.normal(size=(ways, 8 * hidden)).astype(np.float32))
+    inputs = [s.input("x", [5, 2, 8]), *weights, bias, "", "", "", "", *scales]
+    more = {"hidden_size": hidden, "direction": direction}
+    s.output(s.node("DynamicQuantizeLSTM", inputs, "y", name="core", domain=MICROSOFT, **more))
+    proto = s.model(17, domains=[MICROSOFT])
+    fixed, changes = repaired(proto, tmp_path)
+    assert legal(fixed)
+    assert [node.op for node in fixed.view.nodes] == ["LSTM"]
+    assert any("LSTM with float weights" in change.what for change in changes)
+    assert apart(proto, fixed) < 0.03
