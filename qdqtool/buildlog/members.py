@@ -6,7 +6,7 @@
     [{"line": "...", "timestamp": "..."}, ...]                          a document: what Grafana and gcloud download
 
 Records are the objects and arrays that hold text themselves, however deep they stand. Which of their members holds the
-messages is learned by whoever knows how messages look.
+messages is learned with a test of the caller's for what a message looks like.
 """
 
 from __future__ import annotations
