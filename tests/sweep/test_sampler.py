@@ -21,7 +21,7 @@ METHODS = ("entropy", "max", "mse", "percentile")
 def space_of(methods: int = 4, keep: tuple[int, ...] = (0, 1, 2), weights: int = 2) -> Space:
     values = {METHOD: list(METHODS[:methods]), "calibrate.weights": ["max", "mse"][:weights]}
     options = SweepOptions.model_validate({"space": values, "keep_float": list(keep)})
-    return Space(options, ("conv1", "conv2", "conv3"))
+    return Space(options, ("conv1", "conv2", "conv3", "conv4"))
 
 
 def trial(
