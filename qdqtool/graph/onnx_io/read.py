@@ -17,6 +17,7 @@ from qdqtool.graph.onnx_io.pieces import parse_in_pieces
 from qdqtool.graph.onnx_io.walk import misspelt, parts
 from qdqtool.graph.onnx_io.weight import flaw
 from qdqtool.io.files import unreadable
+from qdqtool.trt.ops import DEQUANTIZE, QUANTIZE
 
 # protobuf reads less than 2 GiB in one piece.
 _PROTOBUF_LIMIT = (1 << 31) - 1
@@ -24,6 +25,8 @@ _PROTOBUF_LIMIT = (1 << 31) - 1
 _HEAD = 512
 _DEFAULT = frozenset({"", "ai.onnx"})
 _ANY_OPSET = 17
+_SPELLERS = frozenset({"com.microsoft", "trt"})
+"""Other domains with Q and DQ of their own."""
 _AGAIN = "export or copy the model again"
 
 
@@ -69,6 +72,15 @@ def _check_parts(proto: onnx.ModelProto, path: Path) -> None:
         if isinstance(part, onnx.AttributeProto) and part.ref_attr_name:
             what = f"attribute {part.name!r} refers to {part.ref_attr_name!r} of a function, but is in no function"
             raise InputFileError(what, fix=_AGAIN, where=str(path))
+        if isinstance(part, onnx.NodeProto) and part.domain in _SPELLERS and _lacks_scale(part):
+            what = f"node {part.name!r} ({part.op_type}) has no scale"
+            raise InputFileError(what, fix=_AGAIN, where=str(path))
+
+
+def _lacks_scale(node: onnx.NodeProto) -> bool:
+    """Whether it is a Q or DQ, in whatever spelling, without values or scale; only ONNX's own domain has a schema for them."""
+    named = node.op_type.endswith((QUANTIZE, DEQUANTIZE)) and "Dynamic" not in node.op_type
+    return named and sum(map(bool, node.input[:2])) < len(("values", "scale"))
 
 
 def default_opset(proto: onnx.ModelProto) -> int:

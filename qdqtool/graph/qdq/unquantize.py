@@ -78,6 +78,11 @@ def float_source(edit: Edit, dequantize: onnx.NodeProto, makers: dict[str, onnx.
     axis += stored.ndim if axis < 0 else 0
     if scale.ndim > 1 and not _divides(scale.shape, stored.shape, axis):
         return None
+    if any(
+        part.ndim == 1 and part.size > 1 and part.shape != stored.shape[axis : axis + 1]
+        for part in (scale, zero)
+    ):
+        return None
     scalar = scale.size == 1 and scale.ndim < 2
     block = None if scalar or scale.ndim < 2 else stored.shape[axis] // scale.shape[axis]
     shape = [-1 if dim == axis else 1 for dim in range(stored.ndim)] if zero.size > 1 else ()
