@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from qdqtool.cli.app import run
 from qdqtool.cli.engine_words import difference
 from qdqtool.core.difference import EngineDiff
 from qdqtool.core.dtypes import DType
@@ -194,3 +196,28 @@ def test_layers_of_several_types_are_told_with_all_of_them():
     right = explored("b", conv("c1 || c2", "x", "tu", FP16, channels=16))
     texts = [cause.text for cause in compare(left, right).causes]
     assert any(text.startswith("1 compute layer went from fp16 and int8 to fp16") for text in texts), texts
+
+
+@pytest.mark.parametrize(
+    ("files", "titles"),
+    [
+        (("resnet__fp16__layers.json", "resnet__qat__layers.json"), ("fp16", "qat")),
+        (
+            ("a_very_long_name_of_a_network.fp16.json", "a_very_long_name_of_a_network.int8.json"),
+            ("fp16", "int8"),
+        ),
+        (("one/layers.json", "other/layers.json"), ("one/layers.json", "other/layers.json")),
+        (("layers.json", "./layers.json"), ("1: layers.json", "2: layers.json")),
+    ],
+)
+def test_two_columns_carry_what_tells_their_files_apart(
+    files: tuple[str, str], titles: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = [tmp_path / file for file in files]
+    for path in paths:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps({"Layers": [conv("c1", "x", "y", FP16)]}))
+    assert run(["engine", "diff", *map(str, paths)]) == 0
+    heading = capsys.readouterr().out.splitlines()[0]
+    assert all(title in heading for title in titles), heading
+    assert len(heading) <= 80

@@ -16,6 +16,7 @@ is needed.
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -37,6 +38,8 @@ PLUGIN = typer.Typer(
     help="Look into an engine: layers, types, formats, costs, times, its graph, differences.",
     no_args_is_help=True,
 )
+_LABEL = 30
+"""Characters of a column's title, so that two columns and their rows' titles stand in 80."""
 File = Annotated[Path, typer.Argument(help="Layer information, build log, or layers.json of a run folder.")]
 Profile = Annotated[
     Path | None,
@@ -316,7 +319,7 @@ def _called(file: Path) -> str:
 
 
 def _named(engines: list[Explored], files: Sequence[Path]) -> list[Explored]:
-    """The engines; where two have one name with their folders, and numbered where that does not help."""
+    """The engines; where two have one name with their folders, or with what differs in their files' names, or numbered."""
     names = [engine.name for engine in engines]
     if len(set(names)) == len(names):
         return engines
@@ -326,7 +329,21 @@ def _named(engines: list[Explored], files: Sequence[Path]) -> list[Explored]:
             replace(engine, name=f"{folder}/{engine.name}")
             for engine, folder in zip(engines, folders, strict=True)
         ]
+    words = _differing([file.name for file in files])
+    if len(set(words)) == len(words) and all(words):
+        return [replace(engine, name=word) for engine, word in zip(engines, words, strict=True)]
     return [replace(engine, name=f"{number}: {engine.name}") for number, engine in enumerate(engines, 1)]
+
+
+def _differing(names: Sequence[str]) -> list[str]:
+    """What is left of names without the whole words that all of them begin with, and those that all of them end with."""
+    words = [re.split(r"(?<=[^0-9A-Za-z])(?=[0-9A-Za-z])", name) for name in names]
+    for end in (0, -1):
+        while all(words) and len({own[end] for own in words}) == 1:
+            for own in words:
+                own.pop(end)
+    left = ["".join(own).strip("_-. ") for own in words]
+    return [word if len(word) <= _LABEL else f"{word[: _LABEL - 3]}..." for word in left]
 
 
 def _table(view: EngineView, where: tuple[str, ...], sort: str, limit: int | None) -> Table:
