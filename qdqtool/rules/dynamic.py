@@ -38,6 +38,7 @@ _LSTM = (
 """Inputs of DynamicQuantizeLSTM; those of an LSTM come first."""
 _ENDS = ("", "_scale", "_zero_point")
 _RANK = 3
+"""Dimensions of W and R."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
