@@ -233,6 +233,7 @@ def followed(command: str, model: Model, target: Target) -> Model:
     return quantize_activations(made, dict.fromkeys(wanted(made), 1.0))[0] if measured else made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_a_command_that_a_finding_prints_silences_it(graph, tmp_path):
     model = load(models.save(GRAPHS[graph](), tmp_path))

@@ -66,6 +66,7 @@ def test_the_calibrator_is_a_method(site: Path, work: Path) -> None:
         assert entry["amax"][0] == pytest.approx(max(abs(entry["low"]), abs(entry["high"])) * 2 / 3)
 
 
+@pytest.mark.slow
 def test_the_rule_keeps_nodes_float_and_finds_them_in_other_models(site: Path, work: Path) -> None:
     qdqtool("quantize", "model.onnx", "--samples", "s.npz", "-o", "with.onnx", site=site, cwd=work)
     qdqtool(
