@@ -25,6 +25,7 @@ SLOW = {
     "pipeline/test_autofix.py": "several engines for each fix",
     "pipeline/test_autofix_limits.py": "several engines for each fix",
     "pipeline/test_cluster.py": "starts Dask workers",
+    "pipeline/test_limit.py": "searches the nodes that stay float",
     "pipeline/test_surroundings.py": "runs the command in many environments",
     "placement/test_rule_evidence.py": "builds what the rules say of TensorRT",
     "report/test_browser.py": "starts Chromium",

@@ -27,9 +27,19 @@ def command(*words: str, **settings: object) -> subprocess.CompletedProcess[byte
     return subprocess.run([sys.executable, "-m", "qdqtool", *words], check=False, **options)  # type: ignore[call-overload,no-any-return]
 
 
+def hear_signals() -> None:
+    """Whatever started the tests: a shell's background job and `nohup` hand on signals that are ignored."""
+    for name in ("SIGINT", "SIGHUP", "SIGTERM"):
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
+
+
 def run_program(text: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", text], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", text],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=hear_signals,  # noqa: PLW1509 -- no threads run in the tests of this file
     )
 
 

@@ -207,6 +207,7 @@ def judged(proto: onnx.ModelProto) -> tuple[int, int, int, int, int]:
 
 
 @pytest.mark.rtx
+@pytest.mark.slow  # two engines for each fix
 @pytest.mark.parametrize(
     ("rule", "graph", "target", "cure"), [row for row in CURED if UNBUILDABLE.isdisjoint(row[:2])],
     ids=[name for name, row in zip(IDS, CURED, strict=True) if UNBUILDABLE.isdisjoint(row[:2])],
