@@ -17,11 +17,19 @@ from ruamel.yaml.nodes import Node
 from qdqtool.core.recipe import Recipe
 from qdqtool.core.wording import counted
 from qdqtool.errors import InputFileError, UsageError
+from qdqtool.io.files import make_folder, write_bytes
 from qdqtool.pipeline.recipe_mistakes import checked
 from qdqtool.pipeline.recipe_places import Places, yaml_trouble
 
 SCHEMA_URL = "https://qdqtool.github.io/qdqtool/recipe.schema.json"
 """Where the documentation publishes `schema()`; editors complete and check a recipe that names it."""
+_EXAMPLE = {
+    "model.onnx": "digits.onnx",
+    "calibration.npz": "calibration.npz",
+    "evaluation.npz": "evaluation.npz",
+    "labels.npy": "labels.npy",
+}
+"""Files of the embedded example, called as the documentation calls a user's files."""
 _LARGEST = 1 << 20
 """Bytes; a recipe is a page, not a book."""
 _MOST_ENTRIES = 5_000
@@ -43,6 +51,31 @@ def folder() -> Path:
 def names() -> tuple[str, ...]:
     """Names of the shipped recipes."""
     return tuple(sorted(path.stem for path in folder().glob("*.yaml")))
+
+
+def write_example(place: Path) -> tuple[Path, ...]:
+    """Write the embedded example into a folder: `model.onnx`, calibration.npz, evaluation.npz and labels.npy.
+
+    It is complete where it returns; a file that is there already with the same content stays.
+
+    Raises:
+        UsageError: one of the files is there with another content; nothing is written.
+        SystemFault: the folder cannot be written to.
+    """
+    source = folder() / "examples" / "digits"
+    files = {place / name: (source / origin).read_bytes() for name, origin in _EXAMPLE.items()}
+    for path, content in files.items():
+        if path.exists() and not (path.is_file() and path.read_bytes() == content):
+            raise UsageError(
+                "is there already, with another content",
+                fix="choose another folder with --out",
+                where=str(path),
+            )
+    make_folder(place)
+    for path, content in files.items():
+        if not path.exists():
+            write_bytes(path, content)
+    return tuple(files)
 
 
 def locate(recipe: str) -> Path:

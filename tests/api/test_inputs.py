@@ -334,3 +334,26 @@ def test_a_setting_in_a_fix_is_written_as_the_argument_that_takes_it() -> None:
     assert written is not None
     settings = ast.literal_eval(written[1])
     assert qdqtool.place(MODEL, recipe="conv-fp8", settings=settings).quantized
+
+
+def test_readers_of_onnxruntime_give_the_ranges_of_their_samples() -> None:
+    from onnxruntime.quantization import CalibrationDataReader
+
+    class Reader(CalibrationDataReader):
+        def __init__(self) -> None:
+            self.rows = iter(IMAGES)
+
+        def get_next(self) -> dict[str, Any] | None:
+            row = next(self.rows, None)
+            return None if row is None else {"image": row[np.newaxis]}
+
+    assert qdqtool.calibrate(MODEL, Reader()).ranges == qdqtool.calibrate(MODEL, IMAGES).ranges
+
+
+def test_the_data_loader_of_polygraphy_is_told_the_inputs_as_its_runners_tell_them() -> None:
+    comparator = pytest.importorskip("polygraphy.comparator", reason="Polygraphy is not installed")
+    loader = comparator.DataLoader(iterations=4)
+    found = qdqtool.calibrate(MODEL, loader)
+    assert found.samples == 4
+    assert not found.meaningful, "random numbers are no samples"
+    assert [loader[number]["image"].shape for number in range(4)] == [(1, 1, 8, 8)] * 4

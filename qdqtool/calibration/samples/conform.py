@@ -18,7 +18,7 @@ from qdqtool.core.tensors import TensorInfo
 from qdqtool.errors import InputFileError
 
 _COLOURS = frozenset({1, 3, 4})
-_NUMPY = {
+NUMPY_TYPES = {
     DType.FLOAT16: np.float16,
     DType.FLOAT32: np.float32,
     DType.FLOAT64: np.float64,
@@ -29,6 +29,7 @@ _NUMPY = {
     DType.INT64: np.int64,
     DType.BOOL: np.bool_,
 }
+"""What arrays for inputs of these types have; other types have none in numpy."""
 
 
 def conform(raw: RawSample, inputs: tuple[TensorInfo, ...], preprocess: Preprocess) -> Sample:
@@ -103,7 +104,7 @@ def _without_batch(array: NDArray[Any], info: TensorInfo, preprocess: Preprocess
 
 
 def _typed(array: NDArray[Any], info: TensorInfo, where: str) -> NDArray[Any]:
-    wanted = _NUMPY.get(info.dtype)
+    wanted = NUMPY_TYPES.get(info.dtype)
     if wanted is None or array.dtype == wanted:
         return array
     target = np.dtype(wanted)

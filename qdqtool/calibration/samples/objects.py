@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from qdqtool.calibration.samples.conform import NUMPY_TYPES
 from qdqtool.calibration.samples.raw import RawSample
 from qdqtool.core.tensors import TensorInfo
 from qdqtool.core.wording import counted
@@ -30,10 +31,12 @@ class SampleObjects:
     Attributes:
         give: starts a pass over the items; every call gives the same items.
         description: what they are, in words.
+        generator: Polygraphy's own DataLoader, which draws random numbers for the inputs that it is told; otherwise None.
     """
 
     give: Callable[[], Iterable[Any]]
     description: str
+    generator: Any = None
 
     def source(self, inputs: tuple[TensorInfo, ...]) -> ObjectSource:
         """The samples as a model with these inputs reads them."""
@@ -62,7 +65,8 @@ def sample_objects(value: object) -> SampleObjects:
     if callable(value):
         return _called(value)
     if hasattr(value, "__getitem__"):
-        return SampleObjects(give=lambda: _by_number(value), description=kind)
+        generator = value if type(value).__module__ == "polygraphy.comparator.data_loader" else None
+        return SampleObjects(give=lambda: _by_number(value), description=kind, generator=generator)
     raise UsageError(
         f"samples cannot be read from {kind}",
         fix="pass arrays, feeds, a data loader, a calibration data reader, a function that returns one, or a path",
@@ -123,10 +127,9 @@ def _read_out(reader: Any) -> Iterator[Any]:
 class ObjectSource:
     """Python objects as samples, one by one."""
 
-    meaningful = True
-
     def __init__(self, objects: SampleObjects, inputs: tuple[TensorInfo, ...]) -> None:
         self.description = objects.description
+        self.meaningful = objects.generator is None
         self._objects = objects
         self._inputs = inputs
         self._count: int | None = None
@@ -175,6 +178,8 @@ class ObjectSource:
                 number += 1
 
     def _items(self) -> Iterator[Any]:
+        if self._objects.generator is not None:
+            _tell_inputs(self._objects.generator, self._inputs)
         try:
             yield from self._objects.give()
         except (InputFileError, UsageError):
@@ -202,6 +207,17 @@ class ObjectSource:
             fix=f"give a dict of arrays with the keys {', '.join(names)}",
             where="samples",
         )
+
+
+def _tell_inputs(loader: Any, inputs: tuple[TensorInfo, ...]) -> None:
+    """Name the inputs to Polygraphy's DataLoader, as its own runners do before every pass."""
+    from polygraphy.common import TensorMetadata
+
+    known = TensorMetadata()
+    for info in inputs:
+        shape = None if info.shape is None else [dim if isinstance(dim, int) else -1 for dim in info.shape]
+        known.add(info.name, NUMPY_TYPES.get(info.dtype), shape)
+    loader.input_metadata = known
 
 
 def as_array(value: Any) -> NDArray[Any]:

@@ -7,6 +7,7 @@ A recipe may begin with `extends: NAME` (a shipped recipe, or a file beside it):
     qdqtool recipe new model.onnx --out mine.yaml
     qdqtool recipe check mine.yaml
     qdqtool recipe schema
+    qdqtool recipe example --out digits
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from typing import Annotated
 
 import typer
 
-PLUGIN = typer.Typer(no_args_is_help=True, help="List, show, check and write recipes; print their schema.")
+PLUGIN = typer.Typer(
+    no_args_is_help=True, help="List, show, check and write recipes; print their schema; write an example."
+)
 Changes = Annotated[
     list[str] | None, typer.Option("--set", help="Change one value: place.first_layer=float.")
 ]
@@ -101,3 +104,17 @@ def schema() -> None:
     from qdqtool.pipeline import recipes
 
     sys.stdout.write(canonical(recipes.schema()))
+
+
+@PLUGIN.command()
+def example(
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Folder to write into; default: this one.")
+    ] = Path(),
+) -> None:
+    """Write a small network with its samples and labels: something to try every command on."""
+    from qdqtool.cli.screen import stderr
+    from qdqtool.pipeline import recipes
+
+    for path in recipes.write_example(out):
+        stderr().print(f"wrote {path}", markup=False, highlight=False)
