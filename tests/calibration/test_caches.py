@@ -472,7 +472,7 @@ def test_a_model_shows_bounds_holes_and_strangers(tmp_path: Path) -> None:
     assert by_code["CAL141"] == ["stranger"]
     assert set(by_code["CAL140"]) == {"conv2_y", "concat_y", "head_y"}
     missing = next(finding for finding in found if finding.subject == "concat_y")
-    assert "head fall back to float" in missing.reason
+    assert "head falls back to float" in missing.reason
 
 
 def test_a_cache_of_another_model_is_an_error(tmp_path: Path) -> None:

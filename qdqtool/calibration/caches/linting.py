@@ -245,7 +245,7 @@ def _missing(cache: Cache, view: GraphView) -> Iterator[Finding]:
             "CAL140",
             Severity.WARNING,
             tensor,
-            f"no entry: {', '.join(nodes)} fall back to float, as TensorRT says with `Missing scale and zero-point`",
+            f"no entry: {', '.join(nodes)} {'falls' if len(nodes) == 1 else 'fall'} back to float, as TensorRT says with `Missing scale and zero-point`",
             "calibrate again with this model, or merge a cache that has the tensor",
         )
 

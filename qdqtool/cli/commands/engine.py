@@ -112,11 +112,18 @@ def layers(
     out: Annotated[Path | None, typer.Option("--out", "-o", help=".csv or .parquet file to write.")] = None,
 ) -> None:
     """Write the layers as a table: CSV on standard output, or a .csv or .parquet file."""
+    from qdqtool.cli.screen import stderr
     from qdqtool.engine.table import COLUMNS, select, table_of
     from qdqtool.io.tables import csv_of, write_table
 
     view = _explore(file, profile, cost_model, device, log).view
     chosen = select(view, where=tuple(where or ()), sort=sort)
+    if where:
+        stderr().print(
+            f"{len(chosen)} of {counted(len(view.layers), 'layer')}: {', '.join(where)}",
+            markup=False,
+            highlight=False,
+        )
     names = tuple(name.strip() for name in columns.split(",")) if columns else COLUMNS
     table = table_of(chosen, names)
     if out is None:
