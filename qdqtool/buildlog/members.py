@@ -25,6 +25,8 @@ _DEEPEST = 40
 """Values inside each other that are looked into."""
 _MEMBERS = 1000
 """Members of one record that are kept."""
+_KEPT = 8 << 20
+"""Characters that are kept of records that have not ended, beside their messages."""
 _PEEKED = 4 << 20
 """Bytes of a document in which messages are looked for."""
 _TELLING = 1 << 16
@@ -93,6 +95,7 @@ class _Open:
     place: int = 0
     members: Record = field(default_factory=dict)
     lines: dict[str, int] = field(default_factory=dict)
+    size: int = 0
 
 
 class Document:
@@ -137,7 +140,7 @@ class Document:
     def _unfolded(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
         written = size = 0
         held: list[str] = []
-        for lines, record in _records(pieces):
+        for lines, record in _records(pieces, self.member):
             if self.member in record:
                 text = "\n" * max(0, lines[self.member] - written) + json.dumps(record) + "\n"
                 written += text.count("\n")
@@ -154,10 +157,13 @@ def _chained(first: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
     yield from pieces
 
 
-def _records(pieces: Iterator[bytes]) -> Iterator[tuple[dict[str, int], Record]]:
-    """The records of a document as they end, each with the line, from 0, in which each member begins."""
+def _records(pieces: Iterator[bytes], message: str = "") -> Iterator[tuple[dict[str, int], Record]]:
+    """The records of a document as they end, each with the line, from 0, in which each member begins.
+
+    Of records with very much text, the member `message` is kept, and not all of the others.
+    """
     stack: list[_Open] = []
-    line = deeper = 0
+    line = deeper = size = 0
     for mark in _tokens(pieces):
         here = stack[-1] if stack else None
         if mark == "\n":
@@ -172,6 +178,7 @@ def _records(pieces: Iterator[bytes]) -> Iterator[tuple[dict[str, int], Record]]
                 deeper -= 1
             elif here is not None:
                 stack.pop()
+                size -= here.size
                 if here.members:
                     yield here.lines, here.members
         elif deeper or here is None or mark == ":":
@@ -182,7 +189,10 @@ def _records(pieces: Iterator[bytes]) -> Iterator[tuple[dict[str, int], Record]]
             here.name = _text(mark)
         elif mark != "null" and len(here.members) < _MEMBERS:
             name = here.name if here.is_object else str(here.place)
-            here.members[name], here.lines[name] = _text(mark), line
+            if name == message or size + len(mark) <= _KEPT:
+                here.members[name], here.lines[name] = _text(mark), line
+                here.size += len(mark)
+                size += len(mark)
 
 
 def _text(token: str) -> str:

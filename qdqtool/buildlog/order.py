@@ -19,6 +19,8 @@ _PEEKED = 1 << 20
 """Bytes at whose times is looked."""
 _ENOUGH = 3
 """Times that are older than those of the line before, without one that is newer."""
+_TURNED = 1 << 16
+"""Bytes that are cut into lines at once."""
 _SEARCHED = 2000
 """Characters of a line in which times are looked for."""
 _COLUMNS = re.compile(rb"\"?[@_A-Za-z][\w@. ()/-]*\"?(?:[,;\t]\"?[@_A-Za-z][\w@. ()/-]*\"?)*\r?")
@@ -49,31 +51,27 @@ class Order:
         Raises:
             InputFileError: the newest comes first, and the text is larger than 256 MiB.
         """
-        held: list[bytes] = []
-        size, rest = 0, b""
+        held = bytearray()
+        rest = b""
         for piece in pieces:
-            held.append(piece)
-            size += len(piece)
+            held += piece
             *lines, rest = (rest + piece).split(b"\n")
-            if self._is_told(lines) or size >= _PEEKED:
+            if self._is_told(lines) or len(held) >= _PEEKED:
                 break
         self.newest_first = self._falling >= _ENOUGH
         if not self.newest_first:
-            yield from held
+            yield bytes(held)
             yield from pieces
             return
         for piece in pieces:
-            held.append(piece)
-            size += len(piece)
-            if size > HELD:
+            held += piece
+            if len(held) > HELD:
                 raise InputFileError(
                     f"begins with its newest line, and holds more than {HELD >> 20} MiB",
                     fix="turn it around before: tac LOG | qdqtool parse -",
                     where="the log",
                 )
-        lines = b"".join(held).removesuffix(b"\n").split(b"\n")
-        head = int(_COLUMNS.fullmatch(lines[0]) is not None)
-        yield b"\n".join([*lines[:head], *reversed(lines[head:])]) + b"\n"
+        yield from _turned(held)
 
     def _is_told(self, lines: list[bytes]) -> bool:
         """Whether the lines up to these tell their order; `_falling` is how often a time is older than before."""
@@ -90,6 +88,18 @@ class Order:
             if self._falling >= _ENOUGH or (self._lines > _TIMELESS and not self._before):
                 return True
         return False
+
+
+def _turned(text: bytearray) -> Iterator[bytes]:
+    """The lines of a text from its end, names of columns first; cut a piece at a time, because each byte may be a line."""
+    end = len(text) - text.endswith(b"\n")
+    first = text.find(b"\n", 0, end) + 1
+    begin = first if first and _COLUMNS.fullmatch(text[: first - 1]) else 0
+    yield bytes(text[:begin])
+    while end >= begin:
+        at = max(text.rfind(b"\n", begin, max(begin, end - _TURNED)), begin - 1) + 1
+        yield b"\n".join(reversed(bytes(text[at:end]).split(b"\n"))) + b"\n"
+        end = at - 1
 
 
 def _times(line: bytes) -> dict[int, bytes]:

@@ -3,8 +3,9 @@
     python -m tests.fuzz.logs --inputs 1000000 --seed 1
 
 Pieces of real logs (of the small one where the real ones are absent) are cut, spliced, repeated, bit-flipped and
-peppered with the words that parsers stumble over; each is read, digested, put in words, and now and then dumped. An
-input is slow when its time per byte is more than ten times the median, measured again alone.
+peppered with the words that parsers stumble over, and wrapped as loggers and collectors wrap them; each is read,
+digested, put in words, and now and then dumped. An input is slow when its time per byte is more than ten times the
+median, measured again alone.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from qdqtool.buildlog.diff import compare
 from qdqtool.cli.log_words import diff_words, digest_words
 from qdqtool.core.buildlog import BuildLog
 from qdqtool.core.kinds import LOG
-from tests.buildlog import small
+from tests.buildlog import carried, small
+from tests.fuzz import mutations
 from tests.shared import SHARED
 
 SLOW = 10.0
@@ -174,6 +176,35 @@ def _shuffle(data: bytes, _logs: list[bytes], dice: random.Random) -> bytes:
     return b"\n".join(lines)
 
 
+def _carry(data: bytes, _logs: list[bytes], dice: random.Random) -> bytes:
+    """Out of another program's logger, a container, a table or a document; what comes after damages that."""
+    name = dice.choice(_CARRIERS)
+    text = data.decode("utf-8", "surrogateescape")
+    if name in carried.EXPORTS:
+        text = carried.EXPORTS[name](text)[0]
+    elif name in carried.COPIED:
+        text = carried.contained(text, carried.COPIED[name])
+    else:
+        text = carried.rewritten(text, name)
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _damage_json(data: bytes, _logs: list[bytes], dice: random.Random) -> bytes:
+    """Other values inside a document, or inside some lines of JSON."""
+    whole = mutations.damaged_json(data, dice)
+    if data[:1] not in b"{[" or dice.randrange(2):
+        return whole
+    lines = data.split(b"\n")
+    for _ in range(dice.randint(1, 8)):
+        at = dice.randrange(len(lines))
+        lines[at] = mutations.damaged_json(lines[at], dice)
+    return b"\n".join(lines)
+
+
+def _turn(data: bytes, _logs: list[bytes], _dice: random.Random) -> bytes:
+    return b"\n".join(reversed(data.split(b"\n")))
+
+
 def _join(data: bytes, _logs: list[bytes], dice: random.Random) -> bytes:
     return data.replace(b"\n", b"", dice.randint(1, 5))
 
@@ -192,7 +223,11 @@ _MUTATIONS: tuple[Callable[[bytes, list[bytes], random.Random], bytes], ...] = (
     _shuffle,
     _join,
     _encode,
+    _carry,
+    _damage_json,
+    _turn,
 )
+_CARRIERS = (*carried.NAMES, *carried.MORE, *carried.COPIED, *carried.EXPORTS)
 
 
 def hunt(inputs: int, seed: int, keep: Path) -> int:

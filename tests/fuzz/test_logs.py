@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import itertools
+import json
 import os
 import time
 import tracemalloc
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,6 +16,8 @@ from hypothesis import strategies as st
 
 from qdqtool import buildlog
 from qdqtool.buildlog import run as run_module
+from qdqtool.buildlog.members import Document
+from qdqtool.buildlog.order import Order
 from qdqtool.io.text import LINE_LIMIT
 from tests.buildlog import small
 from tests.fuzz import logs
@@ -116,6 +120,35 @@ def test_a_line_of_a_hundred_megabytes_takes_little_memory():
     assert log.runs[0].lines == 1
     assert any("cut" in note for note in log.notes)
     assert peak < 12 * LINE_LIMIT
+
+
+def test_a_log_of_empty_lines_that_begins_with_the_newest_takes_little_memory():
+    times = b"".join(b"2024-05-01T10:00:%02dZ [V] [TRT] x\n" % (59 - second) for second in range(8))
+    count, order = 12, Order()
+    taken, peak = _peak_of(order.oldest_first(iter((times, *([b"\n" * (1 << 18)] * count)))))
+    assert order.newest_first
+    assert taken == len(times) + (count << 18)
+    assert peak < 5 * taken
+
+
+def test_a_record_of_much_text_is_kept_as_far_as_its_message_needs():
+    message = "[V] [TRT] Running: ConstShuffleFusion on x"
+    large = "x" * (1 << 20)
+    text = json.dumps([{"line": message}, {**{f"a{at}": large for at in range(64)}, "line": message}])
+    document = Document(lambda text: "Running" in text)
+    pieces = (text[at : at + (1 << 20)].encode() for at in range(0, len(text), 1 << 20))
+    lines = list(document.lines(pieces))
+    assert [json.loads(line)["line"] for line in b"".join(lines).splitlines()] == [message] * 2
+    assert sum(map(len, lines)) < 10 << 20
+
+
+def _peak_of(pieces: Iterator[bytes]) -> tuple[int, int]:
+    """The bytes of all pieces, and the memory at its peak while they are made."""
+    tracemalloc.start()
+    try:
+        return sum(map(len, pieces)), tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 def test_records_beyond_the_memory_of_a_run_are_counted_not_kept(monkeypatch):

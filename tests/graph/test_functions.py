@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from onnx import helper
+from onnx.reference import ReferenceEvaluator
 
 from qdqtool.errors import InputFileError
 from qdqtool.graph.onnx_io.load import load
@@ -45,6 +47,28 @@ def test_functions_in_functions_become_operators(tmp_path: Path) -> None:
     model = load(saved(calling("F3", *nest(4, 2)), tmp_path))
     assert [node.op for node in model.view.nodes] == ["Relu"] * 8
     assert any("4 local functions inlined" in note for note in model.notes)
+
+
+@pytest.mark.parametrize("given", [None, 4.0], ids=["default", "given"])
+def test_an_attribute_that_a_call_leaves_out_has_its_default(given: float | None, tmp_path: Path) -> None:
+    """Also where the call stands in another function."""
+    shift = helper.make_function(
+        "local",
+        "Shift",
+        ["a"],
+        ["b"],
+        [helper.make_node("Constant", [], ["k"]), helper.make_node("Add", ["a", "k"], ["b"])],
+        IMPORTS,
+    )
+    shift.node[0].attribute.add(name="value_float", type=onnx.AttributeProto.FLOAT, ref_attr_name="by")
+    shift.attribute_proto.append(helper.make_attribute("by", 2.5))
+    outer = function("Outer", "Shift")
+    if given is not None:
+        outer.node[0].attribute.append(helper.make_attribute("by", given))
+    model = load(saved(calling("Outer", outer, shift), tmp_path))
+    x = np.zeros((1, 4), np.float32)
+    (y,) = ReferenceEvaluator(model.proto).run(None, {"x": x})
+    np.testing.assert_array_equal(y, x + (2.5 if given is None else given))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import onnx
 from qdqtool.errors import InputFileError
 from qdqtool.graph.onnx_io.passes import PassExceeded, PassRefused, run_pass
 from qdqtool.graph.onnx_io.skeleton import restore, skeleton
-from qdqtool.graph.onnx_io.walk import bodies
+from qdqtool.graph.onnx_io.walk import bodies, parts
 
 _DEEPEST = 200
 """Functions that call each other; real exports nest less than ten, and a native inliner has a stack to use up."""
@@ -64,6 +64,21 @@ def _trouble(proto: onnx.ModelProto) -> str:
 def _size(calls: Counter[_Name], size: dict[_Name, int]) -> int:
     """Nodes that these calls become; an operator that is no function is one."""
     return sum(count * size.get(name, 1) for name, count in calls.items())
+
+
+def with_defaults(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The same model, whose calls give every attribute that has a default: onnx's inliner knows no defaults."""
+    defaults = {
+        (entry.domain, entry.name, entry.overload): entry.attribute_proto
+        for entry in proto.functions
+        if entry.attribute_proto
+    }
+    nodes = (part for part in parts(proto) if isinstance(part, onnx.NodeProto)) if defaults else ()
+    for node in nodes:
+        given = {attribute.name for attribute in node.attribute}
+        own = defaults.get((node.domain, node.op_type, node.overload), ())
+        node.attribute.extend(attribute for attribute in own if attribute.name not in given)
+    return proto
 
 
 def _called(nodes: Iterable[onnx.NodeProto]) -> Iterator[_Name]:

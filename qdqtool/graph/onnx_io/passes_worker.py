@@ -59,7 +59,9 @@ def _passes() -> dict[str, Callable[..., bytes]]:
         return bytes(converted.SerializeToString())
 
     def inline(content: bytes) -> bytes:
-        inlined = inliner.inline_local_functions(onnx.ModelProto.FromString(content))
+        from qdqtool.graph.canonical.functions import with_defaults
+
+        inlined = inliner.inline_local_functions(with_defaults(onnx.ModelProto.FromString(content)))
         return bytes(inlined.SerializeToString())
 
     def check(content: bytes) -> bytes:
